@@ -96,6 +96,14 @@ def command(
     lora: Annotated[
         str | None, typer.Option(help="Merge this adapter first: a folder, or ORG/NAME on the hub.")
     ] = None,
+    adapter: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="Only make a GGUF file of this LoRA adapter of MODEL, to load beside its"
+            " quantized files: a folder, or ORG/NAME on the hub. --out says where.",
+        ),
+    ] = None,
     imatrix: Annotated[
         Path | None,
         typer.Option(
@@ -194,6 +202,17 @@ def command(
         targets = [one.fastest(rows) for one in targets]
     if target not in ("cpu", "cuda"):
         raise UsageError(f"--target takes cpu or cuda, not {target!r}")
+    if adapter is not None:
+        if lora is not None:
+            raise UsageError("--adapter makes a file of an adapter, --lora merges it: give one")
+        if recipe or to or bits or targets or listed or imatrix or push:
+            raise UsageError("--adapter builds no model: give it with --out and --revision only")
+        from quantize.lora.gguf import write_adapter
+        from quantize.progress.console import ConsoleReporter
+
+        source = SourceOptions(model, revision, allow_pickle=allow_pickle)
+        typer.echo(write_adapter(source, adapter, out, ConsoleReporter()))
+        return
     options = Options(
         source=SourceOptions(
             model, revision, lora, allow_pickle, trust_remote_code, allow_requantize

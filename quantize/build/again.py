@@ -16,7 +16,7 @@ from quantize.gguf.quantize import LONGEST
 from quantize.hub.names import parse_hub_name
 from quantize.manifest import NAME, FileEntry, load_manifest
 from quantize.options import Options
-from quantize.recipes.recipe import Recipe
+from quantize.recipes.recipe import ONNX, Recipe
 from quantize.source import SourceModel
 from quantize.stages.stages import Stage, versions
 
@@ -87,7 +87,7 @@ def make_again(run: Run, job: Job, listed: FileEntry) -> Stage:
         )
     maker, texts = maker_for(run, recipe)
     table = Table((), 0, "")
-    if recipe.format == "onnx":  # rounded by what the table says of input channels
+    if recipe.format == ONNX:  # rounded by what the table says of input channels
         table = chosen_table(run, recipe, maker, texts.calibrate)
     metadata = described(recipe.target.name, allocation.types, allocation.rebuild)
 

@@ -24,7 +24,7 @@ from quantize.quality.fidelity import reference_bytes
 from quantize.quality.text import read_text
 from quantize.recipes.bits import FileSize
 from quantize.recipes.choose import require_matrix
-from quantize.recipes.recipe import Recipe
+from quantize.recipes.recipe import ONNX, Recipe
 from quantize.source import SourceModel
 from quantize.source.files import CONFIG, read_json
 from quantize.source.shapes import shapes_of
@@ -56,18 +56,18 @@ def space_parts(
     parts = {}
     if options.source.lora is not None:
         parts["merged model"] = merge_bytes(source)
-    if source.kind == "hf" and any(recipe.format == "gguf" for recipe in recipes):
+    if source.kind == "hf" and any(recipe.format != ONNX for recipe in recipes):
         parts["half-precision GGUF"] = int(source.parameters * 2 * 1.05)
     if options.measure.enabled:
         limit = options.measure.limit
         parts["float model's predictions"] = reference_bytes(_vocabulary(source), limit)
-    onnx = [recipe for recipe in recipes if recipe.format == "onnx"]
+    onnx = [recipe for recipe in recipes if recipe.format == ONNX]
     if onnx and not builder_may_know(source.architecture):
         parts["float graph"] = int(source.parameters * 4 * 1.05)
     # An ONNX graph whose embedding is rewritten exists twice for a moment; W8A8 is made of floats.
     rewrite = (4 * count if one.precision == "w8a8" else files[one.name] for one in onnx)
     parts["scratch"] = int(max(rewrite, default=0) * 1.05) + _SPARE
-    tried = {r.name for r in recipes if r.target and (r.target.bound == "kl" or r.format == "onnx")}
+    tried = {r.name for r in recipes if r.target and (r.target.bound == "kl" or r.format == ONNX)}
     return parts | {n: int(size * (_TRIES if n in tried else 1.05)) for n, size in files.items()}
 
 
@@ -84,11 +84,11 @@ def memory_parts(
     if options.source.lora is not None:
         parts["merging the adapter"] = source.bytes + _TORCH
     listed = options.allocations
-    if any(r.target and (r.name not in listed or r.format == "onnx") for r in recipes):
+    if any(r.target and (r.name not in listed or r.format == ONNX) for r in recipes):
         parts["measuring how much each tensor matters"] = sweep_bytes(source) + _TORCH
     if options.measure.enabled:
         parts["running the float model"] = int(source.bytes * 1.1) + _TORCH
-    if onnx := [recipe for recipe in recipes if recipe.format == "onnx"]:
+    if onnx := [recipe for recipe in recipes if recipe.format == ONNX]:
         held = max(r.bits_per_weight / 8 if r.options or r.target else 2 * 4 for r in onnx)
         parts["building ONNX files"] = int(1.1 * (source.bytes + held * source.parameters)) + _TORCH
     return parts
@@ -173,7 +173,7 @@ def require_sense(options: Options) -> None:
         read_text(options.measure.text)
     require_measuring(options)
     for recipe in options.recipes:
-        if recipe.target and recipe.format == "onnx" and options.target != "cpu":
+        if recipe.target and recipe.format == ONNX and options.target != "cpu":
             raise UsageError(
                 f"{recipe.name} is measured here, which graphs for CUDA are not: --target cpu"
             )
@@ -186,7 +186,7 @@ def require_sense(options: Options) -> None:
             " 'ingot[cpu,quantize]'"
         )
     formats = {recipe.format for recipe in options.recipes}
-    if "onnx" in formats:
+    if ONNX in formats:
         builder_folder()
     if "gguf" in formats:
         converter_folder()
@@ -196,7 +196,7 @@ def require_fitting(options: Options, source: SourceModel, out: Path) -> None:
     """Raise UsageError for what the source, once it is known, does not allow."""
     if source.kind == "hf" and out.resolve() == source.folder.resolve():
         raise UsageError(f"--out is the model's own folder {out}; choose another")
-    onnx = [recipe.name for recipe in options.recipes if recipe.format == "onnx"]
+    onnx = [recipe.name for recipe in options.recipes if recipe.format == ONNX]
     if source.kind == "gguf" and options.source.lora is not None:
         raise UsageError("an adapter is merged into a Hugging Face model, not into a GGUF file")
     targets = [recipe.name for recipe in options.recipes if recipe.target]
@@ -205,7 +205,7 @@ def require_fitting(options: Options, source: SourceModel, out: Path) -> None:
             f"{', '.join(targets)} needs the model's gradients, which a GGUF file does not give:"
             " give the Hugging Face model, or a recipe by name"
         )
-    mixed = [recipe.name for recipe in options.recipes if recipe.target and recipe.format == "onnx"]
+    mixed = [recipe.name for recipe in options.recipes if recipe.target and recipe.format == ONNX]
     if mixed and any("_exps." in name for name in shapes_of(source).weights):
         raise UsageError(
             f"{', '.join(mixed)}: how experts are stored in ONNX is not chosen: give --to gguf,"

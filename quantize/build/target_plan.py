@@ -17,7 +17,7 @@ from quantize.build.run import Run
 from quantize.build.target_gguf import gguf_maker
 from quantize.build.target_onnx import onnx_maker
 from quantize.onnx.variants import W8A8
-from quantize.recipes.recipe import Recipe
+from quantize.recipes.recipe import ONNX, Recipe
 from quantize.recipes.target import Target
 
 _ANY_SIZE = Target("bytes", 0.0, "")
@@ -107,7 +107,7 @@ def maker_for(run: Run, recipe: Recipe) -> tuple[Maker, TextFiles]:
     UsageError for texts that share a passage."""
     given, final = calibration_text(run.options, run.base), run.options.measure.text
     texts = split_texts(given, final).write(run.space.work)
-    make = gguf_maker if recipe.format == "gguf" else onnx_maker
+    make = onnx_maker if recipe.format == ONNX else gguf_maker
     return make(run, texts.calibrate), texts
 
 
@@ -116,7 +116,7 @@ def chosen_table(run: Run, recipe: Recipe, maker: Maker, text: Path) -> Table:
     ``text``, in one pass for both formats. Raises ModelError for a model whose weights are not
     understood."""
     raters, wanted = [maker.rater], run.options.recipes
-    if recipe.format == "gguf" and any(r.target and r.format == "onnx" for r in wanted):
+    if recipe.format != ONNX and any(r.target and r.format == ONNX for r in wanted):
         raters.append(onnx_maker(run, text).rater)
     return maker.chosen(sensitivities(run.source, raters, text, run.space.work, run.progress)[0])
 
@@ -134,8 +134,8 @@ def plan_target(run: Run, recipe: Recipe, target: Target) -> TargetPlan:
         times = step_times(table, timing, target.rows, least, work, run.progress)
     taken = maker.besides(table, _ANY_SIZE)
     front = tuple((taken + mix.bytes, mix.kl) for mix in mixes(table.units))
-    run.space.describe(**{"mixes" if recipe.format == "gguf" else "onnx_mixes": front})
-    if recipe.format == "gguf":
+    run.space.describe(**{"onnx_mixes" if recipe.format == ONNX else "mixes": front})
+    if recipe.format != ONNX:
         table = _overridden(table, run.options.overrides)
     return TargetPlan(target, table, maker, texts.tune, times)
 

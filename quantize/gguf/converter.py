@@ -22,7 +22,8 @@ from runtimes.llamacpp.source import sdist_path
 from runtimes.paths import cache_dir
 
 _SCRIPT = "convert_hf_to_gguf.py"
-_PARTS = (_SCRIPT, "conversion", "gguf-py")
+LORA_SCRIPT = "convert_lora_to_gguf.py"
+_PARTS = (_SCRIPT, LORA_SCRIPT, "conversion", "gguf-py")
 
 
 def converter_folder() -> Path:
@@ -38,7 +39,7 @@ def converter_folder() -> Path:
             " install it with: make native"
         ) from error
     archive = sdist_path(version)
-    target = cache_dir() / "converter" / f"{version}-{sha256_of(archive)[:16]}"
+    target = cache_dir() / "converter" / f"{version}-{sha256_of(archive)[:16]}-{len(_PARTS)}"
     if not (target / _SCRIPT).is_file():
         target.parent.mkdir(parents=True, exist_ok=True)
         _unpack(archive, target)

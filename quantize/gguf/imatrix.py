@@ -147,7 +147,6 @@ def compute(model: Path, text: Path, out: Path, fewest: int) -> int:
     context = _context(native, collector, len(chunks[0]))
     memory, batch = lib.llama_get_memory(context), Batch(_STEP)
     omp_wait = OmpWaitPolicy(available_cores())
-    omp_wait.begin()
     done = 0
     for chunk in chunks:
         if memory:
@@ -156,7 +155,8 @@ def compute(model: Path, text: Path, out: Path, fewest: int) -> int:
             row = StepRow(0, start, chunk[start : start + _STEP], logits=0)
             # Logits for every token: llama.cpp leaves the others out of the last layer.
             batch.fill(StepPlan((row,)), every=True)
-            code = lib.llama_decode(context, batch.native)
+            with omp_wait:
+                code = lib.llama_decode(context, batch.native)
             collector.raise_error()
             if code != 0:
                 raise ModelError(f"llama.cpp failed in a step: {recent_errors() or f'code {code}'}")

@@ -8,7 +8,8 @@ from typing import Literal
 from quantize.recipes.target import Target
 
 Format = Literal["gguf", "onnx"]
-FORMATS: tuple[Format, ...] = ("gguf", "onnx")
+ONNX: Format = "onnx"
+FORMATS: tuple[Format, ...] = ("gguf", ONNX)
 
 # A file may have this many times its type's published KL divergence, but at most so many nats more;
 # the last is explained in `limits_for`. docs/quantize.md, "Limits", has the figures behind them.

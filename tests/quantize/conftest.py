@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 import os
 import signal
 import subprocess
 import sys
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -43,14 +46,23 @@ def recipes_of(name: str) -> str:
 
 
 def run_quantize(*arguments: object, check: bool = True) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "quantize", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=_PATIENCE,
-    )
-    assert not check or done.returncode == 0, done.stderr
-    return done
+    """`quantize` in the tests' own process, whose server of children has imported torch already.
+    For what a process alone shows there are ``kill_during`` and ``pebble_built``."""
+    from quantize.cli import main
+
+    root, out, err = logging.getLogger(), io.StringIO(), io.StringIO()
+    handlers, at_sigterm = root.handlers[:], signal.getsignal(signal.SIGTERM)
+    root.handlers.clear()  # the command would close them
+    try:
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+            patch.setattr(sys, "argv", ["quantize", *map(str, arguments)])
+            code = main()
+    finally:
+        root.handlers[:] = handlers
+        signal.signal(signal.SIGTERM, at_sigterm)
+    said = err.getvalue()
+    assert not check or code == 0, said
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), said)
 
 
 def kill_during(stage: str, how: signal.Signals, *arguments: object) -> tuple[int, str]:
@@ -101,9 +113,10 @@ def sources(workplace: Path) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="session")
-def builds(sources: dict[str, Path]) -> dict[str, Future[Built]]:
-    """Every architecture in its recipes, two at a time: most of a build runs on one core."""
+def builds(sources: dict[str, Path]) -> Callable[[str], Built]:
+    """Gives an architecture in its recipes, built when it is first asked for."""
 
+    @cache
     def run(name: str) -> Built:
         source = sources[name]
         out = source.with_name(f"{name}-built")
@@ -114,18 +127,17 @@ def builds(sources: dict[str, Path]) -> dict[str, Future[Built]]:
         kept.write_text(json.dumps(said))
         return Built(source, out, **said)
 
-    with ThreadPoolExecutor(2) as pool:
-        return {name: pool.submit(run, name) for name in ARCHITECTURES}
+    return run
 
 
 @pytest.fixture(params=list(ARCHITECTURES))
-def built(request: pytest.FixtureRequest, builds: dict[str, Future[Built]]) -> Built:
-    return builds[request.param].result()
+def built(request: pytest.FixtureRequest, builds: Callable[[str], Built]) -> Built:
+    return builds(request.param)
 
 
 @pytest.fixture(scope="session")
-def qwen2(builds: dict[str, Future[Built]]) -> Built:
-    return builds["qwen2"].result()
+def qwen2(builds: Callable[[str], Built]) -> Built:
+    return builds("qwen2")
 
 
 @pytest.fixture(scope="session")

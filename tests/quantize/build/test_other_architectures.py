@@ -19,10 +19,11 @@ import pytest
 from quantize.children.process import run_child
 from runtimes.engine.engine import Engine
 from runtimes.engine.loading import load_runner
-from runtimes.errors import ModelError
+from runtimes.errors import RequestError
 from runtimes.llamacpp import memory as memory_llamacpp
 from runtimes.models.modelfile import ModelFile
 from runtimes.request import Priority, Request, SamplingParams
+from runtimes.runner import StepPlan, StepRow
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.stream import Stream
 from tests.quantize.build import builds_child
@@ -100,7 +101,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("others")
     shapes = {**_MODELS, "bert": _BERT}
     call = partial(builds_child.make, root, shapes, TOKENS, list(_MODELS))
-    run_child(call, what="making models", work=root)
+    run_child(call, what="making models", work=root, torch=True)
     return root
 
 
@@ -184,11 +185,13 @@ def test_what_slots_take_is_known_before(files: Path, name: str, caplog: pytest.
     assert graph == pytest.approx(buffer, rel=0.15)
 
 
-def test_an_encoder_is_refused(files: Path):
+def test_an_encoder_makes_no_steps(files: Path):
     """A step of it would abort the process."""
-    with pytest.raises(ModelError, match="continue a text") as caught:
-        load_runner(ModelFile.read(files / "bert.gguf"), RunnerSettings(slots=1, context=64))
-    assert caught.value.exit_code == 3
+    settings = RunnerSettings(slots=1, context=64)
+    runner, _ = load_runner(ModelFile.read(files / "bert.gguf"), settings)
+    with pytest.raises(RequestError, match="continues no text"):
+        runner.execute(StepPlan((StepRow(0, 0, [1, 2], 1),)))
+    runner.close()
 
 
 @pytest.mark.parametrize("name", _MODELS)

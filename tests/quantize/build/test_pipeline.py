@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from io import StringIO
@@ -15,7 +16,7 @@ from rich.table import Table
 from quantize.build.pipeline import build
 from quantize.build.workspace import WORK
 from quantize.errors import QualityError, UsageError
-from quantize.manifest import load_manifest, write_manifest
+from quantize.manifest import Manifest, load_manifest, write_manifest
 from quantize.options import MeasureOptions, Options, SourceOptions
 from quantize.progress.console import Reporter
 from quantize.recipes.bits import gguf_bits
@@ -128,17 +129,30 @@ def test_a_gguf_file_gives_no_onnx_and_takes_no_adapter(pebble_f16: Path, tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_second_run_with_another_limit_measures_everything_again(
-    pebble_f16: Path, tmp_path: Path
-):
-    out = tmp_path / "out"
+@pytest.fixture(scope="module")
+def measured(pebble_f16: Path, tmp_path_factory: pytest.TempPathFactory) -> Options:
+    """What two files were built with, and are measured over 64 tokens."""
     options = Options(
         SourceOptions(str(pebble_f16)),
         (RECIPES["q8_0"], RECIPES["q4_0"]),
-        out=out,
+        out=tmp_path_factory.mktemp("measured") / "out",
         measure=MeasureOptions(limit=64),
     )
-    _, before = build(options, Reporter())
+    build(options, Reporter())
+    return options
+
+
+def copied(measured: Options, tmp_path: Path) -> tuple[Path, Manifest, Options]:
+    """A folder of its own with them."""
+    assert measured.out is not None
+    out = Path(shutil.copytree(measured.out, tmp_path / "out"))
+    return out, load_manifest(out), replace(measured, out=out)
+
+
+def test_a_second_run_with_another_limit_measures_everything_again(
+    measured: Options, tmp_path: Path
+):
+    out, before, options = copied(measured, tmp_path)
     older = tuple(replace(entry, bits_per_weight=None) for entry in before.files)
     write_manifest(out, replace(before, files=older))
     told = Told()
@@ -158,15 +172,8 @@ def test_a_second_run_with_another_limit_measures_everything_again(
     assert "64 token ids" not in card
 
 
-def test_a_file_that_cannot_be_measured_again_is_shown_apart(pebble_f16: Path, tmp_path: Path):
-    out = tmp_path / "out"
-    options = Options(
-        SourceOptions(str(pebble_f16)),
-        (RECIPES["q8_0"], RECIPES["q4_0"]),
-        out=out,
-        measure=MeasureOptions(limit=64),
-    )
-    _, before = build(options, Reporter())
+def test_a_file_that_cannot_be_measured_again_is_shown_apart(measured: Options, tmp_path: Path):
+    out, before, options = copied(measured, tmp_path)
     old = before.entry("q8_0")
     assert old is not None
     with (out / old.path).open("r+b") as file:

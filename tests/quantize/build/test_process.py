@@ -10,7 +10,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -27,12 +27,33 @@ from tests.quantize.build import misbehaving
 FORKED = pytest.param(
     True, marks=pytest.mark.skipif(sys.platform != "linux", reason="children are forked on Linux")
 )
+# What the server imports takes seconds, and matters to one test here: the others have a bare one.
+_BARE = (
+    "import sys; from quantize.children import forkserver; forkserver._MODULES = ();"
+    " forkserver.serve(int(sys.argv[1]))"
+)
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Children are forked of a server that imports nothing, and ends with the test."""
+    if sys.platform != "linux":
+        yield
+        return
+    from quantize.children import forkserver
+
+    server = forkserver.ForkServer()
+    monkeypatch.setattr(forkserver, "_SERVE", _BARE)
+    monkeypatch.setattr(process, "_forks", server)
+    yield
+    server.close()
 
 
 def _run(call: Callable[[], object], work: Path, **options: Any) -> object:
     return run_child(call, what="the step", work=work, **options)
 
 
+@pytest.mark.usefixtures("bare")
 @pytest.mark.parametrize("torch", [False, FORKED])
 def test_a_result_comes_back(tmp_path: Path, torch: bool):
     assert _run(partial(textwrap.dedent, "  é\n  b"), tmp_path, torch=torch) == "é\nb"
@@ -46,6 +67,7 @@ def test_a_child_has_the_environment_of_now(tmp_path: Path, torch: bool):
     assert found == (torch, str(tmp_path), True)
 
 
+@pytest.mark.usefixtures("bare")
 @pytest.mark.parametrize("torch", [False, FORKED])
 def test_a_native_crash_is_an_error_here(tmp_path: Path, torch: bool):
     with pytest.raises(ToolError, match=r"the step died .SIGSEGV"):
@@ -58,6 +80,7 @@ def test_an_exception_is_shown_without_its_traceback(tmp_path: Path):
     assert "Traceback" not in str(error.value)
 
 
+@pytest.mark.usefixtures("bare")
 @pytest.mark.parametrize("torch", [False, FORKED])
 def test_what_a_tool_said_last_is_shown(tmp_path: Path, torch: bool):
     with pytest.raises(ToolError, match=r"it gave up .*\n  line 12\n(.|\n)*line 19") as error:
@@ -71,12 +94,14 @@ def test_a_child_that_python_cannot_begin_is_told_as_that(tmp_path: Path):
         _run(os.getpid, tmp_path, environment={"PYTHONPATH": str(tmp_path)})
 
 
+@pytest.mark.usefixtures("bare")
 @pytest.mark.parametrize("torch", [False, FORKED])
 def test_a_kill_reads_as_lack_of_memory(tmp_path: Path, torch: bool):
     with pytest.raises(OutOfMemoryError, match="memory ran out"):
         _run(partial(subprocess.run, ["sh", "-c", "kill -9 $PPID"]), tmp_path, torch=torch)
 
 
+@pytest.mark.usefixtures("bare")
 @pytest.mark.skipif(sys.platform != "linux", reason="children are forked on Linux")
 def test_a_child_whose_server_is_killed_ends_and_the_next_one_gets_another(tmp_path: Path):
     with pytest.raises(OutOfMemoryError, match="memory ran out"):
@@ -84,6 +109,7 @@ def test_a_child_whose_server_is_killed_ends_and_the_next_one_gets_another(tmp_p
     assert _run(partial(int, "3"), tmp_path, torch=True) == 3
 
 
+@pytest.mark.usefixtures("bare")
 @pytest.mark.skipif(sys.platform != "linux", reason="children are forked on Linux")
 def test_where_memory_is_short_a_server_that_waits_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -173,7 +199,9 @@ def test_a_child_that_keeps_pythons_lock_dies_with_its_parent(tmp_path: Path, to
     script = (
         "import sys; from functools import partial; from pathlib import Path\n"
         "from quantize.children.process import run_child\n"
+        "from quantize.children import forkserver\n"
         "from tests.quantize.build.misbehaving import hold_the_lock\n"
+        f"forkserver._SERVE = {_BARE!r}\n"
         "work = Path(sys.argv[1])\n"
         f"run_child(partial(hold_the_lock, work / 'mark'), what='x', work=work, torch={torch})"
     )
@@ -184,6 +212,7 @@ def test_a_child_that_keeps_pythons_lock_dies_with_its_parent(tmp_path: Path, to
     _wait_for_the_end_of(child)
 
 
+@pytest.mark.usefixtures("bare")
 @pytest.mark.parametrize("torch", [False, FORKED])
 def test_an_interrupt_ends_what_the_child_has_started(tmp_path: Path, torch: bool):
     mark = tmp_path / "mark"

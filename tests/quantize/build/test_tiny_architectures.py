@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -87,35 +86,24 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tiny]:
         return SourceModel(folder, SHAPES[arch].model, weights, 1, arch, root)
 
     def child(function: Callable[..., None], *arguments: object) -> None:
-        run_child(partial(function, *arguments), what=function.__name__, work=root)
+        run_child(partial(function, *arguments), what=function.__name__, work=root, torch=True)
 
-    def export() -> OnnxBuild:
-        work = root / "gpt_neox-work"
-        work.mkdir()
-        return build_onnx(model("gpt_neox"), RECIPES["onnx-int8"], work, exports=work)
-
-    def command() -> str:
-        recipes = "onnx-int8,onnx-int4-rtn"
-        return run_quantize(sources["gpt2"], "--recipe", recipes, "--no-measure").stderr
-
-    with ThreadPoolExecutor(2) as pool:
-        exported, said = pool.submit(export), pool.submit(command)
-        jobs = [(model(arch), onnx[arch], "onnx-int8", "cpu") for arch in BUILT]
-        jobs.append((model("qwen3"), root / "qwen3-cuda", "onnx-int4", "cuda"))
-        pre = {sources[arch]: "gpt-2" for arch in hinted}
-        others = [
-            pool.submit(child, builds_child.onnx, jobs),
-            pool.submit(child, builds_child.gguf, paths(gguf), pre),
-            pool.submit(child, builds_child.originals, paths(tables), TOKENS),
-        ]
-        for other in others:
-            other.result()
-    onnx |= {"gpt2": root / "gpt2-built" / "onnx-int8", "gpt_neox": exported.result().path}
+    work = root / "gpt_neox-work"
+    work.mkdir()
+    exported = build_onnx(model("gpt_neox"), RECIPES["onnx-int8"], work, exports=work)
+    recipes = "onnx-int8,onnx-int4-rtn"
+    said = run_quantize(sources["gpt2"], "--recipe", recipes, "--no-measure").stderr
+    jobs = [(model(arch), onnx[arch], "onnx-int8", "cpu") for arch in BUILT]
+    jobs.append((model("qwen3"), root / "qwen3-cuda", "onnx-int4", "cuda"))
+    child(builds_child.onnx, jobs)
+    child(builds_child.gguf, paths(gguf), {sources[arch]: "gpt-2" for arch in hinted})
+    child(builds_child.originals, paths(tables), TOKENS)
+    onnx |= {"gpt2": root / "gpt2-built" / "onnx-int8", "gpt_neox": exported.path}
     made = {
         arch: Tiny(sources[arch], np.load(tables[arch]), gguf[arch], onnx[arch]) for arch in sources
     }
-    made["gpt2"] = replace(made["gpt2"], said=said.result())
-    made["gpt_neox"] = replace(made["gpt_neox"], build=exported.result())
+    made["gpt2"] = replace(made["gpt2"], said=said)
+    made["gpt_neox"] = replace(made["gpt_neox"], build=exported)
     return made
 
 

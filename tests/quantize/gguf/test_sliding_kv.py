@@ -28,7 +28,7 @@ REGROUPED = 0.02
 @pytest.fixture(scope="module", params=["f16", "f16 unified", "onnx-int8"])
 def loaded(request: pytest.FixtureRequest, builds) -> Iterator[Runner]:
     recipe, _, unified = request.param.partition(" ")
-    model = ModelFile.read(resolve(builds["gemma3"].result().out, recipe=recipe))
+    model = ModelFile.read(resolve(builds("gemma3").out, recipe=recipe))
     if model.runtime == "llamacpp":  # genai_config.json does not say
         assert model.sliding_window == 16
     settings = RunnerSettings(slots=3, context=512, batch=BATCH, unified_kv=bool(unified))
@@ -94,7 +94,7 @@ def test_a_part_is_given_where_it_is_still_there_and_refused_otherwise(runner):
 @pytest.mark.parametrize("recipe", ["f16", "onnx-int8"])
 def test_reproducible_rows_are_the_same_in_any_company(builds, recipe):
     """In a window's cells, which are used again and again, too."""
-    path = resolve(builds["gemma3"].result().out, recipe=recipe)
+    path = resolve(builds("gemma3").out, recipe=recipe)
     params = SamplingParams(max_tokens=8, ignore_eos=True, logprobs=True)
     prompts = [TOKENS[:300], TOKENS[:40], TOKENS[5:440], TOKENS[:300], TOKENS[:129]]
 

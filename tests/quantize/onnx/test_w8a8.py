@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future
 from pathlib import Path
 
 import numpy as np
@@ -30,9 +29,9 @@ What is 12 + 30? 12 + 30 = 42. Spell the word castle. c a s t l e
 
 
 @pytest.fixture(scope="session", params=["qwen2", "phi4"])
-def floats(request: pytest.FixtureRequest, builds: dict[str, Future[Built]]) -> Path:
+def floats(request: pytest.FixtureRequest, builds: Callable[[str], Built]) -> Path:
     """A float graph whose output layer is the embedding table, and one where they are two."""
-    return builds[request.param].result().out / "onnx-fp32"
+    return builds(request.param).out / "onnx-fp32"
 
 
 @pytest.fixture(scope="session")
