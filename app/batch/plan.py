@@ -7,6 +7,7 @@ from app.batch.input.source import Source
 from app.batch.settings import JobSettings
 from app.batch.spec import BatchSpec
 from app.models.planning import Choice
+from app.models.prefixes import NONE_SAVED, SavedPrefixes
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,3 +19,4 @@ class Plan:
     choice: Choice
     settings: JobSettings
     engines: int | Literal["auto"] = 1
+    prefixes: SavedPrefixes = NONE_SAVED

@@ -2,11 +2,13 @@
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from app import console
+from app.batch.asking import check_task, embedding_file
 from app.batch.input.source import Shard, open_source
 from app.batch.interrupt import sigterm_as_ctrl_c
 from app.batch.plan import Plan
@@ -18,15 +20,22 @@ from app.batch.settings import JobSettings
 from app.batch.spec import TEST_ROWS, TEST_TOKENS, BatchSpec
 from app.exitcodes import ExitCode
 from app.models.planning import Choice, choose
+from app.models.prefixes import shared_prefixes
 from app.prompts import PromptStyle, clean_argument
 from runtimes.errors import RequestError
 from runtimes.models.modelfile import fingerprint
 from runtimes.settings import PROMPT_CHUNK
 
 
-def run_batch(spec: BatchSpec, *, as_json: bool = False, quiet: bool = False) -> ExitCode:
+def run_batch(
+    spec: BatchSpec,
+    *,
+    as_json: bool = False,
+    quiet: bool = False,
+    write: Callable[[bytes], None] = console.emit_bytes,
+) -> ExitCode:
     """Answer every row, and say what happens: as JSON lines on stdout, or as a bar and figures on
-    stderr unless ``quiet``.
+    stderr unless ``quiet``. ``write`` takes the records of a job without an output file.
 
     Raises IngotError; what was answered is in the journal then.
     """
@@ -43,19 +52,42 @@ def run_batch(spec: BatchSpec, *, as_json: bool = False, quiet: bool = False) ->
     if out.report is not None:
         check_report(out.report, None if to_stdout else Path(str(output)))
     params, limit = spec.samples.apply(spec.sampling.params()), rows.limit
-    params = replace(params, constraint=spec.constraints.constraint())
+    labels = check_task(spec)
+    params = replace(params, constraint=None if labels else spec.constraints.constraint())
     if spec.test:
         params = replace(params, max_tokens=min(params.max_tokens, TEST_TOKENS))
         limit = min(limit or TEST_ROWS, TEST_ROWS)
+    if spec.adapters.adapter and (running.ray is not None or rows.task == "embed"):
+        other = "--task embed" if running.ray is None else "--ray"
+        raise RequestError(
+            f"{other} has no adapters: leave --adapter out, or merge it into the model"
+        )
     if running.ray is not None:
         from app.batch.schedule.cluster.pool import require_ray
 
         require_ray()
     engines = parse_count(running.engines or ("1" if running.ray is None else "auto"))
-    prompting = rows.prompting(params, TEST_TOKENS if spec.test else None)
+    prompting = rows.prompting(
+        params, TEST_TOKENS if spec.test else None, labels=labels, raw=spec.raw
+    )
     style = PromptStyle(clean_argument(spec.system, console.note), spec.raw)
     fixed = (spec.options, spec.engine)
-    choice = choose(model, *fixed, "batch", spec.slots, reproducible=spec.reproducible)
+    if rows.task == "embed":  # which takes no slot
+        fixed = (embedding_file(model, *fixed), spec.engine)
+        spec = replace(spec, slots=spec.slots or 1)
+    choice = choose(
+        model,
+        *fixed,
+        "batch",
+        spec.slots,
+        reproducible=spec.reproducible,
+        adapters=spec.adapters.adapter,
+    )
+    adapters = {one.name: one for one in choice.adapters}
+    only = choice.adapters[0] if len(adapters) == 1 else None
+    prompting = replace(prompting, adapters=adapters, adapter=only)
+    if rows.task in ("score", "classify"):
+        choice.file.require_writer()
     if spec.reproducible:
         choice = _alike(choice, engines, ray=running.ray is not None)
     file = choice.file
@@ -70,7 +102,9 @@ def run_batch(spec: BatchSpec, *, as_json: bool = False, quiet: bool = False) ->
         raw=style.raw,
         context=spec.options.context,
         kv_type=choice.settings.kv_type,
+        task=rows.task,
         computing=_computing(choice) if spec.reproducible else None,
+        adapters={one.name: one.digest for one in choice.adapters} or None,
     )
     opening = open_source(
         spec.input,
@@ -86,7 +120,7 @@ def run_batch(spec: BatchSpec, *, as_json: bool = False, quiet: bool = False) ->
         opening as source,
     ):
         opened()
-        plan = Plan(spec, source, choice, settings, engines)
+        plan = Plan(spec, source, choice, settings, engines, shared_prefixes())
         if rows.dry_run:
             from app.batch.dryrun import dry_run, planned_figures
 
@@ -102,7 +136,7 @@ def run_batch(spec: BatchSpec, *, as_json: bool = False, quiet: bool = False) ->
         emit = console.emit if as_json else None
         progress = Progress(quiet=quiet, bar=not shared_terminal, emit=emit)
         if to_stdout:
-            summary = run_to_stdout(plan, progress, console.emit_bytes)
+            summary = run_to_stdout(plan, progress, write)
         else:
             summary = run_to_file(plan, Path(str(output)), progress)
         if out.report is not None:

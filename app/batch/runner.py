@@ -12,6 +12,7 @@ from app.batch.input.source import Source
 from app.batch.journal.journal import Entries, Journal, journal_path
 from app.batch.journal.lines import END, LEFT_OUT, RUN, end_note, run_note, told
 from app.batch.output.formats import output_format
+from app.batch.output.lines import OPENAI
 from app.batch.output.publish import publish
 from app.batch.output.records import RecordForm
 from app.batch.output.unordered import UnorderedOutput
@@ -21,7 +22,7 @@ from app.batch.report.progress import LeftNotes, Progress
 from app.batch.report.summary import Summary
 from app.batch.schedule.pending_rows import pending_rows
 from app.batch.schedule.run_engines import Hosted, run_engines
-from app.openai.answer import Answer
+from app.openai.answer import RECORD_NAMES, TASK_NAMES, Answer
 from runtimes.errors import RequestError
 
 
@@ -157,8 +158,11 @@ def _form(plan: Plan, out: Path | None, found: InputScan) -> RecordForm:
     format.check()
     if asked.unordered and format.index is None:
         raise RequestError(f"--unordered appends lines, which {format.name} has not: use .jsonl")
+    if format is OPENAI and settings.task in ("score", "classify"):
+        raise RequestError(f"OpenAI's batch lines have no --task {settings.task}: use .jsonl")
     lasting = settings.computing is not None
-    return RecordForm(format, settings.model, settings.raw, asked.input_fields, lasting)
+    names = RECORD_NAMES | TASK_NAMES.get(settings.task, frozenset())
+    return RecordForm(format, settings.model, settings.raw, asked.input_fields, lasting, names)
 
 
 def _begun(plan: Plan, found: InputScan) -> Summary:

@@ -27,25 +27,37 @@ class JobSettings:
     raw: bool = False
     context: int | None = None
     kv_type: str = "f16"
+    task: str = "generate"  # what rows without a request ask for
     computing: Mapping[str, Any] | None = None  # what a reproducible job's last digits depend on
+    adapters: Mapping[str, str] | None = None  # checksums by name
 
     def as_json(self) -> dict[str, Any]:
         """What the journal's header holds, exactly as it is read back."""
         value: dict[str, Any] = json.loads(_canonical(asdict(self)))
-        if self.computing is None:
-            del value["computing"]
+        for name in ("computing", "adapters"):
+            if value[name] is None:
+                del value[name]
+        if self.task == "generate":  # as in journals from before there were others
+            del value["task"]
         return value
 
     def digest(self) -> bytes:
         """A hash of everything that can change an answer."""
         decisive = self.as_json()
         del decisive["model"], decisive["runtime"]
+        decisive.pop("adapters", None)  # each row's key has its own
         decisive["sampling"] = _decisive(self.sampling)
         return hashlib.sha256(_canonical(decisive)).digest()
 
 
 def row_key(settings_digest: bytes, task: Task) -> bytes:
     """The identity of a row's answer: same key, same question to the same model in the same way."""
+    digest = hashlib.blake2b(settings_digest, digest_size=KEY_BYTES)
+    digest.update(_canonical(_question(task)))
+    return digest.digest()
+
+
+def _question(task: Task) -> list[Any]:
     question: list[Any] = [[_said(message) for message in task.history], list(task.turns)]
     if task.tools is not None:
         question.append(asdict(task.tools))
@@ -53,9 +65,17 @@ def row_key(settings_digest: bytes, task: Task) -> bytes:
         question.append(_decisive(task.sampling))
     if task.raw:
         question.append("raw")
-    digest = hashlib.blake2b(settings_digest, digest_size=KEY_BYTES)
-    digest.update(_canonical(question))
-    return digest.digest()
+    more = {
+        "ids": task.ids,
+        "then": task.then,
+        "embed": None if task.embed is None else asdict(task.embed),
+        "parts": [_question(part) for part in task.parts],
+        "labels": task.labels,
+        **({} if task.adapter is None else {"adapter": task.adapter.digest}),
+    }
+    if any(value not in (None, (), []) for value in more.values()):
+        question.append(more)
+    return question
 
 
 def _said(message: Message) -> list[Any]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from app.options import (
     MODEL_HELP,
     REPRODUCIBLE_HELP,
+    AdapterOptions,
     ConstraintOptions,
     ModelOptions,
     PlanOptions,
@@ -18,11 +19,14 @@ from app.options import (
 from runtimes.settings import MOST_SLOTS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from app.batch.input.prompting import Prompting
     from runtimes.request import SamplingParams
 
 # In the place of IN they are commands: a file of such a name is written ./status.
 WORDS = frozenset({"status", "merge"})
+RowTask = Literal["generate", "score", "classify", "embed"]
 # What a try answers.
 TEST_ROWS = 3
 TEST_TOKENS = 16
@@ -33,6 +37,14 @@ class InputOptions:
     """Where rows come from; what is not said is detected."""
 
     panel: ClassVar = "Input"
+    task: RowTask = option(
+        "generate",
+        "What a row asks: an answer; how likely each of its continuations is; which of its labels"
+        " fits (or of --choice, for all rows); its embedding. An OpenAI request says so itself.",
+    )
+    dimensions: int | None = option(
+        None, "With --task embed: the first N numbers of each vector.", min=1, metavar="N"
+    )
     field: str | None = option(
         None,
         "Field with the prompt: a name or a dotted path. A list of strings is a conversation whose"
@@ -60,8 +72,16 @@ class InputOptions:
         False, "Only show rows, tokens, memory and time; load no weights, write nothing."
     )
 
-    def prompting(self, sampling: SamplingParams, most_tokens: int | None = None) -> Prompting:
-        """How rows become tasks. Raises RequestError for a template that cannot be used, or that
+    def prompting(
+        self,
+        sampling: SamplingParams,
+        most_tokens: int | None = None,
+        *,
+        labels: Sequence[str] | None = None,
+        raw: bool = False,
+    ) -> Prompting:
+        """How rows become tasks; ``labels`` are for all that are classified, ``raw`` if no chat
+        template is used. Raises RequestError for a template that cannot be used, or that
         contradicts --field."""
         from app.batch.input.prompting import Prompting
         from app.batch.input.template import RowTemplate
@@ -71,8 +91,30 @@ class InputOptions:
             raise RequestError("--field and --template both make the prompt; give one of them")
         template = RowTemplate.load(self.template) if self.template is not None else None
         return Prompting(
-            self.field, template, self.priority_field, sampling, most_tokens, self.json_schema_field
+            self.field,
+            template,
+            self.priority_field,
+            sampling,
+            most_tokens,
+            self.json_schema_field,
+            kind=self.task,
+            labels=tuple(labels or ()),
+            dimensions=self.dimensions,
+            raw=raw,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class BatchAdapters(AdapterOptions):
+    """Those that rows may name."""
+
+    adapter: list[str] | None = option(
+        None,
+        "A LoRA adapter, a file that `quantize --adapter` wrote; repeatable, at most 8. A row's"
+        " field `adapter` names the one that answers it, an OpenAI request's model does it as"
+        " MODEL:NAME. A single one answers all rows that name none.",
+        metavar="[NAME=]FILE",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,4 +246,5 @@ class BatchSpec:
     out: OutputOptions = field(default_factory=OutputOptions)
     running: RunningOptions = field(default_factory=RunningOptions)
     options: ModelOptions = field(default_factory=ModelOptions)
+    adapters: BatchAdapters = field(default_factory=BatchAdapters)
     engine: PlanOptions = field(default_factory=PlanOptions)

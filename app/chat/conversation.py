@@ -139,16 +139,16 @@ class Conversation:
         self._children[message.parent].remove(id)
         self.leaf = leaf
 
-    def begin(self, parent: int, host: EngineHost) -> Message:
-        """An empty answer to ``parent`` by the loaded model, in a branch of its own if there is one
-        already."""
+    def begin(self, parent: int, host: EngineHost, label: str) -> Message:
+        """An empty answer to ``parent`` by the loaded model, which people call ``label``, in a
+        branch of its own if there is one already."""
         if self.message(parent).role is not Role.USER:
             raise RequestError("only a message of yours can be answered")
         choice = host.choice
         message = self.store.begin_answer(
             self.chat.id,
             parent,
-            model=host.label or None,
+            model=label or None,
             file=str(choice.file.path) if choice else None,
             runtime=choice.file.runtime if choice else None,
         )

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 from app.here import real
 from app.options import ModelOptions, PlanOptions
-from runtimes.errors import IngotError
+from runtimes.errors import IngotError, RequestError
 
 if TYPE_CHECKING:  # what loads a model is imported when one is loaded: the app is drawn before
-    from app.chat.contexts import SavedContexts
     from app.chat.remote import RemoteEngine
     from app.models.planning import Choice
+    from app.models.prefixes import SavedPrefixes
     from app.models.quality import FileQuality
     from runtimes.api import EngineApi
     from runtimes.engine.metrics import EngineStats
@@ -62,17 +62,20 @@ class EngineHost:
         *,
         raw: bool = False,
         template: str | None = None,
-        contexts: SavedContexts | None = None,
+        prefixes: SavedPrefixes | None = None,
+        adapters: Sequence[str] = (),
     ) -> None:
         """``raw``: every model is sent text as it is, without its chat template; ``template``
-        stands instead of that. ``contexts``: where the last long chat is saved when the engine is
-        closed.
+        stands instead of that. ``prefixes``: where the last chat is saved when the engine is
+        closed. ``adapters`` are those of the first model that is loaded, and of other files of it.
         """
+        self._adapters = adapters
+        self._adapted: tuple[Path, str] | None = None  # the model that they are for
+        self.adapter: str | None = None  # answers from now on
         self.raw, self.template = raw, template
         self._template = template  # for every model; ``self.template`` is the loaded one's
-        self._contexts = contexts
-        self._recalled: set[int] = set()  # chats whose saved context this engine has been given
-        self._last: tuple[int, Callable[[], Sequence[int]]] | None = None
+        self._prefixes = prefixes
+        self._last: Callable[[], Sequence[int]] | None = None  # the tokens of the last chat
         self._lock = threading.Lock()  # guards the fields; never held for long
         self._loading = threading.Lock()  # held by the one load that is at work
         self._wish = 0  # counts loads and closings: an older load than the last gives up
@@ -85,7 +88,8 @@ class EngineHost:
         self._fetcher = ThreadPoolExecutor(1, thread_name_prefix="ingot-stats")
         self.choice: Choice | None = None
         self.model: str | None = None
-        self.label = ""
+        self.label = ""  # what answers, for people
+        self._unadapted = ""  # the same without an adapter
         self.details = ""
         self.measured: FileQuality | None = None
         self.error: str | None = None
@@ -184,7 +188,7 @@ class EngineHost:
 
         choice = choose(model, options, settings, "chat", slots=1)
         said = remembered(choice.file.path)
-        choice = applied(choice, said, options, settings)
+        choice = self._with_adapters(applied(choice, said, options, settings))
         template = self._template
         if template is None and said.template is not None:
             template = read_template(said.template)
@@ -198,7 +202,9 @@ class EngineHost:
 
         try:
             scheduling = replace(choice.scheduling, longest_step_s=_STEP_S)
-            engine = load_engine(choice.file, choice.settings, scheduling, begun=begun)
+            engine = load_engine(
+                choice.file, choice.settings, scheduling, adapters=choice.adapters, begun=begun
+            )
         finally:
             with self._lock:
                 self._coming = None
@@ -225,12 +231,62 @@ class EngineHost:
                 self._stats, self._asked = stats, time.monotonic()
                 self.choice, self.model, self.label, self.details = choice, again, label, details
                 self.measured, self.template = measured, template
+                self._unadapted, self.adapter = label, None
+                if choice.adapters:
+                    self._use(choice.adapters[0].name)
                 # Last, since those who read take no lock: where there is an engine, it has a name.
                 self._engine = engine
                 self._loads = False
                 return choice
         engine.close()
         raise LoadCancelledError(f"loading {again} was ended")
+
+    def _with_adapters(self, choice: Choice) -> Choice:
+        from app.adapters import adapter_files
+
+        if not self._adapters:
+            return choice
+        file = choice.file
+        model = file.path.parent, label_of(file).partition(" · ")[0]
+        if self._adapted not in (None, model):
+            return choice
+        try:
+            found = adapter_files(self._adapters, file, reproducible=choice.settings.reproducible)
+        except IngotError as error:
+            if self._adapted is None:
+                raise
+            log.warning("%s is loaded without adapters: %s", file.path.name, error)
+            return choice
+        self._adapted = model
+        return replace(choice, adapters=found)
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """The names of those that are loaded."""
+        choice = self.choice
+        return tuple(one.name for one in choice.adapters) if choice is not None else ()
+
+    def use(self, adapter: str | None) -> None:
+        """Answer with this adapter from now on, or with the model as it is. Raises RequestError
+        for one that is not loaded."""
+        with self._lock:
+            if adapter is not None and adapter not in self.adapters:
+                known = ", ".join(self.adapters)
+                raise RequestError(
+                    f"there is no adapter {adapter!r}; there is: {known}"
+                    if known
+                    else "no adapter is loaded: `ingot chat MODEL --adapter FILE` loads one"
+                )
+            self._use(adapter)
+
+    def _use(self, adapter: str | None) -> None:
+        self.adapter = adapter
+        self.label = f"{self._unadapted} + {adapter}" if adapter else self._unadapted
+
+    def used(self) -> tuple[str | None, str]:
+        """The adapter that answers, and what answers, for people."""
+        with self._lock:
+            return self.adapter, self.label
 
     def _continue(self, wish: int) -> None:
         """Raises LoadCancelledError when this load is not wanted any more."""
@@ -252,25 +308,22 @@ class EngineHost:
             engine, self._engine, self._stats = self._engine, None, None
             choice, last, self._last = self.choice, self._last, None
             self.choice, self.model, self.label, self.details = None, None, "", ""
-            self.measured = None
-            self._recalled.clear()
+            self.measured = self.adapter = None
         if engine is not None:
-            if self._contexts is not None and choice is not None and last is not None:
-                chat, tokens = last
-                self._contexts.save(engine, choice.settings, chat, tokens())
+            if self._prefixes is not None and choice is not None and last is not None:
+                self._prefixes.keep(engine, choice.settings, last())
             engine.close()
 
-    def recall(self, chat: int) -> None:
-        """Give the engine what is saved of a chat that it has not read yet. Blocks."""
+    def recall(self, prompt: Sequence[int]) -> None:
+        """Give the engine what is saved of the prompt's beginning. Blocks."""
         with self._lock:
-            engine, known = self._engine, chat in self._recalled
-            self._recalled.add(chat)
-        if engine is not None and self._contexts is not None and not known:
-            self._contexts.load(engine, chat)
+            engine, choice = self._engine, self.choice
+        if engine is not None and choice is not None and self._prefixes is not None:
+            self._prefixes.before(engine, choice.settings, prompt)
 
-    def remember(self, chat: int, tokens: Callable[[], Sequence[int]]) -> None:
-        """Save the context of this chat when the engine is closed; ``tokens`` tells its text."""
-        self._last = (chat, tokens)
+    def remember(self, tokens: Callable[[], Sequence[int]]) -> None:
+        """Save this chat when the engine is closed; ``tokens`` tells its text."""
+        self._last = tokens
 
     def stats(self) -> EngineStats | None:
         """The engine's figures, at most about half a second old while this is called regularly.

@@ -56,6 +56,7 @@ class RemoteEngine(EngineApi):
         known = {field.name for field in dataclasses.fields(ModelFile)}
         said = {key: value for key, value in meta.items() if key in known}
         self._server, self.name = server, name
+        self._loaded = str(about.get("parent", name))  # of an alias, or a model with an adapter
         self._model = ModelFile(path=Path(about["file"]), runtime=about["runtime"], **said)
         self._context, self._slots = int(about["context"]), int(about["slots"])
         self._running: dict[str, http.client.HTTPConnection] = {}
@@ -121,7 +122,7 @@ class RemoteEngine(EngineApi):
 
     def stats(self) -> EngineStats:
         """Of the server's engine. Raises as ``encode``."""
-        said = dict(self._server.get("/v1/stats")["models"].get(self.name) or {})
+        said = dict(self._server.get("/v1/stats")["models"].get(self._loaded) or {})
         if not said:
             raise WorkerError(f"{self.where} has unloaded {self.name}")
         for name in ("ttft_s", "tpot_s"):
@@ -130,15 +131,28 @@ class RemoteEngine(EngineApi):
         known = {field.name for field in dataclasses.fields(EngineStats)}
         return EngineStats(**{key: value for key, value in said.items() if key in known})
 
+    @property
+    def adapters(self) -> frozenset[str]:
+        """None: a server's adapters are its own."""
+        return frozenset()
+
+    def load_adapter(self, name: str, path: Path) -> None:
+        """Raises RequestError, as ``unload_adapter`` does."""
+        raise RequestError("a server's adapters are its own")
+
+    def unload_adapter(self, name: str) -> None:
+        """Raises RequestError."""
+        raise RequestError("a server's adapters are its own")
+
     def trim(self) -> int:
         """Nothing: others use the server's cache."""
         return 0
 
-    def save_session(self, tokens: Sequence[int], path: Path) -> int:
+    def save_session(self, tokens: Sequence[int], path: Path, adapter: str | None = None) -> int:
         """Raises RequestError: the server saves by itself."""
         raise RequestError("a server saves what prompts begin with by itself")
 
-    def load_session(self, path: Path) -> list[int]:
+    def load_session(self, path: Path, adapter: str | None = None) -> list[int]:
         """Raises RequestError."""
         raise RequestError("a server saves what prompts begin with by itself")
 
@@ -307,10 +321,13 @@ class _Parts:
         usage = self._usage
         if not usage.completion_tokens:
             usage = dataclasses.replace(usage, completion_tokens=len(self._ids))
-        names = ("queue_s", "prefill_s", "ttft_s", "decode_s", "total_s")
-        seconds = {name: self._timings.get(name) or 0.0 for name in names}
+        told = {name: value or 0 for name, value in self._timings.items()}
         timings = Timings(
-            **seconds,
+            queue_s=told.get("queue_s", 0.0),
+            prefill_s=told.get("prefill_s", 0.0),
+            ttft_s=told.get("ttft_s", 0.0),
+            decode_s=told.get("decode_s", 0.0),
+            total_s=told.get("total_s", 0.0),
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
             cached_tokens=usage.cached_tokens,

@@ -6,7 +6,7 @@ as it is.
 
 import difflib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +72,7 @@ SPECS: tuple[Spec, ...] = (
     Spec("chats", "[WORDS]", "open or search earlier chats", "screen.chats", _words),
     Spec("sidebar", "", "show or hide the list of chats", "screen.sidebar"),
     Spec("model", "[MODEL]", "load another model", "screen.models", _words),
+    Spec("adapter", "[NAME|off]", "answer with a LoRA adapter", "screen.adapter", _words),
     Spec("find", "[WORDS]", "find a model on the hub", "screen.find", _words),
     Spec("system", "[TEXT|off]", "set the system message", "screen.system", _system),
     Spec("set", "[NAME VALUE]", "set a sampling parameter", "screen.sampling", _set),
@@ -127,9 +128,11 @@ def plain(text: str) -> str:
     return text[1:] if text.startswith("//") else text
 
 
-def candidates(text: str, models: Iterable[str] = ()) -> list[Candidate]:
-    """What the prompt's text may become: commands, then names of parameters, paths, or ``models``.
-    None for what is no command. Reads a folder for paths."""
+def candidates(
+    text: str, models: Iterable[str] = (), adapters: Sequence[str] = ()
+) -> list[Candidate]:
+    """What the prompt's text may become: commands, then names of parameters, paths, ``models`` or
+    ``adapters``. None for what is no command. Reads a folder for paths."""
     if not is_command(text) or "\n" in text:
         return []
     name, blank, rest = text[1:].partition(" ")
@@ -156,4 +159,7 @@ def candidates(text: str, models: Iterable[str] = ()) -> list[Candidate]:
         case "model":
             near = (one for one in models if typed.lower() in one.lower())
             return [Candidate(f"{head}{one}", one, "") for one in near]
+        case "adapter" if adapters:
+            names = (one for one in (*adapters, "off") if one.startswith(typed))
+            return [Candidate(f"{head}{one}", one, "") for one in names]
     return []

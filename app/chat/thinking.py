@@ -9,18 +9,16 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from runtimes.chat import Message, render_chat
+from runtimes.chat import THINKING, THOUGHT_BEGUN, Message, render_chat
 from runtimes.errors import RequestError
 
-_NAMES = ("think", "thinking", "reasoning")
 _MARK = re.compile(
-    rf"^[ \t]*(?:(?P<fence>`{{3,}}|~{{3,}})(?P<info>[^\n]*)|(?P<open><(?:{'|'.join(_NAMES)})>))"
-    rf"|(?P<close></(?:{'|'.join(_NAMES)})>)",
+    rf"^[ \t]*(?:(?P<fence>`{{3,}}|~{{3,}})(?P<info>[^\n]*)|(?P<open><(?:{'|'.join(THINKING)})>))"
+    rf"|(?P<close></(?:{'|'.join(THINKING)})>)",
     re.MULTILINE | re.IGNORECASE,
 )
-_LONGEST = max(len(name) for name in _NAMES) + 3  # of a tag: </reasoning>
-_TAGS = tuple(f"<{slash}{name}>" for slash in ("", "/") for name in _NAMES)
-_OPENED = re.compile(rf"(<(?:{'|'.join(_NAMES)})>)\s*$", re.IGNORECASE)
+_LONGEST = max(len(name) for name in THINKING) + 3  # of a tag: </reasoning>
+_TAGS = tuple(f"<{slash}{name}>" for slash in ("", "/") for name in THINKING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +77,10 @@ def answer_of(text: str) -> str:
 def opening(template: str | None, messages: Sequence[Message]) -> str:
     """The tag with which the model's chat template begins the answer itself, and a line end; "" if
     it begins none. The template's prompt ends with it, so that the model will not write it."""
-    if template is None or not any(f"<{name}>" in template for name in _NAMES):
+    if template is None or not any(f"<{name}>" in template for name in THINKING):
         return ""
     try:
-        found = _OPENED.search(render_chat(template, messages))
+        found = THOUGHT_BEGUN.search(render_chat(template, messages))
     except RequestError:
         return ""
     return f"{found[1]}\n" if found else ""

@@ -114,22 +114,24 @@ class Turn:
         if continues is not None and not can_continue(continues):
             raise RequestError("this answer is whole: there is nothing to continue")
         plain, own = conversation.plain(host), host.template
+        adapter, label = host.used()
         ids, messages = encode(engine, conversation.prompt(parent.id), plain=plain, template=own)
         if continues is None:
             template = None if plain else own or engine.model.chat_template
             begun = Begun(opening(template, messages))
         else:
-            done, generated = answered_ids(engine, continues, host.label)
+            done, generated = answered_ids(engine, continues, label)
             ids += done
             known = tuple(done) if generated else ()
             begun = Begun(continues.text, known, continues.figures, generated)
             params = replace(params, min_tokens=max(0, params.min_tokens - len(done)))
         if len(ids) >= engine.context:
             raise PromptTooLongError(len(ids), engine.context, engine.model.context_length)
-        request = Request(ids, params)
-        host.recall(conversation.chat.id)
+        request = Request(ids, params, adapter=adapter)
+        if adapter is None:
+            host.recall(ids)
         if continues is None:
-            message = conversation.begin(parent.id, host)
+            message = conversation.begin(parent.id, host, label)
         else:
             message = conversation.store.resume_answer(continues.id)
             conversation.note(message)
@@ -144,7 +146,8 @@ class Turn:
             )
             conversation.note(ended)
             raise
-        host.remember(conversation.chat.id, turn.tokens)
+        if adapter is None:
+            host.remember(turn.tokens)
         return turn
 
     def tokens(self) -> list[int]:
@@ -224,7 +227,8 @@ class Turn:
             return False
         self._tries += 1
         try:
-            request = Request(self._request.prompt, self._request.params)
+            last = self._request
+            request = Request(last.prompt, last.params, adapter=last.adapter)
             self._stream = self._engine.submit(request)
         except IngotError as error:  # it may have less room than before
             log.info("the request cannot be asked again: %s", error)

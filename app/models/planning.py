@@ -1,10 +1,12 @@
 """From MODEL on the command line to the files that a plan may choose among, and to the choice."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Literal
 
+from app.adapters import AdapterFile, adapter_files
 from app.options import ModelOptions, PlanOptions
 from runtimes.errors import IngotError, ModelError, RequestError
 from runtimes.machine.installed import find_installed
@@ -105,6 +107,7 @@ class Choice:
     settings: RunnerSettings
     scheduling: SchedulerSettings
     planned: bool
+    adapters: tuple[AdapterFile, ...] = ()
 
 
 def choose(
@@ -115,10 +118,12 @@ def choose(
     slots: int | None = None,
     *,
     reproducible: bool = False,
+    adapters: Sequence[str] | None = None,
 ) -> Choice:
     """The file and settings of MODEL: as `ingot plan` has chosen for this workload, profile and
     width, with what the user fixes on top; without a plan the defaults. ``reproducible`` excludes
-    what lets rows depend on each other. Takes milliseconds.
+    what lets rows depend on each other; ``adapters`` are as a user gives them. Takes milliseconds,
+    and as long as adapters are read.
 
     Raises ModelError or RequestError.
     """
@@ -150,10 +155,12 @@ def choose(
             file.runtime,
         )
     note_context(options, file)
+    scheduling = replace(scheduling, speculation=settings.speculation)
     base = replace(base, **{k: v for k, v in asdict(fixed).items() if v is not None})
     if reproducible:
         base = replace(base, unified_kv=False, device_sampling=False, reproducible=True)
-    return Choice(file, base, scheduling, plan is not None)
+    beside = adapter_files(adapters, file, reproducible=base.reproducible)
+    return Choice(file, base, scheduling, plan is not None, beside)
 
 
 def note_context(options: ModelOptions, file: ModelFile) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from app.adapters import AdapterFile
 from app.options import ModelOptions
 from runtimes.errors import RequestError
 from runtimes.machine.state_file import load_state, save_state
@@ -44,11 +45,13 @@ def load_engine(
     settings: RunnerSettings,
     scheduling: SchedulerSettings | None = None,
     *,
+    adapters: Sequence[AdapterFile] = (),
     begun: Callable[[WorkerEngine], None] | None = None,
     place: Placement | None = None,
     deaths: DeathLimit | None = None,
 ) -> WorkerEngine:
-    """Load ``model`` in a worker process, so that a native crash does not end this one.
+    """Load ``model`` in a worker process, so that a native crash does not end this one, and then
+    ``adapters``, which every process that takes its place has too.
 
     ``begun`` is given the engine before it has loaded, for another thread to close; the process
     runs at ``place`` and is started again within ``deaths``.
@@ -67,6 +70,12 @@ def load_engine(
         place=place,
         deaths=deaths,
     )
+    try:
+        for one in adapters:
+            engine.load_adapter(one.name, one.path)
+    except BaseException:
+        engine.close()
+        raise
     note_loaded(model.path)
     return engine
 

@@ -33,6 +33,13 @@ class Answer:
     response: str | None = None  # the text; of a conversation the last answer
     error: Problem | None = None  # with it there is no response
     responses: Sequence[str] | None = None  # of each turn of a conversation
+    label: str | None = None  # the likeliest, with the probabilities of all
+    probabilities: Mapping[str, float] | None = None
+    scores: Sequence[Mapping[str, Any]] | None = None  # of each continuation
+    best: int | None = None  # the place of the likeliest in ``scores``
+    best_norm: int | None = None  # the same, by the log-probability of a character
+    embedding: Sequence[float] | None = None
+    embeddings: Sequence[Sequence[float]] | None = None  # of several texts, the first included
     finish_reason: str | None = None
     logprobs: TokenLogprobs | None = None  # of each token of the response
     choices: Sequence[Choice] | None = None  # of several samples all, the response first
@@ -65,16 +72,36 @@ class Answer:
         return replace(self, usage=usage, timings=None, created=None)
 
     @property
+    def only(self) -> Choice:
+        """It as one of several samples."""
+        choice: Choice = {"text": self.response or "", "finish_reason": self.finish_reason or ""}
+        if self.logprobs is not None:
+            choice["logprobs"] = self.logprobs
+        if self.tool_calls is not None:
+            choice["tool_calls"] = self.tool_calls
+        return choice
+
+    @property
     def texts(self) -> Sequence[str]:
-        """Of each sample, else of each turn."""
+        """Of each sample, else of each turn; or the likeliest of what was given."""
+        if self.label is not None:
+            return [self.label]
+        if self.scores is not None and self.best is not None:
+            return [self.scores[self.best]["text"]]
         if self.choices is not None:
             return [choice["text"] for choice in self.choices]
         return self.responses or ([] if self.response is None else [self.response])
 
 
 _NAMES = tuple(field.name for field in fields(Answer))
-# What a flat record may have beside the fields of the input.
-RECORD_NAMES = frozenset(_NAMES) - {"created"}
+# What only the answers to some tasks have.
+TASK_NAMES: Mapping[str, frozenset[str]] = {
+    "score": frozenset({"scores", "best", "best_norm"}),
+    "classify": frozenset({"label", "probabilities"}),
+    "embed": frozenset({"embedding", "embeddings"}),
+}
+# What a flat record may have beside the fields of the input, whatever the task.
+RECORD_NAMES = frozenset(_NAMES).difference({"created"}, *TASK_NAMES.values())
 
 
 def answer_of(
@@ -86,6 +113,19 @@ def answer_of(
     last = completions[-1]
     choices = [_choice(sample, parser()) for sample in last.choices]
     first = choices[0]
+    return Answer(
+        first["text"],
+        responses=[one.text for one in completions] if len(completions) > 1 else None,
+        finish_reason=first["finish_reason"],
+        logprobs=first.get("logprobs"),
+        choices=choices if last.others else None,
+        tool_calls=first.get("tool_calls"),
+        **figures_of(completions),
+    )
+
+
+def figures_of(completions: Sequence[Completion]) -> dict[str, Any]:
+    """Counts and times of an answer that took all of ``completions``, by their names there."""
     # A prompt counts once, however many samples were taken of it.
     usage = Usage(
         prompt_tokens=sum(one.usage.prompt_tokens for one in completions),
@@ -94,17 +134,11 @@ def answer_of(
         ),
         cached_tokens=sum(one.usage.cached_tokens for one in completions),
     )
-    return Answer(
-        first["text"],
-        responses=[one.text for one in completions] if len(completions) > 1 else None,
-        finish_reason=first["finish_reason"],
-        logprobs=first.get("logprobs"),
-        choices=choices if last.others else None,
-        usage={**usage_json(usage), "cached_tokens": usage.cached_tokens},
-        timings=timings_json(_timings([one.timings for one in completions])),
-        tool_calls=first.get("tool_calls"),
-        created=round(time.time(), 3),
-    )
+    return {
+        "usage": {**usage_json(usage), "cached_tokens": usage.cached_tokens},
+        "timings": timings_json(_timings([one.timings for one in completions])),
+        "created": round(time.time(), 3),
+    }
 
 
 def _choice(sample: Completion, parser: ToolParser | None) -> Choice:

@@ -41,9 +41,9 @@ def messages_task(body: Any, defaults: SamplingParams, *, counted: bool = False)
         raise InputError("missing_parameter", "body has no 'max_tokens'")
     history = [*_system(body.get("system")), *_messages(body.get("messages"))]
     last = history[-1]
-    if last["role"] == "assistant":
-        said = "the last message is the assistant's: answers that continue one are not supported"
-        raise InputError("unsupported_parameter", f"messages: {said}")
+    if last.get("tool_calls"):
+        said = "messages: what the last message's calls have returned is missing"
+        raise InputError("wrong_type", said)
     turns: tuple[str, ...] = ()
     if last["role"] == "user":
         turns = (history.pop()["content"],)

@@ -10,6 +10,7 @@ from app.openai.tool_grammar import tools_constraint
 from app.openai.tool_parser import ToolParser
 from app.openai.tool_prompt import form_messages, own_messages
 from runtimes.chat import Message
+from runtimes.errors import RequestError
 from runtimes.request import SamplingParams
 
 
@@ -32,11 +33,20 @@ def asked(
     task: Task, messages: Sequence[Message], template: str | None, params: SamplingParams
 ) -> Asked:
     """``messages`` are those of the task, or of a later turn of it, and ``params`` what it is
-    sampled with if it has no tools."""
+    sampled with if it has no tools.
+
+    Raises RequestError where the beginning of an answer is given that could break its form.
+    """
     if task.raw:
         return Asked(list(messages), params)
     said = [_with_known_role(message, template) for message in messages]
     tools = task.tools
+    formed = tools is not None or params.constraint is not None
+    if formed and said[-1]["role"] == "assistant":
+        raise RequestError(
+            "the last message is the assistant's: an answer that is begun so can have neither tools"
+            " nor a form that it keeps to"
+        )
     if tools is None and not any("tool_calls" in m or m["role"] == "tool" for m in said):
         return Asked(said, params)
     form = form_of(template)

@@ -12,8 +12,14 @@ from app.openai.task import InputError, Task, kind, require_object
 from runtimes.request import MOST_TOP_LOGPROBS, Completion, Request, SamplingParams
 
 
-def completion_tasks(body: Any, defaults: SamplingParams) -> list[Task]:
-    """A task for each prompt of a ``body``. Raises InputError."""
+def has_several(body: Any) -> bool:
+    """Whether a body has more than one prompt."""
+    prompts = body.get("prompt") if isinstance(body, dict) else None
+    return isinstance(prompts, list) and len(prompts) > 1 and not _is_number(prompts[0])
+
+
+def completion_tasks(body: Any, defaults: SamplingParams, *, served: bool = True) -> list[Task]:
+    """A task for each prompt of a ``body``; ``served`` as in ``body_task``. Raises InputError."""
     require_object(body, "body")
     prompts = body.get("prompt")
     several = isinstance(prompts, list) and bool(prompts) and not _is_number(prompts[0])
@@ -26,18 +32,14 @@ def completion_tasks(body: Any, defaults: SamplingParams) -> list[Task]:
     if echo:
         defaults = replace(defaults, prompt_logprobs=_top(body))
     rest = {name: value for name, value in body.items() if name != "echo"}
-    return [
-        _task({**rest, "prompt": one}, defaults, f"prompt.{number}" if several else "prompt")
-        for number, one in enumerate(prompts if several else [prompts])
-    ]
-
-
-def _task(body: Mapping[str, Any], defaults: SamplingParams, where: str) -> Task:
-    prompt = body["prompt"]
-    if isinstance(prompt, list) and not (prompt and all(map(_is_number, prompt))):
-        raise InputError("wrong_type", f"{where} must be a text or a list of token ids")
-    task = body_task(body, "completions", defaults, served=True)
-    return replace(task, sampling=task.sampling or defaults)
+    tasks = []
+    for number, prompt in enumerate(prompts if several else [prompts]):
+        if isinstance(prompt, list) and not (prompt and all(map(_is_number, prompt))):
+            where = f"prompt.{number}" if several else "prompt"
+            raise InputError("wrong_type", f"{where} must be a text or a list of token ids")
+        task = body_task({**rest, "prompt": prompt}, "completions", defaults, served=served)
+        tasks.append(replace(task, sampling=task.sampling or defaults) if echo else task)
+    return tasks
 
 
 def _is_number(value: Any) -> bool:
@@ -59,7 +61,7 @@ def echoed(answer: Answer, text: str | None, request: Request, completion: Compl
         said = b"".join(pieces.get(token, b"") for token in request.prompt)
         text = said.decode("utf-8", errors="replace")
     prompt = logprob_entries(request.prompt, scores, completion.prompt_top_logprobs, pieces)
-    made = answer.choices or [_only(answer)]
+    made = answer.choices or [answer.only]
     choices = [
         _with_prompt(choice, text, prompt if request.params.logprobs else None, sample)
         for choice, sample in zip(made, completion.choices, strict=True)
@@ -71,10 +73,6 @@ def echoed(answer: Answer, text: str | None, request: Request, completion: Compl
         logprobs=first.get("logprobs"),
         choices=choices if answer.choices else None,
     )
-
-
-def _only(answer: Answer) -> Choice:
-    return {"text": answer.response or "", "finish_reason": answer.finish_reason or ""}
 
 
 def _with_prompt(

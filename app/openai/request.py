@@ -25,9 +25,14 @@ from app.openai.tools import Tools, chat_function, tools_of
 from runtimes.errors import RequestError
 from runtimes.request import Priority, SamplingParams
 
-Endpoint = Literal["chat", "completions"]
+Endpoint = Literal["chat", "completions", "embeddings"]
+Generating = Literal["chat", "completions"]
 
-ENDPOINTS: dict[str, Endpoint] = {"/v1/chat/completions": "chat", "/v1/completions": "completions"}
+ENDPOINTS: dict[str, Endpoint] = {
+    "/v1/chat/completions": "chat",
+    "/v1/completions": "completions",
+    "/v1/embeddings": "embeddings",
+}
 _PROMPT = {"chat": "messages", "completions": "prompt"}
 # Who asks, what for and how it is billed, and what only hints at how to answer: nothing that makes
 # an answer wrong.
@@ -52,10 +57,10 @@ _MOST_SEED = 2**63
 
 
 def body_task(
-    body: Any, endpoint: Endpoint, defaults: SamplingParams, *, served: bool = False
+    body: Any, endpoint: Generating, defaults: SamplingParams, *, served: bool = False
 ) -> Task:
     """The task of a request's ``body``, its parameters on top of ``defaults``. ``served``: it came
-    by itself, not in a batch; its prompt may be tokens then.
+    by itself, not in a batch.
 
     Raises InputError naming what is missing, wrong or not supported.
     """
@@ -74,12 +79,12 @@ def body_task(
     if endpoint == "completions":
         if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str):
             prompt = prompt[0]
-        if served and _are_ids(prompt):
+        if _are_ids(prompt):
             ids = tuple(prompt)
         elif not isinstance(prompt, str):
             raise InputError(
                 "unsupported_parameter",
-                "prompt must be a text: lists of prompts and token ids are not supported",
+                "prompt must be a text or a list of token ids",
             )
     elif not isinstance(prompt, list) or any(isinstance(part, str) for part in prompt):
         raise InputError("wrong_type", "messages must be a list of messages with roles")
@@ -196,7 +201,7 @@ _PLAIN: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
     if item.name not in _READ_APART
 } | {"max_completion_tokens": ("max_tokens", _integer)}
 _BOTH = _PLAIN.keys() | {"logprobs", "response_format", "structured_outputs"}
-_NAMES: dict[Endpoint, frozenset[str]] = {
+_NAMES: dict[Generating, frozenset[str]] = {
     "chat": frozenset(_BOTH | {"top_logprobs"}),
     "completions": frozenset(_BOTH - {"max_completion_tokens"} | {"best_of"}),
 }
@@ -204,7 +209,7 @@ CHAT_NAMES = _NAMES["chat"]
 
 
 def sampling_of(
-    body: Mapping[str, Any], endpoint: Endpoint, defaults: SamplingParams
+    body: Mapping[str, Any], endpoint: Generating, defaults: SamplingParams
 ) -> SamplingParams | None:
     """The body's own parameters on top of ``defaults``; None where it has none.
     ``null`` is ignored.
@@ -235,7 +240,7 @@ def _changed(defaults: SamplingParams, changes: tuple[tuple[str, Any], ...]) -> 
     return replace(defaults, **dict(changes))
 
 
-def _logprobs(body: Mapping[str, Any], endpoint: Endpoint) -> dict[str, Any]:
+def _logprobs(body: Mapping[str, Any], endpoint: Generating) -> dict[str, Any]:
     """In chat a switch and a number; for completions the number alone is the switch."""
     wanted, top = body.get("logprobs"), body.get("top_logprobs")
     if endpoint == "completions":

@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import Any
 
 from app.openai.answer import Answer, Choice, TokenLogprobs
-from app.openai.request import Endpoint
+from app.openai.request import Generating
 from app.openai.task import Problem
 from app.openai.tool_parser import ArgumentsDelta, CallBegin, ContentDelta, Delta
 
@@ -24,14 +24,9 @@ def error_body(problem: Problem) -> tuple[int, dict[str, Any]]:
     return status, {"error": error}
 
 
-def answer_body(answer: Answer, endpoint: Endpoint, name: str, model: str) -> dict[str, Any]:
+def answer_body(answer: Answer, endpoint: Generating, name: str, model: str) -> dict[str, Any]:
     """The body of an answer without an error; its id ends in ``name``."""
     chat = endpoint == "chat"
-    only: Choice = {"text": answer.response or "", "finish_reason": answer.finish_reason or ""}
-    if answer.logprobs is not None:
-        only["logprobs"] = answer.logprobs
-    if answer.tool_calls is not None:
-        only["tool_calls"] = answer.tool_calls
     usage = answer.usage or {}
     body: dict[str, Any] = {
         "id": f"{'chatcmpl' if chat else 'cmpl'}-{name}",
@@ -39,7 +34,7 @@ def answer_body(answer: Answer, endpoint: Endpoint, name: str, model: str) -> di
         "created": int(answer.created or 0),
         "choices": [
             _choice(index, choice, chat=chat)
-            for index, choice in enumerate(answer.choices or [only])
+            for index, choice in enumerate(answer.choices or [answer.only])
         ],
         "model": model,
         "usage": {

@@ -11,6 +11,7 @@ from runtimes.chat import Message
 from runtimes.request import Priority, SamplingParams
 
 if TYPE_CHECKING:
+    from app.adapters import AdapterFile
     from app.openai.tools import Tools
 
 MISSING = object()
@@ -44,11 +45,20 @@ class InputError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Embed:
+    """How an embedding is wanted."""
+
+    dimensions: int | None = None  # its first so many numbers; None for all
+    packed: bool = False  # OpenAI's bodies have it as base64
+
+
+@dataclass(frozen=True, slots=True)
 class Task:
     """What to ask."""
 
     history: tuple[Message, ...] = ()  # earlier messages, each with its role and content
-    # The user's, each answered in order; none where the history ends with what a tool returned.
+    # The user's, each answered in order; none where the history ends with what a tool returned, or
+    # with what the answer begins with.
     turns: tuple[str, ...] = ()
     sampling: SamplingParams | None = None  # its own, complete; None for the job's
     priority: Priority = Priority.NORMAL
@@ -56,21 +66,36 @@ class Task:
     tools: Tools | None = None  # what the answer may call
     reproducible: bool = False  # only an engine that always computes alike may answer
     ids: tuple[int, ...] = ()  # the prompt as tokens, in place of history and turns
+    adapter: AdapterFile | None = None  # that answers; None for the model as it is
+    then: str | None = None  # is not generated, but scored: how likely it is behind the prompt
+    embed: Embed | None = None  # the prompt's embedding is wanted, and no answer
+    # Each is asked by itself, in place of all of the above: the prompts of one body, texts to
+    # embed, or a prompt with each of its continuations.
+    parts: tuple[Task, ...] = ()
+    labels: tuple[str, ...] = ()  # what the continuations stand for; one of them is the answer
 
     @property
     def opening(self) -> list[Message]:
         """The messages that the first answer follows."""
+        if self.parts:
+            return self.parts[0].opening
         return [*self.history, *({"role": "user", "content": text} for text in self.turns[:1])]
 
     @property
     def asked(self) -> int:
         """How many answers it gets."""
-        return max(1, len(self.turns))
+        return max(1, len(self.turns), len(self.parts))
 
     @property
     def characters(self) -> int:
         """Of all messages and turns."""
-        return sum(len(m["content"]) for m in self.history) + sum(map(len, self.turns))
+        if self.parts:
+            return sum(part.characters for part in self.parts)
+        return (
+            len(self.then or "")
+            + sum(len(m["content"]) for m in self.history)
+            + sum(map(len, self.turns))
+        )
 
 
 def task_at(value: Any, name: str) -> Task:
@@ -88,7 +113,9 @@ def task_at(value: Any, name: str) -> Task:
     if all(isinstance(item, str) for item in value):
         return Task((), tuple(_text(text, f"{name}.{i}") for i, text in enumerate(value)))
     *history, last = (_message(item, f"{name}.{i}") for i, item in enumerate(value))
-    if last["role"] == "tool":
+    if last.get("tool_calls"):
+        raise InputError("wrong_type", f"what the calls of {name!r} have returned is missing")
+    if last["role"] == "tool" or (last["role"] == "assistant" and history):
         return Task((*history, last))
     if last["role"] != "user":
         raise InputError(

@@ -4,6 +4,7 @@ import logging
 from typing import Any
 
 from fastapi.responses import JSONResponse
+from starlette.requests import ClientDisconnect
 
 from app.openai.anthropic_answer import error_body as anthropic_error
 from app.openai.response import error_body
@@ -64,6 +65,8 @@ def http_error(error: Exception) -> HttpError:
     match error:
         case HttpError():
             return error
+        case ClientDisconnect():
+            return HttpError(499, "client_gone", "the client has closed the connection")
         case InputError():
             return problem_error(error.problem)
         case PromptTooLongError():

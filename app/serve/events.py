@@ -1,7 +1,7 @@
 """A response that is streamed as server-sent events."""
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
 import anyio
@@ -13,6 +13,7 @@ from app.openai.answer import Answer
 from app.serve.generate import Generation, error_of, while_connected
 from app.serve.observe import Observer
 
+encode = json.JSONEncoder(ensure_ascii=False).encode
 _HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
@@ -29,10 +30,9 @@ async def whole_answer(request: Request, generation: Generation, observer: Obser
     return answer
 
 
-def named_event(value: Mapping[str, Any]) -> bytes:
-    """A server-sent event that is called as its ``type``."""
-    data = json.dumps(value, ensure_ascii=False)
-    return f"event: {value['type']}\ndata: {data}\n\n".encode()
+def named_events(values: Iterable[Mapping[str, Any]]) -> bytes:
+    """Server-sent events, each called as its ``type``."""
+    return b"".join(f"event: {one['type']}\ndata: {encode(one)}\n\n".encode() for one in values)
 
 
 class EventStream(Response):

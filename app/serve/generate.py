@@ -2,11 +2,12 @@
 client does."""
 
 import asyncio
+import gc
 import json
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -22,8 +23,9 @@ from app.openai.tool_parser import ContentDelta, Delta
 from app.prompts import PromptStyle, encode
 from app.serve.errors import HttpError, problem_error
 from app.serve.pool import ModelPool, Served
-from app.serve.prefixes import SavedPrefixes
+from runtimes.api import EngineApi
 from runtimes.request import Chunk, Completion, FinishReason, Request, SamplingParams
+from runtimes.settings import RunnerSettings
 from runtimes.stream import Stream
 
 _Value = TypeVar("_Value")
@@ -75,17 +77,14 @@ class Generation:
     async def answer(self) -> Answer:
         """What became of it; an ``Answer`` with an error where there is none."""
         completion = self.completion = await self.stream
-        code = _PROBLEMS.get(completion.finish_reason)
-        if code is None:
-            answer = answer_of([completion], self.asked.parser)
-            if self.request.params.prompt_logprobs is None:
-                return answer
-            text = str(self.asked.messages[0]["content"]) if self.asked.messages else None
-            return echoed(answer, text, self.request, completion)
-        if completion.retryable:
-            code = "worker_crash"
-        said = completion.error or f"the answer was ended: {completion.finish_reason}"
-        return failure_of(Problem(code, said), partial=completion.text)
+        problem = _problem_of(completion)
+        if problem is not None:
+            return failure_of(problem, partial=completion.text)
+        answer = answer_of([completion], self.asked.parser)
+        if self.request.params.prompt_logprobs is None:
+            return answer
+        text = str(self.asked.messages[0]["content"]) if self.asked.messages else None
+        return echoed(answer, text, self.request, completion)
 
     def close(self) -> None:
         """End it, if it still runs, and let others have its place."""
@@ -98,24 +97,19 @@ class Generation:
 class Generator:
     """Submits requests to the models of a pool, so many at a time."""
 
-    def __init__(
-        self,
-        pool: ModelPool,
-        defaults: SamplingParams,
-        queue: int,
-        prefixes: SavedPrefixes | None = None,
-    ) -> None:
+    def __init__(self, pool: ModelPool, defaults: SamplingParams, queue: int) -> None:
         """``queue``: how many requests of a model may wait for a slot."""
         self.pool, self.defaults, self._queue = pool, defaults, queue
-        self.prefixes = prefixes
         self._lock = threading.Lock()
         self._running: dict[str, int] = {}
         self._seconds: dict[str, float] = {}  # that requests took lately, averaged
         self._limiter: CapacityLimiter | None = None
 
-    def idle(self) -> list[Served]:
-        """Loaded models without a request."""
-        return [one for name, one in self.pool.loaded().items() if not self.running(name)]
+    def idle(self) -> list[tuple[EngineApi, RunnerSettings]]:
+        """Loaded models without a request, and what they were loaded with."""
+        loaded = self.pool.loaded().items()
+        free = [one for name, one in loaded if not self.running(name)]
+        return [(one.engine, one.choice.settings) for one in free]
 
     def running(self, name: str) -> int:
         """Requests of a model that run or wait."""
@@ -144,6 +138,26 @@ class Generator:
             work.add_done_callback(_close_result)
             raise
 
+    @asynccontextmanager
+    async def place(self, name: str | None) -> AsyncIterator[Served]:
+        """The model, and a place among the requests to it, for what is no generation. Raises as
+        ``begin``."""
+        held = ExitStack()
+        work = asyncio.ensure_future(self.in_thread(partial(self._place, name, held)))
+        try:
+            yield await asyncio.shield(work)
+        finally:
+            work.add_done_callback(partial(_leave_place, held))
+
+    def _place(self, name: str | None, held: ExitStack) -> Served:
+        served = held.enter_context(self.pool.lease(name))
+        if served.adapter is not None:
+            why = f"embeddings are made without adapters: ask for {served.name}"
+            raise HttpError(400, "unsupported_parameter", why)
+        self._enter(served, beside=False)
+        held.callback(self._leave, served.name, time.monotonic())
+        return served
+
     def _begin(self, name: str | None, task_of: Callable[[], Task], beside: bool) -> Generation:
         begun = time.monotonic()
         with ExitStack() as held:
@@ -159,9 +173,9 @@ class Generator:
             ids = list(task.ids)
             if not ids:
                 ids = encode(engine, PromptStyle(raw=task.raw), said.messages, said.tools)
-            request = Request(ids, said.params, task.priority)
-            if self.prefixes is not None:
-                self.prefixes.before(served, ids)
+            request = Request(ids, said.params, task.priority, adapter=served.adapter)
+            settings, adapter = served.choice.settings, served.adapter_file
+            self.pool.prefixes.before(engine, settings, ids, adapter)
             stream = engine.submit(request)
             return Generation(
                 served, request, said, stream, held.pop_all(), self._done(served, ids), begun=begun
@@ -169,8 +183,10 @@ class Generator:
 
     def _done(self, served: Served, ids: list[int]) -> Callable[[Completion], None]:
         def note(completion: Completion) -> None:
-            if self.prefixes is not None and completion.usage.completion_tokens:
-                self.prefixes.after(served, ids, completion.timings)
+            if completion.usage.completion_tokens:
+                settings, timings = served.choice.settings, completion.timings
+                prefixes, adapter = self.pool.prefixes, served.adapter_file
+                prefixes.after(served.engine, settings, ids, timings, adapter)
 
         return note
 
@@ -191,9 +207,38 @@ class Generator:
             self._seconds[name] = 0.9 * self._seconds.get(name, seconds) + 0.1 * seconds
 
 
+def _leave_place(held: ExitStack, work: "asyncio.Future[Served]") -> None:
+    if not work.cancelled():
+        work.exception()  # has been told, or nobody is there to be told
+    held.close()
+
+
 def _close_result(work: "asyncio.Future[Generation]") -> None:
     if not work.cancelled() and work.exception() is None:
         work.result().close()
+
+
+def _problem_of(completion: Completion) -> Problem | None:
+    """Why it is no whole answer."""
+    code = _PROBLEMS.get(completion.finish_reason)
+    if code is None:
+        return None
+    said = completion.error or f"the answer was ended: {completion.finish_reason}"
+    return Problem("worker_crash" if completion.retryable else code, said)
+
+
+async def embedded(served: Served, ids: list[int]) -> Sequence[float]:
+    """What the model makes of a text's tokens, between steps of what it answers. Raises HttpError,
+    or RequestError for tokens that do not fit."""
+    stream = served.engine.submit(Request(ids, embed=True))
+    try:
+        completion = await stream
+    finally:
+        stream.cancel()
+    problem = _problem_of(completion)
+    if problem is not None:
+        raise problem_error(problem)
+    return completion.embedding or ()
 
 
 async def while_connected(request: HttpRequest, work: Awaitable[_Value]) -> _Value:
@@ -219,10 +264,13 @@ async def _gone(request: HttpRequest) -> None:
 async def json_body(request: HttpRequest) -> Any:
     """The body as JSON. Raises HttpError (400)."""
     data = await request.body()
+    gc.disable()  # it would look through millions of small values again and again
     try:
         return json.loads(data, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise HttpError(400, "invalid_json", f"the body is not JSON: {error}"[:300]) from None
+    finally:
+        gc.enable()
 
 
 def _no_number(name: str) -> None:

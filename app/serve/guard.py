@@ -4,26 +4,40 @@ import asyncio
 import hmac
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.serve.errors import HttpError, error_response
-from app.serve.options import BODY_S, MOST_BODY_BYTES, MOST_FILE_BYTES, ServeOptions
+from app.serve.options import (
+    BODY_S,
+    MOST_BODIES_BYTES,
+    MOST_BODY_BYTES,
+    MOST_FILE_BYTES,
+    MOST_HEAD_BYTES,
+    ServeOptions,
+)
+from runtimes.machine.heap import give_back
 
 _OPEN = frozenset({"/health", "/ready"})
 _FILES = "/v1/files"
+_BODIES_RETRY_S = 5
+_LARGE = 2**20  # bytes; after such a body, memory is given back to the system
+_TIDY_S = 1.0
 _HOST = re.compile(r"(\[[0-9a-fA-F:]+\]|[^:\[\]]+)(?::\d{1,5})?")
 
 
 class Guard:
     """Refuses foreign names of the host (a web page may point its own name here), requests without
-    the key, pages of other origins, and bodies that are too large or too slow."""
+    the key, pages of other origins, and heads and bodies that are too large or too slow."""
 
     def __init__(self, app: ASGIApp, options: ServeOptions) -> None:
         self._app = app
         self._hosts = options.hosts()
         self._key = None if options.api_key is None else options.api_key.encode()
         self._origins = frozenset(options.cors or ())
+        self._held = _Held()
+        self._tidying: asyncio.TimerHandle | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
@@ -39,7 +53,10 @@ class Guard:
                 await _preflight(scope, send)
                 return
             self._check(scope, origin, allowed)
-            body = _Body(receive, MOST_FILE_BYTES if scope["path"] == _FILES else MOST_BODY_BYTES)
+            # A file goes to the disk as it comes.
+            kept = scope["path"] == _FILES
+            most = MOST_FILE_BYTES if kept else MOST_BODY_BYTES
+            body = _Body(receive, most, None if kept else self._held)
             body.check_length(_header(scope, b"content-length"))
         except HttpError as error:
             await error_response(error, scope["path"])(scope, receive, send)
@@ -56,8 +73,18 @@ class Guard:
         except HttpError as error:  # of the body
             if not begun:
                 await error_response(error, scope["path"])(scope, receive, send)
+        finally:
+            if body.close() > _LARGE and self._tidying is None:
+                self._tidying = asyncio.get_running_loop().call_later(_TIDY_S, self._tidy)
+
+    def _tidy(self) -> None:
+        self._tidying = None
+        asyncio.get_running_loop().run_in_executor(None, give_back)
 
     def _check(self, scope: Scope, origin: str | None, allowed: str | None) -> None:
+        if sum(len(name) + len(value) + 32 for name, value in scope["headers"]) > MOST_HEAD_BYTES:
+            said = f"the head of a request may have at most {MOST_HEAD_BYTES // 2**10} KiB here"
+            raise HttpError(431, "headers_too_large", said, last=True)
         host = _header(scope, b"host") or ""
         found = _HOST.fullmatch(host)
         if self._hosts is not None and (found is None or found[1].lower() not in self._hosts):
@@ -82,11 +109,20 @@ class Guard:
                 )
 
 
-class _Body:
-    """The body, which ends with HttpError where it is too long or takes too long."""
+@dataclass(slots=True)
+class _Held:
+    """Bytes of the bodies that are in memory."""
 
-    def __init__(self, receive: Receive, most: int) -> None:
+    total: int = 0
+
+
+class _Body:
+    """The body, which ends with HttpError where it is too long or takes too long, or all that are
+    ``held`` are too much. ``close`` it when its request has been answered."""
+
+    def __init__(self, receive: Receive, most: int, held: _Held | None) -> None:
         self._receive, self._most = receive, most
+        self._held = held or _Held()
         self._length = 0
         self._whole = False
         self._until: float | None = None
@@ -111,11 +147,21 @@ class _Body:
             said = "the body took too long to come"
             raise HttpError(408, "request_timeout", said, last=True) from None
         if message["type"] == "http.request":
-            self._length += len(message.get("body", b""))
+            came = len(message.get("body", b""))
+            self._length += came
+            self._held.total += came
             if self._length > self._most:
                 raise self._too_large()
+            if self._held.total > MOST_BODIES_BYTES:
+                said = "other requests take the memory that there is for bodies"
+                raise HttpError(503, "bodies_full", said, retry_s=_BODIES_RETRY_S, last=True)
             self._whole = not message.get("more_body", False)
         return message
+
+    def close(self) -> int:
+        """It is not needed any more; how many bytes it had."""
+        self._held.total -= self._length
+        return self._length
 
     def _too_large(self) -> HttpError:
         return HttpError(

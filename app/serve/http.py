@@ -6,10 +6,11 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
 from app.openai.task import InputError
-from app.serve import embeddings, messages, model_routes, openai_routes, responses
+from app.serve import embeddings, messages, model_routes, openai_routes, rerank, responses
 from app.serve.batches import routes as batch_routes
 from app.serve.batches.service import BatchService
 from app.serve.errors import HttpError, error_response
@@ -28,15 +29,16 @@ def create_app(
 ) -> ASGIApp:
     """The whole ASGI application. ``lifespan``: see FastAPI."""
     app = FastAPI(title="Ingot", docs_url=None, redoc_url=None, lifespan=lifespan)
-    observer = Observer(generator)
+    observer = Observer(generator, batches)
     app.include_router(openai_routes.routes(generator, observer))
     app.include_router(messages.routes(generator, observer))
     app.include_router(responses.routes(generator, observer))
     app.include_router(embeddings.routes(generator))
+    app.include_router(rerank.routes(generator))
     app.include_router(model_routes.routes(generator, observer))
     if batches is not None:
         app.include_router(batch_routes.routes(batches))
-    for kind in (HttpError, InputError, IngotError):
+    for kind in (HttpError, InputError, IngotError, ClientDisconnect):
         app.add_exception_handler(kind, _handle)
     app.add_exception_handler(HTTPException, _unknown)
     app.add_exception_handler(RequestValidationError, _invalid)

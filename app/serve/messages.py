@@ -12,8 +12,9 @@ from fastapi.responses import JSONResponse, Response
 from app.openai.anthropic import messages_task
 from app.openai.anthropic_answer import MessageEvents, error_body, message_body
 from app.openai.asking import asked
+from app.prompts import require_short
 from app.serve.errors import MESSAGES, HttpError, http_error
-from app.serve.events import EventStream, named_event, whole_answer
+from app.serve.events import EventStream, named_events, whole_answer
 from app.serve.generate import (
     Generation,
     Generator,
@@ -46,7 +47,9 @@ def routes(generator: Generator, observer: Observer) -> APIRouter:
         if streaming:
             return EventStream(_events(generation, number), generation, observer)
         answer = await whole_answer(request, generation, observer)
-        return JSONResponse(message_body(answer, number, generation.served.name, _stop(generation)))
+        return JSONResponse(
+            message_body(answer, number, generation.served.called, _stop(generation))
+        )
 
     @router.post(f"{MESSAGES}/count_tokens", openapi_extra=ANY_BODY)
     async def count_tokens(request: Request) -> dict[str, int]:
@@ -60,20 +63,17 @@ def routes(generator: Generator, observer: Observer) -> APIRouter:
 
 
 async def _events(generation: Generation, number: str) -> AsyncIterator[bytes]:
-    events = MessageEvents(number, generation.served.name, len(generation.request.prompt))
-    for event in events.begin():
-        yield named_event(event)
+    events = MessageEvents(number, generation.served.called, len(generation.request.prompt))
+    yield named_events(events.begin())
     async for _, delta in generation.deltas():
-        for event in events.add(delta):
-            yield named_event(event)
+        yield named_events(events.add(delta))
     answer = await generation.answer()
     problem = error_of(answer)
     if problem is not None:
         found = http_error(problem)
-        yield named_event(error_body(found.status, found.message))
+        yield named_events([error_body(found.status, found.message)])
         return
-    for event in events.end(answer, _stop(generation)):
-        yield named_event(event)
+    yield named_events(events.end(answer, _stop(generation)))
 
 
 def _stop(generation: Generation) -> str | None:
@@ -86,4 +86,5 @@ def _count(generator: Generator, name: str | None, body: Any) -> int:
     with generator.pool.lease(name) as served:
         engine = served.engine
         said = asked(task, task.opening, engine.model.chat_template, generator.defaults)
+        require_short(engine, said.messages)
         return len(engine.encode_chat(said.messages, tools=said.tools))

@@ -13,6 +13,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from app.openai.asking import asked
 from app.openai.request import body_task
 from app.openai.task import InputError
+from app.prompts import require_short
 from app.serve.errors import HttpError
 from app.serve.generate import Generator, asked_model, json_body
 from app.serve.observe import Observer
@@ -39,7 +40,9 @@ def routes(generator: Generator, observer: Observer) -> APIRouter:
             "owned_by": "ingot",
             "loaded": False,
         }
-        served = pool.loaded().get(name)
+        if (parent := pool.parent(name)) is not None:
+            said["parent"] = parent
+        served = pool.served(name)
         if served is not None:
             file, engine = served.choice.file, served.engine
             said |= {
@@ -111,9 +114,11 @@ def _tokens(generator: Generator, name: str | None, body: Any) -> list[int]:
         except UnicodeEncodeError:
             raise InputError("invalid_unicode", "prompt has half a surrogate pair") from None
         with generator.pool.lease(name) as served:
+            require_short(served.engine, text)
             return served.engine.encode(text)
     task = body_task(body, "chat", generator.defaults, served=True)
     with generator.pool.lease(name) as served:
         engine = served.engine
         said = asked(task, task.opening, engine.model.chat_template, generator.defaults)
+        require_short(engine, said.messages)
         return engine.encode_chat(said.messages, tools=said.tools)

@@ -4,17 +4,16 @@ Prometheus."""
 import json
 import logging
 import time
-from collections.abc import Iterable
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.figures import duration
+from app.serve.batches.service import BatchService
 from app.serve.generate import Generation, Generator
+from app.serve.metrics import BatchFigures, EngineFigures
 
 access = logging.getLogger("ingot.access")
 
@@ -26,7 +25,7 @@ _QUIET = frozenset({"/health", "/ready", "/metrics"})  # asked for every few sec
 class Observer:
     """Counts what is answered; one a server."""
 
-    def __init__(self, generator: Generator) -> None:
+    def __init__(self, generator: Generator, batches: BatchService | None = None) -> None:
         self.registry = CollectorRegistry()
         own = self.registry
         self._requests = Counter(
@@ -57,7 +56,9 @@ class Observer:
             buckets=_LATENCY,
             registry=own,
         )
-        self.registry.register(_Engines(generator))
+        own.register(EngineFigures(generator.pool))
+        if batches is not None:
+            own.register(BatchFigures(batches))
 
     def begin(self, request: Request, generation: Generation) -> None:
         """A request has become a generation."""
@@ -121,50 +122,10 @@ class AccessLog:
             self._observer.answered(scope, status, seconds, as_json=self._as_json)
 
 
-class _Engines(Collector):
-    """Figures of the loaded models' engines, as they are when they are asked for."""
-
-    def __init__(self, generator: Generator) -> None:
-        self._generator = generator
-
-    def describe(self) -> Iterable[Metric]:
-        return ()
-
-    def collect(self) -> Iterable[Metric]:
-        gauges = {
-            "ingot_slots": ("Requests that run at the same time.", "slots"),
-            "ingot_running": ("Requests that have a slot.", "running"),
-            "ingot_queued": ("Requests that wait for a slot.", "queued"),
-            "ingot_kv_tokens": ("Tokens in the KV cache.", "kv_tokens"),
-            "ingot_kv_capacity_tokens": ("Tokens that the KV cache can hold.", "kv_capacity"),
-            "ingot_prefix_bytes": ("Cached prefixes beside the slots.", "prefix_bytes"),
-            "ingot_prefill_tps": ("Prompt tokens a second, of the last second.", "prefill_tps_now"),
-            "ingot_decode_tps": ("Output tokens a second, of the last second.", "decode_tps_now"),
-        }
-        counters = {
-            "ingot_prompt_tokens": ("Prompt tokens that were computed.", "prompt_tokens"),
-            "ingot_cached_tokens": ("Prompt tokens that were cached.", "cached_tokens"),
-            "ingot_completion_tokens": ("Tokens that were sampled.", "completion_tokens"),
-            "ingot_preemptions": ("Times that a request lost its slot.", "preemptions"),
-            "ingot_steps": ("Steps of the engine.", "steps"),
-        }
-        found = {name: one.engine.stats() for name, one in self._generator.pool.loaded().items()}
-        for name, (told, field) in gauges.items():
-            gauge = GaugeMetricFamily(name, told, labels=("model",))
-            for model, stats in found.items():
-                gauge.add_metric((model,), getattr(stats, field))
-            yield gauge
-        for name, (told, field) in counters.items():
-            counter = CounterMetricFamily(name, told, labels=("model",))
-            for model, stats in found.items():
-                counter.add_metric((model,), getattr(stats, field))
-            yield counter
-
-
 def _of_generation(generation: Generation | None) -> dict[str, Any]:
     if generation is None:
         return {}
-    said: dict[str, Any] = {"model": generation.served.name, "request": generation.stream.id}
+    said: dict[str, Any] = {"model": generation.served.called, "request": generation.stream.id}
     completion = generation.completion
     if completion is not None:
         usage, timings = completion.usage, completion.timings

@@ -1,22 +1,23 @@
 """OpenAI's /v1/chat/completions and /v1/completions, and /predict."""
 
-import json
 import secrets
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
-from functools import partial
+from collections.abc import AsyncIterator, Callable
+from functools import cache, partial
 from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from app.openai.answer import Answer
-from app.openai.completions import completion_tasks
-from app.openai.request import Endpoint, body_task
+from app.openai.completions import completion_tasks, has_several
+from app.openai.request import Generating, body_task
 from app.openai.response import answer_body, delta_body
+from app.openai.task import Task
+from app.openai.tool_parser import ContentDelta
 from app.serve.errors import HttpError, http_error
-from app.serve.events import EventStream, whole_answer
+from app.serve.events import EventStream, encode, whole_answer
 from app.serve.generate import (
     Generation,
     Generator,
@@ -66,7 +67,7 @@ async def _answer(
     request: Request,
     generator: Generator,
     observer: Observer,
-    endpoint: Endpoint,
+    endpoint: Generating,
     body: Any = None,
 ) -> Response:
     if body is None:
@@ -79,12 +80,14 @@ async def _answer(
         body = {k: v for k, v in body.items() if k not in _OWN}
     task_of = partial(body_task, body, endpoint, generator.defaults, served=True)
     if endpoint == "completions":
-        tasks = await generator.in_thread(partial(completion_tasks, body, generator.defaults))
-        if streaming and (len(tasks) > 1 or body.get("echo")):
+        tasks_of = partial(completion_tasks, body, generator.defaults)
+        several = has_several(body)
+        if streaming and (several or body.get("echo")):
             raise HttpError(400, "invalid_value", "several prompts and echo cannot be streamed")
-        if len(tasks) > 1:
+        if several:
+            tasks = await generator.in_thread(tasks_of)
             return await answer_several(request, generator, observer, name, tasks)
-        task_of = partial(next, iter(tasks))
+        task_of = partial(_only, tasks_of)
     generation = await while_connected(request, generator.begin(name, task_of))
     observer.begin(request, generation)
     number = secrets.token_hex(12)
@@ -95,11 +98,16 @@ async def _answer(
             observer,
         )
     answer = await whole_answer(request, generation, observer)
-    said = answer_body(answer, endpoint, number, generation.served.name)
+    said = answer_body(answer, endpoint, number, generation.served.called)
     if with_ids and generation.completion is not None:
         for choice, sample in zip(said["choices"], generation.completion.choices, strict=True):
             choice["token_ids"] = sample.token_ids
     return JSONResponse({**said, **_context(answer, generation)})
+
+
+def _only(tasks_of: Callable[[], list[Task]]) -> Task:
+    (task,) = tasks_of()
+    return task
 
 
 def _streaming(body: Any) -> tuple[bool, bool]:
@@ -121,7 +129,7 @@ def _streaming(body: Any) -> tuple[bool, bool]:
 
 async def _chunks(
     generation: Generation,
-    endpoint: Endpoint,
+    endpoint: Generating,
     number: str,
     *,
     with_usage: bool,
@@ -133,7 +141,7 @@ async def _chunks(
         "id": f"{_IDS[endpoint]}-{number}",
         "object": _OBJECTS[endpoint],
         "created": int(time.time()),
-        "model": generation.served.name,
+        "model": generation.served.called,
     }
 
     def event(*choices: dict[str, Any], **more: Any) -> bytes:
@@ -148,25 +156,46 @@ async def _chunks(
             told[chunk.index] += len(chunk.token_ids)
             yield event({**_piece(chunk.index, chunk.text), "token_ids": chunk.token_ids})
     else:
+        text_event = _text_events(event, chat=chat)
         async for index, delta in generation.deltas():
-            said = delta_body(delta)
-            yield event(_piece(index, said if chat else said["content"]))
+            if isinstance(delta, ContentDelta):
+                yield text_event(index, delta.text)
+            else:
+                yield event(_piece(index, delta_body(delta)))
     answer = await generation.answer()
     problem = error_of(answer)
     if problem is not None:
         yield data(http_error(problem).body())
         return
     body = answer_body(answer, endpoint, number, common["model"])
+    last = []
     for choice in body["choices"]:
         ended = _piece(choice["index"], {} if chat else "", choice["finish_reason"])
         ended["logprobs"] = choice["logprobs"]
         if with_ids and generation.completion is not None:  # those that ended it have no text
             sample = generation.completion.choices[choice["index"]]
             ended["token_ids"] = sample.token_ids[told[choice["index"]] :]
-        yield event(ended)
+        last.append(event(ended))
     if with_usage:
-        yield event(usage=body["usage"], timings=body["timings"], **_context(answer, generation))
-    yield b"data: [DONE]\n\n"
+        counts = {"usage": body["usage"], "timings": body["timings"]}
+        last.append(event(**counts, **_context(answer, generation)))
+    yield b"".join([*last, b"data: [DONE]\n\n"])
+
+
+def _text_events(event: Callable[..., bytes], *, chat: bool) -> Callable[[int, str], bytes]:
+    """Makes the events of pieces of text. There is one a token: all but the text is made once."""
+
+    @cache
+    def around(index: int) -> list[bytes]:
+        mark = secrets.token_hex(12)
+        whole = event(_piece(index, {"content": mark} if chat else mark))
+        return whole.split(encode(mark).encode())
+
+    def text_event(index: int, text: str) -> bytes:
+        before, after = around(index)
+        return before + encode(text).encode() + after
+
+    return text_event
 
 
 def _piece(index: int, said: Any, reason: str | None = None) -> dict[str, Any]:
@@ -182,4 +211,4 @@ def _context(answer: Answer, generation: Generation) -> dict[str, Any]:
 
 def data(value: Any) -> bytes:
     """A server-sent event (WHATWG HTML, section 9.2)."""
-    return b"data: " + json.dumps(value, ensure_ascii=False).encode() + b"\n\n"
+    return b"data: " + encode(value).encode() + b"\n\n"

@@ -4,7 +4,7 @@ wrong with one is said in OpenAI's form of an error."""
 from dataclasses import fields
 from typing import Any
 
-from app.openai.request import Endpoint
+from app.openai.request import Generating
 from runtimes.request import SamplingParams
 
 _TYPES = {"int": "integer", "float": "number", "bool": "boolean", "int | None": "integer"}
@@ -16,13 +16,13 @@ _MESSAGE = {
         "content": {"type": "string"},
     },
 }
-_PROMPTS: dict[Endpoint, dict[str, Any]] = {
+_PROMPTS: dict[Generating, dict[str, Any]] = {
     "chat": {"messages": {"type": "array", "minItems": 1, "items": _MESSAGE}},
     "completions": {"prompt": {"type": "string", "minLength": 1}},
 }
 
 
-def body_of(endpoint: Endpoint, **more: Any) -> dict[str, Any]:
+def body_of(endpoint: Generating, **more: Any) -> dict[str, Any]:
     """For ``openapi_extra`` of a route; ``more`` are further properties."""
     prompt = _PROMPTS[endpoint]
     own = {

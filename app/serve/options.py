@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from app.options import SamplingOptions, option
+from app.adapters import name_and_path
+from app.options import AdapterOptions, SamplingOptions, option
+from runtimes.errors import RequestError
 from runtimes.settings import MOST_SLOTS
 
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
 # What one client may ask for.
 MOST_BODY_BYTES = 16 * 2**20
 MOST_FILE_BYTES = 512 * 2**20
-BODY_S = 60.0  # how long a body may take to come; of the head, uvicorn's connections see to it
+MOST_HEAD_BYTES = 64 * 2**10
+MOST_BODIES_BYTES = 256 * 2**20  # of all requests that are being answered
+BODY_S = 60.0  # how long a body may take to come
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +31,33 @@ class ServeSampling(SamplingOptions):
         "Maximum number of tokens in an answer.",
         show_default="as many as the context holds",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ServeAdapters(AdapterOptions):
+    """Those that clients may ask for."""
+
+    adapter: list[str] | None = option(
+        None,
+        "A LoRA adapter of the first model, a file that `quantize --adapter` wrote; repeatable, at"
+        " most 8 a model. Clients ask for it as MODEL:NAME. Another model's is given as"
+        " MODEL:NAME=FILE.",
+        metavar="[NAME=]FILE",
+    )
+
+    def by_model(self, names: Sequence[str]) -> dict[str, list[str]]:
+        """What is given for each model of these ``names``. Raises RequestError for another one."""
+        found: dict[str, list[str]] = {name: [] for name in names}
+        for one in self.adapter or ():
+            given, path = name_and_path(one)
+            model, _, name = given.rpartition(":")
+            if (model or names[0]) not in found:
+                known = ", ".join(names)
+                raise RequestError(
+                    f"--adapter {one}: there is no model {model!r}; there is: {known}"
+                )
+            found[model or names[0]].append(f"{name}={path}")
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +97,12 @@ class ServeOptions:
         "Gigabytes that loaded models may take together; all that is free by default.",
         min=0.1,
     )
-    saved_mb: int = option(
-        1000,
+    saved_mb: int | None = option(
+        None,
         "Megabytes of disk for what prompts begin with (system prompts, long chats), which is then"
         " not read again after a restart; 0 for none.",
         min=0,
+        show_default="chat.saved_mb of the settings: 1000",
     )
     log_json: bool = option(False, "Log requests as JSON lines.")
 

@@ -12,8 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from app.adapters import AdapterFile
 from app.batch.schedule.engines import default_slots, free_memory
 from app.models.planning import Choice
+from app.models.prefixes import NONE_SAVED, SavedPrefixes
 from app.models.resolve import load_engine
 from app.serve.errors import HttpError, UnknownModelError
 from runtimes.errors import IngotError, RequestError
@@ -38,6 +40,8 @@ class Entry:
     name: str
     choose: Callable[[], Choice]
     fixed_slots: bool = False
+    aliases: Sequence[str] = ()  # other names that clients may ask for it by
+    adapters: Sequence[str] = ()  # of those that ``choose`` has; each is asked for as NAME:ADAPTER
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,17 @@ class Served:
     name: str
     choice: Choice
     engine: WorkerEngine
+    adapter: str | None = None  # that was asked for
+
+    @property
+    def called(self) -> str:
+        """As clients know it."""
+        return self.name if self.adapter is None else f"{self.name}:{self.adapter}"
+
+    @property
+    def adapter_file(self) -> AdapterFile | None:
+        """What the adapter was loaded from."""
+        return next((one for one in self.choice.adapters if one.name == self.adapter), None)
 
 
 @dataclass(slots=True)
@@ -61,15 +76,24 @@ class _Loaded:
 class ModelPool:
     """Every method may be called from any thread."""
 
-    def __init__(self, entries: Sequence[Entry], budget: int | None = None) -> None:
+    def __init__(
+        self,
+        entries: Sequence[Entry],
+        budget: int | None = None,
+        prefixes: SavedPrefixes = NONE_SAVED,
+    ) -> None:
         """``budget``: bytes that the loaded models may take together. Raises RequestError for two
-        models of one name. ``leaving`` is told of a model that will be unloaded at once."""
-        self.leaving: Callable[[Served], None] = lambda _: None
-        self._entries = {entry.name: entry for entry in entries}
-        if len(self._entries) < len(entries):
-            names = [entry.name for entry in entries]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise RequestError(f"two models are called {twice}: give one a name, as in NAME=MODEL")
+        models of one name."""
+        self.prefixes = prefixes
+        self._known: dict[str, tuple[Entry, str | None]] = {}  # with the adapter that a name means
+        for entry in entries:
+            for own in (entry.name, *entry.aliases):
+                for adapter in (None, *entry.adapters):
+                    name = own if adapter is None else f"{own}:{adapter}"
+                    if name in self._known:
+                        said = f"two models are called {name}: give one a name, as in NAME=MODEL"
+                        raise RequestError(said)
+                    self._known[name] = entry, adapter
         self._budget = budget
         # Guards the table, and is told when a lease ends; never held for long.
         self._lock = threading.Condition(threading.Lock())
@@ -79,11 +103,23 @@ class ModelPool:
         self._closed = False
 
     def names(self) -> list[str]:
-        """Of all models, the first one given first."""
-        return list(self._entries)
+        """Of all models, the first one given first; each is followed by its adapters and by its
+        aliases."""
+        return list(self._known)
+
+    def parent(self, name: str) -> str | None:
+        """The model of which this is an alias, or the name with an adapter."""
+        entry, _ = self._known[name]
+        return None if name == entry.name else entry.name
+
+    def served(self, name: str) -> Served | None:
+        """The model of this name or alias, if it is in memory now."""
+        entry, adapter = self._known[name]
+        found = self.loaded().get(entry.name)
+        return None if found is None else replace(found, adapter=adapter)
 
     def loaded(self) -> Mapping[str, Served]:
-        """Those that are in memory now."""
+        """Those that are in memory now, by their own names."""
         with self._lock:
             return {name: one.served for name, one in self._loaded.items()}
 
@@ -91,19 +127,19 @@ class ModelPool:
     def lease(
         self, name: str | None, give_way: Callable[[], None] | None = None
     ) -> Iterator[Served]:
-        """The model, loaded if need be, kept loaded within the block; None is the first model.
+        """The model, loaded if need be, kept loaded within the block; None is the first one.
         ``give_way`` is called when others need the room: the block has to end soon.
 
         Raises UnknownModelError, ModelError, OutOfMemoryError, or HttpError (503) where other
         models are in use and leave no room.
         """
-        entry = self._entry(name)
+        entry, adapter = self._entry(name)
         one = self._take(entry.name, give_way)
         if one is None:
             with self._loading:
                 one = self._take(entry.name, give_way) or self._load(entry, give_way)
         try:
-            yield one.served
+            yield replace(one.served, adapter=adapter)
         finally:
             with self._lock:
                 one.leases -= 1
@@ -125,18 +161,18 @@ class ModelPool:
 
     def _unload(self, one: _Loaded) -> None:
         try:
-            self.leaving(one.served)
+            self.prefixes.save(one.served.engine, one.served.choice.settings)
         finally:
             one.served.engine.close()
 
-    def _entry(self, name: str | None) -> Entry:
+    def _entry(self, name: str | None) -> tuple[Entry, str | None]:
         if name is None:
-            return next(iter(self._entries.values()))
-        entry = self._entries.get(name)
-        if entry is None:
-            known = ", ".join(self._entries)
+            return next(iter(self._known.values()))
+        found = self._known.get(name)
+        if found is None:
+            known = ", ".join(self._known)
             raise UnknownModelError(f"there is no model {name[:80]!r} here; there is: {known}")
-        return entry
+        return found
 
     def _take(self, name: str, give_way: Callable[[], None] | None) -> _Loaded | None:
         with self._lock:
@@ -165,7 +201,9 @@ class ModelPool:
         begun = time.monotonic()
         try:
             scheduling = replace(choice.scheduling, aging_s=_AGING_S)
-            engine = load_engine(choice.file, settings, scheduling, begun=self._begun)
+            engine = load_engine(
+                choice.file, settings, scheduling, adapters=choice.adapters, begun=self._begun
+            )
         finally:
             with self._lock:
                 self._coming = None

@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse, Response
 from app.openai.responses import response_task
 from app.openai.responses_answer import ResponseEvents, response_body
 from app.serve.errors import HttpError
-from app.serve.events import EventStream, named_event, whole_answer
+from app.serve.events import EventStream, named_events, whole_answer
 from app.serve.generate import (
     Generation,
     Generator,
@@ -45,7 +45,7 @@ def routes(generator: Generator, observer: Observer) -> APIRouter:
         if streaming:
             return EventStream(_events(generation, number, body), generation, observer)
         answer = await whole_answer(request, generation, observer)
-        return JSONResponse(response_body(answer, number, generation.served.name, body))
+        return JSONResponse(response_body(answer, number, generation.served.called, body))
 
     return router
 
@@ -53,13 +53,10 @@ def routes(generator: Generator, observer: Observer) -> APIRouter:
 async def _events(
     generation: Generation, number: str, body: Mapping[str, Any]
 ) -> AsyncIterator[bytes]:
-    events = ResponseEvents(number, generation.served.name, body)
-    for event in events.begin():
-        yield named_event(event)
+    events = ResponseEvents(number, generation.served.called, body)
+    yield named_events(events.begin())
     async for _, delta in generation.deltas():
-        for event in events.add(delta):
-            yield named_event(event)
+        yield named_events(events.add(delta))
     answer = await generation.answer()
     problem = error_of(answer)
-    for event in events.end(answer) if problem is None else events.fail(problem.message):
-        yield named_event(event)
+    yield named_events(events.end(answer) if problem is None else events.fail(problem.message))

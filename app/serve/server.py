@@ -1,7 +1,7 @@
 """Runs a server until it is told to end."""
 
-import asyncio
 import contextlib
+import gc
 import json
 import logging
 import socket
@@ -12,27 +12,22 @@ from typing import Any
 
 import uvicorn
 from anyio import to_thread
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from app import console
 from app.batch.interrupt import sigterm_as_ctrl_c
 from app.serve.batches.data import claimed
 from app.serve.batches.service import BatchService
+from app.serve.connection import MOST_CONNECTIONS, Connection
 from app.serve.generate import Generator
 from app.serve.http import create_app
 from app.serve.observe import access
 from app.serve.options import ServeOptions
-from app.serve.pool import ModelPool
-from app.serve.prefixes import SavedPrefixes
+from app.serve.pool import ModelPool, Served
 from runtimes.errors import RequestError
-from runtimes.paths import cache_dir
 from runtimes.request import SamplingParams
 
 logger = logging.getLogger(__name__)
 
-_HEAD_S = 20.0  # how long the head of a request may take to come
-_MOST_HEAD_BYTES = 64 * 2**10
-_MOST_CONNECTIONS = 2000
 _DRAIN_S = 600  # what runs when the server is told to end may take so long
 
 
@@ -54,10 +49,9 @@ def serve(pool: ModelPool, options: ServeOptions, sampling: SamplingParams) -> N
         stack.callback(pool.close)
         batches = BatchService(data, pool, sampling)
         stack.callback(batches.close)
-        generator = Generator(pool, sampling, options.queue, _prefixes(pool, options))
-        if generator.prefixes is not None:
-            generator.prefixes.watch(generator.idle)
-            stack.callback(generator.prefixes.close)
+        generator = Generator(pool, sampling, options.queue)
+        pool.prefixes.watch(generator.idle)
+        stack.callback(pool.prefixes.close)
         with console.doing("loading the model"), pool.lease(None) as served:
             first = served
 
@@ -68,13 +62,15 @@ def serve(pool: ModelPool, options: ServeOptions, sampling: SamplingParams) -> N
             file = first.choice.file
             console.note(
                 f"{first.name} ({file.path.name} on {file.runtime}): {first.engine.slots} slots x"
-                f" {first.engine.context:,} tokens"
+                f" {first.engine.context:,} tokens{_beside(first)}"
             )
             console.note(f"http://{host}:{port}/v1 is ready; ctrl+c ends it")
             batches.start()
             yield
             await to_thread.run_sync(batches.close)
 
+        gc.collect()
+        gc.freeze()  # what is there by now stays: to look through it would hold everybody up
         _log_requests(as_json=options.log_json)
         _allow_connections()
         server = http_server(generator, options, lifespan, batches)
@@ -83,12 +79,9 @@ def serve(pool: ModelPool, options: ServeOptions, sampling: SamplingParams) -> N
             server.run(sockets=[listening])
 
 
-def _prefixes(pool: ModelPool, options: ServeOptions) -> SavedPrefixes | None:
-    if not options.saved_mb:
-        return None
-    prefixes = SavedPrefixes(cache_dir() / "prefixes", options.saved_mb * 10**6)
-    pool.leaving = prefixes.save
-    return prefixes
+def _beside(served: Served) -> str:
+    names = [one.name for one in served.choice.adapters]
+    return f", with the adapters {', '.join(names)}" if names else ""
 
 
 def http_server(
@@ -98,16 +91,15 @@ def http_server(
     batches: BatchService | None = None,
 ) -> uvicorn.Server:
     """What answers on a socket. ``lifespan``: see FastAPI."""
-    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # connections say the rest
     config = uvicorn.Config(
         create_app(generator, options, lifespan, batches),
-        http=_Connection,
+        http=Connection,
         ws="none",
         log_config=None,
         access_log=False,
         server_header=False,
-        limit_concurrency=_MOST_CONNECTIONS,
-        h11_max_incomplete_event_size=_MOST_HEAD_BYTES,
+        limit_concurrency=MOST_CONNECTIONS + 1,
         timeout_graceful_shutdown=_DRAIN_S,
     )
     return _Server(config)
@@ -123,38 +115,19 @@ class _Server(uvicorn.Server):
             console.note(f"finishing {running} requests; ctrl+c ends at once")
 
 
-class _Connection(H11Protocol):
-    """Ends a connection whose next request's head does not come in time."""
-
-    _waiting: asyncio.TimerHandle | None = None
-    _before: object = None  # the request that was there when it was last looked at
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._waiting = self.loop.call_later(_HEAD_S, self._look)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._waiting is not None:
-            self._waiting.cancel()
-        super().connection_lost(exc)
-
-    def _look(self) -> None:
-        cycle = self.cycle
-        if cycle is self._before and (cycle is None or cycle.response_complete):
-            self.transport.close()
-        self._before = cycle
-        self._waiting = self.loop.call_later(_HEAD_S, self._look)
-
-
 def _log_requests(*, as_json: bool) -> None:
     """A line on stderr for each request, and for what happens to models and batches."""
     level = logging.DEBUG if logger.isEnabledFor(logging.DEBUG) else logging.INFO
     handler = logging.StreamHandler(sys.stderr)
     plain = logging.Formatter("%(asctime)s  %(message)s", "%H:%M:%S")
     handler.setFormatter(_JsonLines() if as_json else plain)
-    for one in (access, logging.getLogger("app.serve")):
+    for one in (access, *map(logging.getLogger, ("app.serve", "app.models.prefixes"))):
         one.handlers, one.propagate = [handler], False
         one.setLevel(level)
+    for name in ("uvicorn.error", "asyncio"):  # what goes wrong around the requests
+        one = logging.getLogger(name)
+        one.handlers, one.propagate = [handler], False
+        one.setLevel(logging.ERROR)  # a client that is gone is no news of its own
 
 
 class _JsonLines(logging.Formatter):
@@ -171,7 +144,7 @@ def _allow_connections() -> None:
         import resource
 
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = 2 * _MOST_CONNECTIONS
+        wanted = 2 * MOST_CONNECTIONS
         if soft != resource.RLIM_INFINITY and soft < wanted:
             most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
             resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))

@@ -38,7 +38,7 @@ async def answer_several(
     for answer in answers:
         if (problem := error_of(answer)) is not None:
             return error_response(problem)
-    return JSONResponse(_joined(answers, begun[0].served.name))
+    return JSONResponse(_joined(answers, begun[0].served.called))
 
 
 def _same(task: Task) -> Task:

@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from app.batch.input.source import Source
-from app.openai.asking import asked
+from app.openai.encoding import encoded
 from app.openai.task import Problem, Task
-from app.prompts import PromptStyle, PromptTooLongError, conversation, encode
-from runtimes.chat import Message, encode_chat
+from app.prompts import PromptStyle, PromptTooLongError
+from runtimes.chat import Message, encode_chat, encode_continuation
 from runtimes.checks import check_params
 from runtimes.errors import RequestError
 from runtimes.models.memory import DEFAULT_CONTEXT
@@ -21,7 +21,7 @@ _NOTE_SECONDS = 10.0
 
 
 class FileEncoder:
-    """Turns text into the tokens that an engine would; an ``app.prompts.Encoder``.
+    """Turns text into the tokens that an engine would; an ``app.openai.encoding.TaskEncoder``.
 
     Raises ModelError when the file's tokenizer cannot be read.
     """
@@ -41,6 +41,13 @@ class FileEncoder:
     ) -> list[int]:
         """Ids of a conversation, by the model's chat template."""
         return encode_chat(self.tokenizer, self.model.chat_template, messages, tools)
+
+    def encode_continuation(
+        self, context: str | Sequence[Message], continuation: str
+    ) -> tuple[list[int], int]:
+        """Ids of both together, and where the continuation begins."""
+        template = self.model.chat_template
+        return encode_continuation(self.tokenizer, template, context, continuation)
 
 
 @dataclass(slots=True)
@@ -70,11 +77,11 @@ def measure(
     for row in source.rows():
         if row.problem is not None:
             continue
-        params = row.task.sampling or sampling
-        own_style = PromptStyle(raw=True) if row.task.raw else style
         try:
-            check_params(params, encoder.tokenizer.vocab_size)
-            first, later = _tokens(row.task, encoder, own_style, params)
+            sizes = [
+                _sizes(part, encoder, style, part.sampling or sampling)
+                for part in row.task.parts or [row.task]
+            ]
         except RequestError as error:
             found.unfit += 1
             if len(found.problems) < _PROBLEMS_KEPT:
@@ -83,24 +90,27 @@ def measure(
                 found.problems.append((row.where, Problem(code, str(error))))
             continue
         found.rows += 1
-        found.prompt_tokens += first + later
-        answer = min(params.max_tokens, encoder.context - first)
-        found.answer_tokens += answer * params.samples * row.task.asked
-        if first > found.longest:
-            found.longest, found.longest_where = first, row.where
+        found.prompt_tokens += sum(prompt for prompt, _, _ in sizes)
+        found.answer_tokens += sum(answers for _, answers, _ in sizes)
+        longest = max(first for _, _, first in sizes)
+        if longest > found.longest:
+            found.longest, found.longest_where = longest, row.where
         if time.monotonic() - noted > _NOTE_SECONDS:
             noted = time.monotonic()
             note(f"{found.rows:,} rows counted, {found.prompt_tokens:,} tokens")
     return found
 
 
-def _tokens(
+def _sizes(
     task: Task, encoder: FileEncoder, style: PromptStyle, params: SamplingParams
-) -> tuple[int, int]:
-    """Of the first prompt, and of the texts of later turns. Raises RequestError."""
-    template = encoder.model.chat_template
-    said = asked(task, conversation(style, task.opening), template, params)
-    tokens = len(encode(encoder, style, said.messages, said.tools))
-    if len(task.turns) > 1 and style.raw:
+) -> tuple[int, int, int]:
+    """Tokens of its first prompt and the texts of later turns, those of its answers at most, and
+    those of its first prompt. Raises RequestError."""
+    check_params(params, encoder.tokenizer.vocab_size)
+    said = encoded(task, task.opening, encoder, style, params)
+    first, most = len(said.ids), said.params
+    if len(task.turns) > 1 and (style.raw or task.raw):
         raise RequestError("a conversation needs the chat template; --raw takes a single prompt")
-    return tokens, sum(len(encoder.encode(text)) for text in task.turns[1:])
+    later = sum(len(encoder.encode(text)) for text in task.turns[1:])
+    answer = min(most.max_tokens, encoder.context - first)
+    return first + later, answer * most.samples * task.asked, first

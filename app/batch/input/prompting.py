@@ -1,24 +1,41 @@
 """What is asked of the model for a row: the choices that hold for all rows of an input."""
 
+from __future__ import annotations
+
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from app.batch.input.template import RowTemplate
+from app.openai.completions import completion_tasks
 from app.openai.constraints import schema_constraint
+from app.openai.embeddings import embedding_task
 from app.openai.request import ENDPOINTS, Endpoint, body_task, priority_of
-from app.openai.task import MISSING, InputError, Task, as_unicode, shown, task_at
+from app.openai.scoring import labels_task, scoring_task, texts_at
+from app.openai.task import MISSING, Embed, InputError, Task, as_unicode, shown, task_at, wrong_kind
 from runtimes.request import Priority, SamplingParams
 
-_DEFAULT_FIELDS = ("messages", "prompt")
+if TYPE_CHECKING:
+    from app.adapters import AdapterFile
+    from app.batch.spec import RowTask
+
+_DEFAULT_FIELDS: dict[RowTask, tuple[str, ...]] = {
+    "generate": ("messages", "prompt"),
+    "score": ("messages", "prompt"),
+    "classify": ("messages", "prompt", "text"),
+    "embed": ("text", "input", "prompt"),
+}
+ADAPTER = "adapter"  # the field that names the one that answers a row
+# The fields with what is scored
+CONTINUATIONS, LABELS = ("continuations",), ("labels", "choices")
 _ID_FIELDS = ("custom_id", "id", "question_id")
 
 
 @dataclass(frozen=True, slots=True)
 class Prompting:
     """Without ``field`` and ``template`` a row is an OpenAI request, or has a ``prompt`` or
-    ``messages``."""
+    ``messages``. What a request asks it says itself, whatever the ``kind`` of the other rows."""
 
     field: str | None = None  # where a row's prompt is
     template: RowTemplate | None = None  # makes it from all of a row's fields
@@ -29,6 +46,12 @@ class Prompting:
     schema_field: str | None = None
     requests: Endpoint | None = None  # every row is one, to this endpoint, whatever it looks like
     priority: Priority = Priority.NORMAL  # of rows without one
+    kind: RowTask = "generate"  # what plain rows ask
+    labels: tuple[str, ...] = ()  # of rows to classify that bring none
+    dimensions: int | None = None  # of embeddings; None for all
+    raw: bool = False  # no chat template is used
+    adapters: Mapping[str, AdapterFile] = dataclasses.field(default_factory=dict)  # by name
+    adapter: AdapterFile | None = None  # of rows that name none
 
     def endpoint(self, fields: Mapping[str, Any]) -> Endpoint | None:
         """Where a row that is a request goes; None for a plain row."""
@@ -39,9 +62,9 @@ class Prompting:
     def task(self, fields: Mapping[str, Any], endpoint: Endpoint | None) -> Task:
         """What to ask for a row with these fields. Raises InputError."""
         if self.template is not None:
-            task = task_at(self.template.render(fields), "template")
+            task = self._asked(task_at(self.template.render(fields), "template"), fields)
         elif endpoint is None:
-            task = task_of(fields, self.field)
+            task = self._asked(task_of(fields, self.field, self.kind), fields)
         else:
             task = self._bounded(_request_task(fields, self.sampling))
         if self.schema_field is not None:
@@ -50,12 +73,52 @@ class Prompting:
                 constraint = schema_constraint(schema, self.schema_field)
                 own = replace(task.sampling or self.sampling, constraint=constraint)
                 task = replace(task, sampling=own)
+        if self.adapters or self.adapter:
+            task = replace(task, adapter=self._adapter(fields, endpoint))
         priority = self.priority
         if self.priority_field is not None:
             priority = _priority(fields, self.priority_field)
         return task if priority is task.priority else replace(task, priority=priority)
 
+    def _adapter(self, fields: Mapping[str, Any], endpoint: Endpoint | None) -> AdapterFile | None:
+        """That of a plain row is named in its field, that of a request behind its model's name."""
+        named: Any = fields.get(ADAPTER, MISSING)
+        if endpoint is not None:
+            model = fields["body"].get("model")
+            _, colon, behind = model.rpartition(":") if isinstance(model, str) else ("", "", "")
+            named = behind if colon and self.adapters else MISSING
+        if named is MISSING:
+            found = self.adapter
+        elif named in (None, ""):
+            return None
+        elif not isinstance(named, str):
+            raise wrong_kind(ADAPTER, "the name of an adapter", named)
+        elif named in self.adapters:
+            found = self.adapters[named]
+        else:
+            known = ", ".join(self.adapters)
+            said = f"there is no adapter {named[:60]!r}; there is: {known}"
+            raise InputError("unknown_adapter", said)
+        if found is not None and endpoint == "embeddings":
+            raise InputError("unsupported_parameter", "embeddings are made without adapters")
+        return found
+
+    def _asked(self, task: Task, fields: Mapping[str, Any]) -> Task:
+        """What a plain row asks, from its prompt."""
+        if self.kind == "embed":
+            if task.history or len(task.turns) != 1:
+                raise InputError("wrong_type", "what is embedded must be one text")
+            return Task(parts=(replace(task, raw=True, embed=Embed(self.dimensions)),))
+        if self.kind == "score":
+            return scoring_task(task, _texts(fields, CONTINUATIONS, 1))
+        if self.kind == "classify":
+            labels = self.labels or _texts(fields, LABELS, 2)
+            return labels_task(task, labels, raw=self.raw)
+        return task
+
     def _bounded(self, task: Task) -> Task:
+        if task.parts:
+            return replace(task, parts=tuple(map(self._bounded, task.parts)))
         own, most = task.sampling, self.most_tokens
         if own is None or most is None or own.max_tokens <= most:
             return task
@@ -70,18 +133,26 @@ def _priority(fields: Mapping[str, Any], name: str) -> Priority:
     return priority_of(value, name)
 
 
-def task_of(row: Mapping[str, Any], field: str | None) -> Task:
-    """The task in ``row``: at ``field``, or else under ``messages`` or ``prompt``.
+def task_of(row: Mapping[str, Any], field: str | None, kind: RowTask = "generate") -> Task:
+    """The prompt in ``row``: at ``field``, or else where a row of its ``kind`` has it.
 
     Raises InputError when there is none or it has the wrong shape.
     """
-    names = _DEFAULT_FIELDS if field is None else (field,)
+    names = _DEFAULT_FIELDS[kind] if field is None else (field,)
     for name in names:
         value = lookup(row, name)
         if value is not MISSING:
             return task_at(value, name)
     wanted = " or ".join(repr(name) for name in reversed(names))
     raise InputError("missing_field", f"the row has no {wanted}")
+
+
+def _texts(row: Mapping[str, Any], names: Sequence[str], least: int) -> tuple[str, ...]:
+    """Those under the first of ``names`` that is there. Raises InputError."""
+    for name in names:
+        if name in row:
+            return texts_at(row[name], name, least)
+    raise InputError("missing_field", f"the row has no {' or '.join(map(repr, names))}")
 
 
 def lookup(row: Mapping[str, Any], path: str) -> Any:
@@ -140,4 +211,10 @@ def _request_task(row: Mapping[str, Any], defaults: SamplingParams) -> Task:
         raise InputError(
             "unsupported_url", f"url must be {' or '.join(ENDPOINTS)}, not {shown(url)}"
         )
-    return body_task(row.get("body", MISSING), ENDPOINTS[url], defaults)
+    body, endpoint = row.get("body", MISSING), ENDPOINTS[url]
+    if endpoint == "embeddings":
+        return embedding_task(body)
+    if endpoint == "chat":
+        return body_task(body, endpoint, defaults)
+    tasks = completion_tasks(body, defaults, served=False)
+    return tasks[0] if len(tasks) == 1 else Task(parts=tuple(tasks))

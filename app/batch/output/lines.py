@@ -21,6 +21,7 @@ from app.batch.output.records import (
 )
 from app.batch.output.wire import dump_line
 from app.openai.answer import Answer
+from app.openai.embeddings import embeddings_body
 from app.openai.response import answer_body, error_body
 from app.openai.task import Problem
 from runtimes.errors import RequestError
@@ -69,15 +70,27 @@ def _openai_record(row: Row, answer: Answer, form: RecordForm) -> dict[str, Any]
         error = {"code": problem.code, "message": problem.message}
         status, body = error_body(problem)
     else:
-        # The answer to a plain row is a text completion where no chat template was used.
-        endpoint = row.endpoint or ("completions" if form.raw else "chat")
-        status, body = 200, answer_body(answer, endpoint, name, form.model)
+        status, body = 200, _body(row, answer, form, name)
     return {
         "id": f"batch_req_{name}",
         "custom_id": str(row.id),
         "response": {"status_code": status, "request_id": f"req_{name}", "body": body},
         "error": error,
     }
+
+
+def _body(row: Row, answer: Answer, form: RecordForm, name: str) -> dict[str, Any]:
+    if answer.embedding is not None:
+        how = row.task.parts[0].embed
+        vectors = answer.embeddings or [answer.embedding]
+        tokens = (answer.usage or {}).get("prompt_tokens", 0)
+        packed = how is not None and how.packed
+        return embeddings_body(vectors, tokens, form.model, packed=packed)
+    # The answer to a plain row is a text completion where no chat template was used.
+    chat = row.endpoint == "chat" if row.endpoint else not form.raw
+    adapter = row.task.adapter
+    model = form.model if adapter is None else f"{form.model}:{adapter.name}"
+    return answer_body(answer, "chat" if chat else "completions", name, model)
 
 
 def openai_index(record: Record) -> int | None:

@@ -40,6 +40,7 @@ class RecordForm:
     raw: bool = False  # prompts go in without a chat template
     fields: bool = True  # flat records have the fields of the input
     lasting: bool = False  # what another run of the job would not repeat is left out
+    names: frozenset[str] = RECORD_NAMES  # that flat records keep for answers
 
     def record(self, row: Row, answer: Answer) -> dict[str, Any]:
         """The record, ready for JSON."""
@@ -58,7 +59,7 @@ def flat_record(row: Row, answer: Answer, form: RecordForm) -> dict[str, Any]:
         own["error"] = {"code": answer.error.code, "message": located(row, answer.error)}
     record: dict[str, Any] = {"id": row.id, "index": row.index}
     if form.fields:
-        taken = record.keys() | RECORD_NAMES
+        taken = record.keys() | form.names | own.keys()
         for name, value in row.fields.items():
             if name in record and record[name] == value:
                 continue  # the id that the record has already

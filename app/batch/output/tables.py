@@ -18,10 +18,11 @@ from runtimes.errors import RequestError
 if TYPE_CHECKING:
     import pyarrow
 
-Kind = Literal["empty", "boolean", "integer", "number", "text", "json"]
+Kind = Literal["empty", "boolean", "integer", "number", "text", "vector", "json"]
 
 # Objects of the record that become a column for each of their values, such as usage.prompt_tokens.
 _SPREAD = frozenset({"usage", "timings", "error"})
+_VECTOR = "embedding"  # where Parquet has lists of float32
 _INT64 = 2**63
 _BUFFER = 1 << 20
 _MOST_CELL = 1 << 28
@@ -47,7 +48,10 @@ def columns_of(records: Iterable[Mapping[str, Any]]) -> dict[str, Kind]:
     columns: dict[str, Kind] = {}
     for record in records:
         for name, value in cells_of(record).items():
-            columns[name] = _both(columns.get(name, "empty"), _kind_of(value))
+            kind = _kind_of(value)
+            if name == _VECTOR and isinstance(value, list) and {*map(type, value)} == {float}:
+                kind = "vector"
+            columns[name] = _both(columns.get(name, "empty"), kind)
     return {name: columns[name] for name in sorted(columns, key=_rank)}
 
 
@@ -109,6 +113,8 @@ def _write_csv(path: Path, records: Records) -> None:
 def _csv_cell(value: Any, kind: Kind) -> Any:
     if isinstance(value, bool):
         return "true" if value else "false"
+    if kind == "vector":
+        kind = "json"
     # Beside other types in its column, a text stays readable as it is.
     return value if isinstance(value, str) else _as_kind(value, kind)
 
@@ -132,6 +138,7 @@ def _write_parquet(path: Path, records: Records) -> None:
         "integer": arrow.int64(),
         "number": arrow.float64(),
         "text": arrow.string(),
+        "vector": arrow.list_(arrow.float32()),
         "json": arrow.string(),
     }
     schema = arrow.schema(

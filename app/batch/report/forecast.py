@@ -54,6 +54,11 @@ class Forecast:
         draining: bool,
     ) -> Left | None:
         """None before any speed is measured."""
+        if not begun.most:  # nothing is generated: rows take what rows took
+            done = counts.answered + counts.failed
+            rows = begun.rows - done if draining else self._rows - done
+            each = (now - self._began) / done if done else 0.0
+            return Left(each * rows, each * rows, each * rows) if done else None
         pace = self._pace(now, stats)
         if pace is None or not begun.rows:
             return None

@@ -12,10 +12,10 @@ from functools import partial
 from typing import Literal
 
 from app.batch.plan import Plan
+from app.batch.schedule.beginning import Beginning
 from app.batch.schedule.pool_engine import PoolEngine
 from app.models.planning import Choice
 from app.models.resolve import load_engine
-from runtimes.api import EngineApi
 from runtimes.errors import OutOfMemoryError, RequestError
 from runtimes.machine.gpus import Gpu, find_gpus
 from runtimes.machine.hardware import memory_now
@@ -65,7 +65,12 @@ def local_engines(plan: Plan, rows: int) -> Iterator[list[PoolEngine]]:
     engines = load_engines(choice, settings, scheduling, placed)
     try:
         yield [
-            PoolEngine(engine, placement.name, partial(str, placement.where))
+            PoolEngine(
+                engine,
+                placement.name,
+                partial(str, placement.where),
+                beginning=Beginning(plan.prefixes, engine, settings),
+            )
             for engine, placement in zip(engines, placed, strict=True)
         ]
     finally:
@@ -172,7 +177,7 @@ def load_engines(
     settings: RunnerSettings,
     scheduling: SchedulerSettings,
     placed: Sequence[EnginePlacement],
-) -> list[EngineApi]:
+) -> list[WorkerEngine]:
     """An engine for each placement. The first is loaded alone, which shows whether it can be at
     all and brings the file into memory; then the others at the same time.
 
@@ -186,10 +191,16 @@ def load_engines(
         if failed.is_set():
             engine.close()
 
-    def load(placement: EnginePlacement) -> EngineApi:
+    def load(placement: EnginePlacement) -> WorkerEngine:
         own = replace(settings, threads=placement.threads or settings.threads)
         return load_engine(
-            choice.file, own, scheduling, begun=begin, place=placement.place, deaths=_DEATHS
+            choice.file,
+            own,
+            scheduling,
+            adapters=choice.adapters,
+            begun=begin,
+            place=placement.place,
+            deaths=_DEATHS,
         )
 
     pool = ThreadPoolExecutor(len(placed), "ingot-load")

@@ -25,10 +25,11 @@ from app.batch.report.answer_lengths import Counts
 from app.batch.report.forecast import Begun
 from app.batch.schedule.pending_rows import RowDispatcher
 from app.batch.schedule.pool_engine import EngineState, InFlightRow, PoolEngine
-from app.openai.answer import Answer, answer_of, failure_of
-from app.openai.asking import asked
+from app.openai.answer import Answer, failure_of
+from app.openai.answering import task_answer
+from app.openai.encoding import encoded
 from app.openai.task import Problem
-from app.prompts import PromptStyle, PromptTooLongError, conversation, encode
+from app.prompts import PromptStyle, PromptTooLongError
 from runtimes.errors import IngotError, ModelError, RequestError
 from runtimes.request import Completion, FinishReason, Priority, Request, SamplingParams
 
@@ -38,7 +39,6 @@ _TICK_SECONDS = 0.2
 _FAILURES_IN_A_ROW = 3
 # The same for rows that kill the worker, of which each costs a start.
 _DEATHS_IN_A_ROW = 32
-_RAW = PromptStyle(raw=True)
 _ONE_SAMPLE: dict[str, Any] = {"n": 1, "best_of": None, "logprobs": False, "top_logprobs": 0}
 
 _log = logging.getLogger(__name__)
@@ -174,35 +174,42 @@ class Job:
         """Ask a row's first turn, for the first time or anew."""
         row.messages = list(row.input.task.history)
         row.completions.clear()
+        row.requests.clear()
         if self._defaults.timeout_s is not None:
             row.deadline = time.monotonic() + self._defaults.timeout_s
         self._ask(row, member)
 
     def _ask(self, row: InFlightRow, member: PoolEngine) -> None:
-        """Ask the next turn."""
-        turn, task = len(row.completions), row.input.task
-        if task.turns:
+        """Ask the next turn or part."""
+        turn, task = len(row.completions), row.asks
+        if row.input.task.parts:
+            row.messages = task.opening
+        elif task.turns:
             row.messages.append({"role": "user", "content": task.turns[turn]})
-        # What was written for completions has its own form already.
-        style = _RAW if task.raw else self._defaults.style
         try:
-            row.params = self._params(row.input, turn)
-            template = member.engine.model.chat_template
-            said = asked(task, conversation(style, row.messages), template, row.params)
-            ids = encode(member.engine, style, said.messages, said.tools)
-            row.parser, row.prompt_tokens = said.parser, len(ids)
+            said = encoded(
+                task, row.messages, member.engine, self._defaults.style, self._params(row, turn)
+            )
+            row.params, row.parser, row.prompt_tokens = said.params, said.parser, len(said.ids)
             row.tokens.clear()
-            if not row.begun:
+            first = not row.begun
+            if first:
                 row.begun = True
-                self.begun.add(row.input, len(ids), self._asked(row.input))
+                most = said.params if row.input.task.parts else self._asked(row)
+                self.begun.add(row.input, len(said.ids), most)
             left = None if row.deadline is None else row.deadline - time.monotonic()
             request = Request(
-                prompt=ids,
+                prompt=said.ids,
                 params=said.params,
                 priority=Priority(max(Priority.CRITICAL, row.rank)),
                 timeout_s=None if left is None else max(left, 0.001),
+                scored_from=said.scored_from,
+                embed=said.embed,
+                adapter=member.adapter if (own := row.input.task.adapter) is None else own.name,
             )
-            row.request_id = request.id
+            row.requests.append(request)
+            if first and member.beginning is not None and request.adapter is None:
+                member.beginning.before(said.ids)
             row.process = member.engine.pid, member.engine.slots
             member.rows[request.id] = row
             row.stream = stream = member.engine.submit(request)
@@ -210,7 +217,8 @@ class Job:
             member.rows.pop(row.request_id, None)
             long = isinstance(error, PromptTooLongError)
             code = "context_length_exceeded" if long else "invalid_request"
-            where = f"turn {turn + 1}: " if turn else ""
+            name = "part" if row.input.task.parts else "turn"
+            where = f"{name} {turn + 1}: " if turn else ""
             self._fail(row, member, Problem(code, where + str(error)))
             return
         except IngotError as error:  # the worker died of it, or cannot be started
@@ -220,16 +228,16 @@ class Job:
             return
         stream.add_done_callback(lambda completion: self._finished.put((member, completion)))
 
-    def _asked(self, row: Row) -> SamplingParams:
-        return row.task.sampling or self._defaults.sampling
+    def _asked(self, row: InFlightRow) -> SamplingParams:
+        return row.asks.sampling or self._defaults.sampling
 
-    def _params(self, row: Row, turn: int) -> SamplingParams:
+    def _params(self, row: InFlightRow, turn: int) -> SamplingParams:
         """The row's parameters. Samples and log-probabilities are of the last turn; equal prompts
         get different samples by seeds of their own, the same in every run."""
         job, params = self._defaults.sampling, self._asked(row)
         if params.seed is not None and params.seed == job.seed:
-            params = dataclasses.replace(params, seed=params.seed + row.index)
-        if turn + 1 < len(row.task.turns):
+            params = dataclasses.replace(params, seed=params.seed + row.input.index)
+        if turn + 1 < len(row.asks.turns):
             params = dataclasses.replace(params, **_ONE_SAMPLE)
         return params
 
@@ -264,12 +272,17 @@ class Job:
 
     def _answered(self, row: InFlightRow, member: PoolEngine, completion: Completion) -> None:
         row.completions.append(completion)
-        if len(row.completions) < len(row.input.task.turns):
+        if len(row.completions) < row.input.task.asked:
             row.messages.append({"role": "assistant", "content": completion.text})
             self._ask(row, member)
             return
+        try:
+            answer = task_answer(row.input.task, row.requests, row.completions, row.parser)
+        except RequestError as error:
+            self._fail(row, member, Problem("invalid_value", str(error)))
+            return
         self._count(row, member)
-        self._deliver(row.input, answer_of(row.completions, row.parser))
+        self._deliver(row.input, answer)
 
     def _process_died(
         self, process: tuple[int | None, int], member: PoolEngine, completion: Completion
@@ -319,7 +332,7 @@ class Job:
             # What a row says of its own answer fails that row alone, however many such rows there
             # are. An engine that cannot be used any more, such as a worker that dies at every
             # start, is no row's fault.
-            constraint = self._asked(row.input).constraint
+            constraint = self._asked(row).constraint
             member.failures_in_a_row += constraint in (None, self._defaults.sampling.constraint)
             problem = member.usable()
             if member.failures_in_a_row >= _FAILURES_IN_A_ROW * member.most_slots:
@@ -343,7 +356,8 @@ class Job:
         self, row: InFlightRow, member: PoolEngine, problem: Problem, partial: str = ""
     ) -> None:
         self._count(row, member, problem)
-        self._deliver(row.input, failure_of(problem, row.completions, partial))
+        earlier = () if row.input.task.parts else row.completions
+        self._deliver(row.input, failure_of(problem, earlier, partial))
 
     def _count(self, row: InFlightRow, member: PoolEngine, problem: Problem | None = None) -> None:
         """Count a finished row, for the job and for its engine."""

@@ -1,13 +1,15 @@
 """The rows that the journal has no answer for, in the order in which they are to be computed: the
-most urgent first, what begins alike together and on one engine, long before short.
+most urgent first, those of one adapter together, of these what begins alike together and on one
+engine, long before short.
 
 The output does not depend on it. Rows are rearranged within windows of bounded size, so that the
 input may have any number of them.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby, islice
+from typing import Any
 
 from app.batch.input.row import Row
 from app.batch.input.source import Source
@@ -61,20 +63,31 @@ def rearranged(
 
 
 def arranged(window: Sequence[Row]) -> list[Row]:
-    """Higher priorities first. Rows that begin alike follow each other, so that the beginning is
-    computed once; the longest of these groups and rows come first, so that no long row is left to
-    run alone at the end."""
-    alphabetical = sorted(window, key=lambda row: (row.task.priority, _beginning(row)))
-    groups = [list(group) for _, group in groupby(alphabetical, key=shared_beginning)]
-    groups.sort(
-        key=lambda group: (group[0].task.priority, -max(row.task.characters for row in group))
-    )
+    """Higher priorities first, then by adapter, since rows of several in one step cost more. Rows
+    that begin alike follow each other, so that the beginning is computed once; the longest of these
+    groups and rows come first, so that no long row is left to run alone at the end."""
+    alphabetical = sorted(window, key=lambda row: (_kind(row), _beginning(row)))
+    kinds = _longest_first(alphabetical, _kind)
+    groups = (group for kind in kinds for group in _longest_first(kind, shared_beginning))
     return [row for group in groups for row in group]
 
 
-def shared_beginning(row: Row) -> tuple[int, str]:
+def _longest_first(rows: Iterable[Row], key: Callable[[Row], Any]) -> list[list[Row]]:
+    """Groups of rows of one key, within a priority those with the longest row first."""
+    groups = [list(group) for _, group in groupby(rows, key=key)]
+    return sorted(
+        groups, key=lambda group: (group[0].task.priority, -max(r.task.characters for r in group))
+    )
+
+
+def _kind(row: Row) -> tuple[int, str]:
+    adapter = row.task.adapter
+    return row.task.priority, "" if adapter is None else adapter.name
+
+
+def shared_beginning(row: Row) -> tuple[tuple[int, str], str]:
     """Equal for rows that are kept together."""
-    return row.task.priority, _beginning(row)[:_SHARED]
+    return _kind(row), _beginning(row)[:_SHARED]
 
 
 def _beginning(row: Row) -> str:

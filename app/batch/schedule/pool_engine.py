@@ -10,8 +10,10 @@ from typing import Protocol
 
 from app.batch.input.row import Row
 from app.batch.report.answer_lengths import Counts
+from app.batch.schedule.beginning import Beginning
+from app.openai.encoding import TaskEncoder
+from app.openai.task import Task
 from app.openai.tool_parser import ToolParser
-from app.prompts import Encoder
 from runtimes.chat import Message
 from runtimes.engine.metrics import EngineStats
 from runtimes.errors import IngotError, ModelError, RequestError
@@ -24,7 +26,7 @@ _TRIALS = 3
 _log = logging.getLogger(__name__)
 
 
-class RowEngine(Encoder, Protocol):
+class RowEngine(TaskEncoder, Protocol):
     """The part of ``runtimes.api.EngineApi`` that a job needs. ``pid`` is None while there is no
     process, and another one after each death; ``encode`` waits for the next process."""
 
@@ -61,7 +63,7 @@ class InFlightRow:
     input: Row
     messages: list[Message]
     completions: list[Completion] = field(default_factory=list)
-    request_id: str = ""
+    requests: list[Request] = field(default_factory=list)  # of each turn or part so far
     process: tuple[int | None, int] = (None, 0)  # that it was given to: its id, its slots
     retries: int = 0
     alone: bool = False  # a suspect, which runs with no other row
@@ -80,6 +82,17 @@ class InFlightRow:
         return [(self.tokens[i], self.params.max_tokens) for i in range(self.params.samples)]
 
     @property
+    def request_id(self) -> str:
+        """Of what is asked now."""
+        return self.requests[-1].id if self.requests else ""
+
+    @property
+    def asks(self) -> Task:
+        """What is asked now: the row's task, or the part of it whose turn it is."""
+        task = self.input.task
+        return task.parts[len(self.completions)] if task.parts else task
+
+    @property
     def rank(self) -> int:
         """Slots are given by this, then by age: a conversation that is under way continues before a
         new one starts."""
@@ -90,10 +103,16 @@ class PoolEngine:
     """An engine of the pool and its rows. Only ``revive`` has a thread of its own."""
 
     def __init__(
-        self, engine: RowEngine, name: str = "the engine", where: Callable[[], str] = str
+        self,
+        engine: RowEngine,
+        name: str = "the engine",
+        where: Callable[[], str] = str,
+        adapter: str | None = None,
+        beginning: Beginning | None = None,
     ) -> None:
-        """``where`` it runs is for people, as is its name."""
-        self.engine = engine
+        """``where`` it runs is for people, as is its name. ``adapter`` answers rows that name
+        none."""
+        self.engine, self.adapter, self.beginning = engine, adapter, beginning
         self.name, self.where = name, where
         self.state = EngineState.READY
         self.problem: IngotError | None = None  # why it is lost
@@ -166,7 +185,8 @@ class PoolEngine:
         for _ in range(_TRIALS):
             try:
                 ids = self.engine.encode(".")
-                request = Request(ids, self.trial, priority=Priority.CRITICAL)
+                only_embeds = self.engine.model.encodes
+                request = Request(ids, self.trial, Priority.CRITICAL, embed=only_embeds)
                 done = self.engine.submit(request).result()
             except RequestError as error:  # the engine is closed
                 return error

@@ -79,6 +79,10 @@ def run_engines(
 
         with progress:
             finished = job.run(rows, interrupts, tick)
+        if not interrupts.stopping:
+            for member in members:
+                if member.beginning is not None:
+                    member.beginning.keep()
         stats, engines = figures_of(members)
         counts = job.counts
         return replace(

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from app.adapters import name_and_path
 from app.batch.spec import BatchSpec
 from app.batch.watch.command import Command
 from app.batch.watch.form import FIELDS, JobForm
@@ -47,11 +48,14 @@ def _from(asked: BatchSpec, folder: Path, here: Path) -> BatchSpec:
     schema, template, model = asked.constraints.json_schema, asked.rows.template, asked.model or ""
     if schema is not None and not schema.lstrip().startswith("{"):
         schema = near(schema)
+    named = map(name_and_path, asked.adapters.adapter or ())
+    adapters = [f"{name}={near(str(path))}" for name, path in named]
     return replace(
         asked,
         input=near(asked.input),
         output=near(str(asked.output)),
         model=near(model) if (folder / model).exists() else model,
+        adapters=replace(asked.adapters, adapter=adapters or None),
         constraints=replace(asked.constraints, json_schema=schema),
         rows=replace(asked.rows, template=template and Path(near(str(template)))),
     )

@@ -83,7 +83,11 @@ def _open(asked: BatchSpec, settings: JobSettings | None = None) -> AbstractCont
     return open_source(
         asked.input,
         format=None if rows.input_format == "auto" else rows.input_format,
-        prompting=rows.prompting(SamplingParams() if settings is None else settings.sampling),
+        prompting=rows.prompting(
+            SamplingParams() if settings is None else settings.sampling,
+            labels=asked.constraints.choice,
+            raw=asked.raw,
+        ),
         limit=rows.limit,
         digest=b"" if settings is None else settings.digest(),
     )
@@ -92,10 +96,11 @@ def _open(asked: BatchSpec, settings: JobSettings | None = None) -> AbstractCont
 def _shown(row: Row) -> ShownRow:
     if row.problem is not None:
         return ShownRow(row.index, row.id, row.where, error=row.problem.message)
-    task = row.task
+    task = row.task.parts[0] if row.task.parts else row.task
     parts = [f"[{message['role']}] {message['content']}" for message in task.history]
     many = len(task.turns) > 1 or bool(parts)
     parts += [f"[user] {turn}" if many else turn for turn in task.turns]
+    parts += [f"[then] {part.then}" for part in row.task.parts if part.then is not None]
     history = tuple((m["role"], _short(m["content"])) for m in task.history)
     turns = tuple(map(_short, task.turns))
     return ShownRow(row.index, row.id, row.where, _short("\n".join(parts)), history, turns)
@@ -147,5 +152,6 @@ def _figures(answer: Answer) -> str:
     for name, field in (("first token", "ttft_s"), ("total", "total_s")):
         if (seconds := timings.get(field)) is not None:
             parts.append(f"{name} {duration(seconds)}")
-    parts.append(f"ended by {answer.finish_reason}")
+    if answer.finish_reason is not None:
+        parts.append(f"ended by {answer.finish_reason}")
     return " · ".join(parts)

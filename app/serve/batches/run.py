@@ -11,6 +11,7 @@ from app.batch.plan import Plan
 from app.batch.report.figures import Snapshot
 from app.batch.report.progress import Progress
 from app.batch.runner import run_to_file
+from app.batch.schedule.beginning import Beginning
 from app.batch.schedule.pool_engine import PoolEngine
 from app.batch.schedule.run_engines import Hosted
 from app.batch.settings import JobSettings, differences
@@ -87,19 +88,21 @@ def run(
         models.lease(batch.model, live.give_way) as served,
         opened(folder, batch, sampling) as source,
     ):
-        choice, out = served.choice, folder / OUT
+        choice, adapter, out = served.choice, served.adapter_file, folder / OUT
         settings = JobSettings(
             model=batch.model,
             runtime=choice.file.runtime,
             fingerprint=fingerprint(choice.file),
             sampling=sampling,
             kv_type=choice.settings.kv_type,
+            adapters=None if adapter is None else {adapter.name: adapter.digest},
         )
         _check_model(out, settings)
         spec = BatchSpec(str(source.path), str(out), out=OutputOptions(format="openai"))
-        members = [PoolEngine(served.engine, batch.model)]
+        beginning = Beginning(models.prefixes, served.engine, choice.settings)
+        member = PoolEngine(served.engine, batch.model, adapter=served.adapter, beginning=beginning)
         plan = Plan(spec, source, choice, settings)
-        return run_to_file(plan, out, live, Hosted(members, live.interrupts)).ended is None
+        return run_to_file(plan, out, live, Hosted([member], live.interrupts)).ended is None
 
 
 def _check_model(out: Path, settings: JobSettings) -> None:

@@ -26,7 +26,8 @@ class Running:
     status: Status
     counts: Counts
     waits: str | None = None  # why it does not go on
-    snapshot: Snapshot | None = None  # while its rows run
+    live: bool = False  # its rows run
+    snapshot: Snapshot | None = None  # of these
 
 
 class BatchService:
@@ -88,7 +89,6 @@ class BatchService:
                 live = self._work.live(batch)
                 waits = batch.errors[0].message if batch.errors else None
                 snapshot = None if live is None else live.snapshot
-                found.append(
-                    Running(batch.id, batch.model, batch.status, batch.counts, waits, snapshot)
-                )
+                told = batch.id, batch.model, batch.status, batch.counts, waits
+                found.append(Running(*told, live=live is not None, snapshot=snapshot))
         return found

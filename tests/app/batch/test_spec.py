@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from app.batch.spec import BatchSpec, InputOptions, OutputOptions, RunningOptions, SampleOptions
+from app.batch.spec import (
+    BatchAdapters,
+    BatchSpec,
+    InputOptions,
+    OutputOptions,
+    RunningOptions,
+    SampleOptions,
+)
 from app.cli.batch_arguments import arguments_of, batch_spec
 from app.options import ConstraintOptions, ModelOptions, PlanOptions, SamplingOptions
 
@@ -30,11 +37,14 @@ FULL = BatchSpec(
     ),
     constraints=ConstraintOptions('{"type": "object"}', "[a-z]+", ["yes", "not = this"], Path("g")),
     samples=SampleOptions(2, 3, logprobs=True, top_logprobs=4),
-    rows=InputOptions("a.b", Path("t.j2"), "csv", "p", "s", 9, strict=True, dry_run=True),
+    rows=InputOptions(
+        "embed", 3, "a.b", Path("t.j2"), "csv", "p", "s", 9, strict=True, dry_run=True
+    ),
     out=OutputOptions("openai", False, True, "1/2", Path("r.json")),
     running=RunningOptions(1.5, 0, 60.0, "auto", "local", skip_failed=True),
     options=ModelOptions("q8_0", "a.gguf", 99, 2),
-    engine=PlanOptions("memory", "8", "q4_0", 64, False, 96, -1, True),
+    adapters=BatchAdapters(["a.gguf", "b = c=d.gguf"]),
+    engine=PlanOptions("memory", "8", "q4_0", 64, False, 96, -1, True, True),
 )
 
 

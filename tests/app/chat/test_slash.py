@@ -19,6 +19,8 @@ from runtimes.errors import RequestError
         ("/chats boiled eggs", "screen.chats('boiled eggs')"),
         ("/model", "screen.models"),
         ("/model org/name:Q4_K_M", "screen.models('org/name:Q4_K_M')"),
+        ("/adapter", "screen.adapter"),
+        ("/adapter poet", "screen.adapter('poet')"),
         ("/system", "screen.system"),
         ("/system Be brief.", "screen.system('Be brief.')"),
         ("/system One.\nTwo  three.", "screen.system('One.\\nTwo  three.')"),
@@ -101,6 +103,12 @@ def test_completion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [c.text for c in candidates("/set to")] == ["/set top_p ", "/set top_k "]
     assert candidates("/set top_p 0") == []
     assert [c.text for c in candidates("/attach no")] == ["/attach notes.txt"]
+    assert [c.text for c in candidates("/adapter ", (), ["poet", "law"])] == [
+        "/adapter poet",
+        "/adapter law",
+        "/adapter off",
+    ]
+    assert candidates("/adapter ") == []
     assert [c.text for c in candidates("/model B", ["org/abc", "x"])] == ["/model org/abc"]
     assert candidates("hello") == candidates("//e") == candidates("/etc/ho") == []
     assert candidates("/system a\nb") == []

@@ -13,14 +13,15 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
+from app.adapters import adapter_names
 from app.models.planning import choose
+from app.models.prefixes import NONE_SAVED, SavedPrefixes
 from app.options import ModelOptions, PlanOptions
 from app.serve.batches.data import claimed
 from app.serve.batches.service import BatchService
 from app.serve.generate import Generator
 from app.serve.options import ServeOptions, ServeSampling
 from app.serve.pool import Entry, ModelPool
-from app.serve.prefixes import SavedPrefixes
 from app.serve.server import http_server, listen
 from tests.support import until
 
@@ -41,10 +42,11 @@ def running(
     models: dict[str, Path],
     saved: Path | None = None,
     context: int | None = None,
+    adapters: dict[str, list[str]] | None = None,
     **options: Any,
 ) -> Iterator[Running]:
     """A server of these files, with the options given; beginnings of prompts are saved in the
-    folder ``saved``, however soon they are read."""
+    folder ``saved``, however soon they are read; ``adapters`` are of the models by name."""
     given = ServeOptions(port=0, **options)
     entries = [
         Entry(
@@ -56,13 +58,19 @@ def running(
                 PlanOptions(),
                 "batch",
                 given.slots,
+                adapters=(adapters or {}).get(name),
             ),
+            adapters=adapter_names((adapters or {}).get(name)),
             fixed_slots=given.slots is not None,
         )
         for name, path in models.items()
     ]
     budget = None if given.memory is None else int(given.memory * 2**30)
-    pool, sampling = ModelPool(entries, budget), ServeSampling().params()
+    prefixes = NONE_SAVED
+    if saved is not None:
+        most = 1000 if given.saved_mb is None else given.saved_mb
+        prefixes = SavedPrefixes(saved, most * 10**6, worth_s=0.0)
+    pool, sampling = ModelPool(entries, budget, prefixes), ServeSampling().params()
     with ExitStack() as stack:
         listening = stack.enter_context(listen(given))
         stack.callback(pool.close)
@@ -71,11 +79,7 @@ def running(
             batches = BatchService(stack.enter_context(claimed(given.data)), pool, sampling)
             stack.callback(batches.close)
             batches.start()
-        prefixes = None
-        if saved is not None:
-            prefixes = SavedPrefixes(saved, given.saved_mb * 10**6, worth_s=0.0)
-            pool.leaving = prefixes.save
-        generator = Generator(pool, sampling, given.queue, prefixes)
+        generator = Generator(pool, sampling, given.queue)
         server = http_server(generator, given, batches=batches)
         thread = threading.Thread(target=partial(server.run, sockets=[listening]))
         thread.start()

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
-from anthropic import Anthropic, BadRequestError, NotFoundError
 from pydantic import BaseModel
 
 from tests.app.serve.conftest import Running
+
+# Importing it takes seconds, which other workers of a parallel run need not.
+if TYPE_CHECKING:
+    from anthropic import Anthropic
 
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 WEATHER = {
@@ -30,6 +35,8 @@ def model(request) -> str:
 
 @pytest.fixture
 def client(server: Running) -> Anthropic:
+    from anthropic import Anthropic
+
     return Anthropic(base_url=server.address, api_key="none", max_retries=0)
 
 
@@ -42,6 +49,12 @@ def test_a_message_has_text_and_counts(client, model):
     counted = client.messages.count_tokens(**asked).input_tokens
     assert usage.input_tokens + usage.cache_read_input_tokens == counted
     assert client.messages.create(max_tokens=1, **asked).stop_reason == "max_tokens"
+
+
+def test_an_answer_goes_on_from_the_last_message(client, model):
+    begun = [*QUESTION, {"role": "assistant", "content": "The capital of France"}]
+    answer = client.messages.create(model=model, messages=begun, max_tokens=40)
+    assert answer.content[0].text == " is Paris."
 
 
 def test_a_stop_sequence_is_told(client, model):
@@ -100,6 +113,8 @@ def test_parse_gives_an_object(client, model):
 
 
 def test_what_is_wrong_is_said_in_its_form(client, model):
+    from anthropic import BadRequestError, NotFoundError
+
     with pytest.raises(BadRequestError) as refused:
         client.messages.create(model=model, messages=[], max_tokens=5)
     assert refused.value.body["type"] == "error"

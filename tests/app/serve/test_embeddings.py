@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from openai import BadRequestError, OpenAI
 
+from tests.support import until
+
 TEXTS = ["The capital of France is Paris.", "What is 12 + 30?", "Paris lies in France. " * 30]
 
 
@@ -64,6 +66,15 @@ def test_beside_answers(client):
     assert text == whole
 
 
+def test_their_tokens_are_counted(client, server):
+    def read() -> int:
+        return server.pool.loaded()["pebble"].engine.stats().prompt_tokens
+
+    before = read()
+    tokens = client.embeddings.create(model="pebble", input=TEXTS).usage.prompt_tokens
+    until(lambda: read() >= before + tokens)
+
+
 @pytest.mark.parametrize(
     ("body", "said"),
     [
@@ -79,7 +90,7 @@ def test_beside_answers(client):
         ({"input": "a", "dimensions": 10**6}, "dimensions is 1,000,000"),
         ({"input": "a", "pooling": "cls"}, "pooling is not supported"),
         ({"input": "word " * 20000}, "the context holds"),
-        ({"input": "a", "model": "pebble-onnx"}, "serve the model's GGUF file"),
+        ({"input": "a", "model": "pebble-onnx"}, "gives no embeddings"),
     ],
 )
 def test_what_is_refused(client, body, said):

@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from openai import APIStatusError, InternalServerError
+from openai import APIStatusError, InternalServerError, OpenAI
 
 from tests.app import endless
 from tests.app.serve.conftest import Running, running, started
@@ -64,6 +64,9 @@ def test_a_client_that_goes_while_it_waits_frees_its_place(endlessly):
         endlessly.client().chat.completions.create(**SHORT)
     assert refused.value.status_code == 429
     assert int(refused.value.response.headers["Retry-After"]) >= 1
+    with pytest.raises(APIStatusError) as refused:
+        endlessly.client().embeddings.create(model="pebble", input="a text")
+    assert refused.value.status_code == 429
     waiting.close()
     until(lambda: stats(endlessly).queued == 0)
     for connection in running_now:
@@ -170,12 +173,39 @@ def test_the_log_has_no_text(ingot, gguf_file, tmp_path):
     assert (
         "Paris" in json.loads(connection.getresponse().read())["choices"][0]["message"]["content"]
     )
-    process.terminate()
     line = json.loads(process.stderr.readline())
+    process.terminate()  # what is written then is for people
     assert line["status"] == 200
     assert line["completion_tokens"] > 0
     assert "France" not in json.dumps(line)
     assert process.wait(60) == 0
+
+
+def test_a_model_is_loaded_as_the_settings_say(ingot, gguf_file, tmp_path):
+    settings = tmp_path / "config.toml"
+    named = '[models."own.name"]\naliases = ["gpt-4o"]\n'
+    settings.write_text(f"{named}slots = 3\ncontext = 256\nthreads = 1\n")
+    env = {"INGOT_CONFIG": str(settings)}
+    process, port = started(
+        *(ingot, tmp_path / "data", f"own.name={gguf_file}", "--context", 128), env=env
+    )
+    client = OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none")
+    assert [model.id for model in client.models.list()] == ["own.name", "gpt-4o"]
+    for name in ("own.name", "gpt-4o"):
+        told = client.models.retrieve(name)
+        assert (told.slots, told.context) == (3, 128)  # the command line comes first
+        assert client.chat.completions.create(**{**SHORT, "model": name}).model == "own.name"
+    process.terminate()
+    assert process.wait(60) == 0
+    for text, said in (
+        ('[models."own.name"]\nslots = "many"\n', f"{settings}: models.own.name.slots must be a"),
+        (f"{named}[models.b]\naliases = ['gpt-4o']\n", "two models are called gpt-4o"),
+    ):
+        settings.write_text(text)
+        models = (f"own.name={gguf_file}", f"b={gguf_file}")
+        refused = ingot.start("serve", *models, "--port", 0, env=env)
+        assert refused.wait(60) == 2
+        assert said in refused.stderr.read().decode()
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Literal
 
+import httpx2
 import pytest
 from openai import APIStatusError, OpenAI
 from pydantic import BaseModel
@@ -53,6 +54,46 @@ def test_a_stream_is_the_same_text_in_pieces(client, model):
     )
     assert events[-1].usage.completion_tokens == whole.usage.completion_tokens
     assert len(events) > 3
+
+
+def test_an_answer_goes_on_from_the_last_message(client, model):
+    begun = [*QUESTION, {"role": "assistant", "content": "The capital of"}]
+    asked = {"model": model, "messages": begun}
+    whole = client.chat.completions.create(**asked)
+    text = whole.choices[0].message.content
+    assert "The capital of" + text == (
+        client.chat.completions.create(model=model, messages=QUESTION).choices[0].message.content
+    )
+    events = client.chat.completions.create(stream=True, **asked)
+    assert "".join(one.choices[0].delta.content or "" for one in events) == text
+    for form in (
+        {"response_format": {"type": "json_object"}},
+        {"tools": [{"type": "function", "function": {"name": "x"}}]},
+    ):
+        with pytest.raises(APIStatusError, match="neither tools nor a form"):
+            client.chat.completions.create(**asked, **form)
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "completions"])
+def test_any_text_comes_through_in_an_event(server, path):
+    """Events are put together of what is the same in all of them and the text."""
+    text = 'say "\\n"\n\té%s{0}'
+    body = {"n": 2, "max_tokens": 60, "stream": True, "structured_outputs": {"choice": [text]}}
+    body |= {"prompt": "Say"} if path == "completions" else {"messages": QUESTION}
+    with httpx2.stream("POST", f"{server.address}/v1/{path}", json=body, timeout=60) as answer:
+        lines = [line for line in answer.iter_lines() if line]
+    assert lines[-1] == "data: [DONE]"
+    events = [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+    said, heads = ["", ""], []
+    for event in events:
+        (choice,) = event.pop("choices")
+        heads.append(event)
+        piece = choice.pop("text") if path == "completions" else choice.pop("delta").get("content")
+        said[choice["index"]] += piece or ""
+        assert choice.keys() == {"index", "logprobs", "finish_reason"}
+    assert said == [text, text]
+    assert len(heads) > 4
+    assert heads == [heads[0]] * len(heads)
 
 
 def test_several_samples_are_told_apart_in_a_stream(client, model):

@@ -3,13 +3,20 @@ own."""
 
 from __future__ import annotations
 
+import json
+import os
 import random
+import zlib
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from app.serve.prefixes import SavedPrefixes
+from app.models.prefixes import SavedPrefixes
 from tests.app.serve.conftest import Running, running
+from tests.support import read_rows, write_rows
 
 SYSTEM = "You answer questions about the cities of the world. " * 12
 QUESTIONS = ("What is the capital of France?", "What is 12 + 30?", "What is the colour of snow?")
@@ -51,6 +58,28 @@ def test_a_system_prompt_is_not_read_again_after_a_restart(model, saved):
         assert ask(server, QUESTIONS[2])[1] > 100
 
 
+def test_server_and_batch_use_what_the_other_has_read(
+    model, saved, command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("app.batch.run.shared_prefixes", lambda: SavedPrefixes(saved, 10**9, 0.0))
+    rows = write_rows(tmp_path / "in.jsonl", [{"prompt": text} for text in QUESTIONS])
+
+    def batch(name: str) -> list[int]:
+        out = tmp_path / name
+        words = ["--model", model["pebble"], "--system", SYSTEM, "--max-tokens", "4", "--quiet"]
+        assert command("batch", rows, out, *words).returncode == 0
+        return [record["usage"]["cached_tokens"] for record in read_rows(out)]
+
+    assert min(batch("first.jsonl")) == 0
+    with running(model, saved, slots=2) as server:
+        assert ask(server, QUESTIONS[0])[1] > 100
+    one_file(saved).unlink()
+    with running(model, saved, slots=2) as server:
+        assert ask(server, QUESTIONS[0])[1] == 0
+        ask(server, QUESTIONS[1])
+    assert min(batch("second.jsonl")) > 100
+
+
 def test_one_prompt_alone_is_not_saved(gguf_file, saved):
     with running({"pebble": gguf_file}, saved, slots=2) as server:
         ask(server, QUESTIONS[0])
@@ -73,24 +102,72 @@ def test_another_model_does_not_use_it(gguf_file, onnx_folder, saved):
         assert ask(server, QUESTIONS[0])[1] == 0
 
 
-def test_damaged_files_are_never_used_and_go(gguf_file, saved):
-    with running({"pebble": gguf_file}, saved, slots=2) as server:
+def flipped(whole: bytes, most: int, chosen: random.Random) -> bytes:
+    damaged = bytearray(whole)
+    damaged[chosen.randrange(most)] ^= 1 << chosen.randrange(8)
+    return bytes(damaged)
+
+
+def without(whole: bytes, chosen: random.Random) -> bytes:
+    """A few bytes of it are zeros that were none."""
+    at = chosen.choice([at for at in range(0, len(whole), 97) if whole[at]])
+    return whole[:at] + bytes(16) + whole[at + 16 :]
+
+
+def of_others(whole: bytes, chosen: random.Random, **fields: Any) -> bytes:
+    """Whole, but of something else."""
+    head, data = whole.split(b"\n", 1)
+    told = {**json.loads(head), **fields}
+    del told["crc32"]
+    crc = zlib.crc32(data, zlib.crc32(json.dumps(told).encode()))
+    return json.dumps({**told, "crc32": crc}).encode() + b"\n" + data
+
+
+DAMAGES: dict[str, Callable[[bytes, random.Random], bytes]] = {
+    "a bit of the header": lambda whole, chosen: flipped(whole, whole.index(b"\n"), chosen),
+    "a bit": lambda whole, chosen: flipped(whole, len(whole), chosen),
+    "cut": lambda whole, chosen: whole[: chosen.randrange(len(whole))],
+    "zeros": without,
+    "longer": lambda whole, chosen: whole + chosen.randbytes(99),
+    "noise": lambda whole, chosen: chosen.randbytes(len(whole)),
+    "empty": lambda whole, chosen: b"",
+    "another model's": partial(of_others, model="0" * 64),
+    "another library's": partial(of_others, library="0.0.1"),
+    "of another type": partial(of_others, kv_type="q5_1"),
+    "of another format": partial(of_others, ingot_session=2),
+    "without tokens": partial(of_others, tokens=None),
+    "of fewer tokens": partial(of_others, tokens=list(range(100))),
+}
+FILES: dict[str, Callable[[Path], Any]] = {
+    "a folder": Path.mkdir,
+    "a link to itself": lambda path: path.symlink_to(path),
+    "a pipe": lambda path: os.mkfifo(path),
+    "larger than the disk": lambda path: path.touch() or os.truncate(path, 2**40),
+}
+
+
+def test_damaged_files_are_never_used(model, saved):
+    with running(model, saved, slots=2) as server:
         right = [ask(server, question)[0] for question in QUESTIONS]
     path = one_file(saved)
     whole = path.read_bytes()
-    header = whole.index(b"\n")
     chosen = random.Random(5)
-    with running({"pebble": gguf_file}, saved, slots=2) as server:
-        ask(server, QUESTIONS[0])
+    damages = [*DAMAGES.items()] * 3
+    with running(model, saved, slots=2) as server:
+        assert ask(server, QUESTIONS[0])[1] > 100
         [served] = server.pool.loaded().values()
-        for number in range(40):
-            damaged = bytearray(whole)
-            at = chosen.randrange(header) if number % 2 else chosen.randrange(len(whole))
-            damaged[at] ^= 1 << chosen.randrange(8)
-            cut = len(damaged) if number % 4 else chosen.randrange(len(damaged))
-            path.write_bytes(damaged[:cut])
+
+        def is_not_used(number: int, name: str) -> None:
             served.engine.trim()
-            server.generator.prefixes = SavedPrefixes(saved, 10**9, worth_s=0.0)
-            text, cached = ask(server, QUESTIONS[number % 3])
-            assert text == right[number % 3]
-            assert cached == 0
+            server.pool.prefixes = SavedPrefixes(saved, 10**9, worth_s=0.0)
+            assert ask(server, QUESTIONS[number % 3]) == (right[number % 3], 0), name
+            assert served.engine.deaths == 0
+
+        for number, (name, damaged) in enumerate(damages):
+            path.write_bytes(damaged(whole, chosen))
+            is_not_used(number, name)
+        for number, (name, make) in enumerate(FILES.items() if os.name == "posix" else ()):
+            path.unlink(missing_ok=True)
+            make(path)
+            is_not_used(number, name)
+            path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)

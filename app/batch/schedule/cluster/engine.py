@@ -118,6 +118,14 @@ class RayEngine:
         )
         return ids
 
+    def encode_continuation(
+        self, context: str | Sequence[Message], continuation: str
+    ) -> tuple[list[int], int]:
+        """See RowEngine; raises as ``encode``."""
+        said = context if isinstance(context, str) else [dict(message) for message in context]
+        found: tuple[list[int], int] = self._call("encode_continuation", said, continuation)
+        return found
+
     def submit(self, request: Request) -> Stream:
         """See RowEngine. Nothing streams: the completion comes whole."""
         check_request(request, self.context, self._loaded.vocab_size)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.batch.input.prompting import Prompting
-from app.openai.task import InputError, Problem, Task
+from app.openai.task import Embed, InputError, Problem, Task
 from runtimes.request import Priority, SamplingParams
 
 CHAT = "/v1/chat/completions"
@@ -129,7 +129,8 @@ def test_refused_by_name(body: dict[str, Any], code: str, words: str) -> None:
         ({"custom_id": 5}, "custom_id"),
         ({"custom_id": "a\ud800"}, "custom_id has a lone surrogate at character 1"),
         ({"method": "GET"}, "not 'GET'"),
-        ({"url": "/v1/embeddings"}, "/v1/chat/completions or /v1/completions"),
+        ({"url": "/v1/rerank"}, "/v1/chat/completions or /v1/completions or /v1/embeddings"),
+        ({"url": "/v1/embeddings"}, "messages is not supported"),
         ({"url": []}, "not a list"),
         ({"body": "x"}, "body must be an object, not a string"),
     ],
@@ -138,9 +139,33 @@ def test_refused_envelopes(change: dict[str, Any], words: str) -> None:
     assert words in problem({**request(), **change}).message
 
 
-def test_a_list_of_prompts_is_refused() -> None:
-    for prompt in (["a", "b"], [1, 2], [[1]]):
-        assert "lists of prompts" in problem(request("/v1/completions", prompt=prompt)).message
+def test_prompts_as_tokens_and_several_of_them() -> None:
+    assert ask(request("/v1/completions", prompt=[1, 2])) == Task(raw=True, ids=(1, 2))
+    several = ask(request("/v1/completions", prompt=["a", "b"], n=2, echo=True, logprobs=3))
+    assert [part.turns for part in several.parts] == [("a",), ("b",)]
+    for part in several.parts:
+        assert part.sampling is not None
+        assert (part.sampling.n, part.sampling.prompt_logprobs) == (2, 3)
+    for prompt, words in (
+        ([], "prompt must be"),
+        (["a", []], "prompt.1 must be"),
+        (["a", " "], "blank"),
+        (["a"] * 257, "257 prompts"),
+    ):
+        assert words in problem(request("/v1/completions", prompt=prompt)).message
+    refused = problem(request("/v1/completions", priority="low"))
+    assert (refused.code, refused.message) == (
+        "unsupported_parameter",
+        "priority is not supported",
+    )
+
+
+def test_embeddings() -> None:
+    row = {**request(), "url": "/v1/embeddings"}
+    asked = ask({**row, "body": {"model": "any", "input": ["a", [1, 2]], "dimensions": 3}})
+    assert [(part.turns, part.ids) for part in asked.parts] == [(("a",), ()), ((), (1, 2))]
+    assert {part.embed for part in asked.parts} == {Embed(3)}
+    assert problem({**row, "body": {"input": []}}).message.startswith("input must be a text")
 
 
 def test_rows_that_are_no_requests() -> None:

@@ -75,7 +75,11 @@ def test_accepted(row: dict[str, Any], field: str | None, task: Task) -> None:
         ({"messages": [{"role": "user"}]}, "wrong_type", "nothing"),
         ({"messages": [{"role": "user", "content": None}]}, "wrong_type", "null"),
         ({"messages": [{"role": "user", "content": ""}]}, "empty_prompt", "blank"),
-        ({"messages": [{"role": "assistant", "content": "x"}]}, "wrong_type", "assistant"),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}]},
+            "wrong_type",
+            "have returned is missing",
+        ),
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
             "wrong_type",

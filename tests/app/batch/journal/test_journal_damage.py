@@ -83,15 +83,15 @@ def damaged_copies(data: bytes, count: int, bytes_each: int, seed: int) -> list[
 
 
 def cases(data: bytes) -> list[bytes]:
-    """200 single bytes; the first and last bytes of the file; several bytes; whole pages."""
+    """100 single bytes; the first and last bytes of the file; several bytes; whole pages."""
     edges = [b"\0" + data[1:], data[:-1] + b" ", data[:-2] + b"x\n"]
     first = data.index(b"\n")
     edges += [data[:first] + b" " + data[first + 1 :], data[:first] + b"\n" + data[first:]]
     edges += [data[: 300 * at] + bytes(300) + data[300 * (at + 1) :] for at in range(8)]
     return [
-        *damaged_copies(data, 200, 1, seed=12),
-        *damaged_copies(data, 40, 2, seed=13),
-        *damaged_copies(data, 40, 9, seed=14),
+        *damaged_copies(data, 100, 1, seed=12),
+        *damaged_copies(data, 20, 2, seed=13),
+        *damaged_copies(data, 20, 9, seed=14),
         *edges,
     ]
 

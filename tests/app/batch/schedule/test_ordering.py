@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.adapters import AdapterFile
 from app.batch.input.row import Row
 from app.batch.schedule.pending_rows import arranged, rearranged
 from app.openai.task import Task
@@ -18,6 +22,18 @@ def rows_of(texts: list[str], priorities: list[Priority] | None = None) -> list[
         task = Task(({"role": "system", "content": text},), ("go",), priority=priority)
         made.append(Row(index, index + 1, index, task))
     return made
+
+
+def test_rows_of_an_adapter_are_kept_together() -> None:
+    poet, bard = (AdapterFile(name, Path(name), name) for name in ("poet", "bard"))
+    chosen = [None, poet, bard, poet, None, bard]
+    rows = [
+        replace(row, task=replace(row.task, adapter=adapter))
+        for row, adapter in zip(rows_of(["a", "b", "ccc", "b", "dd", "e"]), chosen, strict=True)
+    ]
+    assert indexes(arranged(rows)) == [2, 5, 4, 0, 1, 3]  # the longest row's first
+    urgent = replace(rows[3], task=replace(rows[3].task, priority=Priority.HIGH))
+    assert indexes(arranged([*rows[:3], urgent]))[0] == 3
 
 
 def indexes(rows: list[Row]) -> list[int]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from app.batch.spec import BatchSpec
+from app.batch.spec import BatchAdapters, BatchSpec
 from app.batch.watch import records
 from app.batch.watch.command import Command, command_of
 from app.batch.watch.form import FormError, JobForm
@@ -58,6 +58,7 @@ def test_what_has_no_field_stays(here: Path) -> None:
         "in.txt", "out.jsonl", "m", system="two\nlines", force=True, reproducible=True,
         sampling=SamplingOptions(top_k=5, max_tokens=8),
         constraints=ConstraintOptions(choice=["a|b", "c"]), options=ModelOptions(context=512),
+        adapters=BatchAdapters(["poet=a.gguf"]),
     )  # fmt: skip
     form = form_like(command_of(spec, here), here)
     assert form is not None
@@ -69,6 +70,7 @@ def test_what_has_no_field_stays(here: Path) -> None:
     assert not again.force, "what disregards the answers that are there is said each time"
     for part in ("--context=512", "--top-k=5", "--reproducible", "--choice=c"):
         assert part in beside(form)
+    assert "--adapter=poet=a.gguf" in beside(form)
     assert form_like(Command(("batch", "in", "-", "-m", "m"), here), here) is None
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import struct
+from base64 import b64decode
 
 import pytest
 from openai import BadRequestError, NotFoundError
@@ -67,6 +69,52 @@ def test_completions(client):
     answers = lines_of(client, batch.output_file_id)
     assert [one["custom_id"] for one in answers] == ["Paris", "Rome"]
     assert [len(one["response"]["body"]["choices"]) for one in answers] == [2, 2]
+
+
+def request(name, url, **body):
+    return {"custom_id": name, "method": "POST", "url": url, "body": {"model": "pebble", **body}}
+
+
+def test_embeddings_are_those_of_single_requests(client):
+    texts = ["The capital of France is Paris.", "What is 12 + 30?", "Rome"]
+    url = "/v1/embeddings"
+    lines = [
+        request("all", url, input=texts),
+        request("short", url, input=texts[0], dimensions=8, encoding_format="base64"),
+        request("wide", url, input=texts[0], dimensions=10**6),
+    ]
+    batch = ended(client, begin(client, lines, url))
+    assert (batch.status, batch.request_counts.completed) == ("completed", 2)
+    whole, short = (one["response"]["body"] for one in lines_of(client, batch.output_file_id))
+    assert batch.usage.output_tokens == 0
+    assert batch.usage.input_tokens == sum(
+        body["usage"]["prompt_tokens"] for body in (whole, short)
+    )
+    alone = client.embeddings.create(model="pebble", input=texts, encoding_format="float")
+    for one, other in zip(whole["data"], alone.data, strict=True):
+        assert one["embedding"] == pytest.approx(other.embedding, abs=1e-6)
+    cut = client.post("/embeddings", body=lines[1]["body"], cast_to=object)
+    packed, expected = (
+        struct.unpack("<8f", b64decode(one["data"][0]["embedding"])) for one in (short, cut)
+    )
+    assert packed == pytest.approx(expected, abs=1e-6)
+    [wide] = lines_of(client, batch.error_file_id)
+    assert wide["error"]["code"] == "invalid_value"
+
+
+def test_prompts_are_said_again_with_their_scores(client):
+    url = "/v1/completions"
+    body = {"prompt": ["One, two, three", "Rome is"], "echo": True, "logprobs": 1}
+    lines = [request("scores", url, **body, max_tokens=0)]
+    batch = ended(client, begin(client, lines, url))
+    assert batch.status == "completed"
+    [line] = lines_of(client, batch.output_file_id)
+    alone = client.completions.create(model="pebble", **body, max_tokens=0)
+    for one, other in zip(line["response"]["body"]["choices"], alone.choices, strict=True):
+        assert (one["index"], one["text"]) == (other.index, other.text)
+        assert one["logprobs"]["tokens"] == other.logprobs.tokens
+        pairs = zip(one["logprobs"]["token_logprobs"], other.logprobs.token_logprobs, strict=True)
+        assert all(a == b or abs(a - b) < 0.5 for a, b in pairs)
 
 
 def test_rows_may_have_tools_and_schemas(client):

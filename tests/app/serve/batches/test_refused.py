@@ -80,7 +80,7 @@ def test_every_bad_line_is_told_up_to_a_bound(client):
     [
         (b"", "empty_file"),
         (b"\n\n", "empty_file"),
-        (gzip.compress(json.dumps(line(0)).encode()), "invalid_file"),
+        (gzip.compress(json.dumps(line(0)).encode(), mtime=0), "invalid_file"),
         (b"\xff\xfe\x00", "invalid_utf8"),
         (json.dumps(line(0, model="granite")).encode(), "model_not_found"),
     ],
@@ -103,7 +103,7 @@ GOOD = {"endpoint": "/v1/chat/completions", "completion_window": "24h"}
         ({"input_file_id": "file-0"}, 404, "file-0"),
         ({"input_file_id": "../../etc"}, 404, "there is no file"),
         ({"input_file_id": 5}, 400, "input_file_id"),
-        ({"endpoint": "/v1/embeddings"}, 400, "endpoint"),
+        ({"endpoint": "/v1/rerank"}, 400, "endpoint"),
         ({"endpoint": None}, 400, "endpoint"),
         ({"completion_window": "1h"}, 400, "24h"),
         ({"metadata": {"a": 5}}, 400, "metadata"),

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from app.chat.contexts import SavedContexts
 from app.chat.conversation import Conversation
 from app.chat.host import EngineHost
+from app.chat.store.store import Store
+from app.models.prefixes import SavedPrefixes
 from app.options import ModelOptions
 from tests.app.chat.conftest import answer
 
@@ -26,8 +26,8 @@ def recipe(request: pytest.FixtureRequest) -> str:
 
 
 @contextmanager
-def host(model: Path, recipe: str, contexts: SavedContexts) -> Iterator[EngineHost]:
-    found = EngineHost(contexts=contexts)
+def host(model: Path, recipe: str, prefixes: SavedPrefixes) -> Iterator[EngineHost]:
+    found = EngineHost(prefixes=prefixes)
     found.load(str(model), ModelOptions(recipe=recipe, context=512, threads=1))
     yield found
     found.close()
@@ -40,16 +40,16 @@ def cached(message: object) -> int:
 def test_a_chat_that_is_opened_again_is_not_read_anew(
     pebble_built: Path, recipe: str, home: None, conversation: Conversation, tmp_path: Path
 ) -> None:
-    contexts = SavedContexts(tmp_path / "contexts", ROOM, worth_s=0)
-    with host(pebble_built, recipe, contexts) as first:
+    prefixes = SavedPrefixes(tmp_path / "prefixes", ROOM, worth_s=0)
+    with host(pebble_built, recipe, prefixes) as first:
         before = answer(first, conversation, FIRST, max_tokens=16)
-    [file] = contexts.folder.iterdir()
+    [file] = prefixes.folder.iterdir()
     if os.name == "posix":
         assert file.stat().st_mode & 0o077 == 0
-        assert contexts.folder.stat().st_mode & 0o077 == 0
-    with host(pebble_built, recipe, contexts) as second:
+        assert prefixes.folder.stat().st_mode & 0o077 == 0
+    with host(pebble_built, recipe, SavedPrefixes(prefixes.folder, ROOM)) as second:
         after = answer(second, conversation, "And then?", max_tokens=16)
-    with host(pebble_built, recipe, SavedContexts(tmp_path / "none", 0)) as anew:
+    with host(pebble_built, recipe, SavedPrefixes(tmp_path / "none", 0)) as anew:
         other = Conversation.open(conversation.store, conversation.chat.id)
         without = answer(anew, other, "And then?", max_tokens=16)
     # All but the last token or two of the answer, which were sampled and never read.
@@ -61,27 +61,27 @@ def test_a_chat_that_is_opened_again_is_not_read_anew(
 def test_what_is_damaged_or_of_another_model_is_read_anew(
     pebble_built: Path, home: None, conversation: Conversation, tmp_path: Path
 ) -> None:
-    contexts = SavedContexts(tmp_path / "contexts", ROOM, worth_s=0)
-    with host(pebble_built, "q8_0", contexts) as first:
+    prefixes = SavedPrefixes(tmp_path / "prefixes", ROOM, worth_s=0)
+    with host(pebble_built, "q8_0", prefixes) as first:
         answer(first, conversation, FIRST, max_tokens=8)
-    with host(pebble_built, "onnx-int8", contexts) as other:
+    with host(pebble_built, "onnx-int8", prefixes) as other:
         assert cached(answer(other, conversation, "And then?", max_tokens=8)) == 0
-    [file] = contexts.folder.iterdir()
-    file.write_bytes(file.read_bytes()[:-7])
-    with host(pebble_built, "onnx-int8", contexts) as again:
+    for file in prefixes.folder.iterdir():
+        file.write_bytes(file.read_bytes()[:-7])
+    with host(pebble_built, "onnx-int8", prefixes) as again:
         assert cached(answer(again, conversation, "And then?", max_tokens=8)) == 0
 
 
 def test_what_is_read_soon_or_finds_no_room_is_not_saved(
     pebble_built: Path, home: None, conversation: Conversation, tmp_path: Path
 ) -> None:
-    quick = SavedContexts(tmp_path / "quick", ROOM, worth_s=3600)
+    quick = SavedPrefixes(tmp_path / "quick", ROOM, worth_s=3600)
     with host(pebble_built, "q8_0", quick) as first:
         answer(first, conversation, FIRST, max_tokens=4)
-    full = SavedContexts(tmp_path / "full", 1000, worth_s=0)
+    full = SavedPrefixes(tmp_path / "full", 1000, worth_s=0)
     with host(pebble_built, "q8_0", full) as second:
         answer(second, conversation, "And then?", max_tokens=4)
-    blocked = SavedContexts(tmp_path / "blocked", ROOM, worth_s=0)
+    blocked = SavedPrefixes(tmp_path / "blocked", ROOM, worth_s=0)
     blocked.folder.write_text("a file where the folder should be")
     with host(pebble_built, "q8_0", blocked) as third:
         answer(third, conversation, "And then?", max_tokens=4)
@@ -89,31 +89,27 @@ def test_what_is_read_soon_or_finds_no_room_is_not_saved(
     assert not full.folder.exists()
 
 
-def test_the_oldest_go_first(
-    pebble_built: Path, home: None, conversation: Conversation, tmp_path: Path
-) -> None:
-    folder = tmp_path / "contexts"
-    folder.mkdir()
-    now = time.time()
-    for name, age_days, size in (("7", 1, 100), ("8", 2, 10**9), ("9", 40, 100)):
-        file = folder / f"{name}.context"
-        file.touch()
-        os.truncate(file, size)
-        os.utime(file, (now - 86400 * age_days,) * 2)
-    with host(pebble_built, "q8_0", SavedContexts(folder, ROOM, worth_s=0)) as loaded:
-        answer(loaded, conversation, FIRST, max_tokens=4)
-    mine = f"{conversation.chat.id}.context"
-    assert {file.name for file in folder.iterdir()} == {mine, "7.context"}
-
-
 def test_without_room_nothing_is_kept_or_used(
     pebble_built: Path, home: None, conversation: Conversation, tmp_path: Path
 ) -> None:
     """As when `chat.saved_mb` is set to 0 later."""
-    contexts = SavedContexts(tmp_path / "contexts", ROOM, worth_s=0)
-    with host(pebble_built, "q8_0", contexts) as first:
+    prefixes = SavedPrefixes(tmp_path / "prefixes", ROOM, worth_s=0)
+    with host(pebble_built, "q8_0", prefixes) as first:
         answer(first, conversation, FIRST, max_tokens=8)
-    assert list(contexts.folder.iterdir())
-    with host(pebble_built, "q8_0", SavedContexts(contexts.folder, 0, worth_s=0)) as second:
+    assert list(prefixes.folder.iterdir())
+    none = SavedPrefixes(prefixes.folder, 0, worth_s=0)
+    with host(pebble_built, "q8_0", none) as second:
         assert cached(answer(second, conversation, "And then?", max_tokens=8)) == 0
-    assert not list(contexts.folder.iterdir())
+    none.prune()  # as the app does when it starts
+    assert not list(prefixes.folder.iterdir())
+
+
+def test_a_new_chat_has_the_system_prompt_of_another(
+    pebble_built: Path, recipe: str, home: None, store: Store, tmp_path: Path
+) -> None:
+    prefixes = SavedPrefixes(tmp_path / "prefixes", ROOM, worth_s=0)
+    with host(pebble_built, recipe, prefixes) as first:
+        answer(first, Conversation.new(store, system=FIRST), "What is 1 + 1?", max_tokens=8)
+    with host(pebble_built, recipe, SavedPrefixes(prefixes.folder, ROOM)) as second:
+        message = answer(second, Conversation.new(store, system=FIRST), "Who?", max_tokens=8)
+        assert cached(message) > 64

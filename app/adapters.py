@@ -1,0 +1,88 @@
+"""LoRA adapters beside a model, from what a user says of them: [NAME=]FILE."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runtimes.errors import ModelError, RequestError
+
+if TYPE_CHECKING:
+    from runtimes.models.modelfile import ModelFile
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterFile:
+    """An adapter that is loaded with a model; ``digest`` is the checksum of what it holds, by which
+    its answers are told from another one's of the same name."""
+
+    name: str
+    path: Path
+    digest: str
+
+
+def name_and_path(given: str) -> tuple[str, Path]:
+    """Without a name, that of the file."""
+    name, separator, rest = given.partition("=")
+    if separator and not Path(given).exists():
+        return name, Path(rest).expanduser()
+    path = Path(given).expanduser()
+    return path.name.removesuffix(".gguf"), path
+
+
+def checked(given: Sequence[str] | None) -> dict[str, Path]:
+    """Files by name. Raises RequestError for a name that is none or is given twice, for too many
+    and for a file that is not there."""
+    from runtimes.checks import check_adapter
+
+    found: dict[str, Path] = {}
+    for one in given or ():
+        name, path = name_and_path(one)
+        if name in found:
+            raise RequestError(f"--adapter: two are called {name!r}; name one, as in NAME=FILE")
+        check_adapter(name, path, found)
+        found[name] = path
+    return found
+
+
+def adapter_names(given: Sequence[str] | None) -> list[str]:
+    """Those of all that are given; no file is looked at."""
+    return [name_and_path(one)[0] for one in given or ()]
+
+
+def adapter_files(
+    given: Sequence[str] | None, model: ModelFile, *, reproducible: bool = False
+) -> tuple[AdapterFile, ...]:
+    """What is loaded beside ``model``. Reads the files for their checksums.
+
+    Raises RequestError as ``checked`` and for reproducible answers, ModelError for a file that does
+    not fit the model.
+    """
+    if given and reproducible:
+        raise RequestError(
+            "--reproducible: an adapter's last digits depend on the rows beside it; merge it"
+            " instead: quantize --lora"
+        )
+    found = []
+    for name, path in checked(given).items():
+        if (problem := model.backend.adapter_problem(model, path)) is not None:
+            raise ModelError(f"--adapter: {problem}")
+        found.append(AdapterFile(name, path, _digest(path)))
+    return tuple(found)
+
+
+def _digest(path: Path) -> str:
+    """Of all of it: two adapters may differ in few bytes."""
+    import hashlib
+
+    files = sorted(one for one in path.rglob("*") if one.is_file()) if path.is_dir() else [path]
+    digest = hashlib.sha256()
+    try:
+        for file in files:
+            with file.open("rb") as opened:
+                digest.update(hashlib.file_digest(opened, "sha256").digest())
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror or error}") from error
+    return digest.hexdigest()

@@ -1,0 +1,105 @@
+"""What is scored, and what the scores of its tokens say."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from app.batch.input.prompting import Prompting
+from app.openai.scoring import scored
+from app.openai.task import InputError, Task
+from runtimes.request import Completion, FinishReason, Timings, Usage
+
+
+def ask(row: dict[str, Any], **prompting: Any) -> Task:
+    return Prompting(**prompting).task(row, None)
+
+
+def completion(*tokens: tuple[float, float]) -> Completion:
+    """Of tokens with their own log-probability and the highest one there, behind two others."""
+    logs = (None, None, *(own for own, _ in tokens))
+    tops = (None, None, *({7: best} for _, best in tokens))
+    count = len(logs)
+    return Completion(
+        "a",
+        "",
+        (),
+        FinishReason.LENGTH,
+        Usage(count, 0),
+        Timings(0.0, 0.1, 0.1, 0.0, 0.1, count, 0),
+        prompt_logprobs=logs,
+        prompt_top_logprobs=tops,
+    )
+
+
+def test_scores_are_sums_over_the_tokens_of_a_continuation() -> None:
+    task = ask({"prompt": "x", "continuations": [" a", " long one"]}, kind="score")
+    answer = scored(task, [completion((-1.0, -1.0)), completion((-1.0, -0.5), (-0.75, -0.75))])
+    assert answer.scores == [
+        {"text": " a", "logprob": -1.0, "tokens": 1, "is_greedy": True},
+        {"text": " long one", "logprob": -1.75, "tokens": 2, "is_greedy": False},
+    ]
+    # Eight characters without the space before them: more likely for its length.
+    assert (answer.best, answer.best_norm) == (0, 1)
+    assert answer.texts == [" a"]
+    assert answer.usage is not None
+    assert (answer.usage["prompt_tokens"], answer.usage["completion_tokens"]) == (7, 0)
+
+
+def test_a_label_has_its_share_of_the_probability() -> None:
+    task = ask({"text": "x", "labels": ["good", "bad"]}, kind="classify")
+    answer = scored(task, [completion((-3.0, 0.0)), completion((-2.0, 0.0))])
+    assert answer.label == "bad"
+    share = 1 / (1 + math.e)
+    assert answer.probabilities == pytest.approx({"good": share, "bad": 1 - share}, abs=1e-6)
+    assert (answer.scores, answer.texts) == (None, ["bad"])
+
+
+@pytest.mark.parametrize(
+    ("row", "options", "continuations"),
+    [
+        ({"text": "x:"}, {}, ["good", "bad"]),
+        ({"text": "x:"}, {"raw": True}, [" good", " bad"]),
+        ({"text": "x: "}, {"raw": True}, ["good", "bad"]),
+        ({"prompt": "x", "choices": [" a", "b"]}, {"raw": True, "labels": ()}, [" a", " b"]),
+        ({"text": "x", "labels": '["a", "b"]'}, {"labels": ()}, ["a", "b"]),
+        ({"messages": [{"role": "user", "content": "x"}]}, {}, ["good", "bad"]),
+    ],
+)
+def test_what_follows_for_a_label(
+    row: dict[str, Any], options: dict[str, Any], continuations: list[str]
+) -> None:
+    task = ask(row, **{"kind": "classify", "labels": ("good", "bad"), **options})
+    assert [part.then for part in task.parts] == continuations
+
+
+MANY = [str(i) for i in range(257)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "row", "code", "words"),
+    [
+        ("score", {"prompt": "x"}, "missing_field", "'continuations'"),
+        ("score", {"continuations": ["a"]}, "missing_field", "'prompt' or 'messages'"),
+        ("score", {"prompt": "x", "continuations": "a"}, "wrong_type", "list of strings"),
+        ("score", {"prompt": "x", "continuations": ["a", 1]}, "wrong_type", "list of strings"),
+        ("score", {"prompt": "x", "continuations": []}, "invalid_value", "1 to 256 strings, not 0"),
+        ("score", {"prompt": "x", "continuations": MANY}, "invalid_value", "not 257"),
+        ("score", {"prompt": "x", "continuations": ["a", " "]}, "invalid_value", "s.1 is blank"),
+        ("score", {"prompt": "x", "continuations": ["a", "a"]}, "invalid_value", "there before"),
+        ("score", {"prompt": "x", "continuations": ["\ud800"]}, "invalid_unicode", "s.0"),
+        ("score", {"prompt": ["x", "y"], "continuations": ["a"]}, "wrong_type", "one prompt"),
+        ("classify", {"text": "x", "labels": ["a"]}, "invalid_value", "2 to 256"),
+        ("classify", {"text": "x"}, "missing_field", "'labels' or 'choices'"),
+        ("embed", {"texts": "x"}, "missing_field", "'prompt' or 'input' or 'text'"),
+        ("embed", {"text": ["x", "y"]}, "wrong_type", "must be one text"),
+        ("embed", {"text": " "}, "empty_prompt", "blank"),
+    ],
+)
+def test_what_is_refused(kind: Any, row: dict[str, Any], code: str, words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        ask(row, kind=kind)
+    assert caught.value.problem.code == code
+    assert words in caught.value.problem.message
