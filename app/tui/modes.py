@@ -38,6 +38,12 @@ class Styled(Screen[Result]):
         super().__init__(*args, **kwargs)
         self._compositor = SteadyCompositor()
 
+    def _compositor_refresh(self) -> None:
+        """Textual's, but not in a batch of changes: nothing of it would be shown. What is dirty
+        stays so; ``IngotApp`` draws it when the batch has ended."""
+        if not self.app._batch_count:
+            super()._compositor_refresh()
+
     def begin(self) -> None:
         """Before anything is composed."""
         app: Any = self.app

@@ -3,15 +3,16 @@
 A screen gets them by ``app.tui.app.services_of(self)``, which is ``self.app.services`` with types.
 """
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from app.chat.contexts import SavedContexts
 from app.chat.host import EngineHost
 from app.chat.store import Store
 from app.config.reading import load
 from app.config.settings import Config
+from app.models.prefixes import shared_prefixes
 from app.monitor.monitor import Monitor
 from app.options import ModelOptions, PlanOptions
 from runtimes.errors import RequestError
@@ -33,6 +34,7 @@ class Start:
     resume: bool = False
     raw: bool = False  # text as it is, without chat templates
     template: str | None = None  # a chat template instead of the models' own
+    adapters: tuple[str, ...] = ()  # of the model, as they were given
 
 
 @dataclass(slots=True)
@@ -57,8 +59,12 @@ def open_services(start: Start) -> Iterator[Services]:
     loaded = load()
     with Store.open() as store:
         start = _resolved(start, store, loaded.config)
-        contexts = SavedContexts(cache_dir() / "contexts", loaded.config.chat.saved_mb * 10**6)
-        host = EngineHost(raw=start.raw, template=start.template, contexts=contexts)
+        prefixes = shared_prefixes(loaded.config.chat.saved_mb)
+        prefixes.prune()
+        shutil.rmtree(cache_dir() / "contexts", ignore_errors=True)  # of an earlier Ingot
+        host = EngineHost(
+            raw=start.raw, template=start.template, prefixes=prefixes, adapters=start.adapters
+        )
         monitor = Monitor(host)
         monitor.start()
         try:

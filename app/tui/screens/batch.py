@@ -113,7 +113,7 @@ class BatchScreen(ModeScreen):
 
     def _turn_to(self, page: str) -> None:
         self.query_one(ContentSwitcher).current = page
-        self.query_one("#input" if page == "new" else "#rows-table").focus()
+        self.set_focus(self.query_one("#input" if page == "new" else "#rows-table"))
         self.refresh_bindings()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:

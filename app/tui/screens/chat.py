@@ -29,6 +29,7 @@ from app.tui.screens.chat_answer import AnswerController
 from app.tui.screens.chat_send import Sender
 from app.tui.services import Services
 from app.tui.widgets.chat_sidebar import ChatSidebar
+from app.tui.widgets.chat_title import ChatTitle
 from app.tui.widgets.frame import ModeScreen
 from app.tui.widgets.prompt import Prompt, PromptHistory, SlashMenu
 from app.tui.widgets.prompt_box import PromptBox
@@ -100,7 +101,7 @@ class ChatScreen(ModeScreen):
         self.menu = SlashMenu()
         self.prompt = Prompt(self.menu)
         self.box = PromptBox(self.prompt)
-        self.bar = Static(id="chat-title", markup=False)
+        self.bar = ChatTitle(self.transcript)
         self.notice = Static(id="chat-notice", markup=False)
         self.answer = AnswerController(self)
         self.sender = Sender(self)
@@ -256,7 +257,7 @@ class ChatScreen(ModeScreen):
         self.prompt.focus()
 
     @on(Prompt.Detach)
-    def _detach(self) -> None:
+    def _take_off(self) -> None:
         self.actions.detach(-1)
 
     @on(ChatSidebar.Opened)
@@ -336,8 +337,7 @@ class ChatScreen(ModeScreen):
 
     def show_title(self) -> None:
         shown = self.session.shown
-        self.bar.update((shown.chat.title if shown else "") or "New chat")
-        self.bar.display = bool(self.path)
+        self.bar.show((shown.chat.title if shown else "") or "New chat")
         self.sidebar.show_chat(self.session.chat_id)
 
     def show_notice(self) -> None:

@@ -239,6 +239,16 @@ class ChatActions:
         current = str(choice.file.path) if choice else None
         self._screen.app.push_screen(ModelsScreen(app_of(self._screen).named, current), chosen)
 
+    def adapter(self, name: str = "") -> None:
+        """The adapter of that name answers from now on; ``off``: the model as it is."""
+        screen, host = self._screen, self._screen.host
+        if name or not host.adapters:
+            host.use(None if name == "off" and name not in host.adapters else name)
+            app_of(screen).engine_changed.publish(host.state)
+        else:
+            names = ", ".join(host.adapters)
+            screen.say(f"{host.adapter or 'No adapter'} is on. There is: {names}, or off.")
+
     def find(self, words: str = "") -> None:
         """Models on the hub; one that was downloaded there can be loaded at once."""
         from app.tui.screens.find import FindScreen

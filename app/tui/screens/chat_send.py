@@ -46,7 +46,7 @@ class Sender:
             return
         self._refused = None
         if slash.is_command(text):
-            self._screen.menu.offer(slash.candidates(text, self._models()))
+            self._screen.menu.offer(self._candidates(text))
         else:
             self._screen.menu.hide()
 
@@ -55,13 +55,13 @@ class Sender:
         prompt = self._screen.prompt
         if (marked := self._screen.menu.take()) is not None:
             prompt.fill(marked)
-        elif offered := [one.text for one in slash.candidates(prompt.text, self._models())]:
+        elif offered := [one.text for one in self._candidates(prompt.text)]:
             common = commonprefix(offered)  # noqa: RUF071, letters and not parts of a path
             prompt.fill(common if len(common) > len(prompt.text) else offered[0])
 
-    def _models(self) -> list[str]:
+    def _candidates(self, text: str) -> list[slash.Candidate]:
         host = self._screen.host
-        return [host.model] if host.model else []
+        return slash.candidates(text, [host.model] if host.model else [], host.adapters)
 
     async def run(self, text: str) -> None:
         """Do what is typed; when it is no command or a wrong one, an error stands above it."""

@@ -203,5 +203,4 @@ class QuantizeScreen(ModeScreen):
         """Show a page, and put the cursor where one works on it."""
         self.query_one(TabbedContent).active = name
         self.refresh_bindings()
-        # What is not shown yet takes no focus.
-        self.call_after_refresh(self.query_one(_FOCUS[name]).focus)
+        self.set_focus(self.query_one(_FOCUS[name]))

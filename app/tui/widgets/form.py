@@ -210,7 +210,7 @@ class Form(Vertical):
         wrong = self.errors
         found = next((name for name in names[at:] + names[:at] if name in wrong), None)
         if found is not None:
-            self.query_one(f"#{found}").focus()
+            self.screen.set_focus(self.query_one(f"#{found}"))  # before the next letter comes
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return bool(self.errors) if action == "next_error" else True

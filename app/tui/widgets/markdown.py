@@ -4,13 +4,14 @@ text: of those, what is not known stays as it is.
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import cast
 
 from markdown_it import MarkdownIt
 from markdown_it.rules_core import StateCore
 from markdown_it.rules_inline import StateInline
+from markdown_it.token import Token
 from rich import box
 from rich.console import JustifyMethod
 from rich.table import Table
@@ -38,6 +39,29 @@ class AnswerMarkdown(Ground, Markdown):
 
     def get_block_class(self, block_name: str) -> type[MarkdownBlock]:
         return AlignedTable if block_name == "table_open" else super().get_block_class(block_name)
+
+    async def add(self, text: str) -> None:
+        """Append whole blocks that continue none of those that are there: ``append`` would parse,
+        lay out and draw the last of those again."""
+        begin = self._last_parsed_line = len(self.source.splitlines())
+        self._markdown = self.source + text
+        tokens = _parser().parse(text)
+        starts = [token.map[0] for token in tokens if token.map is not None and not token.level]
+        if starts:
+            self._last_parsed_line += starts[-1]
+        blocks = list(self._parse_markdown(tokens))
+        for block in blocks:
+            first, last = block.source_range
+            block.source_range = (begin + first, begin + last)
+        await self.mount_all(blocks)
+
+    def _parse_markdown(self, tokens: Iterable[Token]) -> Iterable[MarkdownBlock]:
+        """Textual's; being mounted lays a block out and draws it. Its text, which it had before,
+        would make the screen do both again."""
+        for block in super()._parse_markdown(tokens):
+            for one in (block, *_blocks(block)):
+                one._layout_required = one._repaint_required = False
+            yield block
 
 
 class AlignedTable(MarkdownTable):

@@ -21,7 +21,6 @@ from app.tui.keys import told
 from app.tui.widgets.answer_body import AnswerBody, Parts
 from app.tui.widgets.message_foot import Fact, MessageFoot, facts_of, live_facts
 from app.tui.widgets.prompt_box import chip
-from app.tui.widgets.prose import Prose
 from app.tui.widgets.steady import Ground
 from app.tui.widgets.text_lines import TextLines
 from app.tui.widgets.waiting import Waiting
@@ -120,16 +119,6 @@ class MessageView(Ground, Vertical, can_focus=True):
             self.mount(self._waiting, before=self.foot)
         else:
             self._waiting.show(what)
-
-    def fold(self, above: int | None) -> None:
-        """See ``Prose.fold``; None unfolds."""
-        if isinstance(self.body, AnswerBody):
-            for section in self.body.sections:
-                if isinstance(section, Prose):
-                    if above is None:
-                        section.unfold()
-                    else:
-                        section.fold(above)
 
     def action_thought(self) -> None:
         if isinstance(self.body, AnswerBody) and self.body.thought is not None:

@@ -150,7 +150,7 @@ class EnginePane(Pane):
             ("prefix hits", f"{stats.prefix_hit_rate:.0%}, {human(stats.prefix_bytes)}"),
             ("decode, 10 s", f"{stats.decode_tps_10s:,.1f} tok/s"),
             ("prefill, 10 s", f"{stats.prefill_tps_10s:,.1f} tok/s"),
-            ("host a step", f"{stats.host_us_per_step:,.0f} us"),
+            _several_a_step(stats) or ("host a step", f"{stats.host_us_per_step:,.0f} us"),
             (f"{stats.steps:,} steps", _steps_a_second(samples, stats)),
         )
 
@@ -247,6 +247,13 @@ def _processes(use: MachineUse) -> list[Row]:
     """The busiest first."""
     ordered = sorted(use.processes, key=lambda p: (-p.cpu, p.pid))
     return [(_NAMES.get(p.name, p.name), f"{p.cpu:>4.0f}% {human(p.rss):>7}") for p in ordered]
+
+
+def _several_a_step(stats: EngineStats) -> Row | None:
+    """What came of guesses, or of tokens that constraints forced; None where there were none."""
+    if stats.proposed_tokens:
+        return "guesses right", f"{stats.accepted_tokens:,} of {stats.proposed_tokens:,}"
+    return ("forced tokens", f"{stats.forced_tokens:,}") if stats.forced_tokens else None
 
 
 def _steps_a_second(samples: Sequence[Sample], stats: EngineStats) -> str:

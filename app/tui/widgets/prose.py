@@ -69,9 +69,9 @@ class Prose(Column, Vertical):
         super().__init__()
         self._settled = text if ended else ""
         self._pending = "" if ended else text
-        self._folded: set[AnswerMarkdown] = set()
         # Whole blocks each; only to the last one is anything added.
         self._pages = [AnswerMarkdown(shown(self._settled) or None)]
+        self._block_ended = False  # nothing continues the last block of it
         self._tail = None if ended else Tail()
 
     def compose(self) -> ComposeResult:
@@ -96,12 +96,14 @@ class Prose(Column, Vertical):
         end = settled(self._pending)
         if end:
             await self._settle(end)
+            self._block_ended = self._settled.endswith("\n\n")
         await self._show_tail()
 
     async def end(self) -> None:
         """Nothing more comes: all of it becomes Markdown."""
         if self._pending:
             await self._settle(len(self._pending))
+        self._block_ended = False  # the answer may be continued
         await self._show_tail()
 
     async def _settle(self, end: int) -> None:
@@ -113,27 +115,12 @@ class Prose(Column, Vertical):
             page = AnswerMarkdown()
             await self.mount(page, after=self._pages[-1])
             self._pages.append(page)
-        # Never after an update(): where that ended with an empty line, append() (Textual 8.2.8)
-        # puts the next block in the place of the last one.
-        await page.append(shown(done))
-
-    def fold(self, above: int) -> None:
-        """Lay out as empty boxes the pages that end above the screen's row ``above``: laying out
-        takes time for every widget that there is, seen or not."""
-        for page in self._pages[:-1]:
-            height = page.outer_size.height
-            if page not in self._folded and height > 0 and page.region.bottom < above:
-                self._folded.add(page)
-                page.styles.height = height
-                for block in page.children:  # not by a class: that would style all anew
-                    block.styles.display = "none"
-
-    def unfold(self) -> None:
-        for page in self._folded:
-            page.styles.height = "auto"
-            for block in page.children:
-                block.styles.display = "block"
-        self._folded.clear()
+        if self._block_ended:
+            await page.add(shown(done))
+        else:
+            # Never after an update(): where that ended with an empty line, append() (Textual 8.2.8)
+            # puts the next block in the place of the last one.
+            await page.append(shown(done))
 
     async def _show_tail(self) -> None:
         text = self._pending.rstrip("\n")

@@ -1,5 +1,7 @@
 """Widgets that grow while an answer streams: laid out and drawn no more than that needs."""
 
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from textual.geometry import Region, Size
@@ -23,10 +25,32 @@ class Steady(Widget):
 
 class Column(Steady):
     """Its height and those of its children follow from its width: however high it has become, those
-    that did not change are not measured again."""
+    that did not change are not measured again.
+
+    Its first ``folded`` rows take their place, but the children that end there are not laid out:
+    that takes time for each widget that there is, seen or not.
+    """
+
+    folded = 0
+    _arranged: Any = None
 
     def arrange(self, size: Size, optimal: bool = False) -> Any:
-        return super().arrange(size.with_height(0), optimal)
+        whole = super().arrange(size.with_height(0), optimal)
+        if not optimal:
+            self._arranged = whole
+        if self.folded <= 0:
+            return whole
+        rest = [one for one in whole.placements if one.region.bottom > self.folded]
+        widgets = {one.widget for one in rest}
+        return replace(whole, placements=rest, widgets=widgets, _spatial_map=whole.spatial_map)
+
+    def fold(self, rows: int) -> "Iterator[Column]":
+        """Fold the first ``rows``, also in the columns in it; which columns that were."""
+        self.folded = rows - self.styles.gutter.top
+        yield self
+        for one in self._arranged.placements if self._arranged is not None else ():
+            if isinstance(one.widget, Column) and one.region.y < self.folded < one.region.bottom:
+                yield from one.widget.fold(self.folded - one.region.y)
 
 
 class Ground(Column):

@@ -16,7 +16,7 @@ from textual.scrollbar import ScrollBar
 from textual.widget import Widget
 
 from app.chat.store.records import Message
-from app.tui.widgets.steady import Steady
+from app.tui.widgets.steady import Column, Steady
 from app.tui.widgets.welcome import Welcome
 
 if TYPE_CHECKING:  # imported with the first message
@@ -58,7 +58,8 @@ class Transcript(Steady, VerticalScroll, can_focus=True):
         self.views: list[MessageView] = []  # the mounted ones
         self._low = 0  # the index of the first entry that is mounted
         self._moving = False
-        self._folded = False
+        self._folded: set[Column] = set()
+        self._fitted = Size()
         self._changing = asyncio.Lock()  # timers, keys and panels come in different tasks
         # The message that keeps its place in the window. Messages get their heights some time after
         # they are mounted, and others are mounted above them: where one will be is known to the
@@ -87,19 +88,25 @@ class Transcript(Steady, VerticalScroll, can_focus=True):
         return next((view for view in self.views if view.message.id == message), None)
 
     def fold(self) -> None:
-        """What is far above the end is laid out as empty boxes, while the end is followed."""
-        if self.following and self.views:
-            self._folded = True
-            self.views[-1].fold(self.region.y - self.size.height)
+        """While the end is followed, what is far above it is not laid out."""
+        if not self.following:
+            return
+        above = self.region.y - self.size.height
+        for view in self.views:
+            if view.region.y < above:
+                self._folded.update(view.fold(above - view.region.y))
 
     def _unfold(self) -> None:
         if self._folded:
-            self._folded = False
-            for view in self.views:
-                view.fold(None)
+            for column in self._folded:
+                column.folded = 0
+            self._folded.clear()
+            self.refresh(layout=True)
 
     def on_resize(self) -> None:
-        self._unfold()
+        if self.size.width != self._fitted.width or self.size.height > self._fitted.height:
+            self._unfold()
+        self._fitted = self.size
         self.welcome.fit(self.size.height)
         if self.following and not self._kept_whole:
             self.scroll_y = self.max_scroll_y  # Textual 8.2.8 follows by the height of before
@@ -294,6 +301,15 @@ class Transcript(Steady, VerticalScroll, can_focus=True):
         regions = ((view, view.virtual_region) for view in self.views)
         held = next(((view, one.y) for view, one in regions if one.bottom > top), (None, None))
         self._keep(*held)
+
+    def _scroll_update(self, virtual_size: Size) -> None:
+        """Textual's, while the screen is laid out. Its scrollbar is drawn with the picture that
+        follows: its own message would ask for another one."""
+        super()._scroll_update(virtual_size)
+        bar = self.vertical_scrollbar
+        if bar._repaint_required:
+            bar._repaint_required = False
+            self.screen._compositor.update_widgets({bar})
 
     def arrange(self, size: Size, optimal: bool = False) -> Any:
         """Textual's, and the view moves with the message that keeps its place; here and not after

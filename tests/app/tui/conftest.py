@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 import textual
+from textual import constants
 from textual.app import App
 from textual.command import CommandPalette
 from textual.notifications import Notification
@@ -32,10 +33,17 @@ SIZES = [(80, 24), (120, 40)]
 SHORT = Sampling(max_tokens=24, temperature=0.0)
 
 
+@pytest.fixture
+def animations() -> str:
+    """A third of a second for each key that scrolls: where that matters there are others."""
+    return "none"
+
+
 @pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def patience(monkeypatch: pytest.MonkeyPatch, animations: str) -> None:
     """After a key or a pause the app is at rest, and what it has told is there to be looked at, on
     a busy machine too; and it has colours."""
+    monkeypatch.setattr(constants, "TEXTUAL_ANIMATIONS", animations)
     settling.patch(monkeypatch)
     monkeypatch.delenv("NO_COLOR", raising=False)
     parsed.patch(monkeypatch)
@@ -76,12 +84,11 @@ def utc() -> Iterator[None]:
 
 
 @pytest.fixture
-def snap(snap_compare: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+def snap(snap_compare: Any) -> Any:
     """``snap_compare`` with cursors that do not blink, skipped on another Textual than the
     pictures' one."""
     if textual.__version__ != TEXTUAL:
         pytest.skip(f"the pictures are of Textual {TEXTUAL}, this is {textual.__version__}")
-    monkeypatch.setenv("TEXTUAL_ANIMATIONS", "none")
 
     def compare(app: App[Any], run_before: Any = None, **options: Any) -> bool:
         async def prepare(pilot: Any) -> None:

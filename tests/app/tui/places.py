@@ -213,6 +213,7 @@ async def places(
     yield "QuantizeScreen with a run", quantize
     quantize._process = None
     for page in ("run", "result"):
+        await pilot.pause()  # a focus that has come meanwhile would turn back to its page
         if page == "result":
             result = read_result(built)
             first = replace(result.rows[0], types=TYPES)

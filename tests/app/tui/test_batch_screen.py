@@ -38,6 +38,7 @@ from app.tui.widgets.batch_table import BatchTable
 from tests.app import endless, stopping
 from tests.app.batch.watch.leftovers import kill_jobs
 from tests.app.tui.batch_app import BatchApp
+from tests.app.tui.bursts import burst
 from tests.support import wait_until
 
 ROWS = 24
@@ -311,8 +312,20 @@ async def test_what_is_wrong_stands_under_its_field(app: BatchApp, gguf_file: Pa
         Path("t.j2").write_text("{{ prompt }}")
         await soon(lambda: list(form.errors) == ["max_tokens"])
         await pilot.press("alt+n", "end", *["backspace"] * 4)
+        await soon(lambda: not form.errors)  # it may have looked at a part of the word
+
+
+async def test_letters_behind_the_key_to_the_next_error_stand_in_its_field(app: BatchApp) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = screen_of(app)
+        form = screen.query_one(BatchForm)
+        form.fill(max_tokens="many")
+        await soon(lambda: list(form.errors) == ["max_tokens"])
+        screen.set_focus(form.query_one("#system"))
         await pilot.pause()
-        assert not form.errors
+        await burst(pilot, *"brief", "alt+n", "ctrl+u", *"12")
+        assert form.text_of("system") == "brief"
+        assert form.text_of("max_tokens") == "12"
 
 
 async def test_what_a_field_cannot_show_is_told_in_its_words(app: BatchApp) -> None:

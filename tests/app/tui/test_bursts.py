@@ -36,7 +36,8 @@ async def test_what_was_sent_before_another_chat_is_said_in_the_old_one(make: An
         await screen.open_chat(chat)
         await burst(pilot, *"And?", "enter", "ctrl+n", *"new")
         assert screen.prompt.text == "new"
-        assert [m.text for m in store.messages(chat)][:3] == ["How?", "So.", "And?"]
+        said = ["How?", "So.", "And?"]
+        await wait_until(lambda: [m.text for m in store.messages(chat)][:3] == said)
         await wait_until(lambda: not screen.busy)
 
 

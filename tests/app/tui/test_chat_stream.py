@@ -37,6 +37,21 @@ from tests.app.tui.chat_app import ANSWER, answered, shown
 from tests.app.tui.held import GatedEngine
 from tests.support import wait_until
 
+
+@pytest.fixture
+def animations() -> str:
+    """As users have them: how one scrolls is looked at here."""
+    return "full"
+
+
+@pytest.fixture(autouse=True)
+def pictures_at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No waiting between two pictures of an answer."""
+    if "home" in request.fixturenames:
+        for bound in ("_MOST_OFTEN_S", "_LEAST_OFTEN_S"):
+            monkeypatch.setattr(chat_answer, bound, 0.01)
+
+
 PROSE = """# A heading
 
 A paragraph with **bold** words
@@ -210,6 +225,35 @@ async def test_streamed_blocks_are_those_of_the_whole_text(size: int):
         assert app.streamed.tail_text == " that goes on"
 
 
+async def test_a_block_that_has_ended_is_laid_out_once(home: Any, monkeypatch: pytest.MonkeyPatch):
+    asked = Counter[str]()
+    take = ChatScreen._on_layout
+
+    async def taken(self: ChatScreen, message: Any) -> None:
+        asked[type(message.widget).__name__] += 1
+        await take(self, message)
+
+    app, engine = recorded(home, ["Some words of a paragraph.\n\n"] * 12 + ["The end"])
+    async with app.run_test(size=(100, 30)) as pilot:
+        screen = await shown(app)
+        await screen.send("Go")
+        await wait_until(lambda: screen.turn is not None)
+        await feed(screen, engine, 2)
+        view: Any = screen.transcript.view_of(screen.path[-1].id)
+        await wait_until(lambda: len(blocks(view)) == 1)
+        await pilot.pause()
+        monkeypatch.setattr(ChatScreen, "_on_layout", taken)
+        for count in range(3, 13):
+            await feed(screen, engine, count)
+            await wait_until(lambda count=count: len(blocks(view)) == count - 1)
+            await pilot.pause()
+        found = asked.copy()
+        engine.may = 13
+        await answered(screen, 2)
+        assert found["AnswerMarkdown"]
+        assert not found["MarkdownParagraph"]
+
+
 async def test_scrolling_up_stops_following_and_end_follows_again(home: Any):
     app, engine = recorded(home, tokens("code", 4000))
     async with app.run_test(size=(80, 24)) as pilot:
@@ -232,6 +276,30 @@ async def test_scrolling_up_stops_following_and_end_follows_again(home: Any):
         await pilot.press("escape")
         await wait_until(lambda: not screen.busy)
         await wait_until(lambda: at_end(transcript))
+
+
+async def test_the_title_tells_the_question_while_that_is_scrolled_away(home: Any):
+    app, engine = recorded(home, ["word\n\n"] * 60)
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await shown(app)
+        await screen.send("A question\nof two lines")
+        await wait_until(lambda: screen.turn is not None)
+        await feed(screen, engine, 2)
+        await pilot.pause()
+        await wait_until(lambda: screen.bar.display and not screen.bar.text)
+        await feed(screen, engine, 60)
+        await answered(screen, 2)
+        await wait_until(lambda: screen.bar.text == "A question")
+        await pilot.press("ctrl+up", "home")
+        await wait_until(lambda: not screen.bar.text)
+        await pilot.press("ctrl+end")
+        await wait_until(lambda: screen.bar.text == "A question")
+        screen.session.shown.rename("Rivers")
+        screen.show_title()
+        await pilot.press("ctrl+up", "home")
+        await wait_until(lambda: screen.transcript.scroll_offset.y == 0)
+        await pilot.pause()
+        assert screen.bar.text == "Rivers"
 
 
 async def test_of_a_thousand_messages_few_are_mounted_and_reading_stays_in_place(home: Any):
@@ -353,27 +421,38 @@ async def test_what_is_far_above_is_laid_out_again_when_one_scrolls_up(home: Any
     app, engine = recorded(home, tokens("prose", 6000))
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await shown(app)
+        transcript = screen.transcript
         await screen.send("Go")
         await wait_until(lambda: screen.turn is not None)
         await feed(screen, engine, 6000)
         await answered(screen, 2)
         await pilot.pause()
-        view: Any = screen.transcript.view_of(screen.path[-1].id)
-        section = view.body.sections[0]
-        assert len(section._pages) > 1
+        view: Any = transcript.view_of(screen.path[-1].id)
+        blocks = [block for page in view.body.sections[0]._pages for block in page.children]
+        height = transcript.virtual_size.height
 
-        def folded() -> bool:  # once all is laid out
-            screen.transcript.fold()
-            return bool(section._folded)
+        def laid_out() -> int:
+            return sum(block in screen._compositor for block in blocks)
 
+        def rows() -> list[str]:
+            # Without the gauge below them, which counts tokens in a thread.
+            strips = screen._compositor.render_strips()[: transcript.region.bottom]
+            return [strip.text for strip in strips]
+
+        def folded() -> bool:
+            transcript.fold()
+            transcript.refresh(layout=True)
+            return laid_out() < len(blocks) / 2
+
+        seen = rows()
         await wait_until(folded)  # what nobody sees costs nothing
         await pilot.pause()
-        height = screen.transcript.virtual_size.height
+        assert rows() == seen
+        assert transcript.virtual_size.height == height
         await pilot.press("pageup")
-        await wait_until(lambda: not section._folded)
+        await wait_until(lambda: laid_out() == len(blocks))
         await pilot.pause()
-        assert screen.transcript.virtual_size.height == height
-        assert all(block.display for page in section._pages for block in page.children)
+        assert transcript.virtual_size.height == height
 
 
 async def test_an_answer_goes_on_behind_another_mode_and_another_chat(home: Any):

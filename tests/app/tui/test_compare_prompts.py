@@ -159,10 +159,10 @@ async def test_a_stopped_run_goes_on(
     async with bare.run_test(size=(80, 24)) as pilot:
         screen = await opened(pilot, pebble_built)
         screen.query_one("#prompts", Input).value = "many.txt"
-        screen.query_one("#length", Input).value = "200"
+        screen.query_one("#length", Input).value = "24"
         await pilot.pause()
         with monkeypatch.context() as held:
-            for name, value in stopping.after_rows(own_folder / "held", 20).items():
+            for name, value in stopping.after_rows(own_folder / "held", 6).items():
                 held.setenv(name, value)
             await pilot.press("ctrl+g")
             await wait_until(lambda: screen.process is not None)
@@ -177,7 +177,7 @@ async def test_a_stopped_run_goes_on(
         assert screen.results is None
         (journal,) = own_folder.glob("home/state/compare/*/answers.jsonl.journal.jsonl")
         answered = journal.read_bytes().count(b'"ok":true')
-        assert 20 <= answered < 300
+        assert 6 <= answered < 300
         screen.query_one("#limit", Input).value = str(answered)
         await pilot.pause()
         await pilot.press("ctrl+g")

@@ -11,7 +11,9 @@ from textual.css import stylesheet
 
 from app.tui import modes
 from app.tui.app import IngotApp
+from app.tui.compositor import SteadyCompositor
 from app.tui.screens.dialogs import ConfirmScreen
+from tests.app.tui.chat_app import shown
 from tests.app.tui.parsed import parse_rules
 from tests.support import wait_until
 
@@ -27,6 +29,7 @@ import sys
 from app.cli.main import main
 assert main(["chat", sys.argv[1], "--resume", "--raw", "--system", "x"]) == 2
 from app.tui.app import IngotApp
+from app.tui.compositor import SteadyCompositor
 from app.tui.services import Start, open_services
 names = []
 class Drawn(IngotApp):
@@ -91,3 +94,27 @@ async def test_a_screen_is_restyled_by_a_theme_that_changed_while_it_was_away(
         panel.dismiss(False)
         await wait_until(lambda: chat_app.screen is not panel)
         await wait_until(lambda: chat_app.screen.styles.background == light)
+
+
+async def test_in_a_batch_of_changes_nothing_is_drawn_until_it_ends(
+    chat_app: IngotApp, monkeypatch: pytest.MonkeyPatch
+):
+    drawn: list[int] = []
+    draw = SteadyCompositor.render_update
+
+    def drawing(self: SteadyCompositor, *args: Any, **options: Any) -> Any:
+        drawn.append(len(self._dirty_regions))
+        return draw(self, *args, **options)
+
+    async with chat_app.run_test(size=(100, 30)) as pilot:
+        screen: Any = await shown(chat_app)
+        await pilot.pause()
+        monkeypatch.setattr(SteadyCompositor, "render_update", drawing)
+        with chat_app.batch_update():
+            screen.query_one("#brand").styles.display = "none"
+            await pilot.pause()
+            screen._refresh_layout()
+            await pilot.pause()
+            assert not drawn
+            assert screen._compositor._dirty_regions
+        await wait_until(lambda: any(drawn) and not screen._compositor._dirty_regions)

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
 from textual.widgets import Static
 from textual.widgets._footer import FooterKey
 
@@ -39,26 +38,32 @@ async def test_tabs_turn_by_keys_and_clicks(chat_app: IngotApp) -> None:
             await wait_until(lambda mode=mode: chat_app.current_mode == mode.name)
 
 
-@pytest.mark.parametrize("width", [60, 80, 100, 120, 200])
-async def test_nothing_of_the_frame_is_clipped(chat_app: IngotApp, width: int) -> None:
-    async with chat_app.run_test(size=(width, 24)) as pilot:
-        await wait_until(lambda: is_ready(chat_app))
+def clipped(app: IngotApp, width: int) -> list[Any]:
+    """What of the frame does not fit into this width."""
+    screen = app.screen
+    assert isinstance(screen, ModeScreen)
+    shown = (*screen.query(FooterKey), *screen.query(ModeTab), loaded(app))
+    found = [one for one in shown if one.region.right > width or one.region.height != 1]
+    for tab in screen.query(ModeTab):
+        told = str(tab.visual)
+        if tab.mode.title not in told or len(told) > tab.content_size.width:
+            found.append(tab)
+    if len(str(loaded(app).visual)) > loaded(app).content_size.width:
+        found.append(loaded(app))
+    return found + [keys for keys in screen.query(AppFooter) if keys.max_scroll_x]
+
+
+async def test_nothing_of_the_frame_is_clipped(make: Any) -> None:
+    app = make()
+    async with app.run_test(size=(60, 24)) as pilot:
         for mode in MODES:
             await pilot.press(mode.key)
-            await wait_until(lambda mode=mode: chat_app.current_mode == mode.name)
-            await wait_until(lambda: {"Help", "Commands"} <= set(footer(chat_app)))
-            await pilot.pause()
-            screen = chat_app.screen
-            assert isinstance(screen, ModeScreen)
-            for one in (*screen.query(FooterKey), *screen.query(ModeTab), loaded(chat_app)):
-                assert one.region.right <= width, (mode.name, one)
-                assert one.region.height == 1
-            for tab in screen.query(ModeTab):
-                assert tab.mode.title in str(tab.visual)
-                assert len(str(tab.visual)) <= tab.content_size.width
-            assert len(str(loaded(chat_app).visual)) <= loaded(chat_app).content_size.width
-            [keys] = screen.query(AppFooter)
-            assert keys.max_scroll_x == 0
+            await wait_until(lambda mode=mode: app.current_mode == mode.name)
+            for width in (60, 80, 100, 120, 200):
+                await pilot.resize_terminal(width, 24)
+                await wait_until(lambda width=width: app.screen.size.width == width)
+                await wait_until(lambda: {"Help", "Commands"} <= set(footer(app)))
+                await wait_until(lambda width=width: not clipped(app, width))
 
 
 async def test_model_and_speed_are_told_on_every_screen_and_stop_while_something_runs(
@@ -92,20 +97,22 @@ async def test_the_header_says_why_there_is_no_model(services: Any, tmp_path: Pa
         await wait_until(lambda: str(loaded(app).visual) == "the model did not load")
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
-async def test_a_toast_covers_nothing(chat_app: IngotApp, size: tuple[int, int]) -> None:
-    async with chat_app.run_test(size=size, notifications=True) as pilot:
-        await wait_until(lambda: is_ready(chat_app))
+async def test_a_toast_covers_nothing(make: Any) -> None:
+    app = make()
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
         for mode in MODES:
             await pilot.press(mode.key)
-            await wait_until(lambda mode=mode: chat_app.current_mode == mode.name)
-            chat_app.notify("It could not be loaded. " * 4, severity="error", timeout=60)
-            await wait_until(lambda: list(chat_app.screen.query("Toast")))
-            await pilot.pause()
-            toast = chat_app.screen.query("Toast").first().region
-            assert chat_app.screen.region.contains_region(toast)
-            screen = chat_app.screen
-            others = [one for one in screen.children if not one.has_class("-textual-system")]
-            assert [one for one in others if one.region.overlaps(toast)] == []
-            chat_app.clear_notifications()
-            await wait_until(lambda: not list(chat_app.screen.query("Toast")))
+            await wait_until(lambda mode=mode: app.current_mode == mode.name)
+            app.notify("It could not be loaded. " * 4, severity="error", timeout=60)
+            await wait_until(lambda: list(app.screen.query("Toast")))
+            for size in ((80, 24), (120, 40)):
+                await pilot.resize_terminal(*size)
+                await wait_until(lambda size=size: app.screen.size == size)
+                await pilot.pause()
+                screen = app.screen
+                toast = screen.query("Toast").first().region
+                assert screen.region.contains_region(toast)
+                others = [one for one in screen.children if not one.has_class("-textual-system")]
+                assert [one for one in others if one.region.overlaps(toast)] == []
+            app.clear_notifications()
+            await wait_until(lambda: not list(app.screen.query("Toast")))

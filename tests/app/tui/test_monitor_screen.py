@@ -230,8 +230,15 @@ async def test_figures_are_whole_at_any_size(services: Any, size: tuple[int, int
         assert not memory_gauge.has_class("-near")
         assert kv_gauge.progress == pytest.approx(5120 / 16384)
         full = dataclasses.replace(MACHINE, ram_used=int(0.95 * MACHINE.ram_total))
-        screen.show(dataclasses.replace(SAMPLE, machine=full), [], [], [])
+        several = dataclasses.replace(
+            ENGINE, forced_tokens=312, proposed_tokens=26, accepted_tokens=25
+        )
+        screen.show(dataclasses.replace(SAMPLE, machine=full, engine=several), [], [], [])
         assert memory_gauge.has_class("-full")
+        assert "guesses right 25 of 26" in " ".join(pane(screen, "engine").split())
+        await pilot.pause()
+        text = screen.query_one("#engine-text")
+        assert text.region.bottom <= screen.query_one("#engine").region.bottom - 1
 
 
 async def test_keys_of_the_footer_work_by_click(services: Any) -> None:

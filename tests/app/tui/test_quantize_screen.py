@@ -23,6 +23,7 @@ from app.tui.widgets.quantize_form import QuantizeForm
 from app.tui.widgets.quantize_run import QuantizeProgress
 from app.tui.widgets.recipe_cards import RecipeCards
 from quantize.source import SourceModel
+from tests.app.tui.bursts import burst
 from tests.app.tui.conftest import SIZES
 from tests.app.tui.quantize_app import (
     card_of,
@@ -91,6 +92,9 @@ async def test_pages_turn_by_keys(app: IngotApp, pebble: Path, pebble_built: Pat
             await pilot.pause()
             seen.append(page(screen))
         assert seen == ["run", "result", "form", "result", "run", "form"]
+        await burst(pilot, *["f10"] * 3, *"pebble")  # the letters are behind the keys
+        assert page(screen) == "form"
+        assert screen.query_one("#model", Input).value == "pebble"
         screen.query_one("#out", Input).value = str(pebble_built)
         screen.query_one("#model", Input).value = str(pebble)
         await wait_until(lambda: len(screen.query_one(FileTable).rows) >= 4)
