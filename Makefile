@@ -66,7 +66,7 @@ native: .venv/pyvenv.cfg
 $(stamp): pyproject.toml constraints.txt | .venv/.native
 	@echo "== installing Ingot with $(EXTRAS)"
 	@$(PIP) uninstall --quiet --yes $(UNWANTED) 2>/dev/null || true
-	$(PIP) install --quiet $(PIP_ARGS) -c constraints.txt -e '.[$(EXTRAS)]'
+	$(PIP) install --quiet $(PIP_ARGS) -c constraints.txt -e '.[$(EXTRAS),serve,web]'
 	@touch $@
 
 $(stamp)-dev: $(stamp)

@@ -11,6 +11,9 @@ _PLACES = {  # of each figure, after the point
 }
 
 
+_SEVERAL_A_STEP = ("forced_tokens", "proposed_tokens", "accepted_tokens")
+
+
 def usage_json(usage: Usage) -> dict[str, int]:
     """Token counts, named as OpenAI's API names them."""
     names = ("prompt_tokens", "completion_tokens", "total_tokens")
@@ -18,9 +21,12 @@ def usage_json(usage: Usage) -> dict[str, int]:
 
 
 def timings_json(timings: Timings) -> dict[str, float | None]:
-    """Seconds to the microsecond, tokens per second to the hundredth; null where not defined."""
+    """Seconds to the microsecond, tokens per second to the hundredth; null where not defined.
+    Forced and guessed tokens where there are any."""
     values = {name: getattr(timings, name) for name in _PLACES}
-    return {k: None if v is None else round(v, _PLACES[k]) for k, v in values.items()}
+    found = {k: None if v is None else round(v, _PLACES[k]) for k, v in values.items()}
+    several = {name: getattr(timings, name) for name in _SEVERAL_A_STEP}
+    return found | several if any(several.values()) else found
 
 
 def figures_line(completion: Completion) -> str:
@@ -33,6 +39,10 @@ def figures_line(completion: Completion) -> str:
         parts.append(f"decode {rate(timings.decode_tps)} ({usage.completion_tokens} tokens)")
     else:
         parts.append(f"{usage.completion_tokens} tokens")
+    if timings.forced_tokens:
+        parts.append(f"{timings.forced_tokens} forced")
+    if timings.proposed_tokens:
+        parts.append(f"{timings.accepted_tokens} of {timings.proposed_tokens} guesses right")
     parts.append(f"total {duration(timings.total_s)}")
     parts.append(f"ended by {completion.finish_reason}")
     return " · ".join(parts)

@@ -35,6 +35,7 @@ def ask(
     style: PromptStyle,
     params: SamplingParams,
     emit: Callable[[str], None] | None,
+    adapter: str | None = None,
 ) -> Answer:
     """Ask ``prompt`` and ``emit`` the answer piece by piece, with a line end at its end.
 
@@ -44,7 +45,7 @@ def ask(
     """
     ids = encode(engine, style, [{"role": "user", "content": prompt}])
     for _ in range(1 + _RETRIES):
-        stream = engine.submit(Request(ids, params))
+        stream = engine.submit(Request(ids, params, adapter=adapter))
         interrupted, shown = False, ""
         try:
             for chunk in stream:
@@ -64,7 +65,9 @@ def ask(
     return Answer(completion, interrupted)
 
 
-def result_json(completion: Completion, model: ModelFile) -> dict[str, Any]:
+def result_json(
+    completion: Completion, model: ModelFile, adapter: str | None = None
+) -> dict[str, Any]:
     """The object that ``--json`` prints."""
     result: dict[str, Any] = {
         "text": completion.text,
@@ -80,6 +83,8 @@ def result_json(completion: Completion, model: ModelFile) -> dict[str, Any]:
         },
         "runtime": model.runtime,
     }
+    if adapter is not None:
+        result["adapter"] = adapter
     if completion.error is not None:
         result["error"] = completion.error
     return result

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 
 _Value = TypeVar("_Value")
+_Options = TypeVar("_Options", "ModelOptions", "PlanOptions")
 
 
 def option(default: _Value, help: str, *flags: str, **more: Any) -> _Value:
@@ -71,6 +73,31 @@ class ModelOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class AdapterOptions:
+    """LoRA adapters that are loaded beside the model."""
+
+    panel: ClassVar = "Model"
+    adapter: list[str] | None = option(
+        None,
+        "A LoRA adapter beside the model, a file that `quantize --adapter` wrote; repeatable, at"
+        " most 8. NAME is the file's own by default.",
+        metavar="[NAME=]FILE",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ChatAdapters(AdapterOptions):
+    """Those that a chat may use."""
+
+    adapter: list[str] | None = option(
+        None,
+        "A LoRA adapter of MODEL, a file that `quantize --adapter` wrote; repeatable, at most 8."
+        " The first one answers until /adapter NAME chooses another.",
+        metavar="[NAME=]FILE",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class PlanOptions:
     """What a plan decides, and what the user fixes of it; None leaves it open."""
 
@@ -102,6 +129,19 @@ class PlanOptions:
         "llama.cpp: find the likeliest tokens on the GPU, or copy all logits from it.",
         "--device-sampling/--host-sampling",
     )
+    speculation: bool = option(
+        False, "Compute several tokens of a row in a step, where that is faster."
+    )
+
+
+def with_own(given: _Options, own: Mapping[str, Any]) -> _Options:
+    """The options with a model's ``own`` settings where the command line has said nothing."""
+    said = {
+        item.name: own[item.name]
+        for item in fields(given)
+        if item.name in own and getattr(given, item.name) == item.default
+    }
+    return replace(given, **said)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,24 +5,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import IO, Protocol
 
-from runtimes.chat import Message
+from runtimes.chat import Message, characters
 from runtimes.errors import RequestError
 from runtimes.models.modelfile import ModelFile
 
+_MOST_PER_TOKEN = 64  # characters, on average
 _UTF8_BOM = b"\xef\xbb\xbf"
 
 
 class PromptTooLongError(RequestError):
     """The prompt leaves no room in the context for an answer."""
 
-    def __init__(self, tokens: int, context: int, longest: int) -> None:
-        """``tokens`` the prompt has; ``context`` is what a slot holds, ``longest`` what one could
-        hold."""
+    def __init__(self, tokens: int, context: int, longest: int, characters: int = 0) -> None:
+        """``tokens`` the prompt has, or so many ``characters`` that it is not worth counting them;
+        ``context`` is what a slot holds, ``longest`` what one could hold."""
         more = f"--context gives a longer one, up to the model's own {longest:,}"
-        super().__init__(
+        said = (
             f"the prompt has {tokens:,} tokens; at most {context - 1:,} fit into the context of "
-            f"{context:,} with room for an answer; "
-            + (more if longest > context else "the model has no longer one")
+            f"{context:,} with room for an answer"
+        )
+        if characters:
+            said = f"there are {characters:,} characters; the context holds {context:,} tokens"
+        super().__init__(
+            f"{said}; " + (more if longest > context else "the model has no longer one")
         )
 
 
@@ -74,6 +79,7 @@ def encode(
 ) -> list[int]:
     """Token ids of a conversation. Raises RequestError when it cannot be asked as it is: raw text
     of more than one message, a template that refuses it, no tokens, more than the context holds."""
+    require_short(encoder, messages)
     if style.raw:
         if len(messages) != 1:
             raise RequestError(
@@ -87,6 +93,15 @@ def encode(
     if len(ids) >= encoder.context:
         raise PromptTooLongError(len(ids), encoder.context, encoder.model.context_length)
     return ids
+
+
+def require_short(encoder: Encoder, said: object) -> None:
+    """Raises PromptTooLongError for texts that are too long for the context, whatever tokens they
+    have: those of many megabytes would take seconds to make, and hold up other requests."""
+    count = characters(said)
+    if count > encoder.context * _MOST_PER_TOKEN:
+        longest = encoder.model.context_length
+        raise PromptTooLongError(0, encoder.context, longest, characters=count)
 
 
 def read_prompt(argument: str | None, command: str, warn: Callable[[str], None]) -> str:

@@ -30,7 +30,7 @@ parallel.keep_to_own_cores()
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Every 700 objects, as Python does by default, is a fifth of what an app of the terminal costs.
-gc.set_threshold(20_000, 10, 10)
+gc.set_threshold(100_000, 10, 10)
 
 # How long an example takes is the machine's business, and a run has to end as the one before it.
 # To search for other examples: --hypothesis-profile search
@@ -41,6 +41,11 @@ settings.load_profile("same")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     parallel.slowest_first(items)
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()  # what is imported stays: half a million objects that nothing need look at again
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -101,6 +106,24 @@ def pebble_built(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
         assert done.returncode == 0, done.stderr[-4000:]
 
     return parallel.once(tmp_path_factory, "pebble-built", make)
+
+
+@pytest.fixture(scope="session")
+def encoders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of tiny models that embed texts (``tests.encoders``), made by another process,
+    which needs torch."""
+
+    def make(out: Path) -> None:
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.encoders", str(out)],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+
+    return parallel.once(tmp_path_factory, "encoders", make)
 
 
 @pytest.fixture(scope="session", params=["q8_0", "onnx-int8", "q4_k_m", "onnx-int4"])

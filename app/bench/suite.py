@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from app.bench.adapters import adapters
 from app.bench.batchjob import batch_job
 from app.bench.churn import churn
 from app.bench.constrained import constrained
@@ -16,6 +17,7 @@ from app.bench.native import native
 from app.bench.plan import plan
 from app.bench.sampling import sampling
 from app.bench.server import server
+from app.bench.speculation import speculation
 from app.bench.tui import tui
 from app.bench.worker import worker_overhead
 
@@ -40,6 +42,8 @@ BENCHMARKS: dict[str, Benchmark] = {
     "sampling": Benchmark(sampling),
     "device": Benchmark(device, "llamacpp"),
     "constrained": Benchmark(constrained),
+    "speculation": Benchmark(speculation),
+    "adapters": Benchmark(adapters),
     "batch": Benchmark(batch_job),
     "worker": Benchmark(worker_overhead),
     "memory": Benchmark(memory),

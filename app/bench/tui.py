@@ -207,7 +207,12 @@ def _run_in_terminal(
     begun, awaited_s = time.monotonic(), None
     child = Child(
         *("-m", *module),
-        environment={"TERM": "xterm-256color", "COLORTERM": "truecolor"},
+        # With its bytecode, which an installed program has, whatever the shell says.
+        environment={
+            "TERM": "xterm-256color",
+            "COLORTERM": "truecolor",
+            "PYTHONDONTWRITEBYTECODE": "",
+        },
         stdin=its_end,
         stdout=its_end,
         stderr=its_end,

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import cycle
 from pathlib import Path
 from typing import Self
 
@@ -140,9 +141,11 @@ def lockstep(
     prompts: Sequence[list[int]],
     tokens: int,
     sampling: SamplingParams | None = None,
+    adapters: Sequence[str] = (),
 ) -> Window:
     """Decode ``tokens`` on every prompt together, greedily or with ``sampling``, whose constraint,
-    if any, must let answers be that long; prefill is before the window.
+    if any, must let answers be that long; prefill is before the window. ``adapters`` are dealt out
+    to the rows, one after the other.
 
     The engine must prefill every prompt before the first decodes: ``max_stall_s`` None, and where
     steps are mixed, room for all in one. Raises IngotError when rows were not together after all.
@@ -151,7 +154,11 @@ def lockstep(
     start = engine.stats()
     begun = first_tokens(start) + rows
     params = replace(sampling or SamplingParams(), max_tokens=tokens + 1, ignore_eos=True)
-    streams = [engine.submit(Request(prompt, params)) for prompt in prompts]
+    dealt = cycle(adapters or [None])
+    streams = [
+        engine.submit(Request(prompt, params, adapter=adapter))
+        for prompt, adapter in zip(prompts, dealt, strict=False)
+    ]
     first, _ = wait_for(engine, lambda stats: first_tokens(stats) >= begun)
     done = finished(streams)
     last = engine.stats()
@@ -175,11 +182,15 @@ def lockstep(
 
 
 def lockstep_rows(
-    engine: EngineApi, options: BenchOptions, seed: int, params: SamplingParams | None = None
+    engine: EngineApi,
+    options: BenchOptions,
+    seed: int,
+    params: SamplingParams | None = None,
+    adapters: Sequence[str] = (),
 ) -> Window:
     """``lockstep`` on a random prompt for every slot, in the sizes that were asked for."""
     prompts = random_prompts(engine, [options.prompt_tokens] * engine.slots, seed)
-    return lockstep(engine, prompts, options.decode_tokens, params)
+    return lockstep(engine, prompts, options.decode_tokens, params, adapters)
 
 
 def first_tokens(stats: EngineStats) -> int:

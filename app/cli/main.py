@@ -21,6 +21,7 @@ _COMMANDS = {
     "chat": ("app.cli.commands.chat", "chat"),
     "run": ("app.cli.commands.run", "run"),
     "batch": ("app.cli.commands.batch", "batch"),
+    "embed": ("app.cli.commands.embed", "embed"),
     "serve": ("app.cli.commands.serve", "serve"),
     "bench": ("app.cli.commands.bench", "bench"),
     "plan": ("app.cli.commands.plan", "plan"),

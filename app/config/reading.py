@@ -17,7 +17,7 @@ from app.config.settings import (
     Source,
     config_path,
 )
-from app.config.values import SETTINGS, check, parse, preset_name
+from app.config.values import SETTINGS, check, model_setting, parse, preset_name
 
 
 def load(path: Path | None = None, flags: Mapping[str, Any] | None = None) -> Loaded:
@@ -47,6 +47,7 @@ def load(path: Path | None = None, flags: Mapping[str, Any] | None = None) -> Lo
         sampling=Sampling(**_below("sampling", values)),
         keymap=_below("keymap", values),
         presets=presets,
+        models=_models(values),
     )
     return Loaded(config, file, values, sources, tuple(problems))
 
@@ -104,6 +105,15 @@ def _presets(values: Mapping[str, Any], data: Mapping[str, Any]) -> tuple[Preset
         )
         for name in names
     )
+
+
+def _models(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    models: dict[str, dict[str, Any]] = {}
+    for key, value in values.items():
+        if found := model_setting(key):
+            name, inner = found
+            models.setdefault(name, {})[inner] = value
+    return models
 
 
 def _begin_with_preset(

@@ -22,6 +22,10 @@ keep anybody from their chats.
     [presets.reviewer]
     system = "You review code."
     sampling = { temperature = 0 }
+
+    [models.small]
+    slots = 8
+    kv_type = "q8_0"
 """
 
 from __future__ import annotations
@@ -61,7 +65,7 @@ class ChatSettings:
     context: int | None = None
     threads: int | None = None
     sidebar: bool = True  # the list of chats beside the chat, where there is room
-    saved_mb: int = 1000  # of disk for the contexts of long chats; see app.chat.contexts
+    saved_mb: int = 1000  # of disk for what prompts begin with; see app.models.prefixes
 
 
 def _param(default: _Value, label: str, range: str, help: str) -> _Value:
@@ -144,7 +148,8 @@ BUILT_IN: tuple[Preset, ...] = (
 @dataclass(frozen=True, slots=True)
 class Config:
     """All settings. ``theme`` None leaves the choice to the app; ``keymap`` has the keys, separated
-    by commas, of bindings by their ids."""
+    by commas, of bindings by their ids; ``models`` what `ingot serve` loads a model with, by its
+    name, as the fields of ``app.options`` are called."""
 
     theme: str | None = None
     mouse: bool = True
@@ -153,6 +158,7 @@ class Config:
     sampling: Sampling = Sampling()
     keymap: Mapping[str, str] = field(default_factory=dict)
     presets: tuple[Preset, ...] = ()
+    models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,11 @@ from types import MappingProxyType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from app.config.settings import ChatSettings, Config, ConfigError, Sampling
+from app.options import ModelOptions, PlanOptions
 from runtimes.errors import RequestError
-from runtimes.settings import MOST_THREADS
+from runtimes.settings import MOST_SLOTS, MOST_THREADS
 
-TABLES = ("chat", "sampling", "keymap", "presets")
+TABLES = ("chat", "sampling", "keymap", "presets", "models")
 
 
 def _table(section: str, owner: type[Any]) -> dict[str, Any]:
@@ -23,12 +24,29 @@ def _table(section: str, owner: type[Any]) -> dict[str, Any]:
     return {prefix + name: hints[name] for name in names}
 
 
-# The settings whose names are fixed, with their types. Those below ``keymap`` and ``presets`` have
-# names that the user gives.
+# The settings whose names are fixed, with their types. Those below ``keymap``, ``presets`` and
+# ``models`` have names that the user gives.
 SETTINGS: Mapping[str, Any] = MappingProxyType(
     _table("", Config) | _table("chat", ChatSettings) | _table("sampling", Sampling)
 )
-_BOUNDS = {"chat.context": (8, None), "chat.threads": (1, MOST_THREADS), "chat.saved_mb": (0, None)}
+# Of each model, as they are called after models.NAME.
+MODEL_SETTINGS: Mapping[str, Any] = MappingProxyType(
+    {"aliases": tuple[str, ...], "slots": int | None}
+    | _table("", ModelOptions)
+    | _table("", PlanOptions)
+)
+_BOUNDS = {
+    "chat.context": (8, None),
+    "chat.threads": (1, MOST_THREADS),
+    "chat.saved_mb": (0, None),
+    "models.slots": (1, MOST_SLOTS),
+    **{
+        f"models.{item.name}": (item.metadata.get("min"), item.metadata.get("max"))
+        for owner in (ModelOptions, PlanOptions)
+        for item in dataclasses.fields(owner)
+    },
+}
+_model = re.compile(r"models\.(?P<name>.+)\.(?P<inner>\w+)")
 _preset = re.compile(r"presets\.(?P<name>.+?)\.(?P<inner>system|sampling\.\w+)")
 _BOOLEANS = {
     **dict.fromkeys(("true", "yes", "on", "1"), True),
@@ -42,10 +60,18 @@ def preset_name(key: str) -> str | None:
     return match["name"] if match else None
 
 
+def model_setting(key: str) -> tuple[str, str] | None:
+    """The model to which ``key`` belongs, and what it is called there."""
+    match = _model.fullmatch(key)
+    return (match["name"], match["inner"]) if match else None
+
+
 def parts_of(key: str) -> tuple[str, ...]:
     """The tables of a TOML file that lead to ``key``, and its name in the last."""
     if match := _preset.fullmatch(key):
         return ("presets", match["name"], *match["inner"].split("."))
+    if found := model_setting(key):
+        return ("models", *found)
     first, _, rest = key.partition(".")
     return (first, rest) if rest else (first,)
 
@@ -73,9 +99,12 @@ def check(key: str, value: Any) -> Any:
         good = ",".join(value) if joined else tuple(value)
     elif plain is float and isinstance(value, int) and not isinstance(value, bool):
         good = float(value)
+    elif get_origin(plain) is Literal and type(value) is int:  # bits = 4
+        good = str(value)
     if not _is(plain, good):
         raise ConfigError(f"{key} must be {_expected(plain)}, not {value!r}")
-    least, most = _BOUNDS.get(key, (None, None))
+    model = model_setting(key)
+    least, most = _BOUNDS.get(f"models.{model[1]}" if model else key, (None, None))
     if least is not None and good < least:
         raise ConfigError(f"{key} must be at least {least}, not {value!r}")
     if most is not None and good > most:
@@ -101,7 +130,14 @@ def type_of(key: str) -> Any:
             return str
         if inner in SETTINGS:
             return SETTINGS[inner]
-    if key in TABLES or key.rpartition(".")[0] == "presets":
+    if found := model_setting(key):
+        _, inner = found
+        if inner in MODEL_SETTINGS:
+            return MODEL_SETTINGS[inner]
+        near = difflib.get_close_matches(inner, MODEL_SETTINGS, n=1)
+        told = f"did you mean {near[0]}?" if near else f"there are {', '.join(MODEL_SETTINGS)}"
+        raise ConfigError(f"there is no setting {key}; {told}")
+    if key in TABLES or key.rpartition(".")[0] in ("presets", "models"):
         raise ConfigError(f"{key} must be a table, written as [{key}]")
     near = difflib.get_close_matches(key, SETTINGS, n=1)
     if not near:  # the right name in the wrong table, or in none

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -50,3 +51,12 @@ def test_speeds() -> None:
     assert "prefill 20.0 tok/s (10 tokens)" in line
     assert "decode 2.0 tok/s (5 tokens)" in line
     assert line.endswith("ended by stop")
+
+
+def test_tokens_that_were_not_sampled_one_a_step_are_told_where_there_are_any() -> None:
+    plain = completion(5)
+    assert not {"forced_tokens", "proposed_tokens"} & timings_json(plain.timings).keys()
+    timings = replace(plain.timings, forced_tokens=2, proposed_tokens=7, accepted_tokens=0)
+    assert timings_json(timings).items() >= {("forced_tokens", 2), ("accepted_tokens", 0)}
+    line = figures_line(replace(plain, timings=timings))
+    assert "2 forced · 0 of 7 guesses right" in line

@@ -36,8 +36,8 @@ def bench(
         typer.Option(
             metavar="NAME",
             help="speed (the default), native, churn, server, genai, prefix, strategies, "
-            "reproducible, sampling, device, constrained, worker, batch, memory, plan or tui; "
-            "repeatable, or separated by commas.",
+            "reproducible, sampling, device, constrained, speculation, adapters, worker, batch, "
+            "memory, plan or tui; repeatable, or separated by commas.",
         ),
     ] = None,
     batch_sizes: Annotated[

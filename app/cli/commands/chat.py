@@ -8,12 +8,13 @@ import typer
 
 from app import console
 from app.cli.groups import with_groups
-from app.options import MODEL_HELP, ModelOptions, PlanOptions
+from app.options import MODEL_HELP, ChatAdapters, ModelOptions, PlanOptions
 
 
 @with_groups
 def chat(
     options: ModelOptions,
+    adapters: ChatAdapters,
     settings: PlanOptions,
     model: Annotated[
         str | None,
@@ -77,6 +78,12 @@ def chat(
         raise RequestError("--system needs the chat template, which --raw leaves out")
     if raw and chat_template is not None:
         raise RequestError("--raw leaves the chat template out; leave --chat-template out as well")
+    if adapters.adapter:
+        from app.adapters import checked
+
+        if url is not None:
+            raise RequestError("--url: a server's adapters are models of it, called MODEL:ADAPTER")
+        checked(adapters.adapter)
     if url is not None:
         model = at_server(url, model, chat_template)
     template = None
@@ -104,7 +111,9 @@ def chat(
     from app.tui.services import Start
 
     system = clean_argument(system, console.note)
-    start = Start(model, options, settings, system, chat, resume, raw, template)
+    start = Start(
+        model, options, settings, system, chat, resume, raw, template, tuple(adapters.adapter or ())
+    )
     try:
         code = run(start, mouse=not no_mouse)
     finally:

@@ -8,7 +8,13 @@ import typer
 from app import console
 from app.cli.groups import with_groups
 from app.cli.options import ModelArgument, PromptArgument, Reproducible, SystemOption
-from app.options import ConstraintOptions, ModelOptions, PlanOptions, SamplingOptions
+from app.options import (
+    AdapterOptions,
+    ConstraintOptions,
+    ModelOptions,
+    PlanOptions,
+    SamplingOptions,
+)
 
 
 @with_groups
@@ -17,6 +23,7 @@ def run(
     sampling: SamplingOptions,
     constraints: ConstraintOptions,
     options: ModelOptions,
+    adapters: AdapterOptions,
     settings: PlanOptions,
     prompt: PromptArgument = None,
     system: SystemOption = None,
@@ -49,7 +56,13 @@ def run(
     params = replace(sampling.params(), constraint=constraints.constraint())
     style = PromptStyle(clean_argument(system, console.note), raw)
     text = read_prompt(prompt, "ingot run MODEL", console.note)
-    choice = choose(model, options, settings, "chat", slots=1, reproducible=reproducible)
+    given = adapters.adapter or []
+    if len(given) > 1:
+        raise RequestError("--adapter: one prompt is answered with one adapter; give one")
+    choice = choose(
+        model, options, settings, "chat", slots=1, reproducible=reproducible, adapters=given
+    )
+    adapter = next((one.name for one in choice.adapters), None)
     file = choice.file
     if context_shift and "context_shift" not in file.backend.knows:
         raise RequestError(
@@ -59,7 +72,7 @@ def run(
     runner = replace(choice.settings, context_shift=context_shift)
     console.prepare_stdout()
     with console.doing(f"loading {file.path.name}", quiet=quiet):
-        engine = load_engine(file, runner, choice.scheduling)
+        engine = load_engine(file, runner, choice.scheduling, adapters=choice.adapters)
 
     def now() -> str:
         if engine.stats().compiling:
@@ -73,13 +86,14 @@ def run(
             begun()
             console.emit(piece)
 
-        answer = ask(engine, text, style, params, emit=None if as_json else show)
+        answer = ask(engine, text, style, params, None if as_json else show, adapter)
     if as_json:
-        console.emit_json(result_json(answer.completion, file))
+        console.emit_json(result_json(answer.completion, file, adapter))
     if answer.failure is not None:
         console.note(f"ingot: {answer.failure}", style="red")
         raise typer.Exit(ExitCode.MODEL)
     if not quiet:
-        console.note(f"{figures_line(answer.completion)} · {file.path.name} on {file.runtime}")
+        used = file.path.name if adapter is None else f"{file.path.name} with {adapter}"
+        console.note(f"{figures_line(answer.completion)} · {used} on {file.runtime}")
     if answer.interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)

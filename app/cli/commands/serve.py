@@ -8,7 +8,7 @@ import typer
 from app.cli.groups import with_groups
 from app.cli.options import Reproducible
 from app.options import MODEL_HELP, ModelOptions, PlanOptions
-from app.serve.options import ServeOptions, ServeSampling
+from app.serve.options import ServeAdapters, ServeOptions, ServeSampling
 
 _NEEDED = {"fastapi", "prometheus_client", "python_multipart", "starlette", "uvicorn"}
 
@@ -18,6 +18,7 @@ def serve(
     server: ServeOptions,
     sampling: ServeSampling,
     options: ModelOptions,
+    adapters: ServeAdapters,
     settings: PlanOptions,
     models: Annotated[
         list[str],
@@ -38,16 +39,41 @@ def serve(
         if error.name not in _NEEDED:
             raise
         raise RequestError("`ingot serve` needs FastAPI: `pip install 'ingot[serve]'`") from None
+    from app.adapters import adapter_names
+    from app.config.reading import load
     from app.models.planning import choose
+    from app.models.prefixes import shared_prefixes
+    from app.options import with_own
     from app.serve.pool import Entry, ModelPool, check_entries, name_of
 
+    config = load().checked()
     entries = []
-    for given in models:
-        name, model = name_of(given)
+    named = [name_of(given) for given in models]
+    beside = adapters.by_model([name for name, _ in named])
+    for name, model in named:
+        own = config.models.get(name, {})
+        which, how = with_own(options, own), with_own(settings, own)
+        slots = own.get("slots") if server.slots is None else server.slots
         chosen = partial(
-            choose, model, options, settings, "batch", server.slots, reproducible=reproducible
+            choose,
+            model,
+            which,
+            how,
+            "batch",
+            slots,
+            reproducible=reproducible,
+            adapters=beside[name],
         )
-        entries.append(Entry(name, chosen, fixed_slots=server.slots is not None))
-    pool = ModelPool(entries, None if server.memory is None else int(server.memory * 2**30))
+        entries.append(
+            Entry(
+                name,
+                chosen,
+                fixed_slots=slots is not None,
+                aliases=own.get("aliases", ()),
+                adapters=adapter_names(beside[name]),
+            )
+        )
+    budget = None if server.memory is None else int(server.memory * 2**30)
+    pool = ModelPool(entries, budget, shared_prefixes(server.saved_mb))
     check_entries(entries)
     run(pool, server, sampling.params())

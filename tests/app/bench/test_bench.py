@@ -21,6 +21,7 @@ from app.bench.native import parse
 from app.bench.prompts import PromptFileError, bench_prompts, read_texts
 from app.bench.suite import BENCHMARKS
 from app.bench.work import greedy, loaded, lockstep, native_loop, random_prompts, run
+from quantize.resolve import resolve
 from runtimes.errors import IngotError
 from runtimes.request import Completion, FinishReason, Timings, Usage
 from runtimes.settings import SchedulerSettings
@@ -66,8 +67,6 @@ def tool(variable: str) -> Path:
 
 @pytest.fixture(scope="module")
 def int4(pebble_built: Path) -> Path:
-    from quantize.resolve import resolve
-
     return resolve(pebble_built, recipe="onnx-int4")
 
 
@@ -110,6 +109,31 @@ def test_every_comparison_gives_json(ingot: Any, pebble_built: Path) -> None:
         assert figure["tps"] > 0
         assert figure["answers_apart_otherwise"] == []
     assert strategic["strategies"]["sequential"]["ratio_to_sequential"] == 1
+
+
+@pytest.mark.parametrize("recipe", ["q8_0", "onnx-int4"])
+def test_rows_of_several_adapters(pebble_built: Path, recipe: str) -> None:
+    path = resolve(pebble_built, recipe=recipe)
+    result = BENCHMARKS["adapters"].run(path, TINY)
+    report = json.loads(json.dumps(result.figures))
+    assert report["base_tps"][0] > 0
+    assert set(report["tps"]) == set(report["ratio"]) == {"1", "2"}  # of 3 rows
+    assert all(samples[0] > 0 for samples in report["ratio"].values())
+    assert len(result.lines) == 3
+
+
+@pytest.mark.parametrize("recipe", ["q8_0", "onnx-int4"])
+def test_several_tokens_a_step(pebble_built: Path, recipe: str) -> None:
+    path = resolve(pebble_built, recipe=recipe)
+    result = BENCHMARKS["speculation"].run(path, TINY)
+    report = json.loads(json.dumps(result.figures))
+    layouts = ("split",) if recipe == "onnx-int4" else ("split", "unified")
+    together = {f"{kind}, 2 rows, {one}" for kind in ("prose", "chat", "code") for one in layouts}
+    alone = {f"{kind}, 1 rows" for kind in ("JSON", "copy", "prose", "chat", "code")}
+    assert report.keys() == {"decode_tokens", *alone, *together}
+    assert report["JSON, 1 rows"]["forced_tokens"] > 0
+    assert all(report[name]["ratio"][0] > 0 for name in alone | together)
+    assert len(result.lines) == 1 + len(alone | together)
 
 
 def test_onnx_against_its_own_library(int4: Path) -> None:

@@ -1,9 +1,10 @@
-"""`ingot plan` in a process of its own, with its memory in a folder of its own."""
+"""`ingot plan`, with its memory in a folder of its own."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +14,23 @@ from app.models.planning import choose, plan_files
 from app.options import ModelOptions, PlanOptions
 from quantize.manifest import load_manifest
 from runtimes.settings import RunnerSettings
-from tests.support import know_runtimes
+from tests.support import know_runtimes, own_home
 
 # What is fixed is not tried.
 ONE_WAY = ("--context", "64", "--slots", "2", "--split-kv", "--threads", "1")
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+@pytest.fixture(scope="module", autouse=True)
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     home = tmp_path_factory.mktemp("home")
     know_runtimes(home)
-    return {"INGOT_HOME": str(home)}
+    with own_home(home):
+        yield
 
 
-def test_a_plan_is_made_once(
-    ingot: Any, pebble_built: Path, home: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_is_made_once(command: Any, pebble_built: Path) -> None:
     arguments = ("plan", pebble_built, "--context", "128", "--slots", "2", "--split-kv")
-    first = ingot(*arguments, "--json", env=home)
+    first = command(*arguments, "--json")
     assert first.returncode == 0, first.stderr
     assert "trying" in first.stderr
     said = json.loads(first.stdout)
@@ -42,14 +42,13 @@ def test_a_plan_is_made_once(
     rows = {(row["slots"], row["context"]): row for row in said["memory_table"]}
     assert rows[2, 128]["total"] == said["memory"] <= said["free"]
 
-    second = ingot(*arguments, env=home)
+    second = command(*arguments)
     assert second.returncode == 0, second.stderr
     assert second.stderr == ""  # nothing was tried
     assert Path(said["path"]).name in second.stdout.splitlines()[0]
     assert "measured earlier" in second.stdout
 
     # Front ends find it too, by what they were asked for.
-    monkeypatch.setenv("INGOT_HOME", home["INGOT_HOME"])
     options, fixed = ModelOptions(context=128), PlanOptions(unified_kv=False)
     choice = choose(str(pebble_built), options, fixed, "chat", 2)
     assert choice.planned
@@ -58,7 +57,7 @@ def test_a_plan_is_made_once(
     assert not choose(str(pebble_built), options, PlanOptions(bits="8"), "chat", 2).planned
 
 
-def test_what_is_not_planned_comes_from_the_flags(pebble_built: Path, home: dict[str, str]) -> None:
+def test_what_is_not_planned_comes_from_the_flags(pebble_built: Path) -> None:
     options = ModelOptions(recipe="q8_0", context=96, threads=1)
     fixed = PlanOptions(kv_type="q8_0", batch_tokens=64, unified_kv=True, profile="throughput")
     choice = choose(str(pebble_built), options, fixed, "batch", 3)
@@ -69,7 +68,7 @@ def test_what_is_not_planned_comes_from_the_flags(pebble_built: Path, home: dict
 
 
 def test_a_context_that_the_model_does_not_have_is_told(
-    pebble_built: Path, home: dict[str, str], caplog: pytest.LogCaptureFixture
+    pebble_built: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for context, told in ((1024, False), (2048, True)):
         caplog.clear()
@@ -77,18 +76,13 @@ def test_a_context_that_the_model_does_not_have_is_told(
         assert ("--context 2,048" in caplog.text) is told
 
 
-def test_again_measures_again(
-    ingot: Any, pebble_built: Path, home: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_again_measures_again(command: Any, pebble_built: Path) -> None:
     fixed = ("--threads", "1", "--context", "64", "--split-kv")
     arguments = ("plan", pebble_built, "--recipe", "q8_0", *fixed, "--json")
-    made, remembered, again = (
-        ingot(*arguments, *more, env=home) for more in ((), (), ("--again",))
-    )
+    made, remembered, again = (command(*arguments, *more) for more in ((), (), ("--again",)))
     assert ["trying" in done.stderr for done in (made, remembered, again)] == [True, False, True]
     assert json.loads(again.stdout)["threads"] == 1
     # `ingot run` has one slot whatever was planned.
-    monkeypatch.setenv("INGOT_HOME", home["INGOT_HOME"])
     options = ModelOptions(recipe="q8_0", threads=1, context=64)
     assert choose(str(pebble_built), options, PlanOptions(unified_kv=False), "chat", 1).planned
 
@@ -102,10 +96,8 @@ def test_widths_are_not_mixed_unless_asked(pebble_built: Path) -> None:
         assert set(files.bits) == wanted
 
 
-def test_files_of_several_widths_differ_in_accuracy(
-    ingot: Any, pebble_built: Path, home: dict[str, str]
-) -> None:
-    done = ingot("plan", pebble_built, "--bits", "any", *ONE_WAY, env=home)
+def test_files_of_several_widths_differ_in_accuracy(command: Any, pebble_built: Path) -> None:
+    done = command("plan", pebble_built, "--bits", "any", *ONE_WAY)
     assert done.returncode == 0, done.stderr
     assert "accuracy" in done.stdout
     for entry in load_manifest(pebble_built).files:
@@ -113,31 +105,31 @@ def test_files_of_several_widths_differ_in_accuracy(
 
 
 def test_a_broken_file_is_listed_and_another_is_chosen(
-    ingot: Any, pebble_built: Path, tmp_path: Path, home: dict[str, str]
+    command: Any, pebble_built: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "built"
     shutil.copytree(pebble_built, folder)
     entry = load_manifest(folder).entry("q4_k_m")
     assert entry is not None
     (folder / entry.path).write_bytes(b"GGUF" + bytes(64))
-    done = ingot("plan", folder, *ONE_WAY, env=home)
+    done = command("plan", folder, *ONE_WAY)
     assert done.returncode == 0, done.stderr
     assert "onnx-int4" in done.stdout.splitlines()[0]
     assert f"{entry.path}: cannot be read" in done.stdout
-    done = ingot("plan", folder, "--recipe", "q4_k_m", env=home)
+    done = command("plan", folder, "--recipe", "q4_k_m")
     assert done.returncode == 3
     assert done.stdout == ""
 
 
-def test_exit_codes(ingot: Any, pebble_built: Path, tmp_path: Path, home: dict[str, str]) -> None:
+def test_exit_codes(command: Any, pebble_built: Path, tmp_path: Path) -> None:
     # Two hundred and fifty-six slots of a million tokens fit no machine.
     shape = {"hidden": 4096, "feed_forward": 64, "layers": 64, "heads": 64, "kv_heads": 64}
     from tests.runtimes.models.sparse_gguf import write_sparse_gguf
 
     path = write_sparse_gguf(tmp_path / "big.gguf", "llama", head_dim=64, vocab=256, **shape)
-    done = ingot("plan", path, "--slots", "256", "--context", "32768", env=home)
+    done = command("plan", path, "--slots", "256", "--context", "32768")
     assert done.returncode == 4, done.stderr
     assert "What fits: --slots" in done.stderr
-    assert ingot("plan", tmp_path / "nothing", env=home).returncode == 3
-    assert ingot("plan", pebble_built, "--workload", "dance", env=home).returncode == 2
-    assert ingot("plan", pebble_built, "--recipe", "a", "--file", "b", env=home).returncode == 2
+    assert command("plan", tmp_path / "nothing").returncode == 3
+    assert command("plan", pebble_built, "--workload", "dance").returncode == 2
+    assert command("plan", pebble_built, "--recipe", "a", "--file", "b").returncode == 2

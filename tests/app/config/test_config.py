@@ -322,3 +322,61 @@ def test_the_command_tells_of_keys_and_themes_too(
     told = capsys.readouterr().err
     assert "there is no theme nowhere" in told
     assert "did you mean app.quit?" in told
+
+
+_MODELS = """\
+[models."small-0.1.2"]
+slots = 4
+context = 512
+kv_type = "q8_0"
+bits = 8
+unified_kv = true
+
+[models.large]
+threads = 2
+recipe = "q4_k_m"
+aliases = ["gpt-4o", "b"]
+"""
+
+
+def test_a_model_has_settings_of_its_own(file: Path) -> None:
+    file.write_text(_MODELS)
+    models = load().checked().models
+    small = {"slots": 4, "context": 512, "kv_type": "q8_0", "bits": "8", "unified_kv": True}
+    large = {"recipe": "q4_k_m", "aliases": ("gpt-4o", "b")}
+    assert models == {"small-0.1.2": small, "large": {"threads": 2, **large}}
+    set_value("models.small-0.1.2.slots", parse("models.small-0.1.2.slots", "2"))
+    assert unset_value("models.large.threads")
+    models = load().checked().models
+    assert models["small-0.1.2"]["slots"] == 2
+    assert models["large"] == large
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("slots = 0", "models.small.slots must be at least 1, not 0"),
+        ("slots = 100000", "models.small.slots must be at most"),
+        ("context = 7", "models.small.context must be at least 8, not 7"),
+        ('context = "4k"', "models.small.context must be a whole number, not '4k'"),
+        ('kv_type = "q9"', "models.small.kv_type must be one of f16, q8_0, q4_0, not 'q9'"),
+        ('aliases = "gpt-4o"', "models.small.aliases must be a list of texts, not 'gpt-4o'"),
+        ("unified_kv = 1", "models.small.unified_kv must be true or false, not 1"),
+        ("slotz = 4", "there is no setting models.small.slotz; did you mean slots?"),
+        (
+            "temperature = 1",
+            "there is no setting models.small.temperature; there are aliases, slots, ",
+        ),
+    ],
+)
+def test_a_wrong_setting_of_a_model_is_told_with_file_and_key(
+    file: Path, line: str, said: str
+) -> None:
+    file.write_text(f"[models.small]\n{line}\n")
+    [problem] = load().problems
+    assert problem.startswith(f"{file}: {said}")
+
+
+def test_models_are_tables(file: Path) -> None:
+    file.write_text("[models]\nsmall = 4\n")
+    assert load().problems == (f"{file}: models.small must be a table, written as [models.small]",)

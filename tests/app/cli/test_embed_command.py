@@ -1,0 +1,144 @@
+"""`ingot embed` as users type it: texts, pipes and files in, lines or an array out."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support import until
+
+QUIET = ["--quiet", "--threads", "1"]
+TEXTS = ["The capital of France is Paris.", "Paris lies in France.", "3 + 4 = 7"]
+
+
+def vectors(out: str) -> np.ndarray[Any, Any]:
+    records = [json.loads(line) for line in out.splitlines()]
+    assert [record["index"] for record in records] == list(range(len(records)))
+    return np.array([record["embedding"] for record in records])
+
+
+def test_texts_lines_and_files_give_the_same(
+    ingot: Any, pebble_built: Path, tmp_path: Path
+) -> None:
+    """Also from a folder whose best file would be an ONNX graph."""
+    said = ingot("embed", pebble_built, *TEXTS, *QUIET)
+    assert said.returncode == 0, said.stderr
+    found = vectors(said.stdout)
+    assert np.abs(np.linalg.norm(found, axis=1) - 1).max() < 1e-5
+    assert found[0] @ found[1] > found[0] @ found[2]
+
+    piped = ingot("embed", pebble_built, *QUIET, stdin="\n".join(TEXTS).encode())
+    assert np.abs(vectors(piped.stdout) - found).max() < 1e-6
+    source = tmp_path / "in.jsonl"
+    source.write_text("".join(json.dumps({"doc": {"body": text}}) + "\n" for text in TEXTS))
+    out = tmp_path / "out.npy"
+    flags = ["--input", source, "--field", "doc.body", "-o", out, "--dimensions", 8]
+    assert ingot("embed", pebble_built, *flags, *QUIET).returncode == 0
+    array = np.load(out)
+    assert (array.shape, array.dtype) == ((3, 8), np.float32)
+    short = found[:, :8] / np.linalg.norm(found[:, :8], axis=1, keepdims=True)
+    assert np.abs(array - short).max() < 1e-5
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name[:3] in ("in.", "out")) == [
+        "in.jsonl",
+        "out.npy",
+    ]
+
+
+def test_pipes(ingot: Any, gguf_file: Path) -> None:
+    process = ingot.start("embed", gguf_file, *TEXTS, "--format", "npy", *QUIET)
+    out, _ = process.communicate(timeout=300)
+    assert process.returncode == 0
+    assert np.load(io.BytesIO(out)).shape[0] == 3
+
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = ingot.start("embed", gguf_file, *TEXTS, *QUIET, stdout=writer)
+    os.close(writer)
+    _, err = process.communicate(timeout=300)
+    assert (process.returncode, err) == (141, b"")
+
+
+def test_a_text_that_fails(command: Any, gguf_file: Path, tmp_path: Path) -> None:
+    texts = ["Paris", "word " * 5000]
+    done = command("embed", gguf_file, *texts, *QUIET)
+    assert done.returncode == 1
+    first, second = map(json.loads, done.stdout.splitlines())
+    assert len(first["embedding"]) > 100
+    assert second["error"]["code"] == "context_length_exceeded"
+    out = tmp_path / "out.npy"
+    done = command("embed", gguf_file, *texts, "-o", out, *QUIET)
+    assert done.returncode == 1
+    assert "no array was written: line 2: the prompt has" in done.stderr
+    assert not out.exists()
+
+
+def test_half_a_file_is_not_put_in_place(ingot: Any, gguf_file: Path, tmp_path: Path) -> None:
+    source, out = tmp_path / "in.txt", tmp_path / "out.jsonl"
+    source.write_text("".join(f"The number {number} of many.\n" for number in range(3000)))
+    process = ingot.start("embed", gguf_file, "--input", source, "-o", out, *QUIET)
+    partial = tmp_path / "out.jsonl.partial"
+    until(lambda: process.poll() is not None or (partial.exists() and partial.stat().st_size))
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=300)
+    assert not partial.exists()
+    if process.returncode == 0:  # it was quicker
+        assert len(out.read_text().splitlines()) == 3000
+    else:
+        assert process.returncode == 130
+        assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["a", "--input", "x.txt"], "give texts or --input, not both"),
+        (["a", " "], "text 2 is blank"),
+        (["--input", "x.txt"], "x.txt: no such file"),
+        (["a", "-o", "nowhere/x.npy"], "is a folder, or in none"),
+        (["--input", __file__, "-o", __file__], "would overwrite the input"),
+        (["a", "--recipe", "onnx-int8"], "ONNX graphs and rerankers give none"),
+        (["a", "--recipe", "q3"], "q3"),
+    ],
+)
+def test_what_is_refused(command: Any, pebble_built: Path, arguments: list[str], said: str) -> None:
+    done = command("embed", pebble_built, *arguments)
+    assert done.returncode in (2, 3)
+    assert said in done.stderr
+    assert done.stdout == ""
+
+
+def test_an_encoder_embeds_and_does_nothing_else(
+    command: Any, encoders: Path, tmp_path: Path
+) -> None:
+    texts = ["what is the capital of france", "a fox ."]
+    done = command("embed", encoders / "bert.gguf", *texts, *QUIET)
+    assert done.returncode == 0, done.stderr
+    assert np.abs(np.linalg.norm(vectors(done.stdout), axis=1) - 1).max() < 1e-5
+    refused = command("embed", encoders / "reranker.gguf", *texts, *QUIET)
+    assert refused.returncode == 2
+    assert "reranker.gguf (llama.cpp); ONNX graphs and rerankers give none" in refused.stderr
+    rows = tmp_path / "in.jsonl"
+    rows.write_text('{"prompt": "a", "continuations": ["b"]}\n')
+    words = ["batch", rows, "-", "--model", encoders / "bert.gguf", "--task", "score"]
+    refused = command(*words)
+    assert refused.returncode == 2
+    assert "is an encoder" in refused.stderr
+
+
+def test_a_terminal_is_not_waited_for(ingot: Any, gguf_file: Path) -> None:
+    leader, follower = pty.openpty()
+    process = ingot.start("embed", gguf_file, stdin=follower, stderr=subprocess.PIPE)
+    _, err = process.communicate(timeout=300)
+    os.close(leader)
+    os.close(follower)
+    assert process.returncode == 2
+    assert b"there is no text: give some" in err
