@@ -65,24 +65,11 @@ def adapter_files(
             "--reproducible: an adapter's last digits depend on the rows beside it; merge it"
             " instead: quantize --lora"
         )
+    from quantize.disk import sha256_of
+
     found = []
     for name, path in checked(given).items():
         if (problem := model.backend.adapter_problem(model, path)) is not None:
             raise ModelError(f"--adapter: {problem}")
-        found.append(AdapterFile(name, path, _digest(path)))
+        found.append(AdapterFile(name, path, sha256_of(path)))
     return tuple(found)
-
-
-def _digest(path: Path) -> str:
-    """Of all of it: two adapters may differ in few bytes."""
-    import hashlib
-
-    files = sorted(one for one in path.rglob("*") if one.is_file()) if path.is_dir() else [path]
-    digest = hashlib.sha256()
-    try:
-        for file in files:
-            with file.open("rb") as opened:
-                digest.update(hashlib.file_digest(opened, "sha256").digest())
-    except OSError as error:
-        raise ModelError(f"{path} cannot be read: {error.strerror or error}") from error
-    return digest.hexdigest()

@@ -22,7 +22,6 @@ from textual.filter import LineFilter, Monochrome, NoColor
 from textual.reactive import reactive
 from textual.screen import Screen
 from textual.signal import Signal
-from textual.widgets import Static
 
 from app.chat.host import HostState, LoadCancelledError
 from app.config.reading import load as load_config
@@ -36,6 +35,7 @@ from app.tui.keys import key
 from app.tui.services import Services, Start, open_services
 from app.tui.settings import problems
 from app.tui.styles import Sheet
+from app.tui.widgets.too_small import check_room
 from runtimes.errors import IngotError
 from runtimes.paths import state_dir
 
@@ -43,7 +43,6 @@ log = logging.getLogger(__name__)
 
 _now = time.monotonic
 _WARNINGS = 3  # at the start; a screen of 24 lines holds one more
-_WIDTH, _HEIGHT = 60, 16  # the least
 _LATER = (
     "app.tui.widgets.message_view",
     "app.tui.screens.models",
@@ -54,10 +53,6 @@ _LATER = (
 # comes, since each of its blocks is made of thousands that stay.
 _YOUNG = 10_000
 _AGAIN_S = 2.0  # a second ctrl+c within this time quits
-
-
-class TooSmall(Static):
-    """A cover for terminals in which no screen has room; the screen keeps running below it."""
 
 
 class IngotApp(App[None]):
@@ -111,7 +106,7 @@ class IngotApp(App[None]):
         if few and not config.theme:
             self.theme = theme.INGOT_TERMINAL.name
         self._warn_of([*self.services.warnings, *problems(config)])
-        self.screen_change_signal.subscribe(self, lambda _: self._check_room())
+        self.screen_change_signal.subscribe(self, lambda _: check_room(self.screen, self.size))
         if not self.is_headless:
             self._catch_signals()
         self.set_interval(1.0, self.services.monitor.note)
@@ -121,9 +116,8 @@ class IngotApp(App[None]):
     def _end_batch(self) -> None:
         """Textual's; what was laid out meanwhile is drawn, see ``Styled``."""
         super()._end_batch()
-        with contextlib.suppress(
-            ScreenStackError, UnknownModeError
-        ):  # there is none while it starts or ends
+        # There is no screen while the app starts or ends.
+        with contextlib.suppress(ScreenStackError, UnknownModeError):
             if not self._batch_count and self.screen._compositor._dirty_regions:
                 self.screen.call_later(self.screen._compositor_refresh)
 
@@ -376,20 +370,9 @@ class IngotApp(App[None]):
         self.services.config = load_config().config
 
     def on_resize(self, event: events.Resize) -> None:
-        self.call_after_refresh(self._check_room)  # once Textual knows the size, too
-
-    def _check_room(self) -> None:
-        """Cover the screen that is shown, or uncover it, by the terminal's size."""
-        (width, height), covers = self.size, self.screen.query(TooSmall)
-        said = (
-            f"This terminal has {width}x{height}.\nIngot needs {_WIDTH}x{_HEIGHT}: make it larger."
-        )
-        if width >= _WIDTH and height >= _HEIGHT:
-            covers.remove()
-        elif covers:
-            covers.first().update(said)
-        else:
-            self.screen.mount(TooSmall(said))
+        self.call_after_refresh(
+            lambda: check_room(self.screen, self.size)
+        )  # once Textual knows the size, too
 
 
 def app_of(node: DOMNode) -> IngotApp:

@@ -46,19 +46,22 @@ class AttachScreen(FilePanel[Attachment]):
     of the context the file takes is shown before you attach it.
     """
     HEADING = "Attach a text file"
+    _chosen_is = ""
 
     @on(PathInput.Changed)
     def _typed(self, event: PathInput.Changed) -> None:
         self.tell("")
+        self._chosen_is = ""
         if event.text and self.query_one(PathInput).path.is_file():
             self.set_timer(_PAUSE_S, lambda: self._look(event.text))
 
     def _look(self, text: str) -> None:
-        if self.query_one(PathInput).text == text:
+        if self.query_one(PathInput).text == text != self._chosen_is:
             self._read(text, take=False)
 
     @on(PathInput.Chosen)
     def _chosen(self, event: PathInput.Chosen) -> None:
+        self._chosen_is = event.text  # another look would end its reading
         self._read(event.text, take=True)
 
     @work(thread=True, exclusive=True, exit_on_error=False, group="attach")

@@ -12,6 +12,7 @@ from app.chat.store.records import Figures, Message, Role, State
 from app.tui.app import IngotApp
 from app.tui.screens.chat import ChatScreen
 from app.tui.widgets.message_view import MessageView
+from app.tui.widgets.transcript import Transcript
 from app.tui.widgets.waiting import Waiting
 from tests.support import wait_until
 
@@ -46,6 +47,11 @@ async def answered(screen: ChatScreen, messages: int) -> Message:
     await wait_until(lambda: len(screen.path) >= messages and not screen.busy)
     await wait_until(lambda: len(screen.transcript.entries) == len(screen.path))
     return screen.path[-1]
+
+
+def at_end(transcript: Transcript) -> bool:
+    """Whether the last line is in view, and there is more than fits."""
+    return 0 < transcript.max_scroll_y == transcript.scroll_offset.y
 
 
 def text_of(view: MessageView, part: str) -> str:

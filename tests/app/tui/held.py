@@ -8,11 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from app.chat.host import EngineHost
-from app.tui.measure import RecordedEngine
+from app.chat.store import Store
+from app.config.settings import Config
+from app.monitor.monitor import Monitor
+from app.tui.app import IngotApp
+from app.tui.measure import RecordedEngine, RecordedHost
+from app.tui.screens.chat import ChatScreen
+from app.tui.services import Services, Start
 from runtimes.engine.engine import Engine
 from runtimes.request import Request
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from tests.runtimes.engine.gates import Watched
+from tests.support import wait_until
 
 
 class HeldHost(EngineHost):
@@ -65,3 +72,22 @@ class GatedEngine(RecordedEngine):
             if self._cancelled.wait(0.005):
                 return True
         return self._cancelled.is_set()
+
+
+def recorded(home: Any, pieces: list[str]) -> tuple[IngotApp, GatedEngine]:
+    engine = GatedEngine(pieces)
+    host = RecordedHost(engine)
+    store = Store.open()
+    return IngotApp(Services(Config(), store, host, Monitor(host), Start("recorded"))), engine
+
+
+async def feed(screen: ChatScreen, engine: GatedEngine, until: int) -> None:
+    """Let pieces come, a few at a time, each after the screen has taken those before it."""
+    while engine.may < until:
+        engine.may = min(engine.may + 100, until)
+        await wait_until(
+            lambda: (
+                len(engine.given) == engine.may
+                and (screen.turn is None or screen.turn.meter.tokens == engine.may)
+            )
+        )

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 from textual.widgets import Input, OptionList, Static
+from textual.worker import Worker
 
 from app.chat.attachments import with_attachments
 from app.chat.store.records import Attachment
@@ -55,6 +57,28 @@ async def test_a_file_is_picked_from_the_list(bare: Any, folder: Path) -> None:
         await pilot.press("down", "down", "enter")
         await wait_until(lambda: panel.query_one(Input).value == "novel.md")
         await pilot.press("enter")
+        await wait_until(lambda: bare.ended_with is not None)
+    assert bare.ended_with.name == "novel.md"
+
+
+async def test_a_look_that_comes_late_does_not_end_the_reading(
+    bare: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, go = Worker._run_threaded, asyncio.Event()
+
+    async def later(self: Worker[Any]) -> Any:
+        await go.wait()  # no thread is free
+        return await begin(self)
+
+    monkeypatch.setattr(Worker, "_run_threaded", later)
+    panel = AttachScreen("novel.md")
+    async with bare.run_test(size=(80, 24)) as pilot:
+        bare.show(panel)
+        await pilot.pause()
+        await pilot.press("enter")
+        panel._look("novel.md")
+        await pilot.pause()
+        go.set()
         await wait_until(lambda: bare.ended_with is not None)
     assert bare.ended_with.name == "novel.md"
 

@@ -25,6 +25,7 @@ from app.tui.screens.batch_panels import (
 )
 from app.tui.widgets.batch_form import BatchForm
 from app.tui.widgets.batch_look import Counts
+from app.tui.widgets.batch_row import RowPane
 from app.tui.widgets.batch_table import BatchTable
 from tests.app.tui.batch_app import BatchApp
 from tests.app.tui.conftest import SIZES
@@ -141,8 +142,8 @@ def frozen() -> Frozen:
 async def show_job(pilot: Any) -> None:
     screen = screen_of(pilot.app)
     await screen.show(frozen())
-    table = screen.query_one(BatchTable)
-    await wait_until(lambda: table.record is not None)
+    table, pane = screen.query_one(BatchTable), screen.query_one(RowPane)
+    await wait_until(lambda: table.record is not None and pane.row is not None)
     await pilot.pause()  # what lies under a panel is not laid out any more
 
 

@@ -330,6 +330,8 @@ def test_a_histogram_has_every_value_in_one_bin() -> None:
 def test_picture(services: Any, snap: Any, size: tuple[int, int]) -> None:
     async def show(pilot: Pilot[Any]) -> None:
         screen = await open_screen(pilot)
+        # How a gauge rounds depends on its size before.
+        await wait_until(lambda: "No model is loaded" in pane(screen, "engine"))
         screen.paused = True
         await wait_until(lambda: not screen._looking)
         log = screen.query_one(EventLogView)

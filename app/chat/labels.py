@@ -1,0 +1,66 @@
+"""What a loaded model is called, what is known of its quality, and where it computes."""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runtimes.errors import IngotError
+
+if TYPE_CHECKING:  # what loads a model is imported when one is loaded: the app is drawn before
+    from app.models.planning import Choice
+    from app.models.quality import FileQuality
+    from runtimes.models.modelfile import ModelFile
+
+log = logging.getLogger(__name__)
+
+# The end of a GGUF file's name that says what its tensors are: Qwen2.5-0.5B-Instruct-Q4_K_M.
+_TYPE = re.compile(
+    r"[-._]((?:UD-)?(?:I?Q\d\w*|TQ\d_0|MXFP4|NVFP4|BF16|FP?16|FP?32))$", re.IGNORECASE
+)
+
+
+def label_of(file: ModelFile) -> str:
+    """Model and build, such as "pebble · q4_k_m": from the manifest beside the file, else from the
+    file's name."""
+    from quantize.manifest import NAME as MANIFEST
+    from quantize.manifest import load_manifest
+
+    folder = file.path.parent
+    if (folder / MANIFEST).is_file():
+        try:
+            manifest = load_manifest(folder)
+        except IngotError:
+            manifest = None  # a damaged manifest does not keep its files from running
+        for entry in manifest.files if manifest else ():
+            if entry.path.rstrip("/") == file.path.name:
+                return f"{manifest.model.name} · {entry.recipe}" if manifest else file.name
+    kind = _TYPE.search(file.name)
+    if kind and file.path.is_file():
+        return f"{file.name[: kind.start()]} · {kind[1].lower()}"
+    return file.name
+
+
+def quality_at(path: Path) -> FileQuality | None:
+    """What is known of the model file there; nothing of one that cannot be looked at."""
+    from app.models.catalog import entry_of
+    from app.models.quality import file_quality
+
+    try:
+        return file_quality(entry_of(path))
+    except (IngotError, OSError) as error:
+        log.info("nothing is known of the quality of %s: %s", path, error)
+        return None
+
+
+def details_of(choice: Choice, *, gpu: bool) -> str:
+    """Runtime, and where it computes: "llamacpp · 2 threads", "llamacpp · GPU 24/24 layers"."""
+    file, settings = choice.file, choice.settings
+    if gpu and settings.gpu_layers != 0:
+        layers = settings.gpu_layers if settings.gpu_layers > 0 else file.layers
+        return f"{file.runtime} · GPU {min(layers, file.layers)}/{file.layers} layers"
+    if settings.threads is None:
+        return f"{file.runtime} · CPU"
+    return f"{file.runtime} · {settings.threads} thread{'s' if settings.threads > 1 else ''}"
