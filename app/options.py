@@ -124,6 +124,11 @@ class PlanOptions:
         min=8,
     )
     gpu_layers: int | None = option(None, "llama.cpp: layers on the GPU.", min=-1)
+    device: str | None = option(
+        None,
+        "Where to compute: cpu, or a device's name, as `ingot doctor` lists them; for llama.cpp"
+        " several with commas between them. By itself it takes all GPUs.",
+    )
     device_sampling: bool | None = option(
         None,
         "llama.cpp: find the likeliest tokens on the GPU, or copy all logits from it.",

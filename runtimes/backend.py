@@ -25,6 +25,16 @@ RuntimeName = str  # a key of ``runtimes.load.MODULES``
 
 
 @dataclass(frozen=True, slots=True)
+class Device:
+    """What a runtime can compute on beside the processor."""
+
+    name: str  # as ``RunnerSettings.device`` has it
+    description: str
+    memory_total: int | None = None  # bytes; None where it does not tell
+    memory_free: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Backend(ABC):
     """One runtime."""
 
@@ -79,6 +89,10 @@ class Backend(ABC):
     @abstractmethod
     def kernels(self) -> list[str]:
         """The instruction sets or devices that the library was built for. Imports it."""
+
+    def devices(self) -> tuple[Device, ...]:
+        """What this build can compute on here beside the processor. Imports it."""
+        return ()
 
     def import_library(self) -> None:
         """Import all that a runner needs, without loading a model."""

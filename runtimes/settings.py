@@ -23,6 +23,7 @@ class RunnerSettings:
     batch: int = 512  # the most tokens in one step
     threads: int | None = None
     gpu_layers: int = -1
+    device: str = "auto"  # "auto", "cpu", or a device's name as `ingot doctor` lists it
     extra_buffers: bool = True  # llama.cpp may repack weights for the processor's special kernels
     # llama.cpp's slots share one cache: steps may mix prefill and decode in any order, but
     # attention walks every slot's cells, so that rounding depends on a row's companions.

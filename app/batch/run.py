@@ -192,6 +192,7 @@ def _computing(choice: Choice) -> dict[str, Any]:
         "library": installed.identity if installed else None,
         "special_kernels": settings.extra_buffers and ensure(file.runtime).extra_buffers,
         "gpu_layers": settings.gpu_layers,
+        "device": settings.device,
         "context": settings.context,
         "step_tokens": settings.batch,
         "prompt_chunk": PROMPT_CHUNK,

@@ -5,6 +5,7 @@ import sys
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from runtimes.backend import Device
 from runtimes.load import MODULES, backend
 from runtimes.machine.bandwidth import memory_bandwidth
 from runtimes.machine.hardware import Hardware, detect
@@ -100,12 +101,21 @@ def rows(report: Report) -> list[tuple[str, str]]:
     for health in report.runtimes:
         label = backend(health.runtime).label
         found.append((label, _describe(health)))
+        found += [(f"{label} device", _device_line(one)) for one in health.devices]
         if health.kernels:
             found.append((f"{label} kernels", " ".join(health.kernels)))
     for line in report.bounds:
         found.append(("after a crash", f"{line}; undo: python -m runtimes.worker --forget"))
     found.append(("libraries", ", ".join(f"{n} {v}" for n, v in report.libraries.items())))
     return found
+
+
+def _device_line(device: Device) -> str:
+    said = f"{device.name}: {device.description}"
+    if device.memory_total is None or device.memory_free is None:
+        return said
+    free, total = device.memory_free / _GIB, device.memory_total / _GIB
+    return f"{said}, {free:.1f} of {total:.1f} GiB free"
 
 
 def _describe(health: Health) -> str:

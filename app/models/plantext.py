@@ -24,6 +24,8 @@ def as_text(plan: Plan, files: PlanFiles, task: Task, *, remembered: bool) -> st
         more.append("one cache for all slots")
     if chosen.gpu_layers:
         more.append(f"{chosen.gpu_layers} layers on the GPU (-1: all)")
+    if chosen.device != "auto":
+        more.append(f"on {chosen.device}")
     if chosen.device_sampling:
         more.append("likeliest tokens found by llama.cpp")
     lines = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runtimes.backend import Backend
+from runtimes.backend import Backend, Device
 from runtimes.errors import ModelError
 
 if TYPE_CHECKING:
@@ -79,11 +79,17 @@ class LlamaBackend(Backend):
         pairs = (feature.partition("=") for feature in features)
         return [name.strip() for name, _, value in pairs if value.strip() == "1"]
 
+    def devices(self) -> tuple[Device, ...]:
+        """Those of the GPUs that it was built for."""
+        from runtimes.llamacpp.devices import devices
+
+        return devices()
+
     def on_gpu(self, settings: RunnerSettings) -> bool:
         """Where the library was built for one."""
-        from runtimes.llamacpp.native import library
+        from runtimes.llamacpp.devices import offloads
 
-        return settings.gpu_layers != 0 and bool(library().llama_supports_gpu_offload())
+        return offloads(settings)
 
 
 _KNOWS = frozenset(

@@ -4,6 +4,7 @@ import ctypes
 from typing import Any
 
 from runtimes.errors import ModelError, OutOfMemoryError
+from runtimes.llamacpp.devices import chosen
 from runtimes.llamacpp.native import library, recent_errors
 from runtimes.models.modelfile import ModelFile
 from runtimes.settings import RunnerSettings, outputs_at_once
@@ -15,7 +16,9 @@ def load_model(model_file: ModelFile, settings: RunnerSettings) -> Any:
     """llama.cpp's model; raises ModelError, also for one that does not continue texts."""
     lib = library()
     params = lib.llama_model_default_params()
-    params.n_gpu_layers = settings.gpu_layers
+    params.n_gpu_layers = 0 if settings.device == "cpu" else settings.gpu_layers
+    used = chosen(settings.device)  # llama.cpp copies it while it loads
+    params.devices = ctypes.cast(used, ctypes.c_void_p)
     params.use_extra_bufts = settings.extra_buffers
     recent_errors()
     model = lib.llama_model_load_from_file(str(model_file.path).encode(), params)

@@ -18,6 +18,7 @@ from runtimes.llamacpp.context import (
     make_context,
     mixes_experts,
 )
+from runtimes.llamacpp.devices import offloads
 from runtimes.llamacpp.embedding import Embedder
 from runtimes.llamacpp.kv import SlotCache
 from runtimes.llamacpp.memory import KV_ELEMENT_BYTES, MOST_PROBED, sequences
@@ -121,9 +122,8 @@ class LlamaRunner:
         self._alike: Alike | None = None
         if settings.reproducible:
             # Kernels of a GPU choose how to add up by more than the number of rows.
-            gpu = settings.gpu_layers != 0 and bool(self._lib.llama_supports_gpu_offload())
-            mixed = mixes_experts(model, model_file)
-            self._find_alike(measure=self.kv.can_trim and not (gpu or mixed))
+            unlike = offloads(settings) or mixes_experts(model, model_file)
+            self._find_alike(measure=self.kv.can_trim and not unlike)
 
     @property
     def graphs_reused(self) -> int:

@@ -10,7 +10,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from runtimes.backend import RuntimeName
+from runtimes.backend import Device, RuntimeName
 from runtimes.errors import RuntimeMissingError
 from runtimes.load import backend
 from runtimes.machine.cpu import cpu_identity
@@ -41,6 +41,7 @@ class Health:
     kernels: tuple[str, ...]
     warning: str | None  # a line for the user when it is missing, slower than it could be, broken
     transient: bool = False  # the machine, not the library, may be to blame: test again next time
+    devices: tuple[Device, ...] = ()  # as they were when it was tested
 
 
 def ensure(
@@ -97,8 +98,8 @@ def _test(installed: Installed, timeout_s: float) -> Health:
     runtime, version = installed.runtime, installed.version
     tried = backend(runtime)
     try:
-        kernels = _run_child(runtime, safe=False, timeout_s=timeout_s)
-        return Health(runtime, True, True, version, kernels, None)
+        kernels, devices = _run_child(runtime, safe=False, timeout_s=timeout_s)
+        return Health(runtime, True, True, version, kernels, None, devices=devices)
     except LineChildError as error:
         safe = fast = error
     if fast.why == "import":  # Python did not get as far as the library
@@ -106,13 +107,13 @@ def _test(installed: Installed, timeout_s: float) -> Health:
         return Health(runtime, False, False, version, (), warning, True)
     if "extra_buffers" in tried.knows:
         try:
-            kernels = _run_child(runtime, safe=True, timeout_s=timeout_s)
+            kernels, devices = _run_child(runtime, safe=True, timeout_s=timeout_s)
             warning = (
                 f"{tried.label}'s fastest kernels fail on this processor ({fast}); running "
                 f"without them, slower. To get the full speed: {tried.reinstall}"
             )
             passing = fast.why in _PASSING
-            return Health(runtime, True, False, version, kernels, warning, passing)
+            return Health(runtime, True, False, version, kernels, warning, passing, devices)
         except LineChildError as error:
             safe = error
     warning = (
@@ -124,9 +125,11 @@ def _test(installed: Installed, timeout_s: float) -> Health:
     return Health(runtime, False, False, version, (), warning, transient)
 
 
-def _run_child(runtime: RuntimeName, *, safe: bool, timeout_s: float) -> tuple[str, ...]:
-    """The kernels that ran. Raises LineChildError, whose ``why`` is also "outside" for a kill from
-    there, and "wrong" for wrong logits."""
+def _run_child(
+    runtime: RuntimeName, *, safe: bool, timeout_s: float
+) -> tuple[tuple[str, ...], tuple[Device, ...]]:
+    """The kernels that ran, and the devices beside the processor. Raises LineChildError, whose
+    ``why`` is also "outside" for a kill from there, and "wrong" for wrong logits."""
     words = (runtime, "--safe") if safe else (runtime,)
     started = time.monotonic()
     # Passive: on a busy machine, threads that wait by spinning make this ten times slower.
@@ -144,7 +147,11 @@ def _run_child(runtime: RuntimeName, *, safe: bool, timeout_s: float) -> tuple[s
     if not report["similarity"] >= _LEAST_SIMILARITY:
         text = f"wrong results in the self-test (similarity {report['similarity']:.2f})"
         raise LineChildError(text, "wrong")
-    return tuple(report["kernels"])
+    return tuple(report["kernels"]), _devices(report["devices"])
+
+
+def _devices(listed: list[dict[str, Any]]) -> tuple[Device, ...]:
+    return tuple(Device(**one) for one in listed)
 
 
 def _from_record(record: Any) -> Health | None:
@@ -152,6 +159,7 @@ def _from_record(record: Any) -> Health | None:
     if not isinstance(record, dict):
         return None
     try:
-        return Health(**{**record, "kernels": tuple(record["kernels"])})
+        named = {"kernels": tuple(record["kernels"]), "devices": _devices(record["devices"])}
+        return Health(**{**record, **named})
     except (KeyError, TypeError):
         return None

@@ -11,6 +11,7 @@ parts, decoding of one row and of four.
 import argparse
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -95,7 +96,9 @@ def main() -> int:
     recorded = tested.selftest.with_name("logits.npy")
     if options.record:
         np.save(recorded, logits.astype(np.float16))
-    answer({"kernels": tested.kernels(), "similarity": compare(logits, np.load(recorded))})
+    similarity = compare(logits, np.load(recorded))
+    devices = [asdict(one) for one in tested.devices()]
+    answer({"kernels": tested.kernels(), "devices": devices, "similarity": similarity})
     return 0
 
 

@@ -42,6 +42,8 @@ class OnnxBackend(Backend):
         """A session over the graph."""
         from runtimes.onnx.runner import OnnxRunner
 
+        if settings.device not in ("auto", "cpu"):
+            raise ModelError(f"ONNX Runtime has no device {settings.device!r} here; there is: cpu")
         runner = OnnxRunner(model, settings)
         return runner, runner.tokenizer
 

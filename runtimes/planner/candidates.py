@@ -26,6 +26,7 @@ class Overrides:
     kv_type: KvType | None = None
     unified_kv: bool | None = None
     gpu_layers: int | None = None
+    device: str | None = None
     kv_tokens: int | None = None
     device_sampling: bool | None = None
 
@@ -104,22 +105,28 @@ def candidates(models: Iterable[ModelFile], task: Task) -> list[Candidate]:
     """Every file with every layout, on all cores. What was fixed is fixed in all of them."""
     # With one row the two layouts are the same thing.
     layouts = (False, True) if task.row_counts[-1] > 1 else (False,)
+    device = task.overrides.device or "auto"
+    # A device that is named is used; the processor alone has no layers elsewhere.
+    layers_to_try: tuple[int, ...] = (-1,) if device not in ("auto", "cpu") else (0,)
+    if device == "auto" and task.has_gpu:
+        layers_to_try = (-1, 0)
     found = []
     for model in models:
         packed = task.profile == "memory" and model.head_dim % 32 == 0
         choices = itertools.product(
             _values(model, task, "unified_kv", False, layouts),
             _values(model, task, "kv_type", "f16", ("q8_0",) if packed else ("f16",)),
-            _values(model, task, "gpu_layers", 0, (-1, 0) if task.has_gpu else (0,)),
+            _values(model, task, "gpu_layers", 0, layers_to_try),
             _values(model, task, "device_sampling", False, (False,)),
         )
-        for unified, kv_type, layers, device in choices:
+        for unified, kv_type, layers, sampling in choices:
             settings = RunnerSettings(
                 threads=task.overrides.threads or task.cores,
                 unified_kv=unified,
                 kv_type=kv_type,
                 gpu_layers=layers,
-                device_sampling=device,
+                device=device,
+                device_sampling=sampling,
             )
             found.append(Candidate(model, settings))
     return found

@@ -123,7 +123,7 @@ class Plan:
 _COMPARED = ("threads", "unified_kv", "kv_type", "gpu_layers", "device_sampling")
 _PLANNED = (
     *("threads", "slots", "context", "batch", "kv_type", "unified_kv", "gpu_layers"),
-    *("extra_buffers", "device_sampling"),
+    *("extra_buffers", "device", "device_sampling"),
 )
 
 

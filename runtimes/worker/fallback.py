@@ -44,6 +44,7 @@ class SettingsLimits:
             settings,
             extra_buffers=settings.extra_buffers and self.extra_buffers,
             gpu_layers=settings.gpu_layers if self.gpu else 0,
+            device=settings.device if self.gpu else "cpu",
             # An experimental part of llama.cpp, of no use without a GPU.
             device_sampling=settings.device_sampling and self.gpu and self.extra_buffers,
         )

@@ -117,7 +117,8 @@ def placements(wanted: Count, choice: Choice) -> list[EnginePlacement]:
 
     Raises RequestError for more engines than the cores can be dealt out to.
     """
-    gpus = visible_gpus() if choice.settings.gpu_layers != 0 else ()
+    alone = choice.settings.gpu_layers == 0 or choice.settings.device != "auto"
+    gpus = () if alone else visible_gpus()
     found = cores()
     nodes = len({core.node for core in found})
     count = (len(gpus) or max(1, nodes)) if wanted == "auto" else wanted

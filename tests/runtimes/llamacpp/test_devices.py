@@ -1,0 +1,151 @@
+"""llama.cpp on a device beside the processor, where its build has one, and choosing among them.
+
+A device of software will do: a build for Vulkan on Mesa's lavapipe, with GGML_VK_VISIBLE_DEVICES=0
+and GGML_VK_DISABLE_FUSION=1 (version 22.3 dies of a fused kernel).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from app.exitcodes import ExitCode
+from quantize.resolve import resolve
+from runtimes.engine.engine import Engine
+from runtimes.errors import ModelError
+from runtimes.load import backend
+from runtimes.request import Completion, FinishReason, Request, SamplingParams
+from runtimes.settings import RunnerSettings, SchedulerSettings
+from runtimes.worker.engine import WorkerEngine
+from tests.runtimes.ties import REGROUPED_TIE, near_ties
+
+QUESTIONS = (
+    "What is the capital of France?",
+    "What is 12 plus 13?",
+    "Tell me a story about a fox.",
+    "Name a fruit.",
+    "What color is the sky?",
+    "Count from one to ten.",
+)
+GREEDY = SamplingParams(max_tokens=24, temperature=0.0, logprobs=True, top_logprobs=2)
+SETTINGS = RunnerSettings(slots=4, context=512)
+
+
+@pytest.fixture(scope="module")
+def gguf(pebble_built: Path) -> Path:
+    return resolve(pebble_built, recipe="q8_0")
+
+
+@pytest.fixture(scope="module")
+def device() -> str:
+    found = backend("llamacpp").devices()
+    if not found:
+        pytest.skip("this build of llama.cpp has no device but the processor")
+    return found[0].name
+
+
+def answers(engine: Engine | WorkerEngine) -> list[Completion]:
+    """To all questions, in as many slots as there are."""
+    asked = [[{"role": "user", "content": text}] for text in QUESTIONS]
+    streams = [engine.submit(Request(engine.encode_chat(one), GREEDY)) for one in asked]
+    return [stream.result(300) for stream in streams]
+
+
+@pytest.fixture(scope="module")
+def expected(gguf: Path) -> list[Completion]:
+    with Engine.load(gguf, RunnerSettings(slots=4, context=512, device="cpu")) as engine:
+        return answers(engine)
+
+
+@pytest.mark.timeout(600)  # a device of software compiles its kernels first
+@pytest.mark.parametrize(("layers", "unified"), [(0, False), (2, False), (-1, False), (-1, True)])
+def test_texts_are_the_processors(
+    gguf: Path,
+    device: str,
+    expected: list[Completion],
+    tie_count: Callable[[str, int, int], None],
+    layers: int,
+    unified: bool,
+) -> None:
+    settings = RunnerSettings(
+        slots=4, context=512, gpu_layers=layers, unified_kv=unified, device=device
+    )
+    with Engine.load(gguf, settings) as engine:
+        found = answers(engine)
+        again = answers(engine)  # with what is cached of the prompts
+        assert engine.stats().cached_tokens > 0
+    for one in (found, again):
+        tie_count(device, near_ties(expected, one, REGROUPED_TIE), len(one))
+
+
+@pytest.mark.timeout(600)
+def test_a_session_of_the_device_goes_on_there_and_on_the_processor(
+    gguf: Path, device: str, tmp_path: Path
+) -> None:
+    kept = tmp_path / "chat.session"
+    with Engine.load(gguf, RunnerSettings(slots=1, context=512, device=device)) as engine:
+        ids = engine.encode_chat([{"role": "user", "content": "Tell me a story about a fox."}])
+        first = engine.generate([ids], GREEDY)[0]
+        told = [*ids, *first.token_ids]
+        assert engine.save_session(told, kept) > len(ids)
+        on = engine.submit(Request(told, GREEDY)).result(300)
+    for where in (device, "cpu"):
+        with Engine.load(gguf, RunnerSettings(slots=1, context=512, device=where)) as engine:
+            assert len(engine.load_session(kept)) > len(ids)
+            found = engine.submit(Request(told, GREEDY)).result(300)
+            assert found.usage.cached_tokens > len(ids)
+            near_ties([on], [found], REGROUPED_TIE)
+
+
+@pytest.mark.timeout(600)
+def test_a_worker_that_dies_is_followed_by_another_on_the_device(
+    gguf: Path, device: str, expected: list[Completion]
+) -> None:
+    settings = RunnerSettings(slots=4, context=512, device=device)
+    with WorkerEngine.load(gguf, settings, SchedulerSettings()) as worker:
+        near_ties(expected, answers(worker), REGROUPED_TIE)
+        dead = worker.pid
+        assert dead is not None
+        stream = worker.submit(Request(worker.encode("Once"), SamplingParams(max_tokens=400)))
+        next(iter(stream))
+        os.kill(dead, signal.SIGKILL)
+        assert stream.result(300).finish_reason in (FinishReason.ERROR, FinishReason.LENGTH)
+        near_ties(expected, answers(worker), REGROUPED_TIE)
+        assert worker.pid != dead
+
+
+def test_all_devices_have_names_of_their_own() -> None:
+    names = [one.name for one in backend("llamacpp").devices()]
+    assert len(set(names)) == len(names)
+    assert all(
+        one.memory_free is None or one.memory_free > 0 for one in backend("llamacpp").devices()
+    )
+
+
+@pytest.mark.parametrize("name", ["Nothing7", "cpu,cpu", ""])
+def test_a_device_that_is_not_there(gguf: Path, name: str) -> None:
+    with pytest.raises(ModelError, match="has no device") as raised:
+        Engine.load(gguf, RunnerSettings(slots=1, context=64, device=name))
+    assert "there is: cpu" in str(raised.value)
+
+
+@pytest.mark.parametrize("recipe", ["q8_0", "onnx-int8"])
+def test_the_command_says_so(pebble_built: Path, recipe: str) -> None:
+    command = [sys.executable, "-m", "app", "run", str(pebble_built), "Hi", "--recipe", recipe]
+    done = subprocess.run(
+        [*command, "--device", "Nothing7"], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == ExitCode.MODEL
+    assert "no device 'Nothing7' here; there is: cpu" in done.stderr
+    assert "Traceback" not in done.stderr
+    good = subprocess.run(
+        [*command, "--device", "cpu"], capture_output=True, text=True, timeout=300
+    )
+    assert good.returncode == 0, good.stderr
+    assert good.stdout.strip()
