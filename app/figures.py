@@ -11,7 +11,13 @@ _PLACES = {  # of each figure, after the point
 }
 
 
-_SEVERAL_A_STEP = ("forced_tokens", "proposed_tokens", "accepted_tokens")
+_SEVERAL_A_STEP = (
+    "forced_tokens",
+    "proposed_tokens",
+    "accepted_tokens",
+    "drafted_tokens",
+    "accepted_drafts",
+)
 
 
 def usage_json(usage: Usage) -> dict[str, int]:
@@ -42,7 +48,10 @@ def figures_line(completion: Completion) -> str:
     if timings.forced_tokens:
         parts.append(f"{timings.forced_tokens} forced")
     if timings.proposed_tokens:
-        parts.append(f"{timings.accepted_tokens} of {timings.proposed_tokens} guesses right")
+        guesses = f"{timings.accepted_tokens} of {timings.proposed_tokens} guesses right"
+        if timings.drafted_tokens:
+            guesses += f" (the draft's: {timings.accepted_drafts} of {timings.drafted_tokens})"
+        parts.append(guesses)
     parts.append(f"total {duration(timings.total_s)}")
     parts.append(f"ended by {completion.finish_reason}")
     return " · ".join(parts)

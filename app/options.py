@@ -28,6 +28,10 @@ MODEL_HELP = (
     "A folder that `quantize` wrote, a .gguf file, an ONNX folder, or a name that `ingot models`"
     " lists."
 )
+DRAFT_HELP = (
+    "A smaller model of the same vocabulary, named as MODEL is: what it guesses is verified several"
+    " tokens a step, where that is faster. Implies --speculation."
+)
 REPRODUCIBLE_HELP = (
     "The same answers to the last bit on this machine, whatever runs beside them, was interrupted"
     " or is cached. Slower."
@@ -137,6 +141,7 @@ class PlanOptions:
     speculation: bool = option(
         False, "Compute several tokens of a row in a step, where that is faster."
     )
+    draft: str | None = option(None, DRAFT_HELP, metavar="FILE")
 
 
 def with_own(given: _Options, own: Mapping[str, Any]) -> _Options:

@@ -201,6 +201,8 @@ class Timings:
     forced_tokens: int = 0  # of the answer, that its constraint left no choice about
     proposed_tokens: int = 0  # guessed, and computed together with the token before
     accepted_tokens: int = 0  # of these, the ones that were sampled then
+    drafted_tokens: int = 0  # of those guessed, the ones that the draft model guessed
+    accepted_drafts: int = 0  # of these, the ones that were sampled then
 
     @property
     def tpot_s(self) -> float | None:

@@ -64,6 +64,11 @@ class Capabilities:
     adapters_apart: bool = False  # a step makes a pass for each adapter of its rows
     top_k_logits: bool = False  # rows that say what is ``top_k_needed`` may get a TopKLogits
 
+    @property
+    def verifies(self) -> bool:
+        """Whether a step can check guesses: logits after each, and wrong ones are forgotten."""
+        return self.can_trim and self.every_logits and not self.top_k_logits
+
 
 @dataclass(frozen=True, slots=True)
 class StepRow:

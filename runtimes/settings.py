@@ -1,6 +1,7 @@
 """What is asked of a runner. Imports nothing native."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 KvType = Literal["f16", "q8_0", "q4_0"]
@@ -40,6 +41,7 @@ class RunnerSettings:
     # A row is computed in the same way whatever else runs, has run or is cached: its logits are
     # then the same to the last bit. Not with unified_kv.
     reproducible: bool = False
+    draft: Path | None = None  # a smaller model file beside, whose guesses the engine may verify
 
 
 def outputs_at_once(settings: RunnerSettings, slots: int) -> int:

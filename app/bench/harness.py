@@ -38,6 +38,7 @@ class BenchOptions:
     batched_bench: Path | None = None
     llama_server: Path | None = None
     prompts: Path | None = None
+    draft: Path | None = None
 
     @property
     def cores(self) -> int:

@@ -4,7 +4,7 @@ import itertools
 import json
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -97,7 +97,12 @@ def speculation(path: Path, options: BenchOptions) -> Result:
             with ExitStack() as stack:
                 sides = {
                     asked: stack.enter_context(
-                        loaded(path, settings, SchedulerSettings(speculation=asked), worker=True)
+                        loaded(
+                            path,
+                            replace(settings, draft=options.draft if asked else None),
+                            SchedulerSettings(speculation=asked),
+                            worker=True,
+                        )
                     )
                     for asked in (False, True)
                 }
@@ -150,6 +155,8 @@ def _compared(
     forced = sum(one.forced_tokens for one in timings)
     proposed = sum(one.proposed_tokens for one in timings)
     accepted = sum(one.accepted_tokens for one in timings)
+    drafted = sum(one.drafted_tokens for one in timings)
+    right = sum(one.accepted_drafts for one in timings)
     figures: dict[str, object] = {
         "ratio": ratio,
         "unit": "rows/s" if by_row else "tok/s",
@@ -161,11 +168,14 @@ def _compared(
         "forced_tokens": forced,
         "proposed_tokens": proposed,
         "accepted_tokens": accepted,
+        "drafted_tokens": drafted,
+        "accepted_drafts": right,
     }
+    drafts = f", the draft's {right:,} of {drafted:,}" if drafted else ""
     return figures, (
         f"{ratio:.3f} ({ratio.spread('.3f')}; {speeds[False]:.2f} to {speeds[True]:.2f}"
         f" {figures['unit']}); {same} of {len(pairs)} answers equal; of {tokens:,} tokens"
-        f" {forced:,} forced, {accepted:,} of {proposed:,} guesses right"
+        f" {forced:,} forced, {accepted:,} of {proposed:,} guesses right{drafts}"
     )
 
 

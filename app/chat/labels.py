@@ -55,8 +55,11 @@ def quality_at(path: Path) -> FileQuality | None:
         return None
 
 
-def details_of(choice: Choice, *, gpu: bool) -> str:
-    """Runtime, and where it computes: "llamacpp · 2 threads", "llamacpp · GPU 24/24 layers"."""
+def details_of(choice: Choice, *, gpu: bool, draft: str | None = None) -> str:
+    """Runtime, where it computes, and the draft: "llamacpp · 2 threads", "llamacpp · GPU 24/24
+    layers · draft small.gguf"."""
+    if draft is not None:
+        return f"{details_of(choice, gpu=gpu)} · draft {draft}"
     file, settings = choice.file, choice.settings
     if gpu and settings.gpu_layers != 0:
         layers = settings.gpu_layers if settings.gpu_layers > 0 else file.layers

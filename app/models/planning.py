@@ -155,12 +155,24 @@ def choose(
             file.runtime,
         )
     note_context(options, file)
-    scheduling = replace(scheduling, speculation=settings.speculation)
-    base = replace(base, **{k: v for k, v in asdict(fixed).items() if v is not None})
+    draft = None if settings.draft is None else draft_path(settings.draft)
+    speculation = settings.speculation or draft is not None
+    scheduling = replace(scheduling, speculation=speculation)
+    base = replace(base, **{k: v for k, v in asdict(fixed).items() if v is not None}, draft=draft)
     if reproducible:
         base = replace(base, unified_kv=False, device_sampling=False, reproducible=True)
     beside = adapter_files(adapters, file, reproducible=base.reproducible)
     return Choice(file, base, scheduling, plan is not None, beside)
+
+
+def draft_path(draft: str) -> Path:
+    """The file that --draft names. Raises ModelError or RequestError, which say of what."""
+    from app.models.resolve import model_file
+
+    try:
+        return model_file(draft, ModelOptions()).path.absolute()
+    except IngotError as error:
+        raise type(error)(f"--draft: {error}") from error
 
 
 def note_context(options: ModelOptions, file: ModelFile) -> None:

@@ -39,6 +39,8 @@ class EngineFigures(Collector):
             "ingot_forced_tokens": ("Tokens that constraints forced.", "forced_tokens"),
             "ingot_proposed_tokens": ("Tokens that were guessed.", "proposed_tokens"),
             "ingot_accepted_tokens": ("Guessed tokens that were right.", "accepted_tokens"),
+            "ingot_drafted_tokens": ("Tokens that the draft guessed.", "drafted_tokens"),
+            "ingot_accepted_drafts": ("Of these, the right ones.", "accepted_drafts"),
             "ingot_preemptions": ("Times that a request lost its slot.", "preemptions"),
             "ingot_steps": ("Steps of the engine.", "steps"),
         }

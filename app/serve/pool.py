@@ -19,7 +19,7 @@ from app.models.prefixes import NONE_SAVED, SavedPrefixes
 from app.models.resolve import load_engine
 from app.serve.errors import HttpError, UnknownModelError
 from runtimes.errors import IngotError, RequestError
-from runtimes.models.memory import estimate, gib, require_fit
+from runtimes.models.memory import estimate, gib, require_fit, spare_draft
 from runtimes.worker.engine import WorkerEngine
 
 logger = logging.getLogger(__name__)
@@ -191,11 +191,13 @@ class ModelPool:
         if not entry.fixed_slots and not choice.planned:
             settings = replace(settings, slots=_MOST_SLOTS)
         rest_s = 0.0 if give_way is None else REST_S
-        self._make_room(replace(choice, settings=settings), rest_s, fixed=entry.fixed_slots)
+        alone = replace(settings, draft=None)  # no other model makes room for a draft
+        self._make_room(replace(choice, settings=alone), rest_s, fixed=entry.fixed_slots)
         free = self._free()
         if not entry.fixed_slots and not choice.planned:
             slots = default_slots(choice.file, settings, _MOST_SLOTS, free)
             settings = replace(settings, slots=slots)
+        settings = spare_draft(choice.file, settings, free, said="are free for them")
         require_fit(choice.file, settings, free, said="are free for it")
         choice = replace(choice, settings=settings)
         begun = time.monotonic()
@@ -207,7 +209,9 @@ class ModelPool:
         finally:
             with self._lock:
                 self._coming = None
-        logger.info("%s is loaded, in %.1f s", entry.name, time.monotonic() - begun)
+        draft = engine.stats().draft
+        said = entry.name if draft is None else f"{entry.name} with the draft {draft}"
+        logger.info("%s is loaded, in %.1f s", said, time.monotonic() - begun)
         one = _Loaded(
             Served(entry.name, choice, engine), estimate(choice.file, settings).total, leases=1
         )

@@ -11,6 +11,7 @@ import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
+from runtimes.engine.draft import Draft
 from runtimes.engine.kv_cache import KvCache
 from runtimes.engine.metrics import Metrics
 from runtimes.engine.scheduler import Scheduler, Step
@@ -42,6 +43,7 @@ class EngineCore:
         settings: RunnerSettings,
         scheduling: SchedulerSettings,
         prefix_bytes: int,
+        draft: Draft | None = None,
     ) -> None:
         capabilities = runner.capabilities
         self.metrics = Metrics()
@@ -52,9 +54,9 @@ class EngineCore:
             enabled=scheduling.prefix_cache,
             chunk=PROMPT_CHUNK if settings.reproducible else 1,
         )
-        self.scheduler = Scheduler(self.kv, scheduling)
+        self.scheduler = Scheduler(self.kv, scheduling, draft)
         self.graphs_reused = runner.graphs_reused  # see ``Runner``; the value of the last step
-        self._runner = runner
+        self._runner, self._draft = runner, draft
         self._shifts = settings.context_shift and capabilities.can_shift
         if settings.context_shift and not capabilities.can_shift:
             logger.warning("this file's context cannot be shifted: answers end where it is full")
@@ -64,6 +66,17 @@ class EngineCore:
     def requests(self) -> Collection[RequestState]:
         """Those that have not ended."""
         return self._requests.values()
+
+    @property
+    def draft(self) -> str | None:
+        """The draft that guesses."""
+        return self._draft.name if self._draft and not self._draft.lost else None
+
+    def close(self) -> None:
+        """Free native memory."""
+        if self._draft is not None:
+            self._draft.close()
+        self._runner.close()
 
     def add(self, state: RequestState) -> None:
         """Take a request in."""
@@ -136,7 +149,7 @@ class EngineCore:
             for one, new in zip(step.sampled, tokens, strict=True)
             if new
         )
-        accepted = self.scheduler.commit(step, tokens, time.perf_counter() - begin)
+        guessed = self.scheduler.commit(step, tokens, time.perf_counter() - begin)
         ended = [(one, *end) for one, answer in answers.items() if (end := self._end_of(answer))]
         prefilled = [one for one in step.sequences if one not in step.sampled]
         ended += [(one, *end) for one in prefilled if (end := _unscored(one))]
@@ -145,9 +158,8 @@ class EngineCore:
             sampled=len(sampled) + sum(len(new) - 1 for new in tokens if new),
             decoded=later,
             forced=sum(answer.sequence.forced for answer in answers.values()),
-            proposed=sum(map(len, step.proposed.values())),
-            accepted=accepted,
-            native=native,
+            guessed=guessed,
+            native=native + step.drafting_s,
             whole=time.perf_counter() - begin,
         )
         # Last, so that whoever sees a completion sees its tokens in the figures too.

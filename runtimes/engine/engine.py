@@ -18,7 +18,8 @@ from runtimes.chat import Message, encode_chat, encode_continuation
 from runtimes.checks import check_request, check_room
 from runtimes.engine import adapters
 from runtimes.engine.core import EngineCore
-from runtimes.engine.loading import load_runner
+from runtimes.engine.draft import Draft
+from runtimes.engine.loading import load_with_draft
 from runtimes.engine.metrics import EngineStats, ratio
 from runtimes.engine.prefix_pool import Prefix
 from runtimes.engine.sequence import RequestState, Sink
@@ -51,6 +52,7 @@ class Engine(EngineApi):
         tokenizer: Tokenizer,
         settings: RunnerSettings | None = None,
         scheduling: SchedulerSettings | None = None,
+        draft: Draft | None = None,
     ) -> None:
         self._model = model
         self.tokenizer = tokenizer
@@ -61,7 +63,7 @@ class Engine(EngineApi):
         if room is None:
             room = int(min(_MOST_PREFIX_BYTES, memory_now()[1] * _PREFIX_SHARE))
         self._grammars = GrammarCompiler(tokenizer)
-        self._core = EngineCore(runner, self._settings, scheduling, room)
+        self._core = EngineCore(runner, self._settings, scheduling, room, draft)
         self._wake = threading.Condition()
         self._commands: deque[Callable[[], None]] = deque()
         self._digests: dict[str, str] = {}  # of files of adapters, by name
@@ -87,8 +89,8 @@ class Engine(EngineApi):
         """
         model = ModelFile.read(path)
         settings = settings or RunnerSettings()
-        runner, tokenizer = load_runner(model, settings)
-        return cls(model, runner, tokenizer, settings, scheduling)
+        runner, tokenizer, draft = load_with_draft(model, settings)
+        return cls(model, runner, tokenizer, settings, scheduling, draft)
 
     @property
     def model(self) -> ModelFile:
@@ -212,6 +214,7 @@ class Engine(EngineApi):
             preemptions=scheduler.preemptions,
             graphs_reused=self._core.graphs_reused,
             compiling=compiling,
+            draft=self._core.draft,
             **self._core.metrics.figures(),
         )
 
@@ -317,7 +320,7 @@ class Engine(EngineApi):
             with self._vocabulary:
                 self._freed = True
                 self._vocabulary.wait_for(lambda: not self._encoding)
-                self._runner.close()
+                self._core.close()
 
     def _wait_for_work(self) -> bool:
         """Take over posted commands, asleep while there is nothing to do. False: end."""

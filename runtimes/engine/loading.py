@@ -1,23 +1,35 @@
 """From a model file to a loaded runner."""
 
+import logging
 from dataclasses import replace
 
-from runtimes.errors import RequestError
+from runtimes.engine.draft import Draft
+from runtimes.errors import IngotError, ModelError, OutOfMemoryError, RequestError
 from runtimes.machine.cpu import available_cores
 from runtimes.machine.hardware import memory_now
 from runtimes.machine.selftest import require
-from runtimes.models.memory import DEFAULT_CONTEXT, require_fit, with_defaults
+from runtimes.models.memory import (
+    DEFAULT_CONTEXT,
+    draft_file,
+    draft_settings,
+    require_fit,
+    spare_draft,
+    with_defaults,
+)
 from runtimes.models.modelfile import ModelFile
 from runtimes.runner import Runner, Tokenizer
 from runtimes.settings import PROMPT_CHUNK, RunnerSettings
+
+logger = logging.getLogger(__name__)
 
 
 def load_runner(model: ModelFile, settings: RunnerSettings) -> tuple[Runner, Tokenizer]:
     """The runner for ``model``, with what ``settings`` leaves open filled in.
 
     Raises ModelError, RuntimeMissingError, OutOfMemoryError, or RequestError for settings that the
-    runtime does not have.
+    runtime does not have. ``settings.draft`` is not loaded.
     """
+    settings = replace(settings, draft=None)
     if settings.reproducible:
         if settings.unified_kv:
             raise RequestError(
@@ -41,3 +53,75 @@ def load_runner(model: ModelFile, settings: RunnerSettings) -> tuple[Runner, Tok
     if not model.backend.on_gpu(settings):
         require_fit(model, settings, memory_now()[1])
     return model.backend.open(model, settings)
+
+
+def load_with_draft(
+    model: ModelFile, settings: RunnerSettings
+) -> tuple[Runner, Tokenizer, Draft | None]:
+    """``load_runner``, and the draft that ``settings`` names: None where memory is short for both,
+    or nothing could verify what it guesses, which is logged.
+
+    Raises as ``load_runner``; ModelError also for a draft that does not fit the model.
+    """
+    if settings.draft is not None and not model.backend.on_gpu(settings):
+        settings = spare_draft(model, settings, memory_now()[1])
+    runner, tokenizer = load_runner(model, settings)
+    try:
+        return runner, tokenizer, _load_draft(model, runner, settings)
+    except BaseException:
+        runner.close()
+        raise
+
+
+def _load_draft(model: ModelFile, runner: Runner, settings: RunnerSettings) -> Draft | None:
+    if settings.draft is None:
+        return None
+    file, one = draft_file(settings.draft), runner.capabilities
+    if file.encodes:
+        raise ModelError(f"{file.path} cannot be a draft: it embeds texts and continues none")
+    if settings.reproducible or not one.verifies:
+        logger.warning(
+            "without the draft %s: %s cannot verify guesses%s",
+            file.path.name,
+            model.path.name,
+            " in reproducible steps" if settings.reproducible else "",
+        )
+        return None
+    asked = replace(settings, slots=one.slots, context=one.context)
+    other: Runner | None = None
+    try:
+        other, vocabulary = load_runner(file, draft_settings(asked))
+        if not other.capabilities.can_trim:
+            raise ModelError(
+                f"{file.path} cannot be a draft: it cannot forget a wrong guess (sliding window or"
+                " recurrent state)"
+            )
+        _require_same(file, vocabulary, model, runner.tokenizer)
+        return Draft(file.path.name, other, one.vocab_size)
+    except OutOfMemoryError as error:
+        logger.warning("without the draft %s: %s", file.path.name, error)
+    except IngotError:
+        if other is not None:
+            other.close()
+        raise
+    if other is not None:
+        other.close()
+    return None
+
+
+def _require_same(draft: ModelFile, its: Tokenizer, model: ModelFile, own: Tokenizer) -> None:
+    """Raise ModelError, naming the first difference, where a token id means other bytes to the
+    draft. Ids that stand for nothing, to which files pad their tables, do not count."""
+    for token in range(max(its.vocab_size, own.vocab_size)):
+        theirs = its.token_bytes(token) if token < its.vocab_size else b""
+        ours = own.token_bytes(token) if token < own.vocab_size else b""
+        if theirs != ours:
+            raise ModelError(
+                f"{draft.path} cannot be the draft of {model.path}: token {token} is"
+                f" {_shown(theirs)} to it and {_shown(ours)} to the model; a draft has the model's"
+                " vocabulary"
+            )
+
+
+def _shown(piece: bytes) -> str:
+    return repr(piece.decode("utf-8", errors="backslashreplace")) if piece else "nothing"

@@ -8,7 +8,7 @@ import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -38,6 +38,30 @@ class Percentiles:
         if len(found) == 1:
             return cls(found[0], found[0], found[0], _histogram(found))
         return cls(_cut(found, 50), _cut(found, 90), _cut(found, 99), _histogram(found))
+
+
+@dataclass(frozen=True, slots=True)
+class Guessed:
+    """Tokens that were guessed, and how many of them were right."""
+
+    proposed_tokens: int = 0
+    accepted_tokens: int = 0
+    drafted_tokens: int = 0  # of those proposed, the draft's
+    accepted_drafts: int = 0
+
+    @classmethod
+    def of(cls, proposed: int, accepted: int, *, drafted: bool) -> Guessed:
+        """Guesses of one kind."""
+        both = proposed, accepted
+        return cls(*both, *(both if drafted else ()))
+
+    def __add__(self, other: Guessed) -> Guessed:
+        return Guessed(
+            self.proposed_tokens + other.proposed_tokens,
+            self.accepted_tokens + other.accepted_tokens,
+            self.drafted_tokens + other.drafted_tokens,
+            self.accepted_drafts + other.accepted_drafts,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +102,9 @@ class EngineStats:
     forced_tokens: int = 0  # of the completion tokens, that constraints left no choice about
     proposed_tokens: int = 0  # guessed, and computed together with the token before
     accepted_tokens: int = 0  # of these, the ones that were sampled then
+    drafted_tokens: int = 0  # of those guessed, the ones that the draft model guessed
+    accepted_drafts: int = 0  # of these, the ones that were sampled then
+    draft: str | None = None  # the name of the file that guesses, where one is loaded
 
     @property
     def prefill_tps(self) -> float:
@@ -100,7 +127,7 @@ class Metrics:
         self.completion_tokens = 0
         self._prefill_seconds = self._decode_seconds = 0.0
         self._decode_tokens = 0
-        self._forced = self._proposed = self._accepted = 0
+        self._forced, self._guessed = 0, Guessed()
         self._native_seconds = self._step_seconds = 0.0
         self._completions = 0
         # Of the last ten seconds: when, tokens prefilled, tokens decoded.
@@ -117,11 +144,10 @@ class Metrics:
         native: float,
         whole: float,
         forced: int = 0,
-        proposed: int = 0,
-        accepted: int = 0,
+        guessed: Guessed = Guessed(),
     ) -> None:
         """Record a step: tokens prefilled, tokens of answers, of these behind a row's first, those
-        that were forced, those that were guessed and of them the right ones, and its seconds.
+        that were forced, those that were guessed, and its seconds.
 
         A mixed step's time is shared out between prefill and decode by their tokens.
         """
@@ -131,8 +157,7 @@ class Metrics:
         self.completion_tokens += sampled
         self._decode_tokens += decoded
         self._forced += forced
-        self._proposed += proposed
-        self._accepted += accepted
+        self._guessed += guessed
         share = prompt / (prompt + decoded) if prompt + decoded else 0.0
         self._prefill_seconds += whole * share
         self._decode_seconds += whole * (1 - share)
@@ -165,8 +190,7 @@ class Metrics:
             "completion_tokens": self.completion_tokens,
             "decode_tokens": self._decode_tokens,
             "forced_tokens": self._forced,
-            "proposed_tokens": self._proposed,
-            "accepted_tokens": self._accepted,
+            **asdict(self._guessed),
             "prefill_s": self._prefill_seconds,
             "decode_s": self._decode_seconds,
             "prefill_tps_now": prefill_now,

@@ -1,14 +1,16 @@
 """Guesses of how rows go on, where computing several tokens at once pays.
 
 Text repeats itself: what followed the last tokens of a row when they came before, in its prompt or
-its answer, is likely to follow again (prompt lookup decoding). A step that has guesses of a row
-gives the logits after each of them. The tokens are sampled from these as always, for as long as
+its answer, is likely to follow again (prompt lookup decoding). A draft model, where there is one,
+guesses what it would say itself. A step that has guesses of a row gives the logits after each of
+them. The tokens are sampled from these as always, for as long as
 they are what was guessed; so guesses change how fast an answer comes, and nothing else.
 
 Whether they pay depends on the machine, the model and the text, so all three are measured: how much
-longer a step takes by its rows and further tokens, and how often a row's guesses were right. There
-are no guesses while a step with them is not expected to give more tokens a second; only one step in
-many then tries again.
+longer a step takes by its rows and further tokens, how long the draft takes, and how often a row's
+guesses of each kind were right. There are no guesses while a step with them is not expected to give
+more tokens a second; only one step in many then tries again. Steps of the draft are paid out of a
+credit that they have to earn back, so that what it can lose is bounded.
 """
 
 from __future__ import annotations
@@ -16,17 +18,25 @@ from __future__ import annotations
 from collections.abc import Iterable
 from collections.abc import Sequence as Row
 from dataclasses import dataclass
-from itertools import accumulate
 
+from runtimes.engine.draft import Draft
 from runtimes.engine.sequence import Sequence
 
 _GRAM = 3  # tokens that must have come before, in this order
 _LONGEST_MATCH = 16  # longer ones count as this long
 _DEPTHS = (2, 4, 8, 16)  # guesses for a row that are considered
+_DRAFT_DEPTHS = (1, 2, 3, 5, 8)  # where a draft makes some
 _GAIN = 1.05  # expected, below which it is not worth the risk
 _FIRST_WAIT, _LONGEST_WAIT = 16, 128  # decode steps between trials
 _SMOOTHING = 0.8  # of the last estimates
 _PRIOR = 2.0  # guesses that what is known of others counts as
+_DRAFT = 0  # the ``match`` of a draft's guesses
+_FIRST_DRAFT = (3.0, 1.0)  # right ones, wrong ones, until some are known
+# What drafts may lose, in steps without guesses: at first, at most, and earned by each step.
+_FIRST_CREDIT, _MOST_CREDIT, _STEP_CREDIT = 8.0, 16.0, 0.005
+_REST = 16  # decode steps until a draft that would not pay is considered again
+_TRIAL_DEPTH = 2
+_LEAST_HORIZON = 16  # tokens that are expected to come still, before more have come
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +47,51 @@ class Guess:
     match: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """What can be guessed of a row."""
+
+    sequence: Sequence
+    chance: float  # that a guess is right when those before it were
+    most: int  # how many there are
+    guess: Guess | None  # None: the draft has to make it
+    behind: float = 0.0  # seconds, once, until the draft has caught up
+    share: float = 0.0  # of them that a guess has to bear
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """Offers that are taken, up to ``depth`` guesses of each, and how many times as many tokens a
+    second as without are expected of that; 0 where nothing like it has been tried."""
+
+    offers: list[_Offer]
+    depth: int
+    gain: float
+
+
+@dataclass(slots=True)
+class Record:
+    """How many guesses were right, and how often one was wrong; old ones count less."""
+
+    right: float = 0.0
+    wrong: float = 0.0
+
+    def learn(self, right: int, *, wrong: bool) -> None:
+        """Note guesses of a step, and whether one was wrong."""
+        self.right = _SMOOTHING * self.right + right
+        self.wrong = _SMOOTHING * self.wrong + wrong
+
+    def chance(self, others: Record) -> float:
+        """That the next one is right, where ``others`` is known of guesses like it."""
+        usual = others.right / (others.right + others.wrong)
+        return (self.right + _PRIOR * usual) / (self.right + self.wrong + _PRIOR)
+
+
 class History:
     """Finds where the last tokens of one row came before."""
 
     def __init__(self) -> None:
-        self.right = self.wrong = 0.0  # guesses; old ones count less
+        self.found, self.drafted = Record(), Record()
         self._tokens: list[int] = []
         self._follows: dict[tuple[int, ...], int] = {}  # where the last one of each n-gram ends
 
@@ -67,89 +117,173 @@ class History:
             length += 1
         return length
 
-    def learn(self, right: int, wrong: bool) -> None:
-        """Note how many of its guesses were right, and whether one was wrong."""
-        self.right = _SMOOTHING * self.right + right
-        self.wrong = _SMOOTHING * self.wrong + wrong
-
 
 class Proposer:
     """Guesses for the rows of an engine. For its thread only."""
 
-    def __init__(self) -> None:
+    def __init__(self, draft: Draft | None = None) -> None:
+        self.draft = draft
+        self.drafted: frozenset[Sequence] = frozenset()  # whose guesses the draft has made
+        self.drafting_s = 0.0  # that it took for the step that is planned
         self._histories: dict[Sequence, History] = {}
         self._plain: dict[int, float] = {}  # seconds of a step with that many rows
         # How many times as long it takes, by rows and the further tokens' number of bits.
         self._times: dict[tuple[int, int], float] = {}
-        self._right: dict[int, tuple[float, float]] = {}  # guesses by match: right ones, wrong ones
+        self._records = {_DRAFT: Record(*_FIRST_DRAFT)}  # guesses by match
         self._waited, self._wait = 0, _FIRST_WAIT
         self._since_plain = 0
         self._guesses: dict[Sequence, Guess] = {}  # in the step that runs
+        self._credit, self._rest, self._trial = _FIRST_CREDIT, 0, False
 
     def forget(self, sequence: Sequence) -> None:
         """It has ended."""
         self._histories.pop(sequence, None)
         self._guesses.pop(sequence, None)
+        if self.draft is not None:
+            self.draft.forget(sequence)
 
     def propose(self, decoding: Row[Sequence], most: int) -> dict[Sequence, list[int]]:
         """Guesses for rows that decode in the next step, and no more than ``most`` in all."""
-        self._guesses = {}
+        self._guesses, self.drafted, self.drafting_s = {}, frozenset(), 0.0
         rows = len(decoding)
         if rows not in self._plain or self._since_plain >= _LONGEST_WAIT:
             self._since_plain = 0  # comparisons need a step without guesses, of these days
             return {}
         self._waited += 1
-        found = {one: guess for one in decoding if (guess := self._guess(one, most))}
-        if not found:
+        offers = [offer for one in decoding if (offer := self._found(one, most))]
+        choice = self._best(rows, offers, most, _DEPTHS) if offers else None
+        drafting = self._drafting(decoding, offers, most, choice.gain if choice else 0.0)
+        if drafting is not None:
+            return self._take(drafting)
+        if choice is None:
             return {}
-        chosen, gain = self._best(rows, found, most)
-        if gain is None or gain < _GAIN:
+        if choice.gain < _GAIN:
             if self._waited < self._wait:
                 return {}
             self._waited, self._wait = 0, min(2 * self._wait, _LONGEST_WAIT)
-        self._guesses = chosen
-        return {one: guess.tokens for one, guess in chosen.items()}
+        return self._take(choice)
 
-    def _guess(self, sequence: Sequence, most: int) -> Guess | None:
-        params = sequence.request.params
-        left = params.max_tokens - len(sequence.output) - 1
+    def _take(self, choice: _Choice) -> dict[Sequence, list[int]]:
+        """What was chosen; the draft makes its part."""
+        depth, tokens = choice.depth, dict[Sequence, list[int]]()
+        self._guesses = {
+            one.sequence: Guess(one.guess.tokens[:depth], one.guess.match)
+            for one in choice.offers
+            if one.guess is not None
+        }
+        wanted = {o.sequence: min(depth, o.most) for o in choice.offers if o.guess is None}
+        if wanted:
+            tokens = self._ask_draft(wanted)
+        for one, guessed in tokens.items():
+            self._guesses[one] = Guess(guessed, _DRAFT)
+        return {one: guess.tokens for one, guess in self._guesses.items()}
+
+    def _ask_draft(self, wanted: dict[Sequence, int]) -> dict[Sequence, list[int]]:
+        """So many guesses of the draft for each of these rows."""
+        if self.draft is None:
+            return {}
+        found = self.draft.guess(wanted)
+        self.drafted = frozenset(found)
+        self.drafting_s = self.draft.seconds + self.draft.caught_up_s
+        return found
+
+    def _found(self, sequence: Sequence, most: int) -> _Offer | None:
+        """What its own text offers."""
         history = self._histories.setdefault(sequence, History())
-        return history.guess(sequence, min(_DEPTHS[-1], left, most))
+        guess = history.guess(sequence, min(_DEPTHS[-1], _left(sequence), most))
+        if guess is None:
+            return None
+        chance = history.found.chance(self._record(guess.match))
+        return _Offer(sequence, chance, len(guess.tokens), guess)
 
-    def _best(
-        self, rows: int, found: dict[Sequence, Guess], most: int
-    ) -> tuple[dict[Sequence, Guess], float | None]:
-        """The rows and numbers of guesses that promise most, and how many times as many tokens a
-        second as without; None where nothing like it has been tried."""
-        ranked = sorted(
-            ((self._chance(one, guess), one, guess) for one, guess in found.items()),
-            key=lambda item: -item[0],
+    def _record(self, match: int) -> Record:
+        return self._records.setdefault(match, Record(1.0, 1.0))
+
+    def _drafting(
+        self, decoding: Row[Sequence], offers: list[_Offer], most: int, other: float
+    ) -> _Choice | None:
+        """What is best with the draft; None where it does not promise more than the gain of the
+        ``other`` choice, and is not to be tried."""
+        if self.draft is None or self.draft.lost:
+            return None
+        self._rest -= 1
+        if self._rest > 0:
+            return None
+        if self._could_pay(len(decoding)):
+            found = {offer.sequence: offer for offer in offers}
+            mine = [self._drafted(one, found.get(one), most) for one in decoding]
+            drafts = [one for one in mine if one is not None and one.guess is None]
+            every = [one for one in mine if one is not None]
+            if drafts:
+                self._trial = False
+                choice = self._best(len(decoding), every, most, _DRAFT_DEPTHS)
+                if choice.gain >= _GAIN and choice.gain > other and self._credit > 0:
+                    return choice
+                if other < _GAIN and (trial := self._trial_of(drafts, len(decoding))):
+                    return trial
+        self._rest = _REST
+        return None
+
+    def _drafted(self, sequence: Sequence, found: _Offer | None, most: int) -> _Offer | None:
+        """The draft's offer of a row, or the one that was found in its text if that is better."""
+        draft, left = self.draft, _left(sequence)
+        chance = self._histories[sequence].drafted.chance(self._record(_DRAFT))
+        if draft is None or (found is not None and found.chance >= chance):
+            return found
+        size = min(_DRAFT_DEPTHS[-1], left, most, draft.room(sequence))
+        if size < 1:
+            return found
+        behind = draft.behind(sequence)
+        horizon = min(left, max(_LEAST_HORIZON, 2 * len(sequence.output)))
+        return _Offer(sequence, chance, size, None, behind, behind / horizon)
+
+    def _trial_of(self, drafts: list[_Offer], rows: int) -> _Choice | None:
+        """A few guesses of the row that costs least, where the credit pays for them."""
+        one = min(drafts, key=lambda offer: offer.behind)
+        cost = self._draft_times(rows, 1, _TRIAL_DEPTH, one.behind)
+        if cost > self._credit:
+            return None
+        self._trial, self._rest = True, _REST
+        return _Choice([one], _TRIAL_DEPTH, 0.0)
+
+    def _could_pay(self, rows: int) -> bool:
+        """Whether the draft would, if all that it guesses were right."""
+        times = (
+            (depth, (self._time(rows, rows * depth) or 1.0) + self._draft_times(rows, rows, depth))
+            for depth in _DRAFT_DEPTHS
         )
-        best: tuple[float, int, int] | None = None
-        for depth in _DEPTHS:
-            sizes = [min(depth, len(guess.tokens)) for _, _, guess in ranked]
-            gains = [
-                sum(chance**i for i in range(1, size + 1))
-                for (chance, _, _), size in zip(ranked, sizes, strict=True)
-            ]
-            sums = zip(accumulate(sizes), accumulate(gains), strict=True)
-            for count, (more, gained) in enumerate(sums, 1):
+        return any(1 + depth >= _GAIN * took for depth, took in times)
+
+    def _draft_times(self, rows: int, drafted: int, depth: int, further: float = 0.0) -> float:
+        """How many steps of ``rows`` rows without guesses the draft takes for its own."""
+        if not drafted or self.draft is None:
+            return 0.0
+        return (self.draft.cost(drafted, depth) + further) / self._plain[rows]
+
+    def _best(self, rows: int, offers: list[_Offer], most: int, depths: tuple[int, ...]) -> _Choice:
+        """The rows and numbers of guesses that promise most."""
+        ranked = sorted(offers, key=lambda offer: -offer.chance)
+        best = 0, depths[1], 0.0
+        for depth in depths:
+            more = drafted = 0
+            gained = behind = 0.0
+            for count, offer in enumerate(ranked, 1):
+                size, chance = min(depth, offer.most), offer.chance
+                more += size
+                gained += chance * (1 - chance**size) / (1 - chance) if chance < 1 else size
+                drafted += offer.guess is None
+                behind += offer.share * size
                 times = self._time(rows, more)
+                if times is None and drafted:
+                    times = 1.0  # the draft's own time is known
                 if more > most or times is None:
                     break
+                times += self._draft_times(rows, drafted, depth, behind)
                 gain = (rows + gained) / (rows * times)
-                if best is None or gain > best[0]:
-                    best = gain, count, depth
-        count, depth = best[1:] if best else (1, _DEPTHS[1])
-        chosen = {one: Guess(guess.tokens[:depth], guess.match) for _, one, guess in ranked[:count]}
-        return chosen, best[0] if best else None
-
-    def _chance(self, sequence: Sequence, guess: Guess) -> float:
-        """That a guess is right when those before it were."""
-        history = self._histories[sequence]
-        right, wrong = self._right.get(guess.match, (1.0, 1.0))
-        usual = right / (right + wrong)
-        return (history.right + _PRIOR * usual) / (history.right + history.wrong + _PRIOR)
+                if gain > best[2]:
+                    best = count, depth, gain
+        count, depth, gain = best
+        return _Choice(ranked[: max(count, 1)], depth, gain)
 
     def _time(self, rows: int, more: int) -> float | None:
         """How many times as long a step takes with ``more`` tokens than with one a row."""
@@ -166,8 +300,8 @@ class Proposer:
     def learn(
         self, rows: int, more: int, seconds: float, accepted: Iterable[tuple[Sequence, int]]
     ) -> None:
-        """Note what a step of ``rows`` decoding rows and ``more`` further tokens took, and how many
-        guesses of each row that had some were right."""
+        """Note what a step of ``rows`` decoding rows and ``more`` further tokens took, its draft's
+        included, and how many guesses of each row that had some were right."""
         total = 0
         for sequence, right in accepted:
             guess = self._guesses.get(sequence)
@@ -175,15 +309,17 @@ class Proposer:
             if guess is None:
                 continue
             wrong = right < len(guess.tokens)
-            self._histories[sequence].learn(right, wrong)
-            known = self._right.get(guess.match, (1.0, 1.0))
-            self._right[guess.match] = (
-                _SMOOTHING * known[0] + right,
-                _SMOOTHING * known[1] + wrong,
-            )
+            history = self._histories[sequence]
+            own = history.drafted if sequence in self.drafted else history.found
+            own.learn(right, wrong=wrong)
+            self._record(guess.match).learn(right, wrong=wrong)
+        if self.draft is not None:
+            self.draft.settle(self.drafted)
+        seconds -= self.drafting_s
         if seconds <= 0:
             return
         plain = self._plain.get(rows)
+        self._account(rows, total, seconds)
         if not more:
             self._plain[rows] = _averaged(plain, seconds)
             self._since_plain = 0
@@ -194,6 +330,21 @@ class Proposer:
             self._times[key] = times if known_times is None else (known_times + times) / 2
             if self._guesses and (rows + total) / (rows * times) >= _GAIN:
                 self._wait = _FIRST_WAIT
+
+    def _account(self, rows: int, right: int, seconds: float) -> None:
+        """What the draft has gained or lost by a step whose other part took ``seconds``. What it had
+        to catch up is paid by later steps, but not in a trial."""
+        plain = self._plain.get(rows)
+        self._credit = min(self._credit + _STEP_CREDIT, _MOST_CREDIT)
+        if plain is None or self.draft is None or not self.drafting_s:
+            return
+        took = seconds + (self.drafting_s if self._trial else self.draft.seconds)
+        self._credit = min(self._credit + (rows + right) / rows - took / plain, _MOST_CREDIT)
+
+
+def _left(sequence: Sequence) -> int:
+    """How many guesses may go in before the last token that it may have."""
+    return sequence.request.params.max_tokens - len(sequence.output) - 1
 
 
 def _averaged(old: float | None, new: float) -> float:

@@ -13,11 +13,13 @@ committed.
 import bisect
 import itertools
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from runtimes.engine import policy
+from runtimes.engine.draft import Draft
 from runtimes.engine.kv_cache import KvCache
+from runtimes.engine.metrics import Guessed
 from runtimes.engine.propose import Proposer
 from runtimes.engine.sequence import Sequence
 from runtimes.runner import StepPlan, StepRow
@@ -37,12 +39,16 @@ class Step:
     decoded: bool  # whether any sequence was
     expired: list[Sequence]  # out of time, and out of their slots
     proposed: dict[Sequence, list[int]]  # behind the tokens of these rows, with logits after each
+    drafted: frozenset[Sequence] = frozenset()  # those of them whose guesses are the draft's
+    drafting_s: float = 0.0  # that the draft took for them
 
 
 class Scheduler:
     """Sequences over the slots of ``kv``."""
 
-    def __init__(self, kv: KvCache, settings: SchedulerSettings) -> None:
+    def __init__(
+        self, kv: KvCache, settings: SchedulerSettings, draft: Draft | None = None
+    ) -> None:
         self.kv = kv
         self.preemptions = 0
         self._capabilities = kv.capabilities
@@ -53,9 +59,8 @@ class Scheduler:
         self._stalled = 0.0  # seconds of prefill since sequences last decoded
         self._prefill_rate: float | None = None  # tokens a second
         one = self._capabilities
-        self._speculates = settings.speculation and kv.chunk == 1
-        cuts = one.can_trim and one.every_logits and not one.top_k_logits
-        self.proposer = Proposer() if self._speculates and cuts else None
+        self._speculates = (settings.speculation or draft is not None) and kv.chunk == 1
+        self.proposer = Proposer(draft) if self._speculates and one.verifies else None
 
     @property
     def waiting(self) -> int:
@@ -238,17 +243,27 @@ class Scheduler:
         )
         sampled = tuple(one for one in sequences if shares[one] == one.pending)
         decoding = sum(shares[one] for one in sequences if one.output and one.decoding)
-        prefill = sum(shares.values()) - decoding
-        return Step(StepPlan(rows), sequences, sampled, prefill, decoding > 0, expired, proposed)
+        step = Step(
+            StepPlan(rows),
+            sequences,
+            sampled,
+            prefill=sum(shares.values()) - decoding,
+            decoded=decoding > 0,
+            expired=expired,
+            proposed=proposed,
+        )
+        if not proposed or self.proposer is None:
+            return step
+        return replace(step, drafted=self.proposer.drafted, drafting_s=self.proposer.drafting_s)
 
     def _logits(self, sequence: Sequence, share: int) -> int:
         sampled, scores = int(share == sequence.pending), sequence.state.scores
         return max(scores.rows(sequence.computed, share), sampled) if scores else sampled
 
-    def commit(self, step: Step, tokens: Iterable[list[int]], seconds: float = 0.0) -> int:
+    def commit(self, step: Step, tokens: Iterable[list[int]], seconds: float = 0.0) -> Guessed:
         """Record that the step took ``seconds``, and which tokens go on each of ``step.sampled``:
         any number of them. Those that begin like what was proposed for a row are in its slot;
-        returns how many these are.
+        returns how many were proposed, and how many these are.
         """
         if step.prefill >= policy.LEAST_CHUNK and seconds > 0:
             rate, old = step.prefill / seconds, self._prefill_rate
@@ -259,6 +274,7 @@ class Scheduler:
         for sequence, row in zip(step.sequences, step.plan.rows, strict=True):
             sequence.computed += len(row.tokens)
         accepted: list[tuple[Sequence, int]] = []
+        total = Guessed()
         for sequence, new in zip(step.sampled, tokens, strict=True):
             sequence.output += new
             if guessed := step.proposed.get(sequence):
@@ -266,11 +282,11 @@ class Scheduler:
                 right = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
                 accepted.append((sequence, right))
                 sequence.computed -= len(guessed) - right
-                sequence.proposed_tokens += len(guessed)
-                sequence.accepted_tokens += right
+                found = Guessed.of(len(guessed), right, drafted=sequence in step.drafted)
+                sequence.guessed, total = sequence.guessed + found, total + found
                 if right < len(guessed) and not self.kv.cut(sequence):
                     self._requeue(sequence)
         if self.proposer and not step.prefill:
             more = sum(len(row.tokens) for row in step.plan.rows) - len(step.sequences)
             self.proposer.learn(len(step.sequences), more, seconds, accepted)
-        return sum(right for _, right in accepted)
+        return total

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Protocol
 
 from runtimes.engine.detokenize import Detokenizer
+from runtimes.engine.metrics import Guessed
 from runtimes.engine.prompt_scores import PromptScores
 from runtimes.request import Chunk, Completion, FinishReason, Request, Timings, Usage
 from runtimes.runner import Tokenizer
@@ -118,8 +119,7 @@ class Sequence:
     sampler: SamplerState = field(init=False)
     text: Detokenizer = field(init=False)
     forced_tokens: int = 0
-    proposed_tokens: int = 0
-    accepted_tokens: int = 0
+    guessed: Guessed = field(default_factory=Guessed)
     logprobs: list[float] = field(default_factory=list)
     top_logprobs: list[dict[int, float]] = field(default_factory=list)
     silent: list[int] = field(default_factory=list)  # since the last piece: half characters
@@ -288,7 +288,6 @@ class Sequence:
             decode_s=self.last_token - self.first_token,
             total_s=now - submitted,
             forced_tokens=self.forced_tokens,
-            proposed_tokens=self.proposed_tokens,
-            accepted_tokens=self.accepted_tokens,
+            **asdict(self.guessed),
             **asdict(usage),
         )

@@ -8,11 +8,16 @@ anything. Keys and values are counted for slots that are full to the last token.
 Prefixes that an engine keeps beside its slots come on top; ``SchedulerSettings`` bounds them.
 """
 
-from dataclasses import asdict, dataclass, replace
+import logging
+from dataclasses import asdict, dataclass, fields, replace
+from functools import lru_cache
+from pathlib import Path
 
-from runtimes.errors import OutOfMemoryError
+from runtimes.errors import ModelError, OutOfMemoryError
 from runtimes.models.modelfile import ModelFile
 from runtimes.settings import KV_TYPES, MOST_SLOTS, RunnerSettings
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_CONTEXT = 4096  # tokens that a slot gets when nobody says; longer ones on request
 _LEAST_CONTEXT = 64  # a smaller one is not worth suggesting
@@ -53,7 +58,61 @@ def estimate(model: ModelFile, settings: RunnerSettings) -> MemoryEstimate:
 
     Raises ModelError for an ONNX graph that cannot be read.
     """
-    return model.backend.estimate(model, with_defaults(model, settings))
+    settings = with_defaults(model, settings)
+    need = model.backend.estimate(model, settings)
+    if settings.draft is None:
+        return need
+    other = estimate(draft_file(settings.draft), draft_settings(settings))
+    parts = (getattr(need, part.name) + getattr(other, part.name) for part in fields(need))
+    return MemoryEstimate(*parts)
+
+
+def draft_file(path: Path) -> ModelFile:
+    """What the draft says of itself; raises ModelError. An estimate is asked for often."""
+    if not path.exists():
+        raise ModelError(f"there is no draft model at {path}")
+    return _read_draft(path, path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=4)
+def _read_draft(path: Path, changed: int) -> ModelFile:
+    return ModelFile.read(path)
+
+
+def draft_settings(settings: RunnerSettings) -> RunnerSettings:
+    """What a model's draft is loaded with, by the model's own settings: as many slots, as long."""
+    knows, plain = draft_file(settings.draft).backend.knows if settings.draft else (), {}
+    for name in ("unified_kv", "kv_type", "kv_tokens"):
+        if name not in knows:
+            plain[name] = getattr(RunnerSettings(), name)
+    return replace(
+        settings,
+        draft=None,
+        scored=1,
+        context_shift=False,
+        device_sampling=False,
+        reproducible=False,
+        **plain,
+    )
+
+
+def spare_draft(
+    model: ModelFile, settings: RunnerSettings, available: int, *, said: str = "are free"
+) -> RunnerSettings:
+    """The settings, without their draft where it does not fit beside the model; that is logged."""
+    if settings.draft is None:
+        return settings
+    need = estimate(model, settings).total
+    if need <= available:
+        return settings
+    logger.warning(
+        "without the draft %s: it and the model need %s, and %s %s",
+        settings.draft.name,
+        gib(need),
+        gib(available),
+        said,
+    )
+    return replace(settings, draft=None)
 
 
 def largest_slots(

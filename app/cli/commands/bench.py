@@ -80,6 +80,10 @@ def bench(
         Path | None,
         _comparing(help="server and batch: prompts, one a line, or .jsonl; random ones without."),
     ] = None,
+    draft: Annotated[
+        str | None,
+        _comparing(metavar="FILE", help="speculation: a draft model, named as MODEL is."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Figures as JSON on stdout.")] = False,
 ) -> None:
     """Measure prefill and decode speed of a model's files, or compare them with something else.
@@ -103,6 +107,7 @@ def bench(
         batched_bench=batched_bench,
         llama_server=llama_server,
         prompts=prompts,
+        draft=_draft(draft),
     )
     files = _files(model, random, options)
     report: list[dict[str, Any]] = []
@@ -115,6 +120,14 @@ def bench(
         if names != (_SPEED,):
             report = [{"what": _SPEED, **entry} for entry in report]
         console.emit_json(rounded(report), indent=2)
+
+
+def _draft(named: str | None) -> Path | None:
+    if named is None:
+        return None
+    from app.models.planning import draft_path
+
+    return draft_path(named)
 
 
 def _compare(

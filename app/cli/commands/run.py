@@ -87,13 +87,15 @@ def run(
             console.emit(piece)
 
         answer = ask(engine, text, style, params, None if as_json else show, adapter)
+        draft = engine.stats().draft
     if as_json:
         console.emit_json(result_json(answer.completion, file, adapter))
     if answer.failure is not None:
         console.note(f"ingot: {answer.failure}", style="red")
         raise typer.Exit(ExitCode.MODEL)
     if not quiet:
-        used = file.path.name if adapter is None else f"{file.path.name} with {adapter}"
+        beside = [one for one in (adapter, draft and f"the draft {draft}") if one]
+        used = f"{file.path.name} with {' and '.join(beside)}" if beside else file.path.name
         console.note(f"{figures_line(answer.completion)} · {used} on {file.runtime}")
     if answer.interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)

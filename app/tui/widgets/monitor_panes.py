@@ -252,7 +252,10 @@ def _processes(use: MachineUse) -> list[Row]:
 def _several_a_step(stats: EngineStats) -> Row | None:
     """What came of guesses, or of tokens that constraints forced; None where there were none."""
     if stats.proposed_tokens:
-        return "guesses right", f"{stats.accepted_tokens:,} of {stats.proposed_tokens:,}"
+        right = f"{stats.accepted_tokens:,} of {stats.proposed_tokens:,}"
+        if stats.drafted_tokens:
+            right += f", draft {stats.accepted_drafts:,} of {stats.drafted_tokens:,}"
+        return "guesses right", right
     return ("forced tokens", f"{stats.forced_tokens:,}") if stats.forced_tokens else None
 
 
