@@ -72,6 +72,11 @@ class EngineCore:
         """The draft that guesses."""
         return self._draft.name if self._draft and not self._draft.lost else None
 
+    def warm_up(self) -> None:
+        """Before the first step, on the engine's thread."""
+        if self._draft is not None:
+            self._draft.measure()
+
     def close(self) -> None:
         """Free native memory."""
         if self._draft is not None:

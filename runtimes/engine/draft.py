@@ -39,7 +39,7 @@ class Draft:
     """Guesses of a loaded model. Once a step of it fails, it is ``lost`` and guesses no more."""
 
     def __init__(self, name: str, runner: Runner, vocab_size: int) -> None:
-        """``vocab_size``: ids from there on are not the model's. Raises as ``Runner.execute``."""
+        """``vocab_size``: ids from there on are not the model's."""
         self.name, self.lost = name, False
         self.seconds = 0.0  # that the last guesses took, what had to be caught up left out
         self.caught_up_s = 0.0  # and that
@@ -49,12 +49,30 @@ class Draft:
         self._of: dict[Sequence, int] = {}
         self._step_s: dict[int, float] = {}  # of a step, by rows
         self._token_s = 0.0  # of a token that is caught up
-        self._measure()
 
     def close(self) -> None:
         """Free its memory."""
         self.lost = True
         self._runner.close()
+
+    def measure(self) -> None:
+        """Find out by a few of them how long a step and a token take. On the engine's thread:
+        OpenMP's threads belong to the one that called it, and idle ones slow the others down."""
+        count = max(min(_TRIED_TOKENS, self._capabilities.batch, self._capabilities.context - 1), 1)
+        tokens, times = [0] * count, list[float]()
+        try:
+            for _ in range(_TRIED_STEPS):
+                self._cut(0, 0)
+                begin = time.perf_counter()
+                self._runner.execute(StepPlan((StepRow(0, 0, tokens, 0),)))
+                middle = time.perf_counter()
+                self._runner.execute(StepPlan((StepRow(0, count, tokens[:1], 1),)))
+                self._token_s = (middle - begin) / count
+                times.append(time.perf_counter() - middle)
+            self._cut(0, 0)
+        except IngotError as error:
+            self._lose(error)
+        self._step_s[1] = min(times, default=math.inf)
 
     def forget(self, sequence: Sequence) -> None:
         """It has ended, or will not guess for a while: its slot is free for others."""
@@ -83,7 +101,10 @@ class Draft:
         return max(missing - _SHORT, 0) * self._token_s
 
     def cost(self, rows: int, depth: int) -> float:
-        """Seconds that ``depth`` guesses for each of so many rows take, as far as is known."""
+        """Seconds that ``depth`` guesses for each of so many rows take, as far as is known; it is
+        measured where nothing is."""
+        if not self._step_s:
+            self.measure()
         known = self._step_s.get(rows)
         if known is None:
             known = self._step_s[min(self._step_s, key=lambda other: abs(other - rows))]
@@ -216,21 +237,6 @@ class Draft:
     def _cut(self, at: int, length: int) -> None:
         self._kv.trim(at, length)
         del self._slots[at].held[length:]
-
-    def _measure(self) -> None:
-        """How long a step and a token take, by a few of them."""
-        count = min(_TRIED_TOKENS, self._capabilities.batch, self._capabilities.context // 2)
-        tokens, times = [min(1, self._vocab_size - 1)] * count, list[float]()
-        for at in range(_TRIED_STEPS):
-            self._kv.trim(0, 0)
-            begin = time.perf_counter()
-            self._runner.execute(StepPlan((StepRow(0, 0, tokens, 0),)))
-            self._token_s = (time.perf_counter() - begin) / count
-            begin = time.perf_counter()
-            self._runner.execute(StepPlan((StepRow(0, count, tokens[:1], 1),)))
-            times += [time.perf_counter() - begin] if at else []  # the first one is a slow start
-        self._kv.trim(0, 0)
-        self._step_s[1] = min(times)
 
 
 def _averaged(old: float | None, new: float) -> float:

@@ -65,7 +65,7 @@ class Engine(EngineApi):
         self._grammars = GrammarCompiler(tokenizer)
         self._core = EngineCore(runner, self._settings, scheduling, room, draft)
         self._wake = threading.Condition()
-        self._commands: deque[Callable[[], None]] = deque()
+        self._commands: deque[Callable[[], None]] = deque([self._core.warm_up])
         self._digests: dict[str, str] = {}  # of files of adapters, by name
         self._compiling: list[RequestState] = []  # requests whose constraints are being compiled
         self._embedding: deque[RequestState] = deque()  # texts to embed

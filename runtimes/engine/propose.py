@@ -332,8 +332,8 @@ class Proposer:
                 self._wait = _FIRST_WAIT
 
     def _account(self, rows: int, right: int, seconds: float) -> None:
-        """What the draft has gained or lost by a step whose other part took ``seconds``. What it had
-        to catch up is paid by later steps, but not in a trial."""
+        """What the draft has gained or lost by a step whose other part took ``seconds``. What it
+        had to catch up is paid by later steps, but not in a trial."""
         plain = self._plain.get(rows)
         self._credit = min(self._credit + _STEP_CREDIT, _MOST_CREDIT)
         if plain is None or self.draft is None or not self.drafting_s:
