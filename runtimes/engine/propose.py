@@ -300,9 +300,9 @@ class Proposer:
     def learn(
         self, rows: int, more: int, seconds: float, accepted: Iterable[tuple[Sequence, int]]
     ) -> None:
-        """Note what a step of ``rows`` decoding rows and ``more`` further tokens took, its draft's
-        included, and how many guesses of each row that had some were right."""
-        total = 0
+        """Note what a step of ``rows`` decoding rows and ``more`` further tokens took, without the
+        draft, and how many guesses of each row that had some were right."""
+        total, drafted = 0, list[Sequence]()
         for sequence, right in accepted:
             guess = self._guesses.get(sequence)
             total += right
@@ -310,16 +310,16 @@ class Proposer:
                 continue
             wrong = right < len(guess.tokens)
             history = self._histories[sequence]
-            own = history.drafted if sequence in self.drafted else history.found
+            own = history.drafted if guess.match == _DRAFT else history.found
+            drafted += [sequence] if guess.match == _DRAFT else []
             own.learn(right, wrong=wrong)
             self._record(guess.match).learn(right, wrong=wrong)
         if self.draft is not None:
-            self.draft.settle(self.drafted)
-        seconds -= self.drafting_s
+            self.draft.settle(drafted)
         if seconds <= 0:
             return
         plain = self._plain.get(rows)
-        self._account(rows, total, seconds)
+        self._account(rows, total, seconds, drafted=bool(drafted))
         if not more:
             self._plain[rows] = _averaged(plain, seconds)
             self._since_plain = 0
@@ -331,12 +331,12 @@ class Proposer:
             if self._guesses and (rows + total) / (rows * times) >= _GAIN:
                 self._wait = _FIRST_WAIT
 
-    def _account(self, rows: int, right: int, seconds: float) -> None:
+    def _account(self, rows: int, right: int, seconds: float, *, drafted: bool) -> None:
         """What the draft has gained or lost by a step whose other part took ``seconds``. What it
         had to catch up is paid by later steps, but not in a trial."""
         plain = self._plain.get(rows)
         self._credit = min(self._credit + _STEP_CREDIT, _MOST_CREDIT)
-        if plain is None or self.draft is None or not self.drafting_s:
+        if plain is None or self.draft is None or not drafted:
             return
         took = seconds + (self.drafting_s if self._trial else self.draft.seconds)
         self._credit = min(self._credit + (rows + right) / rows - took / plain, _MOST_CREDIT)

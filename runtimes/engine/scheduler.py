@@ -288,5 +288,6 @@ class Scheduler:
                     self._requeue(sequence)
         if self.proposer and not step.prefill:
             more = sum(len(row.tokens) for row in step.plan.rows) - len(step.sequences)
-            self.proposer.learn(len(step.sequences), more, seconds, accepted)
+            took = seconds - step.drafting_s
+            self.proposer.learn(len(step.sequences), more, took, accepted)
         return total

@@ -10,6 +10,8 @@ from typing import Any
 from runtimes.errors import ModelError
 from runtimes.llamacpp.native import library, recent_errors
 
+_NO_VOCABULARY = 0  # LLAMA_VOCAB_TYPE_NONE of llama.h
+
 
 class LlamaTokenizer:
     """Implements ``runtimes.runner.Tokenizer`` over a loaded llama.cpp model."""
@@ -77,6 +79,8 @@ class LlamaTokenizer:
         return piece
 
     def _piece(self, token: int) -> bytes:
+        if self._lib.llama_vocab_type(self._vocab) == _NO_VOCABULARY:
+            return b""  # llama.cpp would end the process
         room = 64
         for _ in range(2):
             buffer = ctypes.create_string_buffer(room)

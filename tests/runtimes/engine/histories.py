@@ -163,6 +163,8 @@ class Guesses:
 
     def __init__(self, most: int) -> None:
         self.most, self.right, self.wrong = most, 0, 0
+        self.drafted: frozenset[Sequence] = frozenset()
+        self.drafting_s = 0.0
 
     def propose(self, decoding: list[Sequence], most: int) -> dict[Sequence, list[int]]:
         found: dict[Sequence, list[int]] = {}
