@@ -60,3 +60,7 @@ def test_tokens_that_were_not_sampled_one_a_step_are_told_where_there_are_any() 
     assert timings_json(timings).items() >= {("forced_tokens", 2), ("accepted_tokens", 0)}
     line = figures_line(replace(plain, timings=timings))
     assert "2 forced · 0 of 7 guesses right" in line
+    timings = replace(timings, accepted_tokens=5, drafted_tokens=6, accepted_drafts=4)
+    line = figures_line(replace(plain, timings=timings))
+    assert "5 of 7 guesses right (the draft's: 4 of 6)" in line
+    assert timings_json(timings).items() >= {("drafted_tokens", 6), ("accepted_drafts", 4)}

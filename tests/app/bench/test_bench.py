@@ -6,6 +6,7 @@ import json
 import math
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,15 @@ def test_several_tokens_a_step(pebble_built: Path, recipe: str) -> None:
     assert report["JSON, 1 rows"]["forced_tokens"] > 0
     assert all(report[name]["ratio"][0] > 0 for name in alone | together)
     assert len(result.lines) == 1 + len(alone | together)
+
+
+def test_several_tokens_a_step_with_a_draft(pebble_built: Path) -> None:
+    draft = resolve(pebble_built, recipe="q4_k_m")
+    options = replace(TINY, rows=1, draft=draft)
+    result = BENCHMARKS["speculation"].run(resolve(pebble_built, recipe="q8_0"), options)
+    report = json.loads(json.dumps(result.figures))
+    found = report["prose, 1 rows"]
+    assert 0 <= found["accepted_drafts"] <= found["drafted_tokens"] <= found["proposed_tokens"]
 
 
 def test_onnx_against_its_own_library(int4: Path) -> None:

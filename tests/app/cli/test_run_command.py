@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from app.cli.main import main
+from runtimes.llamacpp.backend import BACKEND as LLAMACPP
 
 QUESTION = "What is the capital of France?"
 STORY = "Tell me a story about a fox."
@@ -53,6 +54,34 @@ def test_json_and_the_choice_of_a_file(command: Any, pebble_built: Path) -> None
         command("run", pebble_built, QUESTION, "--json", "--recipe", "onnx-int8", *ONE).stdout
     )
     assert other["runtime"] == "onnx"
+
+
+def test_a_draft_is_named_and_counted(command: Any, pebble_built: Path) -> None:
+    asked = ("run", pebble_built, STORY, "--recipe", "q8_0", *ONE)
+    plain = command(*asked, "--quiet")
+    done = command(*asked, "--draft", pebble_built / "pebble-q4_k_m.gguf")
+    assert done.returncode == 0
+    assert done.stdout == plain.stdout
+    assert "pebble-q8_0.gguf with the draft pebble-q4_k_m.gguf on llamacpp" in done.stderr
+
+
+def test_a_draft_that_cannot_be_is_refused(
+    command: Any, pebble_built: Path, tmp_path: Path
+) -> None:
+    asked = ("run", pebble_built, QUESTION, "--recipe", "q8_0", *ONE, "--draft")
+    missing = command(*asked, tmp_path / "none.gguf")
+    assert missing.returncode == 3
+    assert "--draft: " in missing.stderr
+    assert "none.gguf" in missing.stderr
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes((pebble_built / "pebble-q8_0.gguf").read_bytes()[:200_000])
+    truncated = command(*asked, cut)
+    assert truncated.returncode == 3
+    assert "cut.gguf" in truncated.stderr
+    foreign = command(*asked, LLAMACPP.selftest)
+    assert foreign.returncode == 3
+    assert "cannot be the draft of" in foreign.stderr
+    assert all("Traceback" not in one.stderr for one in (missing, truncated, foreign))
 
 
 def test_a_piped_prompt_follows_the_argument(command: Any, gguf_file: Path) -> None:

