@@ -7,17 +7,21 @@
 # Each makes .venv and installs what it needs; a second run installs nothing.
 #
 # Choices, given on the command line (make demo EXTRAS=...):
-#   EXTRAS      cpu,quantize (the default) or cuda,quantize-cuda: which ONNX Runtime, and what makes files for it
-#   CMAKE_ARGS  for llama.cpp, e.g. -DGGML_CUDA=on
+#   GPU         what llama.cpp is built for: cuda, hip, metal, sycl, vulkan, or none; it stays until another is given
+#   EXTRAS      cpu,quantize (the default) or cuda,quantize-cuda (with GPU=cuda): which ONNX Runtime, and what makes
+#               files for it
+#   CMAKE_ARGS  more for llama.cpp's build
 #   PIP_ARGS    for pip when it installs Python packages, e.g. an index that has the torch build of your choice
 #   PYTHON      the interpreter that .venv is made from
 
 PYTHON ?= python3
-EXTRAS ?= cpu,quantize
+comma := ,
+GPU ?=
+EXTRAS ?= $(if $(filter cuda,$(GPU)),cuda$(comma)quantize-cuda,cpu$(comma)quantize)
 PIP_ARGS ?=
 
 BIN := .venv/bin
-comma := ,
+NATIVE := .venv/.native$(if $(GPU),-$(GPU))
 stamp = .venv/.installed-$(subst $(comma),-,$(EXTRAS))
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # onnxruntime and onnxruntime-gpu install the same files: whichever is not asked for has to go first.
@@ -50,7 +54,7 @@ lint: $(stamp)-dev
 install: $(stamp)
 
 native: .venv/pyvenv.cfg
-	$(BIN)/python -m runtimes.llamacpp.build
+	$(BIN)/python -m runtimes.llamacpp.build $(if $(GPU),--gpu $(GPU))
 
 .venv/pyvenv.cfg:
 	@echo "== making .venv"
@@ -58,12 +62,13 @@ native: .venv/pyvenv.cfg
 	$(PYTHON) -m venv .venv
 
 # Built before anything else, since pip would otherwise take or make a build whose fast kernels may crash.
-.venv/.native: .venv/pyvenv.cfg constraints.txt runtimes/llamacpp/source.py runtimes/llamacpp/build.py
-	@echo "== llama.cpp for this processor (minutes the first time on a machine, seconds afterwards)"
-	$(BIN)/python -m runtimes.llamacpp.build
-	@touch $@
+$(NATIVE): .venv/pyvenv.cfg constraints.txt $(addprefix runtimes/llamacpp/,source.py build.py gpu_build.py)
+	@echo "== llama.cpp for this machine (minutes the first time on it, seconds afterwards)"
+	$(BIN)/python -m runtimes.llamacpp.build $(if $(GPU),--gpu $(GPU))
+	@rm -f .venv/.native*
+	@touch .venv/.native $@
 
-$(stamp): pyproject.toml constraints.txt | .venv/.native
+$(stamp): pyproject.toml constraints.txt | $(NATIVE)
 	@echo "== installing Ingot with $(EXTRAS)"
 	@$(PIP) uninstall --quiet --yes $(UNWANTED) 2>/dev/null || true
 	$(PIP) install --quiet $(PIP_ARGS) -c constraints.txt -e '.[$(EXTRAS),serve,web]'

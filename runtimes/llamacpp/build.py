@@ -1,6 +1,6 @@
 """Install llama-cpp-python, compiled so that this processor's fastest kernels are correct.
 
-    python -m runtimes.llamacpp.build [--force]
+    python -m runtimes.llamacpp.build [--gpu cuda|hip|metal|sycl|vulkan|none] [--force]
 
 Works before anything is installed (standard library only, besides pip and a C++ compiler). A
 finished wheel is kept in Ingot's cache under a key made of everything that went into it, so that a
@@ -31,8 +31,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from runtimes.errors import IngotError
+from runtimes.llamacpp.gpu_build import KITS, NONE, compilers, gpu_of, kit_for, prepared
 from runtimes.llamacpp.source import TESTED_VERSION, BuildError, sdist_path
 from runtimes.machine import processes
 from runtimes.machine.cpu import all_flags, cpu_name
@@ -106,15 +108,24 @@ def find_compiler(environment: Mapping[str, str] = os.environ) -> Compiler:
     )
 
 
-def plan_build(version: str, environment: Mapping[str, str] = os.environ) -> BuildPlan:
-    """What this compiler and machine need, added to what CXXFLAGS and CMAKE_ARGS ask for."""
+def plan_build(
+    version: str, environment: Mapping[str, str] = os.environ, gpu: str = NONE
+) -> BuildPlan:
+    """What this compiler, machine and ``gpu`` need, added to what CXXFLAGS and CMAKE_ARGS ask for.
+
+    Raises BuildError when it cannot be built.
+    """
+    asked = environment.get("CMAKE_ARGS", "")
+    if gpu != NONE:
+        asked = f"{asked} {kit_for(gpu, environment).flag}".strip()
+        environment = {**environment, **compilers(gpu, environment)}
     compiler = find_compiler(environment)
     extra = GCC_AMX_FLAGS if compiler.is_gcc and platform.machine().lower() in _X86 else ()
     cxx_flags = " ".join([*environment.get("CXXFLAGS", "").split(), *extra])
     return BuildPlan(
         version=version,
         cxx_flags=cxx_flags,
-        cmake_args=_cmake_args(environment.get("CMAKE_ARGS", ""), extra),
+        cmake_args=_cmake_args(asked, extra),
         compiler=f"{compiler.path}: {compiler.banner}",
         machine=f"{platform.system()}-{platform.machine()}",
         cpu=f"{cpu_name()}: {all_flags()}",
@@ -133,9 +144,12 @@ def _cmake_args(asked: str, extra: tuple[str, ...]) -> str:
     return shlex.join(words)
 
 
-def install(version: str = TESTED_VERSION, *, force: bool = False) -> BuildPlan:
-    """Make the running interpreter's environment hold the right build, if it does not."""
-    plan = plan_build(version)
+def install(
+    version: str = TESTED_VERSION, *, gpu: str | None = None, force: bool = False
+) -> BuildPlan:
+    """Make the running interpreter's environment hold the right build, if it does not. Without a
+    ``gpu`` it is for the same kind as before."""
+    plan = plan_build(version, gpu=(gpu or gpu_of(_stamp().get("cmake_args", "")) or NONE))
     if not force and installed_key() == plan.key:
         log.info("llama-cpp-python %s is installed in the right build (%s)", version, plan.key)
         return plan
@@ -165,11 +179,16 @@ def wheel_for(plan: BuildPlan, *, force: bool = False) -> Path:
     )
     started = time.monotonic()
     with tempfile.TemporaryDirectory(dir=folder, prefix=".build-") as work:
+        gpu = gpu_of(plan.cmake_args)
         environment = {
             "CXXFLAGS": plan.cxx_flags,
             "CMAKE_ARGS": plan.cmake_args,
             "TMPDIR": work,  # pip compiles below it
+            **(compilers(gpu, os.environ) if gpu else {}),
         }
+        unpacked = Path(work) / "source"
+        unpacked.mkdir()
+        source = prepared(source, gpu, unpacked)
         _pip(
             "wheel", "--no-cache-dir", "--no-deps", "-w", work, str(source), environment=environment
         )
@@ -184,16 +203,21 @@ def wheel_for(plan: BuildPlan, *, force: bool = False) -> Path:
 
 def installed_key() -> str | None:
     """The key of the installed build; None when there is none, or when it is not one of ours."""
+    return _stamp().get("key")
+
+
+def _stamp() -> dict[str, Any]:
+    """What the installed build says of itself; nothing for one that is not ours."""
     package = _package_dir()
     if package is None:
-        return None
+        return {}
     try:
         stamp = json.loads((package / _STAMP).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return None
+        return {}
     # pip leaves the stamp behind when it replaces the package: it must name these very libraries.
     fits = isinstance(stamp, dict) and stamp.get("libraries") == library_identity(package / "lib")
-    return stamp.get("key") if fits else None
+    return stamp if fits else {}
 
 
 def _write_stamp(plan: BuildPlan) -> None:
@@ -225,11 +249,14 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m runtimes.llamacpp.build", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument("--version", default=TESTED_VERSION, help="version of llama-cpp-python")
+    parser.add_argument(
+        "--gpu", metavar="KIND", help=f"{', '.join(KITS)}, or {NONE}; without it, as before"
+    )
     parser.add_argument("--force", action="store_true", help="compile and install again")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
-        install(options.version, force=options.force)
+        install(options.version, gpu=options.gpu, force=options.force)
     except IngotError as error:
         log.error("%s", error)
         return error.exit_code

@@ -15,6 +15,7 @@ import pytest
 from runtimes.errors import IngotError
 from runtimes.llamacpp import build, source
 from runtimes.llamacpp.build import GCC_AMX_FLAGS, find_compiler, plan_build
+from runtimes.llamacpp.gpu_build import KITS, VULKAN, gpu_of, prepared
 from runtimes.llamacpp.source import BuildError
 from runtimes.machine.installed import find_installed
 
@@ -88,7 +89,7 @@ def test_a_right_build_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A build that `make` has installed carries a stamp with its key."""
     key = build.installed_key()
     assert key is not None, "llama-cpp-python was not installed by `make`"
-    monkeypatch.setattr(build, "plan_build", lambda version: _Plan(key, version))
+    monkeypatch.setattr(build, "plan_build", lambda version, gpu: _Plan(key, version))
     monkeypatch.setattr(build, "_pip", lambda *_a, **_k: pytest.fail("pip was called"))
     build.install()
 
@@ -192,3 +193,42 @@ def test_gcc_keeps_the_amx_tile_configuration(tmp_path: Path) -> None:
         assert stream
         text = stream.read().decode()
     assert {0, 16, 48} <= tile_configuration_stores(text, GCC_AMX_FLAGS, tmp_path)
+
+
+@pytest.mark.parametrize("gpu", KITS)
+def test_a_kind_of_gpu_needs_its_kit(tmp_path: Path, gpu: str) -> None:
+    kit = KITS[gpu]
+    with pytest.raises(BuildError, match=f"{kit.program} is not on the path: install") as raised:
+        plan_build(VERSION, {"PATH": str(tmp_path)}, gpu)
+    assert raised.value.exit_code == 3
+    for name in {kit.program, "g++", *kit.environment.values()}:
+        fake_compiler(tmp_path, "Free Software Foundation").rename(tmp_path / name)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "CMAKE_ARGS": "-DGGML_BLAS=ON"}
+    plan = plan_build(VERSION, environment, gpu)
+    assert {kit.flag, "-DGGML_BLAS=ON"} <= set(plan.cmake_args.split())
+    assert gpu_of(plan.cmake_args) == gpu
+    assert plan.key != plan_build(VERSION, environment).key
+
+
+def test_a_kind_that_is_none() -> None:
+    with pytest.raises(BuildError, match="must be one of cuda, hip, metal, sycl, vulkan or none"):
+        plan_build(VERSION, PLAIN, "voodoo")
+    assert plan_build(VERSION, PLAIN, "none") == plan_build(VERSION, PLAIN)
+    assert gpu_of(plan_build(VERSION, PLAIN).cmake_args) == ""
+
+
+def test_vulkan_leaves_out_what_old_headers_lack(tmp_path: Path) -> None:
+    original = source.sdist_path()
+    assert prepared(original, "cuda", tmp_path) == original
+    folder = prepared(original, "vulkan", tmp_path)
+    with tarfile.open(original) as archive:
+        before = archive.extractfile(f"{folder.name}/{VULKAN}")
+        assert before
+        old = before.read().decode().splitlines()
+    new = (folder / VULKAN).read_text().splitlines()
+    # Without the extension no word of it is left; with it the file is as it was.
+    begin = new.index("#ifdef VK_EXT_layer_settings")
+    middle = new.index("#else", begin)
+    end = new.index("#endif", middle)
+    assert not any("layer_setting_info" in one for one in new[:begin] + new[middle:])
+    assert new[:begin] + new[begin + 1 : middle] + new[end + 1 :] == old

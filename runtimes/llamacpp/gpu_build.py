@@ -1,0 +1,105 @@
+"""What llama.cpp is built with for each kind of GPU. Standard library only, as ``build``."""
+
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from runtimes.llamacpp.source import BuildError
+
+NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Kit:
+    """One kind of GPU."""
+
+    flag: str  # of CMake; docs/build.md of llama.cpp lists them
+    program: str  # that the build calls: without it there is no kit
+    install: str  # what has it
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+KITS = {
+    "cuda": Kit(
+        "-DGGML_CUDA=ON",
+        "nvcc",
+        "NVIDIA's CUDA toolkit (Debian and Ubuntu: apt install nvidia-cuda-toolkit), and put its"
+        " bin folder on the path",
+    ),
+    "hip": Kit(
+        "-DGGML_HIP=ON",
+        "hipconfig",
+        "AMD's ROCm with its HIP development files, and put its bin folder on the path",
+    ),
+    "metal": Kit("-DGGML_METAL=ON", "xcrun", "Xcode's tools (xcode-select --install)"),
+    "sycl": Kit(
+        "-DGGML_SYCL=ON",
+        "icpx",
+        "Intel's oneAPI base toolkit, and run its setvars.sh in this shell",
+        {"CC": "icx", "CXX": "icpx"},
+    ),
+    "vulkan": Kit(
+        "-DGGMLVULKAN=ON",
+        "glslc",
+        "the Vulkan SDK (Debian and Ubuntu: apt install libvulkan-dev glslc spirv-headers, and"
+        " mesa-vulkan-drivers or the vendor's driver)",
+    ),
+}
+
+VULKAN = "vendor/llama.cpp/ggml/src/ggml-vulkan/ggml-vulkan.cpp"
+_SETTINGS = "    std::vector<vk::LayerSettingEXT> settings = {"
+_CREATE = (
+    "    vk::InstanceCreateInfo instance_create_info"
+    "(vk::InstanceCreateFlags{}, &app_info, layers, extensions"
+)
+_WITH, _WITHOUT = f"{_CREATE}, &layer_setting_info);\n", f"{_CREATE});\n"
+
+
+def kit_for(gpu: str, environment: Mapping[str, str]) -> Kit:
+    """Raises BuildError for a name that is none, and for a kit that is not installed."""
+    kit = KITS.get(gpu)
+    if kit is None:
+        raise BuildError(f"--gpu must be one of {', '.join(KITS)} or {NONE}, not {gpu!r}")
+    if shutil.which(kit.program, path=environment.get("PATH")) is None:
+        raise BuildError(f"{kit.program} is not on the path: install {kit.install}")
+    return kit
+
+
+def gpu_of(cmake_args: str) -> str:
+    """The kind that a build was made for by ``--gpu``; empty for another one."""
+    return next((name for name, kit in KITS.items() if kit.flag in cmake_args.split()), "")
+
+
+def compilers(gpu: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """What the build's environment needs beside CMake's flag; the user's own choice stays."""
+    found = dict(KITS[gpu].environment)
+    if gpu == "hip":
+        program = shutil.which("hipconfig", path=environment.get("PATH")) or "hipconfig"
+        folder = subprocess.run(
+            [program, "-l"], capture_output=True, text=True, check=False
+        ).stdout.strip()
+        found["HIPCXX"] = f"{folder}/clang" if folder else "clang"
+    return {name: value for name, value in found.items() if name not in environment}
+
+
+def prepared(source: Path, gpu: str, folder: Path) -> Path:
+    """The source to build from: as it is, or unpacked in ``folder`` and changed.
+
+    Vulkan's headers know VK_EXT_layer_settings from 1.3.272 on, and Debian 12 has 1.3.239. ggml
+    uses it for its own debugging only, so that it can be left out where it is not known.
+    """
+    if gpu != "vulkan":
+        return source
+    with tarfile.open(source) as archive:
+        archive.extractall(folder, filter="data")
+    (unpacked,) = (one for one in folder.iterdir() if one.is_dir())
+    file = unpacked / VULKAN
+    text = file.read_text(encoding="utf-8")
+    if text.count(_SETTINGS) == 1 and text.count(_WITH) == 1:
+        text = text.replace(_SETTINGS, f"#ifdef VK_EXT_layer_settings\n{_SETTINGS}")
+        text = text.replace(_WITH, f"{_WITH}#else\n{_WITHOUT}#endif\n")
+        file.write_text(text, encoding="utf-8")
+    return unpacked
