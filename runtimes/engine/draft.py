@@ -111,21 +111,23 @@ class Draft:
         return known * depth
 
     def guess(self, wanted: Mapping[Sequence, int]) -> dict[Sequence, list[int]]:
-        """So many guesses for each of these rows; for none once it is lost."""
+        """So many guesses for each of these rows; for none once it is lost. A row that is far
+        behind has none yet: it is caught up by a pass at a time, so that nobody waits long."""
         begin = caught_up = time.perf_counter()
         found: dict[Sequence, list[int]] = {}
         try:
             self._evict(wanted)
             slots = {one: self._aligned(one) for one in wanted}
-            self._catch_up(slots)
+            ready = self._catch_up(slots)
             caught_up = time.perf_counter()
-            found = self._guess(wanted, slots)
+            found = self._guess({one: wanted[one] for one in ready}, slots)
         except IngotError as error:
             self._lose(error)
         self.caught_up_s = caught_up - begin
         self.seconds = time.perf_counter() - caught_up
-        step_s = self.seconds / max(wanted.values())
-        self._step_s[len(wanted)] = _averaged(self._step_s.get(len(wanted)), step_s)
+        if found:
+            step_s = self.seconds / max(map(len, found.values()))
+            self._step_s[len(found)] = _averaged(self._step_s.get(len(found)), step_s)
         return found
 
     def settle(self, rows: Iterable[Sequence]) -> None:
@@ -150,25 +152,26 @@ class Draft:
         self, wanted: Mapping[Sequence, int], slots: Mapping[Sequence, _Slot]
     ) -> dict[Sequence, list[int]]:
         found: dict[Sequence, list[int]] = {one: [] for one in wanted}
-        new = {one: one.tokens(slot.known, one.length - slot.known) for one, slot in slots.items()}
+        new = {one: one.tokens(slots[one].known, one.length - slots[one].known) for one in wanted}
         while new:
             for one, token in self._run(new).items():
                 found[one].append(token)
             new = {one: found[one][-1:] for one in new if len(found[one]) < wanted[one]}
         return found
 
-    def _catch_up(self, slots: Mapping[Sequence, _Slot]) -> None:
-        """All but the last tokens of rows that have far more than their slots hold."""
+    def _catch_up(self, slots: Mapping[Sequence, _Slot]) -> list[Sequence]:
+        """Take one row further whose slot holds far less than it has; return those that are not
+        behind now."""
         short = max(1, min(_SHORT, self._capabilities.batch // max(len(slots), 1)))
-        begin, count = time.perf_counter(), 0
-        for one, slot in slots.items():
-            while (missing := one.length - slot.known) > short:
-                share = min(missing - 1, self._capabilities.batch)
-                self._pass({one: one.tokens(slot.known, share)}, logits=0)
-                slot.known, count = len(slot.held), count + share
-        if count:
-            took = (time.perf_counter() - begin) / count
-            self._token_s = _averaged(self._token_s, took)
+        behind = [one for one, slot in slots.items() if one.length - slot.known > short]
+        if behind:
+            one = min(behind, key=lambda one: one.length - slots[one].known)
+            slot, begin = slots[one], time.perf_counter()
+            share = min(one.length - slot.known - 1, self._capabilities.batch)
+            self._pass({one: one.tokens(slot.known, share)}, logits=0)
+            slot.known = len(slot.held)
+            self._token_s = _averaged(self._token_s, (time.perf_counter() - begin) / share)
+        return [one for one, slot in slots.items() if one.length - slot.known <= short]
 
     def _run(self, new: Mapping[Sequence, list[int]]) -> dict[Sequence, int]:
         """The likeliest next token of each row, whose ``new`` tokens go in."""

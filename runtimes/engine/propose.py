@@ -319,7 +319,7 @@ class Proposer:
         if seconds <= 0:
             return
         plain = self._plain.get(rows)
-        self._account(rows, total, seconds, drafted=bool(drafted))
+        self._account(rows, total, seconds)
         if not more:
             self._plain[rows] = _averaged(plain, seconds)
             self._since_plain = 0
@@ -331,12 +331,12 @@ class Proposer:
             if self._guesses and (rows + total) / (rows * times) >= _GAIN:
                 self._wait = _FIRST_WAIT
 
-    def _account(self, rows: int, right: int, seconds: float, *, drafted: bool) -> None:
+    def _account(self, rows: int, right: int, seconds: float) -> None:
         """What the draft has gained or lost by a step whose other part took ``seconds``. What it
         had to catch up is paid by later steps, but not in a trial."""
         plain = self._plain.get(rows)
         self._credit = min(self._credit + _STEP_CREDIT, _MOST_CREDIT)
-        if plain is None or self.draft is None or not drafted:
+        if plain is None or self.draft is None or not self.drafting_s:
             return
         took = seconds + (self.drafting_s if self._trial else self.draft.seconds)
         self._credit = min(self._credit + (rows + right) / rows - took / plain, _MOST_CREDIT)

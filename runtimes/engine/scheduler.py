@@ -115,7 +115,7 @@ class Scheduler:
         for lost in self.kv.compact():
             self._requeue(lost)
         decode = self._decode_shares(sum(prefill.values()))
-        proposed = {} if prefill else self._propose(decode)
+        proposed = None if prefill else self._propose(decode)
         return self._step({**decode, **prefill}, expired, proposed)
 
     def takes_forced(self, sequence: Sequence) -> bool:
@@ -138,6 +138,8 @@ class Scheduler:
     def _propose(self, shares: dict[Sequence, int]) -> dict[Sequence, list[int]]:
         """Guesses that go in behind what is known of decoding rows."""
         one = self._capabilities
+        if self.proposer:  # of the step before
+            self.proposer.drafted, self.proposer.drafting_s = frozenset(), 0.0
         if not shares or not self.proposer or not (one.mixed_batch or len(shares) == 1):
             return {}
         most = min(one.batch - sum(shares.values()), one.most_logits - len(shares))
@@ -225,9 +227,10 @@ class Scheduler:
         self,
         shares: dict[Sequence, int],
         expired: list[Sequence],
-        proposed: dict[Sequence, list[int]] | None = None,
+        asked: dict[Sequence, list[int]] | None = None,
     ) -> Step:
-        proposed = proposed or {}
+        """``asked`` is what was proposed; None where nobody was asked."""
+        proposed = asked or {}
         sequences = tuple(one for one in self.kv.running if one in shares)
         top_k = self._capabilities.top_k_logits
         rows = tuple(
@@ -252,7 +255,7 @@ class Scheduler:
             expired=expired,
             proposed=proposed,
         )
-        if not proposed or self.proposer is None:
+        if asked is None or self.proposer is None:
             return step
         return replace(step, drafted=self.proposer.drafted, drafting_s=self.proposer.drafting_s)
 
