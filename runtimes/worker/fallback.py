@@ -34,6 +34,7 @@ class SettingsLimits:
     extra_buffers: bool = True
     gpu: bool = True
     kv_tokens: int | None = None  # over all slots
+    draft: bool = True
 
     def apply(self, settings: RunnerSettings, most_context: int) -> RunnerSettings:
         """Settings within the limits: fewer slots first, then a smaller context.
@@ -44,6 +45,7 @@ class SettingsLimits:
             settings,
             extra_buffers=settings.extra_buffers and self.extra_buffers,
             gpu_layers=settings.gpu_layers if self.gpu else 0,
+            draft=settings.draft if self.draft else None,
             device=settings.device if self.gpu else "cpu",
             # An experimental part of llama.cpp, of no use without a GPU.
             device_sampling=settings.device_sampling and self.gpu and self.extra_buffers,
@@ -66,6 +68,8 @@ class SettingsLimits:
             parts.append("without the GPU")
         if not self.extra_buffers:
             parts.append("without special kernels, slower")
+        if not self.draft:
+            parts.append("without a draft")
         if self.kv_tokens is not None:
             parts.append(f"with at most {self.kv_tokens:,} tokens in all slots together")
         return " and ".join(parts)
@@ -126,7 +130,7 @@ def _from_json(value: Any) -> Record:
         limits = SettingsLimits(**value["bounds"])
         suspect_at = float(value["suspect_at"])
         if time.time() > suspect_at + _TOKENS_S:
-            limits = replace(limits, kv_tokens=None)
+            limits = replace(limits, kv_tokens=None, draft=True)
         return Record(limits, str(value["reason"]), str(value["suspect"]), suspect_at)
     except (KeyError, TypeError, ValueError):
         return Record()

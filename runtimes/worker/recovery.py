@@ -137,9 +137,9 @@ class Recovery:
         if not keep:
             self._scarce_at = time.monotonic()
         else:
-            # Tokens that were limited for a while are not kept.
+            # Tokens that were limited for a while are not kept, nor is a draft that was left out.
             tokens = found if death.cause is Cause.MEMORY else self._record.bounds
-            limits = replace(found, kv_tokens=tokens.kv_tokens)
+            limits = replace(found, kv_tokens=tokens.kv_tokens, draft=tokens.draft)
             # Should it crash with these too, that is no chance either.
             self._keep(Record(limits, death.text, death.text, time.time()))
         log.warning(
@@ -160,6 +160,8 @@ class Recovery:
             gpu, slots = bool(find_gpus()), settings.slots
             context = settings.context or min(4096, model.context_length if model else 4096)
         if cause in (Cause.MEMORY, Cause.SCARCE):
+            if settings.draft is not None:
+                return replace(limits, draft=False)
             half = (settings.kv_tokens or slots * context) // 2
             # Little free memory may not have been the reason: that must not cut requests short.
             least = context if cause is Cause.SCARCE else _LEAST_TOKENS

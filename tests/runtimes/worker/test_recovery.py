@@ -56,6 +56,18 @@ def test_memory_fewer_slots_then_a_smaller_context(model):
     assert limit_lines() == []
 
 
+def test_memory_costs_the_draft_first(model):
+    asked = replace(ASKED, draft=model.path)
+    one = recovery(model, asked)
+    killed = Death(Cause.MEMORY, "was killed")
+    assert one.died(killed, ready(model, one))
+    assert one.settings() == ASKED
+    assert "without a draft" in limit_lines()[0]
+    assert one.died(killed, ready(model, one))
+    assert one.settings().slots == 8
+    assert Recovery(model.path, asked, DeathLimit(), again=True).settings() == asked
+
+
 def test_a_crash_on_a_gpu_first_tries_without_it(model):
     one = recovery(model)
     crash = Death(Cause.CRASH, "died of SIGSEGV")
