@@ -33,7 +33,7 @@ _PRIOR = 2.0  # guesses that what is known of others counts as
 _DRAFT = 0  # the ``match`` of a draft's guesses
 _FIRST_DRAFT = (3.0, 1.0)  # right ones, wrong ones, until some are known
 # What drafts may lose, in steps without guesses: at first, at most, and earned by each step.
-_FIRST_CREDIT, _MOST_CREDIT, _STEP_CREDIT = 8.0, 16.0, 0.005
+_FIRST_CREDIT, _MOST_CREDIT, _STEP_CREDIT = 4.0, 16.0, 0.005
 _REST = 16  # decode steps until a draft that would not pay is considered again
 _TRIAL_DEPTH = 2
 _LEAST_HORIZON = 16  # tokens that are expected to come still, before more have come
