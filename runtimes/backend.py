@@ -94,6 +94,10 @@ class Backend(ABC):
         """What this build can compute on here beside the processor. Imports it."""
         return ()
 
+    def fitted(self, model: ModelFile, settings: RunnerSettings) -> RunnerSettings:
+        """``settings``, which have a context, with what the devices have room for now."""
+        return settings
+
     def import_library(self) -> None:
         """Import all that a runner needs, without loading a model."""
         self.kernels()

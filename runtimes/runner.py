@@ -62,6 +62,7 @@ class Capabilities:
     # False where logits after each of a row's tokens take a pass for each.
     every_logits: bool = True
     adapters_apart: bool = False  # a step makes a pass for each adapter of its rows
+    gpu_layers: int = 0  # of the model, that are computed on a GPU
     top_k_logits: bool = False  # rows that say what is ``top_k_needed`` may get a TopKLogits
 
     @property

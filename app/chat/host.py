@@ -204,7 +204,7 @@ class EngineHost:
             with self._lock:
                 self._coming = None
         again, label = _again(model, options, choice), label_of(choice.file)
-        details = details_of(choice, gpu=engine.gpu, draft=engine.stats().draft)
+        details = details_of(choice, engine.stats())
         measured = quality_at(choice.file.path)
         return self._adopt(wish, engine, choice, again, label, details, measured, template)
 

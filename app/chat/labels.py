@@ -12,6 +12,7 @@ from runtimes.errors import IngotError
 if TYPE_CHECKING:  # what loads a model is imported when one is loaded: the app is drawn before
     from app.models.planning import Choice
     from app.models.quality import FileQuality
+    from runtimes.engine.metrics import EngineStats
     from runtimes.models.modelfile import ModelFile
 
 log = logging.getLogger(__name__)
@@ -55,15 +56,12 @@ def quality_at(path: Path) -> FileQuality | None:
         return None
 
 
-def details_of(choice: Choice, *, gpu: bool, draft: str | None = None) -> str:
+def details_of(choice: Choice, stats: EngineStats) -> str:
     """Runtime, where it computes, and the draft: "llamacpp · 2 threads", "llamacpp · GPU 24/24
     layers · draft small.gguf"."""
-    if draft is not None:
-        return f"{details_of(choice, gpu=gpu)} · draft {draft}"
-    file, settings = choice.file, choice.settings
-    if gpu and settings.gpu_layers != 0:
-        layers = settings.gpu_layers if settings.gpu_layers > 0 else file.layers
-        return f"{file.runtime} · GPU {min(layers, file.layers)}/{file.layers} layers"
-    if settings.threads is None:
-        return f"{file.runtime} · CPU"
-    return f"{file.runtime} · {settings.threads} thread{'s' if settings.threads > 1 else ''}"
+    file, threads = choice.file, choice.settings.threads
+    where = "CPU" if threads is None else f"{threads} thread{'s' if threads > 1 else ''}"
+    if stats.gpu_layers:
+        where = f"GPU {stats.gpu_layers}/{file.layers} layers"
+    draft = f" · draft {stats.draft}" if stats.draft else ""
+    return f"{file.runtime} · {where}{draft}"

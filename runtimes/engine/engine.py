@@ -88,8 +88,7 @@ class Engine(EngineApi):
         Raises ModelError, RuntimeMissingError or OutOfMemoryError.
         """
         model = ModelFile.read(path)
-        settings = settings or RunnerSettings()
-        runner, tokenizer, draft = load_with_draft(model, settings)
+        runner, tokenizer, draft = load_with_draft(model, settings or RunnerSettings())
         return cls(model, runner, tokenizer, settings, scheduling, draft)
 
     @property
@@ -213,6 +212,7 @@ class Engine(EngineApi):
             prefix_hit_rate=ratio(kv.found_tokens, kv.prompt_tokens),
             preemptions=scheduler.preemptions,
             graphs_reused=self._core.graphs_reused,
+            gpu_layers=capabilities.gpu_layers,
             compiling=compiling,
             draft=self._core.draft,
             **self._core.metrics.figures(),

@@ -50,6 +50,7 @@ def load_runner(model: ModelFile, settings: RunnerSettings) -> tuple[Runner, Tok
         threads=settings.threads or available_cores(),
         extra_buffers=require(model.runtime).extra_buffers and settings.extra_buffers,
     )
+    settings = model.backend.fitted(model, settings)
     if not model.backend.on_gpu(settings):
         require_fit(model, settings, memory_now()[1])
     return model.backend.open(model, settings)

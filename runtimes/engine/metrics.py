@@ -104,6 +104,7 @@ class EngineStats:
     accepted_tokens: int = 0  # of these, the ones that were sampled then
     drafted_tokens: int = 0  # of those guessed, the ones that the draft model guessed
     accepted_drafts: int = 0  # of these, the ones that were sampled then
+    gpu_layers: int = 0  # of the model, that are computed on a GPU
     draft: str | None = None  # the name of the file that guesses, where one is loaded
 
     @property

@@ -85,6 +85,12 @@ class LlamaBackend(Backend):
 
         return devices()
 
+    def fitted(self, model: ModelFile, settings: RunnerSettings) -> RunnerSettings:
+        """Layers, where nobody has said how many."""
+        from runtimes.llamacpp.offload import fitted
+
+        return fitted(model, settings)
+
     def on_gpu(self, settings: RunnerSettings) -> bool:
         """Where the library was built for one."""
         from runtimes.llamacpp.devices import offloads

@@ -26,6 +26,14 @@ def offloads(settings: RunnerSettings) -> bool:
     return asked and bool(library().llama_supports_gpu_offload())
 
 
+def offloaded_layers(settings: RunnerSettings, layers: int) -> int:
+    """How many of a model's ``layers`` a GPU computes."""
+    if not offloads(settings):
+        return 0
+    # What follows the last block is one of those that llama.cpp counts.
+    return layers if settings.gpu_layers < 0 else min(settings.gpu_layers - 1, layers)
+
+
 def chosen(name: str) -> Any:
     """What ``llama_model_params.devices`` is for ``RunnerSettings.device``: an array that ends with
     NULL, or None for llama.cpp's own choice. Raises ModelError for a device that is not there."""

@@ -66,21 +66,12 @@ def estimate(model: ModelFile, settings: RunnerSettings) -> MemoryEstimate:
     that they came from. Those stay in the process's resident size until the kernel needs them for
     something else; they are not counted.
     """
-    slots, context = settings.slots, settings.context or model.context_length
-    unified, tokens = settings.unified_kv, settings.kv_tokens
-    batch, outputs = settings.batch, outputs_at_once(settings, slots)
-    if model.encodes:  # a text goes in whole
-        slots, batch, outputs, unified, tokens = 1, context, 1, False, None
-    elif settings.reproducible:
-        slots, context = sequences(slots), context + MOST_PROBED
-        outputs = outputs_at_once(settings, slots)
-        batch, unified, tokens = max(batch, outputs), False, None
-    cache = Cache(slots, context, batch, unified, tokens, outputs)
+    cache = cache_of(model, settings)
     # Which token of which slot lies in which cell, all of them used.
     tables = cache.number * (sum(_cells(model, cache)) * _CELL_BYTES + _CACHE_BYTES)
     # Where llama.cpp is to choose tokens, whether it does or not: a row of logits, of probabilities
     # and of token ids for each slot, and a copy of the logits.
-    top_k = 4 * _FLOAT * slots * model.vocab_size if settings.device_sampling else 0
+    top_k = 4 * _FLOAT * cache.slots * model.vocab_size if settings.device_sampling else 0
     vocabulary = _TOKEN_BYTES * model.vocab_size + _MERGE_BYTES * model.merges
     return MemoryEstimate(
         model.nbytes,
@@ -88,6 +79,19 @@ def estimate(model: ModelFile, settings: RunnerSettings) -> MemoryEstimate:
         compute_bytes(model, cache) + top_k,
         vocabulary + _RUNTIME_BYTES,
     )
+
+
+def cache_of(model: ModelFile, settings: RunnerSettings) -> Cache:
+    """What the runner asks llama.cpp for."""
+    slots, context = settings.slots, settings.context or model.context_length
+    if model.encodes:  # a text goes in whole
+        return Cache(1, context, context, outputs=1)
+    batch, outputs = settings.batch, outputs_at_once(settings, slots)
+    if not settings.reproducible:
+        return Cache(slots, context, batch, settings.unified_kv, settings.kv_tokens, outputs)
+    slots, context = sequences(slots), context + MOST_PROBED
+    outputs = outputs_at_once(settings, slots)
+    return Cache(slots, context, max(batch, outputs), outputs=outputs)
 
 
 def sequences(slots: int) -> int:

@@ -18,7 +18,7 @@ from runtimes.llamacpp.context import (
     make_context,
     mixes_experts,
 )
-from runtimes.llamacpp.devices import offloads
+from runtimes.llamacpp.devices import offloaded_layers, offloads
 from runtimes.llamacpp.embedding import Embedder
 from runtimes.llamacpp.kv import SlotCache
 from runtimes.llamacpp.memory import KV_ELEMENT_BYTES, MOST_PROBED, sequences
@@ -104,6 +104,7 @@ class LlamaRunner:
             can_trim=self.kv.can_trim,
             can_shift=self.kv.can_shift,
             adapters_apart=True,
+            gpu_layers=offloaded_layers(settings, model_file.layers),
             top_k_logits=settings.device_sampling,
             most_logits=self._outputs,
         )

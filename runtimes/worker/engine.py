@@ -130,11 +130,6 @@ class WorkerEngine(EngineApi):
         """Processes of this engine that died so far."""
         return self._supervisor.deaths
 
-    @property
-    def gpu(self) -> bool:
-        """Whether layers may lie on a GPU."""
-        return self._in_flight.ready.gpu
-
     def encode(self, text: str) -> list[int]:
         """Ids of a plain text, with the BOS token if the model wants one."""
         ids: list[int] = self._call("encode", text)

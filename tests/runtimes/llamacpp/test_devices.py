@@ -6,11 +6,14 @@ and GGML_VK_DISABLE_FUSION=1 (version 22.3 dies of a fused kernel).
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +22,11 @@ from app.exitcodes import ExitCode
 from quantize.resolve import resolve
 from runtimes.engine.engine import Engine
 from runtimes.errors import ModelError
+from runtimes.llamacpp import native, offload
+from runtimes.llamacpp.offload import device_bytes, layers_that_fit
 from runtimes.load import backend
+from runtimes.models.memory import with_defaults
+from runtimes.models.modelfile import ModelFile
 from runtimes.request import Completion, FinishReason, Request, SamplingParams
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.worker.engine import WorkerEngine
@@ -118,6 +125,62 @@ def test_a_worker_that_dies_is_followed_by_another_on_the_device(
         assert stream.result(300).finish_reason in (FinishReason.ERROR, FinishReason.LENGTH)
         near_ties(expected, answers(worker), REGROUPED_TIE)
         assert worker.pid != dead
+
+
+class Buffers(logging.Handler):
+    """Collects how large llama.cpp's own log says that a device's buffers are."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self._line = re.compile(rf"{device} +(?:model|KV|compute) buffer size = +([\d.]+) MiB")
+        self.mib: list[float] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if found := self._line.search(record.getMessage()):
+            self.mib.append(float(found[1]))
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("unified", [False, True])
+@pytest.mark.parametrize("share", [0.5, 0.8, 2.0])
+def test_as_many_layers_as_fit(gguf: Path, device: str, unified: bool, share: float) -> None:
+    file = ModelFile.read(gguf)
+    asked = RunnerSettings(slots=16, context=1024, unified_kv=unified, device=device)
+    asked = with_defaults(file, asked)
+    room = int(share * device_bytes(file, asked, file.layers + 1))
+    layers = layers_that_fit(file, asked, room)
+    assert (layers > file.layers) == (share > 1)
+    log, seen = native.logger, Buffers(device)
+    level = log.level
+    log.addHandler(seen)
+    log.setLevel(logging.DEBUG)
+    try:
+        with Engine.load(gguf, replace(asked, gpu_layers=layers)) as engine:
+            assert engine.stats().gpu_layers == min(max(layers - 1, 0), file.layers)
+            assert engine.generate([engine.encode("Once")], GREEDY)[0].text
+    finally:
+        log.removeHandler(seen)
+        log.setLevel(level)
+    used = sum(seen.mib) * 2**20
+    assert used <= room
+    if layers:
+        assert used == pytest.approx(device_bytes(file, asked, layers), rel=0.1)
+
+
+def test_what_does_not_fit_stays_on_the_processor(
+    gguf: Path, device: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = ModelFile.read(gguf)
+    asked = with_defaults(file, RunnerSettings(slots=4, context=512, device=device))
+    whole = device_bytes(file, asked, file.layers + 1)
+    found = backend("llamacpp").devices()
+    nearly_full = tuple(replace(one, memory_free=whole, memory_total=whole) for one in found)
+    monkeypatch.setattr(offload, "devices", lambda: nearly_full)
+    with Engine.load(gguf, asked) as engine:
+        layers = engine.stats().gpu_layers
+        assert layers < file.layers
+        assert engine.generate([engine.encode("Once")], GREEDY)[0].text
+    assert f"{layers} of {file.layers} layers go to {device}" in caplog.text
 
 
 def test_all_devices_have_names_of_their_own() -> None:
