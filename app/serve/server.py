@@ -80,8 +80,9 @@ def serve(pool: ModelPool, options: ServeOptions, sampling: SamplingParams) -> N
 
 
 def _beside(served: Served) -> str:
-    names = [one.name for one in served.choice.adapters]
-    return f", with the adapters {', '.join(names)}" if names else ""
+    names, draft = [one.name for one in served.choice.adapters], served.engine.stats().draft
+    said = f", with the adapters {', '.join(names)}" if names else ""
+    return said if draft is None else f"{said}, with the draft {draft}"
 
 
 def http_server(

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 _SHORT = 8  # tokens that go in with the first guess; more of them are a pass of their own
 _SMOOTHING = 0.8  # of the last estimates
-_TRIED_TOKENS, _TRIED_STEPS = 64, 3  # by which its speed is first measured
+_TRIED_TOKENS, _TRIED_STEPS = 16, 2  # by which its speed is first measured
 
 
 @dataclass(slots=True)
