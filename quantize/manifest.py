@@ -225,6 +225,6 @@ def entry_path(folder: Path, entry: FileEntry) -> Path:
     if found != entry.bytes:
         raise ModelError(
             f"{path} has {found:,} bytes and was built with {entry.bytes:,}: it was cut off or"
-            f" changed; build it again (`ingot doctor --verify {folder}` looks at every file)"
+            f" changed; build it again (`ingot doctor --checksums {folder}` looks at every file)"
         )
     return path

@@ -108,20 +108,36 @@ class _Job:
 
 
 @dataclass(frozen=True, slots=True)
+class Parting:
+    """Where an answer has another token for the first time. ``gap`` is the reference's
+    log-probability between its two likeliest tokens there."""
+
+    answer: int
+    token: int
+    gap: float
+
+
+@dataclass(frozen=True, slots=True)
 class Agreement:
-    """Greedy answers against those of one row at a time. An answer that differs does so from its
-    first different token on; ``near_ties`` and ``others`` are the reference's log-probability
-    between its two likeliest tokens there.
-    """
+    """Greedy answers against those of one row at a time."""
 
     answers: int
-    near_ties: list[float]
-    others: list[float]
+    partings: tuple[Parting, ...]
+
+    @property
+    def near_ties(self) -> list[float]:
+        """The gaps of those that part at a near-tie."""
+        return [one.gap for one in self.partings if one.gap <= NEAR_TIE]
+
+    @property
+    def others(self) -> list[float]:
+        """The gaps of all others that part."""
+        return [one.gap for one in self.partings if one.gap > NEAR_TIE]
 
     @property
     def equal(self) -> int:
         """Answers that are the same to the last token."""
-        return self.answers - len(self.near_ties) - len(self.others)
+        return self.answers - len(self.partings)
 
 
 def strategies(path: Path, options: BenchOptions) -> Result:
@@ -160,18 +176,16 @@ def strategies(path: Path, options: BenchOptions) -> Result:
 
 def compare(reference: Sequence[Completion], done: Sequence[Completion]) -> Agreement:
     """``reference`` has the two likeliest tokens of every position."""
-    near: list[float] = []
-    others: list[float] = []
-    for left, right in zip(reference, done, strict=True):
+    partings = []
+    for answer, (left, right) in enumerate(zip(reference, done, strict=True)):
         pairs = enumerate(zip(left.token_ids, right.token_ids, strict=True))
         first = next((i for i, (a, b) in pairs if a != b), None)
         if first is None:
             continue
         assert left.top_logprobs is not None
         likeliest, second = sorted(left.top_logprobs[first].values(), reverse=True)[:2]
-        gap = likeliest - second
-        (near if gap <= NEAR_TIE else others).append(gap)
-    return Agreement(len(reference), near, others)
+        partings.append(Parting(answer, first, likeliest - second))
+    return Agreement(len(reference), tuple(partings))
 
 
 def reproducible(path: Path, options: BenchOptions) -> Result:

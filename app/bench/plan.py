@@ -64,36 +64,36 @@ class _Point:
 
 def plan(folder: Path, options: BenchOptions) -> Result:
     """The planner against a sweep, for each workload."""
-    results = [_regret(folder, workload, options.repeats) for workload in WORKLOADS]
+    results = [regret(str(folder), workload, options.repeats) for workload in WORKLOADS]
     lines = itertools.chain.from_iterable(result.lines for result in results)
     return Result({"workloads": [result.figures for result in results]}, [*lines])
 
 
-def _regret(folder: Path, workload: PlanWorkload, repeats: int) -> Result:
+def regret(model: str, workload: PlanWorkload, repeats: int) -> Result:
     """The planner's pick, scored by the sweep's own samples, against the sweep's best. The regret
     is the part of the best score that the pick gives away.
 
     Plan afresh, then sweep every file of the width, layout, number of threads and of slots. Raises
     as ``make_plan``; ModelError when the sweep cannot run the pick.
     """
-    files = plan_files(str(folder), ModelOptions(), None)
+    files = plan_files(model, ModelOptions(), None)
     task = task_for(workload, _PROFILE)
     plan = make_plan(files.models, task)
     points = sorted(_sweep(files.models, task, repeats), key=lambda one: -one.samples.median)
     best, pick = points[0], next((one for one in points if one.is_pick_of(plan)), None)
     if pick is None:
         raise ModelError(f"the sweep does not hold the plan's choice: {plan}")
-    regret = 1 - pick.samples.median / best.samples.median
+    given_away = 1 - pick.samples.median / best.samples.median
     figures = {
         "workload": workload,
         "profile": _PROFILE,
-        "regret": regret,
+        "regret": given_away,
         "plan": plan.to_json(),
         "pick": pick.to_json(),
         "best": best.to_json(),
         "points": [point.to_json() for point in points],
     }
-    lines = [f"{workload}, {_PROFILE}: regret {regret:.1%}"]
+    lines = [f"{workload}, {_PROFILE}: regret {given_away:.1%}"]
     for point in points:
         marks = [name for name, one in (("pick", pick), ("best", best)) if one is point]
         lines.append(f"  {point}" + (f"  <- {', '.join(marks)}" if marks else ""))

@@ -145,7 +145,7 @@ def render_card(manifest: Manifest) -> str:
         lines += [
             f"    {sha}  {name}" for name, sha in sums if name.isprintable() and sha.isalnum()
         ]
-        lines += ["", "`ingot doctor --verify FOLDER` compares them.", ""]
+        lines += ["", "`ingot doctor --checksums FOLDER` compares them.", ""]
     return "\n".join(lines)
 
 

@@ -36,7 +36,7 @@ def job(commands: Any, folder: Path) -> dict[str, str]:
         "run": f"ingot run BUILT hello {ASKED} --json",
         "plan": "ingot plan BUILT --recipe q8_0 --threads 1 --context 64 --json",
         "doctor": "ingot doctor --json",
-        "verify": "ingot doctor BUILT --verify --json",
+        "verify": "ingot doctor BUILT --checksums --json",
     }
     said = commands(*lines.values())
     assert [one["code"] for one in said] == [1, 0, 1, 1, 0, 0, 0, 0], said

@@ -163,7 +163,7 @@ def test_a_file_of_another_size_is_not_loaded(folder: Path, recipe: str, file: s
     path = next(folder.rglob(file))
     with path.open("r+b") as stream:
         stream.truncate(path.stat().st_size - 1)
-    with pytest.raises(ModelError, match=r"2 bytes and was built with 3.*--verify"):
+    with pytest.raises(ModelError, match=r"2 bytes and was built with 3.*--checksums"):
         resolve(folder, recipe=recipe)
     path.unlink()
     with pytest.raises(ModelError, match=r"missing|has 2 bytes"):

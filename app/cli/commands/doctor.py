@@ -1,35 +1,63 @@
 """`ingot doctor`: what this machine has, and whether the runtimes and the model files are sound."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from app import console
 from app.cli.options import TableFlag
+from app.exitcodes import ExitCode
 
 
 def doctor(
-    model: Annotated[
-        str | None,
+    models: Annotated[
+        list[str] | None,
         typer.Argument(
-            metavar="[MODEL]",
-            help="With --verify: a folder that quantize wrote, or a pulled model (default: all).",
+            metavar="[MODEL]...",
+            help="With --verify: models to run instead of the demo model. With --checksums: a"
+            " folder that quantize wrote, or a pulled model (default: all).",
         ),
     ] = None,
     verify: Annotated[
         bool,
-        typer.Option("--verify", help="Compare every file of MODEL with its checksum instead."),
+        typer.Option(
+            "--verify",
+            help="Run every runtime on every device: answers, memory, speed, the planner's choice,"
+            " restarts. Writes a report to send.",
+        ),
+    ] = False,
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="With --verify: the folder of the report.")
+    ] = Path(),
+    minutes: Annotated[
+        float, typer.Option(min=0, help="With --verify: what does not fit is skipped.")
+    ] = 10.0,
+    checksums: Annotated[
+        bool,
+        typer.Option("--checksums", help="Compare every file of MODEL with its checksum instead."),
     ] = False,
     as_json: TableFlag = False,
 ) -> None:
     """Show the hardware, the libraries, and whether the runtimes pass their self-tests."""
     from runtimes.errors import RequestError
 
+    asked = models or []
+    if verify and checksums:
+        raise RequestError("--verify compares checksums too; give one of --verify and --checksums")
     if verify:
-        _verify(model, as_json=as_json)
+        _verify(asked, out, minutes, as_json=as_json)
         return
-    if model is not None:
-        raise RequestError(f"to check the files of {model}, add --verify")
+    if checksums and len(asked) > 1:
+        raise RequestError("--checksums takes one MODEL")
+    if checksums:
+        _checksums(asked[0] if asked else None, as_json=as_json)
+        return
+    if asked:
+        raise RequestError(
+            f"to run {asked[0]}, add --verify; to compare its files with their checksums,"
+            " --checksums"
+        )
     from app.doctor.report import examine, show
     from runtimes.errors import RuntimeMissingError
 
@@ -42,13 +70,41 @@ def doctor(
         raise RuntimeMissingError("no runtime works here; " + "; ".join(report.problems))
 
 
-def _verify(model: str | None, *, as_json: bool) -> None:
+def _verify(models: list[str], out: Path, minutes: float, *, as_json: bool) -> None:
+    """A line for each check; exits with 1 when any has failed, 130 when interrupted."""
+    from app.doctor.verify.lines import counts
+    from app.doctor.verify.report import Files
+    from app.doctor.verify.report import as_json as to_json
+    from app.doctor.verify.run import Verification, verify
+    from app.doctor.verify.table import shown
+
+    with shown(silent=as_json) as table:
+
+        def ends(run: Verification) -> None:
+            table.ends(run.lines[-1])
+            files.write(run)
+
+        run = Verification(minutes, table.begins, ends)
+        files = Files(out, f"{run.began:%Y-%m-%d}")
+        verify(run, models)
+    if as_json:
+        console.emit_json(to_json(run), indent=1)
+    found = counts(run.lines)
+    console.note(", ".join(f"{count} {name}" for name, count in found.items()))
+    console.note(f"to send: {files.markdown} and {files.json}")
+    if run.interrupted:
+        raise typer.Exit(ExitCode.INTERRUPTED)
+    if found["failed"]:
+        raise typer.Exit(ExitCode.ROWS_FAILED)
+
+
+def _checksums(model: str | None, *, as_json: bool) -> None:
     """A line for each file as soon as it has been read. Raises ModelError when any is damaged."""
-    from app.doctor.verify import verify
+    from app.doctor.checksums import check
     from runtimes.errors import ModelError
 
     found = []
-    for file in verify(model):
+    for file in check(model):
         found.append(file)
         if not as_json:
             state = "damaged" if file.problem else "ok"

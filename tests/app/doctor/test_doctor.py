@@ -117,7 +117,7 @@ def test_two_onnx_runtimes_in_one_folder_are_a_problem(
 
 def test_verify_reads_every_byte(ingot: Any, tmp_path: Path, pebble_built: Path) -> None:
     folder = Path(shutil.copytree(pebble_built, tmp_path / "built"))
-    done = ingot("doctor", "--verify", folder)
+    done = ingot("doctor", "--checksums", folder)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert {line.split()[0] for line in lines} == {"ok"}
@@ -125,7 +125,7 @@ def test_verify_reads_every_byte(ingot: Any, tmp_path: Path, pebble_built: Path)
     data = bytearray((folder / "pebble-q8_0.gguf").read_bytes())
     data[-1] ^= 1
     (folder / "pebble-q8_0.gguf").write_bytes(data)
-    done = ingot("doctor", "--verify", folder, "--json")
+    done = ingot("doctor", "--checksums", folder, "--json")
     assert done.returncode == 3
     found = json.loads(done.stdout)
     (bad,) = [file for file in found["files"] if file["problem"]]
@@ -139,16 +139,16 @@ def test_verify_reads_every_byte(ingot: Any, tmp_path: Path, pebble_built: Path)
 
 def test_verify_looks_at_the_library(ingot: Any, tmp_path: Path) -> None:
     home = {"INGOT_HOME": str(tmp_path)}
-    assert ingot("doctor", "--verify", env=home).stdout == ""
+    assert ingot("doctor", "--checksums", env=home).stdout == ""
     folder = tmp_path / "data" / "models" / "org" / "name"
     folder.mkdir(parents=True)
     (folder / "m.gguf").write_bytes(b"abc")
     build = {"label": "Q8_0", "kind": "gguf", "main": "m.gguf", "commit": "0" * 40}
     build |= {"bytes": {"m.gguf": 3}, "sha256": {"m.gguf": hashlib.sha256(b"abc").hexdigest()}}
     (folder / "library.json").write_text(json.dumps({"builds": [build]}))
-    assert ingot("doctor", "--verify", "name", env=home).stdout.startswith("ok ")
+    assert ingot("doctor", "--checksums", "name", env=home).stdout.startswith("ok ")
     (folder / "m.gguf").write_bytes(b"abd")
-    done = ingot("doctor", "--verify", env=home)
+    done = ingot("doctor", "--checksums", env=home)
     assert done.returncode == 3
     assert done.stdout.startswith("damaged ")
 
@@ -156,9 +156,9 @@ def test_verify_looks_at_the_library(ingot: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["model"], 2, "--verify"),
-        (["--verify", "nothing"], 3, "not in the library"),
-        (["--verify", "."], 3, "no manifest.json"),
+        (["model"], 2, "--checksums"),
+        (["--checksums", "nothing"], 3, "not in the library"),
+        (["--checksums", "."], 3, "no manifest.json"),
     ],
 )
 def test_what_verify_cannot_look_at(

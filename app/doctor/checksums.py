@@ -1,4 +1,4 @@
-"""`ingot doctor --verify`: whether model files still hold the bytes that were built or pulled."""
+"""Whether model files still hold the bytes that were built or pulled."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +9,7 @@ from quantize.stages.verify import Finding, compare, findings
 from runtimes.errors import ModelError
 
 
-def verify(model: str | None) -> Iterator[Finding]:
+def check(model: str | None) -> Iterator[Finding]:
     """Read every file of ``model``, a folder that `quantize` wrote or a name in the library, or of
     the whole library.
 
@@ -20,7 +20,9 @@ def verify(model: str | None) -> Iterator[Finding]:
             yield from _pulled(pulled, pulled.builds)
     elif (folder := Path(model)).exists():
         if not (folder / NAME).is_file():
-            raise ModelError(f"{folder} has no {NAME}; --verify takes a folder that quantize wrote")
+            raise ModelError(
+                f"{folder} has no {NAME}; --checksums takes a folder that quantize wrote"
+            )
         for entry in load_manifest(folder).files:
             yield from findings(folder, entry)
     elif known := library.find(model):

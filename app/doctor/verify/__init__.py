@@ -1,0 +1,1 @@
+"""`ingot doctor --verify`: what works on this machine, proved by running it."""

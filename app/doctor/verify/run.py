@@ -1,0 +1,182 @@
+"""One verification: the checks in their order, within a time budget."""
+
+import contextlib
+import logging
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from types import FrameType
+
+from app.doctor.report import Report, examine
+from app.doctor.verify import models
+from app.doctor.verify.answers import answers
+from app.doctor.verify.lines import Found, Line, Skip, Subject
+from app.doctor.verify.measured import memory, planner, speed
+from app.doctor.verify.robust import cancel, restart
+from app.doctor.verify.target import Target, devices
+from runtimes.errors import IngotError
+from runtimes.load import backend
+from runtimes.machine.cpu import cpu_use, others_share
+from runtimes.machine.selftest import Health
+from runtimes.models.modelfile import ModelFile
+from runtimes.planner.plan import PlanWorkload
+
+log = logging.getLogger(__name__)
+
+# What proves most comes first: a short budget ends the list early.
+_CHECKS: dict[str, Callable[[Target], Found]] = {
+    "answers": answers,
+    "restart": restart,
+    "cancel": cancel,
+    "speed": speed,
+    "memory": memory,
+}
+_WORKLOADS: tuple[PlanWorkload, ...] = ("batch", "chat")
+_LOOK_S = 1.0  # how long it is watched what others do
+
+
+class _OutOfTimeError(Exception):
+    """The budget ended within a check."""
+
+
+@dataclass(slots=True)
+class Verification:
+    """What has been found so far. ``begins`` is told of each check, ``ends`` of each line."""
+
+    minutes: float
+    begins: Callable[[str, Subject], None]
+    ends: Callable[["Verification"], None]
+    began: datetime = field(default_factory=lambda: datetime.now(UTC))
+    lines: list[Line] = field(default_factory=list)
+    machine: Report | None = None
+    others: float | None = None  # share (0 to 1) of the processor that other programs took before
+    interrupted: bool = False
+    _start: float = field(default_factory=time.monotonic)
+
+    @property
+    def seconds(self) -> float:
+        """Since it began."""
+        return time.monotonic() - self._start
+
+    def check(self, name: str, subject: Subject, call: Callable[[], Found]) -> None:
+        """One line: what ``call`` finds. Raises KeyboardInterrupt after its line."""
+        self.begins(name, subject)
+        begin = time.monotonic()
+        found = Found("skipped", "interrupted")
+        try:
+            found = self._judge(call)
+        except KeyboardInterrupt:
+            self.interrupted = True
+            raise
+        finally:
+            self.lines.append(Line(name, subject, found, time.monotonic() - begin))
+            self.ends(self)
+
+    def _judge(self, call: Callable[[], Found]) -> Found:
+        left = 60 * self.minutes - self.seconds
+        if left <= 0:
+            return Found("skipped", f"the {self.minutes:g} minutes were over")
+        try:
+            with _limit(left):
+                return call()
+        except _OutOfTimeError:
+            return Found("skipped", f"it did not fit the {self.minutes:g} minutes")
+        except Skip as why:
+            return Found("skipped", str(why))
+        except (IngotError, OSError) as error:
+            return Found("failed", str(error) or type(error).__name__)
+        except Exception as error:  # a defect of Ingot must not take the other lines away
+            log.debug("a check failed", exc_info=True)
+            return Found("failed", f"internal error: {type(error).__name__}: {error}")
+
+
+@contextlib.contextmanager
+def _limit(seconds: float) -> Iterator[None]:
+    """Raises _OutOfTimeError within when so much time has passed, where the system can."""
+    if not hasattr(signal, "setitimer"):
+        yield
+        return
+
+    def over(number: int, frame: FrameType | None) -> None:
+        raise _OutOfTimeError
+
+    before = signal.signal(signal.SIGALRM, over)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def verify(run: Verification, asked: Sequence[str]) -> None:
+    """All checks on ``asked``, or on Pebble. Ctrl-C ends it early, and is noted in ``run``."""
+    with contextlib.suppress(KeyboardInterrupt):
+        run.check("machine", Subject(), partial(_machine, run))
+        healths = run.machine.runtimes if run.machine else ()
+        usable = any(health.usable for health in healths)
+        for health in healths:
+            subject = Subject(runtime=backend(health.runtime).label)
+            run.check("self-test", subject, partial(_self_test, health, usable))
+        if not asked:
+            run.check("build", Subject(file="pebble"), models.build_pebble)
+            asked = [str(models.pebble())] if models.pebble().is_dir() else []
+        working = {health.runtime for health in healths if health.usable}
+        targets = [target for model in asked for target in _targets(run, model, working)]
+        for name, check in _CHECKS.items():
+            for target in targets:
+                run.check(name, target.subject, partial(check, target))
+        if targets:
+            _planner(run, asked)
+
+
+def _machine(run: Verification) -> Found:
+    before = cpu_use()
+    time.sleep(_LOOK_S)
+    run.others = others_share([(before, cpu_use())])
+    run.machine = examine()
+    hardware = run.machine.hardware
+    busy = f"others took {run.others:.0%} of the processor"
+    return Found("passed", f"{hardware.cpu}, {hardware.usable_cores} usable cores; {busy}")
+
+
+def _self_test(health: Health, any_usable: bool) -> Found:
+    if health.version is None and any_usable:
+        raise Skip(health.warning or "not installed")
+    said = [health.version or "", " ".join(health.kernels), health.warning or ""]
+    return Found("passed" if health.usable else "failed", "; ".join(filter(None, said)))
+
+
+def _targets(run: Verification, model: str, working: set[str]) -> list[Target]:
+    """The files of ``model`` on every device that can run them."""
+    readable: list[ModelFile] = []
+
+    def read() -> Found:
+        found, files = models.read(model)
+        readable.extend(files)
+        return found
+
+    subject = Subject(file=Path(model).name)
+    run.check("checksums", subject, partial(models.whole, model))
+    run.check("files", subject, read)
+    targets = []
+    for file in readable:
+        label = file.backend.label
+        if file.runtime not in working or file.encodes:
+            why = "it embeds texts and writes none" if file.encodes else f"{label} does not work"
+            found = Found("skipped", why)
+            run.check("run", Subject(label, file=file.path.name), lambda found=found: found)
+            continue
+        targets += [Target(file, device) for device in devices(file.backend)]
+    return targets
+
+
+def _planner(run: Verification, asked: Sequence[str]) -> None:
+    for workload in _WORKLOADS:
+        for model in asked:
+            call = partial(planner, model, workload, run.others or 0.0)
+            run.check("planner", Subject(file=Path(model).name), call)
