@@ -87,6 +87,7 @@ def _verify(models: list[str], out: Path, minutes: float, *, as_json: bool) -> N
         run = Verification(minutes, table.begins, ends)
         files = Files(out, f"{run.began:%Y-%m-%d}")
         verify(run, models)
+        files.write(run)  # it may have been interrupted after the last line
     if as_json:
         console.emit_json(to_json(run), indent=1)
     found = counts(run.lines)

@@ -1,13 +1,14 @@
 """Whether a device's answers are the processor's."""
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from app.bench.jobs import Parting, compare
 from app.bench.work import greedy, run
 from app.doctor.verify.lines import Found
 from app.doctor.verify.target import PROCESSOR, Target
 from runtimes.api import EngineApi
+from runtimes.errors import IngotError
 from runtimes.request import Completion
 from runtimes.settings import SchedulerSettings
 from runtimes.worker.engine import WorkerEngine
@@ -70,7 +71,7 @@ def greedy_answers(target: Target, slots: int) -> list[Completion]:
     scheduling = SchedulerSettings(max_stall_s=None, prefix_cache=False)
     path, settings = target.model.path, target.settings(slots)
     with WorkerEngine.load(path, settings, scheduling) as engine:
-        params = greedy(_TOKENS, top_logprobs=2)
+        params = replace(greedy(_TOKENS, top_logprobs=2), logprobs=True)
         return run(engine, [encode(engine, text) for text in PROMPTS], [params] * len(PROMPTS))
 
 
@@ -82,6 +83,11 @@ def encode(engine: EngineApi, text: str) -> list[int]:
 
 
 def _apart(reference: Completion, done: Completion, parting: Parting | None) -> list[float]:
-    """How far the log-probability of each token has moved, up to where the two part."""
-    pairs = zip(reference.logprobs or (), done.logprobs or (), strict=True)
+    """How far the log-probability of each token has moved, up to where the two part.
+
+    Raises IngotError for an answer without log-probabilities.
+    """
+    if not reference.logprobs or not done.logprobs:
+        raise IngotError("an answer came without log-probabilities: there is nothing to compare")
+    pairs = zip(reference.logprobs, done.logprobs, strict=True)
     return [abs(a - b) for a, b in pairs][: parting.token if parting else None]

@@ -63,15 +63,12 @@ class Verification:
         return time.monotonic() - self._start
 
     def check(self, name: str, subject: Subject, call: Callable[[], Found]) -> None:
-        """One line: what ``call`` finds. Raises KeyboardInterrupt after its line."""
+        """One line: what ``call`` finds. Ctrl-C is raised after its line."""
         self.begins(name, subject)
         begin = time.monotonic()
         found = Found("skipped", "interrupted")
         try:
             found = self._judge(call)
-        except KeyboardInterrupt:
-            self.interrupted = True
-            raise
         finally:
             self.lines.append(Line(name, subject, found, time.monotonic() - begin))
             self.ends(self)
@@ -115,23 +112,29 @@ def _limit(seconds: float) -> Iterator[None]:
 
 def verify(run: Verification, asked: Sequence[str]) -> None:
     """All checks on ``asked``, or on Pebble. Ctrl-C ends it early, and is noted in ``run``."""
-    with contextlib.suppress(KeyboardInterrupt):
-        run.check("machine", Subject(), partial(_machine, run))
-        healths = run.machine.runtimes if run.machine else ()
-        usable = any(health.usable for health in healths)
-        for health in healths:
-            subject = Subject(runtime=backend(health.runtime).label)
-            run.check("self-test", subject, partial(_self_test, health, usable))
-        if not asked:
-            run.check("build", Subject(file="pebble"), models.build_pebble)
-            asked = [str(models.pebble())] if models.pebble().is_dir() else []
-        working = {health.runtime for health in healths if health.usable}
-        targets = [target for model in asked for target in _targets(run, model, working)]
-        for name, check in _CHECKS.items():
-            for target in targets:
-                run.check(name, target.subject, partial(check, target))
-        if targets:
-            _planner(run, asked)
+    try:
+        _verify(run, asked)
+    except KeyboardInterrupt:  # also one that came between two checks
+        run.interrupted = True
+
+
+def _verify(run: Verification, asked: Sequence[str]) -> None:
+    run.check("machine", Subject(), partial(_machine, run))
+    healths = run.machine.runtimes if run.machine else ()
+    usable = any(health.usable for health in healths)
+    for health in healths:
+        subject = Subject(runtime=backend(health.runtime).label)
+        run.check("self-test", subject, partial(_self_test, health, usable))
+    if not asked:
+        run.check("build", Subject(file="pebble"), models.build_pebble)
+        asked = [str(models.pebble())] if models.pebble().is_dir() else []
+    working = {health.runtime for health in healths if health.usable}
+    targets = [target for model in asked for target in _targets(run, model, working)]
+    for name, check in _CHECKS.items():
+        for target in targets:
+            run.check(name, target.subject, partial(check, target))
+    if targets:
+        _planner(run, asked)
 
 
 def _machine(run: Verification) -> Found:
@@ -169,10 +172,14 @@ def _targets(run: Verification, model: str, working: set[str]) -> list[Target]:
         if file.runtime not in working or file.encodes:
             why = "it embeds texts and writes none" if file.encodes else f"{label} does not work"
             found = Found("skipped", why)
-            run.check("run", Subject(label, file=file.path.name), lambda found=found: found)
+            run.check("run", Subject(label, file=file.path.name), partial(_as_found, found))
             continue
         targets += [Target(file, device) for device in devices(file.backend)]
     return targets
+
+
+def _as_found(found: Found) -> Found:
+    return found
 
 
 def _planner(run: Verification, asked: Sequence[str]) -> None:

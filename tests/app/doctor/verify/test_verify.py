@@ -1,0 +1,163 @@
+"""`ingot doctor --verify` as a user runs it: its report, its budget, its ends."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import signal
+import socket
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.doctor.verify.lines import Found, Line, Skip, Subject
+from app.doctor.verify.report import Cleaner, Files, as_json
+from app.doctor.verify.run import Verification
+from tests.runtimes.worker.faults import build_fault_library
+
+
+def run_of(minutes: float = 10.0) -> Verification:
+    return Verification(minutes, lambda _check, _subject: None, lambda _run: None)
+
+
+def report_in(folder: Path) -> tuple[dict[str, Any], str]:
+    """The only report there: its JSON, and the text of both files."""
+    (found,) = folder.glob("*.json")
+    return json.loads(found.read_text()), found.read_text() + found.with_suffix(".md").read_text()
+
+
+def test_without_time_everything_is_skipped_and_told(
+    command: Any, tmp_path: Path, gguf_file: Path
+) -> None:
+    done = command("doctor", "--verify", gguf_file, "--minutes", "0", "--out", tmp_path / "new")
+    assert done.returncode == 0
+    data, _ = report_in(tmp_path / "new")
+    assert data["verdicts"] == {"passed": 0, "failed": 0, "skipped": len(data["lines"])}
+    assert {line["found"] for line in data["lines"]} == {"the 0 minutes were over"}
+    assert len(done.stdout.splitlines()) == len(data["lines"])
+    assert "to send: " in done.stderr
+
+
+def test_a_check_that_does_not_fit_is_ended() -> None:
+    run = run_of(minutes=0.001)
+    run.check("endless", Subject(), lambda: threading.Event().wait(600) and Found("passed", ""))
+    (line,) = run.lines
+    assert line.found.verdict == "skipped"
+    assert "0.001 minutes" in line.found.said
+
+
+def test_what_a_check_may_end_with() -> None:
+    run = run_of()
+
+    def fails(error: Exception) -> Found:
+        raise error
+
+    for error in (Skip("not here"), OSError(5, "no disk"), ValueError("a defect")):
+        run.check("some", Subject(), lambda error=error: fails(error))
+    assert [line.found.verdict for line in run.lines] == ["skipped", "failed", "failed"]
+    assert "no disk" in run.lines[1].found.said
+    assert run.lines[2].found.said == "internal error: ValueError: a defect"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="uses LD_PRELOAD")
+def test_broken_runtimes_fail_and_the_report_says_no_path(
+    ingot: Any, tmp_path: Path, gguf_file: Path
+) -> None:
+    # A package that cannot be imported stands in front of the installed one.
+    (tmp_path / "onnxruntime").mkdir()
+    (tmp_path / "onnxruntime" / "__init__.py").write_text("raise ImportError('no such provider')")
+    environment = {
+        "INGOT_HOME": str(tmp_path / "home"),
+        "LD_PRELOAD": str(build_fault_library(tmp_path)),
+        "INGOT_TEST_FAULT": "always",
+        "PYTHONPATH": str(tmp_path),
+    }
+    out = tmp_path / "out"
+    done = ingot("doctor", "--verify", gguf_file, "--out", out, env=environment)
+    assert done.returncode == 1
+    data, text = report_in(out)
+    tests = [line for line in data["lines"] if line["check"] == "self-test"]
+    assert [line["verdict"] for line in tests] == ["failed", "failed"]
+    assert "no such provider" in tests[1]["found"]
+    assert data["lines"][-1]["found"] == "llama.cpp does not work"
+    for private in (tmp_path, gguf_file.parent, Path.home(), Path.cwd()):
+        assert f"{private}/" not in text
+    assert gguf_file.name in text
+
+
+def test_a_file_that_is_cut_off(command: Any, tmp_path: Path, gguf_file: Path) -> None:
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(gguf_file.read_bytes()[:-1000])
+    done = command("doctor", "--verify", cut, "--out", tmp_path, "--json")
+    assert done.returncode == 1
+    data, text = report_in(tmp_path)
+    assert json.loads(done.stdout)["verdicts"]["failed"] == 1
+    (failed,) = [line for line in data["lines"] if line["verdict"] == "failed"]
+    assert failed["check"] == "files"
+    assert "cut off" in failed["found"]
+    assert str(tmp_path) not in text
+
+
+def test_ctrl_c_leaves_what_is_done(ingot: Any, tmp_path: Path, gguf_file: Path) -> None:
+    process = ingot.start("doctor", "--verify", gguf_file, "--out", tmp_path)
+    for line in process.stdout:
+        if line.startswith(b"passed  files"):
+            break
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 130, said.decode()
+    assert b"Traceback" not in said
+    data, text = report_in(tmp_path)
+    assert data["interrupted"] is True
+    assert "it was interrupted" in text
+    assert [line["verdict"] for line in data["lines"] if line["check"] == "files"] == ["passed"]
+    assert data["lines"][-1]["check"] != "planner"
+
+
+def test_a_folder_that_cannot_be_written_to(command: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = command("doctor", "--verify", "--out", tmp_path / "file" / "below")
+    assert done.returncode == 2
+    assert "cannot be written to" in done.stderr
+    assert done.stdout == ""
+
+
+def test_reports_do_not_overwrite_each_other(tmp_path: Path) -> None:
+    (tmp_path / "ingot-verify-2026-01-02.md").write_text("kept")
+    first, second = (Files(tmp_path, "2026-01-02") for _ in range(2))
+    assert first.json.name == "ingot-verify-2026-01-02-2.json"
+    assert second.json.name == "ingot-verify-2026-01-02-3.json"
+    first.write(run_of())
+    assert (tmp_path / "ingot-verify-2026-01-02.md").read_text() == "kept"
+
+
+def test_who_and_where_is_taken_out() -> None:
+    run = run_of()
+    said = (
+        f"{Path.home()}/models/a.gguf on {socket.gethostname()} of {getpass.getuser()}:"
+        " '/srv/some where/b.gguf', C:\\Users\\Jo\\c.gguf, 403/403, 12 tok/s, n/a"
+    )
+    run.lines.append(Line("x", Subject(), Found("failed", said, {"deep": [said]}), 0.5))
+    (line,) = as_json(run)["lines"]
+    for text in (line["found"], line["figures"]["deep"][0]):
+        for private in (str(Path.home()), "models", "Users", "Jo", "/srv"):
+            assert private not in text
+        assert "a.gguf" in text
+        assert "c.gguf, 403/403, 12 tok/s, n/a" in text
+    assert Cleaner().clean(f"x {getpass.getuser()} y") == "x ... y"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--verify", "--checksums"], "give one of"),
+        (["--checksums", "a", "b"], "takes one MODEL"),
+    ],
+)
+def test_what_does_not_go_together(command: Any, arguments: list[str], says: str) -> None:
+    done = command("doctor", *arguments)
+    assert done.returncode == 2
+    assert says in done.stderr
