@@ -36,7 +36,7 @@ def job(commands: Any, folder: Path) -> dict[str, str]:
         "run": f"ingot run BUILT hello {ASKED} --json",
         "plan": "ingot plan BUILT --recipe q8_0 --threads 1 --context 64 --json",
         "doctor": "ingot doctor --json",
-        "verify": "ingot doctor BUILT --checksums --json",
+        "checksums": "ingot doctor BUILT --checksums --json",
     }
     said = commands(*lines.values())
     assert [one["code"] for one in said] == [1, 0, 1, 1, 0, 0, 0, 0], said
@@ -76,7 +76,7 @@ def test_events(job: dict[str, str], golden: Any) -> None:
     assert "\n".join(told) == golden
 
 
-@pytest.mark.parametrize("name", ["status", "dry-run", "run", "plan", "doctor", "verify"])
+@pytest.mark.parametrize("name", ["status", "dry-run", "run", "plan", "doctor", "checksums"])
 def test_answers(job: dict[str, str], name: str, golden: Any) -> None:
     told = json.loads(job[name])
     if name == "plan":

@@ -84,9 +84,9 @@ def _verify(models: list[str], out: Path, minutes: float, *, as_json: bool) -> N
             table.ends(run.lines[-1])
             files.write(run)
 
-        run = Verification(minutes, table.begins, ends)
+        run = Verification(minutes, table.begins, ends, models)
         files = Files(out, f"{run.began:%Y-%m-%d}")
-        verify(run, models)
+        verify(run)
         files.write(run)  # it may have been interrupted after the last line
     if as_json:
         console.emit_json(to_json(run), indent=1)

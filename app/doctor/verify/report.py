@@ -7,7 +7,7 @@ import re
 import socket
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,18 @@ from app.bench.harness import rounded
 from app.doctor.report import rows
 from app.doctor.verify.lines import Line, counts
 from app.doctor.verify.run import Verification
+from app.here import here, real
 from quantize.disk import write_atomically
 from runtimes.errors import RequestError
+from runtimes.paths import cache_dir, data_dir, state_dir
 
-# Two folders or more, or a folder and a file, from a root on.
-_PATH = re.compile(
-    r"(?<![\w.])(?:[A-Za-z]:)?(?:[\\/][^\s\\/:;,'\"()|<>]+)+[\\/]([^\s\\/:;,'\"()|<>]*)"
+_ROOT = r"(?<![\w.])(?:[A-Za-z]:)?[\\/]"
+# A folder and what is in it, from a root on; in quotes it may have spaces.
+_PATHS = (
+    re.compile(_ROOT + r"[^'\"\n]*[\\/]([^\\/'\"\n]*)(?=['\"])"),
+    re.compile(_ROOT + r"(?:[^\s\\/:;,'\"()|<>]+[\\/])+([^\s\\/:;,'\"()|<>]*)"),
 )
+_KNOWN = "/\ue000"  # stands for a folder that is known, which may have spaces too
 
 
 class Files:
@@ -73,7 +78,7 @@ def as_json(run: Verification) -> dict[str, Any]:
         "machine": run.machine.as_json() if run.machine else None,
         "lines": [_line(line) for line in run.lines],
     }
-    cleaned: dict[str, Any] = Cleaner().clean(rounded(data))
+    cleaned: dict[str, Any] = Cleaner(run.asked).clean(rounded(data))
     return cleaned
 
 
@@ -106,7 +111,7 @@ def as_markdown(run: Verification, data: Mapping[str, Any]) -> str:
         cells = [line[name] for name in ("check", "runtime", "device", "file", "verdict", "found")]
         lines.append(_row([*cells, f"{line['seconds']:.1f}"]))
     if run.machine:
-        cleaner = Cleaner()
+        cleaner = Cleaner(run.asked)
         lines += ["", "## Machine", "", *_table(("what", "found"))]
         lines += [_row([name, cleaner.clean(found)]) for name, found in rows(run.machine)]
     return "\n".join(lines) + "\n"
@@ -123,12 +128,15 @@ def _row(cells: "list[str] | tuple[str, ...]") -> str:
 class Cleaner:
     """Takes folders, the user's name and the machine's out of texts."""
 
-    def __init__(self) -> None:
-        folders = {str(Path.home()), sys.prefix, tempfile.gettempdir()}
-        with contextlib.suppress(OSError):
-            folders.add(str(Path.cwd()))
-        # The longest first: one may be in another.
-        self._folders = sorted((one for one in folders if len(one) > 1), key=len, reverse=True)
+    def __init__(self, models: Sequence[str] = ()) -> None:
+        """``models`` are those that were asked for, whose folders are nobody's business either."""
+        folders = {Path.home(), Path(sys.prefix), Path(tempfile.gettempdir())}
+        folders |= {cache_dir(), data_dir(), state_dir(), here()}
+        folders |= {
+            folder for one in models for folder in (Path(one).parent, real(Path(one)).parent)
+        }
+        known = {str(one) for one in folders if one.is_absolute() and one != Path(one.anchor)}
+        self._folders = sorted(known, key=len, reverse=True)  # one may be in another
         names = {socket.gethostname()}
         with contextlib.suppress(OSError, KeyError, ImportError):
             names.add(getpass.getuser())
@@ -145,5 +153,7 @@ class Cleaner:
 
     def _text(self, text: str) -> str:
         for folder in self._folders:
-            text = text.replace(folder, "...")
-        return self._names.sub("...", _PATH.sub(r".../\1", text))
+            text = text.replace(folder, _KNOWN)
+        for path in _PATHS:
+            text = path.sub(r".../\1", text)
+        return self._names.sub("...", text.replace(_KNOWN, "..."))

@@ -50,6 +50,7 @@ class Verification:
     minutes: float
     begins: Callable[[str, Subject], None]
     ends: Callable[["Verification"], None]
+    asked: Sequence[str] = ()  # models as the user named them
     began: datetime = field(default_factory=lambda: datetime.now(UTC))
     lines: list[Line] = field(default_factory=list)
     machine: Report | None = None
@@ -110,21 +111,22 @@ def _limit(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def verify(run: Verification, asked: Sequence[str]) -> None:
-    """All checks on ``asked``, or on Pebble. Ctrl-C ends it early, and is noted in ``run``."""
+def verify(run: Verification) -> None:
+    """All checks on the models that were asked for, or on Pebble. Ctrl-C ends it early."""
     try:
-        _verify(run, asked)
+        _verify(run)
     except KeyboardInterrupt:  # also one that came between two checks
         run.interrupted = True
 
 
-def _verify(run: Verification, asked: Sequence[str]) -> None:
+def _verify(run: Verification) -> None:
     run.check("machine", Subject(), partial(_machine, run))
     healths = run.machine.runtimes if run.machine else ()
     usable = any(health.usable for health in healths)
     for health in healths:
         subject = Subject(runtime=backend(health.runtime).label)
         run.check("self-test", subject, partial(_self_test, health, usable))
+    asked = run.asked
     if not asked:
         run.check("build", Subject(file="pebble"), models.build_pebble)
         asked = [str(models.pebble())] if models.pebble().is_dir() else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -133,17 +134,16 @@ def test_what_gpus_did() -> None:
 def test_files_that_are_damaged(gguf_file: Path, pebble_built: Path, tmp_path: Path) -> None:
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(gguf_file.read_bytes()[:-1000])
-    with pytest.raises(ModelError, match="cut off"):
+    with pytest.raises(ModelError, match="truncated"):
         read(str(cut))
     with pytest.raises(Skip, match="no checksums"):
         whole(str(cut))
-    for path in (*pebble_built.glob("*.json"), *pebble_built.glob("onnx-*")):
-        (tmp_path / path.name).symlink_to(path)
-    for path in pebble_built.glob("*.gguf"):
-        (tmp_path / path.name).write_bytes(path.read_bytes()[:-1000])
-    found = whole(str(tmp_path))
+    folder = Path(shutil.copytree(pebble_built, tmp_path / "built"))
+    for path in folder.glob("*.gguf"):
+        path.write_bytes(path.read_bytes()[:-1000])
+    found = whole(str(folder))
     assert found.verdict == "failed"
     assert gguf_file.name in found.said
-    found, files = read(str(tmp_path))
+    found, files = read(str(folder))
     assert found.verdict == "failed"
     assert {file.path.name for file in files} == {"onnx-int4", "onnx-int8"}

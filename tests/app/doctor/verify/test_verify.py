@@ -97,7 +97,7 @@ def test_a_file_that_is_cut_off(command: Any, tmp_path: Path, gguf_file: Path) -
     assert json.loads(done.stdout)["verdicts"]["failed"] == 1
     (failed,) = [line for line in data["lines"] if line["verdict"] == "failed"]
     assert failed["check"] == "files"
-    assert "cut off" in failed["found"]
+    assert "truncated" in failed["found"]
     assert str(tmp_path) not in text
 
 
@@ -136,17 +136,19 @@ def test_reports_do_not_overwrite_each_other(tmp_path: Path) -> None:
 
 def test_who_and_where_is_taken_out() -> None:
     run = run_of()
+    run.asked = ["/my own/things/d.gguf"]
     said = (
         f"{Path.home()}/models/a.gguf on {socket.gethostname()} of {getpass.getuser()}:"
-        " '/srv/some where/b.gguf', C:\\Users\\Jo\\c.gguf, 403/403, 12 tok/s, n/a"
+        f" '/srv/some where/b.gguf', {run.asked[0]} in {Path.home()}:"
+        " C:\\Users\\Jo\\c.gguf, 403/403, 12 tok/s, n/a"
     )
     run.lines.append(Line("x", Subject(), Found("failed", said, {"deep": [said]}), 0.5))
     (line,) = as_json(run)["lines"]
     for text in (line["found"], line["figures"]["deep"][0]):
-        for private in (str(Path.home()), "models", "Users", "Jo", "/srv"):
+        for private in (str(Path.home()), "models", "Users", "Jo", "srv", "some", "own"):
             assert private not in text
-        assert "a.gguf" in text
-        assert "c.gguf, 403/403, 12 tok/s, n/a" in text
+        assert text.startswith(".../a.gguf on ... of ...: '.../b.gguf', .../d.gguf in ...: ")
+        assert text.endswith(".../c.gguf, 403/403, 12 tok/s, n/a")
     assert Cleaner().clean(f"x {getpass.getuser()} y") == "x ... y"
 
 
