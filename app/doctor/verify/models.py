@@ -1,5 +1,6 @@
 """The model files that a verification runs: those of MODEL, or Pebble's."""
 
+import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,7 +32,9 @@ def build_pebble() -> Found:
         return Found("passed", "there already")
     if not source.is_dir():
         raise Skip("the demo model comes with Ingot's source only; name a MODEL to verify with")
-    command = ("-m", "quantize", source, "--out", folder, "--no-measure")
+    # Under another name until it is whole.
+    making = folder.with_name(f"{folder.name}-making")
+    command = ("-m", "quantize", source, "--out", making, "--no-measure")
     done = processes.run(*command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     if done.returncode:
         said = done.stderr.strip().splitlines() or [processes.ending(done.returncode)]
@@ -39,6 +42,8 @@ def build_pebble() -> Found:
             f"the demo model could not be built: {said[-1]}; {_EXTRA} brings what it needs,"
             " or name a MODEL"
         )
+    shutil.rmtree(folder, ignore_errors=True)
+    making.rename(folder)
     return Found("passed", "built from the demo model")
 
 

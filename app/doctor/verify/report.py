@@ -2,11 +2,13 @@
 
 import contextlib
 import getpass
+import itertools
 import json
 import re
 import socket
 import sys
 import tempfile
+import textwrap
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -27,6 +29,8 @@ _PATHS = (
     re.compile(_ROOT + r"[^'\"\n]*[\\/]([^\\/'\"\n]*)(?=['\"])"),
     re.compile(_ROOT + r"(?:[^\s\\/:;,'\"()|<>]+[\\/])+([^\s\\/:;,'\"()|<>]*)"),
 )
+_ABOUT = ("verdict", "runtime", "device", "file")
+_WIDTH = 110
 _KNOWN = "/\ue000"  # stands for a folder that is known, which may have spaces too
 
 
@@ -104,25 +108,23 @@ def as_markdown(run: Verification, data: Mapping[str, Any]) -> str:
         f"# Ingot {data['ingot']} on this machine",
         "",
         f"{data['date']}, {run.seconds:.0f} s of {run.minutes:g} minutes{ended}: {told}.",
-        "",
-        *_table(("check", "runtime", "device", "file", "verdict", "found", "s")),
     ]
-    for line in data["lines"]:
-        cells = [line[name] for name in ("check", "runtime", "device", "file", "verdict", "found")]
-        lines.append(_row([*cells, f"{line['seconds']:.1f}"]))
+    for check, same in itertools.groupby(data["lines"], key=lambda line: line["check"]):
+        lines += ["", f"## {check}", ""]
+        for line in same:
+            about = ", ".join(filter(None, (line[name] for name in _ABOUT)))
+            lines.append(_item(about, f"{line['found']} ({line['seconds']:.1f} s)"))
     if run.machine:
         cleaner = Cleaner(run.asked)
-        lines += ["", "## Machine", "", *_table(("what", "found"))]
-        lines += [_row([name, cleaner.clean(found)]) for name, found in rows(run.machine)]
+        lines += ["", "## what the machine is", ""]
+        lines += [_item(name, cleaner.clean(found)) for name, found in rows(run.machine)]
     return "\n".join(lines) + "\n"
 
 
-def _table(head: tuple[str, ...]) -> list[str]:
-    return [_row(head), _row(["---"] * len(head))]
-
-
-def _row(cells: "list[str] | tuple[str, ...]") -> str:
-    return "| " + " | ".join(" ".join(cell.replace("|", "\\|").split()) for cell in cells) + " |"
+def _item(name: str, text: str) -> str:
+    return textwrap.fill(
+        f"- {name}: {text}", _WIDTH, subsequent_indent="  ", break_long_words=False
+    )
 
 
 class Cleaner:

@@ -13,9 +13,12 @@ from typing import Any
 
 import pytest
 
+from app import demo
 from app.doctor.verify.lines import Found, Line, Skip, Subject
+from app.doctor.verify.models import build_pebble, pebble, read
 from app.doctor.verify.report import Cleaner, Files, as_json
 from app.doctor.verify.run import Verification
+from runtimes.errors import IngotError
 from tests.runtimes.worker.faults import build_fault_library
 
 
@@ -99,6 +102,26 @@ def test_a_file_that_is_cut_off(command: Any, tmp_path: Path, gguf_file: Path) -
     assert failed["check"] == "files"
     assert "truncated" in failed["found"]
     assert str(tmp_path) not in text
+
+
+def test_the_demo_model_is_built_once_and_else_told_how(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "BUILT", Path("assets/no-such-folder"))
+    (tmp_path / "torch.py").write_text("raise ImportError('torch is not here')")
+    with monkeypatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(tmp_path))
+        with pytest.raises(IngotError, match=r"torch is not here.*ingot\[quantize\]"):
+            build_pebble()
+    assert not pebble().exists()
+    assert build_pebble().said == "built from the demo model"
+    assert pebble().is_relative_to(home)
+    assert len(read(str(pebble()))[1]) == 4
+    assert build_pebble().said == "there already"
+    monkeypatch.setattr(demo, "ROOT", tmp_path)
+    monkeypatch.setenv("INGOT_HOME", str(tmp_path / "other"))
+    with pytest.raises(Skip, match="name a MODEL"):
+        build_pebble()
 
 
 def test_ctrl_c_leaves_what_is_done(ingot: Any, tmp_path: Path, gguf_file: Path) -> None:
