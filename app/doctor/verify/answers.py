@@ -72,7 +72,10 @@ def greedy_answers(target: Target, slots: int) -> list[Completion]:
     path, settings = target.model.path, target.settings(slots)
     with WorkerEngine.load(path, settings, scheduling) as engine:
         params = replace(greedy(_TOKENS, top_logprobs=2), logprobs=True)
-        return run(engine, [encode(engine, text) for text in PROMPTS], [params] * len(PROMPTS))
+        prompts = [encode(engine, text) for text in PROMPTS]
+        done = run(engine, prompts, [params] * len(PROMPTS))
+        target.require_device(engine)
+        return done
 
 
 def encode(engine: EngineApi, text: str) -> list[int]:

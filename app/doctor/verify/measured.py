@@ -11,7 +11,7 @@ from app.bench.plan import regret
 from app.bench.work import TOGETHER, greedy, loaded, random_prompts, run
 from app.doctor.verify.gpu import GpuWatch
 from app.doctor.verify.lines import Found, Skip, Verdict
-from app.doctor.verify.target import CONTEXT, ROWS, Target
+from app.doctor.verify.target import CONTEXT, PROCESSOR, ROWS, Target
 from runtimes.api import EngineApi
 from runtimes.planner.plan import PlanWorkload
 
@@ -28,6 +28,8 @@ def memory(target: Target) -> Found:
     """The estimate against what a process takes that has every slot full."""
     if sys.platform != "linux":
         raise Skip("memory is measured through /proc, which this system lacks")
+    if target.device != PROCESSOR:
+        raise Skip("only what a process takes of the machine's memory is measured")
     (row,) = memory_check(target.model.path, [target.settings(ROWS)])
     estimated, ratio = row.estimate.total, row.estimate.total / row.measured
     good = abs(row.error) <= _MEMORY or abs(estimated - row.measured) <= _MEMORY_BYTES
@@ -63,6 +65,7 @@ def speed(target: Target) -> Found:
                 said.append(f"prefill {prefill:,.0f} tok/s")
             with GpuWatch() as watch:
                 decode = _samples(engine, _decode_tps)
+            target.require_device(engine)
         figures[f"decode_tps_{rows}"] = decode
         figures[f"gpus_{rows}"] = watch.figures(decode.median)
         row = f"decode {decode:,.0f} tok/s with {rows} row{'s' if rows > 1 else ''}"

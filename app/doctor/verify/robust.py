@@ -30,6 +30,7 @@ def restart(target: Target) -> Found:
         os.kill(engine.pid, signal.SIGKILL)
         lost = running.result()
         after = _answer(engine, prompt)
+        target.require_device(engine)
         figures = {"deaths": engine.deaths, "killed_request": str(lost.finish_reason)}
         if engine.deaths < 1 or after.token_ids != before.token_ids:
             said = f"{engine.deaths} deaths were noticed; the answer afterwards was another one"
@@ -50,6 +51,7 @@ def cancel(target: Target) -> Found:
         else:
             raise Skip(f"{_TRIES} answers had ended before they could be cancelled")
         tokens = len(_answer(engine, prompt).token_ids)
+        target.require_device(engine)
         return Found(
             "passed", "a cancelled request made room for the next", {"tokens_after": tokens}
         )

@@ -4,7 +4,7 @@ import contextlib
 import logging
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -130,7 +130,7 @@ def _verify(run: Verification) -> None:
     if not asked:
         run.check("build", Subject(file="pebble"), models.build_pebble)
         asked = [str(models.pebble())] if models.pebble().is_dir() else []
-    working = {health.runtime for health in healths if health.usable}
+    working = {health.runtime: devices(health) for health in healths if health.usable}
     targets = [target for model in asked for target in _targets(run, model, working)]
     for name, check in _CHECKS.items():
         for target in targets:
@@ -152,11 +152,12 @@ def _machine(run: Verification) -> Found:
 def _self_test(health: Health, any_usable: bool) -> Found:
     if health.version is None and any_usable:
         raise Skip(health.warning or "not installed")
-    said = [health.version or "", " ".join(health.kernels), health.warning or ""]
+    where = f"devices: {', '.join(devices(health))}" if health.usable else ""
+    said = [health.version or "", " ".join(health.kernels), where, health.warning or ""]
     return Found("passed" if health.usable else "failed", "; ".join(filter(None, said)))
 
 
-def _targets(run: Verification, model: str, working: set[str]) -> list[Target]:
+def _targets(run: Verification, model: str, working: Mapping[str, tuple[str, ...]]) -> list[Target]:
     """The files of ``model`` on every device that can run them."""
     readable: list[ModelFile] = []
 
@@ -176,7 +177,7 @@ def _targets(run: Verification, model: str, working: set[str]) -> list[Target]:
             found = Found("skipped", why)
             run.check("run", Subject(label, file=file.path.name), partial(_as_found, found))
             continue
-        targets += [Target(file, device) for device in devices(file.backend)]
+        targets += [Target(file, device) for device in working[file.runtime]]
     return targets
 
 

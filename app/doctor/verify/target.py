@@ -3,9 +3,12 @@
 from dataclasses import dataclass
 
 from app.doctor.verify.lines import Subject
-from runtimes.backend import Backend
+from runtimes.api import EngineApi
+from runtimes.errors import IngotError
+from runtimes.machine.selftest import Health
 from runtimes.models.modelfile import ModelFile
 from runtimes.settings import RunnerSettings
+from runtimes.worker.engine import WorkerEngine
 
 PROCESSOR = "cpu"  # the device that others are compared with
 ROWS = 8  # that run together
@@ -14,14 +17,24 @@ CONTEXT = 512  # tokens of a slot
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A model file on a device."""
+    """A model file on a device, as ``RunnerSettings.device`` names it."""
 
     model: ModelFile
     device: str
 
     def settings(self, slots: int) -> RunnerSettings:
-        """For so many rows together."""
-        return RunnerSettings(slots=slots, context=CONTEXT, gpu_layers=0)
+        """For so many rows together, all layers on the device."""
+        layers = 0 if self.device == PROCESSOR else -1
+        return RunnerSettings(slots=slots, context=CONTEXT, device=self.device, gpu_layers=layers)
+
+    def require_device(self, engine: EngineApi) -> None:
+        """Raise IngotError for a worker that has left the device: after crashes one computes on the
+        processor, also a later one, and what it does then says nothing of the device."""
+        if self.device != PROCESSOR and not (isinstance(engine, WorkerEngine) and engine.gpu):
+            raise IngotError(
+                f"it runs on the processor, because it crashed on {self.device} before;"
+                " `python -m runtimes.worker --forget` has it tried again"
+            )
 
     @property
     def subject(self) -> Subject:
@@ -29,6 +42,6 @@ class Target:
         return Subject(self.model.backend.label, self.device, self.model.path.name)
 
 
-def devices(_runtime: Backend) -> tuple[str, ...]:
+def devices(health: Health) -> tuple[str, ...]:
     """Where a runtime can run a model."""
-    return (PROCESSOR,)
+    return (PROCESSOR, *(one.name for one in health.devices))
