@@ -32,8 +32,8 @@ _CHECKS: dict[str, Callable[[Target], Found]] = {
     "answers": answers,
     "restart": restart,
     "cancel": cancel,
-    "speed": speed,
     "memory": memory,
+    "speed": speed,
 }
 _WORKLOADS: tuple[PlanWorkload, ...] = ("batch", "chat")
 _LOOK_S = 1.0  # how long it is watched what others do

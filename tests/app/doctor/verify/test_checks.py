@@ -17,11 +17,14 @@ from app.doctor.verify.lines import Skip
 from app.doctor.verify.measured import judge_regret, memory, planner, speed
 from app.doctor.verify.models import read, whole
 from app.doctor.verify.robust import cancel, restart
-from app.doctor.verify.target import PROCESSOR, ROWS, Target
+from app.doctor.verify.target import PROCESSOR, ROWS, Target, devices
+from runtimes.backend import Device
 from runtimes.errors import IngotError, ModelError
 from runtimes.machine.gpus import Gpu
+from runtimes.machine.selftest import Health
 from runtimes.models.modelfile import ModelFile
 from runtimes.request import Completion
+from runtimes.worker.engine import WorkerEngine
 
 
 @pytest.fixture(scope="module", params=["gguf_file", "onnx_folder"])
@@ -82,6 +85,22 @@ def test_a_cancelled_request_makes_room(target: Target) -> None:
     found = cancel(target)
     assert found.verdict == "passed", found
     assert found.figures["tokens_after"] == 16
+
+
+def test_every_device_of_a_runtime_and_no_other_in_its_place(gguf_file: Path) -> None:
+    health = Health("llamacpp", True, True, "1", (), None, devices=(Device("GPU0", "some GPU"),))
+    assert devices(health) == (PROCESSOR, "GPU0")
+    model = ModelFile.read(gguf_file)
+    other = Target(model, "GPU0")
+    with pytest.raises(ModelError, match="no device 'GPU0'"):
+        answers(other)
+    with pytest.raises(Skip, match="machine's memory"):
+        memory(other)
+    here = Target(model, PROCESSOR)
+    with WorkerEngine.load(gguf_file, here.settings(1)) as engine:
+        here.require_device(engine)
+        with pytest.raises(IngotError, match="runs on the processor"):
+            other.require_device(engine)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
