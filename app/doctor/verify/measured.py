@@ -26,10 +26,10 @@ _BUSY = 0.1  # what others take of the processor before figures of speed say lit
 
 def memory(target: Target) -> Found:
     """The estimate against what a process takes that has every slot full."""
-    if sys.platform != "linux":
-        raise Skip("memory is measured through /proc, which this system lacks")
     if target.device != PROCESSOR:
         raise Skip("only what a process takes of the machine's memory is measured")
+    if sys.platform != "linux":
+        raise Skip("memory is measured through /proc, which this system lacks")
     (row,) = memory_check(target.model.path, [target.settings(ROWS)])
     estimated, ratio = row.estimate.total, row.estimate.total / row.measured
     good = abs(row.error) <= _MEMORY or abs(estimated - row.measured) <= _MEMORY_BYTES
