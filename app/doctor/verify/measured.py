@@ -66,6 +66,7 @@ def speed(target: Target) -> Found:
             with GpuWatch() as watch:
                 decode = _samples(engine, _decode_tps)
             target.require_device(engine)
+            figures["gpu_layers"] = engine.stats().gpu_layers
         figures[f"decode_tps_{rows}"] = decode
         figures[f"gpus_{rows}"] = watch.figures(decode.median)
         row = f"decode {decode:,.0f} tok/s with {rows} row{'s' if rows > 1 else ''}"

@@ -8,7 +8,6 @@ from runtimes.errors import IngotError
 from runtimes.machine.selftest import Health
 from runtimes.models.modelfile import ModelFile
 from runtimes.settings import RunnerSettings
-from runtimes.worker.engine import WorkerEngine
 
 PROCESSOR = "cpu"  # the device that others are compared with
 ROWS = 8  # that run together
@@ -28,12 +27,12 @@ class Target:
         return RunnerSettings(slots=slots, context=CONTEXT, device=self.device, gpu_layers=layers)
 
     def require_device(self, engine: EngineApi) -> None:
-        """Raise IngotError for a worker that has left the device: after crashes one computes on the
-        processor, also a later one, and what it does then says nothing of the device."""
-        if self.device != PROCESSOR and not (isinstance(engine, WorkerEngine) and engine.gpu):
+        """Raise IngotError for an engine that computes nothing on the device: after crashes a
+        worker leaves it, also a later one, and what it does then says nothing of the device."""
+        if self.device != PROCESSOR and not engine.stats().gpu_layers:
             raise IngotError(
-                f"it runs on the processor, because it crashed on {self.device} before;"
-                " `python -m runtimes.worker --forget` has it tried again"
+                f"no layer is on {self.device}: there is no room, or it crashed there before"
+                " (`python -m runtimes.worker --forget` has it tried again)"
             )
 
     @property

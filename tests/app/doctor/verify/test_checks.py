@@ -99,7 +99,7 @@ def test_every_device_of_a_runtime_and_no_other_in_its_place(gguf_file: Path) ->
     here = Target(model, PROCESSOR)
     with WorkerEngine.load(gguf_file, here.settings(1)) as engine:
         here.require_device(engine)
-        with pytest.raises(IngotError, match="runs on the processor"):
+        with pytest.raises(IngotError, match="no layer is on GPU0"):
             other.require_device(engine)
 
 
