@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runtimes.backend import Backend
-from runtimes.errors import ModelError
+from runtimes.backend import Backend, Device
+from runtimes.errors import IngotError, ModelError
 
 if TYPE_CHECKING:
     from runtimes.models.memory import MemoryEstimate
     from runtimes.models.modelfile import ModelFile
     from runtimes.runner import Runner, Tokenizer
     from runtimes.settings import RunnerSettings
+
+log = logging.getLogger(__name__)
 
 
 class OnnxBackend(Backend):
@@ -39,13 +43,31 @@ class OnnxBackend(Backend):
         return OnnxTokenizer(model.path)
 
     def open(self, model: ModelFile, settings: RunnerSettings) -> tuple[Runner, Tokenizer]:
-        """A session over the graph."""
+        """A session over the graph, on the processor where ``auto`` finds no device that can."""
+        from runtimes.onnx.device import target_of
         from runtimes.onnx.runner import OnnxRunner
 
-        if settings.device not in ("auto", "cpu"):
-            raise ModelError(f"ONNX Runtime has no device {settings.device!r} here; there is: cpu")
-        runner = OnnxRunner(model, settings)
+        runner, problem = None, ""
+        try:
+            runner = OnnxRunner(model, settings)
+        except IngotError as error:
+            # What the failed try holds must be gone before the next: so not in this block.
+            if settings.device != "auto" or target_of("auto") is None:
+                raise
+            problem = str(error)
+        if runner is None:
+            log.warning("%s runs on the processor: %s", model.name, problem)
+            runner = OnnxRunner(model, replace(settings, device="cpu"))
         return runner, runner.tokenizer
+
+    def on_gpu(self, settings: RunnerSettings) -> bool:
+        """With a device that is asked for, or one that ``auto`` finds."""
+        from runtimes.onnx.device import target_of
+
+        try:
+            return target_of(settings.device) is not None
+        except IngotError:
+            return False
 
     def adapter_problem(self, model: ModelFile, path: Path) -> str | None:
         """By what its header says."""
@@ -62,6 +84,12 @@ class OnnxBackend(Backend):
         import onnxruntime
 
         return list(onnxruntime.get_available_providers())
+
+    def devices(self) -> tuple[Device, ...]:
+        """Those of the execution providers that can be used now."""
+        from runtimes.onnx.device import devices
+
+        return devices()
 
 
 _INSTALL = "pip install onnxruntime (or onnxruntime-gpu, not both)"

@@ -1,7 +1,7 @@
 """A decoder graph as its genai_config.json describes it: its session, and the names it binds."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from runtimes.errors import ModelError, OutOfMemoryError, RuntimeMissingError
 from runtimes.models.modelfile import GENAI_CONFIG, ModelFile, read_json
+from runtimes.onnx.device import Target, open_session, target_of
 from runtimes.onnx.graph_file import LOGITS_FROM, shares_buffers
 from runtimes.onnx.lora_graph import Product, adapted_graph
 from runtimes.settings import RunnerSettings
@@ -51,27 +52,43 @@ class Graph:
     # New keys and values are written into the past that is given; else both come back together.
     in_place: bool = True
     logits_from: str | None = None  # None where the graph leaves no choice of positions
+    target: Target | None = None  # None: the processor
 
     def bind(
         self, ids: npt.NDArray[Any], mask: npt.NDArray[Any], positions: npt.NDArray[Any]
     ) -> Any:
         """A binding that reads these rows, and their positions if the graph takes any."""
         binding = self.session.io_binding()
+        self.bind_rows(binding, ids, mask, positions)
+        return binding
+
+    def bind_rows(
+        self,
+        binding: Any,
+        ids: npt.NDArray[Any],
+        mask: npt.NDArray[Any],
+        positions: npt.NDArray[Any],
+    ) -> None:
+        """Have a binding read these rows. A device's copy is made now, not by the run."""
         bind_input(binding, self.input_ids, ids)
         bind_input(binding, self.attention_mask, mask)
         if self.position_ids:
             bind_input(binding, self.position_ids, positions)
-        return binding
 
     def run(self, binding: Any) -> None:
         """Run the session; raises OutOfMemoryError or ModelError."""
-        try:
-            self.session.run_with_iobinding(binding)
-        except Exception as error:  # onnxruntime's exceptions share no base class but Exception
-            text = str(error).strip()
-            if "allocate" in text.lower() or "memory" in text.lower():
-                raise OutOfMemoryError(f"ONNX Runtime ran out of memory: {text}") from error
-            raise ModelError(f"ONNX Runtime failed in a step: {text}") from error
+        run(self.session, binding)
+
+
+def run(session: Any, binding: Any) -> None:
+    """Run a session; raises OutOfMemoryError or ModelError."""
+    try:
+        session.run_with_iobinding(binding)
+    except Exception as error:  # onnxruntime's exceptions share no base class but Exception
+        text = str(error).strip()
+        if "allocate" in text.lower() or "memory" in text.lower():
+            raise OutOfMemoryError(f"ONNX Runtime ran out of memory: {text}") from error
+        raise ModelError(f"ONNX Runtime failed in a step: {text}") from error
 
 
 def bind_input(binding: Any, name: str, array: npt.NDArray[Any]) -> None:
@@ -113,13 +130,22 @@ def load_graph(
         graph = adapted_graph(path, adapted)
         # ONNX Runtime refuses weights that a link takes out of this folder.
         options.add_session_config_entry(_WEIGHTS_FOLDER, str(path.resolve().parent))
+    target = target_of(settings.device)
+    if target and not in_place:
+        raise RuntimeMissingError(
+            f"{path} gives all keys and values back in every step, and runs on the processor"
+            " only: ask for the device cpu"
+        )
     try:
-        session = ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+        session = open_session(graph, options, target)
+    except RuntimeMissingError:
+        raise
     except Exception as error:  # onnxruntime's exceptions share no base class but Exception
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ModelError(f"ONNX Runtime cannot load {path}: {reason}") from error
     try:
-        return _describe(session, names, model, in_place=in_place)
+        found = _describe(session, names, model, in_place=in_place)
+        return replace(found, target=target)
     except KeyError as error:
         raise ModelError(
             f"{path} is not a decoder graph that this runner supports: it lacks {error}"

@@ -1,5 +1,6 @@
 """The slot cache of a graph, allocated once."""
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,72 @@ from runtimes.onnx.graph import Graph
 from runtimes.runner import SavedKv
 
 
-class SlotCache:
-    """Implements ``runtimes.runner.KvSlots``.
+class Slots(ABC):
+    """Implements ``runtimes.runner.KvSlots``: where keys and values lie is what differs.
+
+    ``lengths`` is how many tokens each slot holds.
+    """
+
+    def __init__(self, slots: int, context: int, bytes_per_token: int) -> None:
+        self.context, self.bytes_per_token = context, bytes_per_token
+        self.lengths = [0] * slots
+
+    @abstractmethod
+    def hold(self, slot: int, length: int) -> None:
+        """Note that the slot holds its first ``length`` tokens, whatever it held before."""
+
+    @abstractmethod
+    def trim(self, slot: int, length: int) -> None:
+        """See ``KvSlots.trim``."""
+
+    @abstractmethod
+    def _copy(self, source: int, target: int, length: int) -> None:
+        """Copy what another slot holds."""
+
+    @abstractmethod
+    def swap(self, first: int, second: int) -> None:
+        """See ``KvSlots.swap``."""
+
+    @abstractmethod
+    def save(self, slot: int) -> bytes:
+        """See ``KvSlots.save``: each layer's keys and values, head after head."""
+
+    @abstractmethod
+    def _load(self, slot: int, data: SavedKv, length: int) -> None:
+        """Take what ``save`` gave, which is of the right size."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the memory."""
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """See ``KvSlots.copy``; raises ModelError when the source holds fewer tokens."""
+        if length > self.lengths[source]:
+            raise ModelError(f"slot {source} holds {self.lengths[source]} tokens, not {length}")
+        self._copy(source, target, length)
+        self.hold(target, length)
+
+    def load(self, slot: int, data: SavedKv, length: int) -> None:
+        """See ``KvSlots.load``."""
+        self.trim(slot, 0)
+        if length > self.context:
+            raise ModelError(f"{length} saved tokens do not fit a context of {self.context}")
+        if len(data) != length * self.bytes_per_token:
+            raise ModelError(f"{len(data)} bytes are not {length} tokens of this model")
+        self._load(slot, data, length)
+        self.hold(slot, length)
+
+    def shift(self, slot: int, keep: int, discard: int) -> None:
+        """The graphs store rotated keys and offer nothing to rotate them further."""
+        raise ModelError("ONNX Runtime cannot shift a slot's tokens; submit the shorter text again")
+
+
+class SlotCache(Slots):
+    """Keys and values in the processor's memory.
 
     ``arrays`` has keys and values of every layer, each [slots, kv heads, context, head size];
-    ``mask`` [slots, context] is 1 for each token that a slot holds, ``lengths`` how many it holds;
-    ``changes`` counts what was done to slots other than by steps.
+    ``mask`` [slots, context] is 1 for each token that a slot holds; ``changes`` counts what was
+    done to slots other than by steps.
     """
 
     def __init__(self, graph: Graph, slots: int, context: int) -> None:
@@ -30,8 +91,7 @@ class SlotCache:
                 "ask for fewer slots or a smaller context"
             ) from error
         self.mask = np.zeros((slots, context), graph.index_dtype)
-        self.lengths = [0] * slots
-        self.bytes_per_token = sum(array[0, :, 0].nbytes for array in self.arrays)
+        super().__init__(slots, context, sum(array[0, :, 0].nbytes for array in self.arrays))
         self.changes = 0
 
     def full(self) -> set[int]:
@@ -51,15 +111,11 @@ class SlotCache:
         self.mask[slot, length:] = 0
         self.lengths[slot] = min(self.lengths[slot], length)
 
-    def copy(self, source: int, target: int, length: int) -> None:
-        """See ``KvSlots.copy``; raises ModelError when the source holds fewer tokens."""
-        if length > self.lengths[source]:
-            raise ModelError(f"slot {source} holds {self.lengths[source]} tokens, not {length}")
+    def _copy(self, source: int, target: int, length: int) -> None:
         self.changes += 1
         if source != target:
             for array in self.arrays:
                 array[target, :, :length] = array[source, :, :length]
-        self.hold(target, length)
 
     def swap(self, first: int, second: int) -> None:
         """See ``KvSlots.swap``."""
@@ -77,23 +133,15 @@ class SlotCache:
         # Join copies each piece once, into memory of the final size.
         return b"".join(head.data for array in self.arrays for head in array[slot, :, :length])
 
-    def load(self, slot: int, data: SavedKv, length: int) -> None:
-        """See ``KvSlots.load``."""
+    def _load(self, slot: int, data: SavedKv, length: int) -> None:
         self.changes += 1
-        self.trim(slot, 0)
-        context = self.mask.shape[1]
-        if length > context:
-            raise ModelError(f"{length} saved tokens do not fit a context of {context}")
-        if len(data) != length * self.bytes_per_token:
-            raise ModelError(f"{len(data)} bytes are not {length} tokens of this model")
         at, payload = 0, memoryview(data)
         for array in self.arrays:
             part = array[slot, :, :length]
             end = at + part.nbytes
             part[:] = np.frombuffer(payload[at:end], array.dtype).reshape(part.shape)
             at = end
-        self.hold(slot, length)
 
-    def shift(self, slot: int, keep: int, discard: int) -> None:
-        """The graphs store rotated keys and offer nothing to rotate them further."""
-        raise ModelError("ONNX Runtime cannot shift a slot's tokens; submit the shorter text again")
+    def close(self) -> None:
+        """See ``Slots.close``."""
+        self.arrays.clear()

@@ -14,6 +14,7 @@ from pathlib import Path
 from runtimes.errors import ModelError
 from runtimes.models.modelfile import ModelFile
 from runtimes.onnx.graph_file import Node, OnnxGraph
+from runtimes.onnx.small_graph import FLOAT, MICROSOFT, integer, node, value_info
 from runtimes.onnx.wire import encode, fields, items, last_text
 
 MASK = "lora.mask"
@@ -30,8 +31,6 @@ _ROLES = {
     "down_proj": "ffn_down",
 }
 _HEAD = re.compile(r"/lm_head/MatMul(?:_Q\d+)?")
-_DOMAIN = "com.microsoft"
-_FLOAT, _INT = 1, 2  # TensorProto.DataType, AttributeProto.AttributeType
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +52,13 @@ def matrix_names(part: str) -> tuple[str, str]:
 def products(graph: OnnxGraph, model: ModelFile) -> list[Product]:
     """The products that adapters may change."""
     found = []
-    for node in graph.nodes:
-        layer = _PRODUCT.fullmatch(node.name)
+    for one in graph.nodes:
+        layer = _PRODUCT.fullmatch(one.name)
         role = _ROLES.get(layer[2]) if layer else None
         role = f"blk.{layer[1]}.{role}" if layer and role else None
-        if _HEAD.fullmatch(node.name):
+        if _HEAD.fullmatch(one.name):
             role = "output"
-        shape = _shape(graph, node)
+        shape = _shape(graph, one)
         if role is None or shape is None:
             continue
         inputs, outputs = shape
@@ -69,15 +68,15 @@ def products(graph: OnnxGraph, model: ModelFile) -> list[Product]:
             widths = dict(zip("qkv", (queries, keys, keys), strict=True))
             parts = {role.replace("attn_qkv", f"attn_{one}"): n for one, n in widths.items()}
         if sum(parts.values()) == outputs:
-            found.append(Product(node.outputs[0], node.inputs[0], inputs, parts))
+            found.append(Product(one.outputs[0], one.inputs[0], inputs, parts))
     return found
 
 
-def _shape(graph: OnnxGraph, node: Node) -> tuple[int, int] | None:
+def _shape(graph: OnnxGraph, one: Node) -> tuple[int, int] | None:
     """Inputs and outputs of a product by a constant."""
-    if node.kind == "MatMulNBits":
-        return node.numbers["K"], node.numbers["N"]
-    weight = graph.initializers.get(node.inputs[1]) if node.kind == "MatMul" else None
+    if one.kind == "MatMulNBits":
+        return one.numbers["K"], one.numbers["N"]
+    weight = graph.initializers.get(one.inputs[1]) if one.kind == "MatMul" else None
     return (weight.shape[0], weight.shape[1]) if weight and len(weight.shape) == 2 else None
 
 
@@ -93,8 +92,8 @@ def adapted_graph(path: Path, wanted: Sequence[Product]) -> bytes:
                 domains.add(last_text(fields(value)[1]))
     except (OSError, ValueError, IndexError) as error:
         raise ModelError(f"{path} is not an ONNX graph: {error or 'it ends too early'}") from error
-    if _DOMAIN not in domains:
-        found += encode(8, encode(1, _DOMAIN) + encode(2, 1))
+    if MICROSOFT not in domains:
+        found += encode(8, encode(1, MICROSOFT) + encode(2, 1))
     return bytes(found)
 
 
@@ -107,13 +106,13 @@ def _graph(graph: memoryview, wanted: Sequence[Product]) -> bytes:
             outputs = fields(value)[2]
             product = by_output.get(last_text(outputs[:1]))
         found += encode(1, _renamed(value, by_output)) if product else raw
-        for node in _beside(product) if product else ():
-            found += encode(1, node)
-    found += encode(11, _input(MASK, "lora.rows", 1, "lora.ranks"))
+        for added in _beside(product) if product else ():
+            found += encode(1, added)
+    found += encode(11, value_info(MASK, FLOAT, "lora.rows", 1, "lora.ranks"))
     for product in wanted:
         for part, width in product.parts.items():
             for name, columns in zip(matrix_names(part), (product.inputs, width), strict=True):
-                found += encode(11, _input(name, "lora.ranks", columns))
+                found += encode(11, value_info(name, FLOAT, "lora.ranks", columns))
     return bytes(found)
 
 
@@ -134,27 +133,14 @@ def _beside(product: Product) -> list[bytes]:
     for part in product.parts:
         a, b = matrix_names(part)
         down, own, delta = (f"lora.{part}.{step}" for step in ("down", "own", "delta"))
-        turned = encode(5, encode(1, "transB") + encode(3, 1) + encode(20, _INT))
-        nodes.append(_node("FusedMatMul", (product.activation, a), down, turned, _DOMAIN))
-        nodes.append(_node("Mul", (down, MASK), own))
-        nodes.append(_node("MatMul", (own, b), delta))
+        turned = integer("transB", 1)
+        nodes.append(node("FusedMatMul", (product.activation, a), down, turned, MICROSOFT))
+        nodes.append(node("Mul", (down, MASK), own))
+        nodes.append(node("MatMul", (own, b), delta))
         deltas.append(delta)
     delta = deltas[0]
     if len(deltas) > 1:
         delta = f"lora.{product.output}.delta"
-        last = encode(5, encode(1, "axis") + encode(3, 2) + encode(20, _INT))
-        nodes.append(_node("Concat", tuple(deltas), delta, last))
-    return [*nodes, _node("Add", (_base(product.output), delta), product.output)]
-
-
-def _node(
-    kind: str, inputs: tuple[str, ...], output: str, attribute: bytes = b"", domain: str = ""
-) -> bytes:
-    data = b"".join(encode(1, name) for name in inputs) + encode(2, output)
-    data += encode(3, f"{output}/{kind}") + encode(4, kind) + attribute
-    return data + encode(7, domain) if domain else data
-
-
-def _input(name: str, *shape: int | str) -> bytes:
-    sizes = b"".join(encode(1, encode(1 if isinstance(n, int) else 2, n)) for n in shape)
-    return encode(1, name) + encode(2, encode(1, encode(1, _FLOAT) + encode(2, sizes)))
+        last = integer("axis", 2)
+        nodes.append(node("Concat", tuple(deltas), delta, last))
+    return [*nodes, node("Add", (_base(product.output), delta), product.output)]

@@ -1,5 +1,6 @@
 """ONNX Runtime as a runner: ``steps`` knows how each kind of graph takes its past."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -11,13 +12,18 @@ from runtimes.errors import ModelError, RequestError
 from runtimes.machine.heap import give_back
 from runtimes.models.modelfile import ModelFile
 from runtimes.onnx.adapters import OnnxAdapters
+from runtimes.onnx.device_check import prompts_are_right
+from runtimes.onnx.device_kv import DeviceCache, Mover
+from runtimes.onnx.device_steps import DeviceSteps
 from runtimes.onnx.graph import load_graph
-from runtimes.onnx.kv import SlotCache
+from runtimes.onnx.kv import SlotCache, Slots
 from runtimes.onnx.lora_graph import Product
 from runtimes.onnx.steps import ConcatSteps, InPlaceSteps, Steps
 from runtimes.onnx.tokenizer import OnnxTokenizer
 from runtimes.runner import Capabilities, Logits, StepPlan, StepRow
 from runtimes.settings import RunnerSettings, outputs_at_once
+
+log = logging.getLogger(__name__)
 
 # Numbers of rows, on both sides of what kernels take at once. Unused slots take no memory.
 _COUNTS = (2, 3, 4, 5, 8, 9, 15, 16)
@@ -32,11 +38,25 @@ class OnnxRunner:
         """Open the folder; raises ModelError, OutOfMemoryError or RuntimeMissingError."""
         graph = load_graph(model_file, settings)
         slots, context = max(settings.slots, 1), settings.context or model_file.context_length
-        rows = max(slots, max(_COUNTS)) if settings.reproducible and graph.in_place else slots
-        self.kv = SlotCache(graph, rows, context)
         self.tokenizer = OnnxTokenizer(model_file.path)
-        kind = InPlaceSteps if graph.in_place else ConcatSteps
-        self._steps: Steps = kind(graph, self.kv, model_file.vocab_size)
+        self.kv: Slots
+        self._steps: Steps
+        if graph.target:
+            mover = Mover(graph, graph.target, model_file.vocab_size)
+            self.kv = cache = DeviceCache(graph, mover, slots, context)
+            whole = prompts_are_right(graph.target, model_file, graph.cache[0].dtype)
+            if not whole:
+                log.warning(
+                    "%s computes the attention of prompts wrongly: they go in token by token, which"
+                    " is slow",
+                    graph.target.name,
+                )
+            self._steps = DeviceSteps(graph, cache, model_file.vocab_size, whole_prompts=whole)
+        else:
+            rows = max(slots, max(_COUNTS)) if settings.reproducible and graph.in_place else slots
+            self.kv = arrays = SlotCache(graph, rows, context)
+            kind = InPlaceSteps if graph.in_place else ConcatSteps
+            self._steps = kind(graph, arrays, model_file.vocab_size)
         self.capabilities = Capabilities(
             runtime="onnx",
             slots=slots,
@@ -48,7 +68,9 @@ class OnnxRunner:
             kv_bytes_per_token=self.kv.bytes_per_token,
             every_logits=self._gives_every(),
         )
-        if settings.reproducible:
+        if graph.target:
+            self.capabilities = replace(self.capabilities, lone_rows=True)
+        elif settings.reproducible:
             # Rows of the other kind of graph are aligned at their ends: shorter ones are padded.
             together = graph.in_place and self._numbers_do_not_matter()
             self._steps.pair_lone_rows = together
@@ -81,10 +103,12 @@ class OnnxRunner:
         wanted = []
         for row in rows:
             if row.logits > 1:
-                logits = self._every(row.slot, row.position, row.tokens, row.adapter)
+                logits = self._every(
+                    row.slot, row.position, row.tokens, row.logits, adapter=row.adapter
+                )
             else:
                 logits = self._steps.prefill(
-                    row.slot, row.position, row.tokens, adapter=row.adapter
+                    row.slot, row.position, row.tokens, wanted=row.logits, adapter=row.adapter
                 )
             if row.logits:
                 wanted.append(logits[-row.logits :])
@@ -104,16 +128,22 @@ class OnnxRunner:
         self.kv.trim(0, 0)
         parts: list[Logits] = []
         for at in range(0, len(tokens), most):
-            parts.append(self._every(0, at, tokens[at : at + most]).copy())
+            part = tokens[at : at + most]
+            parts.append(self._every(0, at, part, len(part)).copy())
         self.kv.trim(0, 0)
         return np.concatenate(parts)
 
     def _every(
-        self, slot: int, position: int, tokens: Sequence[int], adapter: str | None = None
+        self,
+        slot: int,
+        position: int,
+        tokens: Sequence[int],
+        wanted: int,
+        adapter: str | None = None,
     ) -> Logits:
-        """Prefill with logits after every token."""
-        logits = self._steps.prefill(slot, position, tokens, every=True, adapter=adapter)
-        if len(logits) == len(tokens):
+        """Prefill with logits after each of at least the last ``wanted`` tokens."""
+        logits = self._steps.prefill(slot, position, tokens, wanted=wanted, adapter=adapter)
+        if len(logits) >= wanted:
             return logits
         self.kv.trim(slot, position)
         steps = (
@@ -130,7 +160,7 @@ class OnnxRunner:
         """Drop the session, its bindings and the cache. A second call does nothing."""
         self._steps = None  # type: ignore[assignment]
         self.adapters = None
-        self.kv.arrays.clear()
+        self.kv.close()
 
     def _check(self, tokens: Sequence[int]) -> None:
         """For an id that its table has not, a graph would read whatever lies behind it."""
@@ -140,7 +170,7 @@ class OnnxRunner:
 
     def _gives_every(self) -> bool:
         """Whether the graph gives the logits after each of several tokens at once."""
-        logits = self._steps.prefill(0, 0, (1, 1), every=True)
+        logits = self._steps.prefill(0, 0, (1, 1), wanted=2)
         self.kv.trim(0, 0)
         return len(logits) == 2
 

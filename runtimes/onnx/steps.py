@@ -1,4 +1,4 @@
-"""Steps on a graph, of either kind.
+"""Steps on a graph, of either kind, on the processor (``device_steps`` has those elsewhere).
 
 ``InPlaceSteps``: the graph writes keys and values in place (``GroupQueryAttention``). Every layer's
 array [slots, kv heads, context, head size] is bound as past and as present at once, so that new
@@ -40,6 +40,32 @@ class Steps(ABC):
     pair_lone_rows = False  # whether a lone row is decoded beside one that is thrown away
     adapters: OnnxAdapters | None = None
 
+    @abstractmethod
+    def prefill(
+        self,
+        slot: int,
+        position: int,
+        tokens: Sequence[int],
+        *,
+        wanted: int = 1,
+        adapter: str | None = None,
+    ) -> Logits:
+        """One slot's tokens behind the ``position`` it holds; logits [n, vocab] after the last n.
+
+        At least as many as are ``wanted``, but no more than 1 where the graph gives no other.
+        """
+
+    @abstractmethod
+    def decode(self, rows: Sequence[StepRow]) -> Logits:
+        """One token for each row, in ascending slot order; logits of the rows that want them.
+
+        They are valid until the next call.
+        """
+
+
+class ProcessorSteps(Steps):
+    """On the processor."""
+
     def __init__(self, graph: Graph, kv: SlotCache) -> None:
         self._graph, self._kv = graph, kv
 
@@ -49,14 +75,10 @@ class Steps(ABC):
         position: int,
         tokens: Sequence[int],
         *,
-        every: bool = False,
+        wanted: int = 1,
         adapter: str | None = None,
     ) -> Logits:
-        """One slot's tokens behind the ``position`` it holds.
-
-        Logits [1, vocab], or [len(tokens), vocab] with ``every`` where the graph has the choice,
-        and always where it gives no other.
-        """
+        """See ``Steps.prefill``."""
         graph, end = self._graph, position + len(tokens)
         # These arrays must outlive the run.
         ids = np.array([tokens], graph.index_dtype)
@@ -67,7 +89,7 @@ class Steps(ABC):
             span = self.adapters.span([adapter])
             own = self.adapters.bind(binding, 1, span)
             self.adapters.fill(own, span, [adapter])
-        if every and graph.logits_from:
+        if wanted > 1 and graph.logits_from:
             bind_input(binding, graph.logits_from, _FIRST)
         # Bound first, it is the first output; a full graph's shape is known only afterwards.
         binding.bind_output(graph.logits, "cpu")
@@ -80,15 +102,8 @@ class Steps(ABC):
     def _run_prefill(self, binding: Any, slot: int, position: int, end: int) -> None:
         """Bind the slot's past, run, and keep what is new."""
 
-    @abstractmethod
-    def decode(self, rows: Sequence[StepRow]) -> Logits:
-        """One token for each row, in ascending slot order; logits of the rows that want them.
 
-        They are valid until the next call.
-        """
-
-
-class InPlaceSteps(Steps):
+class InPlaceSteps(ProcessorSteps):
     """On a graph that writes in place."""
 
     def __init__(self, graph: Graph, kv: SlotCache, vocab_size: int) -> None:
@@ -183,7 +198,7 @@ class InPlaceSteps(Steps):
             bind_output(binding, tensor.present, part)
 
 
-class ConcatSteps(Steps):
+class ConcatSteps(ProcessorSteps):
     """On a graph that gives back past and new together.
 
     Without ``takes_positions`` only rows of one length go together.

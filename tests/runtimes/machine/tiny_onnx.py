@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,8 @@ _CONTRIB = "com.microsoft"
 class _Builder:
     """Collects nodes and initializers; every node has one output named after it."""
 
-    def __init__(self) -> None:
+    def __init__(self, exact: bool) -> None:
+        self.accuracy = 1 if exact else 4
         self.nodes: list[Any] = []
         self.initializers: list[Any] = []
 
@@ -59,7 +61,7 @@ class _Builder:
             N=rows,
             bits=bits,
             block_size=BLOCK,
-            accuracy_level=4,
+            accuracy_level=self.accuracy,
         )
 
 
@@ -67,10 +69,14 @@ def _random(name: str, count: int) -> npt.NDArray[np.uint8]:
     return np.frombuffer(hashlib.shake_256(name.encode()).digest(count), np.uint8)
 
 
-def build() -> Any:
-    """The graph as an onnx.ModelProto."""
-    graph = _Builder()
-    table = (_random("embedding", VOCABULARY * HIDDEN).astype(np.float16) / 128 - 1).reshape(
+def build(*, exact: bool = False) -> Any:
+    """The graph as an onnx.ModelProto.
+
+    An exact one computes in floats of 32 bits only, so that devices differ in the last bits alone.
+    """
+    graph = _Builder(exact)
+    embedding = np.float32 if exact else np.float16
+    table = (_random("embedding", VOCABULARY * HIDDEN).astype(embedding) / 128 - 1).reshape(
         VOCABULARY, HIDDEN
     )
     rows = graph.node("Gather", "rows", graph.constant("table", table), "input_ids")
@@ -192,13 +198,14 @@ def tokenizer() -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Write the folder."""
-    folder = backend("onnx").selftest.parent
-    save_model(build(), folder / "model.onnx")
+def write(folder: Path, *, exact: bool = False) -> Path:
+    """The whole model; returns the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    save_model(build(exact=exact), folder / "model.onnx")
     for name, content in (("genai_config", genai_config()), ("tokenizer", tokenizer())):
         (folder / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
+    return folder
 
 
 if __name__ == "__main__":
-    main()
+    write(backend("onnx").selftest.parent)

@@ -1,0 +1,268 @@
+"""ONNX Runtime on a device beside the processor, where the package has a provider for one.
+
+A device of software will do: onnxruntime-webgpu on SwiftShader (docs/devices.md).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runtimes.engine.engine import Engine
+from runtimes.errors import IngotError, ModelError, OutOfMemoryError, RuntimeMissingError
+from runtimes.load import backend
+from runtimes.models.modelfile import ModelFile
+from runtimes.onnx.runner import OnnxRunner
+from runtimes.request import Completion, Request, SamplingParams
+from runtimes.runner import Logits, StepPlan, StepRow
+from runtimes.settings import RunnerSettings
+from runtimes.worker.engine import WorkerEngine
+from tests.runtimes.machine import tiny_onnx
+
+PROMPTS = [[1 + (7 * n + i * i) % 60 for i in range(4 + 5 * n)] for n in range(5)]
+GREEDY = SamplingParams(max_tokens=12, temperature=0.0, ignore_eos=True)
+CLOSE = 1e-4  # of logits up to 4, all in floats
+
+
+@pytest.fixture(scope="module")
+def device() -> str:
+    found = backend("onnx").devices()
+    if not found:
+        pytest.skip("ONNX Runtime has no device here but the processor")
+    return found[0].name
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_onnx.write(tmp_path_factory.mktemp("tiny"), exact=True)
+
+
+@contextlib.contextmanager
+def opened(folder: Path, where: str, slots: int = 3, context: int = 60) -> Iterator[OnnxRunner]:
+    settings = RunnerSettings(slots=slots, context=context, device=where)
+    with contextlib.closing(OnnxRunner(ModelFile.read(folder), settings)) as runner:
+        yield runner
+
+
+def step(runner: OnnxRunner, *rows: StepRow) -> Logits:
+    return runner.execute(StepPlan(rows)).copy()
+
+
+def history(runner: OnnxRunner) -> list[Logits]:
+    """Prompts in pieces, steps of some rows and of all, and what is done to slots between them."""
+    found, lengths = [], [0, 0, 0]
+    for slot, prompt in enumerate(PROMPTS[1:4]):
+        step(runner, StepRow(slot, 0, prompt[:3], 0))
+        found.append(step(runner, StepRow(slot, 3, prompt[3:], 2)))
+        lengths[slot] = len(prompt)
+    for slots in ((0,), (1, 2), (0, 1, 2), (0, 2)):
+        found.append(step(runner, *(StepRow(s, lengths[s], [9 + s], 1) for s in slots)))
+        for slot in slots:
+            lengths[slot] += 1
+    runner.kv.copy(2, 0, 7)
+    runner.kv.swap(0, 1)
+    runner.kv.trim(2, 5)
+    lengths = [lengths[1], 7, 5]
+    found.append(step(runner, *(StepRow(s, lengths[s], [30 + s], s != 1) for s in range(3))))
+    return [*found, runner.score(PROMPTS[4])]
+
+
+def texts(engine: Engine | WorkerEngine) -> list[Completion]:
+    return [stream.result(300) for stream in [engine.submit(Request(p, GREEDY)) for p in PROMPTS]]
+
+
+def test_logits_are_the_processors(folder: Path, device: str) -> None:
+    with opened(folder, "cpu") as runner:
+        expected = history(runner)
+    with opened(folder, device) as runner:
+        found = history(runner)
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs[-len(ours) :], atol=CLOSE)
+
+
+def test_what_a_slot_holds_goes_to_another_and_to_the_processor(folder: Path, device: str) -> None:
+    prompt = PROMPTS[3]
+    with opened(folder, device) as there, opened(folder, "cpu") as here:
+        for runner in (there, here):
+            step(runner, StepRow(1, 0, prompt, 1))
+        saved = there.kv.save(1)
+        assert len(saved) == len(prompt) * there.capabilities.kv_bytes_per_token
+        next_token = step(here, StepRow(1, len(prompt), [5], 1))
+        for runner, slot in ((there, 0), (here, 2)):
+            runner.kv.load(slot, saved, len(prompt))
+            assert runner.kv.save(slot) == saved
+            found = step(runner, StepRow(slot, len(prompt), [5], 1))
+            np.testing.assert_allclose(found, next_token, atol=CLOSE)
+        with pytest.raises(ModelError, match="bytes are not"):
+            there.kv.load(0, saved[:-1], len(prompt))
+        assert there.kv.save(0) == b""
+
+
+def test_texts_of_several_slots_and_of_cached_prompts(folder: Path, device: str) -> None:
+    with Engine.load(folder, RunnerSettings(slots=3, context=90, device="cpu")) as engine:
+        expected = [one.token_ids for one in texts(engine)]
+    with Engine.load(folder, RunnerSettings(slots=3, context=90, device=device)) as engine:
+        assert [one.token_ids for one in texts(engine)] == expected
+        assert [one.token_ids for one in texts(engine)] == expected
+        assert engine.stats().cached_tokens > 0
+
+
+def test_a_worker_and_a_session(folder: Path, device: str, tmp_path: Path) -> None:
+    kept = tmp_path / "chat.session"
+    settings = RunnerSettings(slots=1, context=90, device=device)
+    with Engine.load(folder, settings) as engine:
+        first = texts(engine)[3]
+        told = [*PROMPTS[3], *first.token_ids]
+        assert engine.save_session(told, kept) > len(PROMPTS[3])
+        on = engine.submit(Request(told, GREEDY)).result(300).token_ids
+    with WorkerEngine.load(folder, settings) as worker:
+        assert len(worker.load_session(kept)) > len(PROMPTS[3])
+        assert worker.submit(Request(told, GREEDY)).result(300).token_ids == on
+
+
+class Crossings:
+    """Counts the bytes that bindings carry to and from a device, and their names."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        import onnxruntime as ort
+
+        self.given: dict[str, int] = {}
+        self.taken: dict[str, int] = {}
+        self._outputs: dict[int, dict[str, int | None]] = {}
+        bind_input, bind_output = ort.IOBinding.bind_input, ort.IOBinding.bind_output
+        run = ort.InferenceSession.run_with_iobinding
+
+        def given(
+            one: Any, name: str, where: str, index: int, kind: Any, shape: Any, at: int
+        ) -> None:
+            assert where == "cpu"
+            self._count(self.given, name, int(np.prod(shape)) * np.dtype(kind).itemsize)
+            bind_input(one, name, where, index, kind, shape, at)
+
+        def taken(one: Any, name: str, where: str = "cpu", *args: Any) -> None:
+            if where == "cpu":
+                known = int(np.prod(args[2])) * np.dtype(args[1]).itemsize if args else None
+                self._outputs.setdefault(id(one), {})[name] = known
+            bind_output(one, name, where, *args)
+
+        def ran(session: Any, one: Any) -> None:
+            run(session, one)
+            for name, known in self._outputs.get(id(one), {}).items():
+                nbytes = known or one.get_outputs()[0].tensor_size_in_bytes()
+                self._count(self.taken, name, nbytes)
+
+        monkeypatch.setattr(ort.IOBinding, "bind_input", given)
+        monkeypatch.setattr(ort.IOBinding, "bind_output", taken)
+        monkeypatch.setattr(ort.InferenceSession, "run_with_iobinding", ran)
+
+    @staticmethod
+    def _count(counts: dict[str, int], name: str, nbytes: int) -> None:
+        counts[name] = counts.get(name, 0) + nbytes
+
+    def clear(self) -> None:
+        self.given.clear()
+        self.taken.clear()
+
+
+def test_a_step_carries_tokens_there_and_the_logits_that_were_asked_for_back(
+    folder: Path, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted, row = Crossings(monkeypatch), 4 * tiny_onnx.VOCABULARY
+    with opened(folder, device) as runner:
+        counted.clear()
+        for slot, wanted in ((0, 0), (1, 1), (2, 3)):
+            step(runner, StepRow(slot, 0, PROMPTS[2], wanted))
+        assert sum(counted.taken.values()) == (1 + 3) * row
+        for length, wanted in ((14, (1, 0, 1)), (15, (0, 0, 0)), (16, (1, 1, 1))):
+            counted.clear()
+            step(runner, *(StepRow(s, length, [3], n) for s, n in enumerate(wanted)))
+            # Of 64 bits each: an id a row, and as much of its mask as it has tokens.
+            assert counted.given == {"input_ids": 8 * 3, "attention_mask": 8 * 3 * (length + 1)}
+            assert sum(counted.taken.values()) == sum(wanted) * row
+        counted.clear()
+        runner.kv.copy(0, 1, 9)
+        runner.kv.swap(0, 2)
+        runner.kv.trim(1, 4)
+        assert counted.taken == {}
+        assert sum(counted.given.values()) == 8  # how many tokens to copy
+
+
+def test_no_node_of_a_step_carries_the_cache_or_the_weights(
+    folder: Path, device: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """By ONNX Runtime's own profile: the nodes that it puts between devices."""
+    import onnxruntime as ort
+
+    sessions: list[Any] = []
+    opening = ort.InferenceSession
+
+    def kept(graph: Any, options: Any, **others: Any) -> Any:
+        options.enable_profiling = True
+        # A number each: what it adds to the name is only the second.
+        options.profile_file_prefix = str(tmp_path / f"profile-{len(sessions)}")
+        sessions.append(opening(graph, options, **others))
+        return sessions[-1]
+
+    monkeypatch.setattr(ort, "InferenceSession", kept)
+    with opened(folder, device) as runner:
+        history(runner)
+    nodes = [
+        event["args"]
+        for session in sessions
+        for event in json.loads(Path(session.end_profiling()).read_text())
+        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time")
+    ]
+    attention = [one["provider"] for one in nodes if one["op_name"] == "GroupQueryAttention"]
+    assert sum(one != "CPUExecutionProvider" for one in attention) > 20
+    sizes = [
+        int(np.prod(shape))
+        for one in nodes
+        if one["op_name"].startswith("Memcpy")
+        for output in one["output_type_shape"]
+        for shape in output.values()
+    ]
+    # An id, a mask of as many tokens as a context has, and a length; a slot's keys have 1,920.
+    assert all(size <= 60 for size in sizes), sizes
+
+
+def test_no_room_on_the_device(folder: Path, device: str) -> None:
+    with pytest.raises(OutOfMemoryError), opened(folder, device, context=2**33):
+        pass
+    with opened(folder, device) as runner:  # and the next one goes
+        assert len(step(runner, StepRow(0, 0, PROMPTS[0], 1))) == 1
+
+
+def test_auto_and_cpu_are_answered_by_every_package(folder: Path) -> None:
+    for where in ("auto", "cpu"):
+        model = ModelFile.read(folder)
+        runner, _ = model.backend.open(model, RunnerSettings(slots=1, context=16, device=where))
+        runner.close()
+
+
+def test_a_provider_that_the_package_has_not(folder: Path) -> None:
+    import onnxruntime as ort
+
+    offered = ort.get_available_providers()
+    name, package = next(
+        (name, package)
+        for name, provider, package in (
+            ("WebGPU", "WebGpuExecutionProvider", "onnxruntime-webgpu"),
+            ("CUDA", "CUDAExecutionProvider", "onnxruntime-gpu"),
+        )
+        if provider not in offered
+    )
+    with pytest.raises(RuntimeMissingError, match=f"cannot use {name}.*{package}"):
+        Engine.load(folder, RunnerSettings(slots=1, context=16, device=name))
+
+
+@pytest.mark.parametrize("name", ["Nothing7", "WebGPU:1", "CUDA:x", "CUDA:1:2", ""])
+def test_a_device_that_is_not_there(folder: Path, name: str) -> None:
+    with pytest.raises(IngotError, match="has no device") as raised:
+        Engine.load(folder, RunnerSettings(slots=1, context=16, device=name))
+    assert "there is: cpu" in str(raised.value)
