@@ -69,7 +69,8 @@ class OnnxRunner:
             every_logits=self._gives_every(),
         )
         if graph.target:
-            self.capabilities = replace(self.capabilities, lone_rows=True)
+            layers = model_file.layers  # a graph runs there as a whole
+            self.capabilities = replace(self.capabilities, lone_rows=True, gpu_layers=layers)
         elif settings.reproducible:
             # Rows of the other kind of graph are aligned at their ends: shorter ones are padded.
             together = graph.in_place and self._numbers_do_not_matter()
