@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -53,15 +53,22 @@ def runner(loaded: Runner) -> Runner:
     return loaded
 
 
+def within(bound: float, case: str) -> Callable[[Logits, Logits], bool]:
+    most = REGROUPED if "unified" in case else bound
+    return lambda a, b: a.shape == b.shape and bool(np.abs(a - b).max() <= most)
+
+
 @pytest.fixture
 def close(case: str):
     """Whether logits are the same: to the bit, but for slots that share a cache."""
-    bound = REGROUPED if "unified" in case else 0.0
+    return within(0.0, case)
 
-    def compare(a: Logits, b: Logits) -> bool:
-        return a.shape == b.shape and bool(np.abs(a - b).max() <= bound)
 
-    return compare
+@pytest.fixture
+def close_beside(case: str):
+    """The same of rows with another number of companions: some kernels (ONNX Runtime's of 4 bits
+    on AVX-512, for one) then add up in another order."""
+    return within(1e-4, case)
 
 
 def step(runner: Runner, *rows: tuple[int, int, list[int]]) -> Logits:
@@ -110,15 +117,14 @@ def test_a_copy_goes_on_like_a_fresh_prefill_and_leaves_its_source_alone(runner,
     assert close(step(runner, (2, 64, OTHER[4:5])), longer)
 
 
-def test_copies_decode_together(runner, close):
-    """Two rows at a time, as many as the kernels need to add a row up in one way."""
+def test_copies_decode_together(runner, close_beside):
     ends = [fresh(runner, [*PROMPT[:60], token]) for token in (20, 30, 40)]
     step(runner, (1, 0, PROMPT[:60]))
     for slot in (0, 2):
         runner.kv.copy(1, slot, 60)
     together = step(runner, *((slot, 60, [token]) for slot, token in enumerate((20, 30, 40))))
     for row, expected in zip(together, ends, strict=True):
-        assert close(row[None], expected)
+        assert close_beside(row[None], expected)
 
 
 def test_a_part_is_copied(runner, close):
@@ -369,7 +375,7 @@ def test_steps_keep_no_memory(pebble_built: Path, recipe: str):
     assert kept < 2 * 2**20
 
 
-def test_a_failed_step_says_why_and_leaves_every_slot_as_it_was(runner, close):
+def test_a_failed_step_says_why_and_leaves_every_slot_as_it_was(runner, close_beside):
     expected = [fresh(runner, PROMPT, 60, 1, slot=slot) for slot in (0, 2)]
     for slot in (0, 2):
         step(runner, (slot, 0, PROMPT[:60]))
@@ -380,4 +386,4 @@ def test_a_failed_step_says_why_and_leaves_every_slot_as_it_was(runner, close):
             runner.kv.copy(0, 1, 61)
     together = step(runner, (0, 60, PROMPT[60:]), (2, 60, PROMPT[60:]))
     for row, alone in zip(together, expected, strict=True):
-        assert close(row[None], alone)
+        assert close_beside(row[None], alone)
