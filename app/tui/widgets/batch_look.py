@@ -83,14 +83,14 @@ class FirstRows(VerticalScroll):
         yield Static(id="preview")
 
     def say(self, text: str) -> None:
-        if not self.is_attached:  # a look may end while the app does
+        if not self.query(Static):  # a look may end while the app does
             return
         self.border_title = "First rows"
         style = self.get_component_rich_style("rows--number", partial=True)
         self.query_one(Static).update(Text(text, style=style))
 
     def show(self, found: Preview) -> None:
-        if not self.is_attached:
+        if not self.query(Static):
             return
         more = "" if found.more else f" · {len(found.rows)} rows"
         self.border_title = f"First rows · {found.format}{more}"

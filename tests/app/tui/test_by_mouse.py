@@ -250,6 +250,7 @@ async def test_what_a_batch_begins_with(bare: Any, own_folder: Path) -> None:
             return [KnownJob(Path(f"{n}.jsonl"), "stopped", 1.0, 2, False, 1) for n in (1, 2)]
 
         await show(bare, BatchJobsScreen(jobs))
+        await wait_until(lambda: looked)
         await hint(pilot, "ctrl+r Look again")
         await wait_until(lambda: len(looked) == 2)
         await pilot.pause()
