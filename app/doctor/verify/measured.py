@@ -1,9 +1,9 @@
 """Memory, speed and the planner's choice, measured by the benchmarks' own functions."""
 
 import statistics
-import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from app.bench.harness import Samples
 from app.bench.memory import memory_check
@@ -21,6 +21,7 @@ _MEMORY, _MEMORY_BYTES = 0.10, 8 * 2**20
 _PREFILL, _BEHIND, _DECODE = 128, 4, 32  # tokens: a timed prompt, one to decode behind, and those
 _SAMPLES_S, _MOST_SAMPLES = 1.5, 10
 _REGRET = 0.05
+_PROC = Path("/proc/self")
 _BUSY = 0.1  # what others take of the processor before figures of speed say little
 
 
@@ -28,7 +29,7 @@ def memory(target: Target) -> Found:
     """The estimate against what a process takes that has every slot full."""
     if target.device != PROCESSOR:
         raise Skip("only what a process takes of the machine's memory is measured")
-    if sys.platform != "linux":
+    if not _PROC.is_dir():
         raise Skip("memory is measured through /proc, which this system lacks")
     (row,) = memory_check(target.model.path, [target.settings(ROWS)])
     estimated, ratio = row.estimate.total, row.estimate.total / row.measured
