@@ -144,7 +144,8 @@ class Scheduler:
             return {}
         most = min(one.batch - sum(shares.values()), one.most_logits - len(shares))
         most = min(most, *(one.context - row.position - n for row, n in shares.items()))
-        rows = [row for row, n in shares.items() if n == row.pending]
+        # A step with a row's first token counts as prefill: nothing is learned from it.
+        rows = [row for row, n in shares.items() if n == row.pending and row.output]
         return self.proposer.propose(rows, most) if len(rows) == len(shares) and most > 0 else {}
 
     def _expire(self, now: float) -> list[Sequence]:

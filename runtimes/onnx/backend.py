@@ -44,7 +44,6 @@ class OnnxBackend(Backend):
 
     def open(self, model: ModelFile, settings: RunnerSettings) -> tuple[Runner, Tokenizer]:
         """A session over the graph, on the processor where ``auto`` finds no device that can."""
-        from runtimes.onnx.device import target_of
         from runtimes.onnx.runner import OnnxRunner
 
         runner, problem = None, ""
@@ -52,7 +51,7 @@ class OnnxBackend(Backend):
             runner = OnnxRunner(model, settings)
         except IngotError as error:
             # What the failed try holds must be gone before the next: so not in this block.
-            if settings.device != "auto" or target_of("auto") is None:
+            if settings.device != "auto" or not self.on_gpu(settings):
                 raise
             problem = str(error)
         if runner is None:
@@ -66,7 +65,7 @@ class OnnxBackend(Backend):
 
         try:
             return target_of(settings.device) is not None
-        except IngotError:
+        except (IngotError, ImportError):  # whoever opens the model says so
             return False
 
     def adapter_problem(self, model: ModelFile, path: Path) -> str | None:

@@ -44,7 +44,9 @@ FULL = BatchSpec(
     running=RunningOptions(1.5, 0, 60.0, "auto", "local", skip_failed=True),
     options=ModelOptions("q8_0", "a.gguf", 99, 2),
     adapters=BatchAdapters(["a.gguf", "b = c=d.gguf"]),
-    engine=PlanOptions("memory", "8", "q4_0", 64, False, 96, -1, True, True, "small.gguf"),
+    engine=PlanOptions(
+        "memory", "8", "q4_0", 64, False, 96, -1, "Vulkan0", True, True, "small.gguf"
+    ),
 )
 
 

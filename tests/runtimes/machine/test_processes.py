@@ -33,6 +33,7 @@ OTHERS = {
     "app/bench/native.py",
     "runtimes/machine/cpu.py",
     "runtimes/llamacpp/build.py",
+    "runtimes/llamacpp/gpu_build.py",
     "quantize/children/forkserver.py",  # forks itself
 }
 STARTERS = {
