@@ -63,7 +63,10 @@ class Recovery:
         self._record = self._file.read()
         self._limits = self._record.bounds
         if self._limits != SettingsLimits():
-            log.info(
+            # Who names a device takes what runs for the device's.
+            named = asked.device not in ("auto", "cpu") and not self._limits.gpu
+            log.log(
+                logging.WARNING if named else logging.INFO,
                 "%s runs %s, because the worker process once %s (%s)",
                 path.name,
                 self._limits.describe(),

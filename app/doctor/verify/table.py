@@ -3,13 +3,10 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from app import console
 from app.doctor.verify.lines import Line, Subject
-
-if TYPE_CHECKING:
-    pass
 
 _COLOURS = {"passed": "green", "failed": "bold red", "skipped": "yellow"}
 

@@ -123,6 +123,18 @@ def test_kills_while_memory_is_scarce_cost_slots_for_a_while(model, monkeypatch)
     assert (one.settings().slots, one.settings().extra_buffers) == (16, False)
 
 
+def test_a_device_that_was_named_and_is_not_used_is_told(model, caplog):
+    one = recovery(model, replace(ASKED, device="Vulkan0"))
+    crash = Death(Cause.CRASH, "died of SIGSEGV")
+    for _ in range(2):
+        one.died(crash, ready(model, one, gpu=True))
+    caplog.clear()
+    assert recovery(model).settings().gpu_layers == 0
+    assert caplog.text == ""
+    assert recovery(model, replace(ASKED, device="Vulkan0")).settings().device == "cpu"
+    assert "without the GPU, because the worker process once died of SIGSEGV" in caplog.text
+
+
 def test_what_ran_out_of_memory_is_tried_in_full_a_week_later(model, monkeypatch):
     one = recovery(model)
     one.died(Death(Cause.ILLEGAL, "died of SIGILL"), ready(model, one))
