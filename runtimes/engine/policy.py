@@ -26,8 +26,11 @@ def admissible(
     free: int,
     now: float,
     settings: SchedulerSettings,
+    *,
+    adapters_apart: bool = False,
 ) -> list[Sequence]:
     """The waiting sequences, given in their order, that the strategy lets in: at most ``free``.
+    ``adapters_apart`` as in ``Capabilities``.
 
     ``continuous`` (Orca, OSDI 2022) fills every slot as soon as it is free. The others exist for
     comparison: ``static`` forms a batch when the last one has ended whole, ``bucketed`` does so
@@ -36,7 +39,8 @@ def admissible(
     if not free or not waiting:
         return []
     if settings.strategy == "continuous":
-        return waiting[:free]
+        apart = adapters_apart and any(one.request.adapter for one in waiting)
+        return in_company(waiting, running, free, settings.aging_s) if apart else waiting[:free]
     if running:
         # Further samples of a running request belong to its batch.
         company = {sequence.request.id for sequence in running}
@@ -51,6 +55,32 @@ def admissible(
         bucket = len(head.prompt).bit_length()
         waiting = [one for one in waiting if len(one.prompt).bit_length() == bucket]
     return waiting[:free]
+
+
+def in_company(
+    waiting: list[Sequence], running: Iterable[Sequence], free: int, aging_s: float
+) -> list[Sequence]:
+    """At most ``free`` of the waiting, those of adapters that run before others: a step with fewer
+    adapters makes fewer passes. None is overtaken by what came an aging later, or is less urgent.
+    """
+    used = {one.request.adapter for one in running}
+    left, chosen = list(waiting), []
+    while left and len(chosen) < free:
+        chosen.append(_in_company(left, used, left[0].key + aging_s))
+        left.remove(chosen[-1])
+        used.add(chosen[-1].request.adapter)
+    return chosen
+
+
+def _in_company(waiting: list[Sequence], used: set[str | None], latest: float) -> Sequence:
+    urgent = Priority.LOW
+    for one in waiting:
+        urgent = min(urgent, one.request.priority)
+        if one.key > latest:
+            break
+        if one.request.adapter in used and one.request.priority == urgent:
+            return one
+    return waiting[0]
 
 
 def preemptible(head: Sequence, running: Iterable[Sequence]) -> list[Sequence]:

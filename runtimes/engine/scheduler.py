@@ -179,7 +179,14 @@ class Scheduler:
         """Give waiting sequences free slots."""
         kv = self.kv
         free = len(kv.free_slots)
-        chosen = policy.admissible(self._waiting, kv.running, free, now, self._settings)
+        chosen = policy.admissible(
+            self._waiting,
+            kv.running,
+            free,
+            now,
+            self._settings,
+            adapters_apart=self._capabilities.adapters_apart,
+        )
         for sequence in chosen:
             if not kv.fits(sequence, kv.running):
                 break

@@ -120,7 +120,9 @@ def test_rows_of_several_adapters(pebble_built: Path, recipe: str) -> None:
     assert report["base_tps"][0] > 0
     assert set(report["tps"]) == set(report["ratio"]) == {"1", "2"}  # of 3 rows
     assert all(samples[0] > 0 for samples in report["ratio"].values())
-    assert len(result.lines) == 3
+    assert report["job"]["requests"] == 12
+    assert report["job"]["ratio"][0] > 0
+    assert len(result.lines) == 4
 
 
 @pytest.mark.parametrize("recipe", ["q8_0", "onnx-int4"])

@@ -22,7 +22,7 @@ from runtimes.runner import Capabilities
 from runtimes.settings import SchedulerSettings
 
 TOKEN_BYTES = 4
-_BITS = 10  # of a token or a position; three make a cell
+_BITS = 10  # of a token or a position; three make a cell, behind the number of an adapter
 
 
 def next_token(held: list[int]) -> int:
@@ -42,9 +42,13 @@ def first_token(prompt: list[int], index: int) -> int:
     return (next_token(prompt) + 7 * index) % 50
 
 
-def cell(token: int, start: int, end: int) -> int:
+ADAPTERS = (None, "a", "b", "c")
+
+
+def cell(token: int, start: int, end: int, adapter: str | None) -> int:
     """A token that went in together with those from position ``start`` to below ``end``."""
-    return token | start << _BITS | end << 2 * _BITS
+    place = ADAPTERS.index(adapter)
+    return token | start << _BITS | end << 2 * _BITS | place << 3 * _BITS
 
 
 def tokens_of(cells: list[int]) -> list[int]:
@@ -58,7 +62,8 @@ def canonical(row: Sequence, count: int) -> list[int]:
     cells = []
     for at, token in enumerate(row.tokens(0, count)):
         start = at // chunk * chunk if at < prompt else at
-        cells.append(cell(token, start, min(start + chunk, prompt) if at < prompt else at + 1))
+        end = min(start + chunk, prompt) if at < prompt else at + 1
+        cells.append(cell(token, start, end, row.request.adapter))
     return cells
 
 
@@ -235,7 +240,10 @@ class History:
         self.reused += sum(row.computed for row in pending if not row.needs_prefix)
         for row in self.cache.running:
             if not row.needs_prefix:
-                assert tokens_of(self.kv.held[row.slot]) == row.tokens(0, row.computed)
+                held = self.kv.held[row.slot]
+                assert tokens_of(held) == row.tokens(0, row.computed)
+                mine = ADAPTERS.index(row.request.adapter)
+                assert {value >> 3 * _BITS for value in held} <= {mine}, "keys of its own adapter"
                 assert row.computed < row.length
         return step
 
@@ -256,7 +264,9 @@ class History:
             return True  # not committed: its rows come again
         for planned in step.plan.rows:
             end = planned.position + len(planned.tokens)
-            cells = [cell(token, planned.position, end) for token in planned.tokens]
+            cells = [
+                cell(token, planned.position, end, planned.adapter) for token in planned.tokens
+            ]
             self.kv.held[planned.slot] += cells
         drawn = [self.draw(step, row) for row in step.sampled]
         begun = [row for row in step.sampled if not row.output]
@@ -303,7 +313,9 @@ class History:
             held = self.kv.held[row.slot]
             assert tokens_of(held) == whole[: planned.position], "no gap, nothing foreign"
             if shape.chunk > 1:
-                coming = [cell(token, planned.position, end) for token in planned.tokens]
+                coming = [
+                    cell(token, planned.position, end, planned.adapter) for token in planned.tokens
+                ]
                 assert held + coming == canonical(row, end), "as if it ran alone"
             assert list(planned.tokens) == whole[planned.position : end]
             guessed = len(step.proposed.get(row, []))

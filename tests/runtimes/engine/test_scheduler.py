@@ -6,11 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runtimes.engine.policy import in_company
 from runtimes.engine.scheduler import Scheduler
 from runtimes.engine.sequence import Sequence
 from runtimes.request import Priority, Request, SamplingParams
 from runtimes.settings import STRATEGIES, SchedulerSettings
 from tests.runtimes.engine.histories import (
+    ADAPTERS,
     History,
     Shape,
     expected_output,
@@ -22,7 +24,10 @@ from tests.runtimes.engine.histories import (
 prompts = st.tuples(st.integers(0, 2), st.integers(0, 60), st.integers(1, 30)).map(
     lambda p: [100 + p[0]] * p[1] + list(range(p[2]))
 )
-requests = st.tuples(prompts, st.integers(1, 12), st.sampled_from(Priority), st.integers(1, 3))
+adapters = st.sampled_from(ADAPTERS)
+requests = st.tuples(
+    prompts, st.integers(1, 12), st.sampled_from(Priority), st.integers(1, 3), adapters
+)
 events = st.lists(
     st.one_of(
         st.tuples(st.just("add"), requests),
@@ -45,6 +50,7 @@ shapes = st.builds(
         chunk,
         guesses=more[0],
         forced=more[1],
+        adapters_apart=more[2],
     ),
     st.integers(1, 6),
     st.integers(0, 40),
@@ -63,7 +69,7 @@ shapes = st.builds(
     ),
     st.sampled_from([0, 0, 3]),
     st.sampled_from([1, 1, 8, 20]),
-    st.tuples(st.integers(0, 6), st.integers(0, 4)),
+    st.tuples(st.integers(0, 6), st.integers(0, 4), st.booleans()),
 )
 
 
@@ -75,7 +81,8 @@ def test_every_row_is_served_whole_whatever_happens_around_it(events, shape):
     history = History(shape)
     for kind, value in events:
         if kind == "add":
-            history.add(*value)
+            *asked, adapter = value
+            history.add(*asked, adapter=adapter)
         elif kind == "cancel":
             history.cancel(value)
         else:
@@ -162,6 +169,37 @@ def test_a_row_that_has_aged_is_not_sent_back_for_newcomers(arrival, sent_back):
     newcomer = add(scheduler, Request([1], priority=Priority.CRITICAL), now=arrival)
     assert running(scheduler, arrival) == [newcomer if sent_back else low]
     assert scheduler.preemptions == sent_back
+
+
+def test_rows_of_adapters_that_run_go_first_where_each_takes_a_pass_of_its_own():
+    history = History(Shape(2, 64, mixed=False, adapters_apart=True))
+    for number in range(8):
+        history.add([number], 3 + number % 3, adapter="ab"[number % 2])
+    history.run_out()
+    names = "".join(row.request.adapter or "" for row in history.finished)
+    assert names == "aaaabbbb"
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 20), st.sampled_from(Priority), adapters), max_size=12),
+    st.lists(adapters, max_size=3),
+    st.integers(1, 6),
+)
+def test_none_is_overtaken_by_what_is_less_urgent_or_came_an_aging_later(arrived, used, free):
+    scheduler = make_scheduler(1, 8, mixed=True, settings=SchedulerSettings(aging_s=5.0))
+    rows = [
+        add(scheduler, Request([1], priority=priority, adapter=adapter), now)
+        for now, priority, adapter in arrived
+    ]
+    rows.sort(key=Sequence.rank)
+    others = [make_sequence(Request([1], adapter=adapter)) for adapter in used]
+    chosen = in_company(rows, others, free, 5.0)
+    assert len(chosen) == len(set(chosen)) == min(free, len(rows))
+    for at, one in enumerate(chosen):
+        overtaken = [row for row in rows if row.rank() < one.rank() and row not in chosen[:at]]
+        for row in overtaken:
+            assert one.key <= row.key + 5.0
+            assert one.request.priority <= row.request.priority
 
 
 def test_who_is_out_of_time_ends_wherever_it_is():
