@@ -24,6 +24,7 @@ class LoadSettings:
 
     context: int | None = None
     threads: int | None = None
+    device: str | None = None
     gpu_layers: int | None = None
     kv_type: Literal["f16", "q8_0", "q4_0"] | None = None
     template: str | None = None  # a file, or a known name
@@ -83,6 +84,8 @@ def _value(name: str, text: str, file: ModelFile | None) -> int | str:
         if text not in _KV_TYPES:
             raise RequestError(f"one of {', '.join(_KV_TYPES)}")
         return text
+    if name == "device":
+        return text  # which there are, is known to the runtime alone
     bounds = _FLAGS[name].metadata
     least, most = bounds["min"], bounds.get("max")
     if name == "context" and file is not None:
@@ -107,6 +110,8 @@ def applied(
         for name, value in asdict(said).items()
         if name != "template" and name in known_to(choice.file) and value is not None
     }
+    if wanted.get("device", "cpu") != "cpu":  # the plan may have put no layers on one
+        wanted.setdefault("gpu_layers", RunnerSettings().gpu_layers)
     changes = {name: value for name, value in wanted.items() if given.get(name) is None}
     return replace(choice, settings=replace(choice.settings, **changes))
 

@@ -10,7 +10,15 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
 from app.openai.task import InputError
-from app.serve import embeddings, messages, model_routes, openai_routes, rerank, responses
+from app.serve import (
+    adapter_routes,
+    embeddings,
+    messages,
+    model_routes,
+    openai_routes,
+    rerank,
+    responses,
+)
 from app.serve.batches import routes as batch_routes
 from app.serve.batches.service import BatchService
 from app.serve.errors import HttpError, error_response
@@ -36,6 +44,7 @@ def create_app(
     app.include_router(embeddings.routes(generator))
     app.include_router(rerank.routes(generator))
     app.include_router(model_routes.routes(generator, observer))
+    app.include_router(adapter_routes.routes(generator, options.adapter_dir))
     if batches is not None:
         app.include_router(batch_routes.routes(batches))
     for kind in (HttpError, InputError, IngotError, ClientDisconnect):

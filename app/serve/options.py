@@ -88,6 +88,12 @@ class ServeOptions:
     data: Path | None = option(
         None, "Folder of uploaded files and batches; by default in the user's data.", metavar="DIR"
     )
+    adapter_dir: Path | None = option(
+        None,
+        "Let clients load adapters of this folder while the server runs"
+        " (POST /v1/load_lora_adapter).",
+        metavar="DIR",
+    )
     slots: int | None = option(
         None, "Requests that run together; up to 16 as memory allows.", min=1, max=MOST_SLOTS
     )

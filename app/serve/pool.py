@@ -7,18 +7,21 @@ makes room, but never one that is in use, unless its only user is a batch, which
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from app.adapters import AdapterFile
+from app.adapters import AdapterFile, adapter_files
 from app.batch.schedule.engines import default_slots, free_memory
 from app.models.planning import Choice
 from app.models.prefixes import NONE_SAVED, SavedPrefixes
 from app.models.resolve import load_engine
+from app.serve.entries import Entry, by_name
 from app.serve.errors import HttpError, UnknownModelError
-from runtimes.errors import IngotError, RequestError
+from runtimes.checks import check_adapter
+from runtimes.errors import ModelError, RequestError
 from runtimes.models.memory import estimate, gib, require_fit, spare_draft
 from runtimes.worker.engine import WorkerEngine
 
@@ -31,17 +34,6 @@ REST_S = 30.0
 _GIVE_WAY_S = 30.0  # for the step that runs
 # A row of a batch gives its slot to any other request, however long it has had it.
 _AGING_S = 3600.0
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A model that is served. ``choose`` says what to load: it is asked before each load."""
-
-    name: str
-    choose: Callable[[], Choice]
-    fixed_slots: bool = False
-    aliases: Sequence[str] = ()  # other names that clients may ask for it by
-    adapters: Sequence[str] = ()  # of those that ``choose`` has; each is asked for as NAME:ADAPTER
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +60,13 @@ class Served:
 class _Loaded:
     served: Served
     bytes: int  # what it was told to need
-    leases: int = 0
+    users: Counter[str | None] = field(default_factory=Counter)  # leases by adapter
     giving_way: list[Callable[[], None]] = field(default_factory=list)  # of leases that do
     used: float = field(default_factory=time.monotonic)
+
+    @property
+    def leases(self) -> int:
+        return self.users.total()
 
 
 class ModelPool:
@@ -85,15 +81,7 @@ class ModelPool:
         """``budget``: bytes that the loaded models may take together. Raises RequestError for two
         models of one name."""
         self.prefixes = prefixes
-        self._known: dict[str, tuple[Entry, str | None]] = {}  # with the adapter that a name means
-        for entry in entries:
-            for own in (entry.name, *entry.aliases):
-                for adapter in (None, *entry.adapters):
-                    name = own if adapter is None else f"{own}:{adapter}"
-                    if name in self._known:
-                        said = f"two models are called {name}: give one a name, as in NAME=MODEL"
-                        raise RequestError(said)
-                    self._known[name] = entry, adapter
+        self._known = by_name(entries)
         self._budget = budget
         # Guards the table, and is told when a lease ends; never held for long.
         self._lock = threading.Condition(threading.Lock())
@@ -133,20 +121,92 @@ class ModelPool:
         Raises UnknownModelError, ModelError, OutOfMemoryError, or HttpError (503) where other
         models are in use and leave no room.
         """
-        entry, adapter = self._entry(name)
-        one = self._take(entry.name, give_way)
+        entry, adapter, one = self._take(name, give_way)
         if one is None:
             with self._loading:
-                one = self._take(entry.name, give_way) or self._load(entry, give_way)
+                entry, adapter, one = self._take(name, give_way)
+                one = one or self._load(entry, adapter, give_way)
         try:
             yield replace(one.served, adapter=adapter)
         finally:
             with self._lock:
-                one.leases -= 1
+                one.users[adapter] -= 1
                 if give_way is not None:
                     one.giving_way.remove(give_way)
                 one.used = time.monotonic()
                 self._lock.notify_all()
+
+    def add_adapter(self, model: str | None, name: str, path: Path) -> str:
+        """Have an adapter answer as MODEL:NAME from now on; returns that. None is the first model.
+
+        Raises UnknownModelError, RequestError for a name or a file that cannot be one of the model.
+        """
+        with self._loading:
+            entry = self._model(model)
+            check_adapter(name, path, {*entry.adapters, *(one.name for one in entry.added)})
+            choice = entry.choose()
+            one = self._loaded.get(entry.name)
+            try:
+                exact = choice.settings.reproducible
+                (found,) = adapter_files([f"{name}={path}"], choice.file, reproducible=exact)
+                changed = replace(entry, added=(*entry.added, found))
+                known = by_name(self._with(changed))
+                if one is not None:
+                    one.served.engine.load_adapter(name, path)
+            except ModelError as error:
+                raise RequestError(str(error).removeprefix("--adapter: ")) from error
+            self._change(changed, known)
+        logger.info("%s:%s is loaded", entry.name, name)
+        return f"{entry.name}:{name}"
+
+    def remove_adapter(self, model: str | None, name: str) -> str:
+        """Take away one that ``add_adapter`` gave; returns what it was called.
+
+        Raises UnknownModelError, or HttpError (409) while a request or a batch uses it.
+        """
+        with self._loading:
+            entry = self._model(model)
+            left = tuple(one for one in entry.added if one.name != name)
+            if len(left) == len(entry.added):
+                said = ", ".join(one.name for one in entry.added) or "none"
+                raise UnknownModelError(
+                    f"{entry.name} has no adapter {name[:80]!r} that was loaded while the server"
+                    f" runs; there is: {said}"
+                )
+            changed = replace(entry, added=left)
+            with self._lock:
+                one = self._loaded.get(entry.name)
+                if one is not None and (users := one.users[name]):
+                    raise HttpError(
+                        409,
+                        "adapter_in_use",
+                        f"{users} requests use {entry.name}:{name}; ask again when they have ended",
+                        retry_s=_BUSY_RETRY_S,
+                    )
+                self._change(changed, by_name(self._with(changed)))
+            if one is not None:
+                one.served.engine.unload_adapter(name)
+        logger.info("%s:%s is unloaded", entry.name, name)
+        return f"{entry.name}:{name}"
+
+    def _model(self, name: str | None) -> Entry:
+        entry, adapter = self._entry(name)
+        if adapter is not None:
+            raise RequestError(f"{name} is an adapter of {entry.name}: name the model")
+        return entry
+
+    def _with(self, changed: Entry) -> list[Entry]:
+        """All models in their order, this one in the place of that of its name."""
+        every = {entry.name: entry for entry, _ in self._known.values()}
+        return list({**every, changed.name: changed}.values())
+
+    def _change(self, entry: Entry, known: dict[str, tuple[Entry, str | None]]) -> None:
+        """A model has other adapters."""
+        self._known = known
+        if (one := self._loaded.get(entry.name)) is not None:
+            own = [file for file in one.served.choice.adapters if file.name in entry.adapters]
+            choice = replace(one.served.choice, adapters=(*own, *entry.added))
+            one.served = replace(one.served, choice=choice)
 
     def close(self) -> None:
         """Unload everything. Idempotent."""
@@ -174,19 +234,26 @@ class ModelPool:
             raise UnknownModelError(f"there is no model {name[:80]!r} here; there is: {known}")
         return found
 
-    def _take(self, name: str, give_way: Callable[[], None] | None) -> _Loaded | None:
+    def _take(
+        self, name: str | None, give_way: Callable[[], None] | None
+    ) -> tuple[Entry, str | None, _Loaded | None]:
+        """What the name means, and a lease of it if it is loaded."""
         with self._lock:
             if self._closed:
                 raise HttpError(503, "shutting_down", "the server is shutting down")
-            one = self._loaded.get(name)
+            entry, adapter = self._entry(name)
+            one = self._loaded.get(entry.name)
             if one is not None:
-                one.leases += 1
+                one.users[adapter] += 1
                 if give_way is not None:
                     one.giving_way.append(give_way)
-            return one
+            return entry, adapter, one
 
-    def _load(self, entry: Entry, give_way: Callable[[], None] | None) -> _Loaded:
+    def _load(
+        self, entry: Entry, adapter: str | None, give_way: Callable[[], None] | None
+    ) -> _Loaded:
         choice = entry.choose()
+        choice = replace(choice, adapters=(*choice.adapters, *entry.added))
         settings = choice.settings
         if not entry.fixed_slots and not choice.planned:
             settings = replace(settings, slots=_MOST_SLOTS)
@@ -213,7 +280,9 @@ class ModelPool:
         said = entry.name if draft is None else f"{entry.name} with the draft {draft}"
         logger.info("%s is loaded, in %.1f s", said, time.monotonic() - begun)
         one = _Loaded(
-            Served(entry.name, choice, engine), estimate(choice.file, settings).total, leases=1
+            Served(entry.name, choice, engine),
+            estimate(choice.file, settings).total,
+            Counter([adapter]),
         )
         if give_way is not None:
             one.giving_way.append(give_way)
@@ -284,28 +353,3 @@ class ModelPool:
         for give_way in users:
             give_way()
         self._lock.wait_for(lambda: not users, _GIVE_WAY_S)
-
-
-def name_of(model: str) -> tuple[str, str]:
-    """Name and MODEL of what stands on the command line: NAME=MODEL, or MODEL, which is called as
-    its file or folder, or as the library calls it. Raises RequestError for an empty name."""
-    name, separator, rest = model.partition("=")
-    if separator and not Path(model).exists():
-        if not name or not rest:
-            raise RequestError(f"{model!r}: a name and a model belong around =, as in small=MODEL")
-        return name, rest
-    path = Path(model)
-    if not path.exists():
-        return model, model
-    return path.resolve().name.removesuffix(".gguf"), model
-
-
-def check_entries(entries: Sequence[Entry]) -> None:
-    """Raises what is wrong with a model that will be loaded later: its file is looked at now."""
-    for entry in entries:
-        try:
-            entry.choose()
-        except IngotError as error:
-            if entry.name not in str(error):
-                error.args = (f"{entry.name}: {error}",)
-            raise

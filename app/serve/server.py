@@ -43,6 +43,8 @@ def serve(pool: ModelPool, options: ServeOptions, sampling: SamplingParams) -> N
             f"--host {options.host} lets other machines in: give --api-key KEY (or INGOT_API_KEY),"
             " or --without-key if everybody may use it"
         )
+    if options.adapter_dir is not None and not options.adapter_dir.is_dir():
+        raise RequestError(f"--adapter-dir: there is no folder {options.adapter_dir}")
     with contextlib.ExitStack() as stack:
         listening = stack.enter_context(listen(options))
         data = stack.enter_context(claimed(options.data))

@@ -29,6 +29,7 @@ _DRAFT_DEPTHS = (1, 2, 3, 5, 8)  # where a draft makes some
 _GAIN = 1.05  # expected, below which it is not worth the risk
 _FIRST_WAIT, _LONGEST_WAIT = 16, 128  # decode steps between trials
 _SMOOTHING = 0.8  # of the last estimates
+_MOST_SEEN = 10  # steps that a mean is of: by chance a few are fast, and would be taken for a gain
 _PRIOR = 2.0  # guesses that what is known of others counts as
 _DRAFT = 0  # the ``match`` of a draft's guesses
 _FIRST_DRAFT = (3.0, 1.0)  # right ones, wrong ones, until some are known
@@ -129,6 +130,7 @@ class Proposer:
         self._plain: dict[int, float] = {}  # seconds of a step with that many rows
         # How many times as long it takes, by rows and the further tokens' number of bits.
         self._times: dict[tuple[int, int], float] = {}
+        self._seen: dict[tuple[int, int], int] = {}  # how many steps that is the mean of
         self._records = {_DRAFT: Record(*_FIRST_DRAFT)}  # guesses by match
         self._waited, self._wait = 0, _FIRST_WAIT
         self._since_plain = 0
@@ -326,8 +328,8 @@ class Proposer:
         elif plain is not None:
             self._since_plain += 1
             key, times = (rows, more.bit_length()), max(seconds / plain, 1.0)
-            known_times = self._times.get(key)  # the first one may have been a slow start
-            self._times[key] = times if known_times is None else (known_times + times) / 2
+            count = self._seen[key] = min(self._seen.get(key, 0) + 1, _MOST_SEEN)
+            self._times[key] = self._times.get(key, 0.0) * (1 - 1 / count) + times / count
             if self._guesses and (rows + total) / (rows * times) >= _GAIN:
                 self._wait = _FIRST_WAIT
 

@@ -211,9 +211,17 @@ class WorkerEngine(EngineApi):
 
     def unload_adapter(self, name: str) -> None:
         """See ``EngineApi.unload_adapter``."""
-        self._call("unload_adapter", name, tries=1)
-        left = {key: path for key, path in self._supervisor.adapters.items() if key != name}
-        self._supervisor.adapters = left
+        before = self._supervisor.adapters
+        if name not in before:
+            raise RequestError(f"there is no adapter {name!r} to unload")
+        self._supervisor.adapters = {key: path for key, path in before.items() if key != name}
+        try:
+            self._call("unload_adapter", name, tries=1, start=False)
+        except WorkerError:
+            log.debug("the adapter %s went with its process", name)
+        except RequestError:
+            self._supervisor.adapters = before
+            raise
 
     def trim(self) -> int:
         """Drop every cached prefix; return how many bytes of keys and values that freed."""

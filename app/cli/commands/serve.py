@@ -44,7 +44,8 @@ def serve(
     from app.models.planning import choose
     from app.models.prefixes import shared_prefixes
     from app.options import with_own
-    from app.serve.pool import Entry, ModelPool, check_entries, name_of
+    from app.serve.entries import Entry, check_entries, name_of
+    from app.serve.pool import ModelPool
 
     config = load().checked()
     entries = []

@@ -1,4 +1,4 @@
-"""How a model file is to be loaded: context, threads, GPU layers, cache, chat template."""
+"""How a model file is to be loaded: context, threads, device, cache, chat template."""
 
 from typing import ClassVar
 
@@ -24,6 +24,7 @@ from runtimes.models.memory import DEFAULT_CONTEXT
 _LABELS = {
     "context": ("Context", "tokens of a prompt and its answer at most; more take more memory"),
     "threads": ("Threads", "of the processor"),
+    "device": ("Device", "cpu, or one that `ingot doctor` lists; several with commas between"),
     "gpu_layers": ("GPU layers", "on the GPU; -1 is all of them, 0 none"),
     "kv_type": ("KV cache", "f16, q8_0 or q4_0: smaller types take less memory, and lose a little"),
     "template": ("Template", "a file of Jinja2, or chatml, llama3, gemma, instead of the model's"),
@@ -61,8 +62,8 @@ class LoadForm(Form):
                 value = str(settings.threads or available_cores())
             case "gpu_layers":
                 value = "all" if settings.gpu_layers < 0 else str(settings.gpu_layers)
-            case "kv_type":
-                value = settings.kv_type
+            case "device" | "kv_type":
+                value = getattr(settings, name)
             case _:
                 return "the model's own" if file.chat_template else "none: it continues text"
         return f"{value}, as {'planned' if self._choice.planned else 'usual'}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -70,11 +71,14 @@ def test_the_command_line_comes_first(gguf_file: Path, pebble_built: Path) -> No
     said = LoadSettings(context=512, threads=1, kv_type="q8_0")
     found = applied(choice, said, given, PlanOptions()).settings
     assert (found.context, found.threads, found.kv_type) == (256, 1, "q8_0")
+    planned = replace(choice, settings=replace(choice.settings, gpu_layers=0))
+    named = applied(planned, LoadSettings(device="Vulkan0"), given, PlanOptions()).settings
+    assert (named.device, named.gpu_layers) == ("Vulkan0", -1)
     # Another runtime has no such cache: the same words mean nothing to it.
     onnx = choose(
         str(pebble_built), ModelOptions(recipe="onnx-int4"), PlanOptions(), "chat", slots=1
     )
-    assert known_to(onnx.file) == ("context", "threads", "template")
+    assert known_to(onnx.file) == ("context", "threads", "device", "template")
     assert applied(onnx, said, ModelOptions(), PlanOptions()).settings.kv_type == "f16"
     assert memory(onnx, LoadSettings(context=64)) < memory(onnx, LoadSettings(context=1024))
 

@@ -19,9 +19,10 @@ from app.models.prefixes import NONE_SAVED, SavedPrefixes
 from app.options import ModelOptions, PlanOptions
 from app.serve.batches.data import claimed
 from app.serve.batches.service import BatchService
+from app.serve.entries import Entry
 from app.serve.generate import Generator
 from app.serve.options import ServeOptions, ServeSampling
-from app.serve.pool import Entry, ModelPool
+from app.serve.pool import ModelPool
 from app.serve.server import http_server, listen
 from tests.support import until
 

@@ -16,8 +16,9 @@ from app.serve.batches import files, store, waits
 from app.serve.batches.data import claimed
 from app.serve.batches.record import RECORD
 from app.serve.batches.service import BatchService
+from app.serve.entries import Entry
 from app.serve.options import ServeSampling
-from app.serve.pool import Entry, ModelPool
+from app.serve.pool import ModelPool
 from runtimes.errors import RequestError
 from tests.app.serve.batches.conftest import ENDED, line
 from tests.support import read_rows, until
