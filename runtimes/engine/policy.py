@@ -64,7 +64,7 @@ def in_company(
     adapters makes fewer passes. None is overtaken by what came an aging later, or is less urgent.
     """
     used = {one.request.adapter for one in running}
-    left, chosen = list(waiting), []
+    left, chosen = list(waiting), list[Sequence]()
     while left and len(chosen) < free:
         chosen.append(_in_company(left, used, left[0].key + aging_s))
         left.remove(chosen[-1])
