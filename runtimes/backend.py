@@ -32,6 +32,7 @@ class Device:
     description: str
     memory_total: int | None = None  # bytes; None where it does not tell
     memory_free: int | None = None
+    auto: bool = True  # whether ``auto`` computes there too
 
 
 @dataclass(frozen=True, slots=True)

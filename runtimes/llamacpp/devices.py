@@ -4,6 +4,7 @@ llama.cpp's Python bindings leave them out; the functions are those of ggml-back
 """
 
 import ctypes
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -17,7 +18,14 @@ _GPU, _IGPU = 1, 2  # ggml_backend_dev_type: the others are the processor and wh
 
 def devices() -> tuple[Device, ...]:
     """Every GPU that this build can use, with what is free of its memory now."""
-    return tuple(_described(pointer) for pointer in _gpus())
+    ggml, found = _ggml(), _gpus()
+    kinds = [ggml.ggml_backend_dev_type(pointer) for pointer in found]
+    # llama.cpp takes those within the processor only where there is no other.
+    best = min(kinds, default=_GPU)
+    return tuple(
+        replace(_described(pointer), auto=kind == best)
+        for pointer, kind in zip(found, kinds, strict=True)
+    )
 
 
 def offloads(settings: RunnerSettings) -> bool:

@@ -30,7 +30,7 @@ def fitted(model: ModelFile, settings: RunnerSettings) -> RunnerSettings:
     if settings.gpu_layers >= 0 or not offloads(settings):
         return settings
     names = None if settings.device == "auto" else settings.device.split(",")
-    found = [one for one in devices() if names is None or one.name in names]
+    found = [one for one in devices() if (one.auto if names is None else one.name in names)]
     if not found or any(one.memory_free is None for one in found):
         return settings
     free = sum(one.memory_free or 0 for one in found)

@@ -59,7 +59,7 @@ def devices() -> tuple[Device, ...]:
             target = Target(_CUDA, gpu.index)
             found.append(Device(target.name, gpu.name, gpu.memory_total, gpu.memory_free))
     if _WEBGPU.ort in offered and _answers(_WEBGPU):
-        found.append(Device(_WEBGPU.name, "the GPU that WebGPU chooses"))
+        found.append(Device(_WEBGPU.name, "the GPU that WebGPU chooses", auto=False))
     return tuple(found)
 
 

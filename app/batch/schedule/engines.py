@@ -1,9 +1,9 @@
 """The engines of a job: how many, where each of them runs, with how many slots, whether they fit,
 and their loading."""
 
-import os
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -13,11 +13,11 @@ from typing import Literal
 
 from app.batch.plan import Plan
 from app.batch.schedule.beginning import Beginning
+from app.batch.schedule.gpus import EngineGpu, gpus_for
 from app.batch.schedule.pool_engine import PoolEngine
 from app.models.planning import Choice
 from app.models.resolve import load_engine
 from runtimes.errors import OutOfMemoryError, RequestError
-from runtimes.machine.gpus import Gpu, find_gpus
 from runtimes.machine.hardware import memory_now
 from runtimes.machine.topology import Core, cores, shares
 from runtimes.models.memory import estimate, gib, largest_slots
@@ -31,7 +31,6 @@ _MOST_SLOTS = 16  # of each engine when nobody said
 # What the model may take of the free memory: prefixes that are kept for later, and whatever else
 # the machine does, need some too.
 _SHARE = 0.75
-_VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 Count = int | Literal["auto"]
 
@@ -41,14 +40,13 @@ _DEATHS = DeathLimit(deaths=sys.maxsize)
 
 @dataclass(frozen=True, slots=True)
 class EnginePlacement:
-    """Where one engine runs. ``where`` is for people, empty for one that has the whole machine;
-    ``gpu`` is the place of its GPU among those that this process sees."""
+    """Where one engine runs. ``where`` is for people, empty for one that has the whole machine."""
 
     name: str
     where: str = ""
     place: Placement = field(default_factory=Placement)
     threads: int | None = None
-    gpu: int | None = None
+    gpu: EngineGpu | None = None
 
 
 @contextmanager
@@ -117,8 +115,8 @@ def placements(wanted: Count, choice: Choice) -> list[EnginePlacement]:
 
     Raises RequestError for more engines than the cores can be dealt out to.
     """
-    alone = choice.settings.gpu_layers == 0 or choice.settings.device != "auto"
-    gpus = () if alone else visible_gpus()
+    # A single engine takes what ``auto`` finds, without being told.
+    gpus = () if wanted == 1 else gpus_for(choice.file.runtime, choice.settings)
     found = cores()
     nodes = len({core.node for core in found})
     count = (len(gpus) or max(1, nodes)) if wanted == "auto" else wanted
@@ -133,18 +131,6 @@ def placements(wanted: Count, choice: Choice) -> list[EnginePlacement]:
     return [_seat(i, share, choice.settings.threads, gpus) for i, share in enumerate(dealt)]
 
 
-def visible_gpus() -> tuple[tuple[str, Gpu], ...]:
-    """The GPUs that a process started here sees, each with its name in CUDA_VISIBLE_DEVICES."""
-    gpus = find_gpus()
-    named = os.environ.get(_VISIBLE)
-    if named is None:
-        return tuple((str(gpu.index), gpu) for gpu in gpus)
-    by_name = {str(gpu.index): gpu for gpu in gpus}
-    names = [name.strip() for name in named.split(",")]
-    # A name that is no number (a UUID) cannot be looked up: it is left to CUDA.
-    return tuple((name, by_name.get(name, gpus[0])) for name in names if name and gpus)
-
-
 def require_room(
     choice: Choice, settings: RunnerSettings, placed: Sequence[EnginePlacement]
 ) -> None:
@@ -153,19 +139,19 @@ def require_room(
     if len(placed) == 1:
         return
     need = estimate(choice.file, settings).total
-    gpus = visible_gpus()
     if any(placement.gpu is not None for placement in placed):
         if settings.gpu_layers >= 0:
             return  # how much of it lies on the GPU is not known
-        free = [gpus[i][1].memory_free for i in range(len(gpus))]
-        fit = sum(bytes // need for bytes in free)
-        crowded = [i for i in range(len(gpus)) if sum(s.gpu == i for s in placed) * need > free[i]]
-        said = f"{gib(min(free))} of GPU memory are free" if crowded else ""
+        on = Counter(placement.gpu for placement in placed if placement.gpu is not None)
+        free = {gpu: gpu.free for gpu in on if gpu.free is not None}
+        if all(on[gpu] * need <= room for gpu, room in free.items()):
+            return
+        fit = sum(room // need for room in free.values())
+        said = f"{gib(min(free.values()))} of GPU memory are free"
     else:
         fit, said = free_memory() // need, f"{gib(free_memory())} are free"
-        crowded = [0] if fit < len(placed) else []
-    if not crowded:
-        return
+        if fit >= len(placed):
+            return
     raise OutOfMemoryError(
         f"{len(placed)} engines with {settings.slots} slots each need {gib(need)} each; {said}. "
         + (f"What fits: --engines {fit}; or try" if fit else "Not even one fits; try")
@@ -194,6 +180,8 @@ def load_engines(
 
     def load(placement: EnginePlacement) -> WorkerEngine:
         own = replace(settings, threads=placement.threads or settings.threads)
+        if placement.gpu is not None:
+            own = replace(own, device=placement.gpu.device)
         return load_engine(
             choice.file,
             own,
@@ -221,20 +209,18 @@ def load_engines(
 
 
 def _seat(
-    at: int, share: Sequence[Core], threads: int | None, gpus: Sequence[tuple[str, Gpu]]
+    at: int, share: Sequence[Core], threads: int | None, gpus: Sequence[EngineGpu]
 ) -> EnginePlacement:
     cpus = tuple(sorted(cpu for core in share for cpu in core.cpus))
     most = len(share) or None
     where = f"processors {spans(cpus)}" if cpus else ""
-    gpu = at % len(gpus) if gpus else None
-    environment = {}
+    gpu = gpus[at % len(gpus)] if gpus else None
     if gpu is not None:
-        environment = {_VISIBLE: gpus[gpu][0]}
-        where = f"GPU {gpus[gpu][0]}" + (f", {where}" if where else "")
+        where = gpu.name + (f", {where}" if where else "")
     return EnginePlacement(
         name=f"engine {at + 1}",
         where=where,
-        place=Placement(cpus, environment),
+        place=Placement(cpus, gpu.environment if gpu else {}),
         threads=min(threads, most) if threads and most else most or threads,
         gpu=gpu,
     )

@@ -28,7 +28,6 @@ from app.openai.answer import Answer
 from app.openai.task import Task
 from app.prompts import PromptStyle
 from runtimes.errors import IngotError, OutOfMemoryError, RequestError
-from runtimes.machine.gpus import Gpu
 from runtimes.machine.topology import Core
 from runtimes.models.modelfile import ModelFile
 from runtimes.request import SamplingParams
@@ -140,52 +139,28 @@ def test_one_that_has_nothing_left_takes_from_the_others() -> None:
 
 @pytest.fixture
 def choice(gguf_file: Path) -> Choice:
-    return Choice(ModelFile.read(gguf_file), RunnerSettings(), SchedulerSettings(), planned=False)
+    settings = RunnerSettings(gpu_layers=0)
+    return Choice(ModelFile.read(gguf_file), settings, SchedulerSettings(), planned=False)
 
 
 def test_seats_share_the_cores(choice: Choice, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = tuple(Core((i, i + 4), i // 2) for i in range(4))
     monkeypatch.setattr(engines, "cores", lambda: machine)
-    monkeypatch.setattr(engines, "find_gpus", lambda: ())
     dealt = placements("auto", choice)  # two nodes
     assert [(s.where, s.place.cpus, s.threads) for s in dealt] == [
         ("processors 0-1,4-5", (0, 1, 4, 5), 2),
         ("processors 2-3,6-7", (2, 3, 6, 7), 2),
     ]
-    few = replace(choice, settings=RunnerSettings(threads=1))
+    few = replace(choice, settings=RunnerSettings(threads=1, gpu_layers=0))
     assert [s.threads for s in placements(3, few)] == [1, 1, 1]
     assert placements(1, choice)[0].place.cpus == ()
     with pytest.raises(RequestError, match="there are 4 cores"):
         placements(99, choice)
 
 
-def test_seats_share_the_gpus(choice: Choice, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = RunnerSettings(slots=4, context=1024)
-    need = engines.estimate(choice.file, settings).total
-    gpus = tuple(Gpu(i, "a GPU", 4 * need, (i + 1) * need, "9.0", "1") for i in range(3))
-    monkeypatch.setattr(engines, "cores", lambda: (Core((0,)), Core((1,))))
-    monkeypatch.setattr(engines, "find_gpus", lambda: gpus)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-
-    def named(count: Any) -> list[str]:
-        return [s.place.environment["CUDA_VISIBLE_DEVICES"] for s in placements(count, choice)]
-
-    assert named("auto") == ["0", "1", "2"]
-    assert named(4) == ["0", "1", "2", "0"]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,1")
-    assert named("auto") == ["2", "1"]
-    # Three fit on GPU 2, two on GPU 1; they are dealt out in turn.
-    require_room(choice, settings, placements(5, choice))
-    with pytest.raises(OutOfMemoryError, match=r"GPU memory are free\. What fits: --engines 5"):
-        require_room(choice, settings, placements(6, choice))
-    without = replace(choice, settings=RunnerSettings(gpu_layers=0))
-    assert [s.place.environment for s in placements(2, without)] == [{}, {}]
-
-
 def test_memory_is_checked_for_all_together(
     choice: Choice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engines, "find_gpus", lambda: ())
     monkeypatch.setattr(engines, "cores", lambda: tuple(Core((i,)) for i in range(8)))
     settings = RunnerSettings(slots=4, context=1024)
     need = engines.estimate(choice.file, settings).total

@@ -1,0 +1,131 @@
+"""Engines of a job on several GPUs: which of them each gets, and whether they fit."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.batch.schedule import engines, gpus
+from app.batch.schedule.engines import placements, require_room
+from app.models.planning import Choice
+from runtimes.backend import Device
+from runtimes.errors import OutOfMemoryError
+from runtimes.machine.gpus import Gpu
+from runtimes.machine.selftest import Health, ensure
+from runtimes.machine.topology import Core
+from runtimes.models.memory import estimate
+from runtimes.models.modelfile import ModelFile
+from runtimes.settings import RunnerSettings, SchedulerSettings
+
+SETTINGS = RunnerSettings(slots=4, context=1024)
+
+
+@pytest.fixture
+def choice(gguf_file: Path, monkeypatch: pytest.MonkeyPatch) -> Choice:
+    """On two cores, without NVIDIA's driver."""
+    monkeypatch.setattr(engines, "cores", lambda: (Core((0,)), Core((1,))))
+    monkeypatch.setattr(gpus, "find_gpus", lambda: ())
+    return Choice(ModelFile.read(gguf_file), SETTINGS, SchedulerSettings(), planned=False)
+
+
+@pytest.fixture
+def has(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Call it with the devices that the self-test is to have listed."""
+
+    def listed(*devices: Device) -> None:
+        found: Health = replace(ensure("llamacpp"), devices=devices)
+        monkeypatch.setattr(gpus, "ensure", lambda *_, **named: found)
+
+    return listed
+
+
+def on(choice: Choice, count: Any, device: str = "auto") -> list[tuple[str, dict[str, str]]]:
+    """The device of each engine, and what its process sees besides."""
+    choice = replace(choice, settings=replace(choice.settings, device=device))
+    return [
+        (seat.gpu.device if seat.gpu else "", dict(seat.place.environment))
+        for seat in placements(count, choice)
+    ]
+
+
+def test_seats_share_nvidias_gpus(
+    choice: Choice, has: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need = estimate(choice.file, SETTINGS).total
+    there = tuple(Gpu(i, "a GPU", 4 * need, (i + 1) * need, "9.0", "1") for i in range(3))
+    has(*(Device(f"CUDA{i}", "a GPU") for i in range(3)))
+    monkeypatch.setattr(gpus, "find_gpus", lambda: there)
+    monkeypatch.delenv(gpus.VISIBLE, raising=False)
+
+    def named(count: Any) -> list[str]:
+        return [environment[gpus.VISIBLE] for _, environment in on(choice, count)]
+
+    assert named("auto") == ["0", "1", "2"]
+    assert named(4) == ["0", "1", "2", "0"]
+    monkeypatch.setenv(gpus.VISIBLE, "2,1")
+    assert named("auto") == ["2", "1"]
+    # Three fit on GPU 2, two on GPU 1; they are dealt out in turn.
+    require_room(choice, SETTINGS, placements(5, choice))
+    with pytest.raises(OutOfMemoryError, match=r"GPU memory are free\. What fits: --engines 5"):
+        require_room(choice, SETTINGS, placements(6, choice))
+    without = replace(choice, settings=RunnerSettings(gpu_layers=0))
+    assert [s.place.environment for s in placements(2, without)] == [{}, {}]
+
+
+def test_seats_share_devices_of_other_makers(choice: Choice, has: Callable[..., None]) -> None:
+    need = estimate(choice.file, SETTINGS).total
+    within = Device("Vulkan2", "within the processor", auto=False)
+    has(Device("Vulkan0", "one", need, need), Device("Vulkan1", "two", need, need), within)
+    assert on(choice, "auto") == [("Vulkan0", {}), ("Vulkan1", {})]
+    assert on(choice, 3) == [("Vulkan0", {}), ("Vulkan1", {}), ("Vulkan0", {})]
+    assert on(choice, 1) == [("", {})]
+    # Those that are named are dealt out, none else.
+    assert on(choice, "auto", "Vulkan2, Vulkan1") == [("Vulkan1", {}), ("Vulkan2", {})]
+    assert on(choice, 2, "Vulkan1") == [("Vulkan1", {})] * 2
+    assert on(choice, 2, "cpu") == [("", {})] * 2
+    require_room(choice, SETTINGS, placements(2, choice))
+    with pytest.raises(OutOfMemoryError, match="What fits: --engines 2"):
+        require_room(choice, SETTINGS, placements(3, choice))
+    # How much is free, not every device tells.
+    has(Device("SYCL0", "one"), Device("SYCL1", "two"))
+    require_room(choice, SETTINGS, placements(5, choice))
+
+
+def test_a_runtime_without_devices_uses_no_gpu(
+    choice: Choice, has: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has()
+    monkeypatch.setattr(gpus, "find_gpus", lambda: (Gpu(0, "a GPU", 1, 1, "9.0", "1"),) * 3)
+    assert on(choice, 2) == [("", {}), ("", {})]
+
+
+@pytest.mark.timeout(600)  # a device of software compiles its kernels first
+def test_a_job_on_two_devices(
+    ingot: Any,
+    pebble_built: Path,
+    tmp_path: Path,
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where llama.cpp was built for Vulkan, one device that is listed twice will do."""
+    monkeypatch.setenv("GGML_VK_VISIBLE_DEVICES", "0,0")
+    monkeypatch.setenv("GGML_VK_DISABLE_FUSION", "1")
+    asked = "from runtimes.load import backend; print(len(backend('llamacpp').devices()))"
+    counted = subprocess.run([sys.executable, "-c", asked], capture_output=True, check=True)
+    if int(counted.stdout) < 2:
+        pytest.skip("needs two devices beside the processor")
+    rows, out = tmp_path / "in.txt", tmp_path / "out.jsonl"
+    rows.write_text("".join(f"Name a fruit that begins with {c}.\n" for c in "abcdefgh"))
+    command = ["batch", rows, out, "-m", pebble_built, "--recipe", "q8_0", "--max-tokens", "8"]
+    done = ingot(*command, "--engines", "auto", "--json")
+    assert done.returncode == 0, done.stderr
+    end = json.loads(done.stdout.splitlines()[-1])
+    assert (end["answered"], len(end["engines"])) == (8, 2)
+    assert len({engine["where"] for engine in end["engines"]}) == 2
