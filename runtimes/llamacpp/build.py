@@ -34,7 +34,16 @@ from pathlib import Path
 from typing import Any
 
 from runtimes.errors import IngotError
-from runtimes.llamacpp.gpu_build import KITS, NONE, compilers, gpu_of, kit_for, prepared
+from runtimes.llamacpp.gpu_build import (
+    KITS,
+    NONE,
+    compilers,
+    flag,
+    gpu_of,
+    kit_for,
+    prepared,
+    require_built,
+)
 from runtimes.llamacpp.source import TESTED_VERSION, BuildError, sdist_path
 from runtimes.machine import processes
 from runtimes.machine.cpu import all_flags, cpu_name
@@ -117,7 +126,8 @@ def plan_build(
     """
     asked = environment.get("CMAKE_ARGS", "")
     if gpu != NONE:
-        asked = f"{asked} {kit_for(gpu, environment).flag}".strip()
+        kit_for(gpu, environment)
+        asked = f"{asked} {flag(gpu)}".strip()
         environment = {**environment, **compilers(gpu, environment)}
     compiler = find_compiler(environment)
     extra = GCC_AMX_FLAGS if compiler.is_gcc and platform.machine().lower() in _X86 else ()
@@ -195,6 +205,8 @@ def wheel_for(plan: BuildPlan, *, force: bool = False) -> Path:
         built = sorted(Path(work).glob("llama_cpp_python-*.whl"))
         if len(built) != 1:
             raise BuildError(f"pip built {len(built)} wheels instead of one")
+        if gpu:
+            require_built(gpu, built[0])
         target = folder / built[0].name
         os.replace(built[0], target)
     log.info("compiled in %.0f s", time.monotonic() - started)

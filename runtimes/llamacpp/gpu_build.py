@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import tarfile
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,6 @@ NONE = "none"
 class Kit:
     """One kind of GPU."""
 
-    flag: str  # of CMake; docs/build.md of llama.cpp lists them
     program: str  # that the build calls: without it there is no kit
     install: str  # what has it
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -24,25 +24,21 @@ class Kit:
 
 KITS = {
     "cuda": Kit(
-        "-DGGML_CUDA=ON",
         "nvcc",
         "NVIDIA's CUDA toolkit (Debian and Ubuntu: apt install nvidia-cuda-toolkit), and put its"
         " bin folder on the path",
     ),
     "hip": Kit(
-        "-DGGML_HIP=ON",
         "hipconfig",
         "AMD's ROCm with its HIP development files, and put its bin folder on the path",
     ),
-    "metal": Kit("-DGGML_METAL=ON", "xcrun", "Xcode's tools (xcode-select --install)"),
+    "metal": Kit("xcrun", "Xcode's tools (xcode-select --install)"),
     "sycl": Kit(
-        "-DGGML_SYCL=ON",
         "icpx",
         "Intel's oneAPI base toolkit, and run its setvars.sh in this shell",
         {"CC": "icx", "CXX": "icpx"},
     ),
     "vulkan": Kit(
-        "-DGGMLVULKAN=ON",
         "glslc",
         "the Vulkan SDK (Debian and Ubuntu: apt install libvulkan-dev glslc spirv-headers, and"
         " mesa-vulkan-drivers or the vendor's driver)",
@@ -58,6 +54,19 @@ _CREATE = (
 _WITH, _WITHOUT = f"{_CREATE}, &layer_setting_info);\n", f"{_CREATE});\n"
 
 
+def flag(gpu: str) -> str:
+    """CMake's option for a kind of GPU; llama.cpp's docs/build.md lists them."""
+    return f"-DGGML_{gpu.upper()}=ON"
+
+
+def require_built(gpu: str, wheel: Path) -> None:
+    """Raise BuildError for a wheel without the library of this kind: CMake takes options that it
+    does not know, and says nothing."""
+    names = zipfile.ZipFile(wheel).namelist()
+    if not any(Path(name).name.startswith((f"libggml-{gpu}.", f"ggml-{gpu}.")) for name in names):
+        raise BuildError(f"llama.cpp was built without {gpu}: CMake left {flag(gpu)} out")
+
+
 def kit_for(gpu: str, environment: Mapping[str, str]) -> Kit:
     """Raises BuildError for a name that is none, and for a kit that is not installed."""
     kit = KITS.get(gpu)
@@ -70,7 +79,7 @@ def kit_for(gpu: str, environment: Mapping[str, str]) -> Kit:
 
 def gpu_of(cmake_args: str) -> str:
     """The kind that a build was made for by ``--gpu``; empty for another one."""
-    return next((name for name, kit in KITS.items() if kit.flag in cmake_args.split()), "")
+    return next((name for name in KITS if flag(name) in cmake_args.split()), "")
 
 
 def compilers(gpu: str, environment: Mapping[str, str]) -> dict[str, str]:

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ import pytest
 from runtimes.errors import IngotError
 from runtimes.llamacpp import build, source
 from runtimes.llamacpp.build import GCC_AMX_FLAGS, find_compiler, plan_build
-from runtimes.llamacpp.gpu_build import KITS, VULKAN, gpu_of, prepared
+from runtimes.llamacpp.gpu_build import KITS, VULKAN, flag, gpu_of, prepared, require_built
 from runtimes.llamacpp.source import BuildError
 from runtimes.machine.installed import find_installed
 
@@ -205,9 +206,35 @@ def test_a_kind_of_gpu_needs_its_kit(tmp_path: Path, gpu: str) -> None:
         fake_compiler(tmp_path, "Free Software Foundation").rename(tmp_path / name)
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "CMAKE_ARGS": "-DGGML_BLAS=ON"}
     plan = plan_build(VERSION, environment, gpu)
-    assert {kit.flag, "-DGGML_BLAS=ON"} <= set(plan.cmake_args.split())
+    assert {flag(gpu), "-DGGML_BLAS=ON"} <= set(plan.cmake_args.split())
     assert gpu_of(plan.cmake_args) == gpu
     assert plan.key != plan_build(VERSION, environment).key
+
+
+def test_llama_cpp_knows_the_options() -> None:
+    """CMake takes one that it does not know, and builds for the processor alone."""
+    with tarfile.open(source.sdist_path()) as archive:
+        member = next(
+            m for m in archive if m.name.endswith("/vendor/llama.cpp/ggml/CMakeLists.txt")
+        )
+        stream = archive.extractfile(member)
+        assert stream
+        text = stream.read().decode()
+    options = set(re.findall(r"^option\((GGML_\w+)", text, re.MULTILINE))
+    assert {flag(gpu).removeprefix("-D").removesuffix("=ON") for gpu in KITS} <= options
+
+
+@pytest.mark.parametrize("library", ["lib/libggml-cuda.so", "bin/ggml-cuda.dll", ""])
+def test_a_wheel_without_what_was_asked_for_is_refused(tmp_path: Path, library: str) -> None:
+    wheel = tmp_path / "one.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name in ("include/ggml-cuda.h", "lib/libggml-cpu.so", library):
+            if name:
+                archive.writestr(name, "")
+    if library:
+        require_built("cuda", wheel)
+    with pytest.raises(BuildError, match="without vulkan: CMake left -DGGML_VULKAN=ON out"):
+        require_built("vulkan", wheel)
 
 
 def test_a_kind_that_is_none() -> None:
