@@ -9,7 +9,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
@@ -22,7 +22,6 @@ from runtimes.errors import IngotError
 if TYPE_CHECKING:
     from quantize.manifest import FileEntry
     from quantize.options import Options
-    from quantize.options import Target as Processor
     from quantize.recipes.target import Target
 
 _INTERNAL, _INTERRUPTED = 70, 130
@@ -119,7 +118,7 @@ def command(
         ),
     ] = None,
     target: Annotated[
-        str, typer.Option(help="What ONNX graphs are built for: cpu or cuda.")
+        str, typer.Option(help="What ONNX graphs are built for: cpu, cuda or webgpu.")
     ] = "cpu",
     no_measure: Annotated[
         bool, typer.Option("--no-measure", help="Do not measure quality and speed.")
@@ -182,6 +181,7 @@ def command(
         print_listing()
         return
     from quantize.options import DEFAULT_LIMIT, MeasureOptions, Options, SourceOptions
+    from quantize.options import Target as Processor
 
     listed: dict[str, FileEntry] = {}
     if allocation:
@@ -200,8 +200,8 @@ def command(
                 "--fastest goes with a target: --max-kl, --max-size, --bits-per-weight or --fits"
             )
         targets = [one.fastest(rows) for one in targets]
-    if target not in ("cpu", "cuda"):
-        raise UsageError(f"--target takes cpu or cuda, not {target!r}")
+    if target not in (known := get_args(Processor)):
+        raise UsageError(f"--target takes {', '.join(known)}, not {target!r}")
     if adapter is not None:
         if lora is not None:
             raise UsageError("--adapter makes a file of an adapter, --lora merges it: give one")
@@ -225,7 +225,7 @@ def command(
         allow_token_mismatch=allow_token_mismatch,
         imatrix=imatrix,
         overrides=_overrides(override or []),
-        target=cast("Processor", target),
+        target=cast(Processor, target),
         push=push,
         as_json=as_json,
         fresh=fresh,

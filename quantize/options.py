@@ -10,7 +10,7 @@ from quantize.recipes.recipe import Recipe
 
 DEFAULT_LIMIT = 4096  # scored tokens: more than the bundled text gives with any vocabulary
 
-Target = Literal["cpu", "cuda"]
+Target = Literal["cpu", "cuda", "webgpu"]  # as onnxruntime-genai's builder calls them
 
 
 @dataclass(frozen=True, slots=True)

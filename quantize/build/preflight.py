@@ -175,7 +175,7 @@ def require_sense(options: Options) -> None:
     for recipe in options.recipes:
         if recipe.target and recipe.format == ONNX and options.target != "cpu":
             raise UsageError(
-                f"{recipe.name} is measured here, which graphs for CUDA are not: --target cpu"
+                f"the types of {recipe.name} are chosen on the processor, for it: --target cpu"
             )
     check_overrides(options.overrides)
     needed = ("torch", "transformers", "matplotlib")

@@ -54,8 +54,8 @@ def build_onnx(
     make = partial(_build, source, target, progress, exports or work, mix)
     if recipe.precision != _W8A8:
         return make(recipe, out)
-    if target == "cuda":
-        raise UsageError(f"{recipe.name} is for processors; take another recipe for cuda")
+    if target != "cpu":
+        raise UsageError(f"{recipe.name} is for processors; take another recipe for {target}")
     # The float graph first, then its matrix products with 8-bit weights and activations.
     whole = work / f"{recipe.name}-fp32"
     made = make(replace(recipe, precision="fp32"), whole)
@@ -83,12 +83,15 @@ def _build(
     if notes is None:
         shutil.rmtree(out, ignore_errors=True)
         notes = build_with_optimum(source, recipe, out, progress, exports, mix)
-        if target == "cuda":
-            notes.append("the graph is in 32 bits: optimum's export is not shaped for CUDA")
+        if target != "cpu":
+            notes.append(f"the graph is in 32 bits: optimum's export is not shaped for {target}")
         return OnnxBuild(out, "optimum", notes)
-    if target == "cuda":
-        notes.append("built for CUDA, with half-precision activations: not loaded or measured here")
-    return OnnxBuild(out, "onnxruntime-genai", notes, runs_here=target == "cpu")
+    # The builder packs the experts of a mixture for CUDA's kernels, which nothing else can read.
+    packed = target != "cpu" and b"QMoE" in (out / "model.onnx").read_bytes()
+    if target != "cpu":
+        more = ": not loaded or measured here" if packed else ""
+        notes.append(f"built for {target}, with half-precision activations{more}")
+    return OnnxBuild(out, "onnxruntime-genai", notes, runs_here=not packed)
 
 
 def builder_may_know(architecture: str) -> bool:

@@ -36,7 +36,7 @@ def test_help_loads_no_torch():
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["{source}", "--target", "tpu"], "cpu or cuda"),
+        (["{source}", "--target", "tpu"], "--target takes cpu, cuda, webgpu"),
         (["{source}", "--override", "q8_0"], "REGEX=TYPE"),
         (["{source}", "--override", "ffn=q9"], "unknown tensor type"),
         (["{source}", "--recipe", "iq2_xxs"], "importance matrix"),

@@ -252,7 +252,7 @@ def test_what_a_target_needs_is_told_before_anything(made: Made, pebble_f16: Pat
         )
     with pytest.raises(UsageError, match=r"kl0\.03 is a bound that is measured"):
         build(replace(made.options, measure=MeasureOptions(enabled=False)), Reporter())
-    with pytest.raises(UsageError, match=r"onnx-kl0\.05 is measured here"):
+    with pytest.raises(UsageError, match=r"types of onnx-kl0\.05 are chosen on the processor"):
         build(replace(made.options, target="cuda"), Reporter())
 
 

@@ -6,6 +6,7 @@ is done in one child process.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 from collections.abc import Callable, Iterator
@@ -95,6 +96,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tiny]:
     said = run_quantize(sources["gpt2"], "--recipe", recipes, "--no-measure").stderr
     jobs = [(model(arch), onnx[arch], "onnx-int8", "cpu") for arch in BUILT]
     jobs.append((model("qwen3"), root / "qwen3-cuda", "onnx-int4", "cuda"))
+    jobs.append((model("llama"), root / "llama-webgpu", "onnx-int8", "webgpu"))
     child(builds_child.onnx, jobs)
     child(builds_child.gguf, paths(gguf), {sources[arch]: "gpt-2" for arch in hinted})
     child(builds_child.originals, paths(tables), TOKENS)
@@ -150,18 +152,38 @@ def test_the_window_of_every_layer_is_in_the_graph(tiny: dict[str, Tiny]):
     assert windows == [WINDOW, WINDOW]
 
 
-def test_a_graph_for_cuda_has_activations_in_half_precision(tiny: dict[str, Tiny]):
-    """It cannot run here: nothing but its form is checked."""
+@pytest.mark.parametrize(("arch", "target"), [("qwen3", "cuda"), ("llama", "webgpu")])
+def test_a_graph_for_a_gpu_has_activations_in_half_precision(
+    tiny: dict[str, Tiny], arch: str, target: str
+):
     import onnx
 
-    folder = tiny["qwen3"].source.with_name("qwen3-cuda")
+    folder = tiny[arch].source.with_name(f"{arch}-{target}")
     graph = onnx.load(folder / "model.onnx", load_external_data=False).graph
     types = {value.name: value.type.tensor_type.elem_type for value in graph.input}
     assert types["past_key_values.0.key"] == onnx.TensorProto.FLOAT16
-    kinds = {node.op_type for node in graph.node}
-    assert {"MatMulNBits", "GroupQueryAttention", "Gather"} <= kinds
+    assert {"MatMulNBits", "GroupQueryAttention"} <= {node.op_type for node in graph.node}
     decoder = json.loads((folder / "genai_config.json").read_text())["model"]["decoder"]
-    assert "cuda" in decoder["session_options"]["provider_options"][0]
+    assert target in decoder["session_options"]["provider_options"][0]
+
+
+def test_the_processor_runs_a_graph_for_a_gpu(tiny: dict[str, Tiny]):
+    with contextlib.closing(_open(tiny["llama"].source.with_name("llama-webgpu"), scored=64)) as it:
+        found = _log_softmax(it.score(TOKENS))
+    assert np.abs(found - tiny["llama"].original).max() <= TOLERANCE
+
+
+def test_a_graph_that_only_a_gpu_can_run_is_built_and_not_measured(
+    tiny: dict[str, Tiny], tmp_path: Path
+):
+    """The builder fuses what Qwen3 does to queries and keys with CUDA's attention."""
+    asked = ("--recipe", "onnx-int8", "--target", "cuda", "--out", tmp_path)
+    said = run_quantize(tiny["qwen3"].source, *asked, check=False)
+    assert said.returncode == 0, said.stderr
+    (entry,) = load_manifest(tmp_path).files
+    assert entry.fidelity is None
+    assert "not supported" in next(note for note in entry.notes if "not measured here" in note)
+    assert "Nothing was published" not in " ".join(entry.notes)
 
 
 def test_the_route_is_told(tiny: dict[str, Tiny]):
