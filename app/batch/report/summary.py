@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from app.batch.output.wire import writing
+from app.batch.report.energy import Energy
 from app.batch.report.figures import EngineFigures
 from app.batch.settings import JobSettings
 from app.figures import duration, rate, rounded
@@ -46,6 +47,7 @@ class Summary:
     ended: str | None = None  # what ended it early
     errors: dict[str, int] = field(default_factory=dict)
     engines: tuple[EngineFigures, ...] = ()  # if there are several
+    energy: Energy | None = None  # of GPUs, where they tell
     stats: EngineStats | None = None  # of the engines; None when no row needed them
 
     @property
@@ -65,7 +67,8 @@ class Summary:
         """What ``as_json`` made."""
         known = {field.name: values[field.name] for field in fields(cls) if field.name in values}
         engines = tuple(EngineFigures(**engine) for engine in values.get("engines", ()))
-        return cls(**(known | {"engines": engines}))
+        energy = Energy.from_json(values["energy"]) if values.get("energy") else None
+        return cls(**(known | {"engines": engines, "energy": energy}))
 
     def lines(self) -> list[str]:
         """The rows, what their computing took, and the errors that there were."""
@@ -86,6 +89,8 @@ class Summary:
                 f"({self.slots} slots, {self.model} on {self.runtime})"
             )
         lines += [engine.line() for engine in self.engines]
+        if self.energy is not None:
+            lines.append(self.energy.line())
         if self.errors:
             said = ", ".join(f"{count:,} {code}" for code, count in self.errors.items())
             lines.append(f"errors: {said}")

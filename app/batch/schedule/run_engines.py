@@ -10,6 +10,7 @@ from app.batch.input.scan import InputScan
 from app.batch.interrupt import Interrupts
 from app.batch.plan import Plan
 from app.batch.report.answer_lengths import LengthCounts
+from app.batch.report.energy import PERIOD_S, energy_of
 from app.batch.report.figures import Snapshot, figures_of
 from app.batch.report.forecast import Forecast
 from app.batch.report.progress import Progress
@@ -19,6 +20,7 @@ from app.batch.schedule.engines import local_engines
 from app.batch.schedule.job import Deliver, Job, RequestDefaults
 from app.batch.schedule.pool_engine import PoolEngine
 from app.prompts import PromptStyle
+from runtimes.machine.gpu_watch import GpuWatch
 
 # Figures are asked of the worker process, and the sizes of processes of the system.
 _SNAPSHOT_SECONDS, _MEMORY_SECONDS, _FORECAST_SECONDS = 0.2, 2.0, 1.0
@@ -77,7 +79,7 @@ def run_engines(
             idle()
             view.update()
 
-        with progress:
+        with progress, GpuWatch(PERIOD_S) as watch:
             finished = job.run(rows, interrupts, tick)
         if not interrupts.stopping:
             for member in members:
@@ -85,6 +87,8 @@ def run_engines(
                     member.beginning.keep()
         stats, engines = figures_of(members)
         counts = job.counts
+        # Of an engine that others use too, or elsewhere, it would not be the job's.
+        own = hosted is None and running.ray is None and stats.gpu_layers
         return replace(
             summary,
             answered=summary.answered + counts.answered,
@@ -104,6 +108,7 @@ def run_engines(
             memory_bytes=view.most_memory,
             ended=None if finished else "signal" if interrupts.count else "time",
             engines=engines,
+            energy=energy_of(watch, counts.completion_tokens) if own else None,
             stats=stats,
         )
 

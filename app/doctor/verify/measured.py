@@ -9,10 +9,11 @@ from app.bench.harness import Samples
 from app.bench.memory import memory_check
 from app.bench.plan import regret
 from app.bench.work import TOGETHER, greedy, loaded, random_prompts, run
-from app.doctor.verify.gpu import GpuWatch
+from app.doctor.verify.gpu import gpu_figures, gpu_words
 from app.doctor.verify.lines import Found, Skip, Verdict
 from app.doctor.verify.target import CONTEXT, PROCESSOR, ROWS, Target
 from runtimes.api import EngineApi
+from runtimes.machine.gpu_watch import GpuWatch
 from runtimes.planner.plan import PlanWorkload
 
 # Off by so much of what was measured, or by so few bytes: of a tiny model the libraries' own few
@@ -69,9 +70,9 @@ def speed(target: Target) -> Found:
             target.require_device(engine)
             figures["gpu_layers"] = engine.stats().gpu_layers
         figures[f"decode_tps_{rows}"] = decode
-        figures[f"gpus_{rows}"] = watch.figures(decode.median)
+        figures[f"gpus_{rows}"] = gpu_figures(watch, decode.median)
         row = f"decode {decode:,.0f} tok/s with {rows} row{'s' if rows > 1 else ''}"
-        said.append(row + watch.words(decode.median))
+        said.append(row + gpu_words(watch, decode.median))
     return Found("passed", "; ".join(said), figures)
 
 

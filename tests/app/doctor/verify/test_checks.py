@@ -12,7 +12,7 @@ import pytest
 
 from app.bench.harness import Samples
 from app.doctor.verify.answers import answers, greedy_answers, judge
-from app.doctor.verify.gpu import GpuWatch
+from app.doctor.verify.gpu import gpu_figures, gpu_words
 from app.doctor.verify.lines import Skip
 from app.doctor.verify.measured import judge_regret, memory, planner, speed
 from app.doctor.verify.models import read, whole
@@ -20,6 +20,7 @@ from app.doctor.verify.robust import cancel, restart
 from app.doctor.verify.target import PROCESSOR, ROWS, Target, devices
 from runtimes.backend import Device
 from runtimes.errors import IngotError, ModelError
+from runtimes.machine.gpu_watch import GpuWatch
 from runtimes.machine.gpus import Gpu
 from runtimes.machine.selftest import Health
 from runtimes.models.modelfile import ModelFile
@@ -141,13 +142,17 @@ def test_regret(regret: float, parts: list[float], others: float, verdict: str) 
 
 def test_what_gpus_did() -> None:
     gpu = Gpu(0, "H200", 100, 40, "9.0", "1", percent=50.0, watts=200.0)
-    watch = GpuWatch(_taken=[(gpu,), (replace(gpu, percent=100.0, watts=None),)])
-    (found,) = watch.figures(1000.0)
+    watch = GpuWatch()
+    watch.add([gpu], 1.0)
+    watch.add([replace(gpu, percent=100.0, watts=None)], 1.0)
+    (found,) = gpu_figures(watch, 1000.0)
     assert found["percent"] == 75
     assert found["tokens_per_joule"] == 5
     assert found["memory_used_bytes"] == 60
-    assert "75% busy, 200 W, 5.0 tokens/J" in watch.words(1000.0)
-    assert GpuWatch(_taken=[(replace(gpu, percent=None),)]).words(1.0) == ""
+    assert "75% busy, 200 W, 5.0 tokens/J" in gpu_words(watch, 1000.0)
+    silent = GpuWatch()
+    silent.add([replace(gpu, percent=None)], 1.0)
+    assert gpu_words(silent, 1.0) == ""
 
 
 def test_files_that_are_damaged(gguf_file: Path, pebble_built: Path, tmp_path: Path) -> None:

@@ -1,0 +1,77 @@
+"""What the power of GPUs comes to over a job, and when nothing is said of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from app.batch.report.energy import energy_of
+from app.batch.report.summary import Summary
+from app.batch.schedule.gpus import VISIBLE
+from runtimes.machine.gpu_watch import GpuWatch, tokens_per_joule
+from runtimes.machine.gpus import Gpu, GpuReader
+
+GPUS = [Gpu(i, f"GPU {i}", 100, 40, "9.0", "1", watts=100.0 * (i + 1)) for i in range(2)]
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> GpuWatch:
+    """Both GPUs for ten seconds: the second one needed nothing in the last five."""
+    monkeypatch.delenv(VISIBLE, raising=False)
+    watch = GpuWatch()
+    watch.reader.missing = ""  # as where there is a driver
+    watch.add(GPUS, 5.0)
+    watch.add([GPUS[0], replace(GPUS[1], watts=0.0)], 5.0)
+    return watch
+
+
+def test_joules_of_all_gpus_of_the_job(watch: GpuWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = energy_of(watch, 500)
+    assert found is not None
+    assert (found.joules, found.watts, found.gpus) == (2000, 200, ("GPU 0", "GPU 1"))
+    assert found.tokens_per_joule == tokens_per_joule(50, 200) == 0.25
+    assert "2,000 J (200 W), 0.25 answer tokens per joule; the power that NVIDIA's" in found.line()
+    monkeypatch.setenv(VISIBLE, "1")
+    found = energy_of(watch, 0)
+    assert found is not None
+    assert (found.joules, found.tokens_per_joule, found.gpus) == (1000, None, ("GPU 1",))
+
+
+class Driver(GpuReader):
+    """One that tells of two GPUs, where there is none."""
+
+    def read(self) -> tuple[Gpu, ...]:
+        return tuple(GPUS)
+
+
+def test_a_watch_reads_to_the_end() -> None:
+    driver = Driver()
+    driver.missing = ""
+    with GpuWatch(3600.0, driver) as watch:
+        pass
+    assert [use.name for use in watch.uses.values()] == ["GPU 0", "GPU 1"]
+    for use, gpu in zip(watch.uses.values(), GPUS, strict=True):
+        assert gpu.watts is not None
+        assert use.joules == gpu.watts * use.told_s > 0
+
+
+def test_a_summary_has_it(watch: GpuWatch) -> None:
+    summary = Summary(1, 1, 0, 0, 0, completion_tokens=500, energy=energy_of(watch, 500))
+    written = json.loads(json.dumps(summary.as_json()))
+    assert written["energy"]["joules"] == 2000
+    assert Summary.from_json(written) == summary
+    assert summary.energy is not None
+    assert summary.energy.line() in summary.lines()
+    without = replace(summary, energy=None)
+    assert Summary.from_json(json.loads(json.dumps(without.as_json()))) == without
+
+
+def test_nothing_is_said_where_not_every_gpu_tells(watch: GpuWatch) -> None:
+    watch.reader.missing = "the NVIDIA driver does not answer"
+    assert energy_of(watch, 500) is None
+    watch.reader.missing = ""
+    watch.add([Gpu(2, "one that does not tell", 100, 40, "9.0", "1")], 5.0)
+    assert energy_of(watch, 500) is None
+    assert energy_of(GpuWatch(), 500) is None
