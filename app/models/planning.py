@@ -75,17 +75,19 @@ def plan_files(model: str, options: ModelOptions, bits: Bits | None) -> PlanFile
 
 
 def task_for(workload: PlanWorkload, profile: Profile, overrides: Overrides | None = None) -> Task:
-    """The task on this machine as it is now."""
+    """The task on this machine as it is now, with the GPUs that self-tests have listed."""
+    from runtimes.load import MODULES, backend
     from runtimes.machine.cpu import available_cores
-    from runtimes.machine.gpus import find_gpus
     from runtimes.machine.hardware import detect
+    from runtimes.machine.selftest import remembered
 
+    found = (remembered(name) for name in MODULES if "gpu_layers" in backend(name).knows)
     return Task(
         workload,
         profile,
         cores=available_cores(),
         free=detect().ram_available,
-        has_gpu=bool(find_gpus()),
+        has_gpu=any(device.auto for health in found if health for device in health.devices),
         overrides=overrides or Overrides(),
     )
 

@@ -59,16 +59,22 @@ def ensure(
     installed = find_installed(runtime)
     if installed is None:
         return Health(runtime, False, False, None, (), _missing(runtime))
-    key = _key(installed)
-    if not again and (known := _from_record(load_state(_STATE).get(key))):
+    if not again and (known := _from_record(load_state(_STATE).get(_key(installed)))):
         return known
     log.info("testing %s %s on this processor", backend(runtime).label, installed.version)
     health = _test(installed, timeout_s)
     if not health.transient:
-        save_entry(_STATE, key, asdict(health), _KEPT)
+        save_entry(_STATE, _key(installed), asdict(health), _KEPT)
     if health.warning and announce:
         log.warning("%s", health.warning)
     return health
+
+
+def remembered(runtime: RuntimeName) -> Health | None:
+    """What was found of the installed library before; None if it was not tested yet. Takes
+    milliseconds."""
+    installed = find_installed(runtime)
+    return _from_record(load_state(_STATE).get(_key(installed))) if installed else None
 
 
 def require(runtime: RuntimeName) -> Health:

@@ -39,7 +39,7 @@ class Task:
     profile: Profile
     cores: int  # that may be used
     free: int  # bytes of memory
-    has_gpu: bool = False
+    has_gpu: bool = False  # that layers can go to
     overrides: Overrides = Overrides()
 
     @property

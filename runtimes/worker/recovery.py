@@ -21,8 +21,7 @@ from collections import deque
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from runtimes.machine.gpus import find_gpus
-from runtimes.machine.selftest import ensure
+from runtimes.machine.selftest import ensure, remembered
 from runtimes.settings import RunnerSettings
 from runtimes.worker.death import Cause, Death
 from runtimes.worker.fallback import FORGET, LimitsFile, Record, SettingsLimits
@@ -160,7 +159,8 @@ class Recovery:
         if ready:
             gpu, context, slots = ready.gpu, ready.context, ready.slots
         else:  # whether a GPU is in use is not known: it may be
-            gpu, slots = bool(find_gpus()), settings.slots
+            known = remembered(model.runtime) if model else None
+            gpu, slots = bool(known and known.devices), settings.slots
             context = settings.context or min(4096, model.context_length if model else 4096)
         if cause in (Cause.MEMORY, Cause.SCARCE):
             if settings.draft is not None:

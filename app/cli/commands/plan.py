@@ -32,10 +32,13 @@ def plan(
     """
     from app.models.planning import note_context, overrides, plan_files, task_for
     from app.models.plantext import as_object, as_text
+    from runtimes.machine.selftest import ensure
     from runtimes.planner.known import load_plan, save_plan
     from runtimes.planner.search import make_plan
 
     files = plan_files(model, options, settings.bits)
+    for runtime in {one.runtime for one in files.models}:
+        ensure(runtime, again=again)  # which lists what there is to plan for
     task = task_for(workload, settings.profile, overrides(options, settings, slots))
     known = None if again else load_plan(files.models, task)
     chosen = known or make_plan(files.models, task, console.note)

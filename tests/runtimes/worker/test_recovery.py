@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
+from runtimes.backend import Device
 from runtimes.engine.metrics import EngineStats, Metrics
+from runtimes.machine.selftest import ensure
+from runtimes.machine.state_file import load_state, save_entry
 from runtimes.models.modelfile import ModelFile
 from runtimes.request import Chunk, FinishReason, Request, SamplingParams
 from runtimes.settings import RunnerSettings
@@ -82,6 +85,19 @@ def test_a_crash_on_a_gpu_first_tries_without_it(model):
     assert not one.died(crash, ready(model, one))
     assert one.settings() == ASKED
     assert recovery(model).settings() == ASKED
+
+
+def test_a_crash_while_it_loads_may_be_the_gpus(model, home):
+    """Which devices there are is known from the self-test."""
+    health = ensure(model.runtime)
+    crash = Death(Cause.CRASH, "died of SIGSEGV")
+    for devices, layers in (((), -1), ((Device("Vulkan0", "a GPU"),), 0)):
+        (key,) = load_state("selftest")
+        save_entry("selftest", key, asdict(replace(health, devices=devices)), 1)
+        one = Recovery(model.path, ASKED, DeathLimit(), again=True)
+        assert one.died(crash, None)
+        assert one.died(crash, None)
+        assert one.settings().gpu_layers == layers
 
 
 def test_a_crash_counts_as_repeated_in_the_next_process_too(model):
