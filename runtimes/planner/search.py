@@ -168,8 +168,9 @@ class _Search:
     def _load(self, candidate: Candidate, slots: int) -> Trial:
         """Raises TrialError when it does not load."""
         asked = candidate.settings
-        layout = " unified" if asked.unified_kv else ""
-        self._progress(f"trying {candidate.model.path.name}{layout} on {asked.threads} threads")
+        how = " unified" if asked.unified_kv else ""
+        how += " with the GPU" if asked.gpu_layers else ""
+        self._progress(f"trying {candidate.model.path.name}{how} on {asked.threads} threads")
         batch = self._task.overrides.batch or asked.batch
         sized = replace(asked, slots=slots, context=CONTEXT, batch=batch)
         return Trial(candidate.model.path, sized)

@@ -306,8 +306,14 @@ def test_a_file_that_does_not_run_is_listed_and_another_is_chosen(models, tmp_pa
     assert plan.path == str(models[0].path)
     failed = {a.file: a.failure for a in plan.alternatives if a.failure}
     assert "cannot load" in str(failed["broken.gguf"])
+    said: list[str] = []
     with pytest.raises(ModelError, match=r"broken\.gguf"):
-        make_plan([bad], task("chat"))
+        make_plan([bad], task("chat", has_gpu=True), said.append)
+    # Layers on a GPU, and without one.
+    assert [line.removeprefix("trying broken.gguf") for line in said] == [
+        " with the GPU on 2 threads",
+        " on 2 threads",
+    ]
 
 
 def test_a_trial_that_dies_says_of_what(models) -> None:
