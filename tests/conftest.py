@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,32 @@ def encoders(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert done.returncode == 0, done.stderr[-4000:]
 
     return parallel.once(tmp_path_factory, "encoders", make)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _default_device() -> Iterator[None]:
+    """INGOT_TEST_DEVICE names a device for what the tests' own process loads without naming one, by
+    the runtime that lists it: ONNX Runtime does not take WebGPU by itself."""
+    name = os.environ.get("INGOT_TEST_DEVICE")
+    with pytest.MonkeyPatch.context() as patch:
+        if name:
+            _compute_on(name, patch)
+        yield
+
+
+def _compute_on(name: str, patch: pytest.MonkeyPatch) -> None:
+    from runtimes.load import backends
+
+    having = [one for one in backends() if name in (device.name for device in one.devices())]
+    assert having, f"no runtime has the device {name!r} of INGOT_TEST_DEVICE"
+    kind = type(having[0])
+    opening = kind.open
+
+    def opened(self: Any, model: Any, settings: Any) -> Any:
+        where = name if settings.device == "auto" else settings.device
+        return opening(self, model, replace(settings, device=where))
+
+    patch.setattr(kind, "open", opened)
 
 
 @pytest.fixture(scope="session", params=["q8_0", "onnx-int8", "q4_k_m", "onnx-int4"])

@@ -18,7 +18,7 @@ from runtimes.settings import RunnerSettings, SchedulerSettings
 from tests.runtimes.engine.gates import held
 from tests.runtimes.engine.histories import History, Shape, expected_output
 from tests.runtimes.engine.test_kv import CASES, OTHER, PROMPT, REGROUPED, open_case, step
-from tests.runtimes.ties import near_ties
+from tests.runtimes.ties import near_tie, near_ties
 
 SLOTS = 6
 
@@ -102,11 +102,11 @@ def test_the_last_row_of_many_runs_in_the_first_slot(engine):
     with held(engine):
         streams = [engine.submit(one) for one in asked]
     done = [stream.result(60) for stream in streams]
-    near_ties(alone, done)
+    near_ties(alone, done, near_tie(engine.model))
     assert kv.moves > before
     # What ended rows have left behind has moved along: their prompts are found, and rightly.
     again = [engine.submit(one).result(60) for one in asked[:-1]]
-    near_ties(alone[:-1], again)
+    near_ties(alone[:-1], again, near_tie(engine.model))
     assert all(one.usage.cached_tokens >= len(asked[0].prompt) - 1 for one in again)
 
 
