@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -31,6 +32,8 @@ from runtimes.worker.recovery import DeathLimit
 from tests.runtimes.worker.faults import build_fault_library
 
 SETTINGS = RunnerSettings(slots=8, context=256, threads=1)
+# Where a GPU computes, to do without it is tried before the special kernels are blamed.
+ON_PROCESSOR = replace(SETTINGS, device="cpu")
 LONG = SamplingParams(max_tokens=200, ignore_eos=True)
 SHORT = SamplingParams(max_tokens=24)
 
@@ -244,7 +247,7 @@ def test_safer_settings_are_found_remembered_and_announced_once(gguf, fault, cap
     fault("SIGILL")
     for loaded in range(2):
         caplog.clear()
-        with caplog.at_level(logging.INFO), WorkerEngine.load(gguf, SETTINGS) as worker:
+        with caplog.at_level(logging.INFO), WorkerEngine.load(gguf, ON_PROCESSOR) as worker:
             assert worker.generate([prompt(worker)], SHORT)[0].error is None
         said = [line for line in warnings(caplog) if "special kernels" in line]
         assert len(said) == (loaded == 0)
@@ -271,7 +274,7 @@ def test_a_worker_that_always_dies_is_given_up_for_a_while(gguf, fault, caplog):
     """A crash: by chance, then with safer settings, then those are taken back; then it ends."""
     fault("always")
     limit = DeathLimit(deaths=4, seconds=3600)
-    with WorkerEngine.load(gguf, SETTINGS, deaths=limit) as worker:
+    with WorkerEngine.load(gguf, ON_PROCESSOR, deaths=limit) as worker:
         for _ in range(4):
             (done,) = worker.generate([[5, 6, 7]], SHORT)
             assert "died of SIGSEGV (a wild memory access)" in (done.error or "")
