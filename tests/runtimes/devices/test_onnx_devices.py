@@ -17,6 +17,7 @@ import pytest
 from runtimes.engine.engine import Engine
 from runtimes.errors import IngotError, ModelError, OutOfMemoryError, RuntimeMissingError
 from runtimes.load import backend
+from runtimes.machine.installed import find_installed
 from runtimes.models.modelfile import ModelFile
 from runtimes.onnx.runner import OnnxRunner
 from runtimes.request import Completion, Request, SamplingParams
@@ -243,6 +244,14 @@ def test_auto_and_cpu_are_answered_by_every_package(folder: Path) -> None:
         model = ModelFile.read(folder)
         runner, _ = model.backend.open(model, RunnerSettings(slots=1, context=16, device=where))
         runner.close()
+
+
+def test_the_package_is_known_whichever_it_is() -> None:
+    import onnxruntime as ort
+
+    installed = find_installed("onnx")
+    assert installed is not None
+    assert installed.version == ort.__version__
 
 
 def test_a_provider_that_the_package_has_not(folder: Path) -> None:

@@ -12,6 +12,7 @@ from quantize.resolve import resolve
 from runtimes.engine.engine import Engine
 from runtimes.engine.loading import load_runner
 from runtimes.llamacpp.top_k import _PATIENCE, WIDTH
+from runtimes.load import backend
 from runtimes.models.modelfile import ModelFile
 from runtimes.planner.candidates import Candidate, Overrides, Task, sampling_variants
 from runtimes.request import Request, SamplingParams
@@ -96,6 +97,8 @@ def step(runner: Runner, position: int, enough: tuple[int, ...], tokens=(7,)):
 
 def test_llama_cpp_hands_out_the_largest_logits(runner):
     """The same ones as it hands out whole, until a row needs all of them, and again later."""
+    if any("llvmpipe" in one.description for one in backend("llamacpp").devices()):
+        pytest.skip("lavapipe of Mesa 22.3 crashes when samplers come back after a while")
     for slot in range(3):
         runner.kv.trim(slot, 0)
     for slot in range(3):
