@@ -18,6 +18,7 @@ from runtimes.settings import MOST_ADAPTERS, RunnerSettings
 from runtimes.worker.engine import WorkerEngine
 from tests.adapters import write_adapter
 from tests.runtimes.engine.gates import Watched
+from tests.runtimes.engine.test_draft import drafting
 from tests.runtimes.ties import REGROUPED_TIE, near_ties
 
 PARAMS = SamplingParams(max_tokens=6, min_tokens=6, top_logprobs=2)
@@ -92,6 +93,30 @@ def test_rows_of_all_adapters_run_together(model, files, alone, unified):
         ]
         found = [stream.result() for stream in streams]
         check([alone[one] for one in asked], found)
+
+
+def test_a_draft_guesses_what_adapters_say(model, files, alone, pebble_built):
+    """It has no adapter itself: what it guesses is verified with the row's own."""
+    draft = resolve(pebble_built, recipe="q8_0")
+    rows = {"slots": 2, "unified_kv": True} if model.suffix == ".gguf" else {"slots": 1}
+    with drafting(model, draft, context=128, **rows) as engine:
+        for name in ("a0", "a1"):
+            engine.load_adapter(name, files[name])
+        asked = [(name, number) for number in range(6) for name in (None, "a0", "a1")]
+        texts = prompts(engine)
+        streams = [
+            engine.submit(Request(texts[number], PARAMS, adapter=name)) for name, number in asked
+        ]
+        check([alone[one] for one in asked], [stream.result() for stream in streams])
+        drafted = {
+            name: sum(
+                stream.result().timings.drafted_tokens
+                for stream, (other, _) in zip(streams, asked, strict=True)
+                if other == name
+            )
+            for name in (None, "a0", "a1")
+        }
+        assert all(drafted.values())
 
 
 def test_swapped_under_load_no_answer_is_of_another(model, files, alone):
