@@ -34,7 +34,8 @@ def begin(client: OpenAI, lines: list[Any], endpoint: str = "/v1/chat/completion
 
 def ended(client: OpenAI, batch: Any) -> Any:
     """The batch when nothing more happens to it."""
-    return until(lambda: client.batches.retrieve(batch.id), lambda now: now.status in ENDED)
+    # Minutes where a device of software computes.
+    return until(lambda: client.batches.retrieve(batch.id), lambda now: now.status in ENDED, 600)
 
 
 def lines_of(client: OpenAI, file: str | None) -> list[dict[str, Any]]:
