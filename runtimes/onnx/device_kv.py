@@ -94,12 +94,15 @@ class DeviceCache(Slots):
     """
 
     def __init__(self, graph: Graph, mover: Mover, slots: int, context: int) -> None:
-        """Raises OutOfMemoryError when the cache cannot be allocated."""
+        """Raises OutOfMemoryError when the cache cannot be allocated, ModelError when the device
+        lacks the cache's type."""
         tensors = graph.cache
         per_token = sum(t.kv_heads * t.head_dim * np.dtype(t.dtype).itemsize for t in tensors)
         super().__init__(slots, context, per_token)
         self.mover, self._tensors = mover, tensors
         shapes = [self._shape(tensor) for tensor in tensors]
+        if tensors:  # what fails for one token is not for lack of room
+            mover.zeros((1, tensors[0].kv_heads, 1, tensors[0].head_dim))
         try:
             self.places = [[mover.zeros(shape) for shape in shapes] for _ in range(slots)]
         except ModelError as error:  # a device says in words of its own that it has no room

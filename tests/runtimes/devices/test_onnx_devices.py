@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -237,6 +238,41 @@ def test_no_room_on_the_device(folder: Path, device: str) -> None:
         pass
     with opened(folder, device) as runner:  # and the next one goes
         assert len(step(runner, StepRow(0, 0, PROMPTS[0], 1))) == 1
+
+
+def test_a_device_without_half_precision_does_not_say_that_it_has_no_room(
+    folder: Path, device: str, tmp_path: Path
+) -> None:
+    """SwiftShader has none; a device that has it runs the graph."""
+    import onnx
+    from onnx import TensorProto, numpy_helper
+
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    model = onnx.load(tmp_path / "model.onnx")
+    for value in (*model.graph.input, *model.graph.output):
+        if value.type.tensor_type.elem_type == TensorProto.FLOAT:
+            value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    for tensor in model.graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT:
+            halves = numpy_helper.to_array(tensor).astype(np.float16)
+            tensor.CopyFrom(numpy_helper.from_array(halves, tensor.name))
+    for node in model.graph.node:
+        for attribute in node.attribute:
+            if node.op_type == "Cast" and attribute.i == TensorProto.FLOAT:
+                attribute.i = TensorProto.FLOAT16
+    onnx.save(model, tmp_path / "model.onnx")
+    with opened(tmp_path, "cpu") as runner:
+        expected = step(runner, StepRow(0, 0, PROMPTS[0], 1))
+    refused = ""
+    try:
+        with opened(tmp_path, device) as runner:
+            found = step(runner, StepRow(0, 0, PROMPTS[0], 1))
+    except ModelError as error:  # which OutOfMemoryError is not
+        refused = str(error)
+    if refused:
+        assert "requires f16" in refused
+    else:
+        np.testing.assert_allclose(found, expected, atol=0.05)
 
 
 def test_auto_and_cpu_are_answered_by_every_package(folder: Path) -> None:
