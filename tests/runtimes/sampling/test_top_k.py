@@ -98,7 +98,7 @@ def step(runner: Runner, position: int, enough: tuple[int, ...], tokens=(7,)):
 def test_llama_cpp_hands_out_the_largest_logits(runner):
     """The same ones as it hands out whole, until a row needs all of them, and again later."""
     if any("llvmpipe" in one.description for one in backend("llamacpp").devices()):
-        pytest.skip("the heap is damaged on lavapipe of Mesa 22.3 when samplers come back after a while")
+        pytest.skip("lavapipe of Mesa 22.3: a damaged heap when samplers come back")
     for slot in range(3):
         runner.kv.trim(slot, 0)
     for slot in range(3):
