@@ -23,7 +23,7 @@ from quantize.quality.tasks import read_questions
 from quantize.quality.text import BUNDLED
 from quantize.recipes.bits import bits_per_weight
 from quantize.recipes.choose import known_recipe
-from quantize.recipes.recipe import FORMATS, Recipe
+from quantize.recipes.recipe import FORMATS, ONNX, Recipe
 from quantize.report.write import FILES, write_report
 from quantize.source import SourceModel, open_source
 from quantize.stages.stages import Stages, build_key, export_key, source_inputs, versions
@@ -152,6 +152,9 @@ def _build(run: Run, job: Job) -> None:
             # Some graphs for GPUs have operators that only GPUs have.
             runs_here, notes = False, [f"not measured here: {str(error).splitlines()[0]}"]
             run.show(notes)
+        else:
+            if run.plan and recipe.format == ONNX and run.options.target != "cpu":
+                notes = [*notes, "measured on the processor: the speed says nothing of a GPU"]
     given = stage.value.get("allocation")
     stored = bits_per_weight(made, run.base.parameters)
     entry = FileEntry(
