@@ -216,10 +216,11 @@ class History:
         output: int,
         priority: Priority = Priority.NORMAL,
         samples: int = 1,
+        adapter: str | None = None,
         **fields,
     ) -> Sequence:
         params = SamplingParams(max_tokens=output, n=samples)
-        request = Request(prompt, params, priority=priority, **fields)
+        request = Request(prompt, params, priority=priority, adapter=adapter, **fields)
         row = make_sequence(request, self.now)
         self.scheduler.add(row)
         self.live.append(row)

@@ -81,8 +81,7 @@ def test_every_row_is_served_whole_whatever_happens_around_it(events, shape):
     history = History(shape)
     for kind, value in events:
         if kind == "add":
-            *asked, adapter = value
-            history.add(*asked, adapter=adapter)
+            history.add(*value)
         elif kind == "cancel":
             history.cancel(value)
         else:
