@@ -26,6 +26,7 @@ _GRAM = 3  # tokens that must have come before, in this order
 _LONGEST_MATCH = 16  # longer ones count as this long
 _DEPTHS = (2, 4, 8, 16)  # guesses for a row that are considered
 _DRAFT_DEPTHS = (1, 2, 3, 5, 8)  # where a draft makes some
+_AT_LEAST = 0.8  # of what a row costs, a further token does
 _GAIN = 1.05  # expected, below which it is not worth the risk
 _FIRST_WAIT, _LONGEST_WAIT = 16, 128  # decode steps between trials
 _SMOOTHING = 0.8  # of the last estimates
@@ -291,13 +292,26 @@ class Proposer:
         """How many times as long a step takes with ``more`` tokens than with one a row."""
         bits = more.bit_length()
         if (known := self._times.get((rows, bits))) is not None:
-            return known
+            return max(known, 1 + more * self._row_cost(rows))
         # As much a token as the nearest number that is known.
         near = [b for r, b in self._times if r == rows]
         if not near:
             return None
         nearest = min(near, key=lambda b: (abs(b - bits), b))
-        return 1 + (self._times[rows, nearest] - 1) * 2.0 ** (bits - nearest)
+        likely = 1 + (self._times[rows, nearest] - 1) * 2.0 ** (bits - nearest)
+        return max(likely, 1 + more * self._row_cost(rows))
+
+    def _row_cost(self, rows: int) -> float:
+        """What each of ``rows`` rows adds to a step, as a part of it, by what a step of half as
+        many takes or fewer; 0 where that is not known. A further token costs about as much: where
+        single measurements say less, they are of a fast moment.
+        """
+        fewer = [count for count in self._plain if count <= rows // 2]
+        if not fewer:
+            return 0.0
+        least = max(fewer)
+        more = (self._plain[rows] - self._plain[least]) / (rows - least)
+        return max(_AT_LEAST * more / self._plain[rows], 0.0)
 
     def learn(
         self, rows: int, more: int, seconds: float, accepted: Iterable[tuple[Sequence, int]]

@@ -113,6 +113,25 @@ def test_times_that_vary_make_it_lose_nothing_and_miss_little(rows, cost, chance
     assert statistics.mean(gain(rows, cost, chance, seed) for seed in range(4)) > least
 
 
+def test_a_further_token_is_taken_for_no_cheaper_than_a_row():
+    made = {}
+    for known in (False, True):
+        proposer, dice = Proposer(), random.Random(1)
+        many = [row([7 + i, 8, 9] * 20, [7 + i, 8, 9], 1000) for i in range(16)]
+        for rows, seconds in ((8, 1.0), (16, 2.0)) if known else ((16, 2.0),):
+            for _ in range(20):
+                proposer.learn(rows, 0, seconds, [])
+        made[known] = 0
+        for _ in range(200):
+            guesses = proposer.propose(many, 300)
+            made[known] += bool(guesses)
+            accepted = [(one, int(dice.random() < 0.5)) for one in guesses]
+            # Every step with guesses falls into a fast moment of the machine.
+            proposer.learn(16, sum(map(len, guesses.values())), 2.0, accepted)
+    assert made[False] > 150
+    assert made[True] < 30
+
+
 class Eager(Proposer):
     """Guesses at every step, whatever it costs: what is known of the answers, and some wrong."""
 
