@@ -135,7 +135,7 @@ class PlanOptions:
     )
     device_sampling: bool | None = option(
         None,
-        "llama.cpp: find the likeliest tokens on the GPU, or copy all logits from it.",
+        "Find the likeliest tokens on the GPU, or copy all logits from it.",
         "--device-sampling/--host-sampling",
     )
     speculation: bool = option(

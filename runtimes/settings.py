@@ -35,8 +35,8 @@ class RunnerSettings:
     # rows can run where as many long ones would not fit.
     kv_tokens: int | None = None
     scored: int = 1  # positions that Runner.score may do at a time, each with a row of logits
-    # llama.cpp looks for a row's likeliest tokens where it computes the logits, so that only these
-    # are copied from a GPU.
+    # A row's likeliest tokens are looked for where its logits are computed, so that only these are
+    # copied from a GPU.
     device_sampling: bool = False
     # A row is computed in the same way whatever else runs, has run or is cached: its logits are
     # then the same to the last bit. Not with unified_kv.

@@ -1,4 +1,4 @@
-"""llama.cpp looking for the likeliest tokens itself, against whole logits copied from it."""
+"""The likeliest tokens looked for by the runtime, against whole logits copied from it."""
 
 from dataclasses import replace
 from functools import partial
@@ -29,7 +29,7 @@ def device(path: Path, options: BenchOptions) -> Result:
     taken = in_turn({kind: partial(side, kind) for kind in (True, False)}, options.repeats)
     gpus = [gpu.name for gpu in find_gpus()]
     where = ", ".join(gpus) or "the processor: there is no GPU"
-    lines = [f"tokens chosen by llama.cpp on {where}, against whole logits, {options.rows} rows:"]
+    lines = [f"likeliest tokens found on {where}, against whole logits, {options.rows} rows:"]
     figures = {}
     for name in _PARAMS:
         theirs, ours = (wall_tps(one[name] for one in taken[kind]) for kind in (True, False))

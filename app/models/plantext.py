@@ -27,7 +27,7 @@ def as_text(plan: Plan, files: PlanFiles, task: Task, *, remembered: bool) -> st
     if chosen.device != "auto":
         more.append(f"on {chosen.device}")
     if chosen.device_sampling:
-        more.append("likeliest tokens found by llama.cpp")
+        more.append("likeliest tokens found on the device")
     lines = [
         f"{plan.workload}, {plan.profile}: {plan.name} on {plan.runtime}",
         f"  {chosen.slots} slot{'s' if chosen.slots > 1 else ''} x {chosen.context:,} tokens, "

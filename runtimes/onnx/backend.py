@@ -103,5 +103,6 @@ BACKEND = OnnxBackend(
     reinstall=_INSTALL,
     selftest=Path(__file__).parent / "selftest" / "model.onnx",
     folder=("genai_config.json", "*.onnx"),
+    knows=frozenset({"device_sampling"}),
     copies_weights=True,
 )

@@ -25,6 +25,7 @@ class Provider:
     ort: str  # ONNX Runtime's name
     memory: str  # what ONNX Runtime calls its memory
     install: str
+    addresses: bool = False  # whether a part of a tensor can be named by where it begins
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,11 @@ class Target:
 
 
 _CUDA = Provider(
-    "CUDA", "CUDAExecutionProvider", "cuda", "pip install 'onnxruntime-gpu[cuda,cudnn]'"
+    "CUDA",
+    "CUDAExecutionProvider",
+    "cuda",
+    "pip install 'onnxruntime-gpu[cuda,cudnn]'",
+    addresses=True,
 )
 _WEBGPU = Provider("WebGPU", "WebGpuExecutionProvider", "webgpu", "pip install onnxruntime-webgpu")
 _PROVIDERS = (_CUDA, _WEBGPU)
@@ -101,7 +106,8 @@ def open_session(graph: str | bytes, options: Any, target: Target | None) -> Any
     said = io.StringIO()  # it prints what it cannot open, and goes on without
     try:
         with contextlib.redirect_stdout(said):
-            session = ort.InferenceSession(graph, options, providers=[own, _PROCESSOR])
+            rest = () if provider.ort == _PROCESSOR else (_PROCESSOR,)
+            session = ort.InferenceSession(graph, options, providers=[own, *rest])
     except Exception as error:
         if _concerns_device(str(error), provider):
             raise RuntimeMissingError(_unusable(target, str(error))) from error

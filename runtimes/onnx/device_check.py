@@ -1,4 +1,4 @@
-"""Whether a device computes prompts as the processor does."""
+"""Whether a device computes attention as the processor does."""
 
 import logging
 from typing import Any
@@ -13,6 +13,7 @@ from runtimes.onnx.device_graphs import attention
 log = logging.getLogger(__name__)
 
 _TOKENS = 80  # more than kernels take at a time
+_LENGTHS = (5, _TOKENS - 1, 30)  # of rows that go together
 _TOLERANCE = 0.05  # of values around 0.3; floats of 16 bits leave a tenth of it
 
 
@@ -22,18 +23,37 @@ def prompts_are_right(target: Target, model: ModelFile, dtype: Any) -> bool:
     Where kernels take a device for another than it is, keys are left out: those of ONNX Runtime
     1.27 for WebGPU are wrong on a device of software, whose subgroups have four lanes.
     """
-    heads, kv_heads, size = model.heads, model.kv_heads, model.head_dim
-    graph = attention(heads, kv_heads, size, np.dtype(dtype).itemsize)
-    random = np.random.default_rng(0)
-    given = {
-        name: random.standard_normal((1, _TOKENS, count * size)).astype(dtype)
-        for name, count in (("query", heads), ("key", kv_heads), ("value", kv_heads))
-    }
+    given = _random_rows(model, dtype, rows=1, tokens=_TOKENS)
     given["before"] = np.array([_TOKENS - 1], np.int32)
-    given["all"] = np.array([_TOKENS], np.int32)
+    return _is_right(target, model, given, "of a prompt")
+
+
+def rows_are_right(target: Target, model: ModelFile, dtype: Any) -> bool:
+    """Try the attention of rows of different lengths in one pass: WebGPU's takes all of them for
+    as long as the longest (ONNX Runtime 1.27)."""
+    random = np.random.default_rng(1)
+    shape = len(_LENGTHS), model.kv_heads, _TOKENS, model.head_dim
+    given = _random_rows(model, dtype, rows=len(_LENGTHS), tokens=1)
+    for name in ("past.key", "past.value"):
+        given[name] = random.standard_normal(shape).astype(dtype)
+    given["before"] = np.array(_LENGTHS, np.int32)
+    return _is_right(target, model, given, "of rows together")
+
+
+def _random_rows(model: ModelFile, dtype: Any, rows: int, tokens: int) -> dict[str, Any]:
+    random = np.random.default_rng(0)
+    counts = {"query": model.heads, "key": model.kv_heads, "value": model.kv_heads}
+    shapes = {name: (rows, tokens, count * model.head_dim) for name, count in counts.items()}
+    return {name: random.standard_normal(shape).astype(dtype) for name, shape in shapes.items()}
+
+
+def _is_right(target: Target, model: ModelFile, given: dict[str, Any], what: str) -> bool:
+    nbytes, past = given["query"].itemsize, "past.key" in given
+    graph = attention(model.heads, model.kv_heads, model.head_dim, nbytes, past=past)
+    given["all"] = np.array([given["before"].max() + 1], np.int32)
     found = [_mixed(graph, where, given) for where in (target, None)]
     worst = float(np.abs(found[0] - found[1]).max())
-    log.debug("attention of a prompt on %s: off by %.5f", target.name, worst)
+    log.debug("attention %s on %s: off by %.5f", what, target.name, worst)
     return worst <= _TOLERANCE
 
 

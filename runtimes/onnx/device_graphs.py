@@ -48,33 +48,48 @@ def copy(tensors: int, nbytes: int) -> bytes:
     )
 
 
-def last(vocab_size: int, nbytes: int) -> bytes:
-    """``last`` is ``logits`` [1, n, vocab] from ``first`` [1] on, which may count from the end."""
+def picked(vocab_size: int, nbytes: int, likeliest: int = 0) -> bytes:
+    """``picked`` is those of ``logits`` [b, n, vocab] that ``rows`` [m] counts, from 0 to b * n.
+
+    With ``likeliest`` also so many of each row's largest: ``values`` and ``ids``.
+    """
     element = _ELEMENTS[nbytes]
-    return model(
-        [node("Slice", ("logits", "first", "end", "axis"), "last")],
-        [value_info("logits", element, 1, "n", vocab_size), value_info("first", INT64, 1)],
-        [value_info("last", element, 1, "m", vocab_size)],
-        [constant("end", INT64, 1, _whole(2**62)), constant("axis", INT64, 1, _whole(1))],
-    )
+    nodes = [
+        node("Reshape", ("logits", "flat"), "all"),
+        node("Gather", ("all", "rows"), "picked"),
+    ]
+    outputs = [value_info("picked", element, "m", vocab_size)]
+    constants = [constant("flat", INT64, 2, _whole(-1, vocab_size))]
+    if likeliest:
+        nodes.append(node("TopK", ("picked", "count"), ("values", "ids")))
+        outputs = [
+            value_info("values", element, "m", likeliest),
+            value_info("ids", INT64, "m", likeliest),
+        ]
+        constants.append(constant("count", INT64, 1, _whole(likeliest)))
+    inputs = [value_info("logits", element, "b", "n", vocab_size), value_info("rows", INT64, "m")]
+    return model(nodes, inputs, outputs, constants)
 
 
-def attention(heads: int, kv_heads: int, size: int, nbytes: int) -> bytes:
-    """``mixed`` [1, n, heads * size] is the attention of a prompt of n tokens to itself."""
+def attention(heads: int, kv_heads: int, size: int, nbytes: int, *, past: bool) -> bytes:
+    """``mixed`` [rows, n, heads * size] is what n tokens of each row take from one another, and
+    from what came before in ``past.key`` and ``past.value`` [rows, kv heads, context, size]."""
     element = _ELEMENTS[nbytes]
     made = ("mixed", "present.key", "present.value")
     widths = {"query": heads * size, "key": kv_heads * size, "value": kv_heads * size}
     attributes = integer("num_heads", heads) + integer("kv_num_heads", kv_heads)
-    inputs = (*widths, "", "", "before", "all")
+    before = ("past.key", "past.value") if past else ()
+    inputs = (*widths, *(before or ("", "")), "before", "all")
     return model(
         [node("GroupQueryAttention", inputs, made, attributes, MICROSOFT)],
         [
-            *(value_info(name, element, 1, "n", width) for name, width in widths.items()),
-            value_info("before", INT32, 1),
+            *(value_info(name, element, "rows", "n", width) for name, width in widths.items()),
+            *(value_info(name, element, "rows", kv_heads, "c", size) for name in before),
+            value_info("before", INT32, "rows"),
             value_info("all", INT32, 1),
         ],
         [
-            value_info("mixed", element, 1, "n", heads * size),
-            *(value_info(name, element, 1, kv_heads, "n", size) for name in made[1:]),
+            value_info("mixed", element, "rows", "n", heads * size),
+            *(value_info(name, element, "rows", kv_heads, "m", size) for name in made[1:]),
         ],
     )

@@ -1,110 +1,37 @@
 """The slot cache on a device."""
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
 from runtimes.errors import ModelError, OutOfMemoryError
-from runtimes.onnx.device import Target, open_session
-from runtimes.onnx.device_graphs import copy, last, zeros
-from runtimes.onnx.graph import CacheTensor, Graph, bind_input, run
+from runtimes.onnx.device_tensors import Mover, View
+from runtimes.onnx.graph import CacheTensor, Graph
 from runtimes.onnx.kv import Slots
-from runtimes.runner import Logits, SavedKv
-
-
-class Mover:
-    """Allocates and copies tensors where a graph runs."""
-
-    def __init__(self, graph: Graph, target: Target, vocab_size: int) -> None:
-        """Raises ModelError."""
-        import onnxruntime as ort
-
-        self._target = target
-        kinds = {np.dtype(tensor.dtype) for tensor in graph.cache}
-        if len(kinds) != 1:
-            raise ModelError("keys and values of several types cannot be on a device")
-        nbytes = kinds.pop().itemsize
-        options = ort.SessionOptions()
-        options.log_severity_level = 3
-        options.intra_op_num_threads = 1  # all that these graphs do is done on the device
-
-        def opened(content: bytes) -> Any:
-            return open_session(content, options, target)
-
-        self._zeros = opened(zeros(nbytes))
-        self._copy = opened(copy(len(graph.cache), nbytes))
-        self._last = opened(last(vocab_size, np.dtype(graph.logits_dtype).itemsize))
-
-    def zeros(self, shape: Sequence[int]) -> Any:
-        """A tensor of zeros for keys or values. Raises OutOfMemoryError."""
-        sizes, binding = np.array(shape, np.int64), self._zeros.io_binding()
-        bind_input(binding, "shape", sizes)
-        self.bind_new(binding, "made")
-        run(self._zeros, binding)
-        return binding.get_outputs()[0]
-
-    def bind_new(self, binding: Any, name: str) -> None:
-        """Have a graph allocate this output on the device."""
-        binding.bind_output(name, self._target.provider.memory, self._target.index)
-
-    def copy(self, source: Sequence[Any], target: Sequence[Any], tokens: int) -> None:
-        """Fill tensors of the device with those of one slot, there or arrays."""
-        end, binding = np.array([tokens]), self._copying(source)
-        bind_input(binding, "tokens", end)
-        for n, value in enumerate(target):
-            binding.bind_ortvalue_output(f"to.{n}", value)
-        run(self._copy, binding)
-
-    def fetch(self, source: Sequence[Any], tokens: int) -> list[npt.NDArray[Any]]:
-        """The first tokens of a slot as arrays."""
-        end, binding = np.array([tokens]), self._copying(source)
-        bind_input(binding, "tokens", end)
-        for n in range(len(source)):
-            binding.bind_output(f"to.{n}", "cpu")
-        run(self._copy, binding)
-        return [value.numpy() for value in binding.get_outputs()]
-
-    def _copying(self, source: Sequence[Any]) -> Any:
-        binding = self._copy.io_binding()
-        for n, value in enumerate(source):
-            if isinstance(value, np.ndarray):
-                bind_input(binding, f"from.{n}", value)
-            else:
-                binding.bind_ortvalue_input(f"from.{n}", value)
-        return binding
-
-    def last(self, logits: Any, rows: int) -> Logits:
-        """The last rows of logits [1, n, vocab], as an array [rows, vocab]."""
-        first, binding = np.array([-rows]), self._last.io_binding()
-        binding.bind_ortvalue_input("logits", logits)
-        bind_input(binding, "first", first)
-        binding.bind_output("last", "cpu")
-        run(self._last, binding)
-        found: Logits = binding.get_outputs()[0].numpy()[0].astype(np.float32, copy=False)
-        return found
+from runtimes.runner import SavedKv
 
 
 class DeviceCache(Slots):
-    """Keys and values on a device.
+    """Keys and values on a device, in places of [kv heads, context, head size] a layer.
 
-    ``places`` has those of every layer for each place, each [1, kv heads, context, head size]: a
-    graph cannot be given a part of a tensor there. ``place`` says where a slot's tokens are.
+    ``together`` they are one tensor a layer, a place for each slot in order and one more to swap
+    by. Else each place has tensors of its own, and ``place`` says where a slot's tokens are: not
+    every device can be given a part of a tensor.
     """
 
-    def __init__(self, graph: Graph, mover: Mover, slots: int, context: int) -> None:
+    def __init__(
+        self, graph: Graph, mover: Mover, slots: int, context: int, *, together: bool
+    ) -> None:
         """Raises OutOfMemoryError when the cache cannot be allocated, ModelError when the device
         lacks the cache's type."""
         tensors = graph.cache
         per_token = sum(t.kv_heads * t.head_dim * np.dtype(t.dtype).itemsize for t in tensors)
         super().__init__(slots, context, per_token)
-        self.mover, self._tensors = mover, tensors
-        shapes = [self._shape(tensor) for tensor in tensors]
+        self.mover, self.together, self._tensors = mover, together, tensors
         if tensors:  # what fails for one token is not for lack of room
             mover.zeros((1, tensors[0].kv_heads, 1, tensors[0].head_dim))
+        rows, times = (slots + 1, 1) if together else (1, slots)
+        shapes = [self._shape(tensor, rows) for tensor in tensors]
         try:
-            self.places = [[mover.zeros(shape) for shape in shapes] for _ in range(slots)]
+            self._views = [[mover.zeros(shape) for shape in shapes] for _ in range(times)]
         except ModelError as error:  # a device says in words of its own that it has no room
             raise OutOfMemoryError(
                 f"no room on the device for the cache of {slots} slots x {context} tokens"
@@ -112,11 +39,18 @@ class DeviceCache(Slots):
             ) from error
         self.place = list(range(slots))
 
-    def _shape(self, tensor: CacheTensor) -> tuple[int, int, int, int]:
-        return 1, tensor.kv_heads, self.context, tensor.head_dim
+    def _shape(self, tensor: CacheTensor, rows: int = 1) -> tuple[int, int, int, int]:
+        return rows, tensor.kv_heads, self.context, tensor.head_dim
 
-    def _values(self, slot: int) -> list[Any]:
-        return self.places[self.place[slot]]
+    def places(self, low: int, high: int) -> list[View]:
+        """Each layer's keys and values in these places; of one place only if not ``together``."""
+        if self.together:
+            return [whole.rows(low, high) for whole in self._views[0]]
+        return self._views[low]
+
+    def _values(self, slot: int) -> list[View]:
+        place = self.place[slot]
+        return self.places(place, place + 1)
 
     def hold(self, slot: int, length: int) -> None:
         """See ``Slots.hold``."""
@@ -131,9 +65,16 @@ class DeviceCache(Slots):
             self.mover.copy(self._values(source), self._values(target), self.context)
 
     def swap(self, first: int, second: int) -> None:
-        """See ``KvSlots.swap``; nothing is copied."""
-        for kept in (self.place, self.lengths):
-            kept[first], kept[second] = kept[second], kept[first]
+        """See ``KvSlots.swap``; nothing is copied where places need no order."""
+        lengths = self.lengths
+        lengths[first], lengths[second] = lengths[second], lengths[first]
+        if not self.together:
+            self.place[first], self.place[second] = self.place[second], self.place[first]
+            return
+        spare = self.places(len(lengths), len(lengths) + 1)
+        one, other = self._values(first), self._values(second)
+        for source, target in ((one, spare), (other, one), (spare, other)):
+            self.mover.copy(source, target, self.context)
 
     def save(self, slot: int) -> bytes:
         """See ``Slots.save``; the same bytes as the processor's."""
@@ -154,4 +95,4 @@ class DeviceCache(Slots):
 
     def close(self) -> None:
         """See ``Slots.close``."""
-        self.places.clear()
+        self._views.clear()

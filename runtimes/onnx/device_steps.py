@@ -1,32 +1,47 @@
 """Steps on a graph whose keys and values are on a device, written in place there.
 
-Each slot's keys and values are bound once. A step copies token ids, mask and positions to the
-device, and the rows of logits that were asked for from it, nothing else. Each row is a pass of its
-own: WebGPU's attention takes all rows of a pass for as long as the longest (ONNX Runtime 1.27).
+A step copies token ids, mask and positions to the device, and the rows of logits that were asked
+for from it, or their largest, nothing else. A prompt goes in for one slot at a time. Rows that
+decode go together where the device attends to each row for as long as it is; else each is a pass of
+its own.
 """
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from runtimes.models.modelfile import ModelFile
+from runtimes.onnx.device_check import prompts_are_right, rows_are_right
 from runtimes.onnx.device_kv import DeviceCache
-from runtimes.onnx.graph import Graph, bind_input, bind_output
-from runtimes.onnx.steps import Steps
-from runtimes.runner import Logits, StepRow
+from runtimes.onnx.device_tensors import LIKELIEST, Mover
+from runtimes.onnx.graph import Graph, bind_input
+from runtimes.onnx.steps import MOST_BINDINGS, Steps
+from runtimes.runner import Logits, StepRow, TopKLogits, consecutive_runs
+from runtimes.settings import RunnerSettings
+
+log = logging.getLogger(__name__)
 
 
 class DeviceSteps(Steps):
     """On a graph that writes in place."""
 
     def __init__(
-        self, graph: Graph, kv: DeviceCache, vocab_size: int, *, whole_prompts: bool
+        self,
+        graph: Graph,
+        kv: DeviceCache,
+        vocab_size: int,
+        *,
+        whole_prompts: bool,
+        likeliest: bool = False,
     ) -> None:
-        """Without ``whole_prompts`` tokens go in one by one."""
-        self._graph, self._kv, self._vocab_size = graph, kv, vocab_size
-        self._logits = np.zeros((1, 1, vocab_size), graph.logits_dtype)
-        self._bindings: dict[tuple[int, bool], Any] = {}
+        """Without ``whole_prompts`` tokens go in one by one. With ``likeliest`` rows that need a
+        few of the largest logits are given these only."""
+        self._graph, self.kv, self._vocab_size = graph, kv, vocab_size
+        self._bindings: dict[tuple[int, int, bool], Any] = {}
         self._whole_prompts = whole_prompts
+        self.likeliest = likeliest
 
     def prefill(
         self,
@@ -40,67 +55,110 @@ class DeviceSteps(Steps):
         """See ``Steps.prefill``; no more logits than are wanted."""
         if not self._whole_prompts:
             return self._one_by_one(slot, position, tokens, wanted)
-        graph, kv, end = self._graph, self._kv, position + len(tokens)
-        if not wanted:
-            self._run(self._binding(slot, logits=False), position, tokens)
-            kv.hold(slot, end)
-            return self._nothing()
-        binding, first = graph.session.io_binding(), np.array([-wanted])
+        graph, kv, end = self._graph, self.kv, position + len(tokens)
+        place, first = kv.place[slot], np.array([-wanted])
+        # Not kept: its logits may be many.
+        binding = self._bound(place, place + 1, logits=bool(wanted))
         if wanted > 1 and graph.logits_from:
             bind_input(binding, graph.logits_from, first)
-        kv.mover.bind_new(binding, graph.logits)  # bound first, it is the first output
-        self._bind_cache(binding, slot)
-        self._run(binding, position, tokens)
+        self._run(binding, [(position, tokens)])
         kv.hold(slot, end)
-        return kv.mover.last(binding.get_outputs()[0], wanted)
+        if not wanted:
+            return self._nothing()
+        logits = binding.get_outputs()[0]
+        given = logits.shape()[1]
+        return kv.mover.picked(logits, range(max(given - wanted, 0), given))
 
-    def decode(self, rows: Sequence[StepRow]) -> Logits:
-        """See ``Steps.decode``; a pass for each row."""
-        found = [
-            self._token(row.slot, row.position, row.tokens[0], logits=bool(row.logits))
-            for row in rows
-        ]
-        return np.concatenate(found)
+    def decode(self, rows: Sequence[StepRow]) -> Logits | TopKLogits:
+        """See ``Steps.decode``."""
+        together = self.kv.together
+        passes = consecutive_runs(rows, full=self.kv.full()) if together else [[r] for r in rows]
+        asked = [row.top_k_needed for row in rows if row.logits]
+        # Less than the whole width: a list that is cut among equal logits is cut below them.
+        few = self.likeliest and bool(asked) and all(0 < most < LIKELIEST for most in asked)
+        found = [self._decode(part, few) for part in passes]
+        lists = [one for one in found if isinstance(one, TopKLogits)]
+        if not lists:
+            return np.concatenate([one for one in found if not isinstance(one, TopKLogits)])
+        ids, values = [one.ids for one in lists], [one.values for one in lists]
+        return TopKLogits(np.concatenate(ids), np.concatenate(values))
+
+    def _decode(self, rows: Sequence[StepRow], few: bool) -> Logits | TopKLogits:
+        """A pass for slots that lie side by side, or for one slot."""
+        kv, slots = self.kv, range(rows[0].slot, rows[-1].slot + 1)
+        # Rows that are thrown away write one position past what their slots hold, where the next
+        # real token will go.
+        texts: dict[int, tuple[int, Sequence[int]]] = {s: (kv.lengths[s], (0,)) for s in slots}
+        texts.update((row.slot, (row.position, row.tokens)) for row in rows)
+        wanted, low = [row.slot - slots[0] for row in rows if row.logits], kv.place[slots[0]]
+        binding = self._binding(low, low + len(slots), logits=bool(wanted))
+        self._run(binding, list(texts.values()))
+        for row in rows:
+            kv.hold(row.slot, row.position + 1)
+        if not wanted:
+            return self._nothing()
+        logits = binding.get_outputs()[0]
+        return kv.mover.likeliest(logits, wanted) if few else kv.mover.picked(logits, wanted)
 
     def _one_by_one(self, slot: int, position: int, tokens: Sequence[int], wanted: int) -> Logits:
         silent = len(tokens) - wanted
         found = [
-            self._token(slot, position + i, token, logits=i >= silent)
+            self._decode((StepRow(slot, position + i, (token,), int(i >= silent)),), few=False)
             for i, token in enumerate(tokens)
         ]
-        return np.concatenate(found)
-
-    def _token(self, slot: int, position: int, token: int, *, logits: bool) -> Logits:
-        """One token of a slot; logits [1, vocab], or none of them."""
-        self._run(self._binding(slot, logits=logits), position, (token,))
-        self._kv.hold(slot, position + 1)
-        return self._logits[0].astype(np.float32) if logits else self._nothing()
+        return np.concatenate([one for one in found if not isinstance(one, TopKLogits)])
 
     def _nothing(self) -> Logits:
         return np.empty((0, self._vocab_size), np.float32)
 
-    def _run(self, binding: Any, position: int, tokens: Sequence[int]) -> None:
-        dtype, end = self._graph.index_dtype, position + len(tokens)
+    def _run(self, binding: Any, texts: Sequence[tuple[int, Sequence[int]]]) -> None:
+        """Each row's position and tokens, of which all have as many."""
+        dtype, tokens = self._graph.index_dtype, len(texts[0][1])
+        longest = max(position for position, _ in texts) + tokens
         # These arrays must outlive the run.
-        ids = np.array([tokens], dtype)
-        mask = np.ones((1, end), dtype)
-        positions = np.arange(position, end, dtype=dtype)[None]
+        ids = np.array([ids for _, ids in texts], dtype)
+        positions = np.array([[p] for p, _ in texts], dtype) + np.arange(tokens, dtype=dtype)
+        mask = (np.arange(longest) <= positions[:, -1:]).astype(dtype)
         self._graph.bind_rows(binding, ids, mask, positions)
         self._graph.run(binding)
 
-    def _binding(self, slot: int, *, logits: bool) -> Any:
-        """What a slot's place is bound to, with one row of logits or without; it is kept."""
-        key = self._kv.place[slot], logits
+    def _binding(self, low: int, high: int, *, logits: bool) -> Any:
+        """What these places are bound to; it is kept."""
+        key = low, high, logits
         if key not in self._bindings:
-            binding = self._graph.session.io_binding()
-            self._bind_cache(binding, slot)
-            if logits:
-                bind_output(binding, self._graph.logits, self._logits)
-            self._bindings[key] = binding
+            if len(self._bindings) >= MOST_BINDINGS:
+                self._bindings.clear()
+            self._bindings[key] = self._bound(low, high, logits=logits)
         return self._bindings[key]
 
-    def _bind_cache(self, binding: Any, slot: int) -> None:
-        values = self._kv.places[self._kv.place[slot]]
-        for tensor, value in zip(self._graph.cache, values, strict=True):
-            binding.bind_ortvalue_input(tensor.past, value)
-            binding.bind_ortvalue_output(tensor.present, value)
+    def _bound(self, low: int, high: int, *, logits: bool) -> Any:
+        binding = self._graph.session.io_binding()
+        if logits:  # bound first, it is the first output
+            self.kv.mover.bind_new(binding, self._graph.logits)
+        views = self.kv.places(low, high)
+        for tensor, view in zip(self._graph.cache, views, strict=True):
+            view.bind_input(binding, tensor.past)
+            view.bind_output(binding, tensor.present)
+        return binding
+
+
+def open_steps(
+    graph: Graph, model: ModelFile, settings: RunnerSettings, slots: int, context: int
+) -> DeviceSteps:
+    """The steps on the graph's device, as far as it computes right. Raises OutOfMemoryError or
+    ModelError."""
+    target, dtype = graph.target, graph.cache[0].dtype
+    if target is None:
+        raise ValueError("the graph is on the processor")
+    together = target.provider.addresses and slots > 1 and not settings.reproducible
+    if together and not rows_are_right(target, model, dtype):
+        log.warning("%s attends to rows wrongly that decode together: they go apart", target.name)
+        together = False
+    mover = Mover(graph, target, model.vocab_size)
+    cache = DeviceCache(graph, mover, slots, context, together=together)
+    whole = prompts_are_right(target, model, dtype)
+    if not whole:
+        text = "%s computes the attention of prompts wrongly: they go in token by token: slow"
+        log.warning(text, target.name)
+    likeliest = settings.device_sampling and mover.finds_likeliest
+    return DeviceSteps(graph, cache, model.vocab_size, whole_prompts=whole, likeliest=likeliest)

@@ -49,6 +49,10 @@ class Slots(ABC):
     def close(self) -> None:
         """Let go of the memory."""
 
+    def full(self) -> set[int]:
+        """Slots that hold as many tokens as they can."""
+        return {slot for slot, length in enumerate(self.lengths) if length >= self.context}
+
     def copy(self, source: int, target: int, length: int) -> None:
         """See ``KvSlots.copy``; raises ModelError when the source holds fewer tokens."""
         if length > self.lengths[source]:
@@ -93,11 +97,6 @@ class SlotCache(Slots):
         self.mask = np.zeros((slots, context), graph.index_dtype)
         super().__init__(slots, context, sum(array[0, :, 0].nbytes for array in self.arrays))
         self.changes = 0
-
-    def full(self) -> set[int]:
-        """Slots that hold as many tokens as they can."""
-        most = self.mask.shape[1]
-        return {slot for slot, length in enumerate(self.lengths) if length >= most}
 
     def hold(self, slot: int, length: int) -> None:
         """Note that the slot holds its first ``length`` tokens, whatever it held before."""

@@ -1,6 +1,5 @@
 """ONNX Runtime as a runner: ``steps`` knows how each kind of graph takes its past."""
 
-import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,18 +11,21 @@ from runtimes.errors import ModelError, RequestError
 from runtimes.machine.heap import give_back
 from runtimes.models.modelfile import ModelFile
 from runtimes.onnx.adapters import OnnxAdapters
-from runtimes.onnx.device_check import prompts_are_right
-from runtimes.onnx.device_kv import DeviceCache, Mover
-from runtimes.onnx.device_steps import DeviceSteps
+from runtimes.onnx.device_steps import open_steps
 from runtimes.onnx.graph import load_graph
 from runtimes.onnx.kv import SlotCache, Slots
 from runtimes.onnx.lora_graph import Product
 from runtimes.onnx.steps import ConcatSteps, InPlaceSteps, Steps
 from runtimes.onnx.tokenizer import OnnxTokenizer
-from runtimes.runner import Capabilities, Logits, StepPlan, StepRow
+from runtimes.runner import (
+    Capabilities,
+    Logits,
+    StepPlan,
+    StepRow,
+    TopKLogits,
+    require_full_logits,
+)
 from runtimes.settings import RunnerSettings, outputs_at_once
-
-log = logging.getLogger(__name__)
 
 # Numbers of rows, on both sides of what kernels take at once. Unused slots take no memory.
 _COUNTS = (2, 3, 4, 5, 8, 9, 15, 16)
@@ -42,16 +44,8 @@ class OnnxRunner:
         self.kv: Slots
         self._steps: Steps
         if graph.target:
-            mover = Mover(graph, graph.target, model_file.vocab_size)
-            self.kv = cache = DeviceCache(graph, mover, slots, context)
-            whole = prompts_are_right(graph.target, model_file, graph.cache[0].dtype)
-            if not whole:
-                log.warning(
-                    "%s computes the attention of prompts wrongly: they go in token by token, which"
-                    " is slow",
-                    graph.target.name,
-                )
-            self._steps = DeviceSteps(graph, cache, model_file.vocab_size, whole_prompts=whole)
+            self._steps = there = open_steps(graph, model_file, settings, slots, context)
+            self.kv = there.kv
         else:
             rows = max(slots, max(_COUNTS)) if settings.reproducible and graph.in_place else slots
             self.kv = arrays = SlotCache(graph, rows, context)
@@ -68,13 +62,19 @@ class OnnxRunner:
             kv_bytes_per_token=self.kv.bytes_per_token,
             every_logits=self._gives_every(),
         )
+        self._apart = False  # each row of a step is given to ``steps`` by itself
         if graph.target:
-            layers = model_file.layers  # a graph runs there as a whole
-            self.capabilities = replace(self.capabilities, lone_rows=True, gpu_layers=layers)
+            self.capabilities = replace(
+                self.capabilities,
+                lone_rows=not there.kv.together,
+                gpu_layers=model_file.layers,  # a graph runs there as a whole
+                top_k_logits=there.likeliest,
+            )
         elif settings.reproducible:
             # Rows of the other kind of graph are aligned at their ends: shorter ones are padded.
             together = graph.in_place and self._numbers_do_not_matter()
             self._steps.pair_lone_rows = together
+            self._apart = not together
             self.capabilities = replace(self.capabilities, lone_rows=not together)
         else:
             self._steps.pair_lone_rows = slots > 1 and self._alone_differs()
@@ -85,7 +85,7 @@ class OnnxRunner:
             self.adapters = OnnxAdapters(model_file, reopen, self._steps.forget)
             self._steps.adapters = self.adapters
 
-    def execute(self, plan: StepPlan) -> Logits:
+    def execute(self, plan: StepPlan) -> Logits | TopKLogits:
         """Run one step; see ``Runner.execute``. Prefill rows run alone, decode rows together."""
         try:
             return self._execute(plan.rows)
@@ -94,13 +94,11 @@ class OnnxRunner:
                 self.kv.trim(row.slot, row.position)
             raise
 
-    def _execute(self, rows: Sequence[StepRow]) -> Logits:
+    def _execute(self, rows: Sequence[StepRow]) -> Logits | TopKLogits:
         for row in rows:
             self._check(row.tokens)
         if all(len(row.tokens) == 1 for row in rows):
-            if self.capabilities.lone_rows:
-                return np.concatenate([self._steps.decode((row,)).copy() for row in rows])
-            return self._steps.decode(rows)
+            return self._one_by_one(rows) if self._apart else self._steps.decode(rows)
         wanted = []
         for row in rows:
             if row.logits > 1:
@@ -147,11 +145,18 @@ class OnnxRunner:
         if len(logits) >= wanted:
             return logits
         self.kv.trim(slot, position)
-        steps = (
+        steps = [
             StepRow(slot, position + i, (token,), 1, adapter=adapter)
             for i, token in enumerate(tokens)
-        )
-        return np.concatenate([self._steps.decode((row,)).copy() for row in steps])
+        ]
+        return self._one_by_one(steps)
+
+    def _one_by_one(self, rows: Sequence[StepRow]) -> Logits:
+        return np.concatenate([self._decode((row,)) for row in rows])
+
+    def _decode(self, rows: Sequence[StepRow]) -> Logits:
+        """A copy of the logits."""
+        return require_full_logits(self._steps.decode(rows)).copy()
 
     def embed(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
         """See ``Runner.embed``: graphs give logits and no hidden states."""
@@ -183,10 +188,10 @@ class OnnxRunner:
         slots are asked for, a lone row is then run beside an unused one; with one slot it is not.
         """
         row = (StepRow(0, 0, (1,), 1),)
-        alone = self._steps.decode(row).copy()
+        alone = self._decode(row)
         self.kv.trim(0, 0)
         self._steps.pair_lone_rows = True
-        paired = self._steps.decode(row).copy()
+        paired = self._decode(row)
         self.kv.trim(0, 0)
         return not np.array_equal(alone, paired)
 
@@ -195,7 +200,7 @@ class OnnxRunner:
 
         def decode(count: int) -> Logits:
             rows = tuple(StepRow(slot, 0, (slot,), 1) for slot in range(count))
-            logits = self._steps.decode(rows).copy()
+            logits = self._decode(rows)
             for slot in range(count):
                 self.kv.trim(slot, 0)
             return logits

@@ -27,10 +27,10 @@ from runtimes.onnx.adapters import OnnxAdapters, Span
 from runtimes.onnx.graph import Graph, bind_input, bind_output
 from runtimes.onnx.kv import SlotCache
 from runtimes.onnx.lora_file import Matrix
-from runtimes.runner import Logits, StepRow, consecutive_runs
+from runtimes.runner import Logits, StepRow, TopKLogits, consecutive_runs
 
 _FIRST = np.zeros(1, np.int64)
-_MOST_BINDINGS = 128  # that are kept; one with adapters takes up to 0.2 MB
+MOST_BINDINGS = 128  # that are kept; one with adapters takes up to 0.2 MB
 _NOBODY = -1  # the slot of a row that is thrown away
 
 
@@ -56,7 +56,7 @@ class Steps(ABC):
         """
 
     @abstractmethod
-    def decode(self, rows: Sequence[StepRow]) -> Logits:
+    def decode(self, rows: Sequence[StepRow]) -> Logits | TopKLogits:
         """One token for each row, in ascending slot order; logits of the rows that want them.
 
         They are valid until the next call.
@@ -64,7 +64,7 @@ class Steps(ABC):
 
 
 class ProcessorSteps(Steps):
-    """On the processor."""
+    """On the processor, where logits are handed out whole."""
 
     def __init__(self, graph: Graph, kv: SlotCache) -> None:
         self._graph, self._kv = graph, kv
@@ -178,7 +178,7 @@ class InPlaceSteps(ProcessorSteps):
         adapters = self.adapters
         span = adapters.span(names.values()) if adapters else (0, 0)
         if (low, high, span) not in self._bindings:
-            if len(self._bindings) >= _MOST_BINDINGS:
+            if len(self._bindings) >= MOST_BINDINGS:
                 self._bindings.clear()
             graph, mask = self._graph, self._kv.mask[low:high]
             binding = graph.bind(self._ids[low:high], mask, self._positions[low:high])

@@ -144,9 +144,11 @@ def _values(
 
 
 def sampling_variants(candidate: Candidate, task: Task) -> list[Candidate]:
-    """The same with tokens chosen on the GPU, where the model runs on one and nothing is fixed."""
-    able = "device_sampling" in candidate.model.backend.knows
-    if not (able and task.has_gpu and candidate.settings.gpu_layers):
+    """The same with the likeliest tokens found on the GPU, where the model runs on one and nothing
+    is fixed."""
+    knows, settings = candidate.model.backend.knows, candidate.settings
+    there = settings.gpu_layers if "gpu_layers" in knows else settings.device != "cpu"
+    if not ("device_sampling" in knows and task.has_gpu and there):
         return []
     if task.overrides.device_sampling is not None:
         return []

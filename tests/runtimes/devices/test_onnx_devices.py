@@ -1,11 +1,14 @@
 """ONNX Runtime on a device beside the processor, where the package has a provider for one.
 
-A device of software will do: onnxruntime-webgpu on SwiftShader (docs/devices.md).
+A device of software will do: onnxruntime-webgpu on SwiftShader (docs/devices.md). And everywhere on
+the processor as if it were a device: one that has addresses, as CUDA's are, so that rows decode
+together there.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import shutil
 from collections.abc import Iterator
@@ -15,14 +18,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+import runtimes.onnx.device
+from quantize.resolve import resolve
 from runtimes.engine.engine import Engine
 from runtimes.errors import IngotError, ModelError, OutOfMemoryError, RuntimeMissingError
 from runtimes.load import backend
 from runtimes.machine.installed import find_installed
 from runtimes.models.modelfile import ModelFile
+from runtimes.onnx import device_steps, device_tensors
+from runtimes.onnx.device import Provider
+from runtimes.onnx.device_kv import DeviceCache
 from runtimes.onnx.runner import OnnxRunner
 from runtimes.request import Completion, Request, SamplingParams
-from runtimes.runner import Logits, StepPlan, StepRow
+from runtimes.runner import Logits, StepPlan, StepRow, TopKLogits, require_full_logits
 from runtimes.settings import RunnerSettings
 from runtimes.worker.engine import WorkerEngine
 from tests.runtimes.machine import tiny_onnx
@@ -32,12 +40,21 @@ GREEDY = SamplingParams(max_tokens=12, temperature=0.0, ignore_eos=True)
 CLOSE = 1e-4  # of logits up to 4, all in floats
 
 
-@pytest.fixture(scope="module")
-def device() -> str:
+PROCESSOR = Provider("Processor", "CPUExecutionProvider", "cpu", "", addresses=True)
+PROVIDERS = (*runtimes.onnx.device._PROVIDERS, PROCESSOR)
+
+
+@pytest.fixture(scope="module", params=["first", "processor"])
+def device(request: pytest.FixtureRequest) -> Iterator[str]:
+    if request.param == "processor":
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(runtimes.onnx.device, "_PROVIDERS", PROVIDERS)
+            yield PROCESSOR.name
+        return
     found = backend("onnx").devices()
     if not found:
         pytest.skip("ONNX Runtime has no device here but the processor")
-    return found[0].name
+    yield found[0].name
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +70,7 @@ def opened(folder: Path, where: str, slots: int = 3, context: int = 60) -> Itera
 
 
 def step(runner: OnnxRunner, *rows: StepRow) -> Logits:
-    return runner.execute(StepPlan(rows)).copy()
+    return require_full_logits(runner.execute(StepPlan(rows))).copy()
 
 
 def history(runner: OnnxRunner) -> list[Logits]:
@@ -123,7 +140,9 @@ def test_a_worker_and_a_session(folder: Path, device: str, tmp_path: Path) -> No
         told = [*PROMPTS[3], *first.token_ids]
         assert engine.save_session(told, kept) > len(PROMPTS[3])
         on = engine.submit(Request(told, GREEDY)).result(300).token_ids
-    with WorkerEngine.load(folder, settings) as worker:
+    # A worker does not take the processor for a device.
+    kind = Engine if device == PROCESSOR.name else WorkerEngine
+    with kind.load(folder, settings) as worker:
         assert len(worker.load_session(kept)) > len(PROMPTS[3])
         assert worker.submit(Request(told, GREEDY)).result(300).token_ids == on
 
@@ -136,28 +155,31 @@ class Crossings:
 
         self.given: dict[str, int] = {}
         self.taken: dict[str, int] = {}
-        self._outputs: dict[int, dict[str, int | None]] = {}
+        self.there: list[range] = []  # addresses of what is on the device
+        self._outputs: dict[int, set[str]] = {}
         bind_input, bind_output = ort.IOBinding.bind_input, ort.IOBinding.bind_output
         run = ort.InferenceSession.run_with_iobinding
 
         def given(
             one: Any, name: str, where: str, index: int, kind: Any, shape: Any, at: int
         ) -> None:
-            assert where == "cpu"
-            self._count(self.given, name, int(np.prod(shape)) * np.dtype(kind).itemsize)
+            if not any(at in part for part in self.there):
+                assert where == "cpu"
+                self._count(self.given, name, int(np.prod(shape)) * np.dtype(kind).itemsize)
             bind_input(one, name, where, index, kind, shape, at)
 
         def taken(one: Any, name: str, where: str = "cpu", *args: Any) -> None:
-            if where == "cpu":
-                known = int(np.prod(args[2])) * np.dtype(args[1]).itemsize if args else None
-                self._outputs.setdefault(id(one), {})[name] = known
+            if where == "cpu" and not args:  # else it is allocated, or lies, there
+                self._outputs.setdefault(id(one), set()).add(name)
             bind_output(one, name, where, *args)
 
         def ran(session: Any, one: Any) -> None:
             run(session, one)
-            for name, known in self._outputs.get(id(one), {}).items():
-                nbytes = known or one.get_outputs()[0].tensor_size_in_bytes()
-                self._count(self.taken, name, nbytes)
+            names = self._outputs.pop(id(one), set())
+            if names:
+                found = [value.tensor_size_in_bytes() for value in one.get_outputs()]
+                assert len(found) == len(names)
+                self._count(self.taken, " and ".join(sorted(names)), sum(found))
 
         monkeypatch.setattr(ort.IOBinding, "bind_input", given)
         monkeypatch.setattr(ort.IOBinding, "bind_output", taken)
@@ -177,6 +199,11 @@ def test_a_step_carries_tokens_there_and_the_logits_that_were_asked_for_back(
 ) -> None:
     counted, row = Crossings(monkeypatch), 4 * tiny_onnx.VOCABULARY
     with opened(folder, device) as runner:
+        assert isinstance(runner.kv, DeviceCache)
+        for view in itertools.chain(*runner.kv._views):
+            if device == PROCESSOR.name:
+                at = view.tensor.data_ptr()
+                counted.there.append(range(at, at + view.tensor.tensor_size_in_bytes()))
         counted.clear()
         for slot, wanted in ((0, 0), (1, 1), (2, 3)):
             step(runner, StepRow(slot, 0, PROMPTS[2], wanted))
@@ -185,20 +212,26 @@ def test_a_step_carries_tokens_there_and_the_logits_that_were_asked_for_back(
             counted.clear()
             step(runner, *(StepRow(s, length, [3], n) for s, n in enumerate(wanted)))
             # Of 64 bits each: an id a row, and as much of its mask as it has tokens.
-            assert counted.given == {"input_ids": 8 * 3, "attention_mask": 8 * 3 * (length + 1)}
+            given = {"input_ids": 8 * 3, "attention_mask": 8 * 3 * (length + 1)}
+            if any(wanted):  # which rows of logits
+                given["rows"] = 8 * sum(wanted)
+            assert counted.given == given
             assert sum(counted.taken.values()) == sum(wanted) * row
         counted.clear()
         runner.kv.copy(0, 1, 9)
         runner.kv.swap(0, 2)
         runner.kv.trim(1, 4)
         assert counted.taken == {}
-        assert sum(counted.given.values()) == 8  # how many tokens to copy
+        copies = 4 if runner.kv.together else 1
+        assert sum(counted.given.values()) == 8 * copies  # how many tokens to copy
 
 
 def test_no_node_of_a_step_carries_the_cache_or_the_weights(
     folder: Path, device: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """By ONNX Runtime's own profile: the nodes that it puts between devices."""
+    if device == PROCESSOR.name:
+        pytest.skip("there is nothing between the processor and itself")
     import onnxruntime as ort
 
     sessions: list[Any] = []
@@ -273,6 +306,70 @@ def test_a_device_without_half_precision_does_not_say_that_it_has_no_room(
         assert "requires f16" in refused
     else:
         np.testing.assert_allclose(found, expected, atol=0.05)
+
+
+def test_rows_go_together_beside_one_that_is_full(folder: Path, device: str) -> None:
+    found = {}
+    for where in ("cpu", device):
+        with opened(folder, where, context=20) as runner:
+            for slot, prompt in enumerate((PROMPTS[1], PROMPTS[3], PROMPTS[0])):
+                step(runner, StepRow(slot, 0, prompt, 0))
+            step(runner, StepRow(1, 19, [8], 0))  # now there is no room
+            assert runner.kv.full() == {1}
+            found[where] = step(runner, StepRow(0, 9, [5], 1), StepRow(2, 4, [6], 1))
+            again = step(runner, StepRow(0, 10, [5], 1), StepRow(2, 5, [6], 1))
+            runner.kv.trim(1, 19)
+            rows = (StepRow(0, 11, [5], 1), StepRow(1, 19, [8], 1), StepRow(2, 6, [6], 1))
+            found[where] = np.concatenate([found[where], again, step(runner, *rows)])
+    np.testing.assert_allclose(found[device], found["cpu"], atol=CLOSE)
+
+
+def test_the_largest_logits_are_found_there(
+    folder: Path, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (device_tensors, device_steps):
+        monkeypatch.setattr(module, "LIKELIEST", 16)  # of 64 tokens
+    counted = Crossings(monkeypatch)
+    settings = RunnerSettings(slots=3, context=60, device=device, device_sampling=True)
+    with contextlib.closing(OnnxRunner(ModelFile.read(folder), settings)) as runner:
+        assert runner.capabilities.top_k_logits
+
+        def rows(position: int, *needed: int) -> StepPlan:
+            each = enumerate(needed)
+            return StepPlan(
+                tuple(StepRow(s, position, [3 + s], 1, top_k_needed=n) for s, n in each)
+            )
+
+        for slot in range(3):
+            step(runner, StepRow(slot, 0, PROMPTS[1], 1, top_k_needed=5))
+        counted.clear()
+        few = runner.execute(rows(9, 1, 5, 15))
+        assert isinstance(few, TopKLogits)
+        assert sum(counted.taken.values()) == 3 * 16 * (4 + 8)  # a float and an id
+        for slot in range(3):
+            runner.kv.trim(slot, 9)
+        whole = require_full_logits(runner.execute(rows(9, 1, 0, 15)))
+        for ids, values, logits in zip(few.ids, few.values, whole, strict=True):
+            np.testing.assert_allclose(values, logits[ids], atol=CLOSE)
+            assert logits[ids].min() >= np.sort(logits)[-16] - CLOSE
+        assert len(require_full_logits(runner.execute(rows(10, 1, 16, 15)))) == 3
+
+
+def test_answers_do_not_depend_on_who_looks_for_the_largest(
+    pebble_built: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtimes.onnx.device, "_PROVIDERS", PROVIDERS)
+    params = SamplingParams(max_tokens=24, temperature=0.9, top_k=20, seed=3, n=3)
+    answers = []
+    for on_device in (False, True):
+        settings = RunnerSettings(
+            slots=3, context=200, device=PROCESSOR.name, device_sampling=on_device
+        )
+        with Engine.load(resolve(pebble_built, recipe="onnx-int8"), settings) as engine:
+            prompt = engine.tokenizer.encode("The captain looked at the sea and")
+            done = engine.submit(Request(prompt, params)).result(300)
+            answers.append([one.token_ids for one in done.choices])
+    assert answers[0] == answers[1]
 
 
 def test_auto_and_cpu_are_answered_by_every_package(folder: Path) -> None:
