@@ -85,8 +85,10 @@ class Settings:
 
 
 def offered() -> tuple[Recipe, ...]:
-    """Every recipe: the usual ones first, then llama.cpp's further types, then floats."""
-    others = sorted(RECIPES, key=lambda name: RECIPES[name].is_float)
+    """Every recipe for processors: the usual ones first, then llama.cpp's further types, then
+    floats."""
+    here = [name for name, recipe in RECIPES.items() if not recipe.for_gpus]
+    others = sorted(here, key=lambda name: RECIPES[name].is_float)
     return tuple(RECIPES[name] for name in dict.fromkeys((*DEFAULT_RECIPES, *PRESETS, *others)))
 
 

@@ -173,6 +173,8 @@ def require_sense(options: Options) -> None:
         read_text(options.measure.text)
     require_measuring(options)
     for recipe in options.recipes:
+        if recipe.for_gpus and options.target == "cpu":
+            raise UsageError(f"{recipe.name} is for GPUs: --target cuda or webgpu; else onnx-fp32")
         if recipe.target and recipe.format == ONNX and options.target != "cpu":
             raise UsageError(
                 f"the types of {recipe.name} are chosen on the processor, for it: --target cpu"

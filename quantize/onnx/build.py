@@ -81,6 +81,11 @@ def _build(
         call = partial(build_graph, source, recipe, out, target, mix)
         notes = run_child(call, f"building {recipe.name}", out.parent, progress, torch=True)
     if notes is None:
+        if recipe.for_gpus:
+            raise UsageError(
+                f"{recipe.name} cannot be made of {source.architecture}: optimum exports floats of"
+                " 32 bits only"
+            )
         shutil.rmtree(out, ignore_errors=True)
         notes = build_with_optimum(source, recipe, out, progress, exports, mix)
         if target != "cpu":

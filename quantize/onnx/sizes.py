@@ -50,6 +50,8 @@ def table_is_float(shapes: Shapes) -> bool:
 
 def _bits(name: str, shape: tuple[int, ...], shapes: Shapes, recipe: Recipe) -> float:
     """Bits that a weight of that tensor takes."""
+    if recipe.for_gpus:
+        return _FLOAT / 2
     if len(shape) < 2 or recipe.precision == "fp32":
         return _FLOAT
     if recipe.precision == "w8a8":

@@ -50,6 +50,11 @@ class Recipe:
         """Not quantized: the reference that tests compare with."""
         return self.bits >= 16
 
+    @property
+    def for_gpus(self) -> bool:
+        """Made for GPUs only: processors compute slowly in half precision."""
+        return self.precision == "fp16"
+
     def output_name(self, model: str) -> str:
         """The file's, or for ONNX the folder's, name in the output folder."""
         return f"{model}-{self.name}.gguf" if self.format == "gguf" else self.name
@@ -159,6 +164,7 @@ _ALL = (
     _onnx("onnx-w8a8", 8, 8.5, "w8a8", 0.01, _BATCHES),
     _onnx("onnx-int4", 4, 6.3, "int4", 0.031273, _MIXED, usual="4z32", careful="8s128"),
     _onnx("onnx-int4-rtn", 4, 4.5, "int4", 0.071940, _ALL_4, usual="4s32", careful="4s32"),
+    _onnx("onnx-fp16", 16, 16.0, "fp16", None, "half precision, for GPUs: --target cuda, webgpu"),
     _onnx("onnx-fp32", 32, 32.0, "fp32", None, "single precision: the reference for ONNX Runtime"),
 )
 RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in _ALL}

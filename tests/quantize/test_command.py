@@ -37,6 +37,7 @@ def test_help_loads_no_torch():
     ("arguments", "says"),
     [
         (["{source}", "--target", "tpu"], "--target takes cpu, cuda, webgpu"),
+        (["{source}", "--recipe", "onnx-fp16"], "is for GPUs: --target cuda or webgpu"),
         (["{source}", "--override", "q8_0"], "REGEX=TYPE"),
         (["{source}", "--override", "ffn=q9"], "unknown tensor type"),
         (["{source}", "--recipe", "iq2_xxs"], "importance matrix"),

@@ -173,6 +173,25 @@ def test_the_processor_runs_a_graph_for_a_gpu(tiny: dict[str, Tiny]):
     assert np.abs(found - tiny["llama"].original).max() <= TOLERANCE
 
 
+@pytest.mark.parametrize("target", ["cuda", "webgpu"])
+def test_half_precision_for_a_gpu(tiny: dict[str, Tiny], tmp_path: Path, target: str):
+    source = tiny["llama"].source
+    run_quantize(source, "--recipe", "onnx-fp16", "--target", target, "--out", tmp_path)
+    (entry,) = load_manifest(tmp_path).files
+    assert entry.fidelity is not None
+    assert entry.fidelity.kl_mean < 1e-4
+    assert entry.bits_per_weight == pytest.approx(16, rel=0.05)
+    with contextlib.closing(_open(tmp_path / entry.path, scored=64)) as runner:
+        assert np.abs(_log_softmax(runner.score(TOKENS)) - tiny["llama"].original).max() < 0.02
+
+
+def test_half_precision_of_what_optimum_exports(tiny: dict[str, Tiny], tmp_path: Path):
+    asked = ("--recipe", "onnx-fp16", "--target", "cuda", "--out", tmp_path)
+    said = run_quantize(tiny["gpt_neox"].source, *asked, check=False)
+    assert said.returncode == 2
+    assert "optimum exports floats of 32 bits only" in said.stderr
+
+
 def test_a_graph_that_only_a_gpu_can_run_is_built_and_not_measured(
     tiny: dict[str, Tiny], tmp_path: Path
 ):
