@@ -104,6 +104,10 @@ class Backend(ABC):
         self.kernels()
         importlib.import_module(f"{type(self).__module__.rpartition('.')[0]}.runner")
 
+    def allows_gpu(self, settings: RunnerSettings) -> bool:
+        """Whether these settings leave a GPU to it, if it has one."""
+        return settings.device != "cpu"
+
     def on_gpu(self, settings: RunnerSettings) -> bool:
         """Whether layers go to a GPU with these settings. May import the native library."""
         return False

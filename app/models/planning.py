@@ -76,18 +76,18 @@ def plan_files(model: str, options: ModelOptions, bits: Bits | None) -> PlanFile
 
 def task_for(workload: PlanWorkload, profile: Profile, overrides: Overrides | None = None) -> Task:
     """The task on this machine as it is now, with the GPUs that self-tests have listed."""
-    from runtimes.load import MODULES, backend
+    from runtimes.load import MODULES
     from runtimes.machine.cpu import available_cores
     from runtimes.machine.hardware import detect
     from runtimes.machine.selftest import remembered
 
-    found = (remembered(name) for name in MODULES if "gpu_layers" in backend(name).knows)
+    listed = {name: health.devices for name in MODULES if (health := remembered(name))}
     return Task(
         workload,
         profile,
         cores=available_cores(),
         free=detect().ram_available,
-        has_gpu=any(device.auto for health in found if health for device in health.devices),
+        gpus=frozenset(name for name, devices in listed.items() if any(d.auto for d in devices)),
         overrides=overrides or Overrides(),
     )
 

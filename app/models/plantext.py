@@ -117,6 +117,8 @@ def _title(a: Alternative) -> str:
         parts.append(settings.kv_type)
     if layers := settings.gpu_layers:
         parts.append("GPU" if layers < 0 else f"{layers} layers on the GPU")
+    if settings.device != "auto":
+        parts.append(f"on {settings.device}")
     if settings.device_sampling:
         parts.append("device sampling")
     return " ".join(parts)

@@ -91,6 +91,10 @@ class LlamaBackend(Backend):
 
         return fitted(model, settings)
 
+    def allows_gpu(self, settings: RunnerSettings) -> bool:
+        """Where layers may go to it."""
+        return settings.gpu_layers != 0 and settings.device != "cpu"
+
     def on_gpu(self, settings: RunnerSettings) -> bool:
         """Where the library was built for one."""
         from runtimes.llamacpp.devices import offloads

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from runtimes.backend import RuntimeName
 from runtimes.models.memory import DEFAULT_CONTEXT, estimate, gib, largest_slots
 from runtimes.models.modelfile import ModelFile
 from runtimes.planner.plan import Alternative, PlanWorkload, Profile
@@ -39,7 +40,7 @@ class Task:
     profile: Profile
     cores: int  # that may be used
     free: int  # bytes of memory
-    has_gpu: bool = False  # that layers can go to
+    gpus: frozenset[RuntimeName] = frozenset()  # the runtimes that have one
     overrides: Overrides = Overrides()
 
     @property
@@ -86,13 +87,18 @@ class Candidate:
             kv_tokens=fixed.kv_tokens,
         )
 
+    def on_gpu(self, task: Task) -> bool:
+        """Whether it computes on one, in part or whole."""
+        model = self.model
+        return model.runtime in task.gpus and model.backend.allows_gpu(self.settings)
+
     def memory(self, task: Task, slots: int, batch: int | None = None) -> int:
         """Bytes that it needs, all in all."""
         return estimate(self.model, self.sized(task, slots, batch)).total
 
     def slots_that_fit(self, task: Task, most: int) -> int:
         """At most ``most``; 0 when not even one fits. A GPU's memory is not counted."""
-        if task.has_gpu and self.settings.gpu_layers:
+        if self.on_gpu(task):
             return most
         return largest_slots(self.model, self.sized(task, 1), task.usable, most)
 
@@ -106,26 +112,29 @@ def candidates(models: Iterable[ModelFile], task: Task) -> list[Candidate]:
     # With one row the two layouts are the same thing.
     layouts = (False, True) if task.row_counts[-1] > 1 else (False,)
     device = task.overrides.device or "auto"
-    # A device that is named is used; the processor alone has no layers elsewhere.
-    layers_to_try: tuple[int, ...] = (-1,) if device not in ("auto", "cpu") else (0,)
-    if device == "auto" and task.has_gpu:
-        layers_to_try = (-1, 0)
     found = []
     for model in models:
+        both = device == "auto" and model.runtime in task.gpus
+        # A device that is named is used; the processor alone has no layers elsewhere.
+        named = device not in ("auto", "cpu")
+        layers_to_try = (-1, 0) if both else (-1,) if named else (0,)
+        # Where no layers are counted, the whole model is here or there.
+        places = (device, "cpu") if both and "gpu_layers" not in model.backend.knows else (device,)
         packed = task.profile == "memory" and model.head_dim % 32 == 0
         choices = itertools.product(
             _values(model, task, "unified_kv", False, layouts),
             _values(model, task, "kv_type", "f16", ("q8_0",) if packed else ("f16",)),
             _values(model, task, "gpu_layers", 0, layers_to_try),
             _values(model, task, "device_sampling", False, (False,)),
+            places,
         )
-        for unified, kv_type, layers, sampling in choices:
+        for unified, kv_type, layers, sampling, place in choices:
             settings = RunnerSettings(
                 threads=task.overrides.threads or task.cores,
                 unified_kv=unified,
                 kv_type=kv_type,
                 gpu_layers=layers,
-                device=device,
+                device=place,
                 device_sampling=sampling,
             )
             found.append(Candidate(model, settings))
@@ -146,9 +155,7 @@ def _values(
 def sampling_variants(candidate: Candidate, task: Task) -> list[Candidate]:
     """The same with the likeliest tokens found on the GPU, where the model runs on one and nothing
     is fixed."""
-    knows, settings = candidate.model.backend.knows, candidate.settings
-    there = settings.gpu_layers if "gpu_layers" in knows else settings.device != "cpu"
-    if not ("device_sampling" in knows and task.has_gpu and there):
+    if "device_sampling" not in candidate.model.backend.knows or not candidate.on_gpu(task):
         return []
     if task.overrides.device_sampling is not None:
         return []

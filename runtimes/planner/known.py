@@ -95,7 +95,7 @@ def _key(models: Sequence[ModelFile], task: Task) -> str:
         for runtime in MODULES
         if (installed := find_installed(runtime))
     ]
-    asked = (task.workload, task.profile, task.cores, task.has_gpu, asdict(task.overrides))
+    asked = (task.workload, task.profile, task.cores, sorted(task.gpus), asdict(task.overrides))
     files = sorted(fingerprint_of(model) for model in models)
     parts = (_REVISION, cpu_identity(), libraries, asked, files)
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]

@@ -120,7 +120,7 @@ class Plan:
 
 
 # The settings in which candidates differ, and those that a plan says.
-_COMPARED = ("threads", "unified_kv", "kv_type", "gpu_layers", "device_sampling")
+_COMPARED = ("threads", "unified_kv", "kv_type", "gpu_layers", "device", "device_sampling")
 _PLANNED = (
     *("threads", "slots", "context", "batch", "kv_type", "unified_kv", "gpu_layers"),
     *("extra_buffers", "device", "device_sampling"),

@@ -169,7 +169,7 @@ class _Search:
         """Raises TrialError when it does not load."""
         asked = candidate.settings
         how = " unified" if asked.unified_kv else ""
-        how += " with the GPU" if asked.gpu_layers else ""
+        how += " with the GPU" if candidate.on_gpu(self._task) else ""
         self._progress(f"trying {candidate.model.path.name}{how} on {asked.threads} threads")
         batch = self._task.overrides.batch or asked.batch
         sized = replace(asked, slots=slots, context=CONTEXT, batch=batch)

@@ -65,7 +65,7 @@ def sizes_to_try(
     candidate: Candidate, task: Task, slots: int, prefill_tps: float
 ) -> tuple[int, ...]:
     """Those that have room for a token of every row, fit a slot, and take no more than seconds."""
-    sizes = _GPU_SIZES if task.has_gpu and candidate.settings.gpu_layers else _SIZES
+    sizes = _GPU_SIZES if candidate.on_gpu(task) else _SIZES
     most = min(task.context(candidate.model), int(_SAMPLE_S * prefill_tps))
     return tuple(size for size in sizes if slots <= size <= most)
 

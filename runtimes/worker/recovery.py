@@ -174,8 +174,7 @@ class Recovery:
         knows = model.backend.knows
         # The processor, and so its special kernels, are to blame for an instruction it does not
         # have.
-        elsewhere = settings.gpu_layers if "gpu_layers" in knows else settings.device != "cpu"
-        if gpu and cause is not Cause.ILLEGAL and elsewhere:
+        if gpu and cause is not Cause.ILLEGAL and model.backend.allows_gpu(settings):
             return replace(limits, gpu=False)
         special = settings.extra_buffers and "extra_buffers" in knows
         if special and ensure(model.runtime, announce=False).extra_buffers:

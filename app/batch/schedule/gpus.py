@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass
 
 from runtimes.backend import RuntimeName
+from runtimes.load import backend
 from runtimes.machine.gpus import find_gpus
 from runtimes.machine.selftest import ensure
 from runtimes.settings import RunnerSettings
@@ -29,7 +30,7 @@ class EngineGpu:
 def gpus_for(runtime: RuntimeName, settings: RunnerSettings) -> tuple[EngineGpu, ...]:
     """Those that engines with these settings are dealt out to, and that a single one takes all of.
     Where the runtime has devices, this takes the second of its self-test."""
-    if settings.gpu_layers == 0 or settings.device == "cpu":
+    if not backend(runtime).allows_gpu(settings):
         return ()
     found = ensure(runtime).devices
     if found:  # what is free of their memory is wanted as it is now

@@ -12,11 +12,12 @@ from runtimes.machine.state_file import load_state, save_entry
 
 
 def test_the_gpus_of_a_task_are_those_that_were_listed(home: Path) -> None:
-    assert not task_for("chat", "balanced").has_gpu  # nothing is known, and nothing is tested
+    assert not task_for("chat", "balanced").gpus  # nothing is known, and nothing is tested
     assert load_state("selftest") == {}
     health = ensure("llamacpp")
     (key,) = load_state("selftest")
     discrete = Device("Vulkan0", "of any maker", 2**30, 2**30)
-    for devices, there in (((discrete,), True), ((replace(discrete, auto=False),), False)):
+    cases = (((discrete,), {"llamacpp"}), ((replace(discrete, auto=False),), set()))
+    for devices, there in cases:
         save_entry("selftest", key, asdict(replace(health, devices=devices)), 1)
-        assert task_for("chat", "balanced").has_gpu is there
+        assert task_for("chat", "balanced").gpus == there

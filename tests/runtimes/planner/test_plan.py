@@ -53,6 +53,9 @@ def models(pebble_built: Path) -> list[ModelFile]:
     ]
 
 
+GPUS = frozenset({"llamacpp"})
+
+
 def task(workload="batch", profile="balanced", **more) -> Task:
     return Task(workload, profile, **{"cores": 2, "free": PLENTY, **more})
 
@@ -73,11 +76,17 @@ def test_what_is_tried(models) -> None:
     # One row has no use for a shared cache; without a GPU nothing is offloaded.
     assert [c.settings.unified_kv for c in candidates(models, task("chat"))] == [False, False]
     assert {c.settings.gpu_layers for c in found} == {0}
-    with_gpu = candidates(models, task("chat", has_gpu=True))
+    with_gpu = candidates(models, task("chat", gpus=GPUS))
     assert {(c.model.runtime, c.settings.gpu_layers) for c in with_gpu} == {
         ("llamacpp", -1),
         ("llamacpp", 0),
         ("onnx", 0),
+    }
+    both = candidates(models, task("chat", gpus=frozenset({"onnx"})))
+    assert {(c.model.runtime, c.settings.device) for c in both} == {
+        ("llamacpp", "auto"),
+        ("onnx", "auto"),
+        ("onnx", "cpu"),
     }
     assert {c.settings.kv_type for c in candidates([gguf], task(profile="memory"))} == {"q8_0"}
     assert thread_variants(found[0], task(cores=2)) == []
@@ -88,7 +97,7 @@ def test_what_is_fixed_is_fixed_everywhere(models) -> None:
     fixed = Overrides(
         slots=6, context=128, threads=1, kv_type="q4_0", unified_kv=True, gpu_layers=3
     )
-    asked = task(overrides=fixed, cores=8, has_gpu=True)
+    asked = task(overrides=fixed, cores=8, gpus=GPUS)
     for candidate in candidates(models, asked):
         assert candidate.settings.threads == 1
         assert thread_variants(candidate, asked) == []
@@ -308,7 +317,7 @@ def test_a_file_that_does_not_run_is_listed_and_another_is_chosen(models, tmp_pa
     assert "cannot load" in str(failed["broken.gguf"])
     said: list[str] = []
     with pytest.raises(ModelError, match=r"broken\.gguf"):
-        make_plan([bad], task("chat", has_gpu=True), said.append)
+        make_plan([bad], task("chat", gpus=GPUS), said.append)
     # Layers on a GPU, and without one.
     assert [line.removeprefix("trying broken.gguf") for line in said] == [
         " with the GPU on 2 threads",
@@ -343,7 +352,7 @@ def test_the_size_of_a_step_is_measured_where_there_is_a_choice(pebble_built):
     short = task(overrides=Overrides(context=200))
     assert sizes_to_try(candidate, short, 4, prefill_tps=5000.0) == (128,)
     assert sizes_to_try(candidate, task(), 200, prefill_tps=5000.0) == (256, 512)
-    on_gpu = task(has_gpu=True, overrides=Overrides(context=4096))
+    on_gpu = task(gpus=GPUS, overrides=Overrides(context=4096))
     offloaded = Candidate(model, RunnerSettings(threads=2, gpu_layers=-1))
     assert sizes_to_try(offloaded, on_gpu, 4, prefill_tps=5000.0)[-1] == min(
         2048, model.context_length

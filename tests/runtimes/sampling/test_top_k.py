@@ -168,7 +168,7 @@ def test_answers_do_not_depend_on_who_looks_for_the_largest(q8_0):
 
 def test_the_planner_tries_it_of_either_runtime(pebble_built):
     model = ModelFile.read(resolve(pebble_built, recipe="onnx-int8"))
-    task = Task("batch", "balanced", cores=2, free=2**40, has_gpu=True)
+    task = Task("batch", "balanced", cores=2, free=2**40, gpus=frozenset({"onnx"}))
     [other] = sampling_variants(Candidate(model, RunnerSettings(threads=2)), task)
     assert other.settings.device_sampling
     assert sampling_variants(Candidate(model, RunnerSettings(device="cpu")), task) == []
@@ -176,7 +176,7 @@ def test_the_planner_tries_it_of_either_runtime(pebble_built):
 
 def test_the_planner_tries_it_on_a_gpu_only(q8_0):
     model = ModelFile.read(q8_0)
-    task = Task("chat", "balanced", cores=2, free=2**40, has_gpu=True)
+    task = Task("chat", "balanced", cores=2, free=2**40, gpus=frozenset({"llamacpp"}))
     candidate = Candidate(model, RunnerSettings(threads=2, gpu_layers=-1))
     [other] = sampling_variants(candidate, task)
     assert other.settings.device_sampling
@@ -187,7 +187,7 @@ def test_the_planner_tries_it_on_a_gpu_only(q8_0):
         "balanced",
         cores=2,
         free=2**40,
-        has_gpu=True,
+        gpus=frozenset({"llamacpp"}),
         overrides=Overrides(device_sampling=False),
     )
     assert sampling_variants(candidate, fixed) == []

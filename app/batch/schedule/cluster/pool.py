@@ -73,7 +73,7 @@ def cluster_engines(plan: Plan, rows: int) -> Iterator[list[PoolEngine]]:
     try:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         choice = plan.choice
-        share = share_out(nodes, plan.engines, gpu=choice.settings.gpu_layers != 0)
+        share = share_out(nodes, plan.engines, gpu=choice.file.backend.allows_gpu(choice.settings))
         # Whether that fits is for each node to say.
         fixed = plan.spec.slots is not None
         slots = slots_for(choice, rows, fixed=fixed, engines=share.count, here=False)

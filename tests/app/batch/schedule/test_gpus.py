@@ -15,6 +15,7 @@ import pytest
 from app.batch.schedule import engines, gpus
 from app.batch.schedule.engines import placements, require_room
 from app.models.planning import Choice
+from quantize.resolve import resolve
 from runtimes.backend import Device
 from runtimes.errors import OutOfMemoryError
 from runtimes.machine.gpus import Gpu
@@ -96,6 +97,17 @@ def test_seats_share_devices_of_other_makers(choice: Choice, has: Callable[..., 
     # How much is free, not every device tells.
     has(Device("SYCL0", "one"), Device("SYCL1", "two"))
     require_room(choice, SETTINGS, placements(5, choice))
+
+
+def test_a_graph_has_no_layers_to_count(
+    choice: Choice, has: Callable[..., None], pebble_built: Path
+) -> None:
+    """A plan says 0 layers of an ONNX file, wherever it runs."""
+    file = ModelFile.read(resolve(pebble_built, recipe="onnx-int8"))
+    choice = replace(choice, file=file, settings=replace(SETTINGS, gpu_layers=0))
+    has(Device("CUDA", "one"), Device("CUDA:1", "two"))
+    assert on(choice, "auto", "CUDA,CUDA:1") == [("CUDA", {}), ("CUDA:1", {})]
+    assert on(choice, 2, "cpu") == [("", {})] * 2
 
 
 def test_a_runtime_without_devices_uses_no_gpu(
