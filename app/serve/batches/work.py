@@ -44,7 +44,7 @@ class Work:
         self._known: dict[str, Counts] = {}  # of batches that were begun, and do not run
         self._stopping = False
         for batch in batches.all():
-            if batch.status == "in_progress":
+            if not batch.ended and batch.status != "validating":
                 self._count(batch)
         self._threads = [
             threading.Thread(target=self._loop, args=parts, name=name, daemon=True)
@@ -86,7 +86,7 @@ class Work:
         live, known = self.live(batch), self._known.get(batch.id)
         if live is not None:
             return replace(batch, counts=live.counts)
-        if known is not None and batch.ending is None:
+        if known is not None:
             batch = replace(batch, counts=known)
         problem = self._waits.problem(batch.id)
         return batch if problem is None else replace(batch, errors=(*batch.errors, problem))
@@ -186,6 +186,7 @@ class Work:
         )
         if batch.ending == "completed" and counts.completed + counts.failed < counts.total:
             logger.warning("%s: the journal was damaged; the lost rows are asked again", batch.id)
+            self._known[batch.id] = counts
             self._batches.change(batch.id, lambda now: replace(now.now("in_progress"), ending=None))
             return
         changes: dict[str, Any] = {"counts": counts, "usage": dict(usage) or None}

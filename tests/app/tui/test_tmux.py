@@ -81,8 +81,10 @@ def test_the_window_may_change_its_size(window: Tmux, home: Path) -> None:
     window.resize(200, 60)
     window.wait(r"[^\n]{150}")  # the prompt's border among others
     window.wait("Write a message")
+    window.type("a")
+    window.wait("│ *a *│")
     window.keys("C-c")
-    window.wait("Once more")
+    window.wait("│ *a *│", gone=True)  # put away
     window.type("x")  # a key between them: it is the first time again
     window.wait("│ *x *│")
     window.send(b"\x03\x03")  # at once: within two seconds on a busy machine too
