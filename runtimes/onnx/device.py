@@ -26,6 +26,7 @@ class Provider:
     memory: str  # what ONNX Runtime calls its memory
     install: str
     addresses: bool = False  # whether a part of a tensor can be named by where it begins
+    halves: bool = False  # whether its attention computes in floats of 16 bits only
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ _CUDA = Provider(
     "cuda",
     "pip install 'onnxruntime-gpu[cuda,cudnn]'",
     addresses=True,
+    halves=True,
 )
 _WEBGPU = Provider("WebGPU", "WebGpuExecutionProvider", "webgpu", "pip install onnxruntime-webgpu")
 _PROVIDERS = (_CUDA, _WEBGPU)

@@ -35,15 +35,15 @@ def zeros(nbytes: int = 4) -> bytes:
 
 
 def copy(tensors: int, nbytes: int) -> bytes:
-    """``to.N`` has the first ``tokens`` [1] of ``from.N`` [1, heads, context, size]."""
+    """``to.N`` has the first ``tokens`` [1] of ``from.N`` [rows, heads, context, size]."""
     element, names = _ELEMENTS[nbytes], range(tensors)
     return model(
         [node("Slice", (f"from.{n}", "zero", "tokens", "axis"), f"to.{n}") for n in names],
         [
             value_info("tokens", INT64, 1),
-            *(value_info(f"from.{n}", element, 1, f"h{n}", "c", f"d{n}") for n in names),
+            *(value_info(f"from.{n}", element, "r", f"h{n}", "c", f"d{n}") for n in names),
         ],
-        [value_info(f"to.{n}", element, 1, f"h{n}", "t", f"d{n}") for n in names],
+        [value_info(f"to.{n}", element, "r", f"h{n}", "t", f"d{n}") for n in names],
         [constant("zero", INT64, 1, _whole(0)), constant("axis", INT64, 1, _whole(2))],
     )
 
@@ -71,25 +71,25 @@ def picked(vocab_size: int, nbytes: int, likeliest: int = 0) -> bytes:
     return model(nodes, inputs, outputs, constants)
 
 
-def attention(heads: int, kv_heads: int, size: int, nbytes: int, *, past: bool) -> bytes:
+def attention(heads: int, kv_heads: int, size: int, nbytes: int) -> bytes:
     """``mixed`` [rows, n, heads * size] is what n tokens of each row take from one another, and
     from what came before in ``past.key`` and ``past.value`` [rows, kv heads, context, size]."""
     element = _ELEMENTS[nbytes]
-    made = ("mixed", "present.key", "present.value")
+    past, present = ("past.key", "past.value"), ("present.key", "present.value")
     widths = {"query": heads * size, "key": kv_heads * size, "value": kv_heads * size}
     attributes = integer("num_heads", heads) + integer("kv_num_heads", kv_heads)
-    before = ("past.key", "past.value") if past else ()
-    inputs = (*widths, *(before or ("", "")), "before", "all")
+    inputs = (*widths, *past, "before", "all")
+    kept = ("rows", kv_heads, "context", size)
     return model(
-        [node("GroupQueryAttention", inputs, made, attributes, MICROSOFT)],
+        [node("GroupQueryAttention", inputs, ("mixed", *present), attributes, MICROSOFT)],
         [
             *(value_info(name, element, "rows", "n", width) for name, width in widths.items()),
-            *(value_info(name, element, "rows", kv_heads, "c", size) for name in before),
+            *(value_info(name, element, *kept) for name in past),
             value_info("before", INT32, "rows"),
             value_info("all", INT32, 1),
         ],
         [
             value_info("mixed", element, "rows", "n", heads * size),
-            *(value_info(name, element, "rows", kv_heads, "m", size) for name in made[1:]),
+            *(value_info(name, element, *kept) for name in present),
         ],
     )

@@ -145,11 +145,17 @@ def load_graph(
         raise ModelError(f"ONNX Runtime cannot load {path}: {reason}") from error
     try:
         found = _describe(session, names, model, in_place=in_place)
-        return replace(found, target=target)
     except KeyError as error:
         raise ModelError(
             f"{path} is not a decoder graph that this runner supports: it lacks {error}"
         ) from error
+    if target and target.provider.halves and found.cache[0].dtype is not np.float16:
+        # It would run on the processor, and the whole cache would be copied there in every step.
+        raise ModelError(
+            f"{path} computes in floats of 32 bits, and attention on {target.name} in 16 bits only:"
+            " build the model with quantize --target cuda, or ask for the device cpu"
+        )
+    return replace(found, target=target)
 
 
 def _describe(session: Any, names: dict[str, Any], model: ModelFile, *, in_place: bool) -> Graph:

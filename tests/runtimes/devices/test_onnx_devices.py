@@ -12,6 +12,7 @@ import itertools
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,15 @@ from runtimes.load import backend
 from runtimes.machine.installed import find_installed
 from runtimes.models.modelfile import ModelFile
 from runtimes.onnx import device_steps, device_tensors
-from runtimes.onnx.device import Provider
+from runtimes.onnx.device import Provider, target_of
+from runtimes.onnx.device_check import rows_are_right
 from runtimes.onnx.device_kv import DeviceCache
 from runtimes.onnx.runner import OnnxRunner
 from runtimes.request import Completion, Request, SamplingParams
 from runtimes.runner import Logits, StepPlan, StepRow, TopKLogits, require_full_logits
 from runtimes.settings import RunnerSettings
 from runtimes.worker.engine import WorkerEngine
+from tests.runtimes.devices.crossings import Crossings
 from tests.runtimes.machine import tiny_onnx
 
 PROMPTS = [[1 + (7 * n + i * i) % 60 for i in range(4 + 5 * n)] for n in range(5)]
@@ -147,64 +150,17 @@ def test_a_worker_and_a_session(folder: Path, device: str, tmp_path: Path) -> No
         assert worker.submit(Request(told, GREEDY)).result(300).token_ids == on
 
 
-class Crossings:
-    """Counts the bytes that bindings carry to and from a device, and their names."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        import onnxruntime as ort
-
-        self.given: dict[str, int] = {}
-        self.taken: dict[str, int] = {}
-        self.there: list[range] = []  # addresses of what is on the device
-        self._outputs: dict[int, set[str]] = {}
-        bind_input, bind_output = ort.IOBinding.bind_input, ort.IOBinding.bind_output
-        run = ort.InferenceSession.run_with_iobinding
-
-        def given(
-            one: Any, name: str, where: str, index: int, kind: Any, shape: Any, at: int
-        ) -> None:
-            if not any(at in part for part in self.there):
-                assert where == "cpu"
-                self._count(self.given, name, int(np.prod(shape)) * np.dtype(kind).itemsize)
-            bind_input(one, name, where, index, kind, shape, at)
-
-        def taken(one: Any, name: str, where: str = "cpu", *args: Any) -> None:
-            if where == "cpu" and not args:  # else it is allocated, or lies, there
-                self._outputs.setdefault(id(one), set()).add(name)
-            bind_output(one, name, where, *args)
-
-        def ran(session: Any, one: Any) -> None:
-            run(session, one)
-            names = self._outputs.pop(id(one), set())
-            if names:
-                found = [value.tensor_size_in_bytes() for value in one.get_outputs()]
-                assert len(found) == len(names)
-                self._count(self.taken, " and ".join(sorted(names)), sum(found))
-
-        monkeypatch.setattr(ort.IOBinding, "bind_input", given)
-        monkeypatch.setattr(ort.IOBinding, "bind_output", taken)
-        monkeypatch.setattr(ort.InferenceSession, "run_with_iobinding", ran)
-
-    @staticmethod
-    def _count(counts: dict[str, int], name: str, nbytes: int) -> None:
-        counts[name] = counts.get(name, 0) + nbytes
-
-    def clear(self) -> None:
-        self.given.clear()
-        self.taken.clear()
-
-
 def test_a_step_carries_tokens_there_and_the_logits_that_were_asked_for_back(
     folder: Path, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counted, row = Crossings(monkeypatch), 4 * tiny_onnx.VOCABULARY
+    row = 4 * tiny_onnx.VOCABULARY
     with opened(folder, device) as runner:
+        counted = Crossings(monkeypatch)
         assert isinstance(runner.kv, DeviceCache)
         for view in itertools.chain(*runner.kv._views):
             if device == PROCESSOR.name:
                 at = view.tensor.data_ptr()
                 counted.there.append(range(at, at + view.tensor.tensor_size_in_bytes()))
-        counted.clear()
         for slot, wanted in ((0, 0), (1, 1), (2, 3)):
             step(runner, StepRow(slot, 0, PROMPTS[2], wanted))
         assert sum(counted.taken.values()) == (1 + 3) * row
@@ -264,6 +220,28 @@ def test_no_node_of_a_step_carries_the_cache_or_the_weights(
     ]
     # An id, a mask of as many tokens as a context has, and a length; a slot's keys have 1,920.
     assert all(size <= 60 for size in sizes), sizes
+
+
+def test_rows_of_different_lengths_are_tried(folder: Path, device: str) -> None:
+    """Right on the processor. ONNX Runtime 1.27 for WebGPU takes all for as long as the longest."""
+    target, model = target_of(device), ModelFile.read(folder)
+    assert target is not None
+    right = rows_are_right(target, model, np.float32)
+    assert right == (device == PROCESSOR.name)
+    settings = RunnerSettings(slots=2, context=20, device=device)
+    for given in (settings, replace(settings, slots=1), replace(settings, reproducible=True)):
+        with contextlib.closing(OnnxRunner(model, given)) as runner:
+            together = given == settings and target.provider.addresses and right
+            assert runner.capabilities.lone_rows != together
+
+
+def test_a_file_for_processors_on_a_device_of_half_precision(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    halves = replace(PROCESSOR, halves=True)
+    monkeypatch.setattr(runtimes.onnx.device, "_PROVIDERS", (halves,))
+    with pytest.raises(ModelError, match="attention on Processor in 16 bits only: build"):
+        Engine.load(folder, RunnerSettings(slots=1, context=16, device="Processor"))
 
 
 def test_no_room_on_the_device(folder: Path, device: str) -> None:
@@ -329,9 +307,9 @@ def test_the_largest_logits_are_found_there(
 ) -> None:
     for module in (device_tensors, device_steps):
         monkeypatch.setattr(module, "LIKELIEST", 16)  # of 64 tokens
-    counted = Crossings(monkeypatch)
     settings = RunnerSettings(slots=3, context=60, device=device, device_sampling=True)
     with contextlib.closing(OnnxRunner(ModelFile.read(folder), settings)) as runner:
+        counted = Crossings(monkeypatch)
         assert runner.capabilities.top_k_logits
 
         def rows(position: int, *needed: int) -> StepPlan:
