@@ -14,6 +14,7 @@ from runtimes.onnx.lora_graph import MASK, Product, matrix_names, products
 from runtimes.onnx.memory import graph_of
 
 Span = tuple[int, int]  # which rows of the matrices
+_DTYPES = {2: np.float16, 4: np.float32}  # by their bytes
 
 
 class OnnxAdapters:
@@ -21,7 +22,8 @@ class OnnxAdapters:
 
     The matrices of all adapters lie one below the other. The graph is opened anew by ``reopen``
     where the first adapter comes, one that changes further products, or the last one goes; what is
-    bound is forgotten by ``forget`` whenever matrices change.
+    bound is forgotten by ``forget`` whenever matrices change. ``place`` copies a matrix to the
+    device where the graph runs; None: that is the processor, and reads parts of them as they are.
     """
 
     def __init__(
@@ -29,12 +31,15 @@ class OnnxAdapters:
         model: ModelFile,
         reopen: Callable[[list[Product]], None],
         forget: Callable[[], None],
+        place: Callable[[Matrix], Any] | None = None,
     ) -> None:
         self._model, self._reopen, self._forget = model, reopen, forget
+        self._place = place
         self._spans: dict[str, Span] = {}
         self._matrices: dict[str, Matrix] = {}
         self._values: dict[Span, dict[str, Any]] = {}  # what is bound: parts of the matrices
         self._open: list[Product] = []
+        self._rows: Any = None  # what a run reads
 
     @property
     def names(self) -> frozenset[str]:
@@ -75,31 +80,36 @@ class OnnxAdapters:
 
     def span(self, names: Iterable[str | None]) -> Span:
         """What rows with these adapters need of the matrices."""
+        if self._place:  # not every device can be given a part
+            return 0, self._ranks
         used = [self._spans[name] for name in names if name is not None]
         return min((one[0] for one in used), default=0), max((one[1] for one in used), default=0)
 
-    def bind(self, binding: Any, rows: int, span: Span) -> Matrix:
-        """Have the graph read this part of the matrices. Returns the mask that it reads, which is
-        the caller's to keep and to ``fill``."""
+    def bind(self, binding: Any, span: Span) -> None:
+        """Have the graph read this part of the matrices."""
         begin, end = span
         if span not in self._values:
+            place = self._place or _shared
             self._values[span] = {
-                key: _shared(matrix[begin:end]) for key, matrix in self._matrices.items()
+                key: place(matrix[begin:end]) for key, matrix in self._matrices.items()
             }
         for key, value in self._values[span].items():
             binding.bind_ortvalue_input(key, value)
-        mask = np.zeros((rows, 1, end - begin), np.float32)
-        if self._open:
-            bind_input(binding, MASK, mask)
-        return mask
 
-    def fill(self, mask: Matrix, span: Span, names: Sequence[str | None]) -> None:
-        """Say which adapter each row has."""
-        mask[:] = 0
+    def bind_rows(self, binding: Any, span: Span, names: Sequence[str | None]) -> None:
+        """Say which adapter each row of the next run has."""
+        if not self._open:
+            return
+        self._rows = mask = np.zeros((len(names), 1, span[1] - span[0]), self._dtype)
         for row, name in zip(mask, names, strict=True):
             if name is not None:
                 begin, end = self._spans[name]
                 row[:, begin - span[0] : end - span[0]] = 1
+        bind_input(binding, MASK, mask)
+
+    @property
+    def _dtype(self) -> Any:
+        return _DTYPES[self._open[0].nbytes]
 
     @property
     def _ranks(self) -> int:
@@ -113,7 +123,7 @@ class OnnxAdapters:
             for part, outputs in product.parts.items():
                 pair, keys = pairs.get(part), matrix_names(part)
                 for key, width, side in zip(keys, (product.inputs, outputs), "ab", strict=True):
-                    matrix = matrices[key] = np.zeros((end, width), np.float32)
+                    matrix = matrices[key] = np.zeros((end, width), _DTYPES[product.nbytes])
                     if (old := self._matrices.get(key)) is not None:
                         matrix[:begin] = old
                     if pair:

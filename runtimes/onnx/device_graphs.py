@@ -1,11 +1,10 @@
-"""Small graphs that move keys, values and logits on a device: ONNX Runtime's Python package has no
-other way to allocate there, or to copy a tensor."""
+"""Small graphs that move keys, values, logits and adapters' matrices on a device: ONNX Runtime's
+Python package has no other way to allocate there, or to copy a tensor."""
 
 import struct
 
 from runtimes.onnx.small_graph import (
-    FLOAT,
-    FLOAT16,
+    FLOATS,
     INT32,
     INT64,
     MICROSOFT,
@@ -16,8 +15,6 @@ from runtimes.onnx.small_graph import (
     value_info,
 )
 
-_ELEMENTS = {2: FLOAT16, 4: FLOAT}  # by their bytes
-
 
 def _whole(*values: int) -> bytes:
     return struct.pack(f"<{len(values)}q", *values)
@@ -25,7 +22,7 @@ def _whole(*values: int) -> bytes:
 
 def zeros(nbytes: int = 4) -> bytes:
     """``made`` is zeros of ``shape`` [4], with elements of ``nbytes``."""
-    element = _ELEMENTS[nbytes]
+    element = FLOATS[nbytes]
     return model(
         [node("Expand", ("zero", "shape"), "made")],
         [value_info("shape", INT64, 4)],
@@ -36,7 +33,7 @@ def zeros(nbytes: int = 4) -> bytes:
 
 def copy(tensors: int, nbytes: int) -> bytes:
     """``to.N`` has the first ``tokens`` [1] of ``from.N`` [rows, heads, context, size]."""
-    element, names = _ELEMENTS[nbytes], range(tensors)
+    element, names = FLOATS[nbytes], range(tensors)
     return model(
         [node("Slice", (f"from.{n}", "zero", "tokens", "axis"), f"to.{n}") for n in names],
         [
@@ -48,12 +45,19 @@ def copy(tensors: int, nbytes: int) -> bytes:
     )
 
 
+def same(nbytes: int) -> bytes:
+    """``to`` [n, m] is what ``from`` is."""
+    element, shape = FLOATS[nbytes], ("n", "m")
+    made = node("Identity", ("from",), "to")
+    return model([made], [value_info("from", element, *shape)], [value_info("to", element, *shape)])
+
+
 def picked(vocab_size: int, nbytes: int, likeliest: int = 0) -> bytes:
     """``picked`` is those of ``logits`` [b, n, vocab] that ``rows`` [m] counts, from 0 to b * n.
 
     With ``likeliest`` also so many of each row's largest: ``values`` and ``ids``.
     """
-    element = _ELEMENTS[nbytes]
+    element = FLOATS[nbytes]
     nodes = [
         node("Reshape", ("logits", "flat"), "all"),
         node("Gather", ("all", "rows"), "picked"),
@@ -74,7 +78,7 @@ def picked(vocab_size: int, nbytes: int, likeliest: int = 0) -> bytes:
 def attention(heads: int, kv_heads: int, size: int, nbytes: int) -> bytes:
     """``mixed`` [rows, n, heads * size] is what n tokens of each row take from one another, and
     from what came before in ``past.key`` and ``past.value`` [rows, kv heads, context, size]."""
-    element = _ELEMENTS[nbytes]
+    element = FLOATS[nbytes]
     past, present = ("past.key", "past.value"), ("present.key", "present.value")
     widths = {"query": heads * size, "key": kv_heads * size, "value": kv_heads * size}
     attributes = integer("num_heads", heads) + integer("kv_num_heads", kv_heads)

@@ -38,8 +38,8 @@ class DeviceSteps(Steps):
     ) -> None:
         """Without ``whole_prompts`` tokens go in one by one. With ``likeliest`` rows that need a
         few of the largest logits are given these only."""
-        self._graph, self.kv, self._vocab_size = graph, kv, vocab_size
-        self._bindings: dict[tuple[int, int, bool], Any] = {}
+        super().__init__(graph)
+        self.kv, self._vocab_size = kv, vocab_size
         self._whole_prompts = whole_prompts
         self.likeliest = likeliest
 
@@ -54,14 +54,14 @@ class DeviceSteps(Steps):
     ) -> Logits:
         """See ``Steps.prefill``; no more logits than are wanted."""
         if not self._whole_prompts:
-            return self._one_by_one(slot, position, tokens, wanted)
+            return self._one_by_one(slot, position, tokens, wanted, adapter)
         graph, kv, end = self._graph, self.kv, position + len(tokens)
         place, first = kv.place[slot], np.array([-wanted])
         # Not kept: its logits may be many.
         binding = self._bound(place, place + 1, logits=bool(wanted))
         if wanted > 1 and graph.logits_from:
             bind_input(binding, graph.logits_from, first)
-        self._run(binding, [(position, tokens)])
+        self._run(binding, [(position, tokens)], [adapter])
         kv.hold(slot, end)
         if not wanted:
             return self._nothing()
@@ -92,7 +92,8 @@ class DeviceSteps(Steps):
         texts.update((row.slot, (row.position, row.tokens)) for row in rows)
         wanted, low = [row.slot - slots[0] for row in rows if row.logits], kv.place[slots[0]]
         binding = self._binding(low, low + len(slots), logits=bool(wanted))
-        self._run(binding, list(texts.values()))
+        adapters = {row.slot: row.adapter for row in rows}
+        self._run(binding, list(texts.values()), [adapters.get(slot) for slot in slots])
         for row in rows:
             kv.hold(row.slot, row.position + 1)
         if not wanted:
@@ -100,19 +101,27 @@ class DeviceSteps(Steps):
         logits = binding.get_outputs()[0]
         return kv.mover.likeliest(logits, wanted) if few else kv.mover.picked(logits, wanted)
 
-    def _one_by_one(self, slot: int, position: int, tokens: Sequence[int], wanted: int) -> Logits:
+    def _one_by_one(
+        self, slot: int, position: int, tokens: Sequence[int], wanted: int, adapter: str | None
+    ) -> Logits:
         silent = len(tokens) - wanted
-        found = [
-            self._decode((StepRow(slot, position + i, (token,), int(i >= silent)),), few=False)
+        steps = [
+            StepRow(slot, position + i, (token,), int(i >= silent), adapter=adapter)
             for i, token in enumerate(tokens)
         ]
+        found = [self._decode((step,), few=False) for step in steps]
         return np.concatenate([one for one in found if not isinstance(one, TopKLogits)])
 
     def _nothing(self) -> Logits:
         return np.empty((0, self._vocab_size), np.float32)
 
-    def _run(self, binding: Any, texts: Sequence[tuple[int, Sequence[int]]]) -> None:
-        """Each row's position and tokens, of which all have as many."""
+    def _run(
+        self,
+        binding: Any,
+        texts: Sequence[tuple[int, Sequence[int]]],
+        adapters: Sequence[str | None],
+    ) -> None:
+        """Each row's position and tokens, of which all have as many, and its adapter."""
         dtype, tokens = self._graph.index_dtype, len(texts[0][1])
         longest = max(position for position, _ in texts) + tokens
         # These arrays must outlive the run.
@@ -120,6 +129,8 @@ class DeviceSteps(Steps):
         positions = np.array([[p] for p, _ in texts], dtype) + np.arange(tokens, dtype=dtype)
         mask = (np.arange(longest) <= positions[:, -1:]).astype(dtype)
         self._graph.bind_rows(binding, ids, mask, positions)
+        if self.adapters:
+            self.adapters.bind_rows(binding, self.adapters.span(adapters), adapters)
         self._graph.run(binding)
 
     def _binding(self, low: int, high: int, *, logits: bool) -> Any:
@@ -139,6 +150,8 @@ class DeviceSteps(Steps):
         for tensor, view in zip(self._graph.cache, views, strict=True):
             view.bind_input(binding, tensor.past)
             view.bind_output(binding, tensor.present)
+        if self.adapters:
+            self.adapters.bind(binding, self.adapters.span(()))
         return binding
 
 

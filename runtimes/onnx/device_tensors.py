@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from runtimes.errors import ModelError
 from runtimes.onnx.device import Target, open_session
-from runtimes.onnx.device_graphs import copy, picked, zeros
+from runtimes.onnx.device_graphs import copy, picked, same, zeros
 from runtimes.onnx.graph import Graph, bind_input, run
 from runtimes.runner import Logits, TopKLogits
 
@@ -72,6 +72,7 @@ class Mover:
 
         self._zeros = opened(zeros(nbytes))
         self._copy = opened(copy(len(graph.cache), nbytes))
+        self._same = opened(same(nbytes))
         nbytes = np.dtype(graph.logits_dtype).itemsize
         self._picked = opened(picked(vocab_size, nbytes))
         self.finds_likeliest = vocab_size > LIKELIEST
@@ -85,6 +86,14 @@ class Mover:
         self.bind_new(binding, "made")
         run(self._zeros, binding)
         return View(binding.get_outputs()[0], self._target, self._dtype, shape)
+
+    def placed(self, matrix: npt.NDArray[Any]) -> Any:
+        """A copy of a matrix, with elements as keys and values have. Raises OutOfMemoryError."""
+        binding = self._same.io_binding()
+        bind_input(binding, "from", matrix)
+        self.bind_new(binding, "to")
+        run(self._same, binding)
+        return binding.get_outputs()[0]
 
     def bind_new(self, binding: Any, name: str) -> None:
         """Have a graph allocate this output on the device."""

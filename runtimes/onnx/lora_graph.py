@@ -3,7 +3,8 @@
 Beside a product y = x W of a weight come y + ((x A) * mask) B: A [ranks, inputs] and B [ranks,
 outputs] have those of several adapters one below the other, and the mask [rows, 1, ranks] is 1
 where a rank belongs to the row's adapter. So rows of all adapters go in one pass, and each matrix
-is read once. That is less work than to gather a copy of A and B for every row.
+is read once. That is less work than to gather a copy of A and B for every row. On a processor ONNX
+Runtime makes one operator of the product by A and its transpose.
 """
 
 import re
@@ -14,7 +15,7 @@ from pathlib import Path
 from runtimes.errors import ModelError
 from runtimes.models.modelfile import ModelFile
 from runtimes.onnx.graph_file import Node, OnnxGraph
-from runtimes.onnx.small_graph import FLOAT, MICROSOFT, integer, node, value_info
+from runtimes.onnx.small_graph import FLOATS, integer, node, value_info
 from runtimes.onnx.wire import encode, fields, items, last_text
 
 MASK = "lora.mask"
@@ -42,6 +43,7 @@ class Product:
     activation: str
     inputs: int
     parts: Mapping[str, int]
+    nbytes: int = 4  # of a number that goes in or comes out
 
 
 def matrix_names(part: str) -> tuple[str, str]:
@@ -68,7 +70,8 @@ def products(graph: OnnxGraph, model: ModelFile) -> list[Product]:
             widths = dict(zip("qkv", (queries, keys, keys), strict=True))
             parts = {role.replace("attn_qkv", f"attn_{one}"): n for one, n in widths.items()}
         if sum(parts.values()) == outputs:
-            found.append(Product(one.outputs[0], one.inputs[0], inputs, parts))
+            activation, output = one.inputs[0], one.outputs[0]
+            found.append(Product(output, activation, inputs, parts, graph.cache_bytes))
     return found
 
 
@@ -85,15 +88,11 @@ def adapted_graph(path: Path, wanted: Sequence[Product]) -> bytes:
     are. Raises ModelError for a file that cannot be read."""
     try:
         model = memoryview(path.read_bytes())
-        found, domains = bytearray(), set()
+        found = bytearray()
         for number, value, raw in items(model):
             found += encode(7, _graph(value, wanted)) if number == 7 else raw
-            if number == 8:
-                domains.add(last_text(fields(value)[1]))
     except (OSError, ValueError, IndexError) as error:
         raise ModelError(f"{path} is not an ONNX graph: {error or 'it ends too early'}") from error
-    if MICROSOFT not in domains:
-        found += encode(8, encode(1, MICROSOFT) + encode(2, 1))
     return bytes(found)
 
 
@@ -108,11 +107,12 @@ def _graph(graph: memoryview, wanted: Sequence[Product]) -> bytes:
         found += encode(1, _renamed(value, by_output)) if product else raw
         for added in _beside(product) if product else ():
             found += encode(1, added)
-    found += encode(11, value_info(MASK, FLOAT, "lora.rows", 1, "lora.ranks"))
+    element = FLOATS[wanted[0].nbytes]
+    found += encode(11, value_info(MASK, element, "lora.rows", 1, "lora.ranks"))
     for product in wanted:
         for part, width in product.parts.items():
             for name, columns in zip(matrix_names(part), (product.inputs, width), strict=True):
-                found += encode(11, value_info(name, FLOAT, "lora.ranks", columns))
+                found += encode(11, value_info(name, element, "lora.ranks", columns))
     return bytes(found)
 
 
@@ -132,9 +132,10 @@ def _beside(product: Product) -> list[bytes]:
     nodes, deltas = [], []
     for part in product.parts:
         a, b = matrix_names(part)
-        down, own, delta = (f"lora.{part}.{step}" for step in ("down", "own", "delta"))
-        turned = integer("transB", 1)
-        nodes.append(node("FusedMatMul", (product.activation, a), down, turned, MICROSOFT))
+        steps = ("turned", "down", "own", "delta")
+        turned, down, own, delta = (f"lora.{part}.{step}" for step in steps)
+        nodes.append(node("Transpose", (a,), turned))
+        nodes.append(node("MatMul", (product.activation, turned), down))
         nodes.append(node("Mul", (down, MASK), own))
         nodes.append(node("MatMul", (own, b), delta))
         deltas.append(delta)

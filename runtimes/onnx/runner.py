@@ -80,10 +80,10 @@ class OnnxRunner:
             self._steps.pair_lone_rows = slots > 1 and self._alone_differs()
         # Rounding with an adapter would depend on the number of rows in other ways.
         self.adapters: OnnxAdapters | None = None
-        if isinstance(self._steps, InPlaceSteps) and not settings.reproducible:
-            reopen = partial(_reopen, self._steps, model_file, settings)
-            self.adapters = OnnxAdapters(model_file, reopen, self._steps.forget)
-            self._steps.adapters = self.adapters
+        if graph.in_place and not settings.reproducible:
+            steps, place = self._steps, there.kv.mover.placed if graph.target else None
+            reopen = partial(_reopen, steps, model_file, settings)
+            steps.adapters = self.adapters = OnnxAdapters(model_file, reopen, steps.forget, place)
 
     def execute(self, plan: StepPlan) -> Logits | TopKLogits:
         """Run one step; see ``Runner.execute``. Prefill rows run alone, decode rows together."""
@@ -210,7 +210,7 @@ class OnnxRunner:
 
 
 def _reopen(
-    steps: InPlaceSteps, model: ModelFile, settings: RunnerSettings, adapted: list[Product]
+    steps: Steps, model: ModelFile, settings: RunnerSettings, adapted: list[Product]
 ) -> None:
     """Go on with the graph that has room for adapters beside these products."""
     steps.use(None)  # its weights are not in memory twice

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from runtimes.onnx.wire import encode
 
 FLOAT, INT32, INT64, FLOAT16 = 1, 6, 7, 10  # TensorProto.DataType
+FLOATS = {2: FLOAT16, 4: FLOAT}  # by their bytes
 MICROSOFT = "com.microsoft"  # the domain of ONNX Runtime's own operators
 _INT = 2  # AttributeProto.AttributeType
 _IR_VERSION, _OPSET = 8, 17

@@ -23,10 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 from runtimes.errors import OutOfMemoryError
-from runtimes.onnx.adapters import OnnxAdapters, Span
+from runtimes.onnx.adapters import OnnxAdapters
 from runtimes.onnx.graph import Graph, bind_input, bind_output
 from runtimes.onnx.kv import SlotCache
-from runtimes.onnx.lora_file import Matrix
 from runtimes.runner import Logits, StepRow, TopKLogits, consecutive_runs
 
 _FIRST = np.zeros(1, np.int64)
@@ -39,6 +38,19 @@ class Steps(ABC):
 
     pair_lone_rows = False  # whether a lone row is decoded beside one that is thrown away
     adapters: OnnxAdapters | None = None
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._bindings: dict[Any, Any] = {}  # that are kept
+
+    def forget(self) -> None:
+        """Drop what is bound to the graph beside what a step gives it."""
+        self._bindings.clear()
+
+    def use(self, graph: Graph | None) -> None:
+        """Run another graph of the same model from now on; None drops the one that is there."""
+        self.forget()
+        self._graph = graph  # type: ignore[assignment]
 
     @abstractmethod
     def prefill(
@@ -67,7 +79,8 @@ class ProcessorSteps(Steps):
     """On the processor, where logits are handed out whole."""
 
     def __init__(self, graph: Graph, kv: SlotCache) -> None:
-        self._graph, self._kv = graph, kv
+        super().__init__(graph)
+        self._kv = kv
 
     def prefill(
         self,
@@ -87,8 +100,8 @@ class ProcessorSteps(Steps):
         binding = graph.bind(ids, mask, positions)
         if self.adapters:
             span = self.adapters.span([adapter])
-            own = self.adapters.bind(binding, 1, span)
-            self.adapters.fill(own, span, [adapter])
+            self.adapters.bind(binding, span)
+            self.adapters.bind_rows(binding, span, [adapter])
         if wanted > 1 and graph.logits_from:
             bind_input(binding, graph.logits_from, _FIRST)
         # Bound first, it is the first output; a full graph's shape is known only afterwards.
@@ -112,16 +125,6 @@ class InPlaceSteps(ProcessorSteps):
         self._ids = np.zeros((slots, 1), graph.index_dtype)
         self._positions = np.zeros((slots, 1), graph.index_dtype)
         self._logits = np.zeros((slots, 1, vocab_size), graph.logits_dtype)
-        self._bindings: dict[tuple[int, int, Span], tuple[Any, Matrix | None]] = {}
-
-    def forget(self) -> None:
-        """Drop what is bound to the graph beside what a step gives it."""
-        self._bindings.clear()
-
-    def use(self, graph: Graph | None) -> None:
-        """Run another graph of the same model from now on; None drops the one that is there."""
-        self.forget()
-        self._graph = graph  # type: ignore[assignment]
 
     def _run_prefill(self, binding: Any, slot: int, position: int, end: int) -> None:
         self._bind_cache(binding, slot, slot + 1)
@@ -184,11 +187,12 @@ class InPlaceSteps(ProcessorSteps):
             binding = graph.bind(self._ids[low:high], mask, self._positions[low:high])
             self._bind_cache(binding, low, high)
             bind_output(binding, graph.logits, self._logits[low:high])
-            own = adapters.bind(binding, high - low, span) if adapters else None
-            self._bindings[low, high, span] = binding, own
-        binding, own = self._bindings[low, high, span]
-        if adapters and own is not None:
-            adapters.fill(own, span, [names.get(slot) for slot in range(low, high)])
+            if adapters:
+                adapters.bind(binding, span)
+            self._bindings[low, high, span] = binding
+        binding = self._bindings[low, high, span]
+        if adapters:
+            adapters.bind_rows(binding, span, [names.get(slot) for slot in range(low, high)])
         return binding
 
     def _bind_cache(self, binding: Any, low: int, high: int) -> None:

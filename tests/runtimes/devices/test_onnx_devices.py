@@ -10,8 +10,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,11 +21,10 @@ import runtimes.onnx.device
 from quantize.resolve import resolve
 from runtimes.engine.engine import Engine
 from runtimes.errors import IngotError, ModelError, OutOfMemoryError, RuntimeMissingError
-from runtimes.load import backend
 from runtimes.machine.installed import find_installed
 from runtimes.models.modelfile import ModelFile
 from runtimes.onnx import device_steps, device_tensors
-from runtimes.onnx.device import Provider, target_of
+from runtimes.onnx.device import target_of
 from runtimes.onnx.device_check import rows_are_right
 from runtimes.onnx.device_kv import DeviceCache
 from runtimes.onnx.runner import OnnxRunner
@@ -36,44 +33,12 @@ from runtimes.runner import Logits, StepPlan, StepRow, TopKLogits, require_full_
 from runtimes.settings import RunnerSettings
 from runtimes.worker.engine import WorkerEngine
 from tests.runtimes.devices.crossings import Crossings
+from tests.runtimes.devices.opened import PROCESSOR, PROVIDERS, halved, opened, step
 from tests.runtimes.machine import tiny_onnx
 
 PROMPTS = [[1 + (7 * n + i * i) % 60 for i in range(4 + 5 * n)] for n in range(5)]
 GREEDY = SamplingParams(max_tokens=12, temperature=0.0, ignore_eos=True)
 CLOSE = 1e-4  # of logits up to 4, all in floats
-
-
-PROCESSOR = Provider("Processor", "CPUExecutionProvider", "cpu", "", addresses=True)
-PROVIDERS = (*runtimes.onnx.device._PROVIDERS, PROCESSOR)
-
-
-@pytest.fixture(scope="module", params=["first", "processor"])
-def device(request: pytest.FixtureRequest) -> Iterator[str]:
-    if request.param == "processor":
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(runtimes.onnx.device, "_PROVIDERS", PROVIDERS)
-            yield PROCESSOR.name
-        return
-    found = backend("onnx").devices()
-    if not found:
-        pytest.skip("ONNX Runtime has no device here but the processor")
-    yield found[0].name
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_onnx.write(tmp_path_factory.mktemp("tiny"), exact=True)
-
-
-@contextlib.contextmanager
-def opened(folder: Path, where: str, slots: int = 3, context: int = 60) -> Iterator[OnnxRunner]:
-    settings = RunnerSettings(slots=slots, context=context, device=where)
-    with contextlib.closing(OnnxRunner(ModelFile.read(folder), settings)) as runner:
-        yield runner
-
-
-def step(runner: OnnxRunner, *rows: StepRow) -> Logits:
-    return require_full_logits(runner.execute(StepPlan(rows))).copy()
 
 
 def history(runner: OnnxRunner) -> list[Logits]:
@@ -255,23 +220,7 @@ def test_a_device_without_half_precision_does_not_say_that_it_has_no_room(
     folder: Path, device: str, tmp_path: Path
 ) -> None:
     """SwiftShader has none; a device that has it runs the graph."""
-    import onnx
-    from onnx import TensorProto, numpy_helper
-
-    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
-    model = onnx.load(tmp_path / "model.onnx")
-    for value in (*model.graph.input, *model.graph.output):
-        if value.type.tensor_type.elem_type == TensorProto.FLOAT:
-            value.type.tensor_type.elem_type = TensorProto.FLOAT16
-    for tensor in model.graph.initializer:
-        if tensor.data_type == TensorProto.FLOAT:
-            halves = numpy_helper.to_array(tensor).astype(np.float16)
-            tensor.CopyFrom(numpy_helper.from_array(halves, tensor.name))
-    for node in model.graph.node:
-        for attribute in node.attribute:
-            if node.op_type == "Cast" and attribute.i == TensorProto.FLOAT:
-                attribute.i = TensorProto.FLOAT16
-    onnx.save(model, tmp_path / "model.onnx")
+    halved(folder, tmp_path)
     with opened(tmp_path, "cpu") as runner:
         expected = step(runner, StepRow(0, 0, PROMPTS[0], 1))
     refused = ""
