@@ -6,9 +6,11 @@ Every name that a manifest, a journal, a hub, a client or a model folder gives p
 library only.
 """
 
+import json
 import os
 import re
 import shutil
+import stat
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -104,11 +106,13 @@ def check_digest(text: object, where: str, error: type[IngotError] = ModelError)
 def visible(text: str, *, lines: bool = False) -> str:
     """``text`` with every control character shown instead of sent: ESC as "\u241b".
 
-    With ``lines``, tabs and line ends stay: for texts of several lines, such as answers. A name or
-    a message is one line. Half a surrogate pair becomes its number.
+    With ``lines``, tabs and line ends stay, those of Windows as "\n": for texts of several lines,
+    such as answers. A name or a message is one line. Half a surrogate pair becomes its number.
     """
-    if text.isascii() and text.isprintable():
+    if text.isprintable():
         return text
+    if lines:
+        text = text.replace("\r\n", "\n")
     shown = text.translate(_LINES_SHOWN if lines else _SHOWN)
     return shown if shown.isprintable() else shown.encode("utf-8", "backslashreplace").decode()
 
@@ -149,3 +153,43 @@ def excess(value: Any, bounds: Bounds) -> str | None:
         if nested and depth >= bounds.depth:
             return f"is nested too deeply: more than {bounds.depth} levels"
     return None
+
+
+_MOST_JSON = 32 * 2**20  # bytes of a file
+_JSON = Bounds(values=2_000_000)  # an index of the largest models has 200,000
+
+
+def load_json(path: Path, most: int = _MOST_JSON) -> Any:
+    """The JSON value in the file ``path``, which comes from elsewhere and may be anything.
+
+    Raises OSError where there is no such file, and ValueError, which says why, for a pipe or
+    device, for more than ``most`` bytes, and as `parse_json`.
+    """
+    with open(path, "rb", opener=_no_wait) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError("it is no regular file")
+        return parse_json(file.read(most + 1), most)
+
+
+def parse_json(raw: bytes, most: int = _MOST_JSON) -> Any:
+    """The JSON value in ``raw``. Raises ValueError for more than ``most`` bytes, for what is no
+    JSON in UTF-8, and for what is too large or deep for a program to go on with."""
+    if len(raw) > most:
+        raise ValueError(f"it has more than {most:,} bytes")
+    if sum(map(raw.count, (b",", b"[", b"{"))) > _JSON.values:  # before it takes memory
+        raise ValueError(f"it has more than {_JSON.values:,} values")
+    text = raw.decode("utf-8")
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if beyond := excess(value, _JSON):
+        raise ValueError(f"it {beyond}")
+    if "\\ud" in text or "\\uD" in text:
+        json.dumps(value, ensure_ascii=False).encode()  # halves of pairs cannot be written again
+    return value
+
+
+def _no_wait(path: str, flags: int) -> int:
+    """Open a pipe without waiting for its other end."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
