@@ -170,7 +170,7 @@ class ConstraintOptions:
 
     def constraint(self) -> Constraint | None:
         """Checked. Raises RequestError for one that cannot be used, or for two of them."""
-        from runtimes.checks import grammar_of
+        from runtimes.grammars import grammar_of
         from runtimes.errors import RequestError
         from runtimes.request import Constraint
 

@@ -1,20 +1,19 @@
-"""Whether an engine of some size can serve a request, and the grammar of its constraint.
+"""Checks of a request against the size of an engine, and texts of grammars.
 
 From a JSON schema, a regular expression, choices or a grammar to what llguidance parses. Regular
 expressions are those of Rust's ``regex`` (no look-around); grammars are in llguidance's dialect of
-Lark.
+Lark. `runtimes.grammars` compiles them.
 """
 
 import json
 import re
 from collections.abc import Collection, Iterator
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from runtimes.errors import RequestError
-from runtimes.request import Constraint, Request, SamplingParams
+from runtimes.request import Constraint, Request
 from runtimes.settings import MOST_ADAPTERS
 
 # Between two parts of a JSON text: a space, or a new line with its indentation. JSON allows any
@@ -40,19 +39,6 @@ def check_adapter(name: str, path: Path, loaded: Collection[str]) -> None:
         raise RequestError(f"there is no file {path} (quantize --adapter makes one of a folder)")
 
 
-def check_params(params: SamplingParams, vocab_size: int) -> str | None:
-    """The grammar of their constraint, if they have one.
-
-    Raises RequestError for parameters that fit no model with ``vocab_size`` tokens.
-    """
-    for token, _ in params.logit_bias:
-        if not 0 <= token < vocab_size:
-            raise RequestError(
-                f"logit_bias names the token id {token}; this model has ids 0..{vocab_size - 1}"
-            )
-    return grammar_of(params.constraint) if params.constraint is not None else None
-
-
 def check_room(request: Request, context: int) -> None:
     """Raises RequestError for a prompt that leaves no room for a token in ``context``, or for a
     text to embed that does not fit it."""
@@ -76,32 +62,6 @@ def check_tokens(tokens: list[int], vocab_size: int) -> None:
         raise RequestError(f"the prompt has a token id outside 0..{vocab_size - 1}")
 
 
-def check_request(request: Request, context: int, vocab_size: int) -> str | None:
-    """The grammar of its constraint, if it has one. Raises RequestError for a request that an
-    engine of this size cannot serve.
-    """
-    check_room(request, context)
-    check_tokens(request.prompt, vocab_size)
-    return check_params(request.params, vocab_size)
-
-
-@lru_cache(maxsize=256)
-def grammar_of(constraint: Constraint) -> str:
-    """The grammar for llguidance. Raises RequestError for a constraint that means nothing, or that
-    llguidance cannot follow.
-    """
-    from llguidance import LLMatcher
-
-    try:
-        grammar = _grammar(constraint)
-    except ValueError as error:
-        raise refused(constraint, str(error)) from error
-    wrong, said = LLMatcher.validate_grammar_with_warnings(grammar)
-    if wrong:
-        raise refused(constraint, said[0])
-    return grammar
-
-
 def markers_of(constraint: Constraint) -> tuple[str, ...]:
     """Texts of its grammar for which a control token may stand."""
     return tuple(json.loads(constraint.source)["markers"]) if constraint.kind == "tools" else ()
@@ -121,7 +81,8 @@ _NAMES = {
 }
 
 
-def _grammar(constraint: Constraint) -> str:
+def grammar_text(constraint: Constraint) -> str:
+    """The grammar as llguidance takes it, not yet compiled. Raises ValueError."""
     from llguidance import LLMatcher
 
     source = constraint.source
@@ -142,7 +103,8 @@ def _grammar(constraint: Constraint) -> str:
     if "" in choices:
         raise ValueError("a choice must not be empty")
     texts = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
-    return str(LLMatcher.grammar_from_lark(f"start: {texts}"))
+    # One terminal: of alternatives of a rule each would be looked at in every step.
+    return str(LLMatcher.grammar_from_lark(f"start: CHOICE\nCHOICE: {texts}"))
 
 
 def quoted_refs(schema: Any) -> Any:

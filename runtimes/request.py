@@ -39,7 +39,7 @@ class FinishReason(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Constraint:
     """What an answer must be, as text: a JSON schema, a regular expression, a JSON list of choices,
-    or a grammar. ``runtimes.checks.grammar_of`` says whether it can be used.
+    or a grammar. ``runtimes.grammars.grammar_of`` says whether it can be used.
 
     ``tools`` is a JSON object: a ``grammar``, and ``markers``, texts in it. Where the vocabulary
     has a control token of such a text, it stands for the text, also in the answer.

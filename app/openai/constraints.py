@@ -54,7 +54,7 @@ def _depth(value: Any) -> int:
 
 def _checked(what: Any, source: str, name: str) -> Constraint:
     """A constraint that can be used. Raises InputError that begins with ``name``."""
-    from runtimes.checks import grammar_of
+    from runtimes.grammars import grammar_of
 
     constraint = Constraint(what, source)
     try:

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from runtimes.api import EngineApi
 from runtimes.chat import Message, encode_chat, encode_continuation
-from runtimes.checks import check_request, check_room
+from runtimes.checks import check_room
 from runtimes.engine import adapters
 from runtimes.engine.core import EngineCore
 from runtimes.engine.draft import Draft
@@ -25,6 +25,7 @@ from runtimes.engine.prefix_pool import Prefix
 from runtimes.engine.sequence import RequestState, Sink
 from runtimes.engine.session import SessionHeader, header_of, read_session, write_session
 from runtimes.errors import IngotError, RequestError
+from runtimes.grammars import check_request, deep_stacks
 from runtimes.machine.hardware import memory_now
 from runtimes.models.modelfile import ModelFile
 from runtimes.request import FinishReason, Request
@@ -74,7 +75,9 @@ class Engine(EngineApi):
         self._vocabulary = threading.Condition()  # guards how many use the tokenizer's native part
         self._encoding = 0
         self._thread = threading.Thread(target=self._run, name="ingot-engine", daemon=True)
-        self._thread.start()
+        with deep_stacks():  # constraints are compiled and followed there
+            self._compiler.submit(int)  # starts its thread
+            self._thread.start()
 
     @classmethod
     def load(

@@ -13,7 +13,7 @@ from runtimes.runner import Tokenizer
 
 Floats = npt.NDArray[np.float32]
 
-_KEPT = 64  # compiled constraints
+_MOST_KEPT, _KEPT_CHARACTERS = 64, 2**22  # compiled constraints, and those of their sources
 
 
 class GrammarMatcher:
@@ -90,6 +90,7 @@ class GrammarCompiler:
         self._tokenizer = tokenizer
         self._natives: dict[frozenset[int], Any] = {}  # by the control tokens that they know
         self._compiled: dict[Constraint, MatcherMaker] = {}
+        self._characters = 0  # of the sources of all that is kept
 
     def known(self, constraint: Constraint) -> MatcherMaker | None:
         """What ``compile`` has made of it before."""
@@ -113,8 +114,13 @@ class GrammarCompiler:
         if matcher.is_error():
             raise refused(constraint, matcher.get_error())
         size = self._tokenizer.vocab_size
-        if len(self._compiled) == _KEPT:
-            del self._compiled[next(iter(self._compiled))]  # the oldest
+        self._characters += len(constraint.source)
+        while self._compiled and (
+            len(self._compiled) >= _MOST_KEPT or self._characters > _KEPT_CHARACTERS
+        ):
+            oldest = next(iter(self._compiled))
+            del self._compiled[oldest]
+            self._characters -= len(oldest.source)
         made = self._compiled[constraint] = lambda: GrammarMatcher(
             matcher.deep_copy(), size, markers
         )

@@ -11,6 +11,7 @@ if __name__ == "__main__" and not (
 
 import argparse
 
+from runtimes.untrusted import visible
 from runtimes.worker.fallback import forget, limit_lines
 
 
@@ -22,7 +23,7 @@ def main() -> None:
     lines = limit_lines()
     if arguments.forget:
         forget()
-    sys.stdout.write("".join(f"{line}\n" for line in lines) or "nothing is remembered\n")
+    sys.stdout.write("".join(f"{visible(line)}\n" for line in lines) or "nothing is remembered\n")
 
 
 if __name__ == "__main__":

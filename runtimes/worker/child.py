@@ -3,6 +3,7 @@
 It ends as soon as the parent closes its side, whatever the engine is doing then.
 """
 
+import copy
 import logging
 import os
 import queue
@@ -20,7 +21,7 @@ from typing import Any
 from runtimes.chat import characters
 from runtimes.engine.engine import Engine
 from runtimes.engine.sequence import unstarted
-from runtimes.errors import IngotError
+from runtimes.errors import IngotError, RequestError
 from runtimes.request import Chunk, Completion, FinishReason
 from runtimes.worker.wire import (
     Call,
@@ -95,8 +96,12 @@ class _Server:
                 self._engine.cancel(request_id)
             case Call(number, "stats"):
                 self._put(Reply(number, self._engine.stats()))
-            case Call(_, "encode" | "encode_chat", arguments):
-                long = characters(arguments) > _LONG_TEXT
+            case Call(number, "encode" | "encode_chat", arguments):
+                try:
+                    long = characters(arguments) > _LONG_TEXT
+                except RecursionError:
+                    self._put(Reply(number, problem=RequestError("it is nested too deeply")))
+                    return
                 (self._long_texts if long else self._texts).put(item)
             case Call() | Close():
                 self._calls.put(item)
@@ -123,8 +128,10 @@ class _Server:
         sink = _Sink(order.number, self._put, lambda: self._count(-1))
         try:
             self._engine.submit_to(order.request, sink, order.grammar)
-        except IngotError as error:  # the parent may have known a larger context
-            sink.finish(unstarted(order.request, FinishReason.ERROR, str(error)))
+        except Exception as error:
+            if not isinstance(error, IngotError):  # the parent may have known a larger context
+                log.exception("a request could not be taken in")
+            sink.finish(unstarted(order.request, FinishReason.ERROR, str(portable(error))))
 
     def _count(self, more: int) -> None:
         with self._lock:
@@ -166,6 +173,20 @@ def _load_adapters(engine: Engine, adapters: dict[str, Path]) -> None:
             log.warning("the adapter %s is lost: %s", name, error)
 
 
+class RecordQueue(QueueHandler):
+    """Sends records to another process, whose `LogFormatter` needs the traceback apart from the
+    message: Python's handler makes one text of both."""
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        """Return a copy of ``record`` that holds text only."""
+        sent = copy.copy(record)
+        sent.msg, sent.args = record.getMessage(), None
+        if record.exc_info:
+            sent.exc_text = logging.Formatter().formatException(record.exc_info)
+        sent.exc_info = None
+        return sent
+
+
 def main() -> None:
     """Serve until told to end."""
     # The parent gets a terminal's Ctrl-C and a service manager's SIGTERM too, and decides.
@@ -180,9 +201,8 @@ def main() -> None:
     messages = receive(source)
     sender = Sender(target, "ingot-send", _REST_S)
     (order,) = next(messages)
-    handler = QueueHandler(sender.items)
-    handler.setFormatter(logging.Formatter("%(message)s"))  # level and name travel with the record
-    logging.basicConfig(level=order.log_level, handlers=[handler], force=True)
+    # Level and name travel with the record, and the parent formats it.
+    logging.basicConfig(level=order.log_level, handlers=[RecordQueue(sender.items)], force=True)
     servers: queue.SimpleQueue[_Server] = queue.SimpleQueue()
     threading.Thread(
         target=_read, args=(messages, servers), name="ingot-commands", daemon=True

@@ -10,9 +10,9 @@ from typing import Any
 
 from runtimes.api import EngineApi
 from runtimes.chat import Message
-from runtimes.checks import check_request
 from runtimes.engine.metrics import EngineStats
 from runtimes.errors import IngotError, RequestError, WorkerError
+from runtimes.grammars import check_request
 from runtimes.models.modelfile import ModelFile
 from runtimes.request import FinishReason, Request
 from runtimes.settings import RunnerSettings, SchedulerSettings

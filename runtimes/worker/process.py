@@ -15,10 +15,23 @@ from dataclasses import dataclass, field
 from subprocess import PIPE
 from typing import IO, Any
 
+from runtimes.engine.sequence import unstarted
+from runtimes.errors import RequestError
 from runtimes.machine.processes import Child
+from runtimes.request import FinishReason
 from runtimes.worker.death import Cause, Death, OomDetector, explain
 from runtimes.worker.watchdog import is_stopped
-from runtimes.worker.wire import Load, Ready, Refused, Sender, receive
+from runtimes.worker.wire import (
+    Call,
+    Done,
+    Load,
+    Ready,
+    Refused,
+    Reply,
+    Sender,
+    Submit,
+    receive,
+)
 
 log = logging.getLogger(__name__)
 _stderr_log = logging.getLogger("runtimes.worker.stderr")
@@ -84,10 +97,24 @@ class WorkerProcess:
         assert popen.stdout is not None
         assert popen.stderr is not None
         # Detached, so that each end is closed once, by whoever uses it.
-        self._sender = Sender(_own(popen.stdin), "ingot-worker-send")
+        self._sender = Sender(
+            _own(popen.stdin), "ingot-worker-send", unsendable=self._refuse_unsendable
+        )
         self.send: Callable[[object], None] = self._sender.put
         self._stderr = _thread(self._read_stderr, "stderr", popen.stderr)
         _thread(self._read, "receive", popen, _own(popen.stdout))
+
+    def _refuse_unsendable(self, item: object, error: Exception) -> None:
+        """Answer in the child's place what never reaches it."""
+        why = f"the request cannot be given to the worker process: {type(error).__name__}"
+        match item:
+            case Submit(number, request):
+                done = Done(number, unstarted(request, FinishReason.ERROR, why))
+                self._received(self, [done])
+            case Call(number):
+                self._received(self, [Reply(number, problem=RequestError(why))])
+            case _:
+                log.error("%s", why)
 
     def kill(self) -> None:
         """End it at once, also when it is stopped or hangs."""

@@ -8,6 +8,7 @@ answer. Of those there is one a token: a plain tuple, of the request's number an
 
 import contextlib
 import io
+import logging
 import pickle
 import queue
 import threading
@@ -24,6 +25,8 @@ from runtimes.machine.processes import import_advice
 from runtimes.models.modelfile import ModelFile
 from runtimes.request import Completion, Request
 from runtimes.settings import RunnerSettings, SchedulerSettings
+
+log = logging.getLogger(__name__)
 
 _BUFFER = 1 << 20
 
@@ -120,11 +123,20 @@ class Sender:
     Everything that was put since the last write goes out as one message. After one with chunks the
     thread rests for ``rest_s``: what comes in the meantime costs one message instead of many, and
     what comes after a longer silence does not wait.
+
+    An item that cannot be pickled is left out, and ``unsendable`` called with it and the error.
     """
 
-    def __init__(self, fd: int, name: str, rest_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        fd: int,
+        name: str,
+        rest_s: float = 0.0,
+        unsendable: Callable[[object, Exception], None] | None = None,
+    ) -> None:
         """``fd`` belongs to the sender from now on."""
         self._fd = fd
+        self._unsendable = unsendable or _log_unsendable
         self._rest_s = rest_s
         self.items: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.put: Callable[[object], None] = self.items.put
@@ -146,10 +158,25 @@ class Sender:
                     while True:
                         items.append(self.items.get(False))
                 last = None in items
-                pickle.dump([item for item in items if item is not None], stream)
+                stream.write(self._packed([item for item in items if item is not None]))
                 stream.flush()
                 if self._rest_s and type(items[0]) is tuple:
                     time.sleep(self._rest_s)
+
+    def _packed(self, items: list[Any]) -> bytes:
+        """``items`` as a message; one each where something of them cannot be sent."""
+        try:
+            return pickle.dumps(items)
+        except Exception as error:  # nested too deeply, half a surrogate pair in a log record ...
+            if len(items) > 1:
+                return b"".join(self._packed([item]) for item in items)
+            self._unsendable(items[0], error)
+            return b""
+
+
+def _log_unsendable(item: object, error: Exception) -> None:
+    kind = type(item).__name__
+    log.error("a %s could not be sent to the other process: %s", kind, type(error).__name__)
 
 
 def receive(fd: int) -> Iterator[list[Any]]:

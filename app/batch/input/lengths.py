@@ -9,7 +9,7 @@ from app.openai.encoding import encoded
 from app.openai.task import Problem, Task
 from app.prompts import PromptStyle, PromptTooLongError
 from runtimes.chat import Message, encode_chat, encode_continuation
-from runtimes.checks import check_params
+from runtimes.grammars import check_params
 from runtimes.errors import RequestError
 from runtimes.models.memory import DEFAULT_CONTEXT
 from runtimes.models.modelfile import ModelFile

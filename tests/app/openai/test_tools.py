@@ -14,7 +14,7 @@ from app.openai.request import body_task
 from app.openai.response import answer_body
 from app.openai.task import InputError
 from runtimes.chat import render_chat
-from runtimes.checks import grammar_of
+from runtimes.grammars import grammar_of
 from runtimes.request import Completion, FinishReason, SamplingParams, Timings, Usage
 from runtimes.sampling.grammar import GrammarCompiler
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from runtimes.checks import grammar_of
+from runtimes.grammars import grammar_of
 from runtimes.engine.engine import Engine
 from runtimes.errors import RequestError
 from runtimes.request import Constraint, FinishReason, Request, SamplingParams

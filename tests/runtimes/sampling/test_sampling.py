@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from runtimes.checks import check_params
+from runtimes.grammars import check_params
 from runtimes.errors import RequestError
 from runtimes.request import SamplingParams
 from runtimes.sampling import SamplerState, sample

@@ -10,7 +10,7 @@ from typing import Any
 
 from app.batch.schedule.cluster.actor import Loaded
 from runtimes.chat import Message
-from runtimes.checks import check_request
+from runtimes.grammars import check_request
 from runtimes.engine.metrics import EngineStats
 from runtimes.errors import IngotError, RequestError, WorkerError
 from runtimes.models.modelfile import ModelFile
