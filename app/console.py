@@ -1,10 +1,12 @@
-"""Where text goes: answers and data to stdout, everything about them to stderr."""
+"""Where text goes: answers and data to stdout, everything about them to stderr.
+
+Control characters in a text are shown, not sent: always on stderr, and on a stdout that is a
+terminal. A pipe or a file gets answers and data as they are.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import io
-import json
 import sys
 import threading
 import time
@@ -12,8 +14,11 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from runtimes.output import is_terminal, json_seen, json_text
+from runtimes.untrusted import visible
+
 if TYPE_CHECKING:
-    from rich.console import Console
+    from quantize.terminal import Console
 
 _SILENT_S, _AGAIN_S = 3.0, 30.0
 COMPILING = "compiling what the answer must be"
@@ -22,7 +27,7 @@ COMPILING = "compiling what the answer must be"
 @cache
 def messages() -> Console:
     """The console on stderr. It follows NO_COLOR, and is plain where stderr is no terminal."""
-    from rich.console import Console
+    from quantize.terminal import Console
 
     return Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -55,23 +60,27 @@ def doing(text: str | Callable[[], str], *, quiet: bool = False) -> Iterator[Cal
 
 def prepare_stdout() -> None:
     """Make stdout take any text: a terminal that lacks a character shows a question mark."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
+    if (reconfigure := getattr(sys.stdout, "reconfigure", None)) is not None:
+        reconfigure(errors="replace")
 
 
 def emit(text: str) -> None:
     """Write to stdout at once. Raises BrokenPipeError when nobody reads it any more."""
-    sys.stdout.write(text)
+    sys.stdout.write(visible(text, lines=True) if is_terminal(sys.stdout) else text)
     sys.stdout.flush()
 
 
 def emit_json(data: Any, indent: int | None = None) -> None:
     """Write JSON to stdout. Raises BrokenPipeError as ``emit`` does."""
-    emit(json.dumps(data, indent=indent, ensure_ascii=False) + "\n")
+    emit(json_text(data, indent) + "\n")
 
 
 def emit_bytes(data: bytes) -> None:
-    """Write finished UTF-8 to stdout at once. Raises BrokenPipeError as ``emit`` does."""
+    """Write finished UTF-8, lines of JSON, to stdout at once. Raises BrokenPipeError as ``emit``
+    does."""
+    if is_terminal(sys.stdout):
+        emit(json_seen(data.decode(errors="replace")))
+        return
     sys.stdout.flush()
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()

@@ -18,6 +18,7 @@ from quantize.recipes.choose import choose_formats, choose_recipes, find_recipe
 from quantize.recipes.recipe import FORMATS, Format, Recipe, recipe_for
 from quantize.recipes.target import bits_target, kl_target, memory_target, size_target
 from runtimes.errors import IngotError
+from runtimes.output import LogFormatter, shown_streams
 
 if TYPE_CHECKING:
     from quantize.manifest import FileEntry
@@ -298,9 +299,14 @@ def _run(options: Options) -> None:
 
 def main() -> int:
     """Run the command line; the exit code."""
-    logging.basicConfig(
-        level=logging.WARNING, format="quantize: %(message)s", stream=sys.stderr, force=True
-    )
+    with shown_streams():
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(LogFormatter("quantize: %(message)s"))
+        logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+        return _main()
+
+
+def _main() -> int:
     app = typer.Typer(
         add_completion=False,
         pretty_exceptions_enable=False,

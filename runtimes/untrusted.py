@@ -106,8 +106,9 @@ def check_digest(text: object, where: str, error: type[IngotError] = ModelError)
 def visible(text: str, *, lines: bool = False) -> str:
     """``text`` with every control character shown instead of sent: ESC as "\u241b".
 
-    With ``lines``, tabs and line ends stay, those of Windows as "\n": for texts of several lines,
-    such as answers. A name or a message is one line. Half a surrogate pair becomes its number.
+    With ``lines``, tabs and line ends stay, those of Windows as line feeds: for texts of several
+    lines, such as answers. A name or a message is one line. Half a surrogate pair becomes its
+    number.
     """
     if text.isprintable():
         return text

@@ -14,6 +14,7 @@ import typer
 
 from app.cli import values
 from app.exitcodes import ExitCode, exit_code_for
+from runtimes.output import LogFormatter, shown_streams
 
 # As `--help` lists them, each with where it is; groups of commands come last.
 _COMMANDS = {
@@ -79,18 +80,22 @@ def _root(
         ),
     ] = False,
 ) -> None:
-    logging.basicConfig(
-        level=logging.DEBUG if verbose else logging.WARNING,
-        format="%(levelname)s %(name)s: %(message)s" if verbose else "ingot: %(message)s",
-        stream=sys.stderr,
-        force=True,
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    form = "%(levelname)s %(name)s: %(message)s" if verbose else "ingot: %(message)s"
+    handler.setFormatter(LogFormatter(form))
+    level = logging.DEBUG if verbose else logging.WARNING
+    logging.basicConfig(level=level, handlers=[handler], force=True)
     for noisy in ("markdown_it", "asyncio", "urllib3", "filelock"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command line; the return value is the exit code."""
+    with shown_streams():
+        return _run(arguments)
+
+
+def _run(arguments: list[str] | None) -> int:
     values.take_plain()
     command = typer.main.get_command(_commands(sys.argv[1:] if arguments is None else arguments))
     try:

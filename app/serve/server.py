@@ -24,6 +24,7 @@ from app.serve.observe import access
 from app.serve.options import ServeOptions
 from app.serve.pool import ModelPool, Served
 from runtimes.errors import RequestError
+from runtimes.output import LogFormatter
 from runtimes.request import SamplingParams
 
 logger = logging.getLogger(__name__)
@@ -122,7 +123,7 @@ def _log_requests(*, as_json: bool) -> None:
     """A line on stderr for each request, and for what happens to models and batches."""
     level = logging.DEBUG if logger.isEnabledFor(logging.DEBUG) else logging.INFO
     handler = logging.StreamHandler(sys.stderr)
-    plain = logging.Formatter("%(asctime)s  %(message)s", "%H:%M:%S")
+    plain = LogFormatter("%(asctime)s  %(message)s", "%H:%M:%S")
     handler.setFormatter(_JsonLines() if as_json else plain)
     for one in (access, *map(logging.getLogger, ("app.serve", "app.models.prefixes"))):
         one.handlers, one.propagate = [handler], False

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from runtimes.errors import IngotError
+from runtimes.output import LogFormatter
 
 DISK_FULL = 73  # the exit code of a child that cannot even write down what went wrong
 _EVERY = 0.1  # seconds between two reports
@@ -71,7 +72,9 @@ def work(folder: Path) -> NoReturn:
     global _reports
     _reports = os.open(folder / "reports", os.O_WRONLY | os.O_APPEND)
     # What libraries log belongs to the output that the parent shows when this fails.
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LogFormatter("%(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     code = 1
     try:
         outcome = {"value": pickle.loads((folder / "call").read_bytes())()}

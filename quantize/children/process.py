@@ -86,7 +86,8 @@ def run_child(
             answer = pickle.loads((folder / "result").read_bytes())
         except (OSError, EOFError, pickle.UnpicklingError):
             answer = {}
-    logger.debug("%s:\n%s\n%s", what, text, answer.get("traceback", ""))
+    said = f"{text}\n{answer.get('traceback', '')}"
+    logger.debug("%s:", what, extra={"output": said})
     if "value" in answer:
         value: T = answer["value"]
         return value

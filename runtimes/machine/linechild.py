@@ -106,7 +106,7 @@ class LineChild:
         said = self._said.read().decode(errors="replace").strip()
         if failure := import_failure(said):
             return LineChildError(f"{self._name} {failure}", "import")
-        log.debug("%s said:\n%s", self._process.args, said)
+        log.debug("%s said:", self._process.args, extra={"output": said})
         last = said.splitlines()[-1:] or ["it said nothing"]
         return LineChildError(f"{self._name} ended with {ending(code)}: {last[0]}", "failed")
 
