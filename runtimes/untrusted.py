@@ -12,7 +12,7 @@ import re
 import shutil
 import stat
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import ItemsView, KeysView, Mapping, ValuesView
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,6 +103,25 @@ def check_digest(text: object, where: str, error: type[IngotError] = ModelError)
     raise error(f"{where} gives the checksum {visible(repr(text))[:80]}: not 40 or 64 hex digits")
 
 
+def check_whole(
+    value: object,
+    where: str,
+    least: int = 0,
+    most: int = 2**32 - 1,
+    error: type[IngotError] = ModelError,
+) -> int:
+    """``value``, a whole number from ``least`` to ``most``; a float that is one counts. ``where``
+    is the file and key that give it. Raises ``error`` for anything else, booleans included."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
+        return value
+    if isinstance(value, int) and value.bit_length() > 128:  # Python may refuse to write it
+        value = "a number of many digits"
+    said = visible(repr(value[:3] if isinstance(value, (list, str)) else value))[:60]
+    raise error(f"{where} is {said}, not a whole number from {least:,} to {most:,}")
+
+
 def visible(text: str, *, lines: bool = False) -> str:
     """``text`` with every control character shown instead of sent: ESC as "\u241b".
 
@@ -116,6 +135,9 @@ def visible(text: str, *, lines: bool = False) -> str:
         text = text.replace("\r\n", "\n")
     shown = text.translate(_LINES_SHOWN if lines else _SHOWN)
     return shown if shown.isprintable() else shown.encode("utf-8", "backslashreplace").decode()
+
+
+_LISTS = (list, tuple, set, frozenset, KeysView, ItemsView, ValuesView)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,14 +164,14 @@ def excess(value: Any, bounds: Bounds) -> str | None:
                 values += len(one)
                 characters += sum(len(key) for key in one if isinstance(key, str))
                 below.extend(one.values())
-            elif isinstance(one, (list, tuple)):
+            elif isinstance(one, _LISTS):
                 below.extend(one)
             if values + len(below) > bounds.values:
                 return f"has more than {bounds.values:,} values"
             if characters > bounds.characters:
                 return f"has more than {bounds.characters:,} characters"
         level = below
-        nested = any(isinstance(one, (Mapping, list, tuple)) for one in level)
+        nested = any(isinstance(one, (Mapping, *_LISTS)) for one in level)
         depth += 1
         if nested and depth >= bounds.depth:
             return f"is nested too deeply: more than {bounds.depth} levels"
