@@ -143,7 +143,7 @@ def birth(pid: int) -> float | None:
     try:
         process = psutil.Process(pid)
         return None if process.status() == psutil.STATUS_ZOMBIE else process.create_time()
-    except psutil.Error:
+    except (psutil.Error, ValueError, OverflowError):  # no number that a process can have
         return None
 
 

@@ -8,17 +8,20 @@ hold up the answer that another is saving.
 import contextlib
 import os
 import sqlite3
+import stat
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from app.chat.store.errors import StoreError, explained
-from app.chat.store.schema import MIGRATIONS
+from app.chat.store.errors import StoreDamagedError, StoreError, explained
+from app.chat.store.schema import MIGRATIONS, foreign_part
 from app.chat.store.search import spaced
+from runtimes.untrusted import visible
 
 _BUSY_S = 5.0  # how long a write waits for the one of another process; they take milliseconds
+_MOST_BYTES = 256 * 2**20  # of one value or row
 
 
 class Database:
@@ -43,6 +46,7 @@ class Database:
             db = connect(self.path)
             try:
                 require_ours(db, self.path, len(migrations))
+                require_made(db, self.path, migrations)
                 _set_wal(db)
                 _migrate(db, migrations)
                 return db
@@ -95,15 +99,38 @@ def connect(path: Path) -> sqlite3.Connection:
         isolation_level=None,  # transactions begin where this file says so
         check_same_thread=False,  # SQLite is built thread-safe; the lock here keeps the order
     )
-    db.create_function("spaced", 1, spaced, deterministic=True)
+    db.create_function("spaced", 1, _words, deterministic=True)
+    db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_BYTES)
     db.execute("PRAGMA foreign_keys = ON")
+    db.execute("PRAGMA cell_size_check = ON")  # finds a damaged page before it is used
     return db
+
+
+def require_file(path: Path) -> None:
+    """Raise StoreError for a path at which something else than a file is; SQLite would wait for
+    ever for a pipe."""
+    with explained(path):
+        try:
+            mode = path.stat().st_mode
+        except FileNotFoundError:
+            return
+    if not stat.S_ISREG(mode):
+        raise StoreError(
+            f"{path} is no file, so that it cannot hold chats; move it away, or set INGOT_HOME to"
+            " another folder"
+        )
+
+
+def _words(value: object) -> str:
+    """What the index takes of a column, whose value may be of any type in a damaged file."""
+    return spaced(value) if isinstance(value, str) else ""
 
 
 def _make_private(path: Path) -> None:
     """Its owner alone may read it and the two files that SQLite puts beside it. A folder that is
     there stays as it is: it may be shared on purpose."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    require_file(path)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         if sys.platform != "win32" and os.fstat(descriptor).st_mode & 0o077:
@@ -124,14 +151,27 @@ def require_ours(db: sqlite3.Connection, path: Path, newest: int = len(MIGRATION
         found = _version(db)
         tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     finally:
-        db.execute("ROLLBACK")
+        _roll_back(db)
     if found > newest:
         raise StoreError(
             f"{path} was written by a newer Ingot (its version is {found}, this one knows"
             f" {newest}); it is left as it is: update Ingot, or set INGOT_HOME to another folder"
         )
-    if found == 0 and tables:
+    if found < 0 or (found == 0 and tables):
         raise StoreError(f"{path} is a database of another program; it is left as it is")
+
+
+def require_made(
+    db: sqlite3.Connection, path: Path, migrations: Sequence[Sequence[str]] = MIGRATIONS
+) -> None:
+    """Raise StoreDamagedError for a file with parts that Ingot did not make, before any of them
+    can run."""
+    part = foreign_part(db, migrations)
+    if part is not None:
+        raise StoreDamagedError(
+            f"{path} has {visible(part)[:100]}, which Ingot did not make: it may have come from"
+            " elsewhere; `ingot chats repair` sets the file aside and saves the chats in it"
+        )
 
 
 def _set_wal(db: sqlite3.Connection) -> None:
@@ -159,6 +199,12 @@ def _transaction(db: sqlite3.Connection) -> Iterator[None]:
         yield
         db.execute("COMMIT")
     except BaseException:
+        _roll_back(db)
+        raise
+
+
+def _roll_back(db: sqlite3.Connection) -> None:
+    """End the transaction; an error that SQLite has ended it with is not hidden by another one."""
+    with contextlib.suppress(sqlite3.Error):
         if db.in_transaction:
             db.execute("ROLLBACK")
-        raise

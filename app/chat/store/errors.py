@@ -35,7 +35,9 @@ _DAMAGED = (
     "{path} is damaged ({error}); `ingot chats repair` sets it aside and saves what can be read of"
     " it"
 )
-_HELD = "{path} is held by another program ({error}); nothing was saved, try again"
+_HELD = "{path} is held by another program ({error}); nothing was changed, try again"
+_LARGE = "{path} holds a value that is too large ({error}); `ingot chats repair` leaves it out"
+_NO_NUMBER = "there is no chat or message of so large a number"
 # By the low byte of SQLite's code, which is the kind (https://sqlite.org/rescode.html).
 _OF_SQLITE: dict[int, tuple[type[StoreError], str]] = {
     sqlite3.SQLITE_FULL: (
@@ -54,7 +56,25 @@ _OF_SQLITE: dict[int, tuple[type[StoreError], str]] = {
     sqlite3.SQLITE_NOTADB: (StoreDamagedError, _DAMAGED),
     sqlite3.SQLITE_BUSY: (StoreError, _HELD),
     sqlite3.SQLITE_LOCKED: (StoreError, _HELD),
+    sqlite3.SQLITE_TOOBIG: (StoreDamagedError, _LARGE),
 }
+_MISSING = ("no such table:", "no such column:")
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether SQLite found the contents of a file wrong. An error of any other kind (held by
+    another program, no rights, a failing or full disk) says nothing of what is in the file."""
+    return _kind(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_TOOBIG)
+
+
+def _kind(error: sqlite3.Error) -> int:
+    """The low byte of SQLite's code; damage also for what has no code of its own."""
+    said = str(error)
+    # The first is said by Python, without a code; the others are of a file that lacks what its
+    # version has.
+    if "Could not decode to UTF-8" in said or said.startswith(_MISSING):
+        return sqlite3.SQLITE_CORRUPT
+    return (getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF
 
 
 @contextlib.contextmanager
@@ -63,11 +83,10 @@ def explained(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", 0) or 0
-        if "Could not decode to UTF-8" in str(error):  # said by Python, without a code
-            code = sqlite3.SQLITE_CORRUPT
-        kind, said = _OF_SQLITE.get(code & 0xFF, (StoreError, "{path}: {error}"))
+        kind, said = _OF_SQLITE.get(_kind(error), (StoreError, "{path}: {error}"))
         raise kind(said.format(path=path, error=error)) from error
+    except OverflowError as error:  # of a number beyond 64 bits
+        raise StoreError(_NO_NUMBER) from error
     except OSError as error:
         if error.errno in _FULL:
             raise StoreFullError(f"the disk of {path} is full: {_SPACE}") from error

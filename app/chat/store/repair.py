@@ -1,20 +1,32 @@
 """Saving what can be read of a damaged file, when the user asks for it."""
 
 import contextlib
+import itertools
+import os
 import sqlite3
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.chat.store.database import Database, connect, require_ours
-from app.chat.store.errors import StoreDamagedError, StoreError, explained
-from app.chat.store.rows import CHAT, MESSAGE, chat_of, insert, message_of
+from app.chat.store.database import Database, connect, require_file, require_made, require_ours
+from app.chat.store.errors import StoreDamagedError, StoreError, explained, is_damage
+from app.chat.store.rows import CHAT, MESSAGE, MOST_ID, chat_of, insert, message_of
 
 _BESIDE = ("", "-wal", "-shm")  # a database is these three
 _COPIED = ("chats", "messages", "pieces", "drafts")
 _RECORDS = ((CHAT, "chats", chat_of), (MESSAGE, "messages", message_of))
 _MOST_IDS = 10_000_000  # an id above is itself damage
+_MOST_LOST = 1_000_000  # ids one after another that cannot be read; nothing is looked for behind
+# What a row is given in place of values that make no sense, so that the rest of it is kept.
+_TIME = "CASE WHEN created BETWEEN 0 AND :now THEN created ELSE :now END"
+_INSTEAD = {
+    "chats": f"title = CASE typeof(title) WHEN 'text' THEN title ELSE '' END, created = {_TIME},"
+    " updated = :now, model = NULL, system = NULL, sampling = '{}', leaf = NULL, raw = 0",
+    "messages": f"created = {_TIME}, figures = NULL, attachments = NULL, token_ids = x'', dropped ="
+    " 0, model = NULL, file = NULL, runtime = NULL, error = NULL, state = CASE WHEN state ="
+    " 'streaming' THEN state WHEN role = 'user' THEN 'done' ELSE 'lost' END",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +40,22 @@ class Repaired:
 
 
 def is_whole(path: Path) -> bool:
-    """Whether everything in the file can be read. Raises StoreError for one that is not ours."""
+    """Whether everything in the file can be read.
+
+    Raises StoreError for one that is not ours, and for one that cannot be looked at: another
+    program holds it, rights are missing, the disk fails. None of this is damage.
+    """
+    require_file(path)
     try:
-        with contextlib.closing(connect(path)) as db:
+        with explained(path), contextlib.closing(connect(path)) as db:
             require_ours(db, path)
+            require_made(db, path)
             found = db.execute("PRAGMA integrity_check(1)").fetchone()[0]
             for columns, table, read in _RECORDS:
                 for row in db.execute(f"SELECT {columns} FROM {table}"):
                     read(row)
-            return bool(found == "ok")
-    except (sqlite3.DatabaseError, StoreDamagedError):
+            return found == "ok" and db.execute("PRAGMA foreign_key_check").fetchone() is None
+    except StoreDamagedError:
         return False
 
 
@@ -45,30 +63,28 @@ def repair(path: Path) -> Repaired:
     """Set a damaged file aside and put one at its place with all that can be read of it. A whole
     one stays; its index is made anew.
 
-    Raises StoreError: there is no file, it is not ours, or the disk has no room for a second one;
-    nothing has changed then. No other Ingot may be running.
+    Raises StoreError: there is no file, it is not ours, it cannot be read for another reason than
+    damage, another program has it open, or the disk has no room for a second one; nothing has
+    changed then. A link stays; what it leads to is repaired.
     """
+    path = Path(os.path.realpath(path))
     if not path.exists():
         raise StoreError(f"there is no {path}")
     if is_whole(path):
         with contextlib.closing(Database(path)) as database:
             return Repaired(None, *_indexed_anew(database))
     fresh = path.with_name(f".{path.name}.repaired")
-    _remove(fresh)
-    try:
-        with contextlib.closing(Database(fresh)) as database:
-            _copy(path, database)
-            counts = _indexed_anew(database)
-    except BaseException:
-        _remove(fresh)
-        raise
-    aside = path.with_name(f"{path.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}")
     with explained(path):
-        for end in reversed(_BESIDE):
-            part = path.with_name(path.name + end)
-            if part.exists():
-                part.rename(aside.with_name(aside.name + end))
-        fresh.rename(path)
+        _remove(fresh)
+        try:
+            with contextlib.closing(Database(fresh)) as database:
+                _copy(path, database)
+                counts = _indexed_anew(database)
+            aside = _swap(path, fresh)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                _remove(fresh)
+            raise
     return Repaired(aside, *counts)
 
 
@@ -77,40 +93,87 @@ def _remove(path: Path) -> None:
         path.with_name(path.name + end).unlink(missing_ok=True)
 
 
+def _swap(path: Path, fresh: Path) -> Path:
+    """Rename the damaged file to a name that is free, which is returned, and put ``fresh`` at its
+    place. Raises OSError, with everything as it was."""
+    stem = f"{path.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}"
+    names = itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2)))
+    aside = next(one for name in names if not os.path.lexists(one := path.with_name(name)))
+    moved: list[tuple[Path, Path]] = []
+    try:
+        for end in reversed(_BESIDE):
+            part, target = path.with_name(path.name + end), aside.with_name(aside.name + end)
+            if part.exists():
+                part.rename(target)
+                moved.append((part, target))
+        fresh.rename(path)
+    except BaseException:
+        for part, target in moved:
+            target.rename(part)
+        raise
+    return aside
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[sqlite3.Connection]:
+    """A connection to a damaged file that no other process has open. Raises sqlite3.Error when one
+    has."""
+    with contextlib.closing(connect(path)) as db:
+        # What the file says is data here, never something to run.
+        db.execute("PRAGMA trusted_schema = OFF")
+        db.text_factory = lambda data: data.decode("utf-8", "replace")
+        try:
+            # Of a file with a write-ahead log, no other connection may be open then.
+            db.execute("PRAGMA locking_mode = EXCLUSIVE")
+            db.execute("BEGIN EXCLUSIVE")
+        except sqlite3.DatabaseError as error:
+            if not is_damage(error):
+                raise
+        yield db
+
+
 def _copy(damaged: Path, database: Database) -> None:
-    """Into an empty database. What cannot be read at all leaves it empty."""
-    with database.writing() as db:
+    """Into an empty database. What is too damaged to be read leaves it empty. Raises sqlite3.Error
+    where anything but damage is in the way."""
+    with _alone(damaged) as old, database.writing() as db:
         db.execute("PRAGMA defer_foreign_keys = ON")
-        with (
-            contextlib.suppress(sqlite3.DatabaseError),
-            contextlib.closing(connect(damaged)) as old,
-        ):
-            old.text_factory = lambda data: data.decode("utf-8", "replace")
-            for table in _COPIED:
-                known, wanted = (
-                    [row[1] for row in one.execute(f"PRAGMA table_info({table})")]
-                    for one in (old, db)
-                )
-                names = [name for name in wanted if name in known]
-                for row in _rows(old, table, ", ".join(names)) if names else ():
-                    # What is there already, or makes no sense, is passed over.
-                    with contextlib.suppress(sqlite3.IntegrityError):
-                        insert(db, table, dict(zip(names, row, strict=True)))
+        for table in _COPIED:
+            try:
+                _copy_table(old, db, table)
+            except sqlite3.DatabaseError as error:
+                if not is_damage(error):
+                    raise
         _mend(db)
+
+
+def _copy_table(old: sqlite3.Connection, db: sqlite3.Connection, table: str) -> None:
+    query = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ? AND rootpage > 0"
+    if not old.execute(query, (table,)).fetchone()[0]:
+        return  # not there; or a view, which could be anything
+    # Columns that SQLite computes (hidden 2 and 3) could be anything too.
+    known = [row[1] for row in old.execute(f"PRAGMA table_xinfo({table})") if not row[6]]
+    wanted = [row[1] for row in db.execute(f"PRAGMA table_info({table})")]
+    names = [name for name in wanted if name in known]
+    for row in _rows(old, table, ", ".join(names)) if names[:1] == ["id"] else ():
+        # What is there already, or makes no sense, is passed over.
+        with contextlib.suppress(sqlite3.IntegrityError):
+            insert(db, table, dict(zip(names, row, strict=True)))
 
 
 def _rows(db: sqlite3.Connection, table: str, columns: str) -> Iterator[tuple[object, ...]]:
     """The rows that can be read, by rising id; ``columns`` begins with it."""
-    last, top = 0, _highest_id(db, table)
-    while last < top:
-        query = f"SELECT {columns} FROM {table} NOT INDEXED WHERE id > ? ORDER BY id"
+    last, top, lost = 0, _highest_id(db, table), 0
+    query = f"SELECT {columns} FROM {table} NOT INDEXED WHERE id > ? AND id < ? ORDER BY id"
+    while last < top and lost < _MOST_LOST:
         try:
-            for row in db.execute(query, (last,)):
+            for row in db.execute(query, (last, MOST_ID)):
                 yield row
-                last = row[0]
+                last, lost = row[0], 0
             return
-        except sqlite3.DatabaseError:
-            last += 1  # until what is asked for lies behind the damage
+        except sqlite3.DatabaseError as error:
+            if not is_damage(error):
+                raise
+            last, lost = last + 1, lost + 1  # until what is asked for lies behind the damage
 
 
 def _highest_id(db: sqlite3.Connection, table: str) -> int:
@@ -118,16 +181,25 @@ def _highest_id(db: sqlite3.Connection, table: str) -> int:
         f"SELECT max(id) FROM {table}",
         f"SELECT seq FROM sqlite_sequence WHERE name = '{table}'",
     ):
-        with contextlib.suppress(sqlite3.DatabaseError):
+        try:
             row = db.execute(query).fetchone()
+        except sqlite3.DatabaseError as error:
+            if not is_damage(error):
+                raise
+        else:
             if row is not None and isinstance(row[0], int):
                 return min(row[0], _MOST_IDS)
     return _MOST_IDS
 
 
 def _mend(db: sqlite3.Connection) -> None:
-    """Give what has lost its chat or its parent a place, and drop what makes no sense."""
+    """Re-parent orphaned messages; reset values that make no sense, and delete rows that still
+    make none."""
     now = time.time()
+    db.execute(
+        "DELETE FROM messages WHERE typeof(chat) <> 'integer' OR chat NOT BETWEEN 1 AND ?",
+        (MOST_ID,),
+    )
     db.execute(
         "INSERT INTO chats (id, title, created, updated)"
         " SELECT DISTINCT chat, 'Recovered chat ' || chat, ?, ? FROM messages"
@@ -140,14 +212,21 @@ def _mend(db: sqlite3.Connection) -> None:
         ("messages", "attachments", "NULL"),
     ):
         db.execute(f"UPDATE {table} SET {column} = {instead} WHERE NOT json_valid({column})")
+    # A message is younger than what it answers: one that is not would make a ring.
+    db.execute("UPDATE messages SET parent = NULL WHERE NOT parent < id")
     for columns, table, read in _RECORDS:
         for (id,) in db.execute(f"SELECT id FROM {table}").fetchall():
-            try:
-                read(db.execute(f"SELECT {columns} FROM {table} WHERE id = ?", (id,)).fetchone())
-            except StoreDamagedError:
-                db.execute(f"DELETE FROM {table} WHERE id = ?", (id,))
-    db.execute("DELETE FROM pieces WHERE message NOT IN (SELECT id FROM messages)")
-    db.execute("DELETE FROM drafts WHERE id NOT IN (SELECT id FROM chats)")
+            for change in (f"UPDATE {table} SET {_INSTEAD[table]}", f"DELETE FROM {table}"):
+                row = db.execute(f"SELECT {columns} FROM {table} WHERE id = ?", (id,)).fetchone()
+                try:
+                    read(row)
+                    break
+                except StoreDamagedError:
+                    db.execute(f"{change} WHERE id = :id", {"id": id, "now": now})
+    kept = "typeof(text) = 'text'"
+    pieces = f"{kept} AND typeof(token_ids) = 'blob' AND message IN (SELECT id FROM messages)"
+    db.execute(f"DELETE FROM pieces WHERE NOT ({pieces})")
+    db.execute(f"DELETE FROM drafts WHERE NOT ({kept} AND id IN (SELECT id FROM chats))")
     db.execute(
         "UPDATE messages SET parent = NULL WHERE parent IS NOT NULL AND NOT EXISTS"
         " (SELECT 1 FROM messages AS one WHERE one.chat = messages.chat AND one.id ="

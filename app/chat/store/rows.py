@@ -6,12 +6,13 @@ import os
 import sqlite3
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.chat.store.errors import StoreDamagedError, StoreError
 from app.chat.store.records import Attachment, Chat, Figures, Message, Role, State
 from runtimes.machine.processes import birth, is_alive
+from runtimes.untrusted import visible
 
 CHAT = (
     "id, title, created, updated, model, system, sampling, leaf,"
@@ -21,6 +22,30 @@ _MESSAGE = tuple(field.name for field in dataclasses.fields(Message))  # the col
 MESSAGE = ", ".join(_MESSAGE)
 _PIECES = "SELECT text, token_ids FROM pieces WHERE message = ? ORDER BY id"
 _TITLE = 60  # characters of a title that was made from the first message
+MOST_ID = 2**53  # a number above was not given by SQLite
+_LATEST = 253402214400.0  # seconds since 1970: the last day that a calendar shows, anywhere
+_MOST_COUNT = 2**53  # of tokens
+# What SQLite may hold where Ingot puts these: a column takes values of any type.
+_Types = Mapping[str, tuple[type, ...]]
+_NONE = type(None)
+_CHAT_TYPES: _Types = {
+    "title": (str,),
+    "model": (str, _NONE),
+    "system": (str, _NONE),
+    "sampling": (dict,),
+    "leaf": (int, _NONE),
+}
+_MESSAGE_TYPES: _Types = {
+    "chat": (int,),
+    "parent": (int, _NONE),
+    **dict.fromkeys(("model", "file", "runtime", "error"), (str, _NONE)),
+}
+_FIGURE_TYPES: _Types = {
+    **dict.fromkeys(("prompt_tokens", "cached_tokens", "completion_tokens"), (int,)),
+    **dict.fromkeys(("ttft_s", "total_s"), (float, int)),
+    **dict.fromkeys(("prefill_tps", "decode_tps"), (float, int, _NONE)),
+    "finish_reason": (str,),
+}
 
 
 def clean(text: str) -> str:
@@ -47,8 +72,12 @@ def chat_of(row: tuple[Any, ...]) -> Chat:
     id, title, created, updated, model, system, sampling, leaf, count, raw = row
     try:
         kept = json.loads(sampling)
-        return Chat(id, title, created, updated, model, system, kept, leaf, count, bool(raw))
-    except (ValueError, TypeError) as error:
+        _check_id(id)
+        _check_times(created, updated)
+        chat = Chat(id, title, created, updated, model, system, kept, leaf, count, bool(raw))
+        _check_types(chat, _CHAT_TYPES)
+        return chat
+    except (ValueError, TypeError, RecursionError) as error:
         raise _damaged(id, error) from error
 
 
@@ -63,20 +92,59 @@ def message_of(row: tuple[Any, ...], pieces: Sequence[tuple[str, bytes]] = ()) -
             "role": Role(values["role"]),
             "state": State(values["state"]),
             "text": "".join([values["text"], *(piece[0] for piece in pieces)]),
-            "figures": Figures(**json.loads(figures)) if figures else None,
-            "attachments": tuple(Attachment(*pair) for pair in json.loads(attachments or "[]")),
+            "figures": _figures(json.loads(figures)) if figures else None,
+            "attachments": tuple(
+                Attachment(clean(name), clean(text))
+                for name, text in json.loads(attachments or "[]")
+            ),
             "token_ids": struct.unpack(f"<{len(ids) // 4}I", ids),
             "dropped": bool(values["dropped"]),
         }
-        return Message(**values)
-    except (ValueError, TypeError, struct.error) as problem:
+        message = Message(**values)
+        _check_id(message.id)
+        _check_times(message.created)
+        _check_types(message, _MESSAGE_TYPES)
+        if message.parent is not None and message.parent >= message.id:
+            raise ValueError("it answers a later one")
+        return message
+    except (ValueError, TypeError, AttributeError, RecursionError, struct.error) as problem:
         raise _damaged(row[0], problem) from problem
+
+
+def _figures(values: Any) -> Figures:
+    """Raises TypeError or ValueError."""
+    figures = Figures(**values)
+    _check_types(figures, _FIGURE_TYPES)
+    counts = (figures.prompt_tokens, figures.cached_tokens, figures.completion_tokens)
+    if not all(0 <= count <= _MOST_COUNT for count in counts):
+        raise ValueError("no number of tokens")
+    return figures
+
+
+def _check_types(record: object, types: _Types) -> None:
+    """Raises TypeError."""
+    for name, known in types.items():
+        value = getattr(record, name)
+        if not isinstance(value, known):
+            raise TypeError(f"{name} is of type {type(value).__name__}")
+
+
+def _check_times(*moments: float) -> None:
+    """Raises ValueError or TypeError for what is no time of a calendar."""
+    if not all(0 <= moment <= _LATEST for moment in moments):
+        raise ValueError("no time")
+
+
+def _check_id(id: int) -> None:
+    if not 0 < id < MOST_ID:
+        raise ValueError("no number of a row")
 
 
 def _damaged(id: int, problem: Exception) -> StoreDamagedError:
     """SQLite does not notice when bytes within a text have changed."""
+    said = visible(str(problem)[:100])
     return StoreDamagedError(
-        f"entry {id} of the chats is damaged ({problem!r}); `ingot chats repair` saves the others"
+        f"entry {id} of the chats is damaged ({said}); `ingot chats repair` saves the others"
     )
 
 
@@ -114,6 +182,16 @@ def read_messages(db: sqlite3.Connection, where: str, value: int) -> list[Messag
         message_of(row, _pieces(db, row[0]) if row[state] == State.STREAMING else ())
         for row in rows.fetchall()
     ]
+
+
+def linked(messages: list[Message]) -> list[Message]:
+    """All messages of a chat. Raises StoreDamagedError where one answers a message that is not
+    among them."""
+    ids = {message.id for message in messages}
+    for message in messages:
+        if message.parent is not None and message.parent not in ids:
+            raise _damaged(message.id, ValueError("what it answers is not there"))
+    return messages
 
 
 def _pieces(db: sqlite3.Connection, message: int) -> list[tuple[str, bytes]]:
@@ -205,7 +283,7 @@ def orphans(db: sqlite3.Connection) -> list[int]:
     return [
         id
         for id, pid, born in db.execute(query).fetchall()
-        if pid is None or not is_alive(pid, born)
+        if not (isinstance(pid, int) and isinstance(born, float) and is_alive(pid, born))
     ]
 
 
@@ -214,4 +292,7 @@ def mark_lost(db: sqlite3.Connection, messages: Sequence[int]) -> None:
     for id in messages:
         rows = db.execute("SELECT text, token_ids FROM messages WHERE id = ?", (id,)).fetchall()
         texts, ids = zip(*rows, *_pieces(db, id), strict=True)
-        end(db, id, "".join(texts), b"".join(ids), State.LOST)
+        try:
+            end(db, id, "".join(texts), b"".join(ids), State.LOST)
+        except TypeError as error:
+            raise _damaged(id, error) from error

@@ -3,6 +3,14 @@
 ``PRAGMA user_version`` is the number of migrations that a file has been through.
 """
 
+import re
+import sqlite3
+from collections.abc import Sequence
+
+_CREATE = re.compile(r"CREATE (?:VIRTUAL TABLE|TABLE|INDEX|TRIGGER|VIEW) (\w+)")
+_ADD = re.compile(r"ALTER TABLE (\w+) ADD COLUMN (.+)", re.DOTALL)
+_NOT_COMPARED = re.compile(r"[\s\"'`]+")
+
 _CHATS = (
     # AUTOINCREMENT: what was deleted for good must not give its number to something new.
     """CREATE TABLE chats (
@@ -94,3 +102,34 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     _DRAFTS,
     ("ALTER TABLE chats ADD COLUMN raw INTEGER NOT NULL DEFAULT 0",),
 )
+
+
+def foreign_part(db: sqlite3.Connection, migrations: Sequence[Sequence[str]]) -> str | None:
+    """What of a file's tables, views, triggers and indexes ``migrations`` did not make, such as
+    "a trigger called x"; None if nothing. SQLite would run such a part within Ingot's statements,
+    and a file may come from anywhere. Plain tables beside Ingot's are never read: they may stay."""
+    made = _made(migrations)
+    query = "SELECT type, name, coalesce(sql, '') FROM sqlite_master WHERE sql IS NOT NULL"
+    for kind, name, sql in db.execute(query):
+        expected = made.get(str(name).lower())
+        if expected is None and kind == "table" and not re.match(r"\s*CREATE\s+VIRTUAL", sql, re.I):
+            continue
+        if expected is None or _plain(sql) not in expected:
+            return f"{'an' if kind == 'index' else 'a'} {kind} called {name}"
+    return None
+
+
+def _made(migrations: Sequence[Sequence[str]]) -> dict[str, list[str]]:
+    """By name, what SQLite may keep as a part's statement: that of each version of a table."""
+    made: dict[str, list[str]] = {}
+    for statement in (one for migration in migrations for one in migration):
+        if found := _CREATE.match(statement):
+            made[found[1]] = [_plain(statement)]
+        elif found := _ADD.match(statement):
+            versions = made.get(found[1], [])
+            versions += [f"{text[:-1]},{_plain(found[2])})" for text in versions[-1:]]
+    return made
+
+
+def _plain(sql: str) -> str:
+    return _NOT_COMPARED.sub("", sql).lower()

@@ -163,7 +163,7 @@ class Store:
         was saved last."""
         with self._database.reading() as db:
             read_chat(db, chat_id)
-            return rows.read_messages(db, "chat = ?", chat_id)
+            return rows.linked(rows.read_messages(db, "chat = ?", chat_id))
 
     def message(self, id: int) -> Message:
         """One message."""

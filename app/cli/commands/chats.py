@@ -139,11 +139,11 @@ def repair(yes: YesFlag = False) -> None:
     if not where.exists():
         console.note(f"there is no {where}")
         return
-    if not is_whole(where) and not yes:
-        if not sys.stdin.isatty():
+    if not is_whole(where):
+        if not yes and not sys.stdin.isatty():
             raise RequestError(f"{where} is damaged; it is set aside only with --yes")
         console.note(f"{where} is damaged. It is renamed, and a new one made of what can be read.")
-        if not typer.confirm("Do that? (End every other Ingot first.)", err=True):
+        if not yes and not typer.confirm("Do that? (End every other Ingot first.)", err=True):
             raise typer.Exit(1)
     done = mend(where)
     what = f"{done.chats:,} chats with {done.messages:,} messages"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import resource
+import signal
+import sqlite3
 from collections.abc import Callable
 from typing import Any
 
@@ -111,3 +114,40 @@ def test_repair(run: Run, chats: list[int]) -> None:
     assert "the damaged file is" in err
     assert "is whole" in run("repair")[1]
     assert len([name for name in path.parent.iterdir() if "damaged" in name.name]) == 1
+
+
+def test_repair_of_a_file_that_another_program_holds(
+    run: Run, chats: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.chat.store.database._BUSY_S", 0.1)
+    path = default_path()
+    holder = sqlite3.connect(path, isolation_level=None)
+    holder.execute("PRAGMA locking_mode = EXCLUSIVE")
+    holder.execute("BEGIN EXCLUSIVE")
+    holder.execute("UPDATE chats SET raw = 0")
+    before = sorted(path.parent.iterdir())
+    assert "held by another program" in run("repair", "--yes", code=2)[1]
+    assert sorted(path.parent.iterdir()) == before
+    holder.execute("COMMIT")
+    holder.close()
+    assert "is whole: 2 chats with 4 messages" in run("repair")[1]
+
+
+def test_repair_says_what_it_does_before(run: Run, chats: list[int]) -> None:
+    path = default_path()
+    path.write_bytes(b"nothing of it")
+    said = run("repair", "--yes")[1].split()
+    assert said.index("renamed,") < said.index("saved")
+
+
+def test_a_full_disk(run: Run, chats: list[int]) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (16, before[1]))
+        for arguments in (["search", "blue"], [], ["repair", "--yes"], ["export", "1"]):
+            assert "full" in run(*arguments, code=4)[1]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert run("search", "blue")[0]

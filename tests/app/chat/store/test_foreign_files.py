@@ -1,0 +1,433 @@
+"""Files of chats that came from elsewhere, that others hold, or that cannot be read: never replaced
+unless they are damaged, never run, and never waited for."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from app.chat.conversation import Conversation
+from app.chat.export import as_json, as_markdown
+from app.chat.store import database
+from app.chat.store.errors import StoreDamagedError, StoreError, StoreFullError
+from app.chat.store.records import Attachment, Figures, Role, State
+from app.chat.store.repair import is_whole, repair
+from app.chat.store.store import Store
+
+ROOT = Path(__file__).resolve().parents[4]
+_FIGURES = Figures(1, 0, 1, 0.1, 10.0, 20.0, 0.2, "stop")
+
+
+@pytest.fixture
+def chats(path: Path) -> Path:
+    """A store with a chat of two messages, and its draft."""
+    with Store.open(path) as store:
+        chat = store.new_chat(title="plums")
+        asked = store.add_message(
+            chat.id, None, Role.USER, "question", attachments=(Attachment("a.txt", "text"),)
+        )
+        answer = store.begin_answer(chat.id, asked.id)
+        store.end_answer(answer.id, "answer", [1, 2], State.DONE, _FIGURES)
+        store.keep_draft(chat.id, "draft")
+    return path
+
+
+def _run(path: Path, *statements: str) -> None:
+    db = sqlite3.connect(path, isolation_level=None)
+    db.create_function("spaced", 1, lambda text: text)
+    for statement in statements:
+        db.execute(statement)
+    db.close()
+
+
+def _texts(path: Path) -> list[str]:
+    with Store.open(path) as store:
+        return [m.text for chat in store.chats() for m in store.messages(chat.id)]
+
+
+def _names(path: Path) -> set[str]:
+    return {one.name for one in path.parent.iterdir()}
+
+
+# What is no damage
+
+
+@pytest.mark.parametrize("mode", ["EXCLUSIVE", "IMMEDIATE"])
+def test_repair_leaves_a_file_that_another_program_holds(
+    chats: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "_BUSY_S", 0.1)
+    holder = sqlite3.connect(chats, isolation_level=None)
+    holder.execute("PRAGMA locking_mode = EXCLUSIVE")
+    holder.execute(f"BEGIN {mode}")
+    holder.execute("UPDATE drafts SET text = 'held'")
+    try:
+        with pytest.raises(StoreError, match="held by another program") as raised:
+            repair(chats)
+        assert not isinstance(raised.value, StoreDamagedError)
+        assert raised.value.exit_code == 2
+    finally:
+        holder.execute("COMMIT")
+        holder.close()
+    assert not [name for name in _names(chats) if "damaged" in name or "repaired" in name]
+    assert _texts(chats) == ["question", "answer"]
+
+
+def test_repair_leaves_a_damaged_file_that_is_open_elsewhere(
+    chats: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "_BUSY_S", 0.1)
+    _run(chats, "UPDATE chats SET sampling = '{'")
+    with Store.open(chats) as store:
+        store.prompts()
+        with pytest.raises(StoreError, match="held by another program"):
+            repair(chats)
+    assert repair(chats).aside is not None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="uses setuid")
+def test_repair_leaves_a_file_without_rights(chats: Path) -> None:
+    chats.chmod(0)
+    code = (
+        "import os, sys; from pathlib import Path\n"
+        "from app.chat.store.repair import repair\nfrom app.chat.store.errors import StoreError\n"
+        "if os.geteuid() == 0: os.setgroups([]); os.setresuid(65534, 65534, 65534)\n"
+        "try: repair(Path(sys.argv[1]))\n"
+        "except StoreError as error: print(type(error).__name__, error)\n"
+    )
+    for folder in (chats.parent, *list(chats.parent.parents)[:3]):
+        folder.chmod(folder.stat().st_mode | 0o777 if folder == chats.parent else 0o755)
+    done = subprocess.run(
+        [sys.executable, "-c", code, chats], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.startswith("StoreError "), done.stderr
+    assert "permissions" in done.stdout
+    chats.chmod(0o600)
+    assert not [name for name in _names(chats) if "damaged" in name]
+    assert _texts(chats) == ["question", "answer"]
+
+
+def test_errors_of_the_disk_are_no_damage(chats: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is held by a lock that has no end; reading it fails as a disk would fail."""
+    for code in ("SQLITE_IOERR_READ", "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_NOMEM"):
+
+        def fail(path: Path, code: str = code) -> sqlite3.Connection:
+            error = sqlite3.OperationalError("it failed")
+            error.sqlite_errorcode = getattr(sqlite3, code)
+            raise error
+
+        monkeypatch.setattr("app.chat.store.repair.connect", fail)
+        with pytest.raises(StoreError) as raised:
+            repair(chats)
+        assert not isinstance(raised.value, StoreDamagedError), code
+    monkeypatch.undo()
+    assert _texts(chats) == ["question", "answer"]
+
+
+def test_an_error_while_copying_leaves_the_damaged_file(
+    chats: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _run(chats, "UPDATE chats SET sampling = '{'")
+    before = chats.read_bytes()
+    monkeypatch.setattr("app.chat.store.repair.os.path.lexists", _no_rename)
+    with pytest.raises(StoreError, match="permissions"):
+        repair(chats)
+    assert (chats.read_bytes(), _names(chats)) == (before, {"chats.db"})
+
+
+def _no_rename(path: object) -> bool:
+    raise PermissionError(13, "Permission denied")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no pipes in folders there")
+@pytest.mark.parametrize("kind", ["fifo", "zero", "folder", "link to zero"])
+def test_what_is_no_file_is_neither_waited_for_nor_replaced(path: Path, kind: str) -> None:
+    path.parent.mkdir()
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "link to zero":
+        path.symlink_to("/dev/zero")
+    else:
+        path = Path("/dev/zero")
+    before = path.stat().st_ino
+    for use in (repair, Store.open, is_whole):
+        with pytest.raises(StoreError, match="no file"):
+            use(path)
+    assert path.stat().st_ino == before
+
+
+def test_repair_keeps_a_link_and_mends_what_it_leads_to(chats: Path, tmp_path: Path) -> None:
+    link = tmp_path / "linked.db"
+    link.symlink_to(chats)
+    _run(chats, "UPDATE chats SET sampling = '{'")
+    done = repair(link)
+    assert link.is_symlink()
+    assert done.aside is not None
+    assert done.aside.parent == chats.parent
+    assert _texts(link) == ["question", "answer"]
+
+
+def test_two_repairs_within_a_second_keep_both_files(chats: Path) -> None:
+    asides = set()
+    for _ in range(3):
+        _run(chats, "UPDATE chats SET sampling = '{'")
+        asides.add(repair(chats).aside)
+    assert len(asides) == 3
+    assert all(aside is not None and aside.exists() for aside in asides)
+
+
+# What a file from elsewhere would run
+
+
+_BOMB = (
+    "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT"
+    " i AS id, 't' AS title, 1.0 AS created, 1.0 AS updated, NULL AS model, NULL AS system,"
+    " '{}' AS sampling, NULL AS leaf, NULL AS deleted_at, 0 AS raw FROM n"
+)
+_HOSTILE: dict[str, tuple[str, ...]] = {
+    "a trigger that deletes": (
+        "CREATE TRIGGER tidy AFTER INSERT ON messages BEGIN DELETE FROM messages; END",
+    ),
+    "a trigger of our name": (
+        "DROP TRIGGER messages_fts_insert",
+        "CREATE TRIGGER messages_fts_insert AFTER INSERT ON messages"
+        " BEGIN DELETE FROM messages; END",
+    ),
+    "a view without end": (
+        "ALTER TABLE chats RENAME TO kept",
+        f"CREATE VIEW chats AS {_BOMB}",
+    ),
+    "a view without end, in other letters": (
+        "ALTER TABLE chats RENAME TO kept",
+        f'CREATE VIEW "CHATS" AS {_BOMB}',
+    ),
+    "a view of our name": (
+        "DROP VIEW message_words",
+        "CREATE VIEW message_words AS WITH RECURSIVE n(id, text) AS (SELECT 1, 'x' UNION ALL"
+        " SELECT id + 1, 'x' FROM n) SELECT * FROM n",
+    ),
+    "a column that is computed": (
+        "ALTER TABLE chats ADD COLUMN big AS (hex(zeroblob(400000000)))",
+    ),
+    "an index that computes": (
+        "CREATE INDEX slow ON messages (hex(zeroblob(length(text) * 9999)))",
+    ),
+    "a virtual table": ("CREATE VIRTUAL TABLE more USING fts5 (text)",),
+}
+
+
+@pytest.mark.parametrize("what", _HOSTILE)
+def test_a_part_that_is_not_ours_is_refused_and_left_out_by_repair(chats: Path, what: str) -> None:
+    _run(chats, "PRAGMA legacy_alter_table = ON", *_HOSTILE[what])
+    with pytest.raises(StoreDamagedError, match="did not make"):
+        Store.open(chats)
+    assert not is_whole(chats)
+    done = repair(chats)
+    assert done.aside is not None
+    with Store.open(chats) as store:
+        names = [chat.title for chat in store.chats()]
+        assert names in (["plums"], ["Recovered chat 1"])
+        chat = store.chats()[0]
+        assert [message.text for message in store.messages(chat.id)] == ["question", "answer"]
+        store.add_message(chat.id, chat.leaf, Role.USER, "more")
+        assert store.search("more")
+    assert is_whole(chats)
+
+
+def test_tables_of_other_programs_beside_ours_stay(chats: Path) -> None:
+    _run(chats, "CREATE TABLE notes (text)", "INSERT INTO notes VALUES ('x')")
+    assert _texts(chats) == ["question", "answer"]
+    assert is_whole(chats)
+
+
+@pytest.mark.parametrize("version", [-1, -5, -(2**31)])
+def test_a_negative_version_is_of_another_program(path: Path, version: int) -> None:
+    Store.open(path).close()
+    _run(path, f"PRAGMA user_version = {version}")
+    for use in (Store.open, repair):
+        with pytest.raises(StoreError, match="another program"):
+            use(path)
+
+
+def test_tables_that_are_missing_are_damage(chats: Path) -> None:
+    _run(chats, "PRAGMA foreign_keys = OFF", "DROP TABLE messages")
+    with pytest.raises(StoreDamagedError, match="repair"):
+        Store.open(chats)
+    assert repair(chats).chats == 1
+
+
+# Values that make no sense
+
+
+_ODD: dict[str, tuple[str, ...]] = {
+    "a ring of two": (
+        "PRAGMA foreign_keys = OFF",
+        "UPDATE messages SET parent = 2 WHERE id = 1",
+    ),
+    "its own parent": ("UPDATE messages SET parent = id",),
+    "a parent that is not there": (
+        "PRAGMA foreign_keys = OFF",
+        "UPDATE messages SET parent = 77 WHERE id = 2",
+        "UPDATE messages SET id = 99 WHERE id = 2",
+    ),
+    "times that are text": ("UPDATE chats SET created = 'now', updated = 'never'",),
+    "times beyond the calendar": ("UPDATE messages SET created = 9e300",),
+    "a time without end": ("UPDATE chats SET updated = 9e999",),
+    "a title of bytes": ("UPDATE chats SET title = x'00ff'",),
+    "sampling that is a list": ("UPDATE chats SET sampling = '[1]'",),
+    "sampling nested deeply": (f"UPDATE chats SET sampling = '{'[' * 100_000}{']' * 100_000}'",),
+    "sampling nested": (f"UPDATE chats SET sampling = '{'[' * 990}{']' * 990}'",),
+    "a leaf of text": ("UPDATE chats SET leaf = 'x'",),
+    "figures of text": (
+        "UPDATE messages SET figures = json_set(figures, '$.decode_tps', 'fast')"
+        " WHERE figures IS NOT NULL",
+    ),
+    "figures beyond numbers": (
+        f"UPDATE messages SET figures = replace(figures, '\"prompt_tokens\": 1',"
+        f" '\"prompt_tokens\": 1{'0' * 400}') WHERE figures IS NOT NULL",
+    ),
+    "attachments of numbers": ("UPDATE messages SET attachments = '[[1, 2]]'",),
+    "attachments of three": ("""UPDATE messages SET attachments = '[["a", "b", "c"]]'""",),
+    "token ids of text": ("UPDATE messages SET token_ids = 'abcd'",),
+    "a model of bytes": ("UPDATE messages SET model = x'01'",),
+    "an owner of text": (
+        "UPDATE messages SET state = 'streaming', owner_pid = 'x', owner_born = 'y' WHERE id = 2",
+    ),
+    "an owner beyond numbers": (
+        f"UPDATE messages SET state = 'streaming', owner_pid = {2**62}, owner_born = 1.0"
+        " WHERE id = 2",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", _ODD)
+def test_values_of_other_kinds_are_told_and_repaired(chats: Path, what: str) -> None:
+    _run(chats, *_ODD[what])
+    said = ""
+    try:
+        _read_all(chats)
+    except StoreError as error:
+        said = str(error)
+    assert not said or "repair" in said
+    assert len(said) < 500
+    repair(chats)
+    _read_all(chats)
+    texts = _texts(chats)
+    assert texts == ["question", "answer"], what
+    assert repair(chats).aside is None
+
+
+def _read_all(path: Path) -> None:
+    with Store.open(path) as store:
+        for chat in [*store.chats(), *store.deleted()]:
+            conversation = Conversation.open(store, chat.id)
+            json.loads(as_json(conversation))
+            as_markdown(conversation).encode()
+            store.draft(chat.id)
+            store.search(chat.title)
+        store.prompts()
+
+
+def test_halves_of_surrogate_pairs_in_attachments_do_no_harm(chats: Path) -> None:
+    _run(chats, r"""UPDATE messages SET attachments = '[["\ud800", "\udfff"]]' WHERE id = 1""")
+    _read_all(chats)
+
+
+def test_a_value_without_bounds_is_refused(chats: Path) -> None:
+    _run(chats, "UPDATE messages SET text = zeroblob(300000000) WHERE id = 1")
+    with Store.open(chats) as store, pytest.raises(StoreDamagedError, match="too large"):
+        store.messages(1)
+    repair(chats)
+    assert _texts(chats) == ["answer"]
+
+
+def test_a_number_beyond_64_bits_is_no_chat(chats: Path) -> None:
+    with Store.open(chats) as store, pytest.raises(StoreError, match="so large"):
+        store.chat(10**30)
+
+
+_VALUES = st.one_of(
+    st.none(),
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(),
+    st.text(max_size=20),
+    st.binary(max_size=20),
+    st.sampled_from(["{}", "[]", "null", '"x"', "[[]]", '{"a": 1}', "NaN", "1e999"]),
+)
+_COLUMNS = {
+    "chats": ("title", "created", "updated", "model", "system", "sampling", "leaf", "deleted_at"),
+    "messages": (
+        *("parent", "role", "state", "created", "dropped", "model", "file", "runtime", "figures"),
+        *("error", "owner_pid", "owner_born", "attachments", "text", "token_ids"),
+    ),
+}
+
+
+@settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(data=st.data())
+def test_any_value_anywhere_is_read_or_told(chats: Path, data: st.DataObject) -> None:
+    path = chats.with_name("copy.db")
+    path.write_bytes(chats.read_bytes())
+    table = data.draw(st.sampled_from(sorted(_COLUMNS)))
+    column, value = data.draw(st.sampled_from(_COLUMNS[table])), data.draw(_VALUES)
+    if isinstance(value, str):
+        value = value.encode("utf-8", "replace").decode()
+    db = sqlite3.connect(path)
+    db.create_function("spaced", 1, str)
+    try:
+        db.execute(f"UPDATE {table} SET {column} = ?", (value,))
+    except sqlite3.Error:
+        return
+    finally:
+        db.commit()
+        db.close()
+    try:
+        _read_all(path)
+    except StoreError:
+        repair(path)
+        _read_all(path)
+
+
+# A full disk
+
+
+@pytest.fixture
+def limited() -> Iterator[Callable[[int], None]]:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_a_full_disk_is_told_as_such_also_where_nothing_is_written(
+    chats: Path, limited: Callable[[int], None]
+) -> None:
+    limited(16)  # no room for the memory that programs share
+    for use in (
+        lambda: Store.open(chats).search("question"),
+        lambda: repair(chats),
+        lambda: is_whole(chats),
+    ):
+        with pytest.raises(StoreFullError, match="full") as raised:
+            use()
+        assert raised.value.exit_code == 4
+    limited(10**9)
+    assert _texts(chats) == ["question", "answer"]
