@@ -15,7 +15,7 @@ import unicodedata
 from collections.abc import ItemsView, KeysView, Mapping, ValuesView
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from runtimes.errors import IngotError, ModelError
 
@@ -178,6 +178,16 @@ def excess(value: Any, bounds: Bounds) -> str | None:
     return None
 
 
+def open_regular(path: Path) -> BinaryIO:
+    """The file ``path``, open for reading. Raises OSError where there is none, and ValueError for a
+    pipe, which is not waited for, and for a device."""
+    file = open(path, "rb", opener=_no_wait)  # noqa: SIM115 -- it is the caller's
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        return file
+    file.close()
+    raise ValueError("it is no regular file")
+
+
 _MOST_JSON = 32 * 2**20  # bytes of a file
 _JSON = Bounds(values=2_000_000)  # an index of the largest models has 200,000
 
@@ -188,9 +198,7 @@ def load_json(path: Path, most: int = _MOST_JSON) -> Any:
     Raises OSError where there is no such file, and ValueError, which says why, for a pipe or
     device, for more than ``most`` bytes, and as `parse_json`.
     """
-    with open(path, "rb", opener=_no_wait) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise ValueError("it is no regular file")
+    with open_regular(path) as file:
         return parse_json(file.read(most + 1), most)
 
 

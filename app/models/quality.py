@@ -36,7 +36,7 @@ def file_quality(entry: Entry) -> FileQuality:
     if bits is None and entry.format == "gguf":
         try:
             bits = _bits(entry.path, entry.path.stat().st_mtime_ns)
-        except (ModelError, OSError, ZeroDivisionError):  # damaged, or without tensors
+        except (ModelError, OSError):  # damaged, or without tensors
             bits = None
     return FileQuality(
         bytes=entry.bytes,

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from quantize.errors import UsageError
 from runtimes.errors import ModelError
-from runtimes.models.gguf import GgufHeader, TensorInfo, read_header
+from runtimes.models.gguf import TensorInfo, read_header
 
 Array = npt.NDArray[np.float32]
 
@@ -118,12 +118,14 @@ def _read_gguf(path: Path) -> ImportanceMatrix:
     if header.metadata.get("general.type") != "imatrix" and not names:
         raise ValueError("it is a GGUF file of another kind")
     data = np.memmap(path, np.uint8, "r")
+    last = max((tensor.offset + tensor.nbytes for tensor in header.tensors), default=0)
+    start = header.data_bytes_expected - last
     entries = {}
     for name in names:
         if name + _COUNTS not in tensors:
             raise ValueError(f"{name} has sums and no counts")
-        counts = _tensor(data, header, tensors[name + _COUNTS])
-        sums = _tensor(data, header, tensors[name + _SUMS])
+        counts = _tensor(data, start, tensors[name + _COUNTS])
+        sums = _tensor(data, start, tensors[name + _SUMS])
         if not len(counts) or not len(sums) or len(sums) % len(counts):
             raise ValueError(f"{name} has {len(sums)} sums for {len(counts)} counts")
         entries[name] = Entry(sums.reshape(len(counts), -1), counts)
@@ -131,17 +133,16 @@ def _read_gguf(path: Path) -> ImportanceMatrix:
         raise ValueError("it holds no entries")
     return ImportanceMatrix(
         entries,
-        chunks=int(header.metadata.get("imatrix.chunk_count", 0)),
-        chunk_size=int(header.metadata.get("imatrix.chunk_size", 0)),
+        chunks=header.whole("imatrix.chunk_count"),
+        chunk_size=header.whole("imatrix.chunk_size"),
     )
 
 
-def _tensor(data: npt.NDArray[np.uint8], header: GgufHeader, info: TensorInfo) -> Array:
+def _tensor(data: npt.NDArray[np.uint8], start: int, info: TensorInfo) -> Array:
     if info.type_name != "F32":
         raise ValueError(f"{info.name} is of type {info.type_name}, not F32")
-    last = max(tensor.offset + tensor.nbytes for tensor in header.tensors)
-    start = header.data_bytes_expected - last + info.offset
-    return np.array(data[start : start + info.nbytes]).view("<f4").astype(np.float32)
+    begin = start + info.offset
+    return np.array(data[begin : begin + info.nbytes]).view("<f4").astype(np.float32)
 
 
 def _read_legacy(data: bytes) -> ImportanceMatrix:

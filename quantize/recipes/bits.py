@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from runtimes.errors import ModelError
 from runtimes.models.gguf import GgufHeader, read_header
 from runtimes.models.modelfile import ModelFile
 from runtimes.onnx.memory import graph_of
@@ -22,8 +23,11 @@ class FileSize:
 
 
 def gguf_bits(header: GgufHeader) -> float:
-    """Of all tensors of a GGUF file together, scales included."""
+    """Of all tensors of a GGUF file together, scales included. Raises ModelError if none has any
+    weights."""
     weights = sum(math.prod(tensor.shape) for tensor in header.tensors)
+    if not weights:
+        raise ModelError(f"{header.where} holds no weights")
     return sum(tensor.nbytes for tensor in header.tensors) * 8 / weights
 
 

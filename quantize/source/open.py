@@ -130,17 +130,18 @@ def open_gguf(path: Path, *, requantize: bool = False) -> SourceModel:
     or is no language model."""
     try:
         header = read_header(path)
+        parts = header.whole("split.count")
     except ModelError as error:
         raise SourceError(str(error)) from error
-    parts = int(header.metadata.get("split.count", 0))
     if parts > 1:
         raise UsageError(
             f"{path} is one of the {parts} parts of a split model; join them first with llama.cpp:"
             f" `llama-gguf-split --merge {named_parts(path)[0]} JOINED.gguf`"
         )
     architecture = header.metadata.get("general.architecture")
-    if not isinstance(architecture, str) or not header.tensors:
-        raise SourceError(f"{path} names no architecture, or holds no tensors")
+    weights = sum(math.prod(tensor.shape) for tensor in header.tensors)
+    if not isinstance(architecture, str) or not weights:
+        raise SourceError(f"{path} names no architecture, or holds no weights")
     kinds = ""
     if any(len(t.shape) > 1 and t.type_name not in _FLOATS for t in header.tensors):
         types = Counter(tensor.type_name for tensor in header.tensors)
@@ -156,7 +157,7 @@ def open_gguf(path: Path, *, requantize: bool = False) -> SourceModel:
         path.parent,
         architecture,
         (path,),
-        sum(math.prod(tensor.shape) for tensor in header.tensors),
+        weights,
         name=_SUFFIX.sub("", path.stem) or path.stem,
         kind="gguf",
         quantized=kinds,

@@ -7,16 +7,17 @@ Keys and rules as the llama.cpp of llama-cpp-python 0.3.36 reads them (``src/mod
 """
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from runtimes.errors import ModelError
-from runtimes.models.gguf import GgufHeader, read_parts, read_start
+from runtimes.models.gguf import MOST_ELEMENTS, GgufHeader, read_parts, read_start
 from runtimes.models.modelfile import ModelFile, StateShape
+from runtimes.untrusted import visible
 
-_MOST_LAYERS = 10_000  # no model has more; each costs memory to describe
+_MOST_LAYERS = MOST_ELEMENTS  # no model has more; so many values by layer are read
+_LONGEST_NAME = 64  # of an architecture
 # All layers keep a state.
 _ALL = {"mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7", "falcon-h1"}
 # Every fourth layer attends unless the file says otherwise; the others keep a state.
@@ -78,20 +79,23 @@ class _Keys:
     """What a file says under its architecture; what it does not say is llama.cpp's default."""
 
     arch: str
-    metadata: Mapping[str, Any]
+    header: GgufHeader
 
     def raw(self, key: str, default: Any = 0) -> Any:
-        return self.metadata.get(f"{self.arch}.{key}", default)
+        return self.header.value(f"{self.arch}.{key}", default)
 
-    def number(self, key: str, default: int = 0) -> int:
+    def number(self, key: str, default: int = 0, least: int = 0, most: int = 2**32 - 1) -> int:
         """Of a value for each layer, the largest."""
-        value = self.raw(key, default)
-        return int(max(value)) if isinstance(value, list) else int(value)
+        return max(self._numbers(key, default, least, most))
 
     def by_layer(self, key: str, default: int, layers: int) -> list[int]:
-        value = self.raw(key, default)
-        values = [int(x) for x in value] if isinstance(value, list) else [int(value)]
+        values = self._numbers(key, default)
         return (values + values[-1:] * layers)[:layers]
+
+    def _numbers(self, key: str, default: int, least: int = 0, most: int = 2**32 - 1) -> list[int]:
+        value, name = self.raw(key, default), f"{self.arch}.{key}"
+        values = value if isinstance(value, list) else [value]
+        return [self.header.checked(name, one, least, most) for one in values]
 
 
 def read_gguf(path: Path) -> ModelFile:
@@ -105,31 +109,30 @@ def read_gguf(path: Path) -> ModelFile:
 def peek(start: bytes, path: Path, nbytes: int) -> ModelFile:
     """Describe a file of ``nbytes``, of which only the first are here. Its tokenizer is taken to
     have as many merges as tokens where it is cut off. Raises ModelError when they do not say."""
-    header = read_start(start)
-    arch = header.metadata.get("general.architecture", "")
+    header = read_start(start, str(path))
+    arch = header.text("general.architecture", "")
     needed = [f"{arch}.{key}" for key in ("block_count", "embedding_length", "context_length")]
     if missing := [key for key in needed if key not in header.metadata]:
-        raise ModelError(f"{path}: its first {len(start):,} bytes do not tell {missing[0]}")
+        raise ModelError(
+            f"{path}: its first {len(start):,} bytes do not tell {visible(missing[0])}"
+        )
     if not header.data_bytes_expected:
         tokens = header.array_lengths.get("tokenizer.ggml.tokens", 0)
         header.array_lengths.setdefault("tokenizer.ggml.merges", tokens)
-    try:
-        return _described(header, path, nbytes)
-    except (ValueError, TypeError, OverflowError, IndexError) as error:
-        raise ModelError(f"{path}: its header is damaged ({error})") from error
+    return _described(header, path, nbytes)
 
 
 def _described(
     header: GgufHeader, path: Path, nbytes: int, further: tuple[Path, ...] = ()
 ) -> ModelFile:
-    meta = header.metadata
-    keys = _Keys(str(meta.get("general.architecture", "")), meta)
+    keys = _Keys(header.text("general.architecture") or "", header)
     number = keys.number
     if not keys.arch:
         raise ModelError(f"{path} holds no model (no architecture or no tensors in its header)")
-    if number("block_count", 1) > _MOST_LAYERS:
-        raise ModelError(f"{path}: {number('block_count'):,} layers; its header is damaged")
-    layers, hidden = number("block_count", 1), number("embedding_length")
+    if len(keys.arch) > _LONGEST_NAME:
+        raise header.damaged("general.architecture", f"has {len(keys.arch):,} characters")
+    layers = number("block_count", 1, 1, _MOST_LAYERS)
+    hidden = number("embedding_length")
     heads = number("attention.head_count", 1)
     kv_heads = keys.by_layer("attention.head_count_kv", heads, layers)
     recurrent = _recurrent(keys, kv_heads)
@@ -157,14 +160,14 @@ def _described(
         quantization=_main_type(header),
         nbytes=nbytes,
         further=further,
-        context_length=number("context_length", 2048),
+        context_length=number("context_length", 2048, 1),
         layers=layers,
         heads=heads,
         kv_heads=max(kv_heads),
         head_dim=key,
         vocab_size=header.array_lengths.get("tokenizer.ggml.tokens", number("vocab_size")),
         sliding_window=number("attention.sliding_window") or window,
-        chat_template=meta.get("tokenizer.chat_template"),
+        chat_template=header.text("tokenizer.chat_template"),
         kv_elements=sum(kv_heads[i] * (key + value) for i in range(own) if not windowed[i]),
         window_elements=sum(kv_heads[i] * slim for i in range(own) if windowed[i]),
         hidden=hidden,
@@ -183,8 +186,8 @@ def _scores_pairs(keys: _Keys, header: GgufHeader) -> bool:
     head = shapes.get("cls.output.weight")
     return (
         keys.arch == "bert"
-        and keys.metadata.get("tokenizer.ggml.model") == "t5"
-        and keys.metadata.get("tokenizer.ggml.token_type_count", 1) == 1
+        and header.metadata.get("tokenizer.ggml.model") == "t5"
+        and header.metadata.get("tokenizer.ggml.token_type_count", 1) == 1
         and "cls.weight" in shapes
         and head is not None
         and head[1:] in ((), (1,))
@@ -210,8 +213,8 @@ def _windows(keys: _Keys, layers: int) -> tuple[int | None, list[bool]]:
     said = keys.raw("attention.sliding_window_pattern", pattern.period)
     if isinstance(said, list):
         return window, [bool(x) for x in said[:layers]] + [False] * (layers - len(said))
-    period = int(said)
-    if period <= 0:
+    period = keys.number("attention.sliding_window_pattern", pattern.period)
+    if not period:
         return none
     dense = 0 if pattern.dense_first else period - 1
     return window, [layer % period != dense for layer in range(layers)]
@@ -232,9 +235,8 @@ def _recurrent(keys: _Keys, heads: list[int]) -> list[bool]:
     if keys.arch in _BY_HEADS:
         return [n == 0 for n in heads]
     if keys.arch in _BY_HEADS_AND_WIDTH:
-        said = keys.raw("feed_forward_length")
-        widths = said if isinstance(said, list) else [said] * count
-        return [n == 0 and not width for n, width in zip(heads, widths, strict=False)]
+        widths = keys.by_layer("feed_forward_length", 0, count)
+        return [n == 0 and not width for n, width in zip(heads, widths, strict=True)]
     return [False] * count
 
 

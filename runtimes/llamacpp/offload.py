@@ -19,7 +19,7 @@ from runtimes.settings import RunnerSettings
 
 log = logging.getLogger(__name__)
 
-_BLOCK = re.compile(r"blk\.(\d+)\.")
+_BLOCK = re.compile(r"blk\.(\d{1,4})\.")
 _OUTPUT, _EMBEDDINGS = "output", "token_embd.weight"
 # Of a device's memory: drivers, and backends for their own kernels, take some besides.
 _LEFT_SHARE, _LEFT_AT_MOST = 1 / 16, 2**30

@@ -8,7 +8,6 @@ NAME-00001-of-00003.gguf has the metadata; each part says in ``split.no`` (from 
 ``split.count`` which one it is. llama.cpp is given the first and finds the others by their names.
 """
 
-import contextlib
 import math
 import mmap
 import re
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from runtimes.errors import ModelError
+from runtimes.untrusted import check_whole, open_regular, visible
 
 # type id -> (name, weights per block, bytes per block)
 TENSOR_TYPES: dict[int, tuple[str, int, int]] = {
@@ -61,9 +61,20 @@ TENSOR_TYPES: dict[int, tuple[str, int, int]] = {
 
 # value type id -> struct format of the scalar kinds
 _SCALARS = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True))
+_STRUCTS = {fmt: struct.Struct("<" + fmt) for fmt in _SCALARS.values()}
 _STRING, _ARRAY = 8, 9
 _DEFAULT_ALIGNMENT = 32
-_MOST_ELEMENTS = 1024  # of an array that is read
+# A file may come from anybody, and a hole of a terabyte costs no room on a disk. The largest models
+# have about 60 pairs, 2,500 tensors, 1,000,000 texts in arrays, and a template of 50 KB.
+_MOST_PAIRS, _MOST_TENSORS, _MOST_TEXTS = 2**14, 2**17, 2**22
+_MOST_NAME = 2**16 - 1  # bytes of a key or a tensor's name, as the format says
+MOST_TEXT = 2**20  # bytes of a text that is kept
+MOST_ELEMENTS = 1024  # of an array that is kept
+_MOST_LENGTH = 2**32  # of any array
+_MOST_KEPT = 2**25  # bytes of all texts and arrays that are kept, about
+_MOST_SIZE = 2**63 - 1  # elements of a tensor, and bytes of a file
+_MOST_PARTS = 99_999  # what names of parts have digits for
+_AGAIN = "the file's header is damaged: download or build it again"
 _PART_NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 
 
@@ -80,12 +91,54 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class GgufHeader:
-    """Metadata and tensor table. Long arrays are known by their length only."""
+    """Metadata and tensor table. Long arrays and long texts are known by their length only.
+
+    Values have whatever type the file gives them: what is used goes through the methods, which
+    raise ModelError naming file and key.
+    """
 
     metadata: dict[str, Any]
     array_lengths: dict[str, int]
     tensors: tuple[TensorInfo, ...]
     data_bytes_expected: int  # the file's size if it is whole
+    where: str = "its header"  # the file, for messages
+
+    def value(self, key: str, default: Any = None) -> Any:
+        """The value of any type; ``default`` where the file does not say."""
+        if key in self.metadata:
+            return self.metadata[key]
+        if key in self.array_lengths:
+            raise self.damaged(key, f"has {self.array_lengths[key]:,} elements")
+        return default
+
+    def whole(self, key: str, default: int = 0, least: int = 0, most: int = 2**32 - 1) -> int:
+        """A whole number from ``least`` to ``most``."""
+        return self.checked(key, self.value(key, default), least, most)
+
+    def checked(self, key: str, value: Any, least: int = 0, most: int = 2**32 - 1) -> int:
+        """``value``, which the file gives under ``key``, as a whole number."""
+        try:
+            return check_whole(value, f"{self.where}: {visible(key)}", least, most)
+        except ModelError as error:
+            raise ModelError(f"{error}; {_AGAIN}") from None
+
+    def real(self, key: str, default: float = 0.0) -> float:
+        """A finite number."""
+        value = self.value(key, default)
+        if isinstance(value, (int, float)) and abs(value) <= 2**63:  # false for NaN
+            return float(value)
+        raise self.damaged(key, f"is {value!r:.60}, not a number")
+
+    def text(self, key: str, default: str | None = None) -> str | None:
+        """A text."""
+        value = self.value(key, default)
+        if value is None or isinstance(value, str):
+            return value
+        raise self.damaged(key, f"is {value!r:.60}, not a text")
+
+    def damaged(self, key: str, why: str) -> ModelError:
+        """An error about what the file gives under ``key``."""
+        return ModelError(f"{self.where}: {visible(key)} {visible(why)}; {_AGAIN}")
 
 
 class _CutError(ModelError):
@@ -98,6 +151,7 @@ class _Cursor:
     def __init__(self, data: mmap.mmap | bytes) -> None:
         self.data = data
         self.at = 0
+        self.room, self.texts = _MOST_KEPT, _MOST_TEXTS  # what may still be kept, or passed
 
     def take(self, count: int) -> bytes:
         begin = self.at
@@ -105,15 +159,45 @@ class _Cursor:
         return self.data[begin : self.at]
 
     def scalar(self, fmt: str) -> Any:
-        return struct.unpack("<" + fmt, self.take(struct.calcsize("<" + fmt)))[0]
+        form, begin = _STRUCTS[fmt], self.at
+        self.skip(form.size)
+        return form.unpack_from(self.data, begin)[0]
+
+    def name(self) -> str:
+        size = self.scalar("Q")
+        if size > _MOST_NAME:
+            raise ModelError(f"a name has {size:,} bytes; {_AGAIN}")
+        return self.text(size)
 
     def string(self) -> str:
-        return self.take(self.scalar("Q")).decode("utf-8", errors="replace")
+        return self.text(self.scalar("Q"))
+
+    def text(self, size: int) -> str:
+        self.keep(size)
+        return self.take(size).decode("utf-8", errors="replace")
+
+    def keep(self, count: int) -> None:
+        self.room -= count
+        if self.room < 0:
+            raise ModelError(f"there is too much metadata; {_AGAIN}")
 
     def skip(self, count: int) -> None:
         self.at += count
         if self.at > len(self.data):
             raise _CutError("the file ends in the middle of its header")
+
+    def skip_strings(self, count: int) -> None:
+        self.texts -= count
+        if self.texts < 0:
+            raise ModelError(f"an array has {count:,} texts; {_AGAIN}")
+        size_at, data, at = _STRUCTS["Q"].unpack_from, self.data, self.at
+        try:
+            for _ in range(count):
+                at += 8 + size_at(data, at)[0]
+        except (struct.error, OverflowError):
+            at = len(data) + 1
+        self.at = at
+        self.skip(0)
 
 
 def _read_value(cursor: _Cursor, kind: int) -> Any:
@@ -127,28 +211,31 @@ def _read_value(cursor: _Cursor, kind: int) -> Any:
 def _skip_array(cursor: _Cursor, kind: int, length: int) -> list[Any]:
     """Move past an array; return its elements if they are few and scalar."""
     if kind in _SCALARS:
-        if length <= _MOST_ELEMENTS:
+        if length <= MOST_ELEMENTS:
+            cursor.keep(32 * length)
             return [cursor.scalar(_SCALARS[kind]) for _ in range(length)]
-        cursor.skip(struct.calcsize("<" + _SCALARS[kind]) * length)
+        cursor.skip(_STRUCTS[_SCALARS[kind]].size * length)
     elif kind == _STRING:
-        for _ in range(length):
-            cursor.skip(cursor.scalar("Q"))
+        cursor.skip_strings(length)
     else:
         raise ModelError(f"unknown array element type {kind} in the header")
     return []
 
 
 def _read_tensor(cursor: _Cursor) -> TensorInfo:
-    name = cursor.string()
+    name = cursor.name()
     dims = cursor.scalar("I")
     if dims > 4:
-        raise ModelError(f"tensor {name!r} has {dims} dimensions; the header is damaged")
+        raise ModelError(f"tensor {name[:80]!r} has {dims} dimensions; {_AGAIN}")
     shape = tuple(cursor.scalar("Q") for _ in range(dims))
     kind, offset = cursor.scalar("I"), cursor.scalar("Q")
     if kind not in TENSOR_TYPES:
-        raise ModelError(f"tensor {name!r} has the unknown type {kind}")
+        raise ModelError(f"tensor {name[:80]!r} has the unknown type {kind}")
     type_name, block, block_bytes = TENSOR_TYPES[kind]
-    return TensorInfo(name, shape, type_name, offset, math.prod(shape) // block * block_bytes)
+    nbytes = math.prod(shape) // block * block_bytes
+    if max(*shape, nbytes, offset + nbytes, 0) > _MOST_SIZE:
+        raise ModelError(f"tensor {name[:80]!r} is larger than a file can be; {_AGAIN}")
+    return TensorInfo(name, shape, type_name, offset, nbytes)
 
 
 def read_header(path: Path) -> GgufHeader:
@@ -157,16 +244,18 @@ def read_header(path: Path) -> GgufHeader:
     Raises ModelError when the file is no GGUF file, or is shorter than its header promises.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             if file.read(4) != b"GGUF":
                 raise ModelError("not a GGUF file (its first bytes are not 'GGUF')")
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                header = _parse(data)
+                cursor = _Cursor(data)
+                header = replace(_parse(cursor), where=str(path))
                 size = len(data)
     except (OSError, ValueError) as error:
         raise ModelError(f"cannot read {path}: {error}") from error
     except ModelError as error:
         raise ModelError(f"{path}: {error}") from None
+    header = replace(header, data_bytes_expected=_whole_size(header, cursor.at))
     if size < header.data_bytes_expected:
         raise ModelError(
             f"{path} is truncated: {size:,} bytes of {header.data_bytes_expected:,}; "
@@ -175,32 +264,44 @@ def read_header(path: Path) -> GgufHeader:
     return header
 
 
-def read_start(data: bytes) -> GgufHeader:
+def read_start(data: bytes, where: str = "its header") -> GgufHeader:
     """What the first bytes of a file tell, as far as they go: metadata and lengths of arrays, no
     tensors, and no size where metadata is cut off. Raises ModelError when they are not those of a
-    GGUF file."""
+    GGUF file; ``where`` is what messages call it."""
     if data[:4] != b"GGUF":
-        raise ModelError("not a GGUF file (its first bytes are not 'GGUF')")
-    header = GgufHeader({}, {}, (), 0)
-    with contextlib.suppress(_CutError):
+        raise ModelError(f"{where}: not a GGUF file (its first bytes are not 'GGUF')")
+    header = GgufHeader({}, {}, (), 0, where)
+    try:
         cursor = _Cursor(data)
         _read_pairs(cursor, _counts(cursor)[1], header)
-        header = replace(header, data_bytes_expected=cursor.at)
-    return header
+        return replace(header, data_bytes_expected=cursor.at)
+    except _CutError:
+        return header
+    except ModelError as error:
+        raise ModelError(f"{where}: {error}") from None
 
 
-def _parse(data: mmap.mmap) -> GgufHeader:
-    cursor = _Cursor(data)
+def _parse(cursor: _Cursor) -> GgufHeader:
     tensor_count, pair_count = _counts(cursor)
     header = GgufHeader({}, {}, (), 0)
     _read_pairs(cursor, pair_count, header)
     tensors = tuple(_read_tensor(cursor) for _ in range(tensor_count))
-    said = int(header.metadata.get("general.alignment", _DEFAULT_ALIGNMENT))
-    alignment = said or _DEFAULT_ALIGNMENT
-    start = -(-cursor.at // alignment) * alignment
-    end = max((t.offset + t.nbytes for t in tensors), default=0)
-    whole = start + end if tensors else cursor.at
-    return replace(header, tensors=tensors, data_bytes_expected=whole)
+    if len({tensor.name for tensor in tensors}) < tensor_count:
+        raise ModelError(f"two tensors have the same name; {_AGAIN}")
+    return replace(header, tensors=tensors)
+
+
+def _whole_size(header: GgufHeader, at: int) -> int:
+    """Bytes of a file whose header ends ``at``."""
+    if not header.tensors:
+        return at
+    alignment = header.whole("general.alignment", _DEFAULT_ALIGNMENT, 1)
+    if alignment & (alignment - 1):
+        raise header.damaged("general.alignment", f"is {alignment}, not a power of two")
+    end = max(tensor.offset + tensor.nbytes for tensor in header.tensors)
+    if sum(tensor.nbytes for tensor in header.tensors) > end:
+        raise ModelError(f"{header.where}: tensors overlap; {_AGAIN}")
+    return -(-at // alignment) * alignment + end
 
 
 def _counts(cursor: _Cursor) -> tuple[int, int]:
@@ -209,20 +310,33 @@ def _counts(cursor: _Cursor) -> tuple[int, int]:
     version = cursor.scalar("I")
     if version not in (2, 3):
         raise ModelError(f"GGUF version {version} is not supported (2 and 3 are)")
-    return cursor.scalar("Q"), cursor.scalar("Q")
+    tensors, pairs = cursor.scalar("Q"), cursor.scalar("Q")
+    if tensors > _MOST_TENSORS or pairs > _MOST_PAIRS:
+        raise ModelError(f"{tensors:,} tensors and {pairs:,} pairs of metadata; {_AGAIN}")
+    return tensors, pairs
 
 
 def _read_pairs(cursor: _Cursor, count: int, header: GgufHeader) -> None:
     """Fill the metadata of ``header``."""
+    metadata, lengths = header.metadata, header.array_lengths
     for _ in range(count):
-        key, kind = cursor.string(), cursor.scalar("I")
+        key, kind = cursor.name(), cursor.scalar("I")
+        if key in metadata or key in lengths:
+            raise ModelError(f"{visible(key[:80])} is given twice; {_AGAIN}")
         if kind == _ARRAY:
             of, length = cursor.scalar("I"), cursor.scalar("Q")
-            header.array_lengths[key] = length
+            if length > _MOST_LENGTH:
+                raise ModelError(f"{visible(key[:80])} has {length:,} elements; {_AGAIN}")
+            lengths[key] = length
             if elements := _skip_array(cursor, of, length):
-                header.metadata[key] = elements
+                metadata[key] = elements
+        elif kind == _STRING and (size := cursor.scalar("Q")) > MOST_TEXT:
+            cursor.skip(size)
+            lengths[key] = size
+        elif kind == _STRING:
+            metadata[key] = cursor.text(size)
         else:
-            header.metadata[key] = _read_value(cursor, kind)
+            metadata[key] = _read_value(cursor, kind)
 
 
 def gguf_files(folder: Path) -> list[Path]:
@@ -234,7 +348,7 @@ def gguf_files(folder: Path) -> list[Path]:
 def named_parts(path: Path) -> tuple[Path, ...]:
     """All parts of the model of which ``path`` is one by its name; else this file alone."""
     name = _PART_NAME.fullmatch(path.name)
-    if name is None:
+    if name is None or not int(name[3]):
         return (path,)
     numbers = range(1, int(name[3]) + 1)
     return tuple(path.with_name(f"{name[1]}-{number:05}-of-{name[3]}.gguf") for number in numbers)
@@ -246,20 +360,21 @@ def read_parts(path: Path) -> tuple[GgufHeader, tuple[Path, ...]]:
     Raises ModelError when ``path`` is not the first, or when one is missing or damaged.
     """
     header = read_header(path)
-    count = _number(header, "split.count")
+    count = header.whole("split.count", most=_MOST_PARTS)
     if count < 2:
         return header, (path,)
     parts = named_parts(path)
     if len(parts) != count:
         raise ModelError(
-            f"{path} is part {_number(header, 'split.no') + 1} of {count} of a split model, and "
+            f"{path} is part {_number(header) + 1} of {count} of a split model, and "
             f"llama.cpp finds the others by name: call it NAME-0000N-of-{count:05}.gguf again"
         )
-    if _number(header, "split.no"):
+    if _number(header):
         raise ModelError(f"{path} is a later part of a split model: give the first, {parts[0]}")
     if missing := [part.name for part in parts if not part.is_file()]:
         raise ModelError(
-            f"{path} is the first of {count} parts; beside it there is no {', no '.join(missing)}: "
+            f"{path} is the first of {count} parts; beside it there is no "
+            f"{', no '.join(missing[:3])}{' ...' if len(missing) > 3 else ''}: "
             "download or build the model again"
         )
     headers = [header, *_others(parts)]
@@ -272,10 +387,12 @@ def read_parts(path: Path) -> tuple[GgufHeader, tuple[Path, ...]]:
 def _others(parts: tuple[Path, ...]) -> Iterator[GgufHeader]:
     for number, part in enumerate(parts[1:], 1):
         header = read_header(part)
-        if (_number(header, "split.no"), _number(header, "split.count")) != (number, len(parts)):
+        said = _number(header), header.whole("split.count", most=_MOST_PARTS)
+        if said != (number, len(parts)):
             raise ModelError(f"{part} is not what its name says: another part, or of another model")
         yield header
 
 
-def _number(header: GgufHeader, key: str) -> int:
-    return int(header.metadata.get(key, 0))
+def _number(header: GgufHeader) -> int:
+    """Which part it is, from 0."""
+    return header.whole("split.no", most=_MOST_PARTS)

@@ -67,7 +67,7 @@ def read_lora(path: Path, model: ModelFile) -> dict[str, Pair]:
     """
     header = read_adapter_header(path, model)
     pairs = _pairs(path, header)
-    if header.metadata["general.architecture"] in _TURNED:
+    if header.text("general.architecture") in _TURNED:
         heads = {"attn_q": model.heads, "attn_k": model.kv_heads}
         for name, pair in pairs.items():
             if count := heads.get(name.rpartition(".")[2]):
@@ -81,7 +81,7 @@ def _pairs(path: Path, header: GgufHeader) -> dict[str, Pair]:
     others = infos.keys() - {name + end for name in names for end in _ENDS}
     if others or not names:
         raise ModelError(f"{path}: {min(others, default='no matrix')} is no part of an adapter")
-    alpha = float(header.metadata.get("adapter.lora.alpha", 0.0))
+    alpha = header.real("adapter.lora.alpha")
     start = header.data_bytes_expected - max(t.offset + t.nbytes for t in header.tensors)
     pairs = {}
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
