@@ -59,7 +59,8 @@ class RemoteEngine(EngineApi):
         self._loaded = str(about.get("parent", name))  # of an alias, or a model with an adapter
         self._model = ModelFile(path=Path(about["file"]), runtime=about["runtime"], **said)
         self._context, self._slots = int(about["context"]), int(about["slots"])
-        self._running: dict[str, http.client.HTTPConnection] = {}
+        # From submit on; without a connection, and with the stream, while connecting.
+        self._running: dict[str, http.client.HTTPConnection | Stream] = {}
         self._cancelled: set[str] = set()
         self._lock = threading.Lock()
 
@@ -107,18 +108,27 @@ class RemoteEngine(EngineApi):
     def submit(self, request: Request) -> Stream:
         """See ``EngineApi.submit``."""
         stream = Stream(request.id, self.cancel)
+        with self._lock:
+            self._running[request.id] = stream
         target = self._answer
         threading.Thread(target=target, args=(request, stream), name="ingot-remote").start()
         return stream
 
     def cancel(self, request_id: str) -> None:
-        """Close the request's connection: the server ends it then."""
+        """Close the request's connection: the server ends it then. One that has none yet ends at
+        once, and is never sent."""
         with self._lock:
-            connection = self._running.get(request_id)
-            if connection is None:
+            found = self._running.get(request_id)
+            if found is None:
                 return
-            self._cancelled.add(request_id)
-        _shut(connection)
+            if isinstance(found, Stream):
+                del self._running[request_id]
+            else:
+                self._cancelled.add(request_id)
+        if isinstance(found, Stream):
+            found.finish(_nothing(request_id))
+        else:
+            _shut(found)
 
     def stats(self) -> EngineStats:
         """Of the server's engine. Raises as ``encode``."""
@@ -173,6 +183,8 @@ class RemoteEngine(EngineApi):
             self._read(request, stream, parts)
         except Exception as error:
             with self._lock:
+                if request.id not in self._running:
+                    return  # it was cancelled while connecting
                 cancelled = request.id in self._cancelled
             if cancelled:
                 parts.reason, parts.error = FinishReason.CANCELLED, None
@@ -180,17 +192,21 @@ class RemoteEngine(EngineApi):
                 log.info("a request to %s failed: %s", self.where, error)
                 told = str(error) if isinstance(error, IngotError) else self._server.lost(error)
                 parts.reason, parts.error = FinishReason.ERROR, told
-        finally:
-            with self._lock:
-                self._running.pop(request.id, None)
-                self._cancelled.discard(request.id)
+        with self._lock:
+            ours = self._running.pop(request.id, None) is not None
+            self._cancelled.discard(request.id)
+        if ours:
             stream.finish(parts.completion())
 
     def _read(self, request: Request, stream: Stream, parts: _Parts) -> None:
         connection = self._server.connect()
         with self._lock:
-            self._running[request.id] = connection
+            ours = request.id in self._running
+            if ours:
+                self._running[request.id] = connection
         try:
+            if not ours:
+                return
             for event in self._server.events(
                 "/v1/completions", _body(self.name, request), connection
             ):
@@ -341,6 +357,12 @@ class _Parts:
             timings,
             error=self.error,
         )
+
+
+def _nothing(request_id: str) -> Completion:
+    """What a request gives that was cancelled before it was sent."""
+    timings = Timings(0.0, 0.0, 0.0, 0.0, 0.0, prompt_tokens=0, completion_tokens=0)
+    return Completion(request_id, "", (), FinishReason.CANCELLED, Usage(0, 0), timings)
 
 
 def _body(name: str, request: Request) -> dict[str, Any]:

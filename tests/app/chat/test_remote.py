@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from app.chat.host import EngineHost, HostState
@@ -70,6 +72,42 @@ def test_an_answer_can_be_stopped(endless_gguf):
         assert found.finish_reason is FinishReason.CANCELLED
         assert found.text
         until(lambda: engine.stats().running == 0)
+
+
+@pytest.mark.parametrize("by", ["cancel", "close"])
+def test_an_answer_can_be_stopped_while_connecting(address, by):
+    engine, other = connect(address), connect(address)
+    before = other.stats().completions
+    ids = engine.encode_chat(QUESTION)
+    held, go_on = threading.Event(), threading.Event()
+    connecting = engine._server.connect
+
+    def slowly():
+        held.set()
+        assert go_on.wait(60)
+        return connecting()
+
+    engine._server.connect = slowly
+    stream = engine.submit(Request(ids, SamplingParams(max_tokens=400)))
+    assert held.wait(60)
+    (thread,) = (one for one in threading.enumerate() if one.name == "ingot-remote")
+    stream.cancel() if by == "cancel" else engine.close()
+    found = stream.result(10)  # at once, though the connection is not there yet
+    assert (found.finish_reason, found.token_ids, found.error) == (FinishReason.CANCELLED, (), None)
+    go_on.set()
+    thread.join(60)
+    assert other.stats().completions == before
+
+
+def test_a_cancel_at_any_moment_ends_the_answer(address):
+    """From before the thread of the request has begun."""
+    engine = connect(address)
+    ids = engine.encode_chat(QUESTION)
+    for _ in range(20):
+        stream = engine.submit(Request(ids, SamplingParams(max_tokens=400)))
+        stream.cancel()
+        assert stream.result(60).finish_reason is FinishReason.CANCELLED
+    assert not engine._running
 
 
 def test_what_is_no_server_is_said(address, monkeypatch):
