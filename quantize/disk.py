@@ -4,6 +4,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,11 +72,18 @@ def full_disk_explained(
 
 def write_atomically(path: Path, text: str, work: Path | None = None) -> None:
     """Replace ``path`` in one step: a reader sees the old content or the new. Missing folders are
-    made. ``work`` is a folder on the same disk where the new content is written first."""
+    made. ``work`` is a folder on the same disk where the new content is written first.
+
+    A link at ``path`` is replaced: what it points to stays as it is.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = (work or path.parent) / f".{path.name}.{os.getpid()}.partial"
-    with partial.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    partial = (work or path.parent) / f".{path.name}.{secrets.token_hex(8)}.partial"
+    try:
+        with partial.open("x", encoding="utf-8") as file:  # new: never through a link
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise

@@ -14,11 +14,14 @@ def from_json(kind: type[_T], data: Any) -> _T:
 
     Raises ValueError, KeyError, TypeError or AttributeError for anything else.
     """
-    values = {
-        name: _value(hint, data[name])
-        for name, hint in _hints(cast("Any", kind)).items()
-        if name in data
-    }
+    try:
+        values = {
+            name: _value(hint, data[name])
+            for name, hint in _hints(cast("Any", kind)).items()
+            if name in data
+        }
+    except OverflowError as error:  # a whole number that is infinite
+        raise ValueError(str(error)) from error
     return kind(**values)
 
 

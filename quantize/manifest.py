@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from quantize.disk import write_atomically
 from quantize.fromjson import from_json
 from quantize.recipes.recipe import Format
 from runtimes.errors import ModelError
+from runtimes.untrusted import check_name, load_json
 
 NAME = "manifest.json"
 VERSION = 1
@@ -182,10 +184,11 @@ class Manifest:
 
 
 def load_manifest(folder: Path) -> Manifest:
-    """Read ``folder``'s manifest. Raises ModelError when it is missing or not one of ours."""
+    """Read ``folder``'s manifest, which may come from elsewhere. Raises ModelError when it is
+    missing, not one of ours, or names a file that may be outside ``folder``."""
     path = folder / NAME
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = load_json(path)
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error.strerror or error}") from error
     except ValueError as error:
@@ -196,9 +199,13 @@ def load_manifest(folder: Path) -> Manifest:
                 f"{path} is of version {data['version']}, this program reads {VERSION};"
                 " build the model again"
             )
-        return from_json(Manifest, data)
+        manifest = from_json(Manifest, data)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ModelError(f"{path} is damaged ({error!r}); build the model again") from error
+    for entry in manifest.files:
+        for name in (entry.path, *entry.sha256):
+            check_name(name, str(path))
+    return manifest
 
 
 def write_manifest(folder: Path, manifest: Manifest, work: Path | None = None) -> None:
@@ -210,21 +217,32 @@ def write_manifest(folder: Path, manifest: Manifest, work: Path | None = None) -
 
 
 def entry_path(folder: Path, entry: FileEntry) -> Path:
-    """Where ``entry`` lies. A manifest may come from elsewhere, so a path that leaves the folder,
-    by ``..``, from the root, or through a link, raises ModelError, as does a missing file and one
-    of another size than was built."""
-    relative = PurePosixPath(entry.path)
-    path, parts = folder / relative, relative.parts
-    bad = not parts or ".." in parts or "\\" in entry.path or relative.is_absolute()
-    if bad or not path.resolve().is_relative_to(folder.resolve()):
-        raise ModelError(f"{folder / NAME} names {entry.path!r}, which is outside its folder")
+    """Where ``entry`` lies, to be read. A manifest may come from elsewhere, so a path that leaves
+    the folder, by ``..``, from the root, or through a link, raises ModelError, as does a missing
+    file and one of another size than was built. What is removed or written goes by
+    `runtimes.untrusted.inside` besides."""
+    path = listed_path(folder, entry.path)
     if not path.exists():
         raise ModelError(f"{path} is missing, though {NAME} lists it; build it again")
-    files = (file for name in entry.sha256 if (file := folder / name).is_file())
-    found = sum(file.stat().st_size for file in files)
+    parts = (folder / check_name(name, str(folder / NAME)) for name in entry.sha256)
+    found = sum(file.stat().st_size for file in parts if file.is_file())
     if found != entry.bytes:
         raise ModelError(
             f"{path} has {found:,} bytes and was built with {entry.bytes:,}: it was cut off or"
             f" changed; build it again (`ingot doctor --checksums {folder}` looks at every file)"
         )
+    return path
+
+
+def listed_path(folder: Path, name: str) -> Path:
+    """Where the file ``name`` of ``folder``'s manifest lies, to be read.
+
+    Raises ModelError for one outside: `check_name` refuses the name, or a link leads elsewhere,
+    other than to the files of huggingface_hub's cache, whose folders are links to them.
+    """
+    path = folder / check_name(name, str(folder / NAME))
+    real, leads = (Path(os.path.realpath(one)) for one in (folder, path))
+    blobs = [real.parents[1] / "blobs"] if real.parent.name == "snapshots" else []
+    if not any(leads.is_relative_to(one) for one in (real, *blobs)):
+        raise ModelError(f"{folder / NAME} names {name!r}, a link to what is outside its folder")
     return path

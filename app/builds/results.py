@@ -1,20 +1,20 @@
 """What a folder of built files amounts to: its table, and its chart of size against quality."""
 
 import dataclasses
-import shutil
 import tempfile
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from app.builds.types import TypeMap, type_map
-from quantize.manifest import entry_path, load_manifest, write_manifest
+from quantize.manifest import NAME, entry_path, load_manifest, write_manifest
 from quantize.recipes.recipe import Format
 from quantize.report.chart import Chart, make_chart
 from quantize.report.facts import comparable_parts, is_steady, recommended, sentence
 from quantize.report.table import COLUMNS
 from runtimes.errors import ModelError
 from runtimes.machine.locks import holder_of
+from runtimes.untrusted import inside, remove
 
 REPORT = "report.html"
 
@@ -116,13 +116,11 @@ def remove_file(folder: Path, recipe: str) -> None:
     entry = manifest.entry(recipe)
     if entry is None:
         raise ModelError(f"{folder} has no {recipe} any more")
-    path = entry_path(folder, entry)
+    entry_path(folder, entry)
+    inside(folder, entry.path, str(folder / NAME))
     left = manifest.without(recipe)
     write_manifest(folder, left)  # first: what is listed is there
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
+    remove(folder, entry.path, str(folder / NAME))
     if left.files and (folder / REPORT).is_file():
         with tempfile.TemporaryDirectory(prefix=".report-", dir=folder) as work:
             call = partial(write_report, folder, left)

@@ -9,6 +9,7 @@ from typing import Any
 
 from quantize.allocate.table import Table
 from quantize.allocate.texts import calibration_text
+from quantize.build.making import is_build
 from quantize.build.run import Job, Run
 from quantize.build.target_plan import chosen_table, maker_for
 from quantize.errors import SourceError, UsageError
@@ -96,7 +97,8 @@ def make_again(run: Run, job: Job, listed: FileEntry) -> Stage:
         made = {"notes": notes, "route": route, "runs_here": True, "imatrix": maker.used}
         return {**made, "allocation": asdict(allocation)}
 
-    stage = run.stages.run("build", job.key, make, f"quantizing to {recipe.name} as listed")
+    text = f"quantizing to {recipe.name} as listed"
+    stage = run.stages.run("build", job.key, make, text, valid=is_build)
     run.progress.note(_compared(listed, stage, recipe, maker.used))
     return stage
 

@@ -5,12 +5,21 @@ from pathlib import Path
 from typing import Any
 
 from quantize.build.run import Job, Run
+from quantize.fromjson import from_json
 from quantize.gguf.convert import export_f16
 from quantize.gguf.imatrix import prepare_imatrix
 from quantize.gguf.quantize import quantize_gguf
+from quantize.manifest import Allocation
 from quantize.onnx.build import build_onnx
 from quantize.quality.tokens import compare_built, require_parity
-from quantize.stages.stages import Stage, calibration, export_key, imatrix_key, stage_key
+from quantize.stages.stages import (
+    Stage,
+    are_texts,
+    calibration,
+    export_key,
+    imatrix_key,
+    stage_key,
+)
 
 _EXPORT = "export-f16.gguf"
 
@@ -53,9 +62,11 @@ def export_gguf(run: Run) -> Export:
         comparison = compare_built(export.path, run.reference, "gguf", work)
         require_parity(comparison, "the GGUF export")
 
-    if run.stages.find("export", key) is None:  # stages of their own, shown before this one
+    if run.stages.find("export", key, _is_export) is None:  # stages of their own, shown before this
         source, reference = run.source, run.reference
-    stage = run.stages.run("export", key, make, "converting to GGUF, half precision")
+    stage = run.stages.run(
+        "export", key, make, "converting to GGUF, half precision", valid=_is_export
+    )
     export = Export(stage.folder / _EXPORT, stage.files[_EXPORT].sha256, stage.value)
     if not run.options.allow_token_mismatch:
         checked = stage_key("check", {"export": export.sha256, "source": run.inputs})
@@ -64,7 +75,7 @@ def export_gguf(run: Run) -> Export:
 
 
 def _make_gguf(run: Run, job: Job) -> Stage:
-    if run.stages.find("build", job.key) is None:
+    if run.stages.find("build", job.key, is_build) is None:
         export = export_gguf(run)
         key = imatrix_key(run.inputs, job.recipe, run.options)
         matrix, used = None, None
@@ -85,7 +96,8 @@ def _make_gguf(run: Run, job: Job) -> Stage:
         notes = [*export.notes, *notes]
         return {"notes": notes, "route": "llama.cpp", "runs_here": True, "imatrix": used}
 
-    return run.stages.run("build", job.key, make, f"quantizing to {job.recipe.name}")
+    text = f"quantizing to {job.recipe.name}"
+    return run.stages.run("build", job.key, make, text, valid=is_build)
 
 
 def importance(run: Run, key: str, given: Path, export: Export) -> tuple[Path, str]:
@@ -94,7 +106,8 @@ def importance(run: Run, key: str, given: Path, export: Export) -> tuple[Path, s
     def make(folder: Path) -> str:
         return prepare_imatrix(given, run.source, export.path, folder, run.progress).name
 
-    stage = run.stages.run("imatrix", key, make, f"importance matrix from {given.name}")
+    text = f"importance matrix from {given.name}"
+    stage = run.stages.run("imatrix", key, make, text, valid=lambda made: made.value in made.files)
     return stage.folder / stage.value, f"{given.name} sha256:{stage.files[stage.value].sha256}"
 
 
@@ -115,4 +128,17 @@ def _make_onnx(run: Run, job: Job) -> Stage:
         kept = {"notes": made.notes, "route": made.route, "runs_here": made.runs_here}
         return {**kept, "imatrix": None}
 
-    return run.stages.run("build", job.key, make, f"building {job.recipe.name}")
+    return run.stages.run("build", job.key, make, f"building {job.recipe.name}", valid=is_build)
+
+
+def is_build(stage: Stage) -> bool:
+    """Whether ``stage`` holds a file, and what its maker says of it, as `make_file` does."""
+    value, used = stage.value, stage.value["imatrix"]
+    if (given := value.get("allocation")) is not None:
+        from_json(Allocation, given)
+    told = are_texts(value["notes"]) and isinstance(value["route"], str)
+    return bool(stage.files) and told and (used is None or isinstance(used, str))
+
+
+def _is_export(stage: Stage) -> bool:
+    return are_texts(stage.value) and _EXPORT in stage.files

@@ -18,7 +18,7 @@ from quantize.quality.tasks import Question
 from quantize.quality.text import read_text
 from quantize.quality.tokens import compare_built, require_parity
 from quantize.recipes.recipe import FORMATS, Recipe
-from quantize.stages.stages import stage_key, stage_version, versions
+from quantize.stages.stages import Stage, are_texts, stage_key, stage_version, versions
 from runtimes.machine.cpu import available_cores, cpu_identity
 from runtimes.machine.gpus import find_gpus
 
@@ -72,8 +72,9 @@ def check(
 
     inputs = {**_file(recipe, sha256), "source": run.inputs, "allowed": allowed}
     text = f"checking {recipe.name}: tokens, load, one question"
-    found = run.stages.run("check", stage_key("check", inputs), make, text).value
-    return TokenParity(**found["parity"]) if found["parity"] else None, found["notes"]
+    found = run.stages.run("check", stage_key("check", inputs), make, text, valid=_is_check).value
+    parity = from_json(TokenParity, found["parity"]) if found["parity"] else None
+    return parity, found["notes"]
 
 
 def measure(
@@ -187,7 +188,17 @@ def _kept(
     def found(_folder: Path) -> dict[str, Any]:
         return asdict(run_child(call, text, run.space.work, run.progress, **child))
 
-    return from_json(kind, run.stages.run(stage, stage_key(stage, inputs), found, text).value)
+    key = stage_key(stage, inputs)
+    made = run.stages.run(
+        stage, key, found, text, valid=lambda one: from_json(kind, one.value) is not None
+    )
+    return from_json(kind, made.value)
+
+
+def _is_check(stage: Stage) -> bool:
+    if stage.value["parity"] is not None:
+        from_json(TokenParity, stage.value["parity"])
+    return are_texts(stage.value["notes"])
 
 
 def _file(recipe: Recipe, sha256: Mapping[str, str]) -> dict[str, Any]:

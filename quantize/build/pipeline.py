@@ -29,6 +29,7 @@ from quantize.source import SourceModel, open_source
 from quantize.stages.stages import Stages, build_key, export_key, source_inputs, versions
 from quantize.stages.verify import is_whole
 from runtimes.errors import IngotError, ModelError, OutOfMemoryError
+from runtimes.untrusted import is_link
 
 
 def build(options: Options, progress: Reporter) -> tuple[Path, Manifest]:
@@ -81,13 +82,13 @@ def _job(run: Run, recipe: Recipe) -> Job:
     texts = (calibration_text(run.options, run.base), final) if recipe.target else ()
     job = Job(recipe, build_key(run.inputs, recipe, run.options, texts))
     entry = run.space.manifest.entry(recipe.name)
-    if entry is None or entry.inputs != job.key or run.options.fresh:
-        return job
-    if _is_whole(run, entry):
-        job.entry = _with_bits(run, entry)
-        run.progress.note(f"{entry.path} is already built (--fresh builds it again)")
-    else:
+    if entry is not None and entry.inputs == job.key and not run.options.fresh:
+        if _is_whole(run, entry):
+            job.entry = _with_bits(run, entry)
+            run.progress.note(f"{entry.path} is already built (--fresh builds it again)")
+            return job
         run.progress.note(f"{entry.path} is not as it was built, and is built again")
+    run.space.place(recipe.output_name(run.base.name))  # refused now, not after the work
     return job
 
 
@@ -239,7 +240,7 @@ def _is_whole(run: Run, entry: FileEntry) -> bool:
 def _report(run: Run, before: Manifest) -> None:
     """The report and the model card beside the files, unless they are there and nothing is new."""
     manifest, out = run.space.manifest, run.space.out
-    there = all((out / name).is_file() for name in FILES)
+    there = all((out / name).is_file() and not is_link(out / name) for name in FILES)
     if manifest.files and (manifest != before or not there):
         with run.progress.stage("writing the report"):
             write_report(out, manifest, run.space.work)

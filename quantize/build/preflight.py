@@ -31,6 +31,7 @@ from quantize.source.shapes import shapes_of
 from quantize.stages.stages import stages_size
 from runtimes.errors import ModelError, OutOfMemoryError, RuntimeMissingError
 from runtimes.machine.hardware import detect
+from runtimes.untrusted import is_link
 
 _TRIES = 3.15  # files that a bound of divergence, or one in ONNX, may need
 _SPARE = 64_000_000  # vocabularies, tokenizer files, logs
@@ -196,6 +197,8 @@ def require_sense(options: Options) -> None:
 
 def require_fitting(options: Options, source: SourceModel, out: Path) -> None:
     """Raise UsageError for what the source, once it is known, does not allow."""
+    if options.out is None and is_link(out):  # it may have come with the model
+        raise UsageError(f"{out} is a link; to build where it leads, name that folder with --out")
     if source.kind == "hf" and out.resolve() == source.folder.resolve():
         raise UsageError(f"--out is the model's own folder {out}; choose another")
     onnx = [recipe.name for recipe in options.recipes if recipe.format == ONNX]

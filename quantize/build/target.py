@@ -16,6 +16,7 @@ from typing import Any
 
 from quantize.allocate.solve import loss, size, solve
 from quantize.build.again import described, make_again, rebuild_line
+from quantize.build.making import is_build
 from quantize.build.measuring import divergence, know_original, read_measured, refer_to
 from quantize.build.run import Job, Measuring, Run
 from quantize.build.target_plan import TargetPlan, plan_target
@@ -23,7 +24,7 @@ from quantize.disk import human
 from quantize.errors import MissedTargetError
 from quantize.manifest import Allocation, Fidelity
 from quantize.recipes.target import Target
-from quantize.stages.stages import Stage, stage_key, versions
+from quantize.stages.stages import Stage, are_texts, stage_key, versions
 
 _AIMS = (0.97, 0.96, 0.93)  # of the bound, try by try
 _NEAR = 0.93  # of the bound: a file below it wastes bytes
@@ -65,7 +66,7 @@ def make_target(run: Run, job: Job, target: Target) -> Stage:
 
     Raises MissedTargetError for a target that nothing can keep, or that no try has kept.
     """
-    if found := run.stages.find("build", job.key):
+    if found := run.stages.find("build", job.key, is_build):
         return found
     if listed := run.options.allocations.get(job.recipe.name):
         return make_again(run, job, listed)
@@ -82,7 +83,7 @@ def make_target(run: Run, job: Job, target: Target) -> Stage:
         kept = {**done.stage.value, "runs_here": True, "imatrix": plan.maker.used}
         return {**kept, "allocation": asdict(_allocation(run, job, plan, tries))}
 
-    return run.stages.run("build", job.key, keep)
+    return run.stages.run("build", job.key, keep, valid=is_build)
 
 
 def _within(run: Run, job: Job, plan: TargetPlan) -> list[_Try]:
@@ -175,7 +176,13 @@ def _build(run: Run, job: Job, plan: TargetPlan, types: Mapping[str, str], numbe
         return dict(zip(("notes", "route"), made, strict=True))
 
     text = f"quantizing to {job.recipe.name}, try {number}"
-    return _Try(run.stages.run("try", key, make, text), types)
+    return _Try(run.stages.run("try", key, make, text, valid=_is_try), types)
+
+
+def _is_try(stage: Stage) -> bool:
+    value = stage.value
+    told = are_texts(value["notes"]) and isinstance(value["route"], str)
+    return bool(stage.files) and told
 
 
 def _file(run: Run, job: Job, made: _Try) -> Path:

@@ -11,7 +11,6 @@ import ctypes
 import errno
 import logging
 import os
-import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -22,6 +21,7 @@ from quantize.manifest import NAME, FileEntry, Manifest, ModelInfo, load_manifes
 from quantize.stages.verify import is_whole
 from runtimes.errors import ModelError
 from runtimes.machine.locks import Lock, another_run
+from runtimes.untrusted import inside, remove
 
 logger = logging.getLogger(__name__)
 
@@ -67,21 +67,45 @@ class Workspace:
             raise BusyError(
                 f"{another_run(self.out)} writes into {self.out}; wait, or use --out"
             ) from error
+        try:
+            self._begin()
+        except BaseException:
+            self._lock.close()
+            raise
+        return self
+
+    def _begin(self) -> None:
+        """Make the work folder ready. What is there may have come with the model, from anybody:
+        raises UsageError for links, through which files elsewhere would be removed."""
+        for name in (WORK, *(f"{WORK}/{one}" for one in (self.stages.name, NAME))):
+            self.place(name)
         # We hold the lock, so whoever left this is dead.
         self._created |= self.root.exists() and [*self.out.iterdir()] == [self.root]
         for path in self.root.glob("*"):
             if path not in (self.stages, self.root / NAME):
-                _remove(path)
+                self._remove(f"{WORK}/{path.name}")
         self.work.mkdir(parents=True)
         self.stages.mkdir(exist_ok=True)
-        return self
+
+    def place(self, name: str) -> Path:
+        """The path of ``name`` in OUT, to be written or removed. Raises UsageError where that would
+        be outside of OUT, or through a link."""
+        try:
+            return inside(self.out, name, f"the output folder {self.out}", UsageError)
+        except UsageError as error:
+            raise UsageError(f"{error}; remove it, or use another --out") from error
+
+    def _remove(self, name: str) -> None:
+        self.place(name)
+        remove(self.out, name, f"the output folder {self.out}", UsageError)
 
     def __exit__(self, kind: type[BaseException] | None, *_exc: object) -> None:
         """Remove the work folder, but for stages that the next run can go on from. OUT goes too
         when nothing was published in it."""
-        _remove(self.work)
-        if kind is None or not any(self.stages.iterdir()):
-            _remove(self.root)
+        with contextlib.suppress(OSError):  # the next run removes what cannot be removed now
+            self._remove(f"{WORK}/{self.work.name}")
+            if kind is None or not any(self.stages.iterdir()):
+                self._remove(WORK)
         if self._created:
             with contextlib.suppress(OSError):  # not empty: something was published
                 self.out.rmdir()
@@ -125,13 +149,13 @@ class Workspace:
 
     def move_out(self, made: Path, name: str) -> None:
         """Move a finished file or folder into OUT, in place of an older one, in one step."""
-        target = self.out / name
+        target = self.place(name)
         _sync(made)
         if made.is_dir() and target.is_dir():
             _exchange(made, target)  # the old folder is now in the work folder, which will go
         else:
             if made.is_dir() is not target.is_dir() and target.exists():
-                _remove(target)
+                self._remove(name)
             made.replace(target)
 
     def update(self, entry: FileEntry) -> None:
@@ -148,24 +172,28 @@ class Workspace:
         """A killed run was publishing when there is a planned manifest: list the file if it has
         moved out as a whole; remove it if it is the old one, which nothing lists any more."""
         planned = _manifest_in(self.root)
-        (self.root / NAME).unlink(missing_ok=True)
+        self._remove(f"{WORK}/{NAME}")
         if planned is None or not planned.files:
             return
         entry = planned.files[-1]
+        if entry.path.split("/")[0] in (WORK, NAME):
+            return
         if is_whole(self.out, entry):
             logger.debug("%s was published by a run that was killed", entry.path)
             write_manifest(self.out, planned, self.work)
             return
         listed = _manifest_in(self.out)
         if listed is None or all(other.path != entry.path for other in listed.files):
-            _remove(self.out / entry.path)
+            self._remove(entry.path)
 
 
 def _manifest_in(folder: Path) -> Manifest | None:
     """The manifest, if there is a readable one; a damaged one is written anew."""
     try:
         return load_manifest(folder)
-    except ModelError:
+    except ModelError as error:
+        if (folder / NAME).exists():
+            logger.warning("%s; it is not used", error)
         return None
 
 
@@ -201,10 +229,3 @@ def _sync(path: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)

@@ -28,6 +28,7 @@ Halves = npt.NDArray[np.float16]
 Doubles = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
+_GARBLED = (ValueError, ArithmeticError, RecursionError)
 _NAME, _BASE, _TOPS = "reference.json", "base.f16", "tops.i64"
 _FLOOR = np.float32(-65504.0)  # stands for minus infinity: exp() of it is 0, and 0 times it is 0
 _BLOCK = 2**22  # logits that are worked on at once
@@ -166,7 +167,7 @@ def load_reference(folder: Path) -> FloatReference:
         data = json.loads((folder / _NAME).read_text(encoding="utf-8"))
         found = from_json(FloatReference, {**data, "folder": folder})
         rows = (folder / _BASE).stat().st_size / 2 / found.vocab
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, LookupError, TypeError, AttributeError, *_GARBLED) as error:
         raise ToolError(f"{folder} holds no distributions of a float model ({error})") from error
     if rows != found.windows.scored:
         raise ToolError(f"{folder} is not whole: {rows:,.1f} of {found.windows.scored:,} positions")

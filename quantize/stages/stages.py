@@ -11,13 +11,13 @@ import contextlib
 import hashlib
 import json
 import logging
-import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from quantize.disk import write_atomically
+from quantize.errors import UsageError
 from quantize.gguf.imatrixfile import is_matrix
 from quantize.manifest import Source
 from quantize.options import Options
@@ -28,6 +28,7 @@ from quantize.source.files import CALIBRATION
 from quantize.stages.verify import Digest, digest, digests
 from runtimes.errors import IngotError
 from runtimes.machine import installed
+from runtimes.untrusted import inside, is_link, load_json, remove
 
 logger = logging.getLogger(__name__)
 
@@ -140,6 +141,11 @@ class Stage:
     reused: bool
 
 
+# Whether a stage that an earlier run has left, or that came with a model from elsewhere, is one
+# that could have been made here. It may raise what `from_json` raises.
+Valid = Callable[[Stage], bool]
+
+
 @dataclass(slots=True)
 class Stages:
     """The stages below ``root``, all of one model: those of another ``owner`` are stale, and with
@@ -155,39 +161,51 @@ class Stages:
     def __post_init__(self) -> None:
         """Remove what was not finished and what belongs to another model."""
         for folder in self.root.iterdir():
+            inside(self.root, folder.name, str(self.root), UsageError)
             if self.fresh or _read(folder).get("owner") != self.owner:
                 logger.debug("removing %s", folder.name)
-                shutil.rmtree(folder)
+                self._remove(folder)
 
-    def find(self, name: str, key: str) -> Stage | None:
-        """The stage if it is finished and whole; one that is damaged is removed."""
+    def find(self, name: str, key: str, valid: Valid = lambda _: True) -> Stage | None:
+        """The stage if it is finished, whole and ``valid``; one that is damaged is removed, as is
+        one with links: our own have none, and others would be read or published through them."""
         if known := self._checked.get(key):
             return known
         folder = self._folder(name, key)
         if not folder.is_dir():
             return None
         record = _read(folder)
-        files = {name: Digest(**digest) for name, digest in record.get("files", {}).items()}
         with self.progress.stage(f"reading what an earlier run has made ({name})"):
             found = digests(folder, without=RECORD)
-        if record.get("key") != key or found != files:
+        files = {one: asdict(digest) for one, digest in found.items()}
+        stage = Stage(folder, found, record.get("value"), reused=True)
+        linked = any(is_link(path) for path in folder.rglob("*"))
+        same = record.get("key") == key and record.get("files") == files
+        if linked or not same or not _is(valid, stage):
             logger.debug("%s is damaged", folder.name)
-            shutil.rmtree(folder)
+            self._remove(folder)
             return None
-        self._checked[key] = Stage(folder, files, record["value"], reused=True)
-        return self._checked[key]
+        self._checked[key] = stage
+        return stage
 
     def run(
-        self, name: str, key: str, make: Callable[[Path], Any], text: str = "", *, told: bool = True
+        self,
+        name: str,
+        key: str,
+        make: Callable[[Path], Any],
+        text: str = "",
+        *,
+        told: bool = True,
+        valid: Valid = lambda _: True,
     ) -> Stage:
-        """The finished stage: an earlier run's, which is ``told``, or made now and shown as
-        ``text``. What has failed in this run, and other files need too, fails at once.
+        """The finished stage: an earlier run's, which is ``told`` and ``valid``, or made now and
+        shown as ``text``. What has failed in this run, and other files need too, fails at once.
 
         ``make`` is given an empty folder for its files and returns a JSON value.
         """
         if key in self._failed:
             raise self._failed[key]
-        if found := self.find(name, key):
+        if found := self.find(name, key, valid):
             if found.reused and text and told:
                 self.progress.note(f"{text}: an earlier run has done this")
             return found
@@ -203,7 +221,8 @@ class Stages:
                 record["files"] = {name: asdict(digest) for name, digest in files.items()}
                 write_atomically(folder / RECORD, json.dumps(record, ensure_ascii=False))
         except BaseException as error:
-            shutil.rmtree(folder, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                self._remove(folder)
             if isinstance(error, IngotError):
                 self._failed[key] = error
             raise
@@ -213,10 +232,26 @@ class Stages:
     def drop(self, name: str, key: str) -> None:
         """Remove a stage that nothing needs any more."""
         self._checked.pop(key, None)
-        shutil.rmtree(self._folder(name, key), ignore_errors=True)
+        with contextlib.suppress(OSError):
+            self._remove(self._folder(name, key))
+
+    def _remove(self, folder: Path) -> None:
+        remove(self.root, folder.name, str(self.root), UsageError)
 
     def _folder(self, name: str, key: str) -> Path:
         return self.root / f"{name}-{key[:16]}"
+
+
+def _is(valid: Valid, stage: Stage) -> bool:
+    try:
+        return valid(stage)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return False
+
+
+def are_texts(value: Any) -> bool:
+    """Whether a JSON ``value`` is a list of texts."""
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
 def stages_size(root: Path) -> int:
@@ -229,7 +264,7 @@ def stages_size(root: Path) -> int:
 def _read(folder: Path) -> dict[str, Any]:
     """The record of a stage; empty when it is missing or unreadable, that is, unfinished."""
     try:
-        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        record = load_json(folder / RECORD)
     except (OSError, ValueError):
         return {}
     return record if isinstance(record, dict) else {}

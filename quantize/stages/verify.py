@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from quantize.manifest import FileEntry, entry_path
+from quantize.manifest import FileEntry, entry_path, listed_path
 from runtimes.errors import ModelError
 
 
@@ -61,10 +61,13 @@ def is_whole(folder: Path, entry: FileEntry) -> bool:
 
 def compare(folder: Path, name: str, wanted: str) -> Finding:
     """The file ``name`` in ``folder``, whose sha256 should be ``wanted``."""
-    file = folder / name
-    if not file.resolve().is_relative_to(folder.resolve()):
-        return Finding(file, 0, "lies outside the folder")
     try:
+        file = listed_path(folder, name)
+    except ModelError:
+        return Finding(folder / name, 0, "lies outside the folder")
+    try:
+        if file.exists() and not file.is_file():  # a pipe would be waited for
+            return Finding(file, 0, "is no file")
         found = digest(file)
     except FileNotFoundError:
         return Finding(file, 0, "is missing")
