@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from itertools import groupby
 from typing import Any
 
 from app.openai.constraints import schema_constraint
 from app.openai.limits import MOST_MESSAGES
 from app.openai.request import CHAT_NAMES, OF_SERVERS, as_served, check_together, sampling_of
-from app.openai.task import InputError, Task, as_unicode, kind, require_object, shown
+from app.openai.task import InputError, Task, as_unicode, check_bounds, kind, require_object, shown
 from app.openai.tools import Tools, checked_function, tools_of
 from runtimes.chat import Message
 from runtimes.request import SamplingParams
@@ -34,6 +35,7 @@ _NAMES = _KNOWN | _IGNORED | _SAMPLED | OF_SERVERS
 def messages_task(body: Any, defaults: SamplingParams, *, counted: bool = False) -> Task:
     """The task of a body; ``counted``: only its tokens are asked for. Raises InputError."""
     require_object(body, "body")
+    check_bounds(body, "body")
     for name, value in body.items():
         if name not in _NAMES and value is not None:
             raise InputError("unsupported_parameter", f"{name[:60]} is not supported")
@@ -111,24 +113,24 @@ def _messages(value: Any) -> list[Message]:
     if len(value) > MOST_MESSAGES:
         said = f"messages has {len(value):,} messages, above {MOST_MESSAGES:,}"
         raise InputError("invalid_value", said)
-    said_so_far: list[Message] = []
+    messages: list[Message] = []
     for number, item in enumerate(value):
         where = f"messages.{number}"
         require_object(item, where, "a message")
         role, content = item.get("role"), item.get("content")
         if role not in ("user", "assistant", "system"):
             raise InputError("wrong_type", f"{where}.role must be user or assistant")
-        for message in _of_blocks(role, content, f"{where}.content"):
-            before = said_so_far[-1] if said_so_far else None
-            # Turns that follow each other are one.
-            if before is not None and before["role"] == message["role"] == "user":
-                text = f"{before['content']}\n\n{message['content']}"
-                said_so_far[-1] = {"role": "user", "content": text}
-            else:
-                said_so_far.append(message)
-    if not said_so_far:
+        messages.extend(_of_blocks(role, content, f"{where}.content"))
+    if not messages:
         raise InputError("empty_prompt", "messages say nothing")
-    return said_so_far
+    merged: list[Message] = []
+    for of_user, group in groupby(messages, lambda message: message["role"] == "user"):
+        turns = [*group]
+        if of_user:  # turns of the user that follow each other are one
+            text = "\n\n".join(turn["content"] for turn in turns)
+            turns = [{"role": "user", "content": text}]
+        merged.extend(turns)
+    return merged
 
 
 def _of_blocks(role: str, content: Any, where: str) -> list[Message]:

@@ -7,8 +7,8 @@ from typing import Any
 
 from app.openai.answer import Answer, Choice, TokenLogprobs, logprob_entries
 from app.openai.limits import MOST_PROMPTS
-from app.openai.request import body_task
-from app.openai.task import InputError, Task, kind, require_object
+from app.openai.request import IGNORED, body_task
+from app.openai.task import InputError, Task, check_bounds, kind, require_object
 from runtimes.request import MOST_TOP_LOGPROBS, Completion, Request, SamplingParams
 
 
@@ -21,6 +21,7 @@ def has_several(body: Any) -> bool:
 def completion_tasks(body: Any, defaults: SamplingParams, *, served: bool = True) -> list[Task]:
     """A task for each prompt of a ``body``; ``served`` as in ``body_task``. Raises InputError."""
     require_object(body, "body")
+    check_bounds(body, "body")
     prompts = body.get("prompt")
     several = isinstance(prompts, list) and bool(prompts) and not _is_number(prompts[0])
     if several and len(prompts) > MOST_PROMPTS:
@@ -31,7 +32,8 @@ def completion_tasks(body: Any, defaults: SamplingParams, *, served: bool = True
         raise InputError("wrong_type", f"echo must be true or false, not {kind(echo)}")
     if echo:
         defaults = replace(defaults, prompt_logprobs=_top(body))
-    rest = {name: value for name, value in body.items() if name != "echo"}
+    # What is ignored is looked at once, not for each prompt.
+    rest = {name: value for name, value in body.items() if name not in IGNORED | {"echo"}}
     tasks = []
     for number, prompt in enumerate(prompts if several else [prompts]):
         if isinstance(prompt, list) and not (prompt and all(map(_is_number, prompt))):

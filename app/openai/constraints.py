@@ -4,9 +4,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from app.openai.limits import MOST_SCHEMA_BYTES, MOST_SCHEMA_DEPTH
-from app.openai.task import InputError, require_object, wrong_kind
+from app.openai.task import InputError, check_bounds, require_object, wrong_kind
 from runtimes.errors import RequestError
+from runtimes.grammars import MOST_CHOICES, SCHEMA, grammar_of
 from runtimes.request import Constraint
 
 
@@ -28,34 +28,12 @@ def schema_constraint(schema: Any, name: str) -> Constraint:
     if isinstance(schema, str):
         return _checked("json_schema", schema, name)
     require_object(schema, name, "a JSON schema")
-    if _depth(schema) > MOST_SCHEMA_DEPTH:
-        said = f"{name} is nested too deeply: more than {MOST_SCHEMA_DEPTH} levels"
-        raise InputError("invalid_value", said)
-    source = json.dumps(schema)
-    if len(source) > MOST_SCHEMA_BYTES:
-        said = f"{name} has {len(source):,} bytes, above {MOST_SCHEMA_BYTES:,}"
-        raise InputError("invalid_value", said)
-    return _checked("json_schema", source, name)
-
-
-def _depth(value: Any) -> int:
-    """Lists and objects within each other, counted a little beyond what is allowed."""
-    depth, level = 0, [value]
-    while level and depth <= MOST_SCHEMA_DEPTH:
-        level = [
-            inner
-            for one in level
-            if isinstance(one, (list, Mapping))
-            for inner in (one.values() if isinstance(one, Mapping) else one)
-        ]
-        depth += 1
-    return depth
+    check_bounds(schema, name, SCHEMA)
+    return _checked("json_schema", json.dumps(schema), name)
 
 
 def _checked(what: Any, source: str, name: str) -> Constraint:
     """A constraint that can be used. Raises InputError that begins with ``name``."""
-    from runtimes.grammars import grammar_of
-
     constraint = Constraint(what, source)
     try:
         grammar_of(constraint)
@@ -97,6 +75,9 @@ def _of_structured_outputs(value: Any) -> Constraint:
     if key == "choice":
         if not isinstance(inner, list):
             raise wrong_kind(where, "a list of texts", inner)
+        if len(inner) > MOST_CHOICES:
+            said = f"{where} has {len(inner):,} choices, above {MOST_CHOICES:,}"
+            raise InputError("invalid_value", said)
         return _checked("choices", json.dumps(inner), where)
     if not isinstance(inner, str):
         raise wrong_kind(where, "a text", inner)

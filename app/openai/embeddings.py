@@ -7,7 +7,7 @@ from typing import Any
 
 from app.openai.answer import Answer, figures_of
 from app.openai.limits import MOST_INPUTS
-from app.openai.task import Embed, InputError, Task, as_unicode, kind, require_object
+from app.openai.task import Embed, InputError, Task, as_unicode, check_bounds, kind, require_object
 from runtimes.errors import RequestError
 from runtimes.request import Completion
 
@@ -27,6 +27,7 @@ _KNOWN = frozenset({*SCHEMA["properties"], "user"})
 def embedding_task(body: Any) -> Task:
     """A part for each text. Raises InputError naming what is missing, wrong or not supported."""
     require_object(body, "body")
+    check_bounds(body, "body")
     for other in body.keys() - _KNOWN:
         raise InputError("unsupported_parameter", f"{other[:60]} is not supported")
     value, form, size = (body.get(key) for key in ("input", "encoding_format", "dimensions"))

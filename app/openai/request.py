@@ -11,11 +11,12 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from app.openai.constraints import constraint_changes
-from app.openai.limits import MOST_BIASES, MOST_MESSAGES, MOST_STOPS
+from app.openai.limits import MOST_BIASES, MOST_MESSAGES, MOST_STOP_CHARACTERS, MOST_STOPS
 from app.openai.task import (
     InputError,
     Task,
     as_unicode,
+    check_bounds,
     require_object,
     shown,
     task_at,
@@ -36,7 +37,7 @@ ENDPOINTS: dict[str, Endpoint] = {
 _PROMPT = {"chat": "messages", "completions": "prompt"}
 # Who asks, what for and how it is billed, and what only hints at how to answer: nothing that makes
 # an answer wrong.
-_IGNORED = frozenset(
+IGNORED = frozenset(
     "model user metadata store service_tier safety_identifier prompt_cache_key"
     " prompt_cache_retention reasoning_effort verbosity prediction".split()
 )
@@ -54,6 +55,7 @@ _TOOLS = {"tools", "tool_choice", "parallel_tool_calls"}
 _PRIORITIES = {name: one for one in Priority for name in (one.name.lower(), str(int(one)))}
 _MOST_INT = 2**31 - 1
 _MOST_SEED = 2**63
+_MOST_REMEMBERED = 2**14  # characters of a constraint that is kept for other requests
 
 
 def body_task(
@@ -65,8 +67,9 @@ def body_task(
     Raises InputError naming what is missing, wrong or not supported.
     """
     require_object(body, "body")
+    check_bounds(body, "body")
     name = _PROMPT[endpoint]
-    known = _NAMES[endpoint] | _IGNORED | {name} | (_TOOLS if endpoint == "chat" else set())
+    known = _NAMES[endpoint] | IGNORED | {name} | (_TOOLS if endpoint == "chat" else set())
     known |= OF_SERVERS if served else set()
     for other, value in body.items():
         if other not in known and value is not None and value not in _IDLE.get(other, ()):
@@ -172,6 +175,9 @@ def _stop(value: Any, name: str) -> tuple[str, ...]:
         raise InputError("wrong_type", f"{name} must be a string or a list of strings")
     if len(texts) > MOST_STOPS:
         raise InputError("invalid_value", f"{name} has {len(texts):,} texts, above {MOST_STOPS}")
+    if (size := sum(map(len, texts))) > MOST_STOP_CHARACTERS:
+        said = f"{name} has {size:,} characters, above {MOST_STOP_CHARACTERS:,}"
+        raise InputError("invalid_value", said)
     return tuple(as_unicode(text, name) for text in texts)
 
 
@@ -228,8 +234,11 @@ def sampling_of(
         changes["best_of"] = _integer(body["best_of"], "best_of")
     if not changes:
         return None
+    constraint = changes.get("constraint")
+    few = constraint is None or len(constraint.source) <= _MOST_REMEMBERED
     try:
-        return _changed(defaults, tuple(changes.items()))
+        change = _changed if few else _changed.__wrapped__
+        return change(defaults, tuple(changes.items()))
     except RequestError as error:
         raise InputError("invalid_value", str(error)) from error
 

@@ -11,7 +11,16 @@ from typing import Any
 
 from app.openai.limits import MOST_MESSAGES
 from app.openai.request import CHAT_NAMES, OF_SERVERS, as_served, check_together, sampling_of
-from app.openai.task import InputError, Task, as_unicode, kind, require_object, shown, task_at
+from app.openai.task import (
+    InputError,
+    Task,
+    as_unicode,
+    check_bounds,
+    kind,
+    require_object,
+    shown,
+    task_at,
+)
 from app.openai.tools import checked_function, tools_of
 from runtimes.request import SamplingParams
 
@@ -34,6 +43,7 @@ _LOGPROBS = "message.output_text.logprobs"
 def response_task(body: Any, defaults: SamplingParams) -> Task:
     """The task of a body. Raises InputError."""
     require_object(body, "body")
+    check_bounds(body, "body")
     for name, value in body.items():
         if value is None or name in _NAMES or value in _IDLE.get(name, ()):
             continue

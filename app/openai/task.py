@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from app.openai.limits import ARGUMENTS, BODY
 from runtimes.chat import Message
 from runtimes.request import Priority, SamplingParams
+from runtimes.untrusted import Bounds, excess
 
 if TYPE_CHECKING:
     from app.adapters import AdapterFile
@@ -176,6 +178,7 @@ def _call(call: Any, where: str) -> dict[str, Any]:
         arguments = given  # an answer that was cut off within it
     if not isinstance(arguments, (Mapping, str)):
         raise InputError("invalid_value", f"{where} must be a JSON object as a text")
+    check_bounds(arguments, where, ARGUMENTS)
     said = {"name": name, "arguments": arguments}
     as_unicode(json.dumps([said, identity], ensure_ascii=False), where)
     return {"id": identity or "", "type": "function", "function": said}
@@ -212,6 +215,13 @@ def wrong_kind(name: str, wanted: str, value: Any) -> InputError:
     whole number or a switch is wanted."""
     found = str(value)[:40] if isinstance(value, float) else kind(value)
     return InputError("wrong_type", f"{name} must be {wanted}, not {found}")
+
+
+def check_bounds(value: Any, name: str, bounds: Bounds = BODY) -> None:
+    """Raises InputError where ``value`` is larger or deeper than ``bounds``."""
+    wrong = excess(value, bounds)
+    if wrong is not None:
+        raise InputError("invalid_value", f"{name} {wrong}")
 
 
 def require_object(value: Any, name: str, wanted: str = "an object") -> None:

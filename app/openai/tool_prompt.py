@@ -36,20 +36,20 @@ def own_messages(messages: Sequence[Message], tools: Tools | None) -> list[Messa
         if role == "tool":
             text = f"<tool_response>\n{text}\n</tool_response>"
             if said and said[-1].get("returned"):
-                said[-1]["content"] += f"\n{text}"
+                said[-1]["lines"].append(text)
             else:
-                said.append({"role": "user", "content": text, "returned": True})
+                said.append({"role": "user", "lines": [text], "returned": True})
             continue
         calls = [_written(call["function"]) for call in message.get("tool_calls", ())]
-        said.append({"role": role, "content": "\n".join(filter(None, (text, *calls)))})
+        said.append({"role": role, "lines": [*filter(None, (text, *calls))]})
     if tools is not None:
         listed = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools.json())
         told = _TOLD.format(tools=listed)
         if said and said[0]["role"] in ("system", "developer"):
-            said[0]["content"] += f"\n\n{told}"
+            said[0]["lines"] = ["\n".join(said[0]["lines"]), "", told]
         else:
-            said.insert(0, {"role": "system", "content": told})
-    return [{"role": one["role"], "content": one["content"]} for one in said]
+            said.insert(0, {"role": "system", "lines": [told]})
+    return [{"role": one["role"], "content": "\n".join(one["lines"])} for one in said]
 
 
 def form_messages(messages: Sequence[Message], form: ToolForm) -> list[Message]:

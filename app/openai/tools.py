@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.openai.constraints import schema_constraint
-from app.openai.limits import MOST_TOOLS
-from app.openai.task import InputError, as_unicode, kind, shown
+from app.openai.limits import MOST_TOOLS, TOOL
+from app.openai.task import InputError, as_unicode, check_bounds, kind, shown
 
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 # What OpenAI means by a function without parameters.
@@ -141,6 +141,7 @@ def checked_function(
     ``parameters``. Raises InputError."""
     if not isinstance(function, Mapping):
         raise InputError("wrong_type", f"{where} must be an object, not {kind(function)}")
+    check_bounds(function, where, TOOL)
     name = function.get("name")
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
         said = f"{where}.name must be 1 to 64 letters, digits, _, . or -, not {shown(name)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
 import shutil
 import sys
@@ -19,8 +20,12 @@ from app.batch.input.prompting import Prompting, row_id
 from app.batch.input.readers import detect
 from app.batch.input.row import NOTHING, Raw, Reader, Row
 from app.batch.settings import NO_KEY, row_key
+from app.openai.limits import BODY
 from app.openai.task import InputError, Problem
-from runtimes.errors import ParameterError, RequestError
+from runtimes.errors import ParameterError, RequestError, WorkerError
+from runtimes.untrusted import excess
+
+log = logging.getLogger(__name__)
 
 _MOST_SHARDS = 100_000
 
@@ -106,20 +111,33 @@ class Source:
         return Stamp(stat.st_size, stat.st_mtime_ns)
 
     def _row(self, index: int, raw: Raw) -> Row:
-        identity, key = row_id(raw.fields, index), NO_KEY
+        fields = raw.fields
+        identity, key = row_id(fields, index), NO_KEY
         task, problem, endpoint = NOTHING, raw.problem, None
+        if wrong := excess(fields, BODY):
+            # What is so deep can hardly be written again: only its plain values are kept.
+            fields = {
+                name: one for name, one in fields.items() if not isinstance(one, (list, dict))
+            }
+            problem = problem or Problem("invalid_value", f"the row {wrong}")
         if problem is None:
-            endpoint = self.prompting.endpoint(raw.fields)
+            endpoint = self.prompting.endpoint(fields)
             try:
-                task = self.prompting.task(raw.fields, endpoint)
+                task = self.prompting.task(fields, endpoint)
                 key = row_key(self.digest, task)
             except InputError as error:
                 problem = error.problem
+            except WorkerError:  # none of the row's doing
+                raise
+            except Exception as error:  # whatever a row can do, it must not end the job
+                log.exception("row %d cannot be read", index)
+                said = f"the row cannot be read: {type(error).__name__}: {error}"[:200]
+                task, problem = NOTHING, Problem("invalid_row", said)
         if endpoint and (first := self.repeats.first_line(index)) is not None:
             message = f"line {first} has the same custom_id {json.dumps(identity)[:60]}"
             task, problem, key = NOTHING, Problem("duplicate_id", message), NO_KEY
         where = self.reader.place.format(line=raw.line, id=json.dumps(identity, ensure_ascii=False))
-        return Row(index, raw.line, identity, task, problem, raw.fields, endpoint, where, key)
+        return Row(index, raw.line, identity, task, problem, fields, endpoint, where, key)
 
 
 @contextmanager

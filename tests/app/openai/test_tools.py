@@ -260,6 +260,6 @@ def test_a_schema_may_not_be_of_any_size() -> None:
     for _ in range(40):
         deep = {"type": "object", "properties": {"a": deep}}
     large = {"type": "object", "properties": {"a": {"enum": ["x" * 300_000]}}}
-    for schema, said in ((deep, "nested too deeply"), (large, "bytes, above")):
+    for schema, said in ((deep, "nested too deeply"), (large, "262,144 characters")):
         with pytest.raises(InputError, match=said):
             ask(tools=[broken(parameters=schema)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import pairwise
 
 from hypothesis import given
@@ -52,3 +53,32 @@ def test_a_broken_character_becomes_one_replacement_at_the_end():
     out = Detokenizer()
     assert out.feed("é".encode()[:1]) == ""
     assert out.finish() == "\ufffd"
+
+
+@given(
+    st.lists(st.text(alphabet="ab", max_size=6), max_size=8),
+    st.lists(st.text(alphabet="ab", min_size=1, max_size=6), min_size=1, max_size=4),
+    st.lists(st.booleans(), max_size=8),
+)
+def test_what_is_held_back_is_the_longest_beginning_of_a_stop_string(texts, stops, may):
+    out = Detokenizer(tuple(stops))
+    held = ""
+    for text, counts in zip(texts, may, strict=False):
+        held += text
+        shown = out.feed(text.encode(), may_stop=counts)
+        if out.stopped:
+            return
+        tails = (held[-n:] for n in range(len(held), 0, -1)) if counts else ()
+        kept = next((t for t in tails if any(s.startswith(t) and s != t for s in stops)), "")
+        assert shown == held.removesuffix(kept) if kept else shown == held
+        held = kept
+
+
+def test_long_stop_strings_cost_no_more_than_their_length():
+    """Every token once compared all that was held with every beginning of every stop string."""
+    out = Detokenizer(tuple("a" * 8000 + chr(200 + n) for n in range(63)))
+    begun = time.monotonic()
+    for _ in range(8000):
+        assert out.feed(b"a") == ""
+    assert time.monotonic() - begun < 60
+    assert out.finish() == "a" * 8000
