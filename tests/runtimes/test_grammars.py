@@ -138,9 +138,9 @@ def test_not_everybody_waits_for_a_slow_one(monkeypatch) -> None:
 
 def test_what_is_kept_is_bounded() -> None:
     compilers = grammars._Compilers()
-    for number in range(50):
-        compilers.grammar_of(Constraint("regex", f"{number}" + "a" * 200_000))
-    assert compilers._size <= grammars._KEPT_CHARACTERS
+    for number in range(80):
+        compilers._keep(Constraint("regex", f"{number}" + "a" * 200_000), "g" * 200_000)
+    assert 0 < compilers._size <= grammars._KEPT_CHARACTERS
     assert sum(len(one.source) for one in compilers._found) <= grammars._KEPT_CHARACTERS
     compilers.grammar_of(large := Constraint("choices", json.dumps(["x" * 1_000_000])))
     assert large not in compilers._found

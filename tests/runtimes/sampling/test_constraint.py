@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from runtimes.grammars import grammar_of
 from runtimes.engine.engine import Engine
 from runtimes.errors import RequestError
+from runtimes.grammars import grammar_of
 from runtimes.request import Constraint, FinishReason, Request, SamplingParams
 from runtimes.sampling.grammar import GrammarCompiler
 from runtimes.settings import RunnerSettings

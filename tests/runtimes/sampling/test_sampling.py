@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from runtimes.grammars import check_params
 from runtimes.errors import RequestError
+from runtimes.grammars import check_params
 from runtimes.request import SamplingParams
 from runtimes.sampling import SamplerState, sample
 
