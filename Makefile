@@ -1,6 +1,7 @@
 # make demo    build the demo model's four files, measure them, run a batch on both runtimes
 # make chat    talk with the demo model in the terminal, its files built first where they are not there
 # make test    run every test, in two processes (TESTS=... for some of them)
+# make fuzz    look for what breaks a server or a reader of files, for MINUTES=5 (ONLY=server: one target)
 # make lint    style, types (for Linux, macOS and Windows), import directions
 # make native  check the build of llama.cpp, and build it again if it is not the right one
 #
@@ -19,6 +20,7 @@ comma := ,
 GPU ?=
 EXTRAS ?= $(if $(filter cuda,$(GPU)),cuda$(comma)quantize-cuda,cpu$(comma)quantize)
 PIP_ARGS ?=
+MINUTES ?= 5
 
 BIN := .venv/bin
 NATIVE := .venv/.native$(if $(GPU),-$(GPU))
@@ -28,7 +30,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 UNWANTED = $(if $(findstring cuda,$(EXTRAS)),onnxruntime onnxruntime-genai,onnxruntime-gpu onnxruntime-genai-cuda)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo chat test lint native install
+.PHONY: help demo chat test fuzz lint native install
 
 help:
 	@sed -n '/^# make/s/^# //p' Makefile
@@ -42,6 +44,10 @@ chat: $(stamp)
 
 test: $(stamp)-dev
 	$(BIN)/python -m pytest -n 2 $(TESTS)
+
+fuzz: $(stamp)-dev
+	@test -f assets/pebble-built/manifest.json || $(BIN)/quantize assets/pebble --out assets/pebble-built
+	$(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(addprefix --only ,$(ONLY))
 
 lint: $(stamp)-dev
 	$(BIN)/ruff check .

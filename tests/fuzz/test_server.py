@@ -1,0 +1,20 @@
+"""A few hundred requests to a real server; `make fuzz` sends others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz import server
+
+
+def test_a_server_answers_whatever_it_is_sent(
+    pebble_built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("INGOT_TEST_BUILT", str(pebble_built))
+    monkeypatch.setenv("INGOT_FUZZ_KEPT", str(tmp_path))
+    figures = server.run(600, 2026, 150)
+    assert figures["requests"] == 150
+    assert figures["paths"] > 20
+    assert figures["restarts"] == 1
