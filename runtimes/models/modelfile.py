@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import struct
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from runtimes.backend import Backend, RuntimeName
 from runtimes.errors import ModelError, RequestError
 from runtimes.load import backend, backends
+from runtimes.untrusted import load_json
 
 if TYPE_CHECKING:
     from runtimes.runner import Tokenizer
@@ -145,9 +145,10 @@ def _update(digest: hashlib._Hash, path: Path) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from ``path``; raises ModelError naming the file when it is none."""
+    """A JSON object from ``path``; raises ModelError naming the file when it is none, or too large
+    or deep."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = load_json(path)
     except (OSError, ValueError) as error:
         raise ModelError(f"cannot read {path}: {error}") from error
     if not isinstance(value, dict):

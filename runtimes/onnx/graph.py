@@ -10,7 +10,7 @@ import numpy.typing as npt
 from runtimes.errors import ModelError, OutOfMemoryError, RuntimeMissingError
 from runtimes.models.modelfile import GENAI_CONFIG, ModelFile, read_json
 from runtimes.onnx.device import Target, open_session, target_of
-from runtimes.onnx.graph_file import LOGITS_FROM, shares_buffers
+from runtimes.onnx.graph_file import LOGITS_FROM, decoder_of, shares_buffers
 from runtimes.onnx.lora_graph import Product, adapted_graph
 from runtimes.settings import RunnerSettings
 
@@ -115,12 +115,12 @@ def load_graph(
             f"ONNX Runtime cannot be loaded ({error}); install it with: pip install onnxruntime"
         ) from error
     config = read_json(model.path / GENAI_CONFIG)
-    names = config["model"]["decoder"]
+    names = decoder_of(model.path, config)
     options = ort.SessionOptions()
     options.log_severity_level = 3  # errors; they also come as exceptions
     if settings.threads:
         options.intra_op_num_threads = settings.threads
-    in_place = shares_buffers(config)
+    in_place = shares_buffers(model.path, config)
     if not in_place:
         # Every step has another shape, and a pattern would be kept for each.
         options.enable_mem_pattern = False
@@ -148,6 +148,11 @@ def load_graph(
     except KeyError as error:
         raise ModelError(
             f"{path} is not a decoder graph that this runner supports: it lacks {error}"
+        ) from error
+    except (TypeError, ValueError, IndexError, AttributeError) as error:
+        raise ModelError(
+            f"{path} is not a decoder graph that this runner supports, or {GENAI_CONFIG} garbles"
+            f" its names ({error}): build the model again"
         ) from error
     if target and target.provider.halves and found.cache[0].dtype is not np.float16:
         # It would run on the processor, and the whole cache would be copied there in every step.

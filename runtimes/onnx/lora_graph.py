@@ -8,15 +8,15 @@ Runtime makes one operator of the product by A and its transpose.
 """
 
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from runtimes.errors import ModelError
 from runtimes.models.modelfile import ModelFile
-from runtimes.onnx.graph_file import Node, OnnxGraph
+from runtimes.onnx.graph_file import Node, OnnxGraph, mapped
 from runtimes.onnx.small_graph import FLOATS, integer, node, value_info
-from runtimes.onnx.wire import encode, fields, items, last_text
+from runtimes.onnx.wire import Work, encode, fields, items, last_text, text
 
 MASK = "lora.mask"
 # The builder's names for weights, by those of GGUF files
@@ -61,7 +61,7 @@ def products(graph: OnnxGraph, model: ModelFile) -> list[Product]:
         if _HEAD.fullmatch(one.name):
             role = "output"
         shape = _shape(graph, one)
-        if role is None or shape is None:
+        if role is None or shape is None or not one.outputs:
             continue
         inputs, outputs = shape
         parts = {role: outputs}
@@ -77,7 +77,9 @@ def products(graph: OnnxGraph, model: ModelFile) -> list[Product]:
 
 def _shape(graph: OnnxGraph, one: Node) -> tuple[int, int] | None:
     """Inputs and outputs of a product by a constant."""
-    if one.kind == "MatMulNBits":
+    if len(one.inputs) < 2:
+        return None
+    if one.kind == "MatMulNBits" and {"K", "N"} <= one.numbers.keys():
         return one.numbers["K"], one.numbers["N"]
     weight = graph.initializers.get(one.inputs[1]) if one.kind == "MatMul" else None
     return (weight.shape[0], weight.shape[1]) if weight and len(weight.shape) == 2 else None
@@ -86,25 +88,25 @@ def _shape(graph: OnnxGraph, one: Node) -> tuple[int, int] | None:
 def adapted_graph(path: Path, wanted: Sequence[Product]) -> bytes:
     """The graph file with what adapters need beside these products; its weights stay where they
     are. Raises ModelError for a file that cannot be read."""
+    work = Work()
     try:
-        model = memoryview(path.read_bytes())
         found = bytearray()
-        for number, value, raw in items(model):
-            found += encode(7, _graph(value, wanted)) if number == 7 else raw
+        for number, value, raw in items(mapped(path), work):
+            found += encode(7, _graph(value, wanted, work)) if number == 7 else raw
     except (OSError, ValueError, IndexError) as error:
         raise ModelError(f"{path} is not an ONNX graph: {error or 'it ends too early'}") from error
     return bytes(found)
 
 
-def _graph(graph: memoryview, wanted: Sequence[Product]) -> bytes:
+def _graph(graph: memoryview, wanted: Sequence[Product], work: Work) -> bytes:
     by_output = {product.output: product for product in wanted}
     found = bytearray()
-    for number, value, raw in items(graph):
+    for number, value, raw in items(graph, work):
         product = None
         if number == 1:
-            outputs = fields(value)[2]
-            product = by_output.get(last_text(outputs[:1]))
-        found += encode(1, _renamed(value, by_output)) if product else raw
+            outputs = fields(value, work)[2]
+            product = by_output.get(last_text(outputs[:1], work))
+        found += encode(1, _renamed(value, work)) if product else raw
         for added in _beside(product) if product else ():
             found += encode(1, added)
     element = FLOATS[wanted[0].nbytes]
@@ -116,11 +118,11 @@ def _graph(graph: memoryview, wanted: Sequence[Product]) -> bytes:
     return bytes(found)
 
 
-def _renamed(node: memoryview, outputs: Container[str]) -> bytes:
+def _renamed(node: memoryview, work: Work) -> bytes:
     """The product's node; what it was the name of is now the sum."""
     return b"".join(
-        encode(2, _base(str(value, "utf-8"))) if number == 2 else bytes(raw)
-        for number, value, raw in items(node)
+        encode(2, _base(text(value, work))) if number == 2 else bytes(raw)
+        for number, value, raw in items(node, work)
     )
 
 

@@ -4,11 +4,10 @@ Measured on onnxruntime 1.31.1 with the graphs of onnxruntime-genai 0.18's build
 """
 
 from collections import defaultdict
-from pathlib import Path
 
 from runtimes.models.memory import MemoryEstimate
 from runtimes.models.modelfile import GENAI_CONFIG, ModelFile, read_json
-from runtimes.onnx.graph_file import OnnxGraph, read_graph, shares_buffers
+from runtimes.onnx.graph_file import OnnxGraph, decoder_of, read_graph, shares_buffers
 from runtimes.settings import SCORED_CHUNK, RunnerSettings
 
 _FLOAT = 4
@@ -31,7 +30,7 @@ def estimate(model: ModelFile, settings: RunnerSettings) -> MemoryEstimate:
     """Everything; raises ModelError for a graph that cannot be read."""
     slots, context = settings.slots, settings.context or model.context_length
     graph = graph_of(model)
-    in_place = shares_buffers(read_json(model.path / GENAI_CONFIG))
+    in_place = shares_buffers(model.path, read_json(model.path / GENAI_CONFIG))
     tokenizer = model.path / "tokenizer.json"
     tokenizer_bytes = tokenizer.stat().st_size if tokenizer.is_file() else 0
     return MemoryEstimate(
@@ -44,8 +43,8 @@ def estimate(model: ModelFile, settings: RunnerSettings) -> MemoryEstimate:
 
 def graph_of(model: ModelFile) -> OnnxGraph:
     """The folder's graph; raises ModelError."""
-    decoder = read_json(model.path / GENAI_CONFIG).get("model", {}).get("decoder", {})
-    return read_graph(Path(model.path) / str(decoder.get("filename", "model.onnx")))
+    decoder = decoder_of(model.path, read_json(model.path / GENAI_CONFIG))
+    return read_graph(model.path / decoder["filename"])
 
 
 def weight_bytes(graph: OnnxGraph) -> int:
@@ -60,7 +59,7 @@ def weight_bytes(graph: OnnxGraph) -> int:
     widened = {
         output: node.inputs[0]
         for node in graph.nodes
-        if node.kind == "Cast" and node.inputs[0] in graph.initializers
+        if node.kind == "Cast" and node.inputs and node.inputs[0] in graph.initializers
         for output in node.outputs
     }
     users: dict[str, set[tuple[str, int]]] = defaultdict(set)
@@ -131,4 +130,4 @@ def _widest(model: ModelFile, graph: OnnxGraph) -> int:
         tensor = graph.initializers.get(node.inputs[1]) if len(node.inputs) > 1 else None
         if node.kind in _MATMULS and tensor and tensor.shape:
             widths.append(tensor.shape[0 if node.kind == "MatMulNBits" else -1])
-    return max(width for width in widths if width != model.vocab_size)
+    return max((width for width in widths if width != model.vocab_size), default=0)

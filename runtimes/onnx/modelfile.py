@@ -1,10 +1,16 @@
 """What a folder with an ONNX graph says of its model."""
 
+import glob
 from pathlib import Path
 from typing import Any
 
 from runtimes.errors import ModelError
+from runtimes.models.gguf import MOST_TEXT
 from runtimes.models.modelfile import GENAI_CONFIG, ModelFile, read_json
+from runtimes.onnx.graph_file import decoder_of
+from runtimes.untrusted import check_whole, open_regular
+
+_MOST_LAYERS = 1024
 
 
 def read_folder(folder: Path) -> ModelFile:
@@ -14,53 +20,73 @@ def read_folder(folder: Path) -> ModelFile:
             f"{folder} is not an ONNX model folder: it has no {GENAI_CONFIG}. "
             "Build one with: quantize MODEL --to onnx"
         )
-    model = read_json(folder / GENAI_CONFIG).get("model", {})
-    decoder = model.get("decoder", {})
+    config = read_json(folder / GENAI_CONFIG)
+    decoder, model = decoder_of(folder, config), config["model"]
+    graph = folder / decoder["filename"]
+    if not graph.is_file():
+        raise ModelError(f"{folder} has no graph {graph.name}")
     recipe = folder.name.removeprefix("onnx-")  # as ``quantize`` names folders
+
+    def whole(
+        section: dict[str, Any],
+        key: str,
+        least: int = 0,
+        most: int = 2**32 - 1,
+        default: Any = None,
+    ) -> int:
+        said = section.get(key)
+        where = f"{folder / GENAI_CONFIG}: {key}"
+        return check_whole(default if said is None else said, where, least, most)
+
+    heads = whole(decoder, "num_attention_heads", 1)
+    kv_heads = whole(decoder, "num_key_value_heads", 0, default=heads)
+    layers = whole(decoder, "num_hidden_layers", 1, _MOST_LAYERS)
+    head_dim = whole(decoder, "head_size")
+    window = decoder.get("sliding_window")
+    if isinstance(window, dict):
+        decoder = {**decoder, "sliding_window": window.get("window_size")}
+    architecture = model.get("type", "")
     try:
-        graph = folder / str(decoder["filename"])
-        heads = int(decoder["num_attention_heads"])
-        kv_heads = int(decoder.get("num_key_value_heads", heads))
-        layers, head_dim = int(decoder["num_hidden_layers"]), int(decoder["head_size"])
-        described = ModelFile(
+        return ModelFile(
             path=folder,
             runtime="onnx",
             name=folder.name,
-            architecture=str(model.get("type", "")),
+            architecture=architecture if isinstance(architecture, str) else "",
             quantization=recipe if recipe != folder.name else "unknown",
-            nbytes=sum(f.stat().st_size for f in folder.glob(graph.name + "*")),
-            context_length=int(model["context_length"]),
+            nbytes=sum(f.stat().st_size for f in folder.glob(glob.escape(graph.name) + "*")),
+            context_length=whole(model, "context_length", 1),
             layers=layers,
             heads=heads,
             kv_heads=kv_heads,
             head_dim=head_dim,
-            vocab_size=int(model["vocab_size"]),
-            sliding_window=_window(decoder),
+            vocab_size=whole(model, "vocab_size"),
+            sliding_window=max(whole(decoder, "sliding_window", -1, default=0), 0) or None,
             chat_template=_chat_template(folder),
             kv_elements=2 * layers * kv_heads * head_dim,
-            hidden=int(decoder.get("hidden_size", 0)),
+            hidden=whole(decoder, "hidden_size", default=0),
         )
-    except (KeyError, TypeError, ValueError) as error:
-        raise ModelError(f"{folder / GENAI_CONFIG} lacks or garbles {error}") from error
-    if graph.parent != folder or not graph.is_file():
-        raise ModelError(f"{folder} has no graph {graph.name}")
-    return described
-
-
-def _window(decoder: dict[str, Any]) -> int | None:
-    window = decoder.get("sliding_window")
-    if isinstance(window, dict):
-        window = window.get("window_size")
-    return int(window) if window else None
+    except OSError as error:
+        raise ModelError(f"{folder} cannot be read: {error.strerror or error}") from error
 
 
 def _chat_template(folder: Path) -> str | None:
     template = folder / "chat_template.jinja"
     if template.is_file():
-        return template.read_text(encoding="utf-8")
+        return _text(template)
     config = folder / "tokenizer_config.json"
     value = read_json(config).get("chat_template") if config.is_file() else None
     if isinstance(value, list):  # several named templates: [{"name", "template"}]
-        named = {entry.get("name"): entry.get("template") for entry in value}
-        value = named.get("default")
+        named = (entry for entry in value if isinstance(entry, dict))
+        value = next((one.get("template") for one in named if one.get("name") == "default"), None)
     return value if isinstance(value, str) else None
+
+
+def _text(path: Path) -> str:
+    try:
+        with open_regular(path) as file:
+            data = file.read(MOST_TEXT + 1)
+        if len(data) <= MOST_TEXT:
+            return data.decode("utf-8")
+    except (OSError, ValueError) as error:
+        raise ModelError(f"cannot read {path}: {error}") from error
+    raise ModelError(f"{path} is no chat template: it has more than {MOST_TEXT:,} bytes")

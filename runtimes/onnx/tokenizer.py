@@ -1,5 +1,7 @@
 """The tokenizer.json beside an ONNX graph, through the ``tokenizers`` library."""
 
+import json
+import os
 import re
 import threading
 from functools import cache
@@ -8,7 +10,9 @@ from typing import Any
 
 from runtimes.errors import ModelError
 from runtimes.models.modelfile import GENAI_CONFIG, read_json
+from runtimes.untrusted import check_whole, open_regular
 
+_MOST_BYTES = 256 * 2**20  # of a tokenizer.json; those of the largest vocabularies have 35 million
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -27,25 +31,17 @@ class OnnxTokenizer:
 
     def __init__(self, folder: Path) -> None:
         """Raises ModelError when a file is missing or damaged."""
-        from tokenizers import Tokenizer
-
         path = folder / "tokenizer.json"
-        try:
-            self._tokenizer = Tokenizer.from_file(str(path))
-        except Exception as error:  # tokenizers raises bare Exception
-            raise ModelError(f"cannot read {path}: {error}") from error
-        # A saved tokenizer may carry its trainer's truncation and padding.
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
-        settings = read_json(path)
-        self._byte_level = _names_kind(settings.get("decoder"), "ByteLevel")
+        self._tokenizer = _opened(path)
+        decoder = self._tokenizer.decoder
+        kinds = json.loads(decoder.__getstate__()) if decoder is not None else None
+        self._byte_level = _names_kind(kinds, "ByteLevel")
         self._added = {
-            int(entry["id"]): b"" if entry.get("special") else str(entry["content"]).encode()
-            for entry in settings.get("added_tokens", [])
+            token: b"" if entry.special else entry.content.encode()
+            for token, entry in self._tokenizer.get_added_tokens_decoder().items()
         }
         self.vocab_size: int = self._tokenizer.get_vocab_size(with_added_tokens=True)
-        ends = read_json(folder / GENAI_CONFIG).get("model", {}).get("eos_token_id", [])
-        self.eos_ids = frozenset(int(v) for v in (ends if isinstance(ends, list) else [ends]))
+        self.eos_ids = _ends(folder)
         config = folder / "tokenizer_config.json"
         texts = read_json(config) if config.is_file() else {}
         self.bos_token = _token_text(texts.get("bos_token"))
@@ -69,6 +65,10 @@ class OnnxTokenizer:
         try:
             # Of a batch, since that lets other threads of Python run meanwhile.
             [found] = own.encode_batch_fast([clean], add_special_tokens=add_special)
+        except BaseException as error:
+            if not _is_failure(error):
+                raise
+            raise ModelError(f"the model's tokenizer cannot encode the text: {error}") from error
         finally:
             with self._mode:
                 self._encoding -= 1
@@ -93,6 +93,41 @@ class OnnxTokenizer:
             return bytes(alphabet[c] for c in text if c in alphabet)
         match = _BYTE_PIECE.fullmatch(text)
         return bytes([int(match[1], 16)]) if match else text.replace("\u2581", " ").encode()
+
+
+def _opened(path: Path) -> Any:
+    from tokenizers import Tokenizer
+
+    try:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+        if size > _MOST_BYTES:
+            raise ValueError(f"it has {size:,} bytes, above {_MOST_BYTES:,}")
+        found = Tokenizer.from_file(str(path))
+        # A saved tokenizer may carry its trainer's truncation and padding.
+        found.no_truncation()
+        found.no_padding()
+    except BaseException as error:
+        if not _is_failure(error):
+            raise
+        raise ModelError(f"cannot read {path}: {error}") from error
+    return found
+
+
+def _is_failure(error: BaseException) -> bool:
+    """Whether `tokenizers` has raised it: bare Exception, or PanicException, which is none, where a
+    file or text has led its own code astray."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
+
+
+def _ends(folder: Path) -> frozenset[int]:
+    """The tokens that end an answer."""
+    model = read_json(folder / GENAI_CONFIG).get("model")
+    ends = model.get("eos_token_id", []) if isinstance(model, dict) else []
+    where = f"{folder / GENAI_CONFIG}: eos_token_id"
+    return frozenset(
+        check_whole(v, where, -1) for v in (ends if isinstance(ends, list) else [ends])
+    )
 
 
 def _names_kind(part: Any, kind: str) -> bool:
