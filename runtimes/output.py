@@ -102,6 +102,11 @@ def markdown(text: str) -> str:
     return _SPECIAL.sub(r"\\\1", visible(" ".join(text.split())))
 
 
+def markdown_lines(text: str) -> list[str]:
+    """The lines of ``text``, each as `markdown` makes it, with its blanks."""
+    return [_SPECIAL.sub(r"\\\1", line) for line in visible(text, lines=True).split("\n")]
+
+
 def html(text: str) -> str:
     """``text`` so that HTML shows it as it is."""
     return escaping.escape(visible(text, lines=True))

@@ -13,17 +13,15 @@ The JSON is an object (version 1)::
 Times are ISO 8601 in UTC; what is not known is null. Token ids are left out.
 """
 
-import contextlib
 import dataclasses
 import datetime
 import itertools
-import json
-import os
 import re
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from app.chat.attachments import with_attachments
 from app.chat.conversation import Conversation
@@ -31,12 +29,21 @@ from app.chat.store.records import Chat, Message, Role, State
 from app.chat.thinking import split
 from app.figures import duration, rate
 from app.here import at_home
+from quantize.outfile import outfile
 from runtimes.errors import IngotError, RequestError
+from runtimes.output import json_text, markdown
+from runtimes.untrusted import visible
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
 
 FORMATS: Mapping[str, str] = MappingProxyType(
     {"md": "Markdown: the branch that is shown", "json": "JSON: every branch, with all figures"}
 )
 _UNSAFE = re.compile(r"[^\w.-]+")
+_ACTS = re.compile(r"<(?=[A-Za-z/!?])|!\[")  # begins HTML or an image
+_TABLE = re.compile(r"^[ \t]*[|:-][-|: \t]*$", re.MULTILINE)  # the line below a table's head
+_ROUNDS = 4
 _ENDED = {
     State.STOPPED: "stopped by the user",
     State.CUT: "cut at its longest",
@@ -92,32 +99,36 @@ def as_json(conversation: Conversation) -> str:
         "branch": [message.id for message in conversation.path],
         "messages": [_fields(one, "chat", "token_ids") for one in conversation.messages],
     }
-    return json.dumps(data, ensure_ascii=False, indent=1) + "\n"
+    return json_text(data, 1) + "\n"
 
 
 def as_markdown(conversation: Conversation) -> str:
-    """The branch that is shown, with the figures below each answer."""
+    """The branch that is shown, with the figures below each answer.
+
+    A message is Markdown itself: its HTML and its images are text, so that a page of it loads
+    nothing. Names and titles are text, and control characters are shown.
+    """
     chat = conversation.chat
-    parts = [f"# {chat.title or 'Chat'}"]
+    parts = [f"# {markdown(chat.title) or 'Chat'}"]
     if chat.system:
         parts.append(_quoted(f"System: {chat.system}"))
     for message in conversation.path:
         parts += _section(message)
-    return "\n\n".join(parts) + "\n"
+    return _inert("\n\n".join(parts) + "\n")
 
 
 def _section(message: Message) -> list[str]:
     when = datetime.datetime.fromtimestamp(message.created).strftime("%Y-%m-%d %H:%M")
     if message.role is Role.USER:
         note = " · left out of later prompts" if message.dropped else ""
-        return [f"## You · {when}{note}", with_attachments(message.text, message.attachments)]
-    found = [f"## {message.model or 'Answer'} · {when}"]
+        return [f"## You · {when}{note}", _closed(_asked(message))]
+    found = [f"## {markdown(message.model or 'Answer')} · {when}"]
     for part in split(message.text):
         said = _quoted(f"Thinking:\n\n{part.text}") if part.thinking else _closed(part.text)
         found.append(said)
     notes = []
     if message.state in _ENDED:
-        error = f": {message.error}" if message.error else ""
+        error = f": {markdown(message.error)}" if message.error else ""
         notes.append(f"{_ENDED[message.state]}{error}")
     if message.figures is not None:
         figures = message.figures
@@ -128,6 +139,44 @@ def _section(message: Message) -> list[str]:
         if figures.prefill_tps is not None:
             notes.append(f"prefill {rate(figures.prefill_tps)}")
     return [*found, f"*{' · '.join(notes)}*"] if notes else found
+
+
+def _asked(message: Message) -> str:
+    """A question with its files. Their names are text, and each of them has a fence around it."""
+    files = [dataclasses.replace(one, name=markdown(one.name)) for one in message.attachments]
+    return with_attachments(message.text, files)
+
+
+def _inert(page: str) -> str:
+    """``page`` without HTML that acts and images that are loaded: "<" and "![" become text where
+    there are such, not in code. Control characters are shown."""
+    page = visible(page, lines=True)
+    for _ in range(_ROUNDS):  # what becomes text may end what was code
+        if not _ACTS.search(page):
+            return page
+        before, lines = page, page.split("\n")
+        for block in _parser().parse(page):
+            first, end = block.map or (0, 0)
+            inline = {child.type for child in block.children or ()}
+            if inline:  # other Markdown knows tables, whose cells end code too
+                inline |= {"html_inline", "image"} if _TABLE.search(block.content) else set()
+            if block.type == "html_block" or inline & {"html_inline", "image"}:
+                lines[first:end] = [_ACTS.sub(_as_text, line) for line in lines[first:end]]
+        page = "\n".join(lines)
+        if page == before:
+            return page
+    return _ACTS.sub(_as_text, page)
+
+
+def _as_text(found: re.Match[str]) -> str:
+    return "&lt;" if found[0] == "<" else "!\\["
+
+
+@cache
+def _parser() -> "MarkdownIt":
+    from markdown_it import MarkdownIt
+
+    return MarkdownIt("commonmark")
 
 
 def _closed(text: str) -> str:
@@ -154,30 +203,10 @@ def _fields(record: Chat | Message, *without: str) -> dict[str, Any]:
 
 
 def _write(file: Path, text: str, *, overwrite: bool) -> None:
-    partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
     try:
-        with partial.open("w", encoding="utf-8", newline="\n", errors="replace") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        if overwrite:
-            partial.replace(file)
-        else:
-            _put(partial, file)
+        with outfile(file, replace=overwrite) as partial:
+            partial.write_text(text, encoding="utf-8", newline="\n", errors="replace")
     except FileExistsError:
         raise ExistsError(f"{file} is there already") from None
     except OSError as error:
         raise ExportError(f"{file} cannot be written: {error.strerror or error}") from error
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
-
-
-def _put(partial: Path, file: Path) -> None:
-    """Give ``partial`` its name. Raises FileExistsError, also for a file that came this moment."""
-    try:
-        os.link(partial, file)
-    except OSError:
-        if file.exists():
-            raise FileExistsError from None
-        partial.replace(file)  # a file system without hard links

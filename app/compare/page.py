@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from app.compare.results import FileResult, PairResult, PromptResult, Results, Votes, as_object
 from app.figures import duration
-from app.here import whole
+from app.here import same_file
 from quantize.disk import human
+from quantize.outfile import check_outfile, outfile
 from runtimes.errors import RequestError
+from runtimes.output import json_text, markdown, markdown_lines
 
 SUFFIXES = (".md", ".json")
 FILE_HEAD = ("file", "size", "bits", "KL", "tok/s", "first token", "answered", "right")
@@ -89,76 +90,77 @@ def as_markdown(results: Results) -> str:
     asked = f"temperature {results.temperature:g}, at most {results.max_tokens:,} tokens each"
     files, pairs = results.files, results.pairs
     parts = [f"# Comparison of {len(files)} files", ""]
-    parts += [f"{len(results.rows):,} prompts of `{results.prompts}`; {asked}.", ""]
+    parts += [f"{len(results.rows):,} prompts of {markdown(results.prompts)}; {asked}.", ""]
     parts += _table(FILE_HEAD, [file_cells(file) for file in files])
     parts += ["", *_table(PAIR_HEAD, [pair_cells(pair, results) for pair in pairs])]
     parts += ["", *(f"- {note}" for note in notes(results))]
     if results.votes:
         parts += ["", "## Blind preference", ""]
-        parts += [f"- {votes_line(votes, results)}" for votes in results.votes]
+        parts += [f"- {markdown(votes_line(votes, results))}" for votes in results.votes]
     parts += ["", "## Answers"]
     for row in results.rows:
-        parts += ["", f"### {row.index}: {_line(row.id)}", "", *_quote(row.prompt), ""]
+        parts += [
+            "",
+            f"### {row.index}: {markdown(row.id)}",
+            "",
+            *(f"> {line}" for line in markdown_lines(row.prompt)),
+            "",
+        ]
         if row.expected:
-            parts += [f"Expected: {' or '.join(map(_line, row.expected))}", ""]
-        parts += _table(
-            [file.label for file in files], [[_cell(row, n) for n in range(len(files))]]
-        )
+            parts += [f"Expected: {' or '.join(map(markdown, row.expected))}", ""]
+        answers = [_cell(row, n) for n in range(len(files))]
+        parts += _lines([[markdown(file.label) for file in files], answers])
     return "\n".join(parts) + "\n"
 
 
-def check_output(path: Path) -> None:
-    """Raises RequestError where the report could not be written, before any work is done."""
+def check_output(path: Path, prompts: Path | None = None) -> None:
+    """Raises RequestError where the report could not be written, or would replace the ``prompts``,
+    before any work is done."""
     if path.suffix.lower() not in SUFFIXES:
         raise RequestError(f"--output: {path} must end with .md or .json")
-    if path.is_dir():
-        raise RequestError(f"--output: {path} is a folder; name a file")
-    folder = whole(path).parent
-    if not (folder.is_absolute() and os.access(folder, os.W_OK | os.X_OK)):
-        raise RequestError(f"--output: {path} cannot be written: no such folder, or not yours")
+    try:
+        check_outfile(path)
+    except OSError as error:
+        said = error.strerror or error
+        raise RequestError(f"--output: {path} cannot be written: {said}") from error
+    if prompts is not None and same_file(path, prompts):
+        raise RequestError("--output would replace the prompts; name another file")
 
 
 def write_results(results: Results, path: Path) -> None:
     """Put the report in place in one step, in the form that its suffix says. Raises RequestError,
     or OSError for a full disk."""
-    from quantize.disk import write_atomically
-
     check_output(path)
     as_json = path.suffix.lower() == ".json"
     text = to_json(results) if as_json else as_markdown(results)
-    write_atomically(path, text)
+    with outfile(path) as partial:
+        partial.write_text(text, encoding="utf-8")
 
 
 def to_json(results: Results) -> str:
     """The JSON form."""
-    return json.dumps(as_object(results), indent=1, ensure_ascii=False) + "\n"
+    return json_text(as_object(results), 1) + "\n"
 
 
 def _cell(row: PromptResult, number: int) -> str:
     """An answer; where it parts from the first is marked as on the screen."""
     told = row.answers[number]
     if told.error is not None:
-        return f"Failed: {_line(told.error)}"
+        return f"Failed: {markdown(told.error)}"
     at = row.places[number - 1] if number else None
     text = told.text if at is None else f"{told.text[:at]}▶{told.text[at:]}"
     mark = "" if told.right is None else " ✓" if told.right else " ✗"
-    return _line(text, "<br>") + mark
+    return "<br>".join(markdown_lines(text)) + mark
 
 
-def _table(
-    head: list[str] | tuple[str, ...], lines: list[tuple[str, ...]] | list[list[str]]
-) -> list[str]:
-    cells = [f"| {' | '.join(map(_line, line))} |" for line in (head, *lines)]
-    return [cells[0], "|" + "---|" * len(head), *cells[1:]]
+def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
+    return _lines([[markdown(cell) for cell in line] for line in (head, *lines)])
 
 
-def _line(text: str, newline: str = " ") -> str:
-    """On one line of a table."""
-    return text.replace("|", "\\|").replace("\r", "").replace("\n", newline)
-
-
-def _quote(text: str) -> list[str]:
-    return [f"> {line}" for line in text.split("\n")]
+def _lines(cells: Sequence[Sequence[str]]) -> list[str]:
+    """A table of ready cells."""
+    first, *rest = [f"| {' | '.join(line)} |" for line in cells]
+    return [first, "|" + "---|" * len(cells[0]), *rest]
 
 
 def place_of(text: str, at: int) -> str | None:

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import io
 import sys
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from app.compare.page import FILE_HEAD, PAIR_HEAD, file_cells, notes, pair_cells, votes_line
 from app.compare.results import Results
+from quantize.terminal import Console
+from runtimes.untrusted import visible
 
 _WIDE = 200  # of a pipe, where nothing is wrapped
 
 
-def tables(results: Results) -> str:
-    """All but the texts."""
-    terminal = sys.stdout.isatty()
-    out = io.StringIO()
-    shown = Console(
-        file=out,
-        force_terminal=terminal,
-        width=None if terminal else _WIDE,
-        highlight=False,
-        emoji=False,
-        markup=False,
-    )
+def print_tables(results: Results) -> None:
+    """Print all but the texts to stdout. Raises BrokenPipeError when nobody reads it."""
+    width = None if sys.stdout.isatty() else _WIDE
+    shown = Console(width=width, highlight=False, emoji=False, markup=False)
     for table in figures(results):
         shown.print(table)
         shown.print()
@@ -35,7 +27,6 @@ def tables(results: Results) -> str:
         shown.print(votes_line(votes, results))
     for note in notes(results):
         shown.print(note, style="dim")
-    return out.getvalue()
 
 
 def figures(results: Results, hues: Sequence[str] = ()) -> list[Table]:
@@ -51,6 +42,6 @@ def _table(head: Sequence[str], lines: Sequence[Sequence[str]], hues: Sequence[s
     for at in used:
         table.add_column(head[at], justify="right" if at else "left", overflow="fold")
     for number, line in enumerate(lines):
-        name = Text(line[0], hues[number % len(hues)] if hues else "")
+        name = Text(visible(line[0]), hues[number % len(hues)] if hues else "")
         table.add_row(name, *(line[at] for at in used[1:]))
     return table

@@ -6,6 +6,7 @@ from typing import Any
 from app.compare.records import Agreement, Parting, Report, Side, SideState
 from app.figures import duration, rate
 from quantize.disk import human
+from runtimes.output import markdown, markdown_lines
 
 _SHOWN = 24  # characters of a token
 _NAMES = {"mine": "first", "theirs": "other"}  # in JSON
@@ -94,7 +95,12 @@ def as_markdown(report: Report) -> str:
     way = "all at once" if report.together else "one after another"
     parts = ["# Comparison", ""]
     for message in report.question.messages:
-        parts += [f"**{message['role']}:**", "", *_quote(str(message["content"])), ""]
+        parts += [
+            f"**{markdown(str(message['role']))}:**",
+            "",
+            *_quote(str(message["content"])),
+            "",
+        ]
     parts += [
         f"Asked {way}, temperature {report.question.params.temperature:g}.",
         "",
@@ -103,11 +109,11 @@ def as_markdown(report: Report) -> str:
     ]
     parts += [_row(side) for side in report.sides]
     if agreements := agreement_lines(report):
-        parts += ["", f"Against {report.sides[0].label}:", ""]
-        parts += [f"- {line}" for line in agreements]
+        parts += ["", f"Against {markdown(report.sides[0].label)}:", ""]
+        parts += [f"- {markdown(line)}" for line in agreements]
     for side in report.sides:
-        parts += ["", f"## {side.label}", ""]
-        parts += [f"Failed: {side.error}"] if side.error else _quote(side.text)
+        parts += ["", f"## {markdown(side.label)}", ""]
+        parts += [f"Failed: {markdown(side.error)}"] if side.error else _quote(side.text)
     return "\n".join(parts) + "\n"
 
 
@@ -122,7 +128,7 @@ def _row(side: Side) -> str:
         f"{found.completion_tokens:,}",
         found.finish_reason or str(side.state),
     )
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    return "| " + " | ".join(map(markdown, cells)) + " |"
 
 
 def _side_json(side: Side) -> dict[str, Any]:
@@ -163,7 +169,7 @@ def _agreement_json(found: Agreement) -> dict[str, Any]:
 
 def _quote(text: str) -> list[str]:
     """As a block quote: the text stays itself, whatever Markdown is in it."""
-    return [f"> {line}" for line in text.split("\n")]
+    return [f"> {line}" for line in markdown_lines(text)]
 
 
 def _quoted(text: str | None) -> str:

@@ -11,6 +11,7 @@ from runtimes.machine.bandwidth import memory_bandwidth
 from runtimes.machine.hardware import Hardware, detect
 from runtimes.machine.installed import find_installed, versions
 from runtimes.machine.selftest import Health, ensure
+from runtimes.untrusted import visible
 from runtimes.worker.fallback import limit_lines
 
 _GIB = 2**30
@@ -136,13 +137,14 @@ def show(report: Report) -> None:
         width = max(len(name) for name, _ in lines)
         sys.stdout.writelines(f"{name:<{width}}  {finding}\n" for name, finding in lines)
         return
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+    from quantize.terminal import Console
 
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, finding in lines:
-        table.add_row(name, Text(finding), style="yellow" if name == "problem" else None)
+        table.add_row(name, Text(visible(finding)), style="yellow" if name == "problem" else None)
     Console().print(table)

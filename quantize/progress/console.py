@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
 from quantize.progress.pace import Pace, figures
+from quantize.terminal import Console
+from runtimes.untrusted import visible
 
 if TYPE_CHECKING:
     from quantize.manifest import FileEntry
@@ -65,7 +66,7 @@ class ConsoleReporter(Reporter):
     @contextlib.contextmanager
     def stage(self, text: str) -> Iterator[None]:
         """Show ``text`` while the block runs, and how long it took when it is done."""
-        begin = self._clock()
+        begin, text = self._clock(), visible(text)
         task = self._live.add_task(escape(text), total=None, figures="")
         if self._live.disable:
             self._line(f"{text} ...")
@@ -97,7 +98,7 @@ class ConsoleReporter(Reporter):
         """Show it beside the stage; where there is no live line, `beat` tells it if it lasts."""
         for stage in self._stages[-1:]:
             stage.step = text
-            self._live.update(stage.task, figures=escape(text))
+            self._live.update(stage.task, figures=escape(visible(text)))
 
     def beat(self) -> None:
         """Where there is no live line: a line about what is silent, after three seconds and then

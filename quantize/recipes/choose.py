@@ -104,8 +104,9 @@ def print_listing() -> None:
         rows = [_HEADINGS, *(_row(recipe) for group in groups for recipe in group)]
         sys.stdout.write("".join("\t".join(row) + "\n" for row in rows))
         return
-    from rich.console import Console
     from rich.table import Table
+
+    from quantize.terminal import Console
 
     table = Table()
     for heading in _HEADINGS:

@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Mapping
-from html import escape
 
 from quantize.manifest import Allocation, FileEntry, Manifest
 from quantize.onnx.variants import parse_variant
 from quantize.report.facts import megabytes
 from runtimes.models.gguf import TENSOR_TYPES
+from runtimes.output import html
 
 _LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.weight")
 _BITS = {name.lower(): size * 8 / weights for name, weights, size in TENSOR_TYPES.values()}
@@ -24,17 +24,17 @@ def render_allocation(entry: FileEntry) -> str:
     roles = list(dict.fromkeys(role for row in layers.values() for role in row))
     head = "".join(f"<th>{layer}</th>" for layer in layers)
     rows = [
-        f"<tr><td>{escape(role)}</td>"
+        f"<tr><td>{html(role)}</td>"
         + "".join(_cell(row.get(role, ""), f"layer {n}") for n, row in layers.items())
         + "</tr>"
         for role in roles
     ]
-    rest = "; ".join(f"{escape(name)} {escape(kind)}" for name, kind in others.items())
-    told = escape(summary(entry, entry.allocation))
-    line = escape(entry.allocation.rebuild)
+    rest = "; ".join(f"{html(name)} {html(kind)}" for name, kind in others.items())
+    told = html(summary(entry, entry.allocation))
+    line = html(entry.allocation.rebuild)
     again = f'<p class="soft">Built exactly again by <code>{line}</code></p>' if line else ""
     return (
-        f'<h3>{escape(entry.recipe)}</h3><p class="soft">{told}</p>'
+        f'<h3>{html(entry.recipe)}</h3><p class="soft">{told}</p>'
         f'<div class="wide"><table class="types"><thead><tr><th>layer</th>{head}</tr></thead>'
         f'<tbody>{"".join(rows)}</tbody></table></div><p class="soft">{rest}</p>{again}'
     )
@@ -100,4 +100,4 @@ def _cell(kind: str, where: str) -> str:
     if not kind:
         return "<td></td>"
     title = f"{where}: {kind}, {bits_of(kind):.2g} bits"
-    return f'<td style="--bits:{depth(kind):.2f}" title="{escape(title)}">{escape(kind)}</td>'
+    return f'<td style="--bits:{depth(kind):.2f}" title="{html(title)}">{html(kind)}</td>'

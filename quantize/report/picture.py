@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import itertools
 import re
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quantize.manifest import Manifest
 from quantize.report.chart import Chart, make_chart
 from quantize.report.facts import comparable_parts, megabytes, recommended, sentence
+from runtimes.output import html
+from runtimes.untrusted import visible
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,7 +47,7 @@ def draw_svg(chart: Chart) -> str:
     for colour, name in _VARIABLES.items():
         drawn = drawn.replace(colour, f"var(--{name},{colour})")
     for number, point in enumerate(chart.points):
-        shown = escape(f"{point.label}: {point.megabytes:,.1f} MB, KL {point.divergence:.2g}")
+        shown = html(f"{point.label}: {point.megabytes:,.1f} MB, KL {point.divergence:.2g}")
         group = f'<g id="point-{number}">'
         drawn = drawn.replace(group, f"{group}<title>{shown}</title>")
     return drawn
@@ -59,13 +60,16 @@ def draw_png(manifest: Manifest, path: Path) -> None:
     figure = Figure(figsize=(9, 6), dpi=150, facecolor="white", layout="constrained")
     main, *apart = comparable_parts(manifest)
     best, chart = recommended(main.files), make_chart(main.files)
-    heading = f"{manifest.model.name}, quantized" + (f"\n{sentence(main, best)}" if best else "")
+    heading = f"{visible(manifest.model.name)}, quantized"
+    heading += f"\n{visible(sentence(main, best))}" if best else ""
     axes = figure.add_subplot()
     # Names may hold a dollar sign, which would start a formula.
     axes.set_title(heading, loc="left", fontsize=11, color=_INK, parse_math=False, wrap=True)
     if chart is None:
         entries = [entry for part in (main, *apart) for entry in part.files]
-        bars = axes.barh([e.recipe for e in entries], [e.bytes / 1e6 for e in entries], color=_MARK)
+        bars = axes.barh(
+            [visible(e.recipe) for e in entries], [e.bytes / 1e6 for e in entries], color=_MARK
+        )
         axes.bar_label(bars, [megabytes(e.bytes) for e in entries], padding=4)
         axes.set_xlabel("size on disk, MB")
         axes.margins(x=0.12)
@@ -137,7 +141,7 @@ def _label_points(figure: Figure, axes: Any, chart: Chart, steps: Any) -> None:
     taken = [line.get_window_extent() for line in axes.lines if line.get_gid()]
     for number, point in enumerate(chart.points):
         label = axes.annotate(
-            point.label,
+            visible(point.label),
             (point.megabytes, point.divergence),
             (0, 0),
             textcoords="offset points",

@@ -4,13 +4,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from quantize.manifest import FileEntry, Manifest
 from quantize.report.facts import comparable_parts, is_steady, megabytes
 from quantize.report.figures import ACCURACY, BITS, PARITY, SIZE, Figure, of_fidelity
+from quantize.terminal import Console
+from runtimes.untrusted import visible
 
 _PIPE_WIDTH = 160  # a pipe has no width of its own; no file name should be broken in two
 _WITH_NAMES = 140  # characters from which on the files' names fit, too
@@ -77,7 +78,7 @@ def build_table(manifest: Manifest, recipes: tuple[str, ...], width: int = _PIPE
     """
     model = manifest.model
     entries = [entry for entry in manifest.files if entry.recipe in recipes]
-    title = f"{escape(model.name)}: {escape(model.architecture)},"
+    title = f"{_plain(model.name)}: {_plain(model.architecture)},"
     title += f" {model.parameters / 1e6:,.1f} M parameters"
     if model.quality:
         title += f", {model.quality.questions} graded questions"
@@ -91,10 +92,15 @@ def build_table(manifest: Manifest, recipes: tuple[str, ...], width: int = _PIPE
     for column in columns:
         table.add_column(column.heading, justify="right", no_wrap=True)
     figures = [column.original(model) or "-" for column in columns]
-    names = [escape(model.name), "original"] if wide else []
-    table.add_row(*names, model.stored, *figures, style="dim")
+    names = [_plain(model.name), "original"] if wide else []
+    table.add_row(*names, _plain(model.stored), *figures, style="dim")
     for entry in entries:
-        names = [escape(entry.path), entry.format] if wide else []
+        names = [_plain(entry.path), _plain(entry.format)] if wide else []
         figures = [column.of(entry) or "-" for column in columns]
-        table.add_row(*names, escape(entry.recipe), *figures)
+        table.add_row(*names, _plain(entry.recipe), *figures)
     return table
+
+
+def _plain(text: str) -> str:
+    """Text from a manifest as a cell of a table."""
+    return escape(visible(text))

@@ -2,8 +2,8 @@
 
 import json
 import re
+import tempfile
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 
 from quantize.manifest import FileEntry, Manifest
@@ -19,13 +19,12 @@ from quantize.report.facts import (
 )
 from quantize.report.figures import APART, figures_of, how_measured
 from quantize.report.picture import draw_png, draw_svg
+from runtimes.output import html, markdown
 
 FILES = ("report.html", "report.png", "README.md")
 
 _STYLE = Path(__file__).with_name("page.css")
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
-# Characters with a meaning to Markdown, HTML or TeX, and those that make bare addresses links.
-_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$&@]|:(?=//)|(?<=www)\.)", re.IGNORECASE)
 
 
 def write_report(folder: Path, manifest: Manifest, work: Path | None = None) -> None:
@@ -34,16 +33,13 @@ def write_report(folder: Path, manifest: Manifest, work: Path | None = None) -> 
     ``work`` is a folder on the same disk where they are written first. Without measurements the
     chart and the recommendation are left out. Raises OSError.
     """
-    partial = {name: (work or folder) / f".{name}.partial" for name in FILES}
-    try:
+    with tempfile.TemporaryDirectory(prefix=".report-", dir=work or folder) as made:
+        partial = {name: Path(made) / name for name in FILES}  # nothing is there: no link
         partial["report.html"].write_text(render_page(manifest), encoding="utf-8")
         partial["README.md"].write_text(render_card(manifest), encoding="utf-8")
         draw_png(manifest, partial["report.png"])
         for name, path in partial.items():
             path.replace(folder / name)
-    finally:
-        for path in partial.values():
-            path.unlink(missing_ok=True)
 
 
 def _choices(manifest: Manifest) -> list[str]:
@@ -61,13 +57,13 @@ def render_page(manifest: Manifest) -> str:
     """report.html, which needs no other file, in light and dark. All of the manifest's text is
     escaped."""
     model = manifest.model
-    about = f"{escape(model.architecture)}, {model.parameters / 1e6:,.1f} M parameters"
+    about = f"{html(model.architecture)}, {model.parameters / 1e6:,.1f} M parameters"
     main, *apart = comparable_parts(manifest)
-    body = [f"<h1>{escape(model.name)}, quantized</h1>", f'<p class="soft">{about}</p>']
+    body = [f"<h1>{html(model.name)}, quantized</h1>", f'<p class="soft">{about}</p>']
     if (best := recommended(main.files)) is not None:
-        items = "".join(f"<li>{escape(text)}</li>" for text in _choices(main))
+        items = "".join(f"<li>{html(text)}</li>" for text in _choices(main))
         more = f"<ul>{items}</ul>" if items else ""
-        body.append(f'<div class="pick"><p>{escape(sentence(main, best))}</p>{more}</div>')
+        body.append(f'<div class="pick"><p>{html(sentence(main, best))}</p>{more}</div>')
     if (chart := make_chart(main.files)) is not None:
         body += [
             "<h2>Size against divergence</h2>",
@@ -85,19 +81,19 @@ def render_page(manifest: Manifest) -> str:
         body += ["<h2>Measured otherwise</h2>", *_html_paragraphs([APART])]
         body += [_html_table(part, None), *_html_paragraphs(how_measured(part))]
     if notes := _notes(manifest):
-        items = "\n".join(f"<li><b>{escape(name)}</b>: {escape(text)}</li>" for name, text in notes)
+        items = "\n".join(f"<li><b>{html(name)}</b>: {html(text)}</li>" for name, text in notes)
         body += ["<h2>Notes</h2>", "<ul>", items, "</ul>"]
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(model.name)}, quantized</title>\n"
+        f"<title>{html(model.name)}, quantized</title>\n"
         f"<style>\n{_STYLE.read_text(encoding='utf-8')}</style>\n</head>\n"
         "<body>\n<main>\n" + "\n".join(body) + "\n</main>\n</body>\n</html>\n"
     )
 
 
 def _html_paragraphs(texts: Sequence[str]) -> list[str]:
-    return [f"<p>{escape(text)}</p>" for text in texts]
+    return [f"<p>{html(text)}</p>" for text in texts]
 
 
 def _html_table(manifest: Manifest, best: FileEntry | None) -> str:
@@ -106,10 +102,10 @@ def _html_table(manifest: Manifest, best: FileEntry | None) -> str:
     for e in manifest.files:
         name, kind = f"{e.recipe} ({e.format.upper()})", "best" if e is best else ""
         rows.append((kind, name, [column.of(e) for column in columns]))
-    head = "".join(f"<th>{escape(column.heading)}</th>" for column in columns)
+    head = "".join(f"<th>{html(column.heading)}</th>" for column in columns)
     body = "\n".join(
-        f'<tr class="{kind}"><td>{escape(name)}</td>'
-        + "".join(f"<td>{escape(figure) or '-'}</td>" for figure in figures)
+        f'<tr class="{kind}"><td>{html(name)}</td>'
+        + "".join(f"<td>{html(figure) or '-'}</td>" for figure in figures)
         + "</tr>"
         for kind, name, figures in rows
     )
@@ -123,12 +119,12 @@ def render_card(manifest: Manifest) -> str:
     """README.md, a model card with YAML front matter. All of the manifest's text is escaped."""
     model, entries = manifest.model, manifest.files
     main, *apart = comparable_parts(manifest)
-    lines = [*_front_matter(manifest), "", f"# {_plain(model.name)}, quantized", ""]
-    about = f"{_plain(model.architecture)}, {model.parameters / 1e6:,.1f} M parameters."
+    lines = [*_front_matter(manifest), "", f"# {markdown(model.name)}, quantized", ""]
+    about = f"{markdown(model.architecture)}, {model.parameters / 1e6:,.1f} M parameters."
     lines += [f"{about} Quantized and measured with Ingot.", ""]
     if (best := recommended(main.files)) is not None:
-        choices = [f"- {_plain(text)}" for text in _choices(main)]
-        lines += [f"**{_plain(sentence(main, best))}**", "", *choices, ""]
+        choices = [f"- {markdown(text)}" for text in _choices(main)]
+        lines += [f"**{markdown(sentence(main, best))}**", "", *choices, ""]
     if entries:
         lines += ["## Files", "", *_table(main), ""]
         lines += ["## Run", "", *_commands(best or entries[0]), ""]
@@ -137,7 +133,7 @@ def render_card(manifest: Manifest) -> str:
         lines += ["## Measured otherwise", "", APART, "", *_table(part), ""]
         lines += _paragraphs(how_measured(part))
     if notes := _notes(manifest):
-        items = [f"- {_plain(name)}: {_plain(text)}" for name, text in notes]
+        items = [f"- {markdown(name)}: {markdown(text)}" for name, text in notes]
         lines += ["## Notes", "", *items, ""]
     if entries:
         sums = (pair for entry in entries for pair in entry.sha256.items())
@@ -150,7 +146,7 @@ def render_card(manifest: Manifest) -> str:
 
 
 def _paragraphs(texts: Sequence[str]) -> list[str]:
-    return [line for text in texts for line in (_plain(text), "")]
+    return [line for text in texts for line in (markdown(text), "")]
 
 
 def _front_matter(manifest: Manifest) -> list[str]:
@@ -170,10 +166,10 @@ def _table(manifest: Manifest) -> list[str]:
     rows = [["file", "recipe", *(column.heading for column in columns)]]
     rows.append(["---", "---", *("--:" for _ in columns)])
     original = [column.original(manifest.model) or "-" for column in columns]
-    rows.append(["the original", manifest.model.stored, *map(_plain, original)])
+    rows.append(["the original", markdown(manifest.model.stored), *map(markdown, original)])
     for entry in manifest.files:
-        figures = [_plain(column.of(entry) or "-") for column in columns]
-        rows.append([_plain(entry.path), _plain(entry.recipe), *figures])
+        figures = [markdown(column.of(entry) or "-") for column in columns]
+        rows.append([markdown(entry.path), markdown(entry.recipe), *figures])
     return [f"| {' | '.join(row)} |" for row in rows]
 
 
@@ -187,8 +183,3 @@ def _commands(entry: FileEntry) -> list[str]:
         f"    ingot chat ./{path}",
         f"    ingot bench ./{path}",
     ]
-
-
-def _plain(text: str) -> str:
-    """Text that Markdown and HTML show as it is, on one line."""
-    return _SPECIAL.sub(r"\\\1", " ".join(text.split()))

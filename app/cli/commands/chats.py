@@ -10,6 +10,7 @@ import typer
 
 from app import console
 from app.cli.options import YesFlag
+from runtimes.untrusted import visible
 
 if TYPE_CHECKING:
     from app.chat.store import Store
@@ -84,7 +85,7 @@ def search(
     for hit in hits:
         console.emit(_line(hit.chat) + "\n")
         if hit.message is not None:
-            console.emit(f"        {_plain(hit.snippet)}\n")
+            console.emit(f"        {visible(hit.snippet)}\n")
     if not hits:
         console.note("no chat has that")
 
@@ -165,12 +166,7 @@ def _line(chat: Chat) -> str:
 
 
 def _title(chat: Chat) -> str:
-    return _plain(chat.title) or "(no title)"
-
-
-def _plain(text: str) -> str:
-    """Without what would steer the terminal: a model may have written it."""
-    return "".join(c if c.isprintable() else "\ufffd" for c in text)
+    return visible(chat.title) or "(no title)"
 
 
 def _chat_json(chat: Chat) -> dict[str, Any]:

@@ -129,7 +129,7 @@ def compare(
     from app.compare.prompts import PromptsJob, check_prompts, entries_of
 
     if output is not None:
-        check_output(output)
+        check_output(output, prompts)
     asked = _contenders(model, recipe or [], [*words, *(also or [])])
     entries = entries_of([(one.model, one.options) for one in asked])
     job = PromptsJob(entries, check_prompts(prompts), sampling, system, field, limit, slots)
@@ -198,9 +198,9 @@ def _many(
     if as_json:
         console.emit(to_json(results))
     elif output is None:
-        from app.compare.table import tables
+        from app.compare.table import print_tables
 
-        console.emit(tables(results))
+        print_tables(results)
     elif not quiet:
         console.note(f"written: {output}")
     return ExitCode(max(codes))

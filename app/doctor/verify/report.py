@@ -3,7 +3,6 @@
 import contextlib
 import getpass
 import itertools
-import json
 import re
 import socket
 import sys
@@ -21,6 +20,7 @@ from app.doctor.verify.run import Verification
 from app.here import here, real
 from quantize.disk import write_atomically
 from runtimes.errors import RequestError
+from runtimes.output import json_text, markdown
 from runtimes.paths import cache_dir, data_dir, state_dir
 
 _ROOT = r"(?<![\w.])(?:[A-Za-z]:)?[\\/]"
@@ -61,7 +61,7 @@ class Files:
     def write(self, run: Verification) -> None:
         """Both, as things are now."""
         data = as_json(run)
-        write_atomically(self.json, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+        write_atomically(self.json, json_text(data, 1) + "\n")
         write_atomically(self.markdown, as_markdown(run, data))
 
 
@@ -123,7 +123,10 @@ def as_markdown(run: Verification, data: Mapping[str, Any]) -> str:
 
 def _item(name: str, text: str) -> str:
     return textwrap.fill(
-        f"- {name}: {text}", _WIDTH, subsequent_indent="  ", break_long_words=False
+        f"- {markdown(name)}: {markdown(text)}",
+        _WIDTH,
+        subsequent_indent="  ",
+        break_long_words=False,
     )
 
 

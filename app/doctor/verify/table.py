@@ -7,6 +7,7 @@ from typing import Protocol
 
 from app import console
 from app.doctor.verify.lines import Line, Subject
+from runtimes.untrusted import visible
 
 _COLOURS = {"passed": "green", "failed": "bold red", "skipped": "yellow"}
 
@@ -45,11 +46,13 @@ def shown(*, silent: bool) -> Iterator[Shown]:
     if silent or not sys.stdout.isatty():
         yield _Silent() if silent else _Plain()
         return
-    from rich.console import Console, Group
+    from rich.console import Group
     from rich.live import Live
     from rich.spinner import Spinner
     from rich.table import Table
     from rich.text import Text
+
+    from quantize.terminal import Console
 
     table = Table(box=None, pad_edge=False)
     for name in ("", "check", "on", "file"):
@@ -61,12 +64,12 @@ def shown(*, silent: bool) -> Iterator[Shown]:
         class Growing:
             def begins(self, check: str, subject: Subject) -> None:
                 now = " ".join(filter(None, (check, *_about(subject))))
-                live.update(Group(table, Spinner("dots", Text(now))))
+                live.update(Group(table, Spinner("dots", Text(visible(now)))))
 
             def ends(self, line: Line) -> None:
                 colour, found = _COLOURS[line.found.verdict], line.found
                 cells = (line.check, *_about(line.subject), found.said)
-                table.add_row(Text(found.verdict, style=colour), *map(Text, cells))
+                table.add_row(Text(found.verdict, style=colour), *map(Text, map(visible, cells)))
                 live.update(table)
 
         yield Growing()

@@ -1,7 +1,6 @@
 """The compare mode: one prompt, several files, their answers side by side."""
 
 import asyncio
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -31,6 +30,7 @@ from app.tui.widgets.frame import ModeScreen
 from app.tui.widgets.prompt import Prompt
 from runtimes.chat import Message
 from runtimes.errors import IngotError
+from runtimes.output import json_text
 from runtimes.request import SamplingParams
 
 _LOOKS = 1 / 8  # seconds between two looks at a comparison
@@ -309,7 +309,7 @@ class CompareScreen(ModeScreen):
             return
         path, text = at_home(given), as_markdown(report)
         if path.suffix == ".json":
-            text = json.dumps(as_json(report), indent=1, ensure_ascii=False)
+            text = json_text(as_json(report), 1)
         try:
             with path.open("x", encoding="utf-8") as file:
                 file.write(text)

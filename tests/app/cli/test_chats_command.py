@@ -57,7 +57,7 @@ def test_without_chats_nothing_is_made(run: Run) -> None:
 def test_list(run: Run, chats: list[int]) -> None:
     lines = run()[0].splitlines()
     assert [line.split()[0] for line in lines] == [str(chats[1]), str(chats[0])]
-    assert "Red \ufffd[31m title" in lines[0]
+    assert "Red ␛[31m title" in lines[0]
     assert lines[1].endswith("   3  Why is the sky blue?")
     assert len(run("--limit", "1")[0].splitlines()) == 1
     data = json.loads(run("--json")[0])
@@ -70,7 +70,7 @@ def test_search(run: Run, chats: list[int]) -> None:
     out, _ = run("search", "blue")
     assert "\x1b" not in out
     assert out.count("\n") == 4
-    assert "        blue\ufffd[0m too" in out
+    assert "        blue␛[0m too" in out
     assert run("search", "sky", "why")[0].splitlines()[1].strip() == "Why is the sky blue?"
     (hit,) = json.loads(run("search", "rayl", "--json")[0])["hits"]
     assert [hit["snippet"][a:b] for a, b in hit["marks"]] == ["Rayl"]

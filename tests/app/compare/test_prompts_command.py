@@ -14,6 +14,7 @@ import pytest
 from app.compare.blind import Ballot, Sided
 from app.compare.report import read_report
 from runtimes.models.modelfile import ModelFile
+from runtimes.output import markdown_lines
 from tests.support import read_rows, until
 
 PROMPTS = [
@@ -103,7 +104,7 @@ def test_figures_are_those_of_the_texts(
     assert text.count("\n### ") == 6
     for texts in rows:
         for number, answer in enumerate(texts):
-            cell = answer.replace("|", "\\|").replace("\n", "<br>")
+            cell = "<br>".join(markdown_lines(answer))
             assert cell in text.replace("▶", ""), number
     assert "The capital of France is Paris. ✓" in text
     # Again: nothing is asked any more, and stdout has a table without colours.
@@ -165,15 +166,21 @@ def test_votes_are_part_of_the_report(
     (votes,) = json.loads(command(*words).stdout)["votes"]
     assert (votes["file"], votes["wins"], votes["losses"]) == (1, 1, 0)
     assert votes["low"] == pytest.approx(0.206549, abs=1e-6)
-    page = kept.parent / "page.md"
+    page, real = kept.parent / "page.md", kept.parent / "real.md"
+    real.touch()
+    page.symlink_to(real)
     assert command(*words[:-3], "--output", page, "--max-tokens", "48").returncode == 1
-    assert "preferred 1 of 1 times (95%: 21% to 100%)" in page.read_text()
+    assert page.is_symlink()
+    assert "preferred 1 of 1 times (95%: 21% to 100%)" in real.read_text()
 
 
 @pytest.mark.usefixtures("home")
 def test_refusals(command: Any, pebble_built: Path, prompts: Path, tmp_path: Path) -> None:
     one, other, _ = files(pebble_built)
     (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "folder.md").mkdir()
+    text = tmp_path / "prompts.md"
+    text.write_text("a prompt\n")
     refused = {
         "is named twice": [one, other, one, "--prompts", prompts],
         "needs two files": [one, "--prompts", prompts],
@@ -182,6 +189,8 @@ def test_refusals(command: Any, pebble_built: Path, prompts: Path, tmp_path: Pat
         "has no rows": [one, other, "--prompts", tmp_path / "empty.txt"],
         "must end with .md or .json": [one, other, "--prompts", prompts, "--output", "a.pdf"],
         "no such folder": [one, other, "--prompts", prompts, "--output", tmp_path / "no/a.md"],
+        "it is a folder": [one, other, "--prompts", prompts, "--output", tmp_path / "folder.md"],
+        "replace the prompts": [one, other, "--prompts", text, "--output", text],
         "--together is for one": [one, other, "--prompts", prompts, "--together"],
         "--output goes with": [one, "Hello", "--output", tmp_path / "a.md"],
         "give one PROMPT": [one, "Hello", "you"],

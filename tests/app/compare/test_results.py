@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import random
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from markdown_it import MarkdownIt
 
 from app.compare.blind import Ballot, Sided, Vote
-from app.compare.page import as_markdown
+from app.compare.page import as_markdown, to_json
+from app.compare.records import Contender, Question, Report, Side, SideState
 from app.compare.report import with_votes
 from app.compare.results import FileResult, PromptResult, Results, Told, pair_of, wilson
+from app.compare.text import as_markdown as as_page
+from runtimes.request import SamplingParams
+from tests.hostile import HOSTILE, harmful
 
 
 @pytest.mark.parametrize(
@@ -110,3 +118,28 @@ def test_votes_are_kept_and_go_on(tmp_path: Path) -> None:
     changed = [row(n, Told(f"new {n}"), Told(f"b {n}"), Told(f"c {n}")) for n in range(3)]
     assert Ballot(results(changed), path).done == 0  # these are other answers
     assert Ballot(other, path).done == 2
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_pages_show_what_they_quote(text: str) -> None:
+    """Answers, prompts, ids and the names of files are text: nothing of them acts."""
+    rows = [replace(row(0, Told(text), Told(error=text), expected=(text,)), id=text, prompt=text)]
+    made = results(rows)
+    files = tuple(replace(file, label=text) for file in made.files)
+    made = replace(made, files=files, prompts=text)
+    assert_shown(as_markdown(made))
+    assert json.loads(to_json(made))["prompts"] == text
+    assert not harmful(to_json(made))
+
+    said = Side(Contender(text), text, SideState.DONE, text=text)
+    failed = replace(said, state=SideState.FAILED, text="", error=text)
+    asked = Question(({"role": text, "content": text},), SamplingParams())
+    assert_shown(as_page(Report(asked, (said, failed), (None,))))
+
+
+def assert_shown(page: str) -> None:
+    """Nothing acts in ``page``, which is Markdown."""
+    assert not harmful(page)
+    shown = MarkdownIt("gfm-like", {"html": True}).render(page.replace("<br>", " "))
+    ours = r"h\d|p|table|thead|tbody|tr|t[hd]|ul|li|blockquote|strong"
+    assert not re.search(rf"<(?!/?({ours})\b)", shown), shown
