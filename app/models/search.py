@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from quantize.hub.client import Hub, Patience
 from quantize.hub.errors import HubError
-from quantize.hub.names import HubName
+from quantize.hub.names import HubName, parse_hub_name
 from quantize.progress.console import Reporter
 
 if TYPE_CHECKING:
-    import httpx2
     from huggingface_hub import ModelInfo
 
 FORMATS = ("gguf", "onnx", "safetensors")
@@ -97,7 +96,12 @@ def look_up(name: HubName, hub: Hub | None = None) -> Found:
     hub = hub or quick()
 
     def ask() -> Found:
-        return _found(hub.api().model_info(name.repo, expand=_EXPAND, timeout=hub.patience.read_s))
+        from huggingface_hub import ModelInfo
+
+        parse: Any = ModelInfo  # it has no types
+        said, _ = hub.answer(f"/api/models/{name.repo}", {"expand": _EXPAND})
+        with _understood():
+            return _found(parse(**{"siblings": None, **said}))
 
     return hub.patiently(ask, name, Reporter())
 
@@ -124,7 +128,9 @@ def _listed(query: Query, kind: str | None, hub: Hub) -> Iterator[Found]:
         for item in items:
             with _understood():
                 one = _found(parse(**{"siblings": None, **item}))
-            yield one
+                known = parse_hub_name(one.repo)
+            if known is not None:  # else nothing can be pulled by it
+                yield one
         if not asked:
             return
 
@@ -132,24 +138,12 @@ def _listed(query: Query, kind: str | None, hub: Hub) -> Iterator[Found]:
 def _page(asked: dict[str, Any], hub: Hub) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """A page, and what to ask for the next one; empty after the last."""
     import httpx2
-    from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 
-    def ask() -> httpx2.Response:
-        response = get_session().get(
-            f"{hub.api().endpoint}/api/models",
-            params=asked,
-            headers=build_hf_headers(library_name="ingot"),
-            timeout=httpx2.Timeout(hub.patience.read_s),
-        )
-        hf_raise_for_status(response)
-        return response
-
-    response = hub.patiently(ask, None, Reporter())
+    said, links = hub.patiently(lambda: hub.answer("/api/models", asked), None, Reporter())
     with _understood():
-        items = [dict(item) for item in response.json()]
-    # A mirror may name the original hub here: only what it asks is taken over.
-    further = response.links.get("next", {}).get("url")
-    params = httpx2.URL(further or "").params
+        items = [dict(item) for item in said]
+        # A mirror may name the original hub here: only what it asks is taken over.
+        params = httpx2.URL(links.get("next", {}).get("url") or "").params
     return items, {key: params.get_list(key) for key in params}
 
 
@@ -168,14 +162,14 @@ def _found(info: ModelInfo) -> Found:
     licences = (tag.removeprefix("license:") for tag in info.tags or [] if "license:" in tag)
     return Found(
         repo=info.id,
-        downloads=info.downloads or 0,
-        likes=info.likes or 0,
+        downloads=_count(info.downloads) or 0,
+        likes=_count(info.likes) or 0,
         updated=info.last_modified,
         licence=next(licences, None),
         gated=bool(info.gated),
         parameters=total or _named_size(info.id),
         exact=bool(total),
-        architecture=gguf.get("architecture"),
+        architecture=str(gguf["architecture"]) if gguf.get("architecture") else None,
         context=_count(gguf.get("context_length")),
     )
 

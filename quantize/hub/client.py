@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
 
 from quantize.hub.errors import EndsEarlyError, HubError, asked_wait, explain
 from quantize.hub.names import HubName
 from quantize.progress.console import Reporter
+from runtimes.untrusted import check_digest, check_name, parse_json
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 _T = TypeVar("_T")
+
+_MOST_ANSWER = 32 * 2**20  # bytes of what the hub tells of a repository, or of a page of them
+_MOST_FILE = 2**50  # bytes
 
 
 def _stalled_s() -> float:
@@ -36,12 +41,22 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A file of a repository."""
+    """A file of a repository, as the hub or a listing on the disk names it: it is put below a
+    folder by its path or its key. Raises HubError for names, checksums and sizes that are none."""
 
     path: str
     bytes: int
     sha256: str | None  # of a large file (LFS)
     git_sha1: str | None  # git's hash of the content as a blob, of the others
+
+    def __post_init__(self) -> None:
+        """Check what it says."""
+        check_name(self.path, "the hub", HubError)
+        for digest in {self.sha256, self.git_sha1} - {None}:
+            check_digest(digest, f"the hub's listing of {self.path}", HubError)
+        whole = isinstance(self.bytes, int) and 0 <= self.bytes <= _MOST_FILE
+        if not whole or not self.key:
+            raise HubError(f"the hub does not tell the size and checksum of {self.path}")
 
     @property
     def key(self) -> str:
@@ -51,11 +66,21 @@ class RemoteFile:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """All files of a repository at one commit."""
+    """All files of a repository at one commit, whose hash names a folder. Raises HubError for what
+    is no such hash, and for files in the place of others."""
 
     repo: str
     commit: str
     files: tuple[RemoteFile, ...]
+
+    def __post_init__(self) -> None:
+        """Check what it says."""
+        check_digest(self.commit, f"the hub's listing of {self.repo}", HubError)
+        names = [file.path for file in self.files]
+        once = set(names)
+        parents = (name[:at] for name in names for at, char in enumerate(name) if char == "/")
+        if len(once) < len(names) or not once.isdisjoint(parents):
+            raise HubError(f"the hub lists files of {self.repo} in the place of others")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +109,35 @@ class Hub:
 
         disable_progress_bars()
         return HfApi(endpoint=self.endpoint, library_name="ingot")
+
+    def answer(self, path: str, params: Mapping[str, Any]) -> tuple[Any, dict[str, dict[str, str]]]:
+        """The JSON that the hub's API answers to a GET, and the links in its header.
+
+        Raises HubError for what is none, or too large, and what huggingface_hub raises.
+        """
+        import httpx2
+        from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
+
+        with get_session().stream(
+            "GET",
+            f"{self.api().endpoint}{path}",
+            params=dict(params),
+            headers=build_hf_headers(library_name="ingot"),
+            timeout=httpx2.Timeout(self.patience.read_s),
+        ) as response:
+            hf_raise_for_status(response)
+            raw = bytearray()
+            for piece in response.iter_bytes():
+                raw += piece
+                if len(raw) > _MOST_ANSWER:
+                    break
+        try:
+            said = parse_json(bytes(raw), _MOST_ANSWER)
+        except ValueError as error:
+            raise HubError(
+                f"what answers for the hub is not a list of models or files ({error})"
+            ) from error
+        return said, {str(name): link for name, link in response.links.items()}
 
     def explain(self, error: Exception, name: HubName | None) -> Exception:
         """What the user is told of ``error``."""
@@ -146,32 +200,27 @@ class Repository:
         name, hub = self.name, self.hub
 
         def ask() -> Listing:
-            info = hub.api().model_info(
-                name.repo,
-                revision=name.revision,
-                files_metadata=True,
-                timeout=hub.patience.read_s,
-            )
-            files = []
-            for item in info.siblings or []:
-                size = item.lfs.size if item.lfs else item.size
-                if size is None or not (item.lfs or item.blob_id):
-                    raise HubError(
-                        f"{name}: the hub does not tell sizes and checksums of its files"
+            path = f"/api/models/{name.repo}/revision/{quote(name.revision, safe='')}"
+            said, _ = hub.answer(path, {"blobs": True})
+            try:
+                items = [(item, item.get("lfs") or {}) for item in said.get("siblings") or ()]
+                files = [
+                    RemoteFile(
+                        item["rfilename"],
+                        lfs["size"] if lfs else item.get("size"),
+                        lfs.get("sha256"),
+                        item.get("blobId"),
                     )
-                check_path(item.rfilename, name)
-                sha256 = item.lfs.sha256 if item.lfs else None
-                files.append(RemoteFile(item.rfilename, size, sha256, item.blob_id))
-            return Listing(name.repo, info.sha or name.revision, tuple(files))
+                    for item, lfs in items
+                ]
+                return Listing(name.repo, said.get("sha"), tuple(files))
+            except (KeyError, TypeError, AttributeError) as error:
+                raise HubError(
+                    f"{name}: what answers for the hub is not a list of files ({error!r})"
+                ) from error
 
         return self.patiently(ask)
 
     def patiently(self, call: Callable[[], _T], arrived: Callable[[], int] = lambda: 0) -> _T:
         """``call`` as `Hub.patiently`."""
         return self.hub.patiently(call, self.name, self.progress, arrived)
-
-
-def check_path(path: str, name: HubName) -> None:
-    """Raise HubError when a file's name would leave the folder that it is put into."""
-    if {"", ".", ".."} & set(path.split("/")) or "\\" in path or "\0" in path:
-        raise HubError(f"{name} names the file {path!r}, outside its folder; nothing was written")

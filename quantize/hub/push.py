@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from quantize.hub.errors import HubError
 from quantize.hub.names import HubName, parse_hub_name
 from quantize.manifest import NAME, entry_path, load_manifest
 from quantize.progress.console import Reporter
+from runtimes.untrusted import inside
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -48,7 +50,7 @@ def push(folder: Path, repo: str, progress: Reporter) -> str:
             commit = api.upload_folder(
                 repo_id=name.repo,
                 folder_path=folder,
-                allow_patterns=list(wanted),
+                allow_patterns=[glob.escape(path) for path in wanted],
                 commit_message="Add quantized files with their measurements",
             )
     if fresh:
@@ -57,13 +59,14 @@ def push(folder: Path, repo: str, progress: Reporter) -> str:
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    """What is uploaded, by its name as seen from ``folder``."""
-    found = {name: folder / name for name in _BESIDE if (folder / name).is_file()}
+    """What is uploaded, by its name as seen from ``folder``. Raises ModelError for links, which
+    could bring any file of this machine to the hub."""
+    found = [folder / name for name in _BESIDE if (folder / name).is_file()]
     for entry in load_manifest(folder).files:
         path = entry_path(folder, entry)
-        parts = [p for p in path.rglob("*") if p.is_file()] if path.is_dir() else [path]
-        found |= {part.relative_to(folder).as_posix(): part for part in parts}
-    return found
+        found += [p for p in path.rglob("*") if p.is_file()] if path.is_dir() else [path]
+    names = [path.relative_to(folder).as_posix() for path in found]
+    return {name: inside(folder, name, f"the folder {folder}") for name in names}
 
 
 @contextmanager

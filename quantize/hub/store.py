@@ -14,17 +14,20 @@ import contextlib
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from urllib.parse import quote
 
 from quantize.disk import FULL, full_disk_explained, write_atomically
+from quantize.errors import UsageError
 from quantize.fromjson import from_json
-from quantize.hub.client import Listing, RemoteFile, Repository, check_path
+from quantize.hub.client import Listing, RemoteFile, Repository
 from quantize.hub.errors import HubError, OfflineError
 from quantize.hub.transfer import checksum, fetch_files
 from runtimes.paths import cache_dir
+from runtimes.untrusted import check_digest, inside, load_json
 
 # Files above this are not served by plain HTTP (huggingface_hub.constants.MAX_HTTP_DOWNLOAD_SIZE).
 _LARGEST = 50_000_000_000
@@ -50,7 +53,9 @@ class Store(Repository):
         """
         if self.name.is_commit and (known := self._known(self.name.revision)):
             return known
-        ref = self.base / "refs" / quote(self.name.revision, safe="")
+        ref = inside(
+            self.base / "refs", quote(self.name.revision, safe=""), "the revision", UsageError
+        )
         try:
             listing = self.look()
         except OfflineError as error:
@@ -82,7 +87,6 @@ class Store(Repository):
         folder, blobs = self.folder(listing.commit), self.base / "blobs"
         missing = self.missing(listing, files)
         for file in missing:
-            check_path(file.path, self.name)
             if file.bytes > _LARGEST:
                 raise HubError(
                     f"{self.name}: {file.path} is {file.bytes / 1e9:.0f} GB; files above 50 GB are"
@@ -94,15 +98,18 @@ class Store(Repository):
             fetch_files(self, listing, missing, blobs, "downloading")
         with full_disk_explained(self.base):
             for file in missing:
-                _link(blobs / file.key, folder / file.path)
+                place = inside(folder, file.path, str(self.name), HubError)
+                _link(blobs / file.key, place)
         return folder
 
     def _record(self, commit: str) -> Path:
         return self.base / commit / "listing.json"
 
     def _known(self, commit: str) -> Listing | None:
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-            listing = from_json(Listing, json.loads(self._record(commit).read_bytes()))
+        garbled = (OSError, ValueError, KeyError, TypeError, AttributeError, HubError)
+        with contextlib.suppress(*garbled):
+            check_digest(commit, str(self.base), HubError)
+            listing = from_json(Listing, load_json(self._record(commit)))
             return listing if listing.commit == commit else None
         return None
 
@@ -123,12 +130,12 @@ class Store(Repository):
 def _link(source: Path, target: Path) -> None:
     """Put ``source`` at ``target``, as a hard link where the disk allows it, else as a copy."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    partial.unlink(missing_ok=True)
-    try:
-        os.link(source, partial)
-    except OSError as error:
-        if error.errno in FULL:
-            raise
-        shutil.copyfile(source, partial)
-    partial.replace(target)
+    with tempfile.TemporaryDirectory(prefix=".partial-", dir=target.parent) as made:
+        partial = Path(made) / "file"
+        try:
+            os.link(source, partial)
+        except OSError as error:
+            if error.errno in FULL:
+                raise
+            shutil.copyfile(source, partial)
+        partial.replace(target)

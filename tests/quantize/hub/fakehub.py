@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -56,6 +57,8 @@ class FakeHub:
         self.faults: list[Fault] = []
         self.requests: list[Request] = []
         self.uploaded: dict[str, bytes] = {}
+        # What a hostile one says instead of what it holds.
+        self.lie: Callable[[dict[str, Any]], Any] = lambda said: said
         self.lock = threading.Lock()
         self.closing = threading.Event()
         self._servers = [_serve(self, storage=False), _serve(self, storage=True)]
@@ -192,7 +195,8 @@ class _Handler(BaseHTTPRequestHandler):
                 entry["lfs"] = {"sha256": sha, "size": len(data), "pointerSize": 134}
             siblings.append(entry)
         about = self._described(repo)
-        self._json({**about, "sha": commit, "siblings": siblings, "private": False})
+        said = {**about, "sha": commit, "siblings": siblings, "private": False}
+        self._json(self.hub.lie(said))
 
     def _described(self, repo: str) -> dict[str, Any]:
         """What the hub says of a repository beside its files."""

@@ -1,15 +1,18 @@
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from app.models.pulling import parse_request, pull
 from quantize import disk
 from quantize.errors import DiskFullError, SourceError, UsageError
 from quantize.hub.client import Hub, Listing, RemoteFile, Repository
@@ -361,3 +364,105 @@ def test_files_too_large_for_plain_http(tmp_path: Path, monkeypatch: pytest.Monk
     huge = RemoteFile("model.safetensors", 60_000_000_000, "0" * 64, None)
     with pytest.raises(HubError, match=r"60 GB; files above 50 GB .*hf download"):
         Store(TINY).bring(Listing("org/tiny", "c" * 40, (huge,)), [huge])
+
+
+def _every_file(change: dict[str, object], lfs: dict[str, object] | None = None):
+    """A lie about every file."""
+
+    def lie(said: dict[str, Any]) -> dict[str, Any]:
+        for one in said["siblings"]:
+            one |= change
+            if lfs is not None:
+                one["lfs"] = {**one.get("lfs", {"size": one["size"]}), **lfs}
+        return said
+
+    return lie
+
+
+def _says(**change: object):
+    return lambda said: said | change
+
+
+LIES = {
+    "sha256 is a path": _every_file({}, {"sha256": "/etc/hostname"}),
+    "sha256 goes up": _every_file({}, {"sha256": "../../../../victim"}),
+    "sha256 in capitals": _every_file({}, {"sha256": "A" * 64}),
+    "sha256 with a line end": _every_file({}, {"sha256": "a" * 64 + "\n"}),
+    "sha256 of another type": _every_file({}, {"sha256": [1]}),
+    "sha256 is empty": _every_file({}, {"sha256": ""}),
+    "blob id is a path": _every_file({"blobId": "../../../victim", "lfs": None}),
+    "blob id is missing": _every_file({"blobId": None, "lfs": None}),
+    "size is negative": _every_file({"size": -5, "lfs": None}),
+    "size is a text": _every_file({"size": "5", "lfs": None}),
+    "size has no end": _every_file({"size": float("inf"), "lfs": None}),
+    "size is beyond any disk": _every_file({"size": 10**30, "lfs": None}),
+    "name is absolute": _every_file({"rfilename": "/etc/hostname"}),
+    "name has escapes": _every_file({"rfilename": "\x1b]0;x\x07"}),
+    "name of another type": _every_file({"rfilename": {"a": 1}}),
+    "name of one half pair": _every_file({"rfilename": "\ud800"}),
+    "all files have one name": _every_file({"rfilename": "config.json"}),
+    "commit goes up": _says(sha="../../../../victim"),
+    "commit is absolute": _says(sha="/tmp/victim"),
+    "commit is missing": _says(sha=None),
+    "commit of another type": _says(sha=["a" * 40]),
+    "files are a number": _says(siblings=7),
+    "files are texts": _says(siblings=["config.json"]),
+    "a file in a file": lambda said: (
+        said
+        | {"siblings": [*said["siblings"], {**said["siblings"][0], "rfilename": "config.json/x"}]}
+    ),
+    "answer is a list": lambda _: [],
+    "answer is nested": lambda said: said | {"x": json.loads("[" * 300 + "]" * 300)},
+}
+
+
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+def test_a_hub_that_lies_reaches_no_file_elsewhere(
+    hub: FakeHub, model: dict[str, bytes], tmp_path: Path, lie: Callable[[dict[str, Any]], Any]
+):
+    (tmp_path / "victim").write_text("mine")
+    hub.add("org/tiny", model)
+    hub.lie = lie
+    with pytest.raises(HubError):
+        get(hub=AT_ONCE)
+    with pytest.raises(HubError):
+        pull(parse_request("org/tiny"), Notes(), AT_ONCE)
+    made = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")}
+    assert made == {"victim"}
+    assert (tmp_path / "victim").read_text() == "mine"
+
+
+def test_an_answer_without_an_end_is_given_up(hub: FakeHub, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("quantize.hub.client._MOST_ANSWER", 10_000)
+    hub.add("org/tiny", {f"{number}.json": b"x" for number in range(1000)})
+    with pytest.raises(HubError, match="more than 10,000 bytes"):
+        Repository(TINY, Notes(), AT_ONCE).look()
+
+
+def test_a_listing_on_the_disk_is_checked_as_the_hub_is(
+    hub: FakeHub, model: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+):
+    """Of an older program, which wrote down what a hub had said."""
+    commit = hub.add("org/tiny", model)
+    get()
+    store = Store(HubName("org/tiny", commit), Notes(), AT_ONCE)
+    record = store.base / commit / "listing.json"
+    listing = json.loads(record.read_text())
+    listing["files"][0]["sha256"] = "../../../victim"
+    record.write_text(json.dumps(listing))
+    before = len(hub.requests)
+    assert store.listing().commit == commit  # asked for again
+    assert len(hub.requests) == before + 1
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    ref = store.base / "refs" / "main"
+    for damage in ("../../elsewhere", "x" * 40, "", "\0"):
+        ref.write_text(damage)
+        with pytest.raises(OfflineError):
+            get()
+
+
+def test_a_revision_that_is_no_file_name(hub: FakeHub, model: dict[str, bytes]):
+    hub.add("org/tiny", model)
+    for revision in ("..", ".", "x" * 300):
+        with pytest.raises(UsageError, match="the revision"):
+            get(HubName("org/tiny", revision), AT_ONCE)
