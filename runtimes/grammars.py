@@ -12,9 +12,12 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
+import os
 import re
 import sys
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from subprocess import DEVNULL, PIPE
@@ -36,7 +39,10 @@ SCHEMA = Bounds(depth=64, values=50_000, characters=2**18)
 MOST_RULES = 2048  # of a grammar, or definitions and references of a schema
 MOST_CHAIN = 256  # of rules or definitions that need each other in a row
 
-LIMIT_S = 10.0  # for one grammar; the largest that is allowed takes about one second
+# For one grammar: seconds of a processor, and by the clock, which a busy machine may take. A schema
+# of a thousand properties takes less than one.
+LIMIT_CPU_S, LIMIT_S = 3, 30.0
+_NICE = 5  # below engines, which answer others meanwhile
 STACK = 64 * 2**20  # bytes, of threads on which an engine compiles and follows grammars
 _CHILD_STACK = STACK // 4  # what passes there passes in an engine
 _CHILD_MEMORY = 4 * 2**30  # bytes of address space; a quarter of it is stack and libraries
@@ -196,6 +202,8 @@ class _Compiler:
         why = f"the process that compiled it died ({ending(how)})"
         if late.is_set():
             why = f"it takes longer than {limit_s:g} s to compile"
+        elif ending(how) == "SIGXCPU":
+            why = f"it takes more than {LIMIT_CPU_S} s of a processor to compile"
         log.warning("a %s was refused: %s", constraint.kind, why)
         return refused(constraint, why)
 
@@ -356,16 +364,18 @@ def _rules(grammar: str) -> dict[str, set[str]]:
     }
 
 
-def _bounded_memory() -> None:
-    with contextlib.suppress(ImportError, OSError, ValueError):  # no POSIX, or a lower limit
+def _bound(kind: str, soft: int, hard: int | None = None) -> None:
+    """Set a limit of this process; nothing where the system has none, or a lower one."""
+    with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 
-        resource.setrlimit(resource.RLIMIT_AS, (_CHILD_MEMORY, _CHILD_MEMORY))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        number = getattr(resource, kind)
+        resource.setrlimit(number, (soft, resource.getrlimit(number)[1] if hard is None else hard))
 
 
 def _serve() -> None:
     for line in sys.stdin.buffer:
+        _bound("RLIMIT_CPU", math.ceil(time.process_time()) + LIMIT_CPU_S)  # ends with SIGXCPU
         kind, source = json.loads(line)
         sys.stdout.write(json.dumps(_answer(kind, source)) + "\n")
         sys.stdout.flush()
@@ -376,7 +386,10 @@ def main() -> None:
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for the parent
-    _bounded_memory()
+    _bound("RLIMIT_AS", _CHILD_MEMORY, _CHILD_MEMORY)
+    _bound("RLIMIT_CORE", 0, 0)
+    if sys.platform != "win32":
+        os.nice(_NICE)
     threading.stack_size(_CHILD_STACK)
     worker = threading.Thread(target=_serve)
     worker.start()

@@ -43,6 +43,7 @@ MANY_DEFINITIONS = json.dumps(
     {"anyOf": [{"$ref": f"#/$defs/{n}"} for n in MANY], "$defs": {n: {} for n in MANY}}
 )
 HOSTILE = [
+    ("regex", r"(.|\n)*" * 20_000, "3 s of a processor|longer than"),
     ("json_schema", chain_of_definitions(1000), "in a row, above 256"),
     ("json_schema", MANY_DEFINITIONS, "definitions, above 2,048"),
     ("json_schema", '{"a":' * 900 + "1" + "}" * 900, "nested too deeply"),
