@@ -11,11 +11,11 @@ A build is listed after its files are in place, and unlisted before they go.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
 import logging
 import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,10 +27,14 @@ from quantize.manifest import NAME as MANIFEST
 from quantize.manifest import load_manifest, write_manifest
 from runtimes.errors import ModelError, RequestError
 from runtimes.paths import data_dir
+from runtimes.untrusted import check_name, inside, load_json
+from runtimes.untrusted import remove as remove_below
 
 logger = logging.getLogger(__name__)
 
 _RECORD = "library.json"
+_LIBRARY = "the library"
+_OURS = (_RECORD, MANIFEST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +48,19 @@ class Build:
 
 @dataclass(frozen=True, slots=True)
 class Kept(Build):
-    """A build in the library. ``bytes`` and ``sha256`` have one item for each of its files."""
+    """A build in the library. ``bytes`` and ``sha256`` have one item for each of its files, which
+    are loaded and removed by these names: raises ModelError for one outside the model's folder."""
 
     commit: str
     bytes: dict[str, int]
     sha256: dict[str, str]
+
+    def __post_init__(self) -> None:
+        """Check what the hub, or the record, says."""
+        for name in {self.main, *self.bytes, *self.sha256}:
+            check_name(name, f"the build {self.label}")
+            if name.partition("/")[0].lower() in _OURS:
+                raise ModelError(f"the build {self.label} has a file in the place of {_RECORD}")
 
     @property
     def size(self) -> int:
@@ -101,11 +113,11 @@ def read(repo: str) -> Model:
     the files are as good as not there, and pulling or removing mends it."""
     path = library_dir() / repo / _RECORD
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = load_json(path)
         return Model(repo, tuple(from_json(Kept, item) for item in data["builds"]))
     except FileNotFoundError:
         return Model(repo)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ModelError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         logger.warning("%s is damaged (%s); pull the model again", path, error)
         return Model(repo)
 
@@ -168,24 +180,27 @@ def locate(text: str) -> str:
 
 
 def remove(model: Model, build: Kept | None = None) -> None:
-    """Take a build, or the whole model, out of the library."""
+    """Take a build, or the whole model, out of the library. Raises RequestError where a link leads
+    out of the library: what it points to is not the library's to remove."""
+    folder = inside(library_dir(), model.repo, _LIBRARY, RequestError)
     if build is None or len(model.builds) <= 1:
-        trash = model.folder.with_name(f".{model.folder.name}.{os.getpid()}.removed")
-        model.folder.rename(trash)  # gone in one step, then slowly
-        shutil.rmtree(trash)
-        if not any(model.folder.parent.iterdir()):
-            model.folder.parent.rmdir()
+        trash = folder.with_name(f".{folder.name}.{os.getpid()}.removed")
+        folder.rename(trash)  # gone in one step, then slowly
+        remove_below(trash.parent, trash.name, _LIBRARY, RequestError)
+        if not any(folder.parent.iterdir()):
+            folder.parent.rmdir()
         return
     left = model.without(build)
-    write(left)
-    if (model.folder / MANIFEST).is_file():
-        write_manifest(model.folder, load_manifest(model.folder).without(build.label))
     shared = {name for other in left.builds for name in other.bytes}
-    for name in build.bytes.keys() - shared:
-        (model.folder / name).unlink(missing_ok=True)
-    folder = model.path(build)
-    if folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()
+    gone = [inside(folder, one, _LIBRARY, RequestError) for one in build.bytes.keys() - shared]
+    write(left)
+    with contextlib.suppress(ModelError):  # none, or a damaged one
+        write_manifest(folder, load_manifest(folder).without(build.label))
+    for path in gone:
+        path.unlink(missing_ok=True)
+    main = inside(folder, build.main, _LIBRARY, RequestError)
+    if main.is_dir() and not any(main.iterdir()):
+        main.rmdir()
 
 
 def pick(builds: Sequence[Kept], what: str | None, name: str) -> Kept:
@@ -219,4 +234,5 @@ def pick(builds: Sequence[Kept], what: str | None, name: str) -> Kept:
 def _repos() -> list[str]:
     """ORG/NAME of everything that has a record."""
     found = library_dir().glob(f"*/*/{_RECORD}")
-    return sorted(f"{path.parent.parent.name}/{path.parent.name}" for path in found)
+    names = sorted(f"{path.parent.parent.name}/{path.parent.name}" for path in found)
+    return [name for name in names if parse_hub_name(name)]  # else it is on its way out

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from app.models import library
 from app.models.library import Build, Kept
 from quantize.hub.client import Hub, Listing, RemoteFile, Repository
+from quantize.hub.errors import HubError
 from quantize.hub.names import HubName, parse_hub_name
 from quantize.hub.transfer import fetch, fetch_files
 from quantize.manifest import NAME as MANIFEST
@@ -21,10 +22,12 @@ from quantize.manifest import Manifest, load_manifest, write_manifest
 from runtimes.backend import Backend
 from runtimes.errors import ModelError, RequestError
 from runtimes.load import backends
+from runtimes.untrusted import inside
 
 if TYPE_CHECKING:
     from quantize.progress.console import Reporter
 
+_MOST_MANIFEST = 32 * 2**20  # bytes
 _PART = re.compile(r"(.+)-\d{5}-of-\d{5}")
 _TYPE = re.compile(
     r"(?:^|[-._/])((?:UD-)?(?:I?Q\d(?:_[A-Z0-9]+)*|TQ\d_0|MXFP4|NVFP4|BF16|FP?16|FP?32))(?=[-._]|$)",
@@ -127,9 +130,10 @@ def _publish(
     library.write(model)
     placed: dict[str, Path] = {}
     for place, file in zip(kept.bytes, files, strict=True):
-        target = model.folder / place
+        target = inside(model.folder, place, model.repo, HubError)
         target.parent.mkdir(parents=True, exist_ok=True)
         if file.key in placed:  # two files with the same content
+            target.unlink(missing_ok=True)  # not into a file that has another name, too
             shutil.copyfile(placed[file.key], target)
         else:
             (waiting(model.repo) / file.key).replace(target)
@@ -153,6 +157,8 @@ def waiting(repo: str) -> Path:
 def _manifest(repo: Repository, listing: Listing, file: RemoteFile) -> Manifest | None:
     """The manifest of a repository that `quantize --push` wrote; None when it is something else's
     of the same name."""
+    if file.bytes > _MOST_MANIFEST:
+        return None
     folder = (waiting(listing.repo) / file.key).with_suffix(".manifest")
     fetch(repo, listing, file, folder / MANIFEST)
     try:

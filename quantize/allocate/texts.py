@@ -76,7 +76,8 @@ def split_texts(given: Path, final: Path | None) -> Texts:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")[:_MOST]
+        with path.open(encoding="utf-8") as file:
+            return file.read(_MOST)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read as text: {error}") from error
 

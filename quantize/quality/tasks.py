@@ -1,6 +1,5 @@
 """Graded questions: how many a built file answers exactly, and how many the float model."""
 
-import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,6 +7,9 @@ from pathlib import Path
 
 from quantize.errors import SourceError
 from quantize.manifest import Quality
+from runtimes.untrusted import parse_json
+
+_MOST = 64 * 2**20  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +25,17 @@ class Question:
 def read_questions(path: Path) -> list[Question]:
     """Parse graded.jsonl. Raises SourceError naming the line that is wrong."""
     questions = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    try:
+        if path.stat().st_size > _MOST:
+            raise SourceError(f"{path} has more than {_MOST / 2**20:.0f} MiB of questions")
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SourceError(f"{path} cannot be read as text: {error}") from error
+    for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
         try:
-            item = json.loads(line)
+            item = parse_json(line.encode())
             messages = [
                 {"role": str(message["role"]), "content": str(message["content"])}
                 for message in item["messages"]
@@ -35,7 +43,7 @@ def read_questions(path: Path) -> list[Question]:
             question = Question(
                 str(item["task"]), messages, str(item["answer"]), int(item["max_tokens"])
             )
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
             raise SourceError(
                 f"{path}, line {number}: want task, messages, answer, max_tokens ({error!r})"
             ) from error

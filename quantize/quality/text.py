@@ -21,6 +21,7 @@ from quantize.options import DEFAULT_LIMIT
 BUNDLED = Path(__file__).resolve().parents[1] / "data" / "evaluation.txt"
 WINDOW = 512
 _FEWEST = 32  # ids that a text must have
+_MOST = 2_000_000_000  # bytes
 _CHARACTERS_PER_TOKEN = 16  # of a long text no more is tokenized than may be needed
 
 
@@ -64,6 +65,8 @@ def read_text(path: Path | None, limit: int = DEFAULT_LIMIT) -> Text:
     """
     source = path or BUNDLED
     try:
+        if source.stat().st_size > _MOST:
+            raise UsageError(f"--measure-text {source} has more than {_MOST / 1e9:.0f} GB")
         data = source.read_bytes()
         content = data.decode("utf-8")
     except OSError as error:

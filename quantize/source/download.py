@@ -39,7 +39,7 @@ def download_model(
     require_floats(folder, config, {})
     if (folder / INDEX).is_file():  # shards of another set may lie beside the ones it lists
         places = read_json(folder / INDEX, "the list of weight files is damaged").get("weight_map")
-        listed = set(places.values()) if isinstance(places, dict) else set()
+        listed = list(places.values()) if isinstance(places, dict) else []
         chosen -= {f for f in chosen if f.path.endswith(_WEIGHTS) and f.path not in listed}
     everything = [file for file in listing.files if file in chosen]
     return store.bring(listing, everything), listing.commit

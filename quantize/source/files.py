@@ -1,6 +1,5 @@
 """The files of a model, in a folder or on the hub: which matter, and the tensors in them."""
 
-import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from quantize.errors import SourceError
+from runtimes.untrusted import check_name, load_json
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
@@ -65,7 +65,7 @@ def wanted(names: Iterable[str], *, pickle: bool, code: bool) -> set[str]:
 def read_json(path: Path, meaning: str) -> dict[str, Any]:
     """The object in ``path``. Raises SourceError; ``meaning`` says what its absence means."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = load_json(path)
     except FileNotFoundError as error:
         raise SourceError(f"{path.parent} has no {path.name}: {meaning}") from error
     except (OSError, ValueError) as error:
@@ -82,8 +82,9 @@ def listed_weights(folder: Path, index: str) -> dict[str, str]:
     if not isinstance(places, dict) or not all(isinstance(v, str) for v in places.values()):
         raise SourceError(f"{folder / index} has no weight_map")
     names = sorted(set(places.values()))
-    outside = [name for name in names if Path(name).name != name]
-    if outside:
+    for name in names:
+        check_name(name, str(folder / index), SourceError)
+    if outside := [name for name in names if "/" in name]:
         raise SourceError(f"{folder / index} names {outside[0]!r}, outside its folder")
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:

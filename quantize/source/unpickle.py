@@ -52,10 +52,11 @@ def converted(folder: Path, progress: Reporter) -> Path:
             call = partial(_convert, files, made)
             run_child(call, "converting pickled weights", Path(work), progress)
             made.replace(weights)
-    model = base / name
+    # Of any name, also that of the weights, which are kept.
+    model = base / "model" / name
     # The other files are links: they may be edited, the weights above may not.
     shutil.rmtree(model, ignore_errors=True)
-    model.mkdir()
+    model.mkdir(parents=True)
     for path in folder.iterdir():
         if path.is_file() and path not in files and path.name not in (INDEX, SINGLE, PICKLE_INDEX):
             (model / path.name).symlink_to(path.resolve())

@@ -218,3 +218,125 @@ def test_files_that_quantize_pushed(hub: FakeHub, pebble_built: Path):
     assert model is not None
     library.remove(model, build)
     assert [e.recipe for e in load_manifest(path.parent).files] == ["onnx-int4"]
+
+
+def _theirs(tmp_path: Path) -> Path:
+    (tmp_path / "documents").mkdir()
+    (tmp_path / "documents" / "letter.gguf").write_text("dear")
+    return tmp_path / "documents"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"main": "../../../../documents/letter.gguf"},
+        {"main": "/etc/hostname"},
+        {"main": ""},
+        {"main": 7, "bytes": {"": 1}},
+        {"bytes": {"../../../../documents/letter.gguf": 4}},
+        {"bytes": {"a\x1b]0;x\x07": 4}},
+        {"sha256": {"../../../../documents/letter.gguf": "0" * 64}},
+        {"bytes": {"x": 1e999}},
+        {"bytes": {"library.json": 4}},
+        {"bytes": {"Manifest.json/x": 4}},
+    ],
+)
+def test_a_record_that_names_files_elsewhere(
+    hub: FakeHub, tmp_path: Path, change: dict[str, object]
+):
+    theirs = _theirs(tmp_path)
+    get("org/tiny-GGUF:Q8_0")
+    get("org/tiny-GGUF:Q4_K_M")
+    record = library.library_dir() / "org" / "tiny-GGUF" / "library.json"
+    data = json.loads(record.read_text())
+    data["builds"][0] |= change
+    record.write_text(json.dumps(data))
+    assert library.read("org/tiny-GGUF").builds == ()
+    with pytest.raises(ModelError, match="holds nothing whole"):
+        library.locate("tiny-GGUF")
+    assert command("rm", "org/tiny-GGUF", "--yes").exit_code == 0
+    assert not record.exists()
+    assert files_of(theirs) == {"letter.gguf": b"dear"}
+
+
+def test_a_record_that_is_nested(hub: FakeHub):
+    get("org/tiny-GGUF:Q8_0")
+    record = library.library_dir() / "org" / "tiny-GGUF" / "library.json"
+    record.write_text('{"builds": ' + "[" * 50_000)
+    assert library.read("org/tiny-GGUF").builds == ()
+
+
+def test_nothing_is_removed_or_written_through_a_link(hub: FakeHub, tmp_path: Path):
+    theirs = _theirs(tmp_path)
+    get("org/tiny-GGUF:Q8_0")
+    get("org/tiny-GGUF:int4-block-32")
+    model = library.read("org/tiny-GGUF")
+    folder = model.folder
+    (folder / "cpu").rename(tmp_path / "cpu")
+    (folder / "cpu").symlink_to(tmp_path / "cpu")
+    before = files_of(tmp_path / "cpu")
+    with pytest.raises(RequestError, match="is a link"):
+        library.remove(model, model.builds[1])
+    assert library.read("org/tiny-GGUF") == model
+    hub.repos["org/tiny-GGUF"]["cpu/int4-block-32/model.onnx"] = b"other" * 50
+    with pytest.raises(HubError, match="is a link"):
+        get("org/tiny-GGUF:int4-block-32")
+    assert files_of(tmp_path / "cpu") == before
+    folder.rename(tmp_path / "moved")
+    folder.symlink_to(tmp_path / "moved")
+    with pytest.raises(RequestError, match="is a link"):
+        library.remove(model)
+    assert folder.is_symlink()
+    assert files_of(theirs) == {"letter.gguf": b"dear"}
+
+
+def _manifest(path: str, files: dict[str, bytes]) -> bytes:
+    from quantize.manifest import FileEntry, Manifest, ModelInfo, Source
+
+    sums = dict.fromkeys(files, "0" * 64)
+    entry = FileEntry("gguf", "q8_0", 8, path, 3, sums, Source("m", "h"), {})
+    return Manifest(ModelInfo("m", "L", 1), (entry,)).to_json().encode()
+
+
+@pytest.mark.parametrize(
+    ("path", "files"),
+    [
+        ("../../../../documents/letter.gguf", {}),
+        ("/etc/hostname", {}),
+        ("..", {}),
+        ("library.json", {"library.json": b'{"builds": []}' * 9}),
+        ("manifest.json", {"manifest.json": b""}),
+        ("a.gguf", {"../../documents/letter.gguf": b""}),
+    ],
+)
+def test_a_manifest_on_the_hub_that_names_files_elsewhere(
+    hub: FakeHub, tmp_path: Path, path: str, files: dict[str, bytes]
+):
+    theirs = _theirs(tmp_path)
+    there = {name: data for name, data in files.items() if ".." not in name and data}
+    hub.add("org/odd", {**there, "a-Q8_0.gguf": b"x" * 90, "manifest.json": _manifest(path, files)})
+    try:
+        made = get("org/odd")
+    except ModelError:
+        assert library.read("org/odd").builds == ()
+    else:  # the manifest is something else's of the same name
+        assert made.name == "a-Q8_0.gguf"
+    assert files_of(theirs) == {"letter.gguf": b"dear"}
+
+
+@pytest.mark.parametrize("said", [b"[" * 90_000, b"{" + b" " * 40_000_000 + b"}"])
+def test_a_manifest_on_the_hub_that_is_nested_or_huge(hub: FakeHub, said: bytes):
+    hub.add("org/odd", {"a-Q8_0.gguf": b"x" * 90, "manifest.json": said})
+    assert get("org/odd").name == "a-Q8_0.gguf"
+    assert len(said) < 10**6 or not [size for size in hub.sent("manifest.json") if size > 10**6]
+
+
+def test_a_file_with_another_name_too_keeps_its_content(hub: FakeHub, tmp_path: Path):
+    twins = {"genai_config.json": b"{}" * 40, "added.json": b"{}" * 40, "model.onnx": b"onnx" * 50}
+    hub.add("org/twins", twins)
+    folder = get("org/twins")
+    (tmp_path / "kept").hardlink_to(folder / "genai_config.json")
+    (tmp_path / "kept too").hardlink_to(folder / "added.json")
+    hub.add("org/twins", {**twins, "genai_config.json": b"[]" * 40, "added.json": b"[]" * 40})
+    assert files_of(get("org/twins"))["added.json"] == b"[]" * 40
+    assert {(tmp_path / name).read_bytes() for name in ("kept", "kept too")} == {b"{}" * 40}

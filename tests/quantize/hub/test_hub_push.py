@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,14 @@ import pytest
 from quantize.errors import UsageError
 from quantize.hub.errors import HubError
 from quantize.hub.push import push, require_push
-from quantize.manifest import FileEntry, Manifest, ModelInfo, Source, write_manifest
+from quantize.manifest import (
+    FileEntry,
+    Manifest,
+    ModelInfo,
+    Source,
+    load_manifest,
+    write_manifest,
+)
 from runtimes.errors import ModelError
 from tests.quantize.hashing import hash_files
 from tests.quantize.hub.fakehub import FakeHub
@@ -92,3 +100,25 @@ def test_a_file_that_is_listed_and_gone(hub: FakeHub, folder: Path):
     with pytest.raises(ModelError, match="is missing"):
         push(folder, "me/tiny", Notes())
     assert hub.repos == {}
+
+
+@pytest.mark.parametrize("name", ["README.md", "tiny-Q4_0.gguf", "tiny-onnx-int4/vocab.json"])
+def test_no_file_of_this_machine_is_uploaded_through_a_link(
+    hub: FakeHub, folder: Path, tmp_path: Path, name: str
+):
+    secret = tmp_path / "id_rsa"
+    secret.write_bytes(b"GGUF" + bytes(range(200)))
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(secret)
+    with pytest.raises(ModelError, match="link"):
+        push(folder, "me/tiny", Notes())
+    assert hub.repos == {}
+
+
+def test_names_are_no_patterns(hub: FakeHub, folder: Path):
+    manifest = load_manifest(folder)
+    (folder / "tiny-Q4_0.gguf").rename(folder / "*")
+    first = replace(manifest.files[0], path="*", sha256=hash_files(folder / "*"))
+    write_manifest(folder, replace(manifest, files=(first,)))
+    push(folder, "me/tiny", Notes())
+    assert set(hub.repos["me/tiny"]) == {"manifest.json", "README.md", "*"}

@@ -18,12 +18,32 @@ def test_questions_are_read(tmp_path: Path):
     assert read_questions(path) == [Question("t", [{"role": "user", "content": "q"}], "a", 4)] * 2
 
 
-@pytest.mark.parametrize("bad", ["{", "[]", '{"task": "t"}', _LINE.replace("4", '"x"')])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "{",
+        "[]",
+        '{"task": "t"}',
+        _LINE.replace("4", '"x"'),
+        _LINE.replace("4", "1e999"),
+        "[" * 9000,
+    ],
+)
 def test_a_bad_line_is_named(tmp_path: Path, bad: str):
     path = tmp_path / "graded.jsonl"
     path.write_text(f"{_LINE}\n{bad}\n")
     with pytest.raises(SourceError, match="line 2"):
         read_questions(path)
+
+
+def test_questions_that_are_no_text(tmp_path: Path):
+    (tmp_path / "graded.jsonl").write_bytes(b"\xff\xfe")
+    with pytest.raises(SourceError, match="cannot be read as text"):
+        read_questions(tmp_path / "graded.jsonl")
+    with (tmp_path / "graded.jsonl").open("wb") as file:
+        file.truncate(2**40)  # a hole
+    with pytest.raises(SourceError, match="more than 64 MiB"):
+        read_questions(tmp_path / "graded.jsonl")
 
 
 def test_no_questions(tmp_path: Path):

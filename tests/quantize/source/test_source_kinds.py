@@ -16,6 +16,7 @@ from quantize.errors import SourceError, ToolError, UsageError
 from quantize.manifest import load_manifest
 from quantize.options import SourceOptions
 from quantize.source import open_source
+from runtimes.errors import ModelError
 from runtimes.models.gguf import read_header
 from tests.quantize.conftest import run_quantize
 from tests.quantize.hub.hubs import Notes, files_of, small_model
@@ -227,3 +228,67 @@ def test_a_tokenizer_with_code_of_its_own_is_used_all_the_way(
     manifest = load_manifest(tmp_path / "own-built")
     assert [entry.recipe for entry in manifest.files] == ["onnx-int8"]
     assert manifest.model.quality is not None
+
+
+@pytest.mark.parametrize("allow", [False, True])
+@pytest.mark.parametrize("name", ["../theirs", "/etc/hostname", "a/b", "..", "", "x\x1b", "\ud800"])
+def test_an_index_that_names_files_elsewhere(folder: Path, name: str, allow: bool):
+    (folder.parent / "theirs").write_bytes((folder / "model.safetensors").read_bytes())
+    (folder / "model.safetensors").unlink()
+    index = "pytorch_model.bin.index.json" if allow else "model.safetensors.index.json"
+    (folder / index).write_text(json.dumps({"weight_map": {"a": name}}))
+    with pytest.raises(SourceError):
+        open_source(SourceOptions(str(folder), allow_pickle=allow))
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors.index.json"])
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"a":' * 500 + "1" + "}" * 500, '{"weight_map": {"a": ["x"]}}', "7"]
+)
+def test_json_that_is_nested_or_of_another_kind(folder: Path, name: str, text: str):
+    (folder / name).write_text(text)
+    with pytest.raises(SourceError):
+        open_source(str(folder))
+
+
+def test_pickled_weights_of_a_model_that_is_called_weights(folder: Path):
+    import torch
+    from safetensors.torch import load_file
+
+    expected = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    torch.save(expected, folder / "pytorch_model.bin")
+    folder = folder.rename(folder.with_name("weights"))
+    for _ in range(2):
+        source = open_source(SourceOptions(str(folder), allow_pickle=True))
+        assert source.name == "weights"
+        assert load_file(source.weights[0]).keys() == expected.keys()
+
+
+def test_a_folder_of_huggingface_hubs_cache(folder: Path, tmp_path: Path):
+    """All of its files are links to blobs elsewhere in the cache."""
+    from quantize.manifest import FileEntry, Manifest, ModelInfo, Source, write_manifest
+    from quantize.resolve import resolve
+    from quantize.stages.verify import digest, is_whole
+
+    cache = tmp_path / "models--org--tiny"
+    snapshot = cache / "snapshots" / ("c" * 40)
+    snapshot.mkdir(parents=True)
+    (cache / "blobs").mkdir()
+    (folder / "tiny.gguf").write_bytes(b"GGUF")
+    found = digest(folder / "tiny.gguf")
+    sums = {"tiny.gguf": found.sha256}
+    entry = FileEntry("gguf", "q8_0", 8, "tiny.gguf", found.bytes, sums, Source("m", "h"), {})
+    write_manifest(folder, Manifest(ModelInfo("m", "L", 1), (entry,)))
+    for number, path in enumerate(folder.iterdir()):
+        path.rename(cache / "blobs" / str(number))
+        (snapshot / path.name).symlink_to(f"../../blobs/{number}")
+    assert open_source(str(snapshot)).parameters > 0
+    assert resolve(snapshot) == snapshot / "tiny.gguf"
+    assert is_whole(snapshot, entry)
+    assert resolve(snapshot / "tiny.gguf") == snapshot / "tiny.gguf"
+    # The cache of somebody who would have the rest of the disk read.
+    (cache / "blobs").rename(tmp_path / "elsewhere")
+    (cache / "blobs").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ModelError, match="outside"):
+        resolve(snapshot)
