@@ -8,10 +8,12 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from app.openai.task import InputError
+from app.serve.bodies import json_body
 from app.serve.errors import HttpError
-from app.serve.generate import Generator, asked_model, json_body
+from app.serve.generate import Generator, asked_model
 from app.serve.openapi import json_body as json_schema
 
+_KIND = "adapters"  # of work on threads: it may wait for a model that loads
 _NAMED = {"lora_name": {"type": "string"}, "model": {"type": "string"}}
 _LOAD = json_schema(
     {
@@ -33,10 +35,13 @@ def routes(generator: Generator, folder: Path | None) -> APIRouter:
         """Load the file ``lora_path`` of the server's folder of adapters beside ``model`` (the
         first one), which then answers as MODEL:``lora_name``."""
         body = await json_body(request)
-        file = _file(_allowed(folder), _text(body, "lora_path"))
-        name = _text(body, "lora_name")
-        add = partial(pool.add_adapter, asked_model(body), name, file)
-        return {"id": await generator.in_thread(add), "object": "model", "loaded": True}
+        found, path = _allowed(folder), _text(body, "lora_path")
+        model, name = asked_model(body), _text(body, "lora_name")
+
+        def add() -> str:
+            return pool.add_adapter(model, name, _file(found, path))
+
+        return {"id": await generator.in_thread(add, _KIND), "object": "model", "loaded": True}
 
     @router.post("/v1/unload_lora_adapter", openapi_extra=_UNLOAD)
     async def unload(request: Request) -> dict[str, Any]:
@@ -44,7 +49,7 @@ def routes(generator: Generator, folder: Path | None) -> APIRouter:
         body = await json_body(request)
         _allowed(folder)
         remove = partial(pool.remove_adapter, asked_model(body), _text(body, "lora_name"))
-        return {"id": await generator.in_thread(remove), "object": "model", "loaded": False}
+        return {"id": await generator.in_thread(remove, _KIND), "object": "model", "loaded": False}
 
     return router
 
@@ -69,7 +74,13 @@ def _text(body: Any, key: str) -> str:
 
 def _file(folder: Path, name: str) -> Path:
     """A file of the folder, and none that lies elsewhere."""
-    if name not in {file.name for file in folder.iterdir() if file.is_file()}:
+    try:
+        known = {file.name for file in folder.iterdir() if file.is_file()}
+    except OSError as error:
+        raise HttpError(
+            500, "internal_error", f"the folder of adapters: {error.strerror}"
+        ) from None
+    if name not in known:
         raise HttpError(
             404, "adapter_not_found", f"the folder of adapters has no file {name[:80]!r}"
         )

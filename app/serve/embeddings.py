@@ -11,7 +11,8 @@ from app.openai.embeddings import SCHEMA, cut, embedding_task, embeddings_body
 from app.openai.encoding import encoded
 from app.openai.task import Embed, Task
 from app.prompts import PromptStyle
-from app.serve.generate import Generator, asked_model, embedded, json_body, while_connected
+from app.serve.bodies import json_body
+from app.serve.generate import Generator, asked_model, while_connected
 from app.serve.openapi import json_body as body_schema
 from app.serve.pool import Served
 from runtimes.request import SamplingParams
@@ -25,7 +26,8 @@ def routes(generator: Generator) -> APIRouter:
     async def embeddings(request: Request) -> Response:
         """Vectors of texts."""
         body = await json_body(request)
-        name, task = asked_model(body), embedding_task(body)
+        name, task = asked_model(body), await generator.in_thread(partial(embedding_task, body))
+        del body  # is not needed any more, and may be large
         how = task.parts[0].embed
         assert how is not None
         answer = _answer(generator, name, task.parts, how)
@@ -40,8 +42,8 @@ async def _answer(
     vectors, tokens = [], 0
     async with generator.place(name) as served:
         for one in texts:  # each by itself: others' steps come between
-            ids = await generator.in_thread(partial(_tokens, served, one))
-            vectors.append(cut(await embedded(served, ids), how.dimensions))
+            ids = await generator.in_thread(partial(_tokens, served, one), served.name)
+            vectors.append(cut(await generator.embedded(served, ids), how.dimensions))
             tokens += len(ids)
     return embeddings_body(vectors, tokens, served.name, packed=how.packed)
 

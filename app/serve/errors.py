@@ -24,8 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class HttpError(Exception):
-    """An answer other than 200. ``retry_s``: when asking again may help; ``last``: the connection
-    ends with it, since what still comes of the body is not read."""
+    """An answer other than 200. ``retry_s``: when asking again may help."""
 
     def __init__(
         self,
@@ -35,13 +34,11 @@ class HttpError(Exception):
         *,
         kind: str | None = None,
         retry_s: int = 0,
-        last: bool = False,
     ) -> None:
         # It may quote half a surrogate pair, which JSON can spell and UTF-8 cannot.
         message = message.encode("utf-8", "replace").decode()
         super().__init__(message)
         self.status, self.code, self.message, self.retry_s = status, code, message, retry_s
-        self.last = last
         self.kind = kind or ("invalid_request_error" if status < 500 else "server_error")
 
     def body(self) -> dict[str, Any]:
@@ -94,7 +91,7 @@ def http_error(error: Exception) -> HttpError:
 
 def problem_error(problem: Problem) -> HttpError:
     """Of a request that was begun and has no answer."""
-    if problem.code == "worker_crash":
+    if problem.code in ("worker_crash", "shutting_down"):
         return HttpError(503, problem.code, problem.message, retry_s=1)
     return HttpError(error_body(problem)[0], problem.code, problem.message)
 
@@ -103,8 +100,6 @@ def error_response(error: Exception, path: str = "") -> JSONResponse:
     """The whole response to a request of ``path``, in the form of its API."""
     found = http_error(error)
     headers = {"Retry-After": str(found.retry_s)} if found.retry_s else {}
-    if found.last:
-        headers["Connection"] = "close"
     body = found.body()
     if path.startswith(MESSAGES):
         body = anthropic_error(found.status, found.message)

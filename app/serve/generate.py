@@ -2,8 +2,6 @@
 client does."""
 
 import asyncio
-import gc
-import json
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -22,7 +20,8 @@ from app.openai.task import Problem, Task
 from app.openai.tool_parser import ContentDelta, Delta
 from app.prompts import PromptStyle, encode
 from app.serve.errors import HttpError, problem_error
-from app.serve.pool import ModelPool, Served
+from app.serve.loads import Loads
+from app.serve.pool import MOST_SLOTS, ModelPool, Served
 from runtimes.api import EngineApi
 from runtimes.request import Chunk, Completion, FinishReason, Request, SamplingParams
 from runtimes.settings import RunnerSettings
@@ -30,8 +29,9 @@ from runtimes.stream import Stream
 
 _Value = TypeVar("_Value")
 
-# Threads that load models and make tokens: a worker that restarts must not hold up other requests.
-_THREADS = 64
+# Threads of each model that make tokens, and of each other kind of work that may have to wait: a
+# worker that restarts, or a load, must not hold up requests for other models.
+_THREADS = 32
 _PROBLEMS = {
     FinishReason.DEADLINE: "timeout",
     FinishReason.ERROR: "engine_error",
@@ -52,6 +52,7 @@ class Generation:
     first_s: float | None = None  # from the request's arrival to the first piece of text
     begun: float = field(default_factory=time.monotonic)
     completion: Completion | None = None
+    _closed: bool = False
 
     async def pieces(self) -> AsyncIterator[Chunk]:
         """Pieces of text as they come."""
@@ -87,7 +88,10 @@ class Generation:
         return echoed(answer, text, self.request, completion)
 
     def close(self) -> None:
-        """End it, if it still runs, and let others have its place."""
+        """End it, if it still runs, and let others have its place. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
         self.stream.cancel()
         if self.completion is not None:
             self._done(self.completion)
@@ -95,15 +99,20 @@ class Generation:
 
 
 class Generator:
-    """Submits requests to the models of a pool, so many at a time."""
+    """Submits requests to the models of a pool, so many at a time. What waits for a model to load
+    takes no thread. All methods but ``idle`` and ``running`` are for the event loop's thread."""
 
     def __init__(self, pool: ModelPool, defaults: SamplingParams, queue: int) -> None:
-        """``queue``: how many requests of a model may wait for a slot."""
+        """``queue``: how many answers of a model may wait for a slot."""
         self.pool, self.defaults, self._queue = pool, defaults, queue
+        self.at_end: list[Callable[[], None]] = []  # of the server
         self._lock = threading.Lock()
         self._running: dict[str, int] = {}
         self._seconds: dict[str, float] = {}  # that requests took lately, averaged
-        self._limiter: CapacityLimiter | None = None
+        self._limiters: dict[str, CapacityLimiter] = {}
+        self._loads = Loads(pool)
+        self._begun: dict[int, Generation] = {}
+        self._closing = False
 
     def idle(self) -> list[tuple[EngineApi, RunnerSettings]]:
         """Loaded models without a request, and what they were loaded with."""
@@ -112,15 +121,17 @@ class Generator:
         return [(one.engine, one.choice.settings) for one in free]
 
     def running(self, name: str) -> int:
-        """Requests of a model that run or wait."""
+        """Answers of a model that run or wait."""
         with self._lock:
             return self._running.get(name, 0)
 
-    async def in_thread(self, work: Callable[[], _Value]) -> _Value:
-        """The result of ``work`` on a thread, for what may wait for a model."""
-        if self._limiter is None:
-            self._limiter = CapacityLimiter(_THREADS)
-        return await to_thread.run_sync(work, limiter=self._limiter)
+    async def in_thread(self, work: Callable[[], _Value], kind: str = "") -> _Value:
+        """The result of ``work`` on a thread, for what may wait for a model. ``kind`` is the name
+        of that model, or anything else whose works wait for each other at most."""
+        limiter = self._limiters.get(kind)
+        if limiter is None:
+            limiter = self._limiters[kind] = CapacityLimiter(_THREADS)
+        return await to_thread.run_sync(work, limiter=limiter)
 
     async def begin(
         self, name: str | None, task_of: Callable[[], Task], *, beside: bool = False
@@ -130,45 +141,104 @@ class Generator:
 
         Raises InputError, IngotError, or HttpError: 429 where too many wait already.
         """
-        # Not to be abandoned: what it has begun has to be ended.
-        work = asyncio.ensure_future(self.in_thread(partial(self._begin, name, task_of, beside)))
+        begun, held = time.monotonic(), ExitStack()
         try:
-            return await asyncio.shield(work)
+            place = self._enter(name, held, beside=beside)
+            served = self._loads.take(name, held)
+            if served is None:
+                task = await self.in_thread(task_of)  # what is wrong with it is told before
+                task_of = partial(_same, task)
+                served = await self._loads.wait(name, held)
+            work = asyncio.ensure_future(
+                self.in_thread(
+                    partial(self._begin, served, task_of, place, held, begun), served.name
+                )
+            )
+        except BaseException:
+            held.close()
+            raise
+        # Not to be abandoned: what it has begun has to be ended.
+        try:
+            generation = await asyncio.shield(work)
         except asyncio.CancelledError:
             work.add_done_callback(_close_result)
             raise
+        self._begun[id(generation)] = generation
+        generation._held.callback(self._begun.pop, id(generation), None)
+        if self._closing:
+            self._end_waiting()
+        return generation
 
     @asynccontextmanager
     async def place(self, name: str | None) -> AsyncIterator[Served]:
         """The model, and a place among the requests to it, for what is no generation. Raises as
         ``begin``."""
-        held = ExitStack()
-        work = asyncio.ensure_future(self.in_thread(partial(self._place, name, held)))
-        try:
-            yield await asyncio.shield(work)
-        finally:
-            work.add_done_callback(partial(_leave_place, held))
-
-    def _place(self, name: str | None, held: ExitStack) -> Served:
-        served = held.enter_context(self.pool.lease(name))
-        if served.adapter is not None:
-            why = f"embeddings are made without adapters: ask for {served.name}"
-            raise HttpError(400, "unsupported_parameter", why)
-        self._enter(served, beside=False)
-        held.callback(self._leave, served.name, time.monotonic())
-        return served
-
-    def _begin(self, name: str | None, task_of: Callable[[], Task], beside: bool) -> Generation:
-        begun = time.monotonic()
         with ExitStack() as held:
-            task = task_of()  # what is wrong with it is told without loading anything
-            served = held.enter_context(self.pool.lease(name))
+            self._enter(name, held)
+            served = self._loads.take(name, held) or await self._loads.wait(name, held)
+            if served.adapter is not None:
+                why = f"embeddings are made without adapters: ask for {served.name}"
+                raise HttpError(400, "unsupported_parameter", why)
+            yield served
+
+    @asynccontextmanager
+    async def model(self, name: str | None) -> AsyncIterator[Served]:
+        """The model, loaded if need be, for what takes no place in its queue."""
+        with ExitStack() as held:
+            yield self._loads.take(name, held) or await self._loads.wait(name, held)
+
+    async def embedded(self, served: Served, ids: list[int]) -> Sequence[float]:
+        """What the model makes of a text's tokens, between steps of what it answers. Raises
+        HttpError, or RequestError for tokens that do not fit."""
+        self._check_open()
+        stream = served.engine.submit(Request(ids, embed=True))
+        try:
+            completion = await stream
+        finally:
+            stream.cancel()
+        problem = _problem_of(completion)
+        if problem is not None:
+            raise problem_error(problem)
+        return completion.embedding or ()
+
+    def end(self) -> None:
+        """Begin nothing more, and end what waits: the server ends."""
+        self._closing = True
+        self._loads.end()
+        for call in self.at_end:
+            call()
+        self._end_waiting()
+
+    def _end_waiting(self) -> None:
+        """End the generations that have no slot yet, by the engine's order: the most urgent ones
+        first, then the oldest."""
+        by_model: dict[str, list[Generation]] = {}
+        for one in self._begun.values():
+            by_model.setdefault(one.served.name, []).append(one)
+        for found in by_model.values():
+            free = found[0].served.engine.slots
+            found.sort(key=lambda one: (one.stream.first_at is None, one.request.priority))
+            for one in found:
+                if free <= 0 and one.stream.first_at is None:
+                    one.stream.cancel()
+                free -= one.request.params.samples
+
+    def _begin(
+        self,
+        served: Served,
+        task_of: Callable[[], Task],
+        place: "_Place",
+        given: ExitStack,
+        begun: float,
+    ) -> Generation:
+        with ExitStack() as held:
+            held.push(given)
+            task = task_of()
             if task.reproducible and not served.choice.settings.reproducible:
                 why = f"reproducible: {served.name} is not served with --reproducible"
                 raise HttpError(400, "unsupported_parameter", why)
-            self._enter(served, beside=beside)
-            held.callback(self._leave, served.name, begun)
             engine, params = served.engine, task.sampling or self.defaults
+            place.grow(params.samples, engine.slots)
             said = asked(task, task.opening, engine.model.chat_template, params)
             ids = list(task.ids)
             if not ids:
@@ -190,27 +260,62 @@ class Generator:
 
         return note
 
-    def _enter(self, served: Served, *, beside: bool) -> None:
-        with self._lock:
-            running = self._running.get(served.name, 0)
-            if running >= served.engine.slots + self._queue and not beside:
-                seconds = self._seconds.get(served.name, 1.0)
-                wait = max(1, min(60, round(seconds * self._queue / served.engine.slots)))
-                said = f"{running} requests run or wait already"
+    def _check_open(self) -> None:
+        if self._closing:
+            raise HttpError(503, "shutting_down", "the server is shutting down", retry_s=1)
+
+    def _enter(self, name: str | None, held: ExitStack, *, beside: bool = False) -> "_Place":
+        """A place for one answer in the queue of a model, before anything is waited for. Raises
+        UnknownModelError, or HttpError: 429, or 503 where the server ends."""
+        self._check_open()
+        model = self.pool.model_of(name)
+        served = self.pool.loaded().get(model)
+        place = _Place(self, model, beside=beside)
+        place.grow(1, MOST_SLOTS if served is None else served.engine.slots)
+        held.callback(place.leave)
+        return place
+
+
+@dataclass(slots=True)
+class _Place:
+    """The answers of one request, as they count for ``--queue``."""
+
+    generator: Generator
+    model: str
+    beside: bool  # is not refused
+    count: int = 0
+    begun: float = field(default_factory=time.monotonic)
+
+    def grow(self, count: int, slots: int) -> None:
+        """Count as so many answers to a model with so many slots. Raises HttpError: 429 where they
+        are too many beside others, 400 where they always are."""
+        own = self.generator
+        if count <= self.count:
+            return
+        room = slots + own._queue
+        if count > room:
+            said = f"n: {count} answers are more than run and wait here: {room}"
+            raise HttpError(400, "invalid_value", said)
+        with own._lock:
+            others = own._running.get(self.model, 0) - self.count
+            if others + count > room and not self.beside:
+                seconds = own._seconds.get(self.model, 1.0)
+                wait = max(1, min(60, round(seconds * own._queue / slots)))
+                said = f"{others} requests run or wait already"
                 raise HttpError(429, "queue_full", said, kind="rate_limit_error", retry_s=wait)
-            self._running[served.name] = running + 1
+            own._running[self.model] = others + count
+            self.count = count
 
-    def _leave(self, name: str, begun: float) -> None:
-        with self._lock:
-            self._running[name] -= 1
-            seconds = time.monotonic() - begun
-            self._seconds[name] = 0.9 * self._seconds.get(name, seconds) + 0.1 * seconds
+    def leave(self) -> None:
+        """Let others have it."""
+        own, seconds = self.generator, time.monotonic() - self.begun
+        with own._lock:
+            own._running[self.model] -= self.count
+            own._seconds[self.model] = 0.9 * own._seconds.get(self.model, seconds) + 0.1 * seconds
 
 
-def _leave_place(held: ExitStack, work: "asyncio.Future[Served]") -> None:
-    if not work.cancelled():
-        work.exception()  # has been told, or nobody is there to be told
-    held.close()
+def _same(task: Task) -> Task:
+    return task
 
 
 def _close_result(work: "asyncio.Future[Generation]") -> None:
@@ -225,20 +330,6 @@ def _problem_of(completion: Completion) -> Problem | None:
         return None
     said = completion.error or f"the answer was ended: {completion.finish_reason}"
     return Problem("worker_crash" if completion.retryable else code, said)
-
-
-async def embedded(served: Served, ids: list[int]) -> Sequence[float]:
-    """What the model makes of a text's tokens, between steps of what it answers. Raises HttpError,
-    or RequestError for tokens that do not fit."""
-    stream = served.engine.submit(Request(ids, embed=True))
-    try:
-        completion = await stream
-    finally:
-        stream.cancel()
-    problem = _problem_of(completion)
-    if problem is not None:
-        raise problem_error(problem)
-    return completion.embedding or ()
 
 
 async def while_connected(request: HttpRequest, work: Awaitable[_Value]) -> _Value:
@@ -259,22 +350,6 @@ async def while_connected(request: HttpRequest, work: Awaitable[_Value]) -> _Val
 async def _gone(request: HttpRequest) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-async def json_body(request: HttpRequest) -> Any:
-    """The body as JSON. Raises HttpError (400)."""
-    data = await request.body()
-    gc.disable()  # it would look through millions of small values again and again
-    try:
-        return json.loads(data, parse_constant=_no_number)
-    except (ValueError, RecursionError) as error:
-        raise HttpError(400, "invalid_json", f"the body is not JSON: {error}"[:300]) from None
-    finally:
-        gc.enable()
-
-
-def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
 
 
 def asked_model(body: Any) -> str | None:

@@ -4,14 +4,13 @@ import asyncio
 import hmac
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.serve.bodies import Charge, Held
 from app.serve.errors import HttpError, error_response
 from app.serve.options import (
     BODY_S,
-    MOST_BODIES_BYTES,
     MOST_BODY_BYTES,
     MOST_FILE_BYTES,
     MOST_HEAD_BYTES,
@@ -21,9 +20,11 @@ from runtimes.machine.heap import give_back
 
 _OPEN = frozenset({"/health", "/ready"})
 _FILES = "/v1/files"
-_BODIES_RETRY_S = 5
 _LARGE = 2**20  # bytes; after such a body, memory is given back to the system
 _TIDY_S = 1.0
+# Refusals beyond so many in a row are answered so many a second: a client that only brings errors
+# must not take the time of others.
+_REFUSALS, _REFUSALS_PER_S, _REFUSAL_S = 100, 50.0, 2.0
 _HOST = re.compile(r"(\[[0-9a-fA-F:]+\]|[^:\[\]]+)(?::\d{1,5})?")
 
 
@@ -36,8 +37,17 @@ class Guard:
         self._hosts = options.hosts()
         self._key = None if options.api_key is None else options.api_key.encode()
         self._origins = frozenset(options.cors or ())
-        self._held = _Held()
+        self._held = Held()
+        self._bodies: set[_Body] = set()  # that have not all come
+        self._closing = False
+        self._refused_until = 0.0  # when so many refusals as there were may have been answered
         self._tidying: asyncio.TimerHandle | None = None
+
+    def end(self) -> None:
+        """Wait for no body any more: the server ends."""
+        self._closing = True
+        for body in self._bodies:
+            body.end()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
@@ -47,7 +57,7 @@ class Guard:
             return
         origin = _header(scope, b"origin")
         allowed = origin if origin in self._origins else None
-        send = _with_origin(send, allowed) if allowed is not None else send
+        send = _with_origin(self._paced(send), allowed)
         try:
             if allowed is not None and scope["method"] == "OPTIONS":
                 await _preflight(scope, send)
@@ -56,7 +66,8 @@ class Guard:
             # A file goes to the disk as it comes.
             kept = scope["path"] == _FILES
             most = MOST_FILE_BYTES if kept else MOST_BODY_BYTES
-            body = _Body(receive, most, None if kept else self._held)
+            charge = scope["ingot.charge"] = Charge(self._held)
+            body = _Body(receive, most, None if kept else charge)
             body.check_length(_header(scope, b"content-length"))
         except HttpError as error:
             await error_response(error, scope["path"])(scope, receive, send)
@@ -68,14 +79,34 @@ class Guard:
             begun = True
             await send(message)
 
+        self._bodies.add(body)
+        if self._closing:
+            body.end()
         try:
             await self._app(scope, body, sending)
         except HttpError as error:  # of the body
             if not begun:
                 await error_response(error, scope["path"])(scope, receive, send)
         finally:
-            if body.close() > _LARGE and self._tidying is None:
+            self._bodies.discard(body)
+            large = charge.amount > _LARGE
+            charge.close()
+            if large and self._tidying is None:
                 self._tidying = asyncio.get_running_loop().call_later(_TIDY_S, self._tidy)
+
+    def _paced(self, send: Send) -> Send:
+        """Wait before the answer to a request that is refused, where many are."""
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start" and 400 <= message["status"] < 499:
+                now, free_s = asyncio.get_running_loop().time(), _REFUSALS / _REFUSALS_PER_S
+                until = max(now, self._refused_until) + 1 / _REFUSALS_PER_S
+                self._refused_until = min(until, now + free_s + _REFUSAL_S)
+                if self._refused_until > now + free_s:
+                    await asyncio.sleep(self._refused_until - now - free_s)
+            await send(message)
+
+        return sending
 
     def _tidy(self) -> None:
         self._tidying = None
@@ -84,7 +115,7 @@ class Guard:
     def _check(self, scope: Scope, origin: str | None, allowed: str | None) -> None:
         if sum(len(name) + len(value) + 32 for name, value in scope["headers"]) > MOST_HEAD_BYTES:
             said = f"the head of a request may have at most {MOST_HEAD_BYTES // 2**10} KiB here"
-            raise HttpError(431, "headers_too_large", said, last=True)
+            raise HttpError(431, "headers_too_large", said)
         host = _header(scope, b"host") or ""
         found = _HOST.fullmatch(host)
         if self._hosts is not None and (found is None or found[1].lower() not in self._hosts):
@@ -109,28 +140,22 @@ class Guard:
                 )
 
 
-@dataclass(slots=True)
-class _Held:
-    """Bytes of the bodies that are in memory."""
-
-    total: int = 0
-
-
 class _Body:
-    """The body, which ends with HttpError where it is too long or takes too long, or all that are
-    ``held`` are too much. ``close`` it when its request has been answered."""
+    """The body, which ends with HttpError where it is too long or takes too long, the server ends,
+    or its ``charge`` is too much."""
 
-    def __init__(self, receive: Receive, most: int, held: _Held | None) -> None:
-        self._receive, self._most = receive, most
-        self._held = held or _Held()
+    def __init__(self, receive: Receive, most: int, charge: Charge | None) -> None:
+        self._receive, self._most, self._charge = receive, most, charge
         self._length = 0
-        self._whole = False
+        self._whole = self._ended = False
         self._until: float | None = None
+        self._wait: asyncio.Timeout | None = None
 
     def check_length(self, told: str | None) -> None:
+        """Raises HttpError for a length that is none, or is too large."""
         if told is not None and (not told.isascii() or not told.isdigit()):
             raise HttpError(400, "bad_request", "Content-Length is not a number")
-        if told is not None and int(told) > self._most:
+        if told is not None and (len(told) > 18 or int(told) > self._most):
             raise self._too_large()
 
     async def __call__(self) -> Message:
@@ -141,35 +166,34 @@ class _Body:
             # A large file may take longer: a megabyte a second is enough.
             self._until = now + BODY_S + (self._most - MOST_BODY_BYTES) / 2**20
         try:
-            async with asyncio.timeout_at(self._until):
+            async with asyncio.timeout_at(now if self._ended else self._until) as self._wait:
                 message = await self._receive()
         except TimeoutError:
-            said = "the body took too long to come"
-            raise HttpError(408, "request_timeout", said, last=True) from None
+            if self._ended:
+                said = "the server is shutting down"
+                raise HttpError(503, "shutting_down", said, retry_s=1) from None
+            raise HttpError(408, "request_timeout", "the body took too long to come") from None
+        finally:
+            self._wait = None
         if message["type"] == "http.request":
             came = len(message.get("body", b""))
             self._length += came
-            self._held.total += came
             if self._length > self._most:
                 raise self._too_large()
-            if self._held.total > MOST_BODIES_BYTES:
-                said = "other requests take the memory that there is for bodies"
-                raise HttpError(503, "bodies_full", said, retry_s=_BODIES_RETRY_S, last=True)
+            if self._charge is not None:
+                self._charge.add(came)
             self._whole = not message.get("more_body", False)
         return message
 
-    def close(self) -> int:
-        """It is not needed any more; how many bytes it had."""
-        self._held.total -= self._length
-        return self._length
+    def end(self) -> None:
+        """Wait no longer for more of it."""
+        self._ended = True
+        if self._wait is not None and not self._wait.expired():
+            self._wait.reschedule(0)
 
     def _too_large(self) -> HttpError:
-        return HttpError(
-            413,
-            "body_too_large",
-            f"a body may have at most {self._most // 2**20} MiB here",
-            last=True,
-        )
+        said = f"a body may have at most {self._most // 2**20} MiB here"
+        return HttpError(413, "body_too_large", said)
 
 
 def _header(scope: Scope, name: bytes) -> str | None:
@@ -183,7 +207,10 @@ def _key(scope: Scope) -> str:
     return key.strip() if scheme.lower() == "bearer" else _header(scope, b"x-api-key") or ""
 
 
-def _with_origin(send: Send, origin: str) -> Send:
+def _with_origin(send: Send, origin: str | None) -> Send:
+    if origin is None:
+        return send
+
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
             added = [

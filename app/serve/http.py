@@ -52,7 +52,9 @@ def create_app(
     app.add_exception_handler(HTTPException, _unknown)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(Exception, _handle)
-    return AccessLog(Guard(app, options), observer, as_json=options.log_json)
+    guard = Guard(app, options)
+    generator.at_end.append(guard.end)
+    return AccessLog(guard, observer, as_json=options.log_json)
 
 
 async def _handle(request: Request, error: Exception) -> Response:

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
-from anyio import to_thread
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
@@ -13,6 +12,7 @@ from app.openai.anthropic import messages_task
 from app.openai.anthropic_answer import MessageEvents, error_body, message_body
 from app.openai.asking import asked
 from app.prompts import require_short
+from app.serve.bodies import json_body
 from app.serve.errors import MESSAGES, HttpError, http_error
 from app.serve.events import EventStream, named_events, whole_answer
 from app.serve.generate import (
@@ -20,11 +20,12 @@ from app.serve.generate import (
     Generator,
     asked_model,
     error_of,
-    json_body,
     while_connected,
 )
 from app.serve.observe import Observer
 from app.serve.openapi import ANY_BODY
+from app.serve.pool import Served
+from runtimes.request import SamplingParams
 
 
 def routes(generator: Generator, observer: Observer) -> APIRouter:
@@ -41,7 +42,9 @@ def routes(generator: Generator, observer: Observer) -> APIRouter:
             if not isinstance(streaming, bool):
                 raise HttpError(400, "wrong_type", "stream must be true or false")
         task_of = partial(messages_task, body, generator.defaults)
+        del body  # is not needed any more, and may be large
         generation = await while_connected(request, generator.begin(name, task_of))
+        del task_of
         observer.begin(request, generation)
         number = secrets.token_hex(12)
         if streaming:
@@ -56,8 +59,9 @@ def routes(generator: Generator, observer: Observer) -> APIRouter:
         """How many tokens the prompt of such a message has."""
         body = await json_body(request)
         name = asked_model(body)
-        count = await to_thread.run_sync(partial(_count, generator, name, body))
-        return {"input_tokens": count}
+        async with generator.model(name) as served:
+            work = partial(_count, served, generator.defaults, body)
+            return {"input_tokens": await generator.in_thread(work, served.name)}
 
     return router
 
@@ -81,10 +85,8 @@ def _stop(generation: Generation) -> str | None:
     return None if generation.completion is None else generation.completion.stop
 
 
-def _count(generator: Generator, name: str | None, body: Any) -> int:
-    task = messages_task(body, generator.defaults, counted=True)
-    with generator.pool.lease(name) as served:
-        engine = served.engine
-        said = asked(task, task.opening, engine.model.chat_template, generator.defaults)
-        require_short(engine, said.messages)
-        return len(engine.encode_chat(said.messages, tools=said.tools))
+def _count(served: Served, defaults: SamplingParams, body: Any) -> int:
+    task, engine = messages_task(body, defaults, counted=True), served.engine
+    said = asked(task, task.opening, engine.model.chat_template, defaults)
+    require_short(engine, said.messages)
+    return len(engine.encode_chat(said.messages, tools=said.tools))

@@ -5,19 +5,21 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from anyio import to_thread
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from app.openai.asking import asked
 from app.openai.request import body_task
-from app.openai.task import InputError
+from app.openai.task import as_unicode
 from app.prompts import require_short
+from app.serve.bodies import json_body
 from app.serve.errors import HttpError
-from app.serve.generate import Generator, asked_model, json_body
+from app.serve.generate import Generator, asked_model
 from app.serve.observe import Observer
 from app.serve.openapi import json_body as json_schema
+from app.serve.pool import Served
+from runtimes.request import SamplingParams
 
 # What is told of a loaded file.
 _META = tuple(
@@ -70,14 +72,15 @@ def routes(generator: Generator, observer: Observer) -> APIRouter:
     @router.get("/v1/stats")
     async def stats() -> dict[str, Any]:
         """The figures of the loaded models' engines."""
-        return {"models": await generator.in_thread(partial(_stats, generator))}
+        return {"models": await generator.in_thread(partial(_stats, generator), "stats")}
 
     @router.post("/v1/tokenize", openapi_extra=_TEXT)
     async def tokenize(request: Request) -> Response:
         """The token ids of ``prompt``, or of ``messages`` by the model's chat template."""
         body = await json_body(request)
-        name = asked_model(body)
-        ids = await generator.in_thread(partial(_tokens, generator, name, body))
+        async with generator.model(asked_model(body)) as served:
+            work = partial(_tokens, served, generator.defaults, body)
+            ids = await generator.in_thread(work, served.name)
         return JSONResponse({"tokens": ids, "count": len(ids)})
 
     @router.get("/health")
@@ -95,7 +98,8 @@ def routes(generator: Generator, observer: Observer) -> APIRouter:
     @router.get("/metrics")
     async def metrics() -> Response:
         """Figures for Prometheus."""
-        text = await to_thread.run_sync(generate_latest, observer.registry)
+        work = partial(generate_latest, observer.registry)
+        text = await generator.in_thread(work, "stats")
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 
     return router
@@ -106,19 +110,13 @@ def _stats(generator: Generator) -> dict[str, Any]:
     return {name: asdict(served.engine.stats()) for name, served in loaded}
 
 
-def _tokens(generator: Generator, name: str | None, body: Any) -> list[int]:
+def _tokens(served: Served, defaults: SamplingParams, body: Any) -> list[int]:
+    engine = served.engine
     if isinstance(body, dict) and isinstance(body.get("prompt"), str):
-        text = body["prompt"]
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise InputError("invalid_unicode", "prompt has half a surrogate pair") from None
-        with generator.pool.lease(name) as served:
-            require_short(served.engine, text)
-            return served.engine.encode(text)
-    task = body_task(body, "chat", generator.defaults, served=True)
-    with generator.pool.lease(name) as served:
-        engine = served.engine
-        said = asked(task, task.opening, engine.model.chat_template, generator.defaults)
-        require_short(engine, said.messages)
-        return engine.encode_chat(said.messages, tools=said.tools)
+        text = as_unicode(body["prompt"], "prompt")
+        require_short(engine, text)
+        return engine.encode(text)
+    task = body_task(body, "chat", defaults, served=True)
+    said = asked(task, task.opening, engine.model.chat_template, defaults)
+    require_short(engine, said.messages)
+    return engine.encode_chat(said.messages, tools=said.tools)

@@ -16,6 +16,7 @@ from app.openai.request import Generating, body_task
 from app.openai.response import answer_body, delta_body
 from app.openai.task import Task
 from app.openai.tool_parser import ContentDelta
+from app.serve.bodies import json_body
 from app.serve.errors import HttpError, http_error
 from app.serve.events import EventStream, encode, whole_answer
 from app.serve.generate import (
@@ -23,7 +24,6 @@ from app.serve.generate import (
     Generator,
     asked_model,
     error_of,
-    json_body,
     while_connected,
 )
 from app.serve.observe import Observer
@@ -86,9 +86,13 @@ async def _answer(
             raise HttpError(400, "invalid_value", "several prompts and echo cannot be streamed")
         if several:
             tasks = await generator.in_thread(tasks_of)
+            del body, task_of, tasks_of  # are not needed any more, and may be large
             return await answer_several(request, generator, observer, name, tasks)
         task_of = partial(_only, tasks_of)
+        del tasks_of
+    del body  # is not needed any more, and may be large
     generation = await while_connected(request, generator.begin(name, task_of))
+    del task_of
     observer.begin(request, generation)
     number = secrets.token_hex(12)
     if streaming:

@@ -17,7 +17,13 @@ LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
 MOST_BODY_BYTES = 16 * 2**20
 MOST_FILE_BYTES = 512 * 2**20
 MOST_HEAD_BYTES = 64 * 2**10
-MOST_BODIES_BYTES = 256 * 2**20  # of all requests that are being answered
+MOST_HEAD_LINES = 256
+MOST_BODIES_BYTES = 256 * 2**20  # of all requests that are being answered, and what they become
+# What a body of JSON may hold; parsing it holds everybody up for so long.
+MOST_VALUES = 1_000_000
+MOST_NAMES = 100_000  # in its objects
+MOST_DEPTH = 128
+MOST_ANSWERS = 256  # prompts times samples
 BODY_S = 60.0  # how long a body may take to come
 
 

@@ -27,7 +27,7 @@ from runtimes.worker.engine import WorkerEngine
 
 logger = logging.getLogger(__name__)
 
-_MOST_SLOTS = 16
+MOST_SLOTS = 16
 _BUSY_RETRY_S = 10
 # A batch that gave way takes the room of a model that was not asked for so long.
 REST_S = 30.0
@@ -126,6 +126,24 @@ class ModelPool:
             with self._loading:
                 entry, adapter, one = self._take(name, give_way)
                 one = one or self._load(entry, adapter, give_way)
+        with self._leased(one, adapter, give_way) as served:
+            yield served
+
+    @contextmanager
+    def lease_loaded(self, name: str | None) -> Iterator[Served | None]:
+        """As ``lease``, without waiting: None where the model is not loaded."""
+        _, adapter, one = self._take(name, None)
+        if one is None:
+            yield None
+            return
+        with self._leased(one, adapter, None) as served:
+            yield served
+
+    @contextmanager
+    def _leased(
+        self, one: _Loaded, adapter: str | None, give_way: Callable[[], None] | None
+    ) -> Iterator[Served]:
+        """A lease that was taken, until the block ends."""
         try:
             yield replace(one.served, adapter=adapter)
         finally:
@@ -135,6 +153,11 @@ class ModelPool:
                     one.giving_way.remove(give_way)
                 one.used = time.monotonic()
                 self._lock.notify_all()
+
+    def model_of(self, name: str | None) -> str:
+        """The own name of the model that this name or alias means, with an adapter or without; None
+        is the first one. Raises UnknownModelError."""
+        return self._entry(name)[0].name
 
     def add_adapter(self, model: str | None, name: str, path: Path) -> str:
         """Have an adapter answer as MODEL:NAME from now on; returns that. None is the first model.
@@ -256,13 +279,13 @@ class ModelPool:
         choice = replace(choice, adapters=(*choice.adapters, *entry.added))
         settings = choice.settings
         if not entry.fixed_slots and not choice.planned:
-            settings = replace(settings, slots=_MOST_SLOTS)
+            settings = replace(settings, slots=MOST_SLOTS)
         rest_s = 0.0 if give_way is None else REST_S
         alone = replace(settings, draft=None)  # no other model makes room for a draft
         self._make_room(replace(choice, settings=alone), rest_s, fixed=entry.fixed_slots)
         free = self._free()
         if not entry.fixed_slots and not choice.planned:
-            slots = default_slots(choice.file, settings, _MOST_SLOTS, free)
+            slots = default_slots(choice.file, settings, MOST_SLOTS, free)
             settings = replace(settings, slots=slots)
         settings = spare_draft(choice.file, settings, free, said="are free for them")
         require_fit(choice.file, settings, free, said="are free for it")

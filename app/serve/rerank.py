@@ -11,7 +11,8 @@ from fastapi.responses import JSONResponse, Response
 from app.openai.limits import MOST_INPUTS
 from app.openai.task import InputError, as_unicode, kind, require_object
 from app.prompts import require_short
-from app.serve.generate import Generator, asked_model, embedded, json_body, while_connected
+from app.serve.bodies import json_body
+from app.serve.generate import Generator, asked_model, while_connected
 from app.serve.openapi import json_body as body_schema
 from runtimes.worker.engine import WorkerEngine
 
@@ -47,7 +48,8 @@ def routes(generator: Generator) -> APIRouter:
     async def rerank(request: Request) -> Response:
         """The documents by how well they answer the query, from 1 to 0."""
         body = await json_body(request)
-        name, asked = asked_model(body), read_body(body)
+        name, asked = asked_model(body), await generator.in_thread(partial(read_body, body))
+        del body  # is not needed any more, and may be large
         return JSONResponse(await while_connected(request, _answer(generator, name, asked)))
 
     return router
@@ -90,8 +92,8 @@ async def _answer(generator: Generator, name: str | None, asked: Asked) -> dict[
         for number, document in enumerate(asked.documents):  # others' work comes between
             where = f"documents.{number}"
             pair = partial(_pair, served.engine, asked.query, document, where)
-            ids = await generator.in_thread(pair)
-            scores.append(_sigmoid((await embedded(served, ids))[0]))
+            ids = await generator.in_thread(pair, served.name)
+            scores.append(_sigmoid((await generator.embedded(served, ids))[0]))
             tokens += len(ids)
     order = sorted(range(len(scores)), key=lambda index: -scores[index])[: asked.most]
     return {

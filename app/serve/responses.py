@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse, Response
 
 from app.openai.responses import response_task
 from app.openai.responses_answer import ResponseEvents, response_body
+from app.serve.bodies import json_body
 from app.serve.errors import HttpError
 from app.serve.events import EventStream, named_events, whole_answer
 from app.serve.generate import (
@@ -17,7 +18,6 @@ from app.serve.generate import (
     Generator,
     asked_model,
     error_of,
-    json_body,
     while_connected,
 )
 from app.serve.observe import Observer
@@ -40,6 +40,8 @@ def routes(generator: Generator, observer: Observer) -> APIRouter:
                 raise HttpError(400, "wrong_type", "stream must be true or false")
         task_of = partial(response_task, body, generator.defaults)
         generation = await while_connected(request, generator.begin(name, task_of))
+        del task_of
+        body.pop("input")  # is not needed any more, and may be large
         observer.begin(request, generation)
         number = secrets.token_hex(12)
         if streaming:

@@ -6,7 +6,7 @@ import json
 import logging
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from types import FrameType
 from typing import Any
 
@@ -106,11 +106,20 @@ def http_server(
         limit_concurrency=MOST_CONNECTIONS + 1,
         timeout_graceful_shutdown=_DRAIN_S,
     )
-    return _Server(config)
+    server = _Server(config)
+    server.at_end = generator.end
+    return server
 
 
 class _Server(uvicorn.Server):
-    """Says what it does when it is told to end."""
+    """Says what it does when it is told to end. ``at_end`` is called then."""
+
+    at_end: Callable[[], None]
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """See uvicorn; what has not begun yet is ended first."""
+        self.at_end()
+        await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         super().handle_exit(sig, frame)

@@ -11,34 +11,57 @@ from fastapi.responses import JSONResponse, Response
 from app.openai.answer import Answer
 from app.openai.response import answer_body
 from app.openai.task import Task
-from app.serve.errors import error_response
-from app.serve.generate import Generation, Generator, error_of, while_connected
+from app.serve.errors import HttpError
+from app.serve.generate import Generator, error_of, while_connected
 from app.serve.observe import Observer
+from app.serve.options import MOST_ANSWERS
 
 
 async def answer_several(
     request: Request, generator: Generator, observer: Observer, name: str | None, tasks: list[Task]
 ) -> Response:
-    """Choices in the order of the prompts, and of each one's samples."""
-    begun: list[Generation] = []
+    """Choices in the order of the prompts, and of each one's samples.
+
+    As many answers run at the same time as the model has slots, so that such a body takes no more
+    of the queue than as many clients do.
+    """
+    count = sum((task.sampling or generator.defaults).samples for task in tasks)
+    if count > MOST_ANSWERS:
+        said = f"prompt and n: {count:,} answers, above the {MOST_ANSWERS} that a body may ask for"
+        raise HttpError(400, "invalid_value", said)
+    first = await while_connected(request, generator.begin(name, partial(_same, tasks[0])))
+    observer.begin(request, first)
+    model, slots = first.served.called, first.served.engine.slots
+    room = asyncio.Semaphore(max(1, slots // first.request.params.samples))
+
+    async def answer(task: Task) -> Answer:
+        async with room:
+            if task is tasks[0]:
+                generation = first
+            else:
+                work = generator.begin(name, partial(_same, task), beside=True)
+                generation = await work
+            try:
+                answer = await generation.answer()
+            finally:
+                observer.end(generation)
+                generation.close()
+        if (problem := error_of(answer)) is not None:
+            raise problem
+        return answer
 
     async def run() -> list[Answer]:
-        for task in tasks:
-            work = generator.begin(name, partial(_same, task), beside=bool(begun))
-            begun.append(await work)
-        observer.begin(request, begun[0])
-        return list(await asyncio.gather(*(one.answer() for one in begun)))
+        async with asyncio.TaskGroup() as group:
+            works = [group.create_task(answer(task)) for task in tasks]
+        return [work.result() for work in works]
 
     try:
         answers = await while_connected(request, run())
+    except ExceptionGroup as errors:  # the first one has ended the others
+        raise errors.exceptions[0] from None
     finally:
-        for one in begun:
-            observer.end(one)
-            one.close()
-    for answer in answers:
-        if (problem := error_of(answer)) is not None:
-            return error_response(problem)
-    return JSONResponse(_joined(answers, begun[0].served.called))
+        first.close()
+    return JSONResponse(_joined(answers, model))
 
 
 def _same(task: Task) -> Task:

@@ -14,8 +14,8 @@ from app.serve.batches.files import StoredFile
 from app.serve.batches.record import Batch
 from app.serve.batches.service import BatchService
 from app.serve.batches.upload import receive
+from app.serve.bodies import json_body
 from app.serve.errors import HttpError
-from app.serve.generate import json_body
 from app.serve.openapi import ANY_BODY
 
 _PIECE = 1 << 18

@@ -1,0 +1,179 @@
+"""A body as JSON: what it may become in memory, read beside the event loop where that takes long.
+
+A text of 16 MiB can be 400 MiB of objects, and the parser holds the interpreter's lock: values and
+depth are counted in the bytes before any of them is parsed.
+"""
+
+import asyncio
+import gc
+import json
+import math
+import re
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from anyio import to_thread
+from starlette.requests import Request
+
+from app.serve.errors import HttpError
+from app.serve.options import MOST_BODIES_BYTES, MOST_DEPTH, MOST_NAMES, MOST_VALUES
+
+SMALL_BYTES = 2**16  # a body of so many is parsed at once, and is never too much beside others
+_RETRY_S = 5
+_VALUE_BYTES = 96  # that a value takes in memory beside its text, in the mean of what costs most
+_REST = 3  # after a large body, the next one waits so many times as long as that took
+_PIECE = 2**20
+_HALF_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+@dataclass(slots=True)
+class Held:
+    """Bodies of a server that are in memory: ``total`` bytes of them and of what they became."""
+
+    total: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)  # guards it
+    parsing: asyncio.Lock = field(default_factory=asyncio.Lock)  # one large body at a time
+
+
+@dataclass(slots=True)
+class Charge:
+    """What one request has of the memory for bodies."""
+
+    held: Held
+    amount: int = 0
+
+    def add(self, amount: int) -> None:
+        """Raises HttpError (503) where others leave too little for a body that is not small."""
+        self.amount += amount
+        with self.held.lock:
+            self.held.total += amount
+            total = self.held.total
+        if total > MOST_BODIES_BYTES and self.amount > SMALL_BYTES:
+            said = "other requests take the memory that there is for bodies"
+            raise HttpError(503, "bodies_full", said, retry_s=_RETRY_S)
+
+    def close(self) -> None:
+        """Give all of it back."""
+        with self.held.lock:
+            self.held.total -= self.amount
+        self.amount = 0
+
+
+async def json_body(request: Request) -> Any:
+    """The body as JSON. Raises HttpError: 400 for what is no JSON, or has numbers beyond a float or
+    half a surrogate pair; 413 for too many values; 503 as `Charge.add`."""
+    data = bytearray()
+    async for piece in request.stream():
+        data += piece  # pieces of a byte would take forty times as much
+    charge: Charge = request.scope["ingot.charge"]
+    if len(data) <= SMALL_BYTES:
+        return _parsed(bytes(data), charge)
+    parsing = charge.held.parsing
+    await parsing.acquire()
+    begun = time.monotonic()
+    try:
+        return await to_thread.run_sync(_parsed, bytes(data), charge)
+    finally:
+        rest_s = _REST * (time.monotonic() - begun)
+        asyncio.get_running_loop().call_later(rest_s, parsing.release)
+
+
+def _parsed(data: bytes, charge: Charge) -> Any:
+    opened, names = data.count(b"[") + data.count(b"{"), data.count(b":")
+    values = opened + names + data.count(b",")  # more than there are: some may stand in texts
+    if opened > MOST_DEPTH or names > MOST_NAMES or values > MOST_VALUES:
+        values, names, depth = _shape(data)
+        for count, most, what in ((values, MOST_VALUES, "values"), (names, MOST_NAMES, "names")):
+            if count > most:
+                said = f"the body has more than {most:,} {what}"
+                raise HttpError(413, "body_too_large", said)
+        if depth > MOST_DEPTH:
+            said = f"the body is nested too deeply: more than {MOST_DEPTH} levels"
+            raise HttpError(400, "invalid_value", said)
+    gc.disable()  # it would look through millions of small values again and again
+    try:
+        text = data.decode("utf-8-sig")
+        charge.add(values * _VALUE_BYTES + sys.getsizeof(text) - len(data) + _widened(data))
+        value = json.loads(text, parse_constant=_no_number, parse_float=_finite)
+    except (ValueError, RecursionError) as error:
+        raise HttpError(400, "invalid_json", f"the body is not JSON: {error}"[:300]) from None
+    finally:
+        gc.enable()
+    if _HALF_PAIR.search(data):
+        _check_pairs(value)
+    return value
+
+
+def _widened(data: bytes) -> int:
+    """Bytes that its texts take more, at most, where an escape makes all their characters wide."""
+    return len(data) * (3 if _HALF_PAIR.search(data) else b"\\u" in data)
+
+
+def _shape(data: bytes) -> tuple[int, int, int]:
+    """How many values a JSON text has, names included, how many of them are names, and how deeply
+    they are nested; no further than one of these is too much. Of what is no JSON, all that the
+    parser would read is counted."""
+    import numpy as np
+
+    step = np.zeros(256, np.int8)
+    step[list(b"[{")], step[list(b"]}")] = 1, -1
+    marks = np.zeros(256, bool)
+    marks[list(b"[{,:")] = True
+    values, names, depth, deepest, quoted, rest = 1, 0, 0, 0, 0, b""
+    for begin in range(0, len(data), _PIECE):
+        piece = rest + data[begin : begin + _PIECE]
+        piece = piece.replace(rb"\\", b"").replace(rb"\"", b"")
+        rest = piece[-1:] if piece.endswith(b"\\") else b""  # half of an escape
+        found = np.frombuffer(piece, np.uint8)
+        if not len(found):
+            continue
+        quotes = np.cumsum(found == ord('"'), dtype=np.uint8) + np.uint8(quoted)
+        outside = (quotes & 1) == 0
+        quoted = int(quotes[-1]) & 1
+        values += int(np.count_nonzero(marks[found] & outside))
+        names += int(np.count_nonzero((found == ord(":")) & outside))
+        levels = depth + np.cumsum(step[found] * outside, dtype=np.int32)
+        depth, deepest = int(levels[-1]), max(deepest, int(levels.max()))
+        if values > MOST_VALUES or names > MOST_NAMES or deepest > MOST_DEPTH:
+            break
+    return values, names, deepest
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text[:20]} is too large a number")
+    return number
+
+
+def _check_pairs(value: Any) -> None:
+    """Raises HttpError (400) for half a surrogate pair, which no answer or log could repeat."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        said = f"{_half_pair_in(value, 'body')} has half a surrogate pair"
+        raise HttpError(400, "invalid_unicode", said) from None
+
+
+def _half_pair_in(value: Any, name: str) -> str | None:
+    """Where the first one is."""
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return name
+    items: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, dict) else ()
+    for key, one in enumerate(value) if isinstance(value, list) else items:
+        if isinstance(key, str) and _half_pair_in(key, name):
+            return f"a name in {name}"
+        if (found := _half_pair_in(one, f"{name}.{key}")) is not None:
+            return found.removeprefix("body.") if name == "body" else found
+    return None
