@@ -9,6 +9,8 @@ from prometheus_client.registry import Collector
 from app.serve.batches.service import BatchService
 from app.serve.pool import ModelPool
 
+_OTHER = "other"  # a model that is not served, or not any more
+
 
 class EngineFigures(Collector):
     """Figures of the loaded models' engines, as they are when they are asked for."""
@@ -75,17 +77,28 @@ class BatchFigures(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """See prometheus_client."""
+        known = frozenset(self._batches.models.names())
+
+        def label(model: str | None) -> str:
+            """Clients may ask for any model, and each label is kept for ever."""
+            return model if model in known else _OTHER
+
         states = Counter({"running": 0, "waiting": 0})
         queued: Counter[str] = Counter()
+        rows: Counter[tuple[str, str]] = Counter()
         for one in self._batches.running():
             waits = "waiting" if one.status == "in_progress" else one.status
             states["running" if one.live else waits] += 1
-            left = one.counts.total - one.counts.completed - one.counts.failed
-            queued[one.model or ""] += left
-        rows: Counter[tuple[str, str]] = Counter()
-        for batch in self._batches.all():
-            rows[batch.model or "", "completed"] += batch.counts.completed
-            rows[batch.model or "", "failed"] += batch.counts.failed
+            if one.model is None:
+                continue  # its rows are not counted yet
+            counts, name = one.counts, label(one.model)
+            queued[name] += max(0, counts.total - counts.completed - counts.failed)
+            rows[name, "completed"] += counts.completed
+            rows[name, "failed"] += counts.failed
+        for (model, status), count in self._batches.ended_rows().items():
+            rows.setdefault((label(model), "completed"), 0)
+            rows.setdefault((label(model), "failed"), 0)
+            rows[label(model), status] += count
         told = "Batches that have not ended: running, waiting, or the status that they have."
         batches = GaugeMetricFamily("ingot_batches", told, labels=("state",))
         for state, count in states.items():

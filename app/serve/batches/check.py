@@ -1,6 +1,7 @@
 """Whether an input can be run: before any token, every line is read, and what is wrong with each is
 told."""
 
+import itertools
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,14 +13,18 @@ from app.batch.input.prompting import Prompting
 from app.batch.input.row import Row
 from app.batch.input.source import Source, open_source
 from app.openai.request import ENDPOINTS
-from app.serve.batches.record import Batch, BatchError
+from app.openai.task import InputError, as_unicode
+from app.serve.batches.data import open_plain, require_plain
+from app.serve.batches.record import MOST_MODEL, Batch, BatchError
+from app.serve.options import MOST_BODY_BYTES
 from runtimes.errors import RequestError
 from runtimes.request import Priority, SamplingParams
 
 INPUT = "input.jsonl"
 _MOST_ERRORS = 50
 _MOST_TEXT = 300
-_LOOK_ROWS = 256
+# A line is at most as long as the body of a request: as values it takes many times its bytes.
+_MOST_LINE = MOST_BODY_BYTES + 2**16
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +40,8 @@ class Checked:
 def opened(folder: Path, batch: Batch, sampling: SamplingParams) -> Iterator[Source]:
     """The rows of a batch; interactive requests come before them. Raises RequestError."""
     path = folder / INPUT
+    if not require_plain(path, batch.input_file_id):
+        raise RequestError(f"the batch's copy of {batch.input_file_id} is gone")
     with InputStream(path, batch.input_file_id) as stream:
         if stream.packing:
             raise RequestError(f"the file is packed with {stream.packing}: upload JSON lines")
@@ -56,9 +63,26 @@ def check(
     """Read all of the input, unless ``ended`` comes first."""
     try:
         with opened(folder, batch, sampling) as source:
+            if (line := _long_line(source.path)) is not None:
+                said = f"the line is longer than {MOST_BODY_BYTES // 2**20} MiB"
+                return Checked(errors=(_error("line_too_long", said, line),))
             return _check(source, batch, models, ended)
     except RequestError as error:
         return Checked(errors=(_error("invalid_file", str(error)),))
+
+
+def _long_line(path: Path) -> int | None:
+    """The number of the first line that is too long."""
+    if path.stat().st_size <= _MOST_LINE:
+        return None
+    with open_plain(path) as file:
+        for number in itertools.count(1):
+            line = file.readline(_MOST_LINE + 1)
+            if len(line) > _MOST_LINE and not line.endswith(b"\n"):
+                return number
+            if not line:
+                break
+    return None
 
 
 def _check(
@@ -67,7 +91,7 @@ def _check(
     ids, errors = IdIndex(), list[BatchError]()
     model, rows, wrong = None, 0, 0
     for row in source.rows():
-        if rows % _LOOK_ROWS == 0 and ended():
+        if ended():  # a single row may take long
             break
         rows += 1
         error = _problem(row, batch, model)
@@ -108,6 +132,13 @@ def _problem(row: Row, batch: Batch, model: str | None) -> BatchError | None:
     if not isinstance(own, str) or not own:
         said = "body has no 'model'"
         return _error("missing_parameter", said, row.line, "body.model")
+    if len(own) > MOST_MODEL:
+        said = f"the model's name has {len(own):,} characters, above {MOST_MODEL}"
+        return _error("invalid_value", said, row.line, "body.model")
+    try:
+        as_unicode(own, "body.model")
+    except InputError as error:
+        return _error(error.problem.code, error.problem.message, row.line, "body.model")
     if model is not None and own != model:
         said = f"the model is {own[:80]!r}, and that of the lines before {model[:80]!r}: a batch is"
         return _error("mismatched_model", f"{said} for one model", row.line, "body.model")
@@ -117,6 +148,4 @@ def _problem(row: Row, batch: Batch, model: str | None) -> BatchError | None:
 def _error(
     code: str, message: str, line: int | None = None, param: str | None = None
 ) -> BatchError:
-    """Half a surrogate pair, which JSON may spell, has no UTF-8: it becomes its escape."""
-    whole = message.encode("utf-8", errors="backslashreplace").decode("utf-8")
-    return BatchError(code, whole[:_MOST_TEXT], line, param)
+    return BatchError.of(code, message, line, param, _MOST_TEXT)

@@ -1,18 +1,28 @@
-"""One batch: what is kept of it, in ``batch.json``, and OpenAI's object of it."""
+"""One batch: what is kept of it, in ``batch.json``, and OpenAI's object of it.
 
-import json
-import os
+A record may have been written by an earlier version, damaged, or made by somebody else: what is
+read of it is checked field by field, and nothing is written that could not be read again.
+"""
+
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from app.batch.journal.lines import sealed, sealed_line
-from app.batch.output.publish import sync_folder
 from app.openai.request import ENDPOINTS
+from app.serve.batches.data import BATCH_ID, FILE_ID, open_plain, replace_plain
+from runtimes.untrusted import parse_json, visible
 
 RECORD = "batch.json"
+MOST_MODEL = 256  # characters of a model's name
+_MOST_BYTES = 2**20
+_MOST_MESSAGE = 1000  # characters that are written; an earlier version wrote longer ones
+_MOST_TEXT = 20_000  # characters that are read
+_MOST_ITEMS = 100  # errors, or pairs of an object
+_MOST_NUMBER = 2**53
 Status = Literal[
     "validating", "in_progress", "finalizing", "completed", "failed", "cancelling", "cancelled"
 ]
@@ -20,18 +30,31 @@ Ending = Literal["completed", "failed", "cancelled"]
 ENDED: frozenset[Status] = frozenset({"completed", "failed", "cancelled"})
 
 
-class DamagedRecordError(Exception):
-    """``batch.json`` is not what was written."""
+class DamagedRecordError(ValueError):
+    """``batch.json`` is not what a server writes."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchError:
-    """Why a batch failed, or waits. ``line`` is of its input."""
+    """Why a batch failed, or waits. ``line`` is of its input. Errors are made by ``of``, whose
+    message may quote anything."""
 
     code: str
     message: str
     line: int | None = None
     param: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        code: str,
+        message: str,
+        line: int | None = None,
+        param: str | None = None,
+        most: int = _MOST_MESSAGE,
+    ) -> "BatchError":
+        """With at most so many characters of ``message``, all of which can be shown and stored."""
+        return cls(code, visible(message[:most])[:most], line, param)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,39 +145,134 @@ def _usage(usage: Mapping[str, int]) -> dict[str, Any]:
 
 def write_record(folder: Path, batch: Batch) -> None:
     """Replace ``batch.json``: a reader finds the old record or the new, also after a power cut.
-    Raises OSError."""
-    partial = folder / f"{RECORD}.partial"
-    with partial.open("wb") as file:
-        file.write(sealed_line(asdict(batch)))
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(folder / RECORD)
-    sync_folder(folder)
+    Raises OSError; DamagedRecordError where the record could not be read again."""
+    line = sealed_line(asdict(batch))
+    _parsed(line, batch.id)
+    replace_plain(folder / RECORD, line)
 
 
 def read_record(folder: Path) -> Batch:
     """Raises DamagedRecordError."""
     try:
-        line = (folder / RECORD).read_bytes()
+        with open_plain(folder / RECORD) as file:
+            line = file.read(_MOST_BYTES + 1)
     except OSError as error:
-        raise DamagedRecordError(error.strerror or str(error)) from error
+        raise DamagedRecordError(error.strerror or type(error).__name__) from error
+    return _parsed(line, folder.name)
+
+
+def _parsed(line: bytes, identity: str) -> Batch:
+    if len(line) > _MOST_BYTES:
+        raise DamagedRecordError(f"it has more than {_MOST_BYTES:,} bytes")
     if not sealed(line):
         raise DamagedRecordError("its checksum is wrong")
-    said = json.loads(line)
-    del said["crc"]
     try:
+        said = parse_json(line, _MOST_BYTES)
+    except ValueError as error:
+        raise DamagedRecordError(str(error)) from error
+    del said["crc"]
+    unknown = said.keys() - _CHECKS.keys()
+    if unknown or not said.keys() >= _NEEDED:
+        name = min(unknown or _NEEDED - said.keys())
+        what = "has" if unknown else "lacks"
+        raise DamagedRecordError(f"another version of Ingot wrote it: it {what} {name[:60]!r}")
+    wrong = [name for name, value in said.items() if not _CHECKS[name](value)]
+    if said["id"] != identity:
+        wrong.insert(0, "id")  # by which its folder is found
+    if said.get("status") in ("in_progress", "finalizing") and said.get("model") is None:
+        wrong.append("model")
+    if wrong:
+        raise DamagedRecordError(f"its {wrong[0]!r} is not one that a server writes")
+    if "counts" in said:
         said["counts"] = Counts(**said["counts"])
+    if "errors" in said:
         said["errors"] = tuple(BatchError(**one) for one in said["errors"])
-        return Batch(**said)
-    except (TypeError, KeyError) as error:
-        raise DamagedRecordError(f"another version of Ingot wrote it ({error})") from error
+    return Batch(**said)
+
+
+_Check = Callable[[Any], bool]
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= _MOST_TEXT
+
+
+def _whole(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= _MOST_NUMBER
+
+
+def _none_or(check: _Check) -> _Check:
+    return lambda value: value is None or check(value)
+
+
+def _one_of(known: Collection[str]) -> _Check:
+    return lambda value: isinstance(value, str) and value in known
+
+
+def _called(pattern: re.Pattern[str]) -> _Check:
+    return lambda value: isinstance(value, str) and pattern.fullmatch(value) is not None
+
+
+def _pairs(key: _Check, value: _Check) -> _Check:
+    def check(found: Any) -> bool:
+        return (
+            isinstance(found, dict)
+            and len(found) <= _MOST_ITEMS
+            and all(key(name) and value(one) for name, one in found.items())
+        )
+
+    return check
+
+
+def _object(checks: Mapping[str, _Check]) -> _Check:
+    def check(found: Any) -> bool:
+        return (
+            isinstance(found, dict)
+            and found.keys() == checks.keys()
+            and all(checks[name](value) for name, value in found.items())
+        )
+
+    return check
+
+
+def _list(check: _Check) -> _Check:
+    return lambda found: (
+        isinstance(found, list) and len(found) <= _MOST_ITEMS and all(map(check, found))
+    )
+
+
+_CHECKS: Mapping[str, _Check] = {
+    "id": _called(BATCH_ID),
+    "created": lambda value: type(value) in (int, float) and 0 <= value <= _MOST_NUMBER,
+    "endpoint": _one_of(ENDPOINTS),
+    "input_file_id": _called(FILE_ID),
+    "metadata": _none_or(_pairs(_text, _text)),
+    "status": _one_of(get_args(Status)),
+    "at": _pairs(_one_of(get_args(Status)), _whole),
+    "model": _none_or(_text),
+    "counts": _object(dict.fromkeys(("total", "completed", "failed"), _whole)),
+    "errors": _list(
+        _object(
+            {"code": _text, "message": _text, "line": _none_or(_whole), "param": _none_or(_text)}
+        )
+    ),
+    "ending": _none_or(_one_of(get_args(Ending))),
+    "output_file_id": _none_or(_called(FILE_ID)),
+    "error_file_id": _none_or(_called(FILE_ID)),
+    "usage": _none_or(_pairs(_text, _whole)),
+    "kept": lambda value: isinstance(value, bool),
+}
+_NEEDED = frozenset({"id", "created", "endpoint", "input_file_id"})
 
 
 def damaged_batch(folder: Path, error: DamagedRecordError) -> Batch:
     """What is shown of a batch without a record: nothing of it is touched."""
-    at = folder.stat().st_mtime
-    said = f"{folder / RECORD} is damaged: {error}. What was answered is in the journal beside it"
-    errors = (BatchError("damaged_record", said),)
+    try:
+        at = max(0.0, folder.stat().st_mtime)
+    except OSError:
+        at = time.time()
+    said = f"its {RECORD} is damaged: {error}. What was answered is in the journal beside it"
+    errors = (BatchError.of("damaged_record", said),)
     return Batch(
         folder.name, at, next(iter(ENDPOINTS)), "", status="failed", at={"failed": int(at)},
         errors=errors,

@@ -10,6 +10,7 @@ from app.batch.output.publish import answers
 from app.batch.output.records import RecordForm
 from app.batch.output.wire import dump_line
 from app.serve.batches.check import opened
+from app.serve.batches.data import require_plain
 from app.serve.batches.files import OUTPUT, Files
 from app.serve.batches.record import Batch, Counts
 from runtimes.request import SamplingParams
@@ -21,7 +22,7 @@ def answered(folder: Path) -> Counts | None:
     """The rows that the journal of a batch has, as far as they are known without its input; None
     where there is no journal. Raises RequestError for one that cannot be read."""
     path = journal_path(folder / OUT)
-    if not path.exists():
+    if not require_plain(path, "the batch's journal"):
         return None
     with Journal(path) as journal:
         entries = journal.entries
@@ -41,7 +42,7 @@ def write_results(
     path = journal_path(folder / OUT)
     usage: Counter[str] = Counter()
     total = batch.counts.total
-    if not path.exists():
+    if not require_plain(path, "the batch's journal"):
         return Counts(total), usage
     form = RecordForm(OPENAI, model=batch.model or "")
     rows: Counter[str] = Counter()

@@ -1,6 +1,7 @@
 """/v1/files and /v1/batches, as OpenAI's clients call them. What waits for the disk does so in
 threads: plain functions are run in one."""
 
+import os
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, BinaryIO, Literal, TypeVar
 
@@ -70,11 +71,8 @@ def routes(service: BatchService) -> APIRouter:
     @router.get("/v1/files/{file_id}/content")
     def file_content(file_id: str) -> Response:
         """Its bytes."""
-        path, size = files.path(file_id), files.get(file_id).bytes
-        try:
-            content = path.open("rb")
-        except FileNotFoundError:  # deleted at this moment
-            raise HttpError(404, "file_not_found", f"there is no file {file_id!r}") from None
+        content = files.open(file_id)
+        size = os.fstat(content.fileno()).st_size
         headers = {"Content-Length": str(size)}
         return StreamingResponse(_pieces(content, size), 200, headers, "application/octet-stream")
 

@@ -23,6 +23,7 @@ from app.serve.pool import ModelPool
 from runtimes.errors import RequestError
 from runtimes.models.modelfile import fingerprint
 from runtimes.request import SamplingParams
+from runtimes.untrusted import visible
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ class Live(Progress):
 
     def note(self, text: str) -> None:
         """What the command would show."""
-        logger.info("%s: %s", self.id, text)
+        logger.info("%s: %s", self.id, visible(text))
 
     def begin(self, found: InputScan) -> None:
         """Before the first row is asked."""

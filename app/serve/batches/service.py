@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.batch.report.figures import Snapshot
+from app.serve.batches.data import BATCHES, FILES
 from app.serve.batches.files import INPUT, Files
 from app.serve.batches.record import Batch, Counts, Status
 from app.serve.batches.store import Batches, new_batch_id
@@ -37,9 +38,10 @@ class BatchService:
         """What is in ``data``, which is ``claimed``. ``sampling`` is what a request's own
         parameters are on top of. Raises RequestError or OutOfMemoryError where it cannot be
         written."""
-        self.files = Files(data / "files")
-        self._batches = Batches(data / "batches")
-        self._work = Work(self._batches, self.files, models, sampling)
+        self.files, self.models = Files(data / FILES), models
+        self._batches = Batches(data / BATCHES)
+        self._work = Work(data, self._batches, self.files, models, sampling)
+        self.problem = self._work.problem
         self.start, self.stop, self.close = self._work.start, self._work.stop, self._work.close
 
     def create(
@@ -84,11 +86,15 @@ class BatchService:
     def running(self) -> list[Running]:
         """Those that have not ended, the oldest first."""
         found = []
-        for batch in self.all():
-            if not batch.ended:
-                live = self._work.live(batch)
-                waits = batch.errors[0].message if batch.errors else None
-                snapshot = None if live is None else live.snapshot
-                told = batch.id, batch.model, batch.status, batch.counts, waits
-                found.append(Running(*told, live=live is not None, snapshot=snapshot))
+        for batch in map(self._work.seen, self._batches.open()):
+            live = self._work.live(batch)
+            waits = batch.errors[0].message if batch.errors else None
+            snapshot = None if live is None else live.snapshot
+            told = batch.id, batch.model, batch.status, batch.counts, waits
+            found.append(Running(*told, live=live is not None, snapshot=snapshot))
         return found
+
+    def ended_rows(self) -> Mapping[tuple[str, str], int]:
+        """Rows of the batches that have ended, by the model that was asked for and the status."""
+        with self._batches.changed:
+            return self._batches.rows.copy()

@@ -8,12 +8,11 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 
-from app.serve.batches.files import INPUT, Files, NewFile, StoredFile
+from app.serve.batches.files import INPUT, MOST_NAME, Files, NewFile, StoredFile
 from app.serve.errors import HttpError
 
 _MOST_FIELD_BYTES = 4096
 _MOST_PARTS = 16
-_MOST_NAME = 512  # characters
 
 
 async def receive(request: Request, files: Files) -> StoredFile:
@@ -122,7 +121,7 @@ class _Form:
         if self._file is not None:
             raise HttpError(400, "invalid_value", "the upload has more than one file")
         name = options.get(b"filename", b"").decode("utf-8", errors="replace")
-        self._filename = name[:_MOST_NAME] or "upload"
+        self._filename = name[:MOST_NAME] or "upload"
         self._file = self._files.begin()
 
     def _data(self, data: bytes, start: int, end: int) -> None:

@@ -3,13 +3,16 @@ the order of their creation; the other does what needs no model: it reads inputs
 writes the files of batches that have ended.
 
 What a batch is to become is in its record before it is begun, so that a server that is killed goes
-on where it was.
+on where it was. Work that ended the server's process again and again is not begun once more: its
+batch fails, and the others go on.
 """
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from app.serve.batches.check import check
@@ -21,12 +24,17 @@ from app.serve.batches.store import Batches
 from app.serve.batches.waits import Waits
 from app.serve.errors import HttpError
 from app.serve.pool import ModelPool
-from runtimes.errors import IngotError
 from runtimes.request import SamplingParams
+from runtimes.untrusted import visible
 
 logger = logging.getLogger(__name__)
 
 _CLOSE_S = 10.0
+_STUCK_S = 1.0  # between two rounds of a thread of which one failed
+# How many processes may end while they read an input, or do anything else for a batch without a row
+# that was answered between them. A process that is killed by somebody counts too.
+_MOST_DEATHS = {"validating": 2}
+_DEATHS = 3
 
 
 class Work:
@@ -34,24 +42,29 @@ class Work:
     guards what changes."""
 
     def __init__(
-        self, batches: Batches, files: Files, models: ModelPool, sampling: SamplingParams
+        self,
+        data: Path,
+        batches: Batches,
+        files: Files,
+        models: ModelPool,
+        sampling: SamplingParams,
     ) -> None:
-        """``sampling`` is what a request's own parameters are on top of."""
+        """``batches`` and ``files`` are in ``data``. ``sampling`` is what a request's own
+        parameters are on top of."""
         self._batches, self._files, self._models = batches, files, models
         self._sampling = sampling
-        self._waits = Waits()
+        self._waits = Waits(data)
         self._live: Live | None = None
         self._known: dict[str, Counts] = {}  # of batches that were begun, and do not run
         self._stopping = False
-        for batch in batches.all():
-            if not batch.ended and batch.status != "validating":
+        self._stuck: set[str] = set()  # threads whose last round failed
+        self._begun: dict[str, Batch] = {}  # what the threads are at
+        for batch in batches.open():
+            if batch.status != "validating":
                 self._count(batch)
         self._threads = [
-            threading.Thread(target=self._loop, args=parts, name=name, daemon=True)
-            for name, parts in (
-                ("ingot-batch-run", (self._to_run, self._run)),
-                ("ingot-batch-files", (self._to_settle, self._settle)),
-            )
+            threading.Thread(target=self._loop, args=(name, runs), name=name, daemon=True)
+            for name, runs in (("ingot-batch-run", True), ("ingot-batch-files", False))
         ]
 
     def start(self) -> None:
@@ -73,6 +86,15 @@ class Work:
         for thread in self._threads:
             if thread.is_alive():
                 thread.join(_CLOSE_S)
+        for batch in list(self._begun.values()):  # what does not end in time has done no harm
+            self._over(batch)
+
+    def problem(self) -> str | None:
+        """What is wrong with the threads themselves; None while they can work."""
+        begun = any(thread.ident is not None for thread in self._threads)
+        if begun and not self._stopping and not all(one.is_alive() for one in self._threads):
+            return "a thread of the batches has ended"
+        return "the batches cannot go on; the server's log says why" if self._stuck else None
 
     def live(self, batch: Batch) -> Live | None:
         """Of a batch whose rows run."""
@@ -99,43 +121,85 @@ class Work:
             live.end()
 
     def _count(self, batch: Batch) -> int:
-        """Count the rows that its journal has."""
+        """Count the rows that its journal has, which may be damaged in any way."""
         found = None
         try:
             found = answered(self._batches.folder(batch))
-        except IngotError as error:
-            logger.warning("%s", error)
+        except Exception as error:
+            logger.warning("%s: its journal: %s", batch.id, visible(str(error) or repr(error)))
         if found is None:
             return 0
         self._known[batch.id] = replace(found, total=batch.counts.total)
         return found.completed
 
-    def _loop(self, pick: Callable[[], Batch | None], work: Callable[[Batch], None]) -> None:
-        while True:
-            with self._batches.changed:
-                while not self._stopping and (batch := pick()) is None:
-                    self._batches.changed.wait(self._waits.pause())
-                if self._stopping or batch is None:
-                    return
+    def _loop(self, name: str, runs: bool) -> None:
+        """One batch after the other, whatever becomes of any: a thread that ended would leave all
+        others waiting for ever."""
+        work = self._run if runs else self._settle
+        while not self._stopping:
             try:
-                work(batch)
-            except Exception as error:
-                if not self._stopping:
-                    self._put_off(batch, error)
+                batch = self._next(runs)
+                if batch is not None:
+                    self._try(batch, work)
+                self._stuck.discard(name)
+            except Exception:
+                self._stuck.add(name)
+                with contextlib.suppress(Exception):
+                    logger.exception("%s failed, and goes on", name)
+                with contextlib.suppress(Exception), self._batches.changed:
+                    self._batches.changed.wait(_STUCK_S)
 
-    def _to_run(self) -> Batch | None:
-        for batch in self._batches.all():
-            ready = batch.status == "in_progress" and batch.ending is None
-            if ready and self._waits.over(batch.id):
-                counts = self._known.get(batch.id, batch.counts)
-                self._live = Live(batch.id, counts)
-                return batch
+    def _next(self, runs: bool) -> Batch | None:
+        """The batch that ``runs`` next, or is to be settled, once there is one; None at the end."""
+        mine = self._to_run if runs else self._to_settle
+        with self._batches.changed:
+            while not self._stopping:
+                pauses = []
+                for batch in filter(mine, self._batches.open()):
+                    if left := self._waits.left(batch.id):
+                        pauses.append(left)
+                        continue
+                    if runs:
+                        self._live = Live(batch.id, self._known.get(batch.id, batch.counts))
+                    return batch
+                self._batches.changed.wait(min(pauses, default=None))
         return None
+
+    def _try(self, batch: Batch, work: Callable[[Batch], None]) -> None:
+        try:
+            work(batch)
+        except Exception as error:
+            if not self._stopping:
+                self._put_off(batch, error)
+        self._over(batch)
+
+    def _begin(self, batch: Batch, stage: str) -> bool:
+        """Whether to do what is to be done; else the batch fails for what that did before."""
+        self._over(batch)
+        counts = self._known.get(batch.id, batch.counts)
+        died = self._batches.begun(batch, stage, counts.completed + counts.failed)
+        if died < _MOST_DEATHS.get(stage, _DEATHS):
+            self._begun[batch.id] = batch
+            return True
+        doing = "its input was read" if stage == "validating" else f"it was {stage}"
+        said = f"the server's process ended {died} times while {doing}; it is not tried again"
+        logger.error("%s fails: %s", batch.id, said)
+        self._fail(batch, BatchError.of("server_ended", said))
+        return False
+
+    def _over(self, batch: Batch) -> None:
+        if self._begun.pop(batch.id, None) is not None:
+            self._batches.over(batch)
+
+    def _to_run(self, batch: Batch) -> bool:
+        return batch.status == "in_progress" and batch.ending is None
 
     def _run(self, batch: Batch) -> None:
         live = self._live
         assert live is not None
         try:
+            if not self._begin(batch, "in_progress"):
+                return
             done = run(self._batches.folder(batch), batch, self._models, self._sampling, live)
             if done:
                 self._end(batch, "completed")
@@ -165,16 +229,15 @@ class Work:
 
         self._batches.change(batch.id, ended)
 
-    def _to_settle(self) -> Batch | None:
-        for batch in self._batches.all():
-            mine = batch.status in ("validating", "cancelling") or batch.ending is not None
-            elsewhere = batch.ended or self.live(batch) is not None
-            if mine and not elsewhere and self._waits.over(batch.id):
-                return batch
-        return None
+    def _to_settle(self, batch: Batch) -> bool:
+        mine = batch.status in ("validating", "cancelling") or batch.ending is not None
+        return mine and self.live(batch) is None
 
     def _settle(self, batch: Batch) -> None:
-        if batch.status == "validating":
+        stage = "finalizing" if batch.ending else batch.status
+        if not self._begin(batch, stage):
+            return
+        if stage == "validating":
             self._check(batch)
             return
         if batch.ending is None:
@@ -216,25 +279,37 @@ class Work:
         after = self._batches.change(batch.id, change)
         self._waits.end(batch.id)
         rows = after.counts
+        model = None if after.model is None else visible(after.model)
         logger.info(
             "%s for %s is %s: %d of %d rows, %d failed",
-            *(after.id, after.model, after.status, rows.completed, rows.total, rows.failed),
+            *(after.id, model, after.status, rows.completed, rows.total, rows.failed),
         )
         if after.ended:
             self._known.pop(batch.id, None)
-            self._batches.clear(after)
+            if not after.kept:
+                self._batches.clear(after)
 
     def _put_off(self, batch: Batch, error: Exception) -> None:
         """It goes on later; or it fails, where nothing has come of that so often."""
-        given_up = self._waits.begin(batch.id, error, self._count(batch))
+        rows = self._count(batch)
+        given_up = self._waits.begin(batch.id, error, rows)
         if given_up is None:
             return
         logger.error("%s fails: %s", batch.id, given_up.message)
+        try:
+            self._fail(batch, given_up)
+        except Exception as why:  # such as a full disk: until then it is as it was
+            self._waits.begin(batch.id, why, rows)
+
+    def _fail(self, batch: Batch, error: BatchError) -> None:
+        """End a batch because of ``error``; what was answered gets its files. Raises where the disk
+        refuses."""
         now = self._batches.get(batch.id)
-        if now.ending is None:
-            self._end(now, "failed", given_up)
+        if now.status == "validating" and now.ending is None:
+            self._finish(now, lambda now: now.now("failed", errors=(error,)))
+        elif now.ending is None:
+            self._end(now, "failed", error)
         else:  # its files cannot be written: what is there stays
-            changes = {"output_file_id": None, "error_file_id": None, "kept": True}
-            self._batches.change(
-                batch.id, lambda now: now.now("failed", errors=(*now.errors, given_up), **changes)
-            )
+            changes: dict[str, Any] = {"output_file_id": None, "error_file_id": None, "kept": True}
+            errors = (*now.errors, error)
+            self._finish(now, lambda now: now.now("failed", errors=errors, **changes))

@@ -287,13 +287,14 @@ def test_a_damaged_description_costs_a_file_its_name_only(server, tmp_path):
         batch = new(service, lines())
         content = service.files.path(batch.input_file_id)
     (content.parent / "meta.json").write_text('{"filename": "in')
-    (tmp_path / "files" / ".file-0").mkdir()  # an upload that was killed
+    killed = tmp_path / "files" / (".file-" + "0" * 24)  # an upload that was killed
+    killed.mkdir()
     (tmp_path / "files" / "notes").mkdir()  # a stranger's
     with serving(tmp_path, server.pool) as service:
         [file] = service.files.all()
         assert (file.id, file.bytes) == (batch.input_file_id, content.stat().st_size)
         assert file.filename == f"{file.id}.jsonl"
-    assert not (tmp_path / "files" / ".file-0").exists()
+    assert not killed.exists()
     assert (tmp_path / "files" / "notes").exists()
 
 
