@@ -65,8 +65,13 @@ def prepare_stdout() -> None:
 
 
 def emit(text: str) -> None:
-    """Write to stdout at once. Raises BrokenPipeError when nobody reads it any more."""
-    sys.stdout.write(visible(text, lines=True) if is_terminal(sys.stdout) else text)
+    """Write to stdout at once; what its encoding lacks, such as half a surrogate pair of a file's
+    name, is escaped. Raises BrokenPipeError when nobody reads it any more."""
+    said = visible(text, lines=True) if is_terminal(sys.stdout) else text
+    try:
+        sys.stdout.write(said)
+    except UnicodeEncodeError as error:
+        sys.stdout.write(said.encode(error.encoding, "backslashreplace").decode(error.encoding))
     sys.stdout.flush()
 
 

@@ -18,6 +18,7 @@ from app.config.settings import (
     config_path,
 )
 from app.config.values import SETTINGS, check, model_setting, parse, preset_name
+from runtimes.untrusted import Bounds, excess
 
 
 def load(path: Path | None = None, flags: Mapping[str, Any] | None = None) -> Loaded:
@@ -54,13 +55,17 @@ def load(path: Path | None = None, flags: Mapping[str, Any] | None = None) -> Lo
 
 def _read(file: Path, problems: list[str]) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8-sig"))
+        data = tomllib.loads(file.read_text(encoding="utf-8-sig"))
+        beyond = excess(data, Bounds())
+        if beyond is None:
+            return data
+        problems.append(f"{file} {beyond}, so nothing of it holds")
     except FileNotFoundError:
         if os.environ.get("INGOT_CONFIG", "").strip() and file == config_path():
             problems.append(f"{file}: INGOT_CONFIG names it, and it is not there")
     except OSError as error:
         problems.append(f"{file} cannot be read: {error.strerror}")
-    except ValueError as error:  # TOML's and UTF-8's
+    except (ValueError, RecursionError) as error:  # TOML's and UTF-8's, lists within each other
         problems.append(f"{file} is not TOML, so nothing of it holds: {error}")
     return {}
 

@@ -183,5 +183,5 @@ def _list(text: str) -> Any:
         return [text]
     try:
         return tomllib.loads(f"x = {text}")["x"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return text

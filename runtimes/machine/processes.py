@@ -147,14 +147,17 @@ def birth(pid: int) -> float | None:
         return None
 
 
-def is_alive(pid: int, born: float) -> bool:
-    """Whether the process that had this number and start still runs.
+def is_alive(pid: object, born: object) -> bool:
+    """Whether the process that had this number and start still runs. Both may be of a file that
+    anybody wrote: what is no number is no process.
 
     The start is compared because numbers are used again; not exactly, because it is counted from
     the machine's start, whose time shifts a little when the clock is set.
     """
+    if type(pid) is not int or not isinstance(born, (int, float)):
+        return False
     now = birth(pid)
-    return now is not None and abs(now - born) < 1.0
+    return now is not None and born - 1.0 < now < born + 1.0
 
 
 def signal_name(code: int) -> str | None:

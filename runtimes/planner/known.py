@@ -70,9 +70,10 @@ def made_plans() -> list[MadePlan]:
     found = []
     for record in load_state(_PLANS).values():
         try:
-            plan = Plan.from_json(record["plan"])
-            found.append(MadePlan(plan, float(record["made"]), Path(record["path"])))
-        except (KeyError, TypeError, ValueError):
+            plan, path = Plan.from_json(record["plan"]), Path(record["path"])
+            if path.name:
+                found.append(MadePlan(plan, float(record["made"]), path))
+        except (KeyError, TypeError, ValueError, OverflowError):
             continue
     return sorted(found, key=lambda one: one.made, reverse=True)
 

@@ -15,12 +15,14 @@ Profiles, as ``runtimes.planner.choose`` applies them:
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from types import UnionType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from runtimes.backend import RuntimeName
-from runtimes.settings import RunnerSettings, SchedulerSettings
+from runtimes.settings import MOST_SLOTS, MOST_THREADS, RunnerSettings, SchedulerSettings
 
 PlanWorkload = Literal["chat", "batch"]
 Profile = Literal["latency", "balanced", "throughput", "memory"]
@@ -77,6 +79,9 @@ class Alternative:
     def from_json(cls, data: dict[str, Any]) -> Alternative:
         """The reverse; raises as ``Plan.from_json``."""
         values = _nested(data, _COMPARED)
+        _check(cls, {name: values[name] for name in ("file", "runtime", "failure")})
+        if not Path(values["file"]).name:
+            raise ValueError("an alternative without a file")
         values["figures"] = _figures(data["figures"]) if data["figures"] else None
         return cls(**values)
 
@@ -112,15 +117,20 @@ class Plan:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Plan:
         """The plan again; raises KeyError, TypeError or ValueError for anything else."""
-        values = _nested(data, _PLANNED)
-        values["figures"] = _figures(data["figures"])
-        values["reasons"] = tuple(str(reason) for reason in data["reasons"])
-        values["alternatives"] = tuple(map(Alternative.from_json, data["alternatives"]))
-        return cls(**values)
+        try:
+            values = _nested(data, _PLANNED)
+            _check(cls, {name: values[name] for name in _OWN})
+            values["figures"] = _figures(data["figures"])
+            values["reasons"] = tuple(str(reason) for reason in data["reasons"])
+            values["alternatives"] = tuple(map(Alternative.from_json, data["alternatives"]))
+            return cls(**values)
+        except (AttributeError, OverflowError) as error:
+            raise ValueError(str(error)) from error
 
 
 # The settings in which candidates differ, and those that a plan says.
 _COMPARED = ("threads", "unified_kv", "kv_type", "gpu_layers", "device", "device_sampling")
+_OWN = ("workload", "profile", "runtime", "path", "memory")
 _PLANNED = (
     *("threads", "slots", "context", "batch", "kv_type", "unified_kv", "gpu_layers"),
     *("extra_buffers", "device", "device_sampling"),
@@ -139,10 +149,37 @@ def _nested(data: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
     """``data`` with its settings under one name."""
     values = {name: value for name, value in data.items() if name not in names}
     settings = {name: data[name] for name in names if name in data}
+    _check(RunnerSettings, settings)
+    for name, most in (("slots", MOST_SLOTS), ("threads", MOST_THREADS)):
+        if not 1 <= (settings.get(name) or 1) <= most:
+            raise ValueError(f"{name} is {settings[name]}")
     return {**values, "settings": RunnerSettings(**settings)}
 
 
 def _figures(data: dict[str, Any]) -> Figures:
     # JSON has made the numbers of rows into text.
-    decode = {int(rows): float(tps) for rows, tps in data["decode_tps"].items()}
-    return Figures(float(data["prefill_tps"]), decode, float(data["scatter"]))
+    decode = {int(rows): _positive(tps) for rows, tps in data["decode_tps"].items()}
+    if not decode or min(decode) < 1:
+        raise ValueError("no figures of decoding")
+    return Figures(_positive(data["prefill_tps"]), decode, float(data["scatter"]))
+
+
+def _positive(value: Any) -> float:
+    found = float(value)
+    if not 0 < found < math.inf:
+        raise ValueError(f"{found} tokens a second")
+    return found
+
+
+def _check(kind: type, values: dict[str, Any]) -> None:
+    """Raise ValueError unless each of ``values`` is what the field of ``kind`` may hold."""
+    hints = get_type_hints(kind)
+    for name, value in values.items():
+        hint = hints[name]
+        allowed = get_args(hint) if get_origin(hint) in (Literal, UnionType) else (hint,)
+        if get_origin(hint) is Literal:
+            good = isinstance(value, str) and value in allowed
+        else:
+            good = type(value) in allowed
+        if not good:
+            raise ValueError(f"{name} is of another kind")

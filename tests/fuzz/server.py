@@ -99,8 +99,8 @@ class Server:
             time.sleep(0.05)
         return False
 
-    def said(self) -> list[str]:
-        """What is wrong with what the log says since the last look."""
+    def said(self) -> list[tuple[str, str]]:
+        """What is wrong with what the log says since the last look, each with that part of it."""
         with self.log.open("rb") as file:
             file.seek(self._read)
             data = file.read()
@@ -109,17 +109,17 @@ class Server:
         text = data.decode("utf-8", "backslashreplace")
         found = []
         for piece in text.split("Traceback (most recent call last)")[1:]:
-            inner = re.split(r"\n(?=\S)", piece, maxsplit=2)
-            frames = _FRAME.findall(inner[0])
-            where = ":".join(frames[-1]).rpartition("/")[2] if frames else "?"
-            last = inner[1][:200].splitlines()[0] if len(inner) > 1 else ""
-            found.append(f"traceback in the log at {where}: {last}")
-        found += [
-            f"the log sends {line[:200]!r}" for line in text.split("\n") if _CONTROL.search(line)
-        ]
-        return found + [
-            f"the log says: {line[:300]}" for line in text.split("\n") if "died" in line
-        ]
+            frames = _FRAME.findall(piece)
+            own = [one for one in frames if one[0].startswith(str(ROOT)) and ".venv" not in one[0]]
+            where = ":".join((own or frames or [("?",)])[-1]).removeprefix(f"{ROOT}/")
+            last = next((line for line in piece.split("\n")[1:] if line[:1].strip()), "")
+            found.append((f"traceback in the log at {where}: {last[:200]}", piece))
+        for line in text.split("\n"):
+            if _CONTROL.search(line):
+                found.append((f"the log sends {line[:200]!r}", line))
+            if "died" in line:
+                found.append((f"the log says: {line[:300]}", line))
+        return found
 
     def memory(self) -> int:
         """Bytes of all its processes."""
@@ -270,9 +270,9 @@ class Run:
             self.back.clear()
             self.start()
             return
-        for problem in problems:
+        for problem, log in problems:
             self.figures["worker_deaths"] += "died" in problem
-            self.found(problem)
+            self.found(problem, log)
         memory = self.server.memory()
         self.figures["peak_mb"] = max(self.figures["peak_mb"], memory // 2**20)
         if memory > MOST_MEMORY:
@@ -328,8 +328,8 @@ class Run:
             if problem := self.server.end():
                 tail = self.server.log.read_bytes()[-3000:].decode("utf-8", "replace")
                 self.found(f"the server {problem}", tail)
-            for problem in self.server.said():
-                self.found(problem)
+            for problem, log in self.server.said():
+                self.found(problem, log)
             if self.figures["restarts"]:
                 break
             self.start()

@@ -179,3 +179,16 @@ def test_memory_grows_by_little_for_each_row(gguf_file: Path, tmp_path: Path) ->
         assert code == "0"
         peaks.append(int(peak) * 1024)
     assert (peaks[1] - peaks[0]) / 10_000 < 400
+
+
+def test_a_file_name_that_is_no_unicode_is_shown(
+    ingot: Any, gguf_file: Path, tmp_path: Path
+) -> None:
+    """Where stdout takes Unicode only, as in most locales."""
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "\udcff.txt").write_text("What is 2 + 2?")
+    strict = {"PYTHONIOENCODING": "utf-8:strict"}
+    done = ingot("batch", folder, "--model", gguf_file, "--dry-run", env=strict)
+    assert done.returncode == 0, done.stderr
+    assert "\\udcff.txt" in done.stdout

@@ -380,3 +380,10 @@ def test_a_wrong_setting_of_a_model_is_told_with_file_and_key(
 def test_models_are_tables(file: Path) -> None:
     file.write_text("[models]\nsmall = 4\n")
     assert load().problems == (f"{file}: models.small must be a table, written as [models.small]",)
+
+
+@pytest.mark.parametrize("text", ["x = " + "[" * 5000, ".".join("a" * 2000) + " = 1"], ids="[.")
+def test_tables_within_each_other_are_a_problem(file: Path, text: str) -> None:
+    file.write_text(f"{text}\n")
+    (problem,) = load().problems
+    assert "so nothing of it holds" in problem

@@ -172,6 +172,9 @@ def test_a_process_is_known_by_its_start_too() -> None:
     assert born is not None
     assert is_alive(pid, born)
     assert not is_alive(pid, born - 60)  # its number, used again
+    for pair in ((str(pid), born), (pid, str(born)), (pid, [born]), (2**70, born), (True, born)):
+        assert not is_alive(*pair)  # as a damaged file says
+    assert not is_alive(pid, 10**400)
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended_born = birth(ended.pid)
     assert ended_born is not None

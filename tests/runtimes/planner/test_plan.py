@@ -247,6 +247,27 @@ def test_a_busy_machine_is_told(models) -> None:
     assert "busy" not in " ".join(reasons(calm, [calm], task("chat"), 1))
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"slots": "4"}, {"slots": 10**9}, {"slots": [1]}, {"threads": 4096}, {"kv_type": "f99"},
+        {"memory": "1"}, {"path": None}, {"workload": ["chat"]}, {"reasons": 5},
+        {"unified_kv": 1}, {"figures": "x"}, {"figures": {}}, {"alternatives": [{"file": ""}]},
+        {"figures": {"prefill_tps": 10**400, "decode_tps": {"1": 5}, "scatter": 0}},
+        {"figures": {"prefill_tps": 5, "decode_tps": {}, "scatter": 0}},
+        {"figures": {"prefill_tps": 5, "decode_tps": {"1": 0}, "scatter": 0}},
+    ],
+)  # fmt: skip
+def test_a_damaged_plan_is_none(wrong) -> None:
+    settings = RunnerSettings(slots=2)
+    figures = Figures(100.0, {1: 10.0})
+    plan = Plan("chat", "balanced", "llamacpp", "/x.gguf", settings, 10**6, figures)
+    said = json.loads(json.dumps(plan.to_json()))
+    assert Plan.from_json(said) == plan
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        Plan.from_json(said | wrong)
+
+
 def test_a_real_plan_is_remembered(models, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("INGOT_HOME", str(tmp_path))
     asked = task("chat", overrides=Overrides(context=256))
