@@ -43,7 +43,7 @@ def create_app(
     app.include_router(responses.routes(generator, observer))
     app.include_router(embeddings.routes(generator))
     app.include_router(rerank.routes(generator))
-    app.include_router(model_routes.routes(generator, observer))
+    app.include_router(model_routes.routes(generator, observer, batches))
     app.include_router(adapter_routes.routes(generator, options.adapter_dir))
     if batches is not None:
         app.include_router(batch_routes.routes(batches))

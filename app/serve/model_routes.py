@@ -13,6 +13,7 @@ from app.openai.asking import asked
 from app.openai.request import body_task
 from app.openai.task import as_unicode
 from app.prompts import require_short
+from app.serve.batches.service import BatchService
 from app.serve.bodies import json_body
 from app.serve.errors import HttpError
 from app.serve.generate import Generator, asked_model
@@ -29,7 +30,9 @@ _META = tuple(
 _TEXT = json_schema({"type": "object", "properties": {"prompt": {"type": "string"}}})
 
 
-def routes(generator: Generator, observer: Observer) -> APIRouter:
+def routes(
+    generator: Generator, observer: Observer, batches: BatchService | None = None
+) -> APIRouter:
     """All of them."""
     router = APIRouter()
     pool, begun = generator.pool, int(time.time())
@@ -85,8 +88,9 @@ def routes(generator: Generator, observer: Observer) -> APIRouter:
 
     @router.get("/health")
     async def health() -> dict[str, str]:
-        """The server answers."""
-        return {"status": "ok"}
+        """The server answers; what of it does not work."""
+        problem = None if batches is None else batches.problem()
+        return {"status": "ok"} if problem is None else {"status": "degraded", "batches": problem}
 
     @router.get("/ready")
     async def ready() -> Response:
