@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
-from quantize.hub.errors import EndsEarlyError, HubError, asked_wait, explain
+from quantize.hub.errors import EndsEarlyError, HubError, asked_wait, explain, require_success
 from quantize.hub.names import HubName
 from quantize.progress.console import Reporter
 from runtimes.untrusted import check_digest, check_name, parse_json
@@ -116,7 +116,7 @@ class Hub:
         Raises HubError for what is none, or too large, and what huggingface_hub raises.
         """
         import httpx2
-        from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
+        from huggingface_hub.utils import build_hf_headers, get_session
 
         with get_session().stream(
             "GET",
@@ -125,7 +125,7 @@ class Hub:
             headers=build_hf_headers(library_name="ingot"),
             timeout=httpx2.Timeout(self.patience.read_s),
         ) as response:
-            hf_raise_for_status(response)
+            require_success(response)
             raw = bytearray()
             for piece in response.iter_bytes():
                 raw += piece

@@ -75,6 +75,15 @@ def explain(error: Exception, name: HubName | None, *, token: bool, stalled_s: f
     return OfflineError(f"{name}: {text}" if name else text)
 
 
+def require_success(response: httpx2.Response) -> None:
+    """Raise HfHubHTTPError for a refusal. Its text, which may be anything of any length, is not
+    read: `explain` goes by the status and the headers."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    if response.status_code >= 400:
+        raise HfHubHTTPError(f"HTTP {response.status_code}", response=response)
+
+
 def asked_wait(response: httpx2.Response) -> float | None:
     """The seconds that a 429 asks us to wait, if it says (RateLimit or Retry-After)."""
     from huggingface_hub.utils import parse_ratelimit_headers
@@ -83,7 +92,7 @@ def asked_wait(response: httpx2.Response) -> float | None:
     if limits is not None and limits.remaining == 0:
         return float(limits.reset_in_seconds)
     text = response.headers.get("Retry-After", "").strip()
-    return float(text) if text.isdigit() else None
+    return float(text) if text.isascii() and text.isdigit() else None
 
 
 def _search_refused(response: httpx2.Response, token: bool) -> IngotError:

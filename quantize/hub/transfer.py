@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from quantize.disk import full_disk_explained, human, require_room
 from quantize.hub.client import Listing, RemoteFile, Repository
-from quantize.hub.errors import EndsEarlyError, HubError
+from quantize.hub.errors import EndsEarlyError, HubError, require_success
 from runtimes.machine.locks import Lock, another_run
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def _request(
     """The content of a file, or a ``span`` of it, as it comes."""
     import httpx2
     from huggingface_hub import hf_hub_url
-    from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
+    from huggingface_hub.utils import build_hf_headers, get_session
 
     url = hf_hub_url(listing.repo, file.path, revision=listing.commit, endpoint=repo.hub.endpoint)
     # No compression: lengths and ranges are the file's.
@@ -146,7 +146,7 @@ def _request(
     with get_session().stream(
         "GET", url, headers=headers, timeout=timeout, follow_redirects=True
     ) as response:
-        hf_raise_for_status(response)
+        require_success(response)
         yield response
 
 
