@@ -1,6 +1,7 @@
 """Paths as users say them, and the working folder, which may have been deleted while a program runs
 in it: what is below it is not found then, and what is elsewhere still is."""
 
+import os
 from pathlib import Path
 
 
@@ -23,6 +24,14 @@ def real(path: Path) -> Path:
         return path.resolve()
     except FileNotFoundError:
         return path
+
+
+def same_file(one: Path, other: Path) -> bool:
+    """Whether two paths lead to one file, which need not be there yet."""
+    try:
+        return os.path.samefile(one, other)
+    except OSError:
+        return os.path.realpath(one) == os.path.realpath(other)
 
 
 def at_home(path: str | Path) -> Path:

@@ -1,7 +1,6 @@
 """Embeddings of a few texts or of a file of them: a batch job that keeps no journal."""
 
 import json
-import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -18,8 +17,10 @@ from app.batch.output.wire import dump_line, writing
 from app.batch.run import run_batch
 from app.batch.spec import BatchSpec, InputOptions
 from app.exitcodes import ExitCode
+from app.here import same_file
 from app.options import ModelOptions
 from app.prompts import clean_argument
+from quantize.outfile import outfile
 from runtimes.errors import RequestError
 
 Form = Literal["jsonl", "npy"]
@@ -100,15 +101,12 @@ def _sink(job: EmbedJob) -> Iterator[Callable[[bytes], None]]:
         yield console.emit_bytes
         return
     out = job.output
-    if out.is_dir() or not out.parent.is_dir():
-        raise RequestError(f"{out} is a folder, or in none; name a file")
-    if job.input is not None and out.exists() and Path(job.input).resolve() == out.resolve():
+    if job.input is not None and same_file(out, Path(job.input)):
         raise RequestError("the output would overwrite the input; name another file")
-    partial = out.with_name(out.name + ".partial")
     with ExitStack() as stack:
         with writing(out):
+            partial = stack.enter_context(outfile(out))
             file = stack.enter_context(partial.open("wb"))
-        stack.callback(partial.unlink, missing_ok=True)
 
         def write(data: bytes) -> None:
             with writing(out):
@@ -117,8 +115,9 @@ def _sink(job: EmbedJob) -> Iterator[Callable[[bytes], None]]:
         yield write
         with writing(out):
             file.close()
-            if partial.stat().st_size:
-                os.replace(partial, out)
+            if not partial.stat().st_size:
+                partial.unlink()  # what is at its place stays
+            stack.close()
 
 
 def _array(vectors: npt.NDArray[np.float32]) -> bytes:

@@ -11,6 +11,7 @@ from app import console
 from app.batch.asking import check_task, embedding_file
 from app.batch.input.source import Shard, open_source
 from app.batch.interrupt import sigterm_as_ctrl_c
+from app.batch.journal.journal import journal_path
 from app.batch.plan import Plan
 from app.batch.report.progress import Progress
 from app.batch.report.summary import check_report, report_of, write_report
@@ -50,7 +51,7 @@ def run_batch(
     if to_stdout and not rows.dry_run and out.unordered:
         raise RequestError("--unordered needs an output file that can be resumed, not stdout")
     if out.report is not None:
-        check_report(out.report, None if to_stdout else Path(str(output)))
+        check_report(out.report, _used(spec))
     params, limit = spec.samples.apply(spec.sampling.params()), rows.limit
     labels = check_task(spec)
     params = replace(params, constraint=None if labels else spec.constraints.constraint())
@@ -155,6 +156,17 @@ def run_batch(
         if summary.failed or summary.unfinished:
             return ExitCode.ROWS_FAILED
     return ExitCode.DONE
+
+
+def _used(spec: BatchSpec) -> dict[str, Path]:
+    """The files of a job that nothing else may be written to, by what messages call them."""
+    used = {"the model": Path(str(spec.model))}
+    if spec.input != "-":
+        used["IN"] = Path(spec.input)
+    if spec.output not in (None, "-"):
+        out = Path(str(spec.output))
+        used |= {"OUT": out, "the journal of OUT": journal_path(out)}
+    return used
 
 
 def _alike(choice: Choice, engines: Count, *, ray: bool) -> Choice:

@@ -1,7 +1,5 @@
 """The output file: one record for each row, in the order of the input, put in place in one step."""
 
-import contextlib
-import filecmp
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +12,8 @@ from app.batch.output.records import OutputFormat, Record, RecordForm, Records
 from app.batch.output.wire import writing
 from app.batch.report.answer_lengths import Counts
 from app.openai.answer import Answer
+from quantize.outfile import outfile
+from quantize.outfile import sync_folder as sync_folder
 from runtimes.errors import RequestError
 
 
@@ -76,22 +76,12 @@ def write_output(
 ) -> None:
     """Write ``out`` beside itself and put it in place, unless it has the same content already.
     ``check`` is called before that. A link stays one: what it leads to is written. Raises what
-    ``write_error`` makes."""
-    real = out.resolve()
-    partial = real.with_name(real.name + ".partial")
-    try:
-        with writing(out, kept):
-            format.write(partial, records)
-            with partial.open("rb") as file:
-                os.fsync(file.fileno())
-            if check is not None:
-                check()
-            if not (real.exists() and filecmp.cmp(partial, real, shallow=False)):
-                os.replace(partial, real)
-                sync_folder(real.parent)
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
+    `writing` makes of an OSError."""
+    name = f"{os.path.basename(os.path.realpath(out))}.partial"
+    with writing(out, kept), outfile(out, name, keep_same=True) as partial:
+        format.write(partial, records)
+        if check is not None:
+            check()
 
 
 def check_unchanged(source: Source, stamp: Stamp) -> None:
@@ -101,13 +91,3 @@ def check_unchanged(source: Source, stamp: Stamp) -> None:
             f"{source.name} changed while the job ran; run the same command again "
             "(rows that stayed the same are not computed again)"
         )
-
-
-def sync_folder(folder: Path) -> None:
-    """Make a rename in ``folder`` survive a power cut, where the system can."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -17,6 +17,8 @@ from app.batch.report.energy import Energy
 from app.batch.report.figures import EngineFigures
 from app.batch.settings import JobSettings
 from app.figures import duration, rate, rounded
+from app.here import same_file
+from quantize.outfile import check_outfile, outfile
 from runtimes.engine.metrics import EngineStats
 from runtimes.errors import RequestError
 
@@ -124,22 +126,20 @@ def report_of(
     }
 
 
-def check_report(path: Path, out: Path | None) -> None:
-    """Raises RequestError where the report cannot be written, before any work is done for it."""
-    if path.is_dir() or not path.name:
-        raise RequestError(f"--report: {path} is a folder; name a file")
-    if not os.access(path.absolute().parent, os.W_OK | os.X_OK):
-        raise RequestError(f"--report: {path} cannot be written: no such folder, or not yours")
-    if out is not None and path.absolute() == out.absolute():
-        raise RequestError("--report and OUT are the same file; name another")
+def check_report(path: Path, used: Mapping[str, Path]) -> None:
+    """Raises RequestError where the report cannot be written, or would replace one of the files
+    that the job uses, before any work is done for it."""
+    try:
+        check_outfile(path)
+    except OSError as error:
+        said = error.strerror or error
+        raise RequestError(f"--report: {path} cannot be written: {said}") from error
+    for name, other in used.items():
+        if same_file(path, other):
+            raise RequestError(f"--report and {name} are the same file; name another")
 
 
 def write_report(path: Path, report: dict[str, Any]) -> None:
     """Put the report in place in one step. Raises RequestError or OutOfMemoryError."""
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with writing(path):
-            partial.write_text(json.dumps(report, indent=2) + "\n", "utf-8")
-            os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with writing(path), outfile(path) as partial:
+        partial.write_text(json.dumps(report, indent=2) + "\n", "utf-8")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import importlib.util
 import json
+import os
 import signal
+import stat
 import time
 from collections import Counter
 from pathlib import Path
@@ -219,12 +221,47 @@ def test_sigterm_while_nothing_runs(ingot: Any, gguf_file: Path, tmp_path: Path)
     assert not out.exists()
 
 
-@pytest.mark.parametrize("name", [".", "nowhere/report.json", "out.jsonl"])
+@pytest.mark.parametrize("answered", [False, True])
+def test_a_report_goes_through_pipes_and_links(
+    ingot: Any, command: Any, gguf_file: Path, tmp_path: Path, answered: bool
+) -> None:
+    source, pipe, link, real = (tmp_path / name for name in ("in.txt", "pipe", "link", "real"))
+    source.write_text("a prompt\n")
+    job = ["batch", source, tmp_path / "out.jsonl", "-m", gguf_file, *SHORT, "-q"]
+    if answered:
+        command(*job)
+    os.mkfifo(pipe)
+    real.write_text("old")
+    link.symlink_to(real)
+    process = ingot.start(*job, "--report", pipe)
+    assert json.loads(pipe.read_bytes())["summary"]["rows"] == 1
+    assert process.wait(60) == 0
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    command(*job, "--report", link)
+    assert link.is_symlink()
+    assert json.loads(real.read_text())["summary"]["rows"] == 1
+    command(*job, "--report", "/dev/null")
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(".", "nowhere/report.json", "in.txt/report.json"),
+        # What the job uses itself, also through a link.
+        *("out.jsonl", "out.jsonl.journal.jsonl", "in.txt", "link", "folder/in.txt", "model.gguf"),
+    ],
+)
 def test_a_report_that_cannot_be_written_is_refused_before_any_work(
     name: str, gguf_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("in.txt").write_text("a prompt\n")
-    code = main(["batch", "in.txt", "out.jsonl", "-m", str(gguf_file), "-q", "--report", name])
+    Path("link").symlink_to("in.txt")
+    Path("folder").symlink_to(".")
+    Path("model.gguf").symlink_to(gguf_file)
+    before = sorted(tmp_path.iterdir())
+    code = main(["batch", "in.txt", "out.jsonl", "-m", "model.gguf", "-q", "--report", name])
     assert code == 2
-    assert list(tmp_path.iterdir()) == [tmp_path / "in.txt"]
+    assert sorted(tmp_path.iterdir()) == before
+    assert Path("in.txt").read_text() == "a prompt\n"

@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import signal
+import stat
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -85,16 +86,41 @@ def test_half_a_file_is_not_put_in_place(ingot: Any, gguf_file: Path, tmp_path: 
     source, out = tmp_path / "in.txt", tmp_path / "out.jsonl"
     source.write_text("".join(f"The number {number} of many.\n" for number in range(3000)))
     process = ingot.start("embed", gguf_file, "--input", source, "-o", out, *QUIET)
-    partial = tmp_path / "out.jsonl.partial"
-    until(lambda: process.poll() is not None or (partial.exists() and partial.stat().st_size))
+
+    def partial() -> list[Path]:
+        return [*tmp_path.glob(".out.jsonl.*.partial")]
+
+    until(lambda: process.poll() is not None or any(one.stat().st_size for one in partial()))
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=300)
-    assert not partial.exists()
+    assert not partial()
     if process.returncode == 0:  # it was quicker
         assert len(out.read_text().splitlines()) == 3000
     else:
         assert process.returncode == 130
         assert not out.exists()
+
+
+@pytest.mark.parametrize("form", ["jsonl", "npy"])
+def test_pipes_and_links_stay_what_they_are(
+    ingot: Any, command: Any, gguf_file: Path, tmp_path: Path, form: str
+) -> None:
+    pipe, link, out = (tmp_path / name for name in ("pipe", "link", "out"))
+    os.mkfifo(pipe)
+    out.write_text("old")
+    link.symlink_to(out)
+    process = ingot.start("embed", gguf_file, "a text", "-o", pipe, "--format", form, *QUIET)
+    through = pipe.read_bytes()
+    assert process.wait(60) == 0
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    command("embed", gguf_file, "a text", "-o", link, "--format", form, *QUIET)
+    assert link.is_symlink()
+    assert out.read_bytes()[:3000] == through[:3000]
+    command("embed", gguf_file, "a text", "-o", "/dev/null", "--format", form, *QUIET)
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+    if form == "jsonl":
+        done = command("embed", gguf_file, "a text", "-o", "/dev/stdout", *QUIET)
+        assert done.stdout.encode()[:3000] == through[:3000]
 
 
 @pytest.mark.parametrize(
@@ -103,7 +129,8 @@ def test_half_a_file_is_not_put_in_place(ingot: Any, gguf_file: Path, tmp_path: 
         (["a", "--input", "x.txt"], "give texts or --input, not both"),
         (["a", " "], "text 2 is blank"),
         (["--input", "x.txt"], "x.txt: no such file"),
-        (["a", "-o", "nowhere/x.npy"], "is a folder, or in none"),
+        (["a", "-o", "nowhere/x.npy"], "no such folder"),
+        (["a", "-o", "/dev"], "it is a folder; name a file"),
         (["--input", __file__, "-o", __file__], "would overwrite the input"),
         (["a", "--recipe", "onnx-int8"], "ONNX graphs and rerankers give none"),
         (["a", "--recipe", "q3"], "q3"),
