@@ -87,13 +87,13 @@ def _parsed(data: bytes, charge: Charge) -> Any:
     values = opened + names + data.count(b",")  # more than there are: some may stand in texts
     if opened > MOST_DEPTH or names > MOST_NAMES or values > MOST_VALUES:
         values, names, depth = _shape(data)
+        if depth > MOST_DEPTH:
+            said = f"the body is nested too deeply: more than {MOST_DEPTH} levels"
+            raise HttpError(400, "invalid_value", said)
         for count, most, what in ((values, MOST_VALUES, "values"), (names, MOST_NAMES, "names")):
             if count > most:
                 said = f"the body has more than {most:,} {what}"
                 raise HttpError(413, "body_too_large", said)
-        if depth > MOST_DEPTH:
-            said = f"the body is nested too deeply: more than {MOST_DEPTH} levels"
-            raise HttpError(400, "invalid_value", said)
     gc.disable()  # it would look through millions of small values again and again
     try:
         text = data.decode("utf-8-sig")
