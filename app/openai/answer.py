@@ -94,6 +94,63 @@ class Answer:
 
 
 _NAMES = tuple(field.name for field in fields(Answer))
+_TEXT = ("response", "label", "finish_reason", "partial")
+_OBJECTS = ("scores", "logprobs", "choices", "tool_calls")  # lists of them
+_MOST_COUNT, _MOST_NUMBER = 2**31, 1e15
+_FLOATS = {int, float}
+
+
+def is_answer(value: Mapping[str, Any]) -> bool:
+    """Whether ``Answer.from_json`` can read an object of a journal that anybody may have written,
+    and what it makes of it can be shown: every field that it knows is of its kind."""
+    for name, found in value.items():
+        if name in _TEXT:
+            good = isinstance(found, str)
+        elif name in _OBJECTS:
+            good = isinstance(found, list) and set(map(type, found)) <= {dict}
+        elif name in _CHECKS:
+            good = _CHECKS[name](found)
+        else:
+            continue  # of another version
+        if not good:
+            return False
+    best = value.get("best"), value.get("best_norm")
+    return all(one is None or one < len(value.get("scores", ())) for one in best)
+
+
+def is_number(value: Any, most: float = _MOST_NUMBER) -> bool:
+    """Whether ``value`` is a finite number from 0 to ``most``."""
+    return type(value) in _FLOATS and 0 <= value <= most
+
+
+def is_count(value: Any, most: int = _MOST_COUNT - 1) -> bool:
+    """Whether ``value`` is a whole number from 0 to ``most``."""
+    return type(value) is int and 0 <= value <= most
+
+
+def _is_vector(value: Any) -> bool:
+    return isinstance(value, list) and set(map(type, value)) <= _FLOATS
+
+
+def _is_problem(value: Any) -> bool:
+    said = (value.get("code"), value.get("message")) if isinstance(value, dict) else ()
+    return len(said) == 2 and all(isinstance(text, str) for text in said)
+
+
+_CHECKS: Mapping[str, Callable[[Any], bool]] = {
+    "error": _is_problem,
+    "responses": lambda found: isinstance(found, list) and set(map(type, found)) <= {str},
+    "probabilities": lambda found: isinstance(found, dict) and all(map(is_number, found.values())),
+    "best": is_count,
+    "best_norm": is_count,
+    "embedding": _is_vector,
+    "embeddings": lambda found: isinstance(found, list) and all(map(_is_vector, found)),
+    "usage": lambda found: isinstance(found, dict) and all(map(is_count, found.values())),
+    "timings": lambda found: (
+        isinstance(found, dict) and all(one is None or is_number(one) for one in found.values())
+    ),
+    "created": lambda found: is_number(found, 1e11),  # the year 5138
+}
 # What only the answers to some tasks have.
 TASK_NAMES: Mapping[str, frozenset[str]] = {
     "score": frozenset({"scores", "best", "best_norm"}),

@@ -154,7 +154,7 @@ def is_alive(pid: object, born: object) -> bool:
     The start is compared because numbers are used again; not exactly, because it is counted from
     the machine's start, whose time shifts a little when the clock is set.
     """
-    if type(pid) is not int or not isinstance(born, (int, float)):
+    if type(pid) is not int or not isinstance(born, (int, float)) or abs(born) > 2**63:
         return False
     now = birth(pid)
     return now is not None and born - 1.0 < now < born + 1.0

@@ -22,14 +22,16 @@ import socket
 import sys
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from app.batch.output.wire import exact_line
 from app.batch.settings import KEY_BYTES
+from app.openai.answer import is_answer, is_count, is_number
 from runtimes.machine.processes import birth
+from runtimes.untrusted import Bounds, excess
 
 VERSION = 3
 VERSIONS = frozenset({2, VERSION})
@@ -40,6 +42,7 @@ _SEAL = b',"crc":"'
 _SEAL_BYTES = len(_SEAL) + 8 + len(b'"}\n')
 INDEX = re.compile(rb'"index":(\d{1,18})')
 _SHOWN = 5
+_DEEP = Bounds(depth=64, values=2**31, characters=2**40)  # what is large is only long
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +121,8 @@ def sealed(line: bytes) -> bool | None:
 
 
 def parse_line(line: bytes) -> dict[str, Any] | None:
-    """A whole journal line, or None for one that is torn or not ours. A wrong seal is no seal."""
+    """A whole journal line, or None for one that is torn or not ours: all that a reader takes from
+    it is of its kind, whoever wrote it. A wrong seal is no seal."""
     if not line.endswith(b"\n"):
         return None
     try:
@@ -127,16 +131,65 @@ def parse_line(line: bytes) -> dict[str, Any] | None:
         return None
     if not isinstance(value, dict):
         return None
+    if line.count(b"[") + line.count(b"{") > _DEEP.depth and excess(value, _DEEP):
+        return None
     kind = value.get("ingot")
     if kind == HEADER:
-        return value if isinstance(value.get("settings"), dict) else None
+        return value if _is_header(value) else None
     if kind is not None:
+        if not isinstance(kind, str) or not _is_note(value, kind):
+            return None
         return value if sealed(line) or kind in (RUN, END) else None
     key, index, good, answer = (value.get(name) for name in ("key", "index", "ok", "answer"))
-    if not (isinstance(key, str) and isinstance(index, int) and isinstance(good, bool)):
+    if not (isinstance(key, str) and is_count(index, 2**62) and isinstance(good, bool)):
         return None
     try:
         whole = len(bytes.fromhex(key)) == KEY_BYTES
     except ValueError:
         return None
-    return value if whole and isinstance(answer, dict) else None
+    return value if whole and isinstance(answer, dict) and is_answer(answer) else None
+
+
+def _is_header(value: dict[str, Any]) -> bool:
+    settings = value.get("settings")
+    if not isinstance(settings, dict) or not is_count(value.get("version", 0)):
+        return False
+    return isinstance(settings.get("sampling", {}), dict)
+
+
+def _is_note(value: dict[str, Any], kind: str) -> bool:
+    """Whether what is read of a note is there, and of its kind."""
+    needed = _NEEDED.get(kind, frozenset())
+    checks = {**_CHECKS, **_SECONDS} if kind == LEFT else _CHECKS
+    return needed <= value.keys() and all(
+        checks[name](found) for name, found in value.items() if name in checks
+    )
+
+
+def _texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+def _text_or_none(value: Any) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _number_or_none(value: Any) -> bool:
+    return value is None or is_number(value)
+
+
+_NEEDED = {
+    RUN: frozenset({"at", "rows", "invalid", "reused"}),
+    END: frozenset({"at", "unfinished"}),
+    LEFT: frozenset({"at"}),
+}
+_CHECKS: dict[str, Callable[[Any], bool]] = {
+    "at": lambda value: is_number(value, 1e11),  # the year 5138
+    **dict.fromkeys(("rows", "input_rows", "invalid", "reused", "unfinished"), is_count),
+    **dict.fromkeys(("host", "shard", "format", "input", "folder"), _text_or_none),
+    "command": lambda value: value is None or _texts(value),
+    "born": _number_or_none,
+    "pid": lambda value: value is None or is_count(value),
+    "offsets": lambda value: isinstance(value, list) and set(map(type, value)) <= {int},
+}
+_SECONDS = dict.fromkeys(("left_s", "left_least_s", "left_most_s"), _number_or_none)

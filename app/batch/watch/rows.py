@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 _RECENT_KEPT = 500
+_MOST = 2**25  # rows of which anything is known: a journal from elsewhere may say any number
 
 Which = Literal["live", "all", "running", "done", "failed"]
 By = Literal["row", "state", "prompt", "answer", "speed"]
@@ -43,7 +44,7 @@ class Rows:
 
     def grow(self, count: int) -> None:
         """Make room for at least ``count`` rows."""
-        more = count - len(self._states)
+        more = min(count, _MOST) - len(self._states)
         if more > 0:
             self._states.extend(bytes(more))
             self._offsets.frombytes(b"\xff" * (8 * more))
@@ -76,7 +77,7 @@ class Rows:
     ) -> None:
         """Take in a journal's record, which begins at ``offset``: ``tokens`` of prompt and answer,
         answer tokens a second."""
-        if index < 0:
+        if not 0 <= index < _MOST:
             return
         self.grow(index + 1)
         self._states[index] = RowState.DONE if good else RowState.FAILED
@@ -90,7 +91,7 @@ class Rows:
         for index in self._running:
             if self._states[index] == RowState.RUNNING:
                 self._states[index] = RowState.WAITING
-        self._running = tuple(indexes)
+        self._running = tuple(one for one in indexes if 0 <= one < _MOST)
         for index in self._running:
             self.grow(index + 1)
             if self._states[index] == RowState.WAITING:
@@ -99,8 +100,9 @@ class Rows:
     def set_invalid(self, indexes: Iterable[int]) -> None:
         """Rows that ask nothing."""
         for index in indexes:
-            self.grow(index + 1)
-            self._states[index] = RowState.INVALID
+            if 0 <= index < _MOST:
+                self.grow(index + 1)
+                self._states[index] = RowState.INVALID
 
     def close(self) -> None:
         """Every row has a result: those without one in the journal were not valid."""
