@@ -1,6 +1,7 @@
 """Settings as they are gathered: from the file, the environment and the command line."""
 
 import os
+import stat
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,6 +20,8 @@ from app.config.settings import (
 )
 from app.config.values import SETTINGS, check, model_setting, parse, preset_name
 from runtimes.untrusted import Bounds, excess
+
+_MOST_BYTES = 1 << 20
 
 
 def load(path: Path | None = None, flags: Mapping[str, Any] | None = None) -> Loaded:
@@ -53,9 +56,23 @@ def load(path: Path | None = None, flags: Mapping[str, Any] | None = None) -> Lo
     return Loaded(config, file, values, sources, tuple(problems))
 
 
+def text_of(file: Path) -> str:
+    """The text of the file of the settings. Raises OSError, and ValueError for what is no text, or
+    too large for settings."""
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)  # a pipe is not waited for
+    with open(file, "rb", opener=lambda path, _: os.open(path, flags)) as stream:
+        mode = os.fstat(stream.fileno()).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISCHR(mode)):  # many take /dev/null for an empty file
+            raise ValueError("it is no file")
+        data = stream.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise ValueError(f"it has more than {_MOST_BYTES:,} bytes")
+    return data.decode("utf-8-sig")
+
+
 def _read(file: Path, problems: list[str]) -> dict[str, Any]:
     try:
-        data = tomllib.loads(file.read_text(encoding="utf-8-sig"))
+        data = tomllib.loads(text_of(file))
         beyond = excess(data, Bounds())
         if beyond is None:
             return data

@@ -6,9 +6,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from app.config.reading import text_of
 from app.config.settings import ConfigError, Preset, config_path
 from app.config.values import check, parts_of
 from quantize.disk import write_atomically
+from runtimes.machine.locks import one_writer
 
 
 def set_value(key: str, value: Any, path: Path | None = None) -> Path:
@@ -86,23 +88,43 @@ def _editing(path: Path | None) -> Iterator[tuple[Path, Any]]:
     # The file itself: people keep their settings elsewhere and link to them.
     file = Path(os.path.realpath(config_path() if path is None else path))
     mode = 0o600
-    try:
-        before = file.read_text(encoding="utf-8-sig")
-        mode = file.stat().st_mode & 0o7777
-        document = tomlkit.parse(before)
-    except FileNotFoundError:
-        before, document = "", tomlkit.document()
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
-    except (TOMLKitError, ValueError) as error:
-        raise ConfigError(f"{file} is not TOML; fix it first: {error}") from error
-    yield file, document
-    after = tomlkit.dumps(document)
-    if after == before:
-        return
-    try:
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_atomically(file, after)
-        file.chmod(mode)
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be written: {error.strerror}; it is as it was") from error
+    with _writer(file):
+        try:
+            before = text_of(file)
+            if not file.is_file():  # a device: replacing /dev/null would harm everybody
+                raise ConfigError(f"{file} is no file, so that no setting can be written to it")
+            mode = file.stat().st_mode & 0o7777
+            document = tomlkit.parse(before)
+        except FileNotFoundError:
+            before, document = "", tomlkit.document()
+        except OSError as error:
+            raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
+        except RecursionError as error:
+            raise ConfigError(f"{file} is nested too deeply; fix it first") from error
+        except (TOMLKitError, ValueError) as error:
+            raise ConfigError(f"{file} is not TOML; fix it first: {error}") from error
+        yield file, document
+        try:
+            after = tomlkit.dumps(document)
+            if after == before:
+                return
+            write_atomically(file, after)
+            file.chmod(mode)
+        except RecursionError as error:
+            raise ConfigError(f"{file} is nested too deeply; fix it first") from error
+        except OSError as error:
+            said = f"{file} cannot be written: {error.strerror}; it is as it was"
+            raise ConfigError(said) from error
+
+
+@contextlib.contextmanager
+def _writer(file: Path) -> Iterator[None]:
+    """Keep other writers of ``file`` off: what they write meanwhile would be lost."""
+    with contextlib.ExitStack() as stack:
+        try:
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            stack.enter_context(one_writer(file.parent))
+        except OSError as error:
+            said = f"{file} cannot be written: {error.strerror}; it is as it was"
+            raise ConfigError(said) from error
+        yield

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.adapters import AdapterFile
 from app.options import ModelOptions
 from runtimes.errors import RequestError
-from runtimes.machine.state_file import load_state, save_state
+from runtimes.machine.state_file import change_state, load_state
 from runtimes.models.modelfile import ModelFile
 from runtimes.settings import RunnerSettings, SchedulerSettings
 
@@ -105,10 +105,12 @@ def note_used(model: str | Path) -> None:
     if not path.exists():
         return
     absolute = str(path.resolve())
-    known = _recent()
-    if known[:1] != [absolute]:
-        others = [text for text in known if text != absolute]
-        save_state(_RECENT, {"models": [absolute, *others][:_AT_MOST]})
+    if _recent()[:1] != [absolute]:
+        change_state(_RECENT, lambda kept: {"models": _first(absolute, _models(kept))})
+
+
+def _first(model: str, known: list[str]) -> list[str]:
+    return [model, *(text for text in known if text != model)][:_AT_MOST]
 
 
 def note_loaded(file: Path) -> None:
@@ -126,5 +128,9 @@ def recently_used() -> list[Path]:
 
 
 def _recent() -> list[str]:
-    models = load_state(_RECENT).get("models")
+    return _models(load_state(_RECENT))
+
+
+def _models(kept: Mapping[str, object]) -> list[str]:
+    models = kept.get("models")
     return [str(text) for text in models] if isinstance(models, list) else []

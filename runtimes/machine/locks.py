@@ -1,12 +1,18 @@
 """A lock on a file or folder among processes; the system frees that of a process that dies."""
 
 import contextlib
+import logging
 import os
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
+log = logging.getLogger(__name__)
+
 _LOCKS = Path("/proc/locks")
+_WRITER_S = 10.0  # a change of a small file takes milliseconds
 
 
 class Lock:
@@ -45,6 +51,33 @@ class Lock:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+@contextlib.contextmanager
+def one_writer(folder: Path, wait_s: float = _WRITER_S) -> Iterator[None]:
+    """Make and lock ``folder`` while a file in it is read, changed and replaced, so that no
+    writer, in this process or another one, takes back what another one has written.
+
+    Raises TimeoutError when somebody holds it for ``wait_s``, and OSError when the folder cannot
+    be made. Where the system has no such locks, as some network disks, there is none.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    limit, lock = time.monotonic() + wait_s, None
+    while lock is None:
+        try:
+            lock = Lock(folder)
+        except BlockingIOError:
+            if time.monotonic() > limit:
+                raise TimeoutError(None, f"{another_run(folder)} holds {folder}") from None
+            time.sleep(0.01)
+        except OSError as error:
+            log.debug("no lock of %s: %s", folder, error)
+            break
+    try:
+        yield
+    finally:
+        if lock is not None:
+            lock.close()
 
 
 def holder_of(path: Path) -> int | None:

@@ -4,10 +4,13 @@ import json
 import logging
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from runtimes.machine.locks import one_writer
 from runtimes.paths import state_dir
+from runtimes.untrusted import load_json
 
 log = logging.getLogger(__name__)
 
@@ -15,13 +18,10 @@ log = logging.getLogger(__name__)
 def load_state(name: str) -> dict[str, Any]:
     """What ``save_state`` stored under this name; empty when nothing readable is there."""
     try:
-        value = json.loads(_path(name).read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        return _read(name)
+    except OSError as error:
+        log.debug("%s cannot be read: %s", _path(name), error)
         return {}
-    except (OSError, ValueError) as error:
-        log.debug("forgetting %s: %s", _path(name), error)
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def save_state(name: str, value: dict[str, Any]) -> None:
@@ -29,28 +29,57 @@ def save_state(name: str, value: dict[str, Any]) -> None:
 
     A state folder that cannot be written costs time at the next start, so it is no error.
     """
-    path = _path(name)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{name}-")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                json.dump(value, stream, indent=1)
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
-    except OSError as error:
-        log.info("cannot remember %s: %s", path, error)
+    change_state(name, lambda _: value, anew=True)
 
 
 def save_entry(name: str, key: str, value: Any, most: int) -> None:
     """Store ``value`` under ``key``, as the latest of at most so many entries; None drops it."""
-    entries = load_state(name)
-    entries.pop(key, None)
-    if value is not None:
-        entries = {**dict([*entries.items()][-(most - 1) :]), key: value}
-    save_state(name, entries)
+
+    def change(entries: dict[str, Any]) -> dict[str, Any]:
+        entries.pop(key, None)
+        if value is not None:
+            entries = {**dict([*entries.items()][-(most - 1) :]), key: value}
+        return entries
+
+    change_state(name, change)
+
+
+def change_state(
+    name: str, change: Callable[[dict[str, Any]], dict[str, Any]], *, anew: bool = False
+) -> None:
+    """Store what ``change`` makes of the present value, which no other process changes meanwhile;
+    of an empty one with ``anew``. A file that is there and cannot be read stays as it is, unless
+    it is damaged. No error, as ``save_state``."""
+    path = _path(name)
+    try:
+        with one_writer(path.parent):
+            _write(path, change({} if anew else _read(name)))
+    except OSError as error:
+        log.info("cannot remember %s: %s", path, error)
+
+
+def _read(name: str) -> dict[str, Any]:
+    """The value; empty if there is none, or no use in it. Raises OSError."""
+    try:
+        value = load_json(_path(name))
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        log.debug("forgetting %s: %s", _path(name), error)
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _write(path: Path, value: dict[str, Any]) -> None:
+    """In one step. Raises OSError."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            json.dump(value, stream, indent=1)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
 
 
 def _path(name: str) -> Path:

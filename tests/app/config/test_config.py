@@ -5,7 +5,12 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
+import sys
+import threading
+import tomllib
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +21,9 @@ from app.config.reading import load
 from app.config.settings import Config, ConfigError, Preset, Sampling, config_path
 from app.config.values import SETTINGS, check, parse
 from app.config.writing import set_value, unset_value
+from runtimes.machine.locks import one_writer
+
+ROOT = Path(__file__).resolve().parents[3]
 
 _FULL = """\
 # My settings
@@ -387,3 +395,89 @@ def test_tables_within_each_other_are_a_problem(file: Path, text: str) -> None:
     file.write_text(f"{text}\n")
     (problem,) = load().problems
     assert "so nothing of it holds" in problem
+
+
+# Several at once, and files that are none
+
+
+_SET = """
+import sys
+from app.config.writing import set_value, unset_value
+
+sys.stdin.readline()
+for number in range(20):
+    set_value(f"keymap.key_{sys.argv[1]}_{number}", "f1")
+"""
+
+
+def test_what_several_programs_set_at_once_is_all_there(file: Path) -> None:
+    writers = [
+        subprocess.Popen([sys.executable, "-c", _SET, str(number)], stdin=subprocess.PIPE, cwd=ROOT)
+        for number in range(6)
+    ]
+    for one in writers:  # they begin together, once they have started
+        assert one.stdin is not None
+        one.stdin.write(b"\n")
+        one.stdin.close()
+    assert [one.wait(120) for one in writers] == [0] * 6
+    keymap = tomllib.loads(file.read_text())["keymap"]
+    assert {f"key_{one}_{number}" for one in range(6) for number in range(20)} <= keymap.keys()
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_threads_of_one_program_lose_nothing_either(file: Path) -> None:
+    threads = [
+        threading.Thread(target=set_value, args=(f"keymap.key_{number}", "f1"))
+        for number in range(12)
+    ]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert {f"key_{number}" for number in range(12)} <= set(load().config.keymap)
+
+
+def test_who_holds_the_file_for_long_is_told(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.config.writing.one_writer", partial(one_writer, wait_s=0.05))
+    before = file.read_bytes()
+    with (
+        one_writer(file.parent),
+        pytest.raises(ConfigError, match=r"another run \(process \d+\) holds .* as it was"),
+    ):
+        set_value("mouse", True)
+    assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["/dev/null", "/dev/zero", "pipe", "folder", "large", "bytes"])
+def test_what_is_no_file_of_settings_is_neither_waited_for_nor_replaced(
+    file: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / name
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    with (tmp_path / "large").open("wb") as sparse:
+        sparse.truncate(10 * 2**30)
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe")
+    monkeypatch.setenv("INGOT_CONFIG", str(path))
+    link = tmp_path / "link.toml"
+    link.symlink_to(path)
+    before = path.stat()
+    for one in (path, link):
+        problems = load(one).problems
+        assert (not problems) == (name == "/dev/null")
+        for change in (
+            lambda one=one: set_value("mouse", True, one),
+            lambda one=one: unset_value("mouse", one),
+        ):
+            with pytest.raises(ConfigError, match=str(os.path.realpath(one))):
+                change()
+    assert (path.stat().st_ino, path.stat().st_mode) == (before.st_ino, before.st_mode)
+    assert link.is_symlink()
+
+
+def test_a_file_nested_too_deeply_is_not_written(file: Path) -> None:
+    for text in ("x = " + "[" * 50_000, f"{'.'.join('a' * 5000)} = 1"):
+        file.write_text(text)
+        with pytest.raises(ConfigError, match=r"fix it first|nested|must be|no setting"):
+            set_value("chat.model", "x")
+        assert file.read_text() == text
