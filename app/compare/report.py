@@ -30,7 +30,7 @@ def read_report(folder: Path) -> Results:
     try:
         data = json.loads((folder / "results.json").read_text(encoding="utf-8"))
         return from_json(Results, data)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise RequestError(f"no report of this comparison can be read: {error}") from error
 
 

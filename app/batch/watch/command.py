@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from app.batch.spec import WORDS, BatchSpec
 from app.cli.batch_arguments import arguments_of, batch_spec
+from app.here import same_file
+from runtimes.errors import RequestError
+from runtimes.untrusted import visible
 
 # What would drop or disregard the answers that are there.
 _ONCE = frozenset({"--fresh", "--force"})
 # What is about the command's own output.
 _TALK = ("--json", "--quiet")
+_MOST_SHOWN = 8000  # characters of a command that can be looked at before it is run
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,13 @@ class Command:
         """The command that resumes what this one has left."""
         return Command(tuple(a for a in self.arguments if a not in _ONCE), self.folder)
 
+    def same_job(self, other: Command) -> bool:
+        """Whether both resume the same job in the same way."""
+        words = (
+            [a for a in one.again().arguments if a not in _TALK] for one in (self, other)
+        )
+        return self.folder == other.folder and next(words) == next(words)
+
     def asked(self) -> BatchSpec | None:
         """What it asks for, with absolute paths of input, output and template; None when it is no
         job with an output file."""
@@ -54,6 +65,59 @@ class Command:
             output=str(self.folder / str(spec.output)),
             rows=replace(spec.rows, template=template and self.folder / template),
         )
+
+
+def command_from(arguments: object, folder: object) -> Command | None:
+    """The command that a file says, whoever wrote it; None where that is none."""
+    if not isinstance(arguments, (list, tuple)) or not isinstance(folder, str):
+        return None
+    if not all(isinstance(one, str) for one in arguments):
+        return None
+    return Command(tuple(arguments), Path(folder))
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A command that a journal says, which anybody may have written: run only when a user has seen
+    it and agreed. ``warnings`` say what it does beside answering rows."""
+
+    command: Command
+    warnings: tuple[str, ...]
+
+    @property
+    def shown(self) -> str:
+        """All of it, for a question."""
+        text = visible(f"{self.command.text}\nin {self.command.folder}", lines=True)
+        return "\n\n".join([*map(visible, self.warnings), text])
+
+
+def foreign(command: Command, output: Path) -> Foreign:
+    """The command that goes on with the job of ``output``, as ``command`` says. Only what it asks
+    for as data is taken over. Raises RequestError for anything but `ingot batch` with this output,
+    and for more than anybody can read."""
+    text = visible(command.text)
+    shown = text if len(text) <= 200 else f"{text[:200]}…"
+    if len(text) > _MOST_SHOWN:
+        raise RequestError(f"the journal's command is too long to be looked at: {shown}")
+    spec = command.asked()
+    if spec is None or spec.test:
+        raise RequestError(
+            f"the journal says that this job was started by `{shown}`, which is no `ingot batch`"
+            " with an output file: it is not run"
+        )
+    if not same_file(Path(str(spec.output)), output):
+        raise RequestError(
+            f"the journal's command writes another file than {output}: `{shown}` is not run"
+        )
+    asked = command_of(replace(spec, force=False, fresh=False), command.folder)
+    return Foreign(Command(asked.arguments, asked.folder), tuple(_warnings(spec)))
+
+
+def _warnings(spec: BatchSpec) -> Iterator[str]:
+    if spec.running.ray is not None:
+        yield f"It uses the Ray cluster {spec.running.ray}, which can run any program here."
+    if spec.out.report is not None:
+        yield f"It also writes the file {spec.out.report}, over what is there."
 
 
 def command_of(spec: BatchSpec, folder: Path) -> Command:

@@ -7,8 +7,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from app.batch.journal.lines import MOST_LINE
 from app.batch.journal.state import JournalState
-from app.batch.watch.command import Command
+from app.batch.watch.command import Command, command_from
 from app.batch.watch.rows import Rows, Speed, SpeedHistory
 from app.openai.answer import Answer
 
@@ -53,8 +54,9 @@ class Tail:
                     file.readline()
                     self.offset = file.tell()
                 self._last, end = None, self.offset + most
-                for line in file:
-                    if not line.endswith(b"\n") or self.offset >= end:
+                for line in iter(lambda: file.readline(MOST_LINE), b""):
+                    part = not line.endswith(b"\n") and len(line) < MOST_LINE
+                    if part or self.offset >= end:
                         break
                     lines.append((self.offset, line))
                     self.offset += len(line)
@@ -90,10 +92,7 @@ class FollowedJournal(JournalState):
     def command(self) -> Command | None:
         """What the last run was started with; None if the journal does not say."""
         run = self.run or {}
-        arguments, folder = run.get("command"), run.get("folder")
-        if not isinstance(arguments, list) or not isinstance(folder, str):
-            return None
-        return Command(tuple(map(str, arguments)), Path(folder))
+        return command_from(run.get("command"), run.get("folder"))
 
     def read(self) -> bool:
         """Take in the next lines; True if there were any."""
@@ -186,7 +185,7 @@ def event_of(line: bytes) -> dict[str, Any]:
     """The event of a line; empty if it is none."""
     try:
         event = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return event if isinstance(event, dict) else {}
 

@@ -1,5 +1,6 @@
 """Forms of jobs that were there before."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ def _from(asked: BatchSpec, folder: Path, here: Path) -> BatchSpec:
         asked,
         input=near(asked.input),
         output=near(str(asked.output)),
-        model=near(model) if (folder / model).exists() else model,
+        model=near(model) if os.path.exists(folder / model) else model,
         adapters=replace(asked.adapters, adapter=adapters or None),
         constraints=replace(asked.constraints, json_schema=schema),
         rows=replace(asked.rows, template=template and Path(near(str(template)))),

@@ -12,7 +12,7 @@ from typing import Any
 from app.batch.journal.journal import journal_path
 from app.batch.spec import BatchSpec
 from app.batch.watch import process, records
-from app.batch.watch.command import Command
+from app.batch.watch.command import Command, Foreign, command_from, foreign
 from app.batch.watch.follow import EventFeed, FollowedJournal, kept_speeds
 from app.batch.watch.process import Child
 from app.batch.watch.records import Record
@@ -64,7 +64,7 @@ class Job:
     @property
     def asked(self) -> BatchSpec | None:
         """What its command asks for; None when that is not known."""
-        command = self.command or self.journal.command
+        command = self.journal.command or self.command
         return None if command is None else command.asked()
 
     def view(self) -> JobView:
@@ -209,19 +209,37 @@ class Job:
             self._stop = True
             self._signal(child)
 
-    def resume(self) -> None:
+    def resume(self, agreed: Foreign | None = None) -> None:
         """Run the same command again: what has an answer is not computed again. A job that was
-        only looked at is an own one from then on. Raises JobError, OSError."""
-        command = self.command or self.journal.command
-        if command is None:
-            raise JobError(
-                "the journal does not say how this job was started; run its command again"
-            )
+        only looked at is an own one from then on.
+
+        A command that was not given here is run only if it is the one that the user has ``agreed``
+        to. Raises RequestError, OSError.
+        """
         self.poll()
         if self._phase.active:
             raise JobError("this job runs already")
+        command = self.resuming()
+        if isinstance(command, Foreign):
+            if agreed is None or agreed != command:
+                raise JobError(f"this was not started from here; look at it first: {command.shown}")
+            command = command.command
         with self._lock:
-            self._start(command.again())
+            self._start(command)
+
+    def resuming(self) -> Command | Foreign:
+        """What ``resume`` runs: the command that was given here, or what the journal says, which
+        comes with the file and may be anybody's. Raises RequestError where that is no job with
+        this output."""
+        said = records.last_run(self.journal.path).run or {}
+        found = command_from(said.get("command"), said.get("folder"))
+        if self.command is not None and (found is None or found.same_job(self.command)):
+            return self.command.again()
+        if found is None:
+            raise JobError(
+                "the journal does not say how this job was started; run its command again"
+            )
+        return foreign(found, self.output)
 
     def _running(self) -> Child:
         if self._child is None:
@@ -285,6 +303,4 @@ def attach(output: Path, *, clock: Callable[[], float] = time.time) -> Job:
             )
         raise JobError(f"{output}: no job here (there is no {journal_path(output).name})")
     records.seen(output)
-    if record is not None and child is not None:
-        return Job(output, record.command, child, clock=clock)
-    return Job(output, clock=clock)
+    return Job(output, record.command if record is not None else None, child, clock=clock)

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from app.batch.journal.journal import journal_path
-from app.batch.watch.command import Command, command_of
+from app.batch.watch.command import Command, command_from, command_of
 from app.batch.watch.form import FIELDS, JobForm
 from app.batch.watch.form_like import form_like
 from app.batch.watch.records import last_run, records
 from runtimes.errors import RequestError
 from runtimes.paths import config_dir
+from runtimes.untrusted import load_json
 
 _PLACE = "-"  # of an input and output that are not told
 
@@ -36,8 +37,8 @@ def presets(here: Path) -> list[Preset]:
     they are ``here``. Reads journals: call it in a thread."""
     found = []
     for name, said in sorted(_saved().items()):
-        command = Command(("batch", "in", "out", *said["arguments"]), Path(said["folder"]))
-        form = form_like(command, here)
+        command = command_from(["batch", "in", "out", *said["arguments"]], said.get("folder"))
+        form = None if command is None else form_like(command, here)
         if form is not None:
             found.append(Preset(name, replace(form, input="", output="")))
     for record in records():
@@ -81,10 +82,7 @@ def beside(form: JobForm) -> str:
 
 def _command(output: Path) -> Command | None:
     run = last_run(journal_path(output)).run or {}
-    arguments, folder = run.get("command"), run.get("folder")
-    if not isinstance(arguments, list) or not isinstance(folder, str):
-        return None
-    return Command(tuple(map(str, arguments)), Path(folder))
+    return command_from(run.get("command"), run.get("folder"))
 
 
 def _path() -> Path:
@@ -93,9 +91,13 @@ def _path() -> Path:
 
 def _saved() -> dict[str, Any]:
     try:
-        saved = json.loads(_path().read_text(encoding="utf-8"))
-        return {name: said for name, said in saved.items() if {"arguments", "folder"} <= {*said}}
-    except (OSError, ValueError, TypeError, AttributeError):
+        saved = load_json(_path())
+        return {
+            name: said
+            for name, said in saved.items()
+            if isinstance(said, dict) and isinstance(said.get("arguments"), list)
+        }
+    except (OSError, ValueError, AttributeError):
         return {}
 
 

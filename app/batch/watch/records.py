@@ -25,10 +25,12 @@ from typing import Literal
 from app.batch.journal.journal import journal_path
 from app.batch.journal.lines import END, RUN
 from app.batch.journal.state import JournalState
-from app.batch.watch.command import Command, batch_arguments
+from app.batch.watch.command import Command, batch_arguments, command_from
 from app.batch.watch.process import Child
 from app.here import at_home, here
+from app.openai.answer import is_number
 from runtimes.paths import state_dir
+from runtimes.untrusted import load_json
 
 State = Literal["running", "finished", "stopped", "killed", "elsewhere", "gone"]
 
@@ -116,12 +118,12 @@ def absolute(path: Path) -> Path:
 
 def _read(folder: Path) -> Record | None:
     try:
-        data = json.loads((folder / "record.json").read_text(encoding="utf-8"))
-        command = None
-        if data["command"] is not None:
-            command = Command(tuple(data["command"]), Path(data["folder"]))
-        return Record(Path(data["output"]), float(data["at"]), command, data["pid"], data["born"])
-    except (OSError, ValueError, KeyError, TypeError):
+        data = load_json(folder / "record.json")
+        command = command_from(data["command"], data.get("folder"))
+        if not is_number(data["at"], 1e11):
+            return None
+        return Record(Path(data["output"]), data["at"], command, data["pid"], data["born"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 

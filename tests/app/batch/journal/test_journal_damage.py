@@ -14,6 +14,7 @@ from app.batch.input.jsonl_rows import JSONL
 from app.batch.input.scan import scan
 from app.batch.input.source import Source
 from app.batch.journal.journal import Journal, journal_path
+from app.batch.journal.lines import parse_line, sealed_line
 from app.batch.journal.matching import Matcher
 from app.batch.journal.state import read_state
 from app.batch.report.status import status_of
@@ -218,3 +219,41 @@ def test_a_journal_without_seals_goes_on(tmp_path: Path) -> None:
         with Journal(path) as journal:
             assert len(journal.damaged) == lost
             assert len(journal.entries) == 7
+
+
+ROW = {"key": "ab" * 16, "index": 0, "ok": True, "answer": {"response": "x"}}
+NOTE = {"ingot": "batch-run", "at": 5.0, "rows": 1, "invalid": 0, "reused": 0}
+
+
+@pytest.mark.parametrize(
+    ("good", "wrong"),
+    [
+        *[(ROW, {"index": one}) for one in (-1, 2**70, True, 1.5, "0")],
+        *[
+            (ROW, {"answer": one})
+            for one in (
+                {"response": 5}, {"error": "no"}, {"error": {"code": 1}}, {"usage": []},
+                {"usage": {"completion_tokens": "7"}}, {"usage": {"completion_tokens": 2**40}},
+                {"created": 10**400}, {"created": []}, {"timings": {"decode_tps": "x"}},
+                {"logprobs": [[]]}, {"choices": {}}, {"responses": [None]}, {"best": 3},
+                {"embedding": ["x"]}, {"embeddings": [5]}, {"probabilities": {"a": {}}},
+            )
+        ],
+        *[(NOTE, {"rows": one}) for one in (-1, "5", 2**70, None)],
+        *[(NOTE, {"at": one}) for one in ("x", 1e300, [])],
+        *[(NOTE, {"command": one}) for one in ("batch", ["batch", 5], {})],
+        (NOTE, {"folder": 5}), (NOTE, {"pid": "1"}), (NOTE, {"born": []}), (NOTE, {"shard": {}}),
+        ({"ingot": "batch-damage", "offsets": [5]}, {"offsets": [[]]}),
+        ({"ingot": "batch-left", "at": 5.0, "left_s": 1.0}, {"left_s": "1"}),
+        ({"ingot": "batch-journal", "settings": {}}, {"settings": {"sampling": 5}}),
+        ({"ingot": "batch-journal", "settings": {}}, {"version": [3]}),
+    ],
+)  # fmt: skip
+def test_a_line_with_a_wrong_value_says_nothing(good: Any, wrong: Any) -> None:
+    assert parse_line(sealed_line(good)) is not None
+    assert parse_line(sealed_line(good | wrong)) is None
+
+
+def test_a_line_of_lists_within_lists_says_nothing() -> None:
+    deep = json.loads("[" * 300 + "]" * 300)
+    assert parse_line(sealed_line(ROW | {"answer": {"response": "x", "more": deep}})) is None
