@@ -6,11 +6,14 @@ import gzip
 import json
 import socket
 from collections import Counter
+from typing import Any
 
 import httpx2
 import pytest
 from openai import APIStatusError
+from prometheus_client.parser import text_string_to_metric_families
 
+from app.serve.batches.record import read_record
 from tests.app.serve.batches.conftest import begin, ended, line
 from tests.support import until
 
@@ -48,6 +51,25 @@ BAD = {
     "no model": (without("", body={"messages": line(1)["body"]["messages"]}), "missing_parameter",
                  "body.model"),
     "another model": (line(1, model="granite"), "mismatched_model", "body.model"),
+    "half a character as the model": (json.dumps(line(1, model="\ud800")), "invalid_unicode",
+                                      "body.model"),
+    "a long name of a model": (line(1, model="x" * 10_000), "invalid_value", "body.model"),
+    "a schema nested deeply": (
+        line(1, structured_outputs={"json": '{"x":' * 700 + "{}" + "}" * 700}),
+        "invalid_value",
+        None,
+    ),
+    "a tool nested deeply": (
+        '{"custom_id":"a","method":"POST","url":"/v1/chat/completions","body":{"model":"pebble",'
+        '"messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{'
+        '"name":"f","x":' + '{"a":' * 700 + "1" + "}" * 700 + "}}]}}",
+        "invalid_value",
+        None,
+    ),
+    "a line nested deeply": ('{"custom_id":' + "[" * 5000 + "]" * 5000 + "}", "invalid_json", None),
+    "a number of thousands of digits": (
+        '{"custom_id":"a","body":{"seed":' + "9" * 5000 + "}}", "invalid_json", None
+    ),
     "the same id": (line(0), "duplicate_custom_id", "custom_id"),
     "half a character": (json.dumps(line(1, "\ud800")), "invalid_unicode", None),
 }  # fmt: skip
@@ -66,6 +88,71 @@ def test_one_bad_line_fails_the_batch_before_any_token(client, server, name):
     assert batch.request_counts.total == 0
     now = sum(served.engine.stats().prompt_tokens for served in server.pool.loaded().values())
     assert now == tokens
+
+
+NAMES = [
+    "\ud800",
+    "pebble\udfff",
+    "x\n12:00:00  POST /v1/fake 200\x1b]0;PWNED\x07",
+    "\u202ex\x9b31m",
+    "x" * 100_000,
+    "gone",
+    "",
+    "../../etc",
+]
+
+
+@pytest.mark.parametrize("called", NAMES, ids=lambda one: ascii(one)[:12])
+def test_a_model_may_be_called_anything(client, server, caplog, called):
+    """The list, the figures and the log are as they were; also after a restart, as stored."""
+    with caplog.at_level("INFO", logger="app.serve"):
+        batch = ended(client, begin(client, [json.dumps(line(0, model=called))]))
+    assert batch.status == "failed"
+    assert batch.errors.data[0].line == 1
+    assert client.batches.retrieve(batch.id).id == batch.id
+    assert client.batches.list(limit=100).data
+    shown = httpx2.get(f"{server.address}/metrics")
+    assert shown.status_code == 200
+    families = text_string_to_metric_families(shown.text)
+    labels = {one.labels.get("model") for family in families for one in family.samples}
+    assert labels <= {None, "pebble", "other"}
+    assert all(record.getMessage().isprintable() for record in caplog.records)
+    assert all(len(record.getMessage()) < 1000 for record in caplog.records)
+    read_record(server.batches._batches.folder(server.batches.get(batch.id)))
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_line_that_is_longer_than_a_body_may_be(client, number):
+    lines: list[Any] = [line(0), line(1), line(2)]
+    lines[number - 1] = line(5, "x" * (17 * 2**20))
+    batch = ended(client, begin(client, lines))
+    [error] = batch.errors.data
+    assert (batch.status, error.code, error.line) == ("failed", "line_too_long", number)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "limit=-1",
+        "limit=0",
+        "limit=1e5",
+        f"limit={10**30}",
+        f"limit={'9' * 5000}",
+        "limit=",
+        "limit=%00",
+        "after=",
+        "after=%ff",
+        f"after={'x' * 5000}",
+        "after=batch_0%0a",
+        "after=a&after=b",
+    ],
+)
+def test_a_page_that_cannot_be_asked_for(client, server, query):
+    begin(client, ["x"])
+    for place in ("batches", "files"):
+        found = httpx2.get(f"{server.address}/v1/{place}?{query}")
+        assert found.status_code == 400, (place, found.text)
+        assert len(found.text) < 1000
 
 
 def test_every_bad_line_is_told_up_to_a_bound(client):
@@ -158,6 +245,23 @@ PURPOSE = b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r
         (FORM, PURPOSE * 20 + b"--b--", 400),
         (FORM, FILE + PURPOSE + PURPOSE.replace(b"purpose", b"expires_after") + b"--b--", 400),
         (FORM, FILE.replace(b"form-data", b"\xff" * 9000) + PURPOSE + b"--b--", 400),
+        (FORM, b"\r\n" * 2**20 + FILE + PURPOSE + b"--b--", 200),  # a preamble
+        (FORM, b"x" * 2**20 + FILE + PURPOSE + b"--b--", 400),
+        (FORM, FILE + PURPOSE + b"--b--" + b"y" * 2**20, 200),  # an epilogue
+        (FORM, FILE + PURPOSE + b"--b--\r\n" + FILE + PURPOSE, 200),
+        (FORM, FILE.replace(b'"a"', b"\xff\x1b\x00" * 900) + PURPOSE + b"--b--", 200),
+        (FORM, FILE.replace(b'"a"', b"\"a\"; filename*=bogus''%ff") + PURPOSE + b"--b--", 200),
+        (FORM, FILE.replace(b'filename="a"', b"") + PURPOSE + b"--b--", 200),
+        (FORM, FILE.replace(b'"file"', b'"' + b"f" * 4000) + PURPOSE + b"--b--", 400),
+        (FORM, FILE.replace(b"\r\n\r\n", b"\r\nA: b" * 20 + b"\r\n\r\n") + PURPOSE, 400),
+        (FORM, FILE + PURPOSE.replace(b"batch", b"ba\x00tch") + b"--b--", 400),
+        (FORM, FILE + PURPOSE.replace(b"batch", b"\xed\xa0\x80") + b"--b--", 400),
+        (FORM, FILE + PURPOSE.replace(b'"purpose"', b'""') + b"--b--", 400),
+        (FORM, b"--b\r\n\r\nx\r\n" + FILE + PURPOSE + b"--b--", 400),  # a part without a name
+        ("multipart/form-data; boundary=\xff\xfe".encode("latin-1"), FILE, 400),
+        ('multipart/form-data; boundary=""', FILE, 400),
+        ("multipart/form-data; boundary*=utf-8''b", FILE, 400),
+        ("multipart/mixed; boundary=b", FILE + PURPOSE + b"--b--", 400),
     ],
 )
 def test_an_upload_that_is_none_leaves_nothing(server, kind, body, status):

@@ -1,0 +1,308 @@
+"""The two threads of the batches: nothing ends them, nothing makes them spin, and what ended the
+whole process again and again is not begun once more."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.serve.batches import results, store, waits, work
+from app.serve.batches.record import RECORD, Batch, write_record
+from app.serve.batches.run import OtherModelError
+from app.serve.batches.service import BatchService
+from app.serve.batches.store import ATTEMPT, new_batch_id
+from app.serve.batches.waits import Waits
+from runtimes.errors import IngotError, OutOfMemoryError, WorkerError
+from tests.app.endless import CONTEXT, SAMPLING
+from tests.app.serve.batches.conftest import begin, ended, line
+from tests.app.serve.batches.test_kills import serving as served
+from tests.app.serve.batches.test_restart import ended as settled
+from tests.app.serve.batches.test_restart import new, serving
+from tests.support import until
+
+TALE = {**SAMPLING, "ignore_eos": True}
+FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+CHAT = "/v1/chat/completions"
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    """Batches that wait are tried again at once."""
+    monkeypatch.setattr(waits, "FIRST_S", 0.001)
+    monkeypatch.setattr(work, "_STUCK_S", 0.01)
+
+
+def alive(service: BatchService) -> bool:
+    return all(thread.is_alive() for thread in service._work._threads)
+
+
+@contextmanager
+def failing(module: Any, name: str, error: Exception, times: int = 3) -> Iterator[list[int]]:
+    """``name`` of ``module`` raises ``error`` so often, and then does what it does."""
+    left, real = [times], getattr(module, name)
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        if left[0] > 0:
+            left[0] -= 1
+            raise error
+        return real(*arguments, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, name, call)
+        yield left
+
+
+ERRORS = [
+    FULL,
+    WorkerError("x"),
+    MemoryError(),
+    RecursionError(),
+    UnicodeEncodeError("utf-8", "\ud800", 0, 1, "no"),
+]
+PLACES = [
+    (work, "check"),
+    (work, "run"),
+    (work, "write_results"),
+    (store, "write_record"),
+    (store, "replace_plain"),
+    (results, "Journal"),
+    (work.Work, "_next"),
+    (work.Work, "_put_off"),
+    (work.Work, "_begin"),
+    (work.Work, "_finish"),
+]
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place[1])
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_whatever_fails_a_few_times_the_threads_go_on(server, tmp_path, place, error):
+    with serving(tmp_path, server.pool) as service:
+        first = new(service, [line(0, max_tokens=2)])
+        with failing(*place, error) as left:
+            service.start()
+            assert settled(service, first).status == "completed"
+            second = new(service, [line(1, max_tokens=2)]) if not left[0] else None
+        second = second or new(service, [line(1, max_tokens=2)])
+        assert settled(service, second).status == "completed"
+        assert alive(service)
+        until(lambda: service.problem() is None)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("x"), ValueError("\ud800"), MemoryError()])
+def test_with_room_again_what_could_not_be_marked_is(server, tmp_path, monkeypatch, error):
+    """A batch that fails at last, while the disk is full: it waits, and the others run."""
+    full, real_write, real_run = threading.Event(), store.write_record, work.run
+
+    def write(folder: Path, batch: Batch) -> None:
+        if full.is_set():
+            raise FULL
+        real_write(folder, batch)
+
+    def run(folder: Path, batch: Batch, *arguments: Any) -> bool:
+        if batch.id == bad.id:
+            full.set()
+            raise error
+        return real_run(folder, batch, *arguments)
+
+    monkeypatch.setattr(store, "write_record", write)
+    monkeypatch.setattr(work, "run", run)
+    with serving(tmp_path, server.pool) as service:
+        bad = new(service, [line(0, max_tokens=2)])
+        service.start()
+        seen = until(
+            lambda: service.get(bad.id), lambda now: now.errors and "space" in now.errors[0].message
+        )
+        assert seen.status == "in_progress"
+        assert str(tmp_path) not in seen.errors[0].message
+        assert alive(service)
+        full.clear()
+        monkeypatch.setattr(work, "run", real_run)
+        assert settled(service, bad).status == "completed"
+        good = new(service, [line(1, max_tokens=2)])
+        assert settled(service, good).status == "completed"
+
+
+def test_a_batch_that_never_works_fails_with_a_text_that_can_be_told(server, tmp_path):
+    with serving(tmp_path, server.pool) as service:
+        for place, error in (
+            ((work, "run"), IngotError("\ud800\x1b]0;x\x07" + "y" * 100_000)),
+            ((work, "check"), IngotError(f"{tmp_path}/batches/x is \udcff")),
+            ((work, "check"), RecursionError()),
+            ((work, "write_results"), MemoryError()),
+        ):
+            batch = new(service, [line(0, max_tokens=2)])
+            with failing(*place, error, times=1000):
+                service.start() if batch.id == service.all()[0].id else None
+                batch = settled(service, batch)
+            [failed] = batch.errors
+            assert (batch.status, failed.code) == ("failed", "engine_error")
+            assert failed.message.isprintable()
+            assert len(failed.message) <= 1000
+            assert str(tmp_path) not in failed.message
+            json.dumps(batch.as_json(), ensure_ascii=False).encode()
+        assert alive(service)
+    with serving(tmp_path, server.pool) as service:
+        assert {batch.status for batch in service.all()} == {"failed"}
+
+
+def test_a_batch_may_wait_for_years(tmp_path):
+    found = Waits(tmp_path)
+    for _ in range(3000):
+        assert found.begin("a", OutOfMemoryError("full"), 0) is None
+    assert 0 < found.left("a") <= waits.LONGEST_S
+
+
+def test_a_wait_that_is_over_wakes_nobody_who_cannot_help(server, tmp_path, monkeypatch):
+    """While one batch is answered for hours, another one's wait ends: the thread of files has
+    nothing to do with that, and sleeps."""
+    slept: dict[str, list[float | None]] = {}
+    running, let_go = threading.Event(), threading.Event()
+    real = work.run
+
+    def run(folder: Path, batch: Batch, *arguments: Any) -> bool:
+        if batch.id == other.id:
+            raise OtherModelError("another model")
+        running.set()
+        assert let_go.wait(120)
+        return real(folder, batch, *arguments)
+
+    with serving(tmp_path, server.pool) as service:
+        changed = service._batches.changed
+        wait = changed.wait
+
+        def noted(timeout: float | None = None) -> bool:
+            slept.setdefault(threading.current_thread().name, []).append(timeout)
+            return wait(timeout)
+
+        monkeypatch.setattr(work, "run", run)
+        monkeypatch.setattr(changed, "wait", noted)
+        other = new(service, [line(0, max_tokens=2)])
+        service.start()
+        until(lambda: service.get(other.id).errors)
+        long = new(service, [line(1, max_tokens=2)])
+        assert running.wait(120)
+        assert service._work._waits.left(other.id) <= waits.LONGEST_S
+        until(lambda: service._work._waits.left(other.id) == 0)
+        slept.pop("ingot-batch-files", None)
+        with changed:
+            changed.notify_all()
+        until(lambda: slept.get("ingot-batch-files"))
+        assert set(slept["ingot-batch-files"]) == {None}
+        monkeypatch.setattr(work, "run", real)
+        let_go.set()
+        assert settled(service, long).status == "completed"
+        assert settled(service, other).status == "completed"
+
+
+def test_batches_that_have_ended_are_not_looked_at_again(server, tmp_path, monkeypatch):
+    with serving(tmp_path, server.pool) as service:
+        batches = [new(service, ["x"]) for _ in range(30)]
+        service.start()
+        for batch in batches:
+            assert settled(service, batch).status == "failed"
+        assert service._batches.open() == service.running() == []
+        monkeypatch.setattr(service._batches, "all", None)
+        good = new(service, [line(0, max_tokens=2)])
+        assert [one.id for one in service.running()] == [good.id]
+        until(lambda: not service._batches.open())
+        assert service.ended_rows() == {("pebble", "completed"): 1}
+
+
+# What ends the process
+
+
+def held(data: Path, rows: int) -> str:
+    """A batch whose input takes seconds to be read; returns its id."""
+    batch = Batch(new_batch_id(), 1.7e9, CHAT, "file-" + "1" * 24)
+    folder = data / "batches" / batch.id
+    folder.mkdir(parents=True)
+    text = json.dumps(line(0, "What is 2 + 2? " * 10, temperature=0.5))
+    with (folder / "input.jsonl").open("w") as file:
+        for number in range(rows):
+            file.write(text.replace('"row-0"', f'"row-{number}"') + "\n")
+    write_record(folder, batch)
+    return batch.id
+
+
+def attempt(data: Path, batch: str) -> dict[str, Any]:
+    """What is noted of the attempt that runs; nothing where none does."""
+    try:
+        return dict(json.loads((data / "batches" / batch / ATTEMPT).read_text()))
+    except FileNotFoundError:
+        return {}
+
+
+def test_an_input_that_ends_the_server_twice_is_not_read_again(ingot, gguf_file, tmp_path):
+    guilty = held(tmp_path, 50_000)
+    other = held(tmp_path, 2)
+    for number in (1, 2):
+        process, _ = served(ingot, tmp_path, gguf_file)
+        noted = {"stage": "validating", "rows": 0, "began": number}
+        until(lambda noted=noted: attempt(tmp_path, guilty) == noted)
+        process.kill()
+        process.wait()
+    process, client = served(ingot, tmp_path, gguf_file)
+    batch = ended(client, client.batches.retrieve(guilty))
+    [error] = batch.errors.data
+    assert (batch.status, error.code) == ("failed", "server_ended")
+    assert "2 times" in error.message
+    assert ended(client, client.batches.retrieve(other)).status == "completed"
+    until(lambda: {path.name for path in (tmp_path / "batches" / guilty).iterdir()} == {RECORD})
+    process.kill()
+
+
+def test_a_server_that_is_told_to_end_is_no_death(ingot, gguf_file, tmp_path):
+    slow = held(tmp_path, 50_000)
+    process, _ = served(ingot, tmp_path, gguf_file)
+    until(lambda: attempt(tmp_path, slow))
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(120) == 0
+    assert attempt(tmp_path, slow) == {}
+    record = json.loads((tmp_path / "batches" / slow / RECORD).read_text())
+    assert record["status"] == "validating"
+
+
+def test_rows_that_end_the_server_again_and_again_are_not_asked_again(
+    ingot, endless_gguf, tmp_path
+):
+    process, client = served(ingot, tmp_path, endless_gguf, "--context", CONTEXT)
+    guilty = begin(client, [line(0, max_tokens=2), line(1, "A tale.", **TALE)])
+    until(lambda: client.batches.retrieve(guilty.id).request_counts.completed == 1)
+    process.kill()
+    process.wait()
+    for number in (1, 2, 3):
+        process, _ = served(ingot, tmp_path, endless_gguf, "--context", CONTEXT)
+        noted = {"stage": "in_progress", "rows": 1, "began": number}
+        until(lambda noted=noted: attempt(tmp_path, guilty.id) == noted)
+        process.kill()
+        process.wait()
+    process, client = served(ingot, tmp_path, endless_gguf, "--context", CONTEXT)
+    batch = ended(client, client.batches.retrieve(guilty.id))
+    [error] = batch.errors.data
+    assert (batch.status, error.code) == ("failed", "server_ended")
+    assert batch.request_counts.completed == 1
+    assert client.files.content(batch.output_file_id).text.count("\n") == 1
+    again = begin(client, [line(0, max_tokens=2)])
+    assert ended(client, again).status == "completed"
+    process.kill()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"stage": 5}', '{"stage": "validating"}', "x" * 5000]
+)
+def test_a_damaged_note_of_an_attempt_counts_for_nothing(server, tmp_path, text):
+    with serving(tmp_path, server.pool) as service:
+        batch = new(service, [line(0, max_tokens=2)])
+        (tmp_path / "batches" / batch.id / ATTEMPT).write_text(text)
+    with serving(tmp_path, server.pool) as service:
+        service.start()
+        assert settled(service, batch).status == "completed"
