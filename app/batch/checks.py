@@ -14,6 +14,12 @@ def check_out(out: Path, source: Source, *, replace: bool) -> None:
         raise RequestError(f"{out} is a folder; name a file")
     if not out.parent.is_dir():
         raise RequestError(f"{out}: there is no folder {out.parent}")
+    journal, before = journal_path(out), out.with_name(f"{out.name}.journal.jsonl")
+    if before != journal and before.exists() and not journal.exists():
+        raise RequestError(
+            f"{before} is the journal of a link: move it to {journal}, where the journal of the"
+            " file itself is"
+        )
     if source.reader.listing is not None and out.resolve().is_relative_to(source.path.resolve()):
         raise RequestError(
             f"{out} lies in the input {source.name} and would be a row of the next run; "
@@ -25,7 +31,6 @@ def check_out(out: Path, source: Source, *, replace: bool) -> None:
         raise RequestError(f"{out} is not a regular file; use - for standard output")
     if out.samefile(source.path):
         raise RequestError("the output would overwrite the input; name another file")
-    journal = journal_path(out)
     if not (replace or (journal.exists() and journal.stat().st_size)):
         raise RequestError(
             f"{out} exists, and no {journal.name} beside it tells how it was made; "

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import sys
 import time
 from array import array
@@ -73,7 +74,10 @@ def short_key(key: bytes) -> int:
 
 
 def journal_path(out: Path) -> Path:
-    """Where the journal of an output file lies."""
+    """Where the journal of an output file lies: beside the file, also for a link to it, so that two
+    jobs on one file have one journal."""
+    if out.is_symlink():
+        out = Path(os.path.realpath(out))
     return out.with_name(out.name + ".journal.jsonl")
 
 
@@ -93,10 +97,16 @@ class Journal(JournalState):
         self._forgotten = False
         self._unsynced = 0  # rows that were written since the last sync
         self._reader: IO[bytes] | None = None
-        binary = getattr(os, "O_BINARY", 0)  # Windows would turn \n into \r\n
+        if path.is_symlink():
+            raise RequestError(f"{path} is a link, which Ingot did not make; move it away")
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
+        for name in ("O_BINARY", "O_NOFOLLOW", "O_NONBLOCK"):  # the first: \n stays \n on Windows
+            flags |= getattr(os, name, 0)
         with writing(path, _KEPT):
-            self._descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | binary, 0o644)
+            self._descriptor = os.open(path, flags, 0o644)
         try:
+            if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
+                raise RequestError(NOT_OURS.format(path) + "; move it out of the way")
             _lock(self._descriptor, path)
             self._end = self._scan()
         except BaseException:

@@ -41,6 +41,7 @@ RUN, END, DAMAGE, LEFT = "batch-run", "batch-end", "batch-damage", "batch-left"
 _SEAL = b',"crc":"'
 _SEAL_BYTES = len(_SEAL) + 8 + len(b'"}\n')
 INDEX = re.compile(rb'"index":(\d{1,18})')
+MOST_LINE = 256 * 2**20  # bytes
 _SHOWN = 5
 _DEEP = Bounds(depth=64, values=2**31, characters=2**40)  # what is large is only long
 
@@ -98,10 +99,12 @@ def end_note(unfinished: int) -> dict[str, Any]:
 
 
 def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Every line with its offset in bytes; the last may lack its newline."""
+    """Every line with its offset in bytes; the last may lack its newline, and one that is longer
+    than any record comes in pieces. Raises OSError."""
     offset = 0
-    with path.open("rb", buffering=1 << 20) as file:
-        for line in file:
+    flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
+    with open(path, "rb", buffering=1 << 20, opener=lambda name, _: os.open(name, flags)) as file:
+        for line in iter(lambda: file.readline(MOST_LINE), b""):
             yield offset, line
             offset += len(line)
 

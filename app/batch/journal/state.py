@@ -28,6 +28,7 @@ from runtimes.errors import RequestError
 from runtimes.machine.processes import is_alive
 
 RECENT_S = 60.0
+_MOST_DAMAGED = 100_000  # lines that are told of: a file from elsewhere may have any number
 NOT_OURS = "{} is not a journal of ingot batch, or none of its lines is whole"
 
 
@@ -125,7 +126,8 @@ class JournalState:
         found = INDEX.search(line)
         index = int(found[1]) if found else None
         whole = line.endswith(b"\n")
-        self._damaged[offset] = Damaged(self._lines, offset, header, index, whole)
+        if len(self._damaged) < _MOST_DAMAGED:
+            self._damaged[offset] = Damaged(self._lines, offset, header, index, whole)
         if header or offset == 0:
             self.settings_lost, self.settings = True, None
 
