@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from subprocess import PIPE
 from typing import IO, Any
 
-from runtimes.engine.sequence import unstarted
 from runtimes.errors import RequestError
 from runtimes.machine.processes import Child
 from runtimes.request import FinishReason
@@ -106,6 +105,8 @@ class WorkerProcess:
 
     def _refuse_unsendable(self, item: object, error: Exception) -> None:
         """Answer in the child's place what never reaches it."""
+        from runtimes.engine.sequence import unstarted  # needs NumPy, which nothing else here does
+
         why = f"the request cannot be given to the worker process: {type(error).__name__}"
         match item:
             case Submit(number, request):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -259,3 +260,21 @@ def test_loading_ends_when_another_thread_closes_the_engine(gguf):
     with pytest.raises(RequestError, match="closed"):
         WorkerEngine.load(gguf, SETTINGS, begun=stop)
     assert begun[0].pid is None
+
+
+def test_what_cannot_cross_the_pipe_ends_one_request(gguf):
+    """It once ended the thread that sends, and with it the process and everybody's requests."""
+    nested: dict[str, object] = {}
+    for _ in range(sys.getrecursionlimit() * 4):
+        nested = {"a": nested}
+    with WorkerEngine.load(gguf, RunnerSettings(slots=2, context=256)) as worker:
+        running = worker.submit(
+            Request(worker.encode("Once"), SamplingParams(max_tokens=60, ignore_eos=True))
+        )
+        said = [{"role": "user", "content": "Hello"}]
+        with pytest.raises(RequestError, match="cannot be given to the worker process"):
+            worker.encode_chat(said, tools=[nested])
+        refused = worker.submit(Request(worker.encode("x"), adapter=nested)).result()
+        assert "RecursionError" in str(refused.error)
+        assert running.result().error is None
+        assert worker.deaths == 0
