@@ -1,4 +1,4 @@
-"""Render a conversation with the model's own chat template, in a sandbox.
+"""Render a conversation with the model's own chat template, in a sandbox with bounds.
 
 The environment offers what ``transformers`` offers to templates (its ``chat_template_utils``), so
 that the rendered text is the same.
@@ -7,7 +7,6 @@ that the rendered text is the same.
 from __future__ import annotations
 
 import datetime
-import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -16,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 from runtimes.errors import RequestError
 
 if TYPE_CHECKING:
+    from jinja2 import Template
+
     from runtimes.runner import Tokenizer
 
 Message = Mapping[str, Any]
@@ -26,30 +27,56 @@ THINKING = ("think", "thinking", "reasoning")
 THOUGHT_BEGUN = re.compile(rf"(<(?:{'|'.join(THINKING)})>)\s*$", re.IGNORECASE)
 
 
+_MOST_SOURCE = 2**17  # characters of a template; the longest known has 40,000
+_MOST_SAID = 500  # characters of a reason
+_MADE_FOR_EACH = 16  # characters that a template may make for each that it is given
+
+
 @lru_cache(maxsize=8)
-def _compile(template: str) -> Any:
+def _compile(template: str) -> Template | RequestError:
+    """The template; the error for one that does not compile is kept, too."""
     import jinja2
     from jinja2.ext import loopcontrols
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    from runtimes.templates.budget import Budget, within
+    from runtimes.templates.filters import tojson
+    from runtimes.templates.sandbox import Sandbox
 
     def raise_exception(message: str) -> None:
         raise jinja2.TemplateError(message)
 
-    def tojson(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
-        return json.dumps(value, ensure_ascii=ensure_ascii, **options)
+    def strftime_now(form: str) -> str:
+        if len(form) > _MOST_SAID or re.search(r"%[^%a-zA-Z]*\d{3}", form):
+            raise ValueError("the form of a date is too long")
+        return datetime.datetime.now().strftime(form)
 
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
-    )
+    if len(template) > _MOST_SOURCE:
+        return RequestError(
+            f"the chat template has {len(template):,} characters, and {_MOST_SOURCE:,} are the most"
+            " that is taken"
+        )
+    environment = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
     environment.filters["tojson"] = tojson
     environment.globals["raise_exception"] = raise_exception
-    environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
+    environment.globals["strftime_now"] = strftime_now
     try:
-        return environment.from_string(template)
-    except jinja2.TemplateError as error:
+        with within(Budget()):
+            return environment.from_string(template)
+    except Exception as error:  # what Jinja2 refuses, and what Python does of the code made of it
         line = getattr(error, "lineno", None)
-        where = "" if line is None else f" (line {line})"
-        raise RequestError(f"the chat template does not compile{where}: {error}") from error
+        in_template = isinstance(error, jinja2.TemplateError) and line is not None
+        where = f" (line {line})" if in_template else ""
+        return RequestError(f"the chat template does not compile{where}: {_reason(error)}")
+
+
+def _reason(error: Exception) -> str:
+    import jinja2
+
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply, or calls itself without an end"
+    said = str(error)[:_MOST_SAID]
+    known = isinstance(error, (jinja2.TemplateError, TypeError, ValueError))
+    return said if known and said else f"{type(error).__name__}: {said}"
 
 
 def render_chat(
@@ -64,18 +91,23 @@ def render_chat(
     """The prompt text for ``messages``, in which ``tools``, JSON objects, may be called.
 
     Raises RequestError when the model has no template, or the template refuses the conversation
-    (an unknown role, two user turns in a row where it forbids them).
+    (an unknown role, two user turns in a row where it forbids them), fails, takes longer than some
+    seconds, or builds far more text than it is given.
     """
     if template is None:
         raise RequestError(
             "the model has no chat template; `ingot run` and `ingot batch` send text as it is with"
             " --raw, `ingot chat` does so by itself"
         )
-    import jinja2
+    from runtimes.templates.budget import MOST_MADE, Budget, within
 
+    found = _compile(template)
+    if isinstance(found, RequestError):
+        raise RequestError(str(found))  # another one: each has its own traceback
+    given = characters(messages) + characters(tools)
     try:
-        return str(
-            _compile(template).render(
+        with within(Budget(MOST_MADE + _MADE_FOR_EACH * given)):
+            return found.render(
                 messages=list(messages),
                 bos_token=bos_token,
                 eos_token=eos_token,
@@ -83,9 +115,10 @@ def render_chat(
                 tools=list(tools) if tools else None,
                 documents=None,
             )
-        )
-    except (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
-        raise RequestError(f"the chat template refuses this conversation: {error}") from error
+    except Exception as error:  # whatever an expression of the template runs into
+        raise RequestError(
+            f"the chat template refuses this conversation: {_reason(error)}"
+        ) from error
 
 
 def characters(said: object) -> int:

@@ -1,0 +1,149 @@
+"""Python code of a template that counts its steps, and asks the sandbox before it makes anything.
+
+Jinja2's own code makes texts, lists and comparisons directly; here they are calls of the sandbox.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from jinja2 import nodes
+from jinja2.compiler import CodeGenerator, Frame
+
+_REPEATED = (nodes.For, nodes.Macro, nodes.CallBlock, nodes.Block)
+_FEW = 32  # elements of a list that is written out
+_QUICK = frozenset({"eq", "ne", "lt", "lteq", "gt", "gteq"})
+
+
+class CountingGenerator(CodeGenerator):
+    """Used by `runtimes.templates.sandbox.Sandbox` alone."""
+
+    _repeated: Mapping[int, int] = {}  # bodies by their ids, and how much text stands in them
+
+    def visit_Template(self, node: nodes.Template, frame: Frame | None = None) -> None:
+        """Find what may be repeated."""
+        bodies: list[list[nodes.Node]] = [one.body for one in node.find_all(_REPEATED)]  # type: ignore[attr-defined]
+        self._repeated = {id(body): sum(_characters(one) for one in body) for body in bodies}
+        super().visit_Template(node, frame)
+
+    def blockvisit(self, nodes: Iterable[nodes.Node], frame: Frame) -> None:
+        """Count a step where it may be repeated."""
+        if id(nodes) in self._repeated:
+            self.writeline(f"environment.tick({self._repeated[id(nodes)]})")
+        super().blockvisit(nodes, frame)
+
+    def visit_For(self, node: nodes.For, frame: Frame) -> None:
+        """Count the values that its test is asked for, too."""
+        if node.test is not None:
+            counted = nodes.EnvironmentAttribute("counted", lineno=node.lineno)
+            node.iter = nodes.Call(counted, [node.iter], [], None, None, lineno=node.lineno)
+            node.set_environment(self.environment)
+        super().visit_For(node, frame)
+
+    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
+        """``a ~ b``."""
+        self.write("environment.joined((")
+        for one in node.nodes:
+            self.visit(one, frame)
+            self.write(", ")
+        self.write("))")
+
+    def visit_Add(self, node: nodes.BinExpr, frame: Frame) -> None:
+        """``a + b``."""
+        self.write("environment.added(")
+        self.visit(node.left, frame)
+        self.write(", ")
+        self.visit(node.right, frame)
+        self.write(")")
+
+    def visit_Compare(self, node: nodes.Compare, frame: Frame) -> None:
+        """``a == b in c``."""
+        sides = [node.expr, *(one.expr for one in node.ops)]
+        quick = len(sides) == 2 and node.ops[0].op in _QUICK
+        if quick and any(isinstance(one, nodes.Const) for one in sides):
+            super().visit_Compare(node, frame)  # nothing is large beside what is written out
+            return
+        self.write("(")
+        self._whole(node.expr, frame)
+        for one in node.ops:
+            self.write(f" {_OPERATORS[one.op]} ")
+            self._whole(one.expr, frame)
+        self.write(")")
+
+    def _whole(self, node: nodes.Expr, frame: Frame) -> None:
+        if isinstance(node, nodes.Const):
+            self.visit(node, frame)
+        else:
+            self.write("environment.whole(")
+            self.visit(node, frame)
+            self.write(")")
+
+    def visit_Getitem(self, node: nodes.Getitem, frame: Frame) -> None:
+        """``a[b]``, ``a[1:2]``."""
+        if not isinstance(node.arg, nodes.Slice):
+            super().visit_Getitem(node, frame)
+            return
+        self.write("environment.part(")
+        self.visit(node.node, frame)
+        for bound in (node.arg.start, node.arg.stop, node.arg.step):
+            self.write(", ")
+            if bound is None:
+                self.write("None")
+            else:
+                self.visit(bound, frame)
+        self.write(")")
+
+    def visit_List(self, node: nodes.List, frame: Frame) -> None:
+        """``[a, b]``."""
+        many = self._many(len(node.items))
+        super().visit_List(node, frame)
+        self.write(many)
+
+    def visit_Tuple(self, node: nodes.Tuple, frame: Frame) -> None:
+        """``(a, b)``."""
+        # One that is assigned to is no value.
+        many = self._many(len(node.items)) if node.ctx == "load" else ""
+        super().visit_Tuple(node, frame)
+        self.write(many)
+
+    def visit_Dict(self, node: nodes.Dict, frame: Frame) -> None:
+        """``{a: b}``, whose keys are hashed."""
+        many = self._many(len(node.items))
+        self.write("{")
+        for item in node.items:
+            self._whole(item.key, frame)
+            self.write(": ")
+            self.visit(item.value, frame)
+            self.write(", ")
+        self.write("}" + many)
+
+    def _many(self, count: int) -> str:
+        if count <= _FEW:
+            return ""
+        self.write("environment.made(")
+        return ")"
+
+    def visit_EvalContextModifier(self, node: nodes.EvalContextModifier, frame: Frame) -> None:
+        """``{% autoescape %}``, with which texts would be of another kind."""
+        self.fail("autoescape is not supported", node.lineno)
+
+
+def _characters(node: nodes.Node) -> int:
+    """Of the text in it, without that of loops and macros, which count by themselves."""
+    if isinstance(node, nodes.TemplateData):
+        return len(node.data)
+    if isinstance(node, _REPEATED):
+        return 0
+    return sum(map(_characters, node.iter_child_nodes()))
+
+
+_OPERATORS = {
+    "eq": "==",
+    "ne": "!=",
+    "gt": ">",
+    "gteq": ">=",
+    "lt": "<",
+    "lteq": "<=",
+    "in": "in",
+    "notin": "not in",
+}
