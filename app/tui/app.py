@@ -30,6 +30,7 @@ from app.config.writing import set_value
 from app.exitcodes import ExitCode
 from app.options import ModelOptions, PlanOptions
 from app.tui import keys, modes, nocolor, terminal, theme
+from app.tui.compositor import Shown
 from app.tui.in_order import InOrder, act, one_types
 from app.tui.keys import key
 from app.tui.services import Services, Start, open_services
@@ -86,6 +87,7 @@ class IngotApp(App[None]):
             self.register_theme(own)
         self.no_color = nocolor.wanted()
         self._colourless, self._on_black = nocolor.Colourless(), theme.OnBlack()
+        self._shown = Shown()
         self._starting = 0  # parts of the start that have not ended
         self.named: list[str] = []  # as MODEL, the latest last, whether they could be loaded or not
         self._interrupted = float("-inf")
@@ -148,8 +150,8 @@ class IngotApp(App[None]):
         return keys.shown(binding.key.partition(",")[0])
 
     def notify(self, message: str, **options: Any) -> None:
-        """Textual's, with keys as they are mapped."""
-        super().notify(keys.told(self, message), **options)
+        """Textual's, with keys as they are mapped. A message is text, never markup."""
+        super().notify(keys.told(self, message), **options | {"markup": False})
 
     def warn(self, text: str) -> None:
         self.notify(text, severity="warning", timeout=10, markup=False)
@@ -315,11 +317,13 @@ class IngotApp(App[None]):
         self.remember("theme", name)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Textual's, but NO_COLOR means none at all, and only when it is not empty."""
+        """Textual's, but NO_COLOR means none at all, and only when it is not empty; and the one
+        that shows control characters."""
         if self.no_color:
-            return [self._colourless]
+            return [self._shown, self._colourless]
         theirs = super().get_line_filters()
         kept = [one for one in theirs if not isinstance(one, Monochrome | NoColor)]
+        kept.append(self._shown)
         return [*kept, self._on_black] if self.theme == theme.INGOT_TERMINAL.name else kept
 
     def get_theme_variable_defaults(self) -> dict[str, str]:

@@ -2,9 +2,15 @@
 
 from typing import Any
 
+from rich.cells import cell_len
+from rich.segment import Segment
 from textual._compositor import Compositor
+from textual.color import Color
+from textual.filter import LineFilter
 from textual.geometry import Size
 from textual.widget import Widget
+
+from runtimes.untrusted import visible
 
 
 class SteadyCompositor(Compositor):
@@ -18,3 +24,25 @@ class SteadyCompositor(Compositor):
             if widget.styles.overflow_x == widget.styles.overflow_y == "hidden":
                 widget.set_reactive(Widget.virtual_size, geometry.virtual_size)
         return result
+
+
+class Shown(LineFilter):
+    """Shows control characters in the lines of all widgets: no text reaches the terminal as a
+    command, nor does the address of a link."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        """The segments, as wide as before: what a sign takes, the blanks behind it give."""
+        for text, style, _ in segments:
+            if not text.isprintable() or (style is not None and style.link):
+                break
+        else:
+            return segments  # nearly always
+        made, wider = [], 0
+        for text, style, control in segments:
+            seen = visible(text)
+            wider += cell_len(seen) - cell_len(text)
+            spare = min(max(wider, 0), len(seen) - len(seen.rstrip(" ")))
+            wider -= spare
+            kept = style and style.update_link(style.link and visible(style.link))
+            made.append(Segment(seen[: len(seen) - spare], kept, control))
+        return Segment.adjust_line_length(made, sum(cell_len(one.text) for one in segments))

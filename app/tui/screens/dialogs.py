@@ -39,7 +39,7 @@ class Panel(ModalScreen[Result | None], Styled[Result | None], Generic[Result]):
     def compose(self) -> ComposeResult:
         self.begin()
         with Vertical(classes="box") as box:
-            box.border_title = self._heading
+            box.border_title = Content(self._heading)
             yield from self.contents()
             yield Static(classes="problem field-error", markup=False)
             yield KeyHints(classes="keys")

@@ -9,6 +9,7 @@ from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
+from textual.content import Content
 from textual.timer import Timer
 from textual.widgets import Checkbox, Input, Static
 
@@ -103,7 +104,8 @@ class FindScreen(Occupied, Panel[str]):
             named = None
         query = self.query_one(FindFilters).query_for(words)
         pane = self.query_one("#results")
-        pane.border_title = str(named.name) if named else hubtext.heading(query, memory_now()[1])
+        heading = str(named.name) if named else hubtext.heading(query, memory_now()[1])
+        pane.border_title = Content(heading)
         pane.border_subtitle = ""
         self._left = None
         if named is not None:

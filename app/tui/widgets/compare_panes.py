@@ -48,7 +48,7 @@ class ComparePane(Vertical):
 
     def __init__(self, label: str, number: int = 0, about: str = "") -> None:
         super().__init__(classes=f"pane -hue-{number % HUES + 1}")
-        self.border_title, self._about = label, about
+        self.border_title, self._about = Content(label), about
         self.hue = f"$hue-{number % HUES + 1}"
         self.state, self._colour = "", ""
         self._shown: tuple[object, ...] = ()
@@ -84,7 +84,7 @@ class ComparePane(Vertical):
         if key == self._shown:
             return
         before, self._shown = self._shown, key
-        self.border_title = f"{side.label} (base)" if first else side.label
+        self.border_title = Content(f"{side.label} (base)" if first else side.label)
         at_work = side.state in (SideState.LOADING, SideState.ANSWERING)
         self.state = f"{side.state} ..." if at_work else str(side.state)
         self._colour = _STATES.get(side.state, "$text-warning")
@@ -104,7 +104,7 @@ class ComparePane(Vertical):
         while len(" · ".join([*known, self.state])) > self.outer_size.width - _CORNERS and known:
             del known[0]
         about = " · ".join([*known, ""] if self.state else known)
-        self.border_subtitle = Content.assemble(about, (self.state, self._colour)).markup
+        self.border_subtitle = Content.assemble(about, (self.state, self._colour))
 
     def _draw(self, answer: Content) -> None:
         """Replace the answer; who reads its end stays there."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from textual import on, work
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
+from textual.content import Content
 from textual.message import Message
 from textual.widgets import Button, ProgressBar, Static
 
@@ -79,7 +80,7 @@ class Download(Vertical):
         job = self._job = PullJob(request)
         job.start()
         self.display = True
-        self.border_title = f"Download {request.name}:{request.what}"
+        self.border_title = Content(f"Download {request.name}:{request.what}")
         while not (state := job.poll()).ended:
             self.show(state)
             await asyncio.sleep(_LOOKS)

@@ -90,7 +90,7 @@ class CpuPane(Pane):
             lines.append(("memory", f"{human(held)} of {human(gpu.memory_total)}"))
         if not use.gpus:
             lines.append(("GPU", "none"))
-            self.tooltip = f"No GPU is used: {use.no_gpu}"
+            self.tooltip = Content(f"No GPU is used: {use.no_gpu}")
         self.write("#cpu-text", *lines)
 
 
@@ -135,8 +135,8 @@ class EnginePane(Pane):
             self.write("#engine-load", how)
             self.write("#engine-text")
             return
-        self.border_title = f"Engine · {sample.label}"
-        self.border_subtitle = sample.details
+        self.border_title = Content(f"Engine · {sample.label}")
+        self.border_subtitle = Content(sample.details)
         self.write(
             "#engine-load",
             ("process", str(sample.engine_pid) if sample.engine_pid else "has died"),

@@ -56,7 +56,7 @@ class PathInput(Vertical):
     def __init__(self, value: str = "", *, placeholder: str = "", id: str | None = None) -> None:
         super().__init__(id=id)
         self._line = _Line(value, placeholder=placeholder, id="path-line")
-        self._list = OptionList(id="path-list")
+        self._list = OptionList(id="path-list", markup=False)
         self._found: list[str] = []
 
     def compose(self) -> ComposeResult:

@@ -24,7 +24,8 @@ from textual.strip import Strip
 from app.tui.widgets.markdown import AnswerMarkdown
 from app.tui.widgets.segments import settled
 from app.tui.widgets.steady import Column
-from app.tui.widgets.text_lines import TextLines, shown
+from app.tui.widgets.text_lines import TextLines
+from runtimes.untrusted import visible
 
 _INLINE = re.compile(
     r"`(?P<code>[^`\n]+)`|\*\*(?P<bold>\S(?:[^*\n]*\S)?)\*\*|(?<![\w*])\*(?P<em>[^\s*][^*\n]*)\*(?!\w)"
@@ -70,7 +71,7 @@ class Prose(Column, Vertical):
         self._settled = text if ended else ""
         self._pending = "" if ended else text
         # Whole blocks each; only to the last one is anything added.
-        self._pages = [AnswerMarkdown(shown(self._settled) or None)]
+        self._pages = [AnswerMarkdown(visible(self._settled, lines=True) or None)]
         self._block_ended = False  # nothing continues the last block of it
         self._tail = None if ended else Tail()
 
@@ -116,11 +117,11 @@ class Prose(Column, Vertical):
             await self.mount(page, after=self._pages[-1])
             self._pages.append(page)
         if self._block_ended:
-            await page.add(shown(done))
+            await page.add(visible(done, lines=True))
         else:
             # Never after an update(): where that ended with an empty line, append() (Textual 8.2.8)
             # puts the next block in the place of the last one.
-            await page.append(shown(done))
+            await page.append(visible(done, lines=True))
 
     async def _show_tail(self) -> None:
         text = self._pending.rstrip("\n")

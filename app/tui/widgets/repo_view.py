@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from textual import on, work
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
 from textual.message import Message
 from textual.widgets import Button, Static
 
@@ -57,7 +58,7 @@ class RepoView(Vertical):
         """Another repository, at ``name``'s revision; the cursor goes to the build ``what``."""
         self.found, self._what, self._advice = found, what, None
         self._repo = name or (HubName(found.repo) if found else None)
-        self.border_title = str(self._repo or "Builds")
+        self.border_title = Content(str(self._repo or "Builds"))
         self.query_one("#facts", Static).update("\n".join(hubtext.facts(found)) if found else "")
         self._builds(())
         self._say("")

@@ -17,18 +17,11 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from app.tui.widgets.steady import Steady
+from runtimes.untrusted import visible
 
 _TAB = 4
 _CURSOR = "▍"
 _CHUNK = re.compile(r"\s*\S+\s*|\s+")
-# What a terminal would obey instead of showing: everything of C0, DEL and C1 but tab and line feed.
-_CONTROL: dict[int, str] = {
-    code: "\N{REPLACEMENT CHARACTER}"
-    for code in (*range(0x20), *range(0x7F, 0xA0))
-    if code not in (0x09, 0x0A)
-}
-# Line ends of other systems; those of Unicode are line ends for some programs and not for others.
-_CONTROL |= {0x0D: "", 0x2028: " ", 0x2029: " "}
 
 
 class TextLines(Steady, Widget):
@@ -61,7 +54,7 @@ class TextLines(Steady, Widget):
             return
         self.text += text
         first = len(self.lines) - 1
-        head, *rest = shown(text).split("\n")
+        head, *rest = visible(text, lines=True).split("\n")
         self.lines[-1] = (self.lines[-1] + head).expandtabs(_TAB)
         self.lines += [line.expandtabs(_TAB) for line in rest]
         self._wrap_from(first)
@@ -71,7 +64,7 @@ class TextLines(Steady, Widget):
             self.append(text[len(self.text) :])
             return
         self.text = text
-        self.lines = [line.expandtabs(_TAB) for line in shown(text).split("\n")]
+        self.lines = [line.expandtabs(_TAB) for line in visible(text, lines=True).split("\n")]
         self._wrap_from(0)
 
     def line_content(self, number: int) -> Content:
@@ -174,11 +167,6 @@ class TextLines(Steady, Widget):
 
     def selection_updated(self, selection: Selection | None) -> None:
         self.forget_drawn()
-
-
-def shown(text: str) -> str:
-    """``text`` without anything that a terminal would take for a command."""
-    return text if text.isascii() and text.isprintable() else text.translate(_CONTROL)
 
 
 def wrap(line: str, width: int, *, words: bool) -> list[tuple[int, int]]:

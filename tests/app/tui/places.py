@@ -63,28 +63,40 @@ TYPES = TypeMap((0,), (("attn_v", (Cell("q8_0", "8", 0.5),)),), (), "built for a
 WAYS_OUT = [WayOut(Way.SHORTER, "allow a short answer only", Budget(1900, 148, 2048))]
 
 
-def judged(count: int) -> Results:
+def judged(count: int, said: Callable[[str], str] = str) -> Results:
     """What two files answered: always something else."""
     rows = tuple(
-        PromptResult(n, str(n), f"prompt {n}", (Told(f"one {n}"), Told(f"two {n}")), (0,), (0,))
+        PromptResult(
+            *(n, said(f"{n}"), said(f"prompt {n}")),
+            (Told(said(f"one {n}")), Told(said(f"two {n}"))),
+            *((0,), (0,)),
+        )
         for n in range(count)
     )
-    files = tuple(FileResult(name, name, "llamacpp") for name in ("one", "two"))
-    return Results("p.txt", files, (pair_of(rows, 1, "tokens"),), rows)
+    files = tuple(FileResult(said(name), said(name), "llamacpp") for name in ("one", "two"))
+    return Results(said("p.txt"), files, (pair_of(rows, 1, "tokens"),), rows)
 
 
 async def places(
-    pilot: Any, built: Path, ended: Callable[[Any], None] = lambda _: None
+    pilot: Any,
+    built: Path,
+    ended: Callable[[Any], None] = lambda _: None,
+    said: Callable[[str], str] = str,
 ) -> AsyncIterator[tuple[str, Screen[Any]]]:
     """Opens one after another over the app's first screen, in the working folder, and takes it away
-    again. ``built`` has Pebble's files; ``ended`` is told what a screen ended with."""
+    again. ``built`` has Pebble's files; ``ended`` is told what a screen ended with. ``said`` makes
+    each text of what comes from elsewhere: names, titles, prompts, answers."""
     app = pilot.app
     store = app.services.store
     await pilot.pause()  # without a model the app begins with a list of them, if it can
-    texts = (json.dumps({"prompt": f"What is {i}?"}) for i in range(ROWS))
+    texts = (
+        json.dumps({"id": said(f"r{i}"), "prompt": said(f"What is {i}?")}) for i in range(ROWS)
+    )
     Path("questions.jsonl").write_text("".join(f"{text}\n" for text in texts))
     chat = store.new_chat().id
-    add_turn(store, chat, None, "How?", "<think>Well.</think>So:\n\n```python\nrow()\n```\n")
+    answer = f"<think>{said('Well.')}</think>So:\n\n```{said('python')}\n{said('row()')}\n```\n"
+    add_turn(store, chat, None, said("How?"), f"{answer}{said('Go.')}")
+    store.update_chat(chat, title=said("How?"))
 
     async def over(screen: Screen[Any]) -> Any:
         await app.push_screen(screen, ended)
@@ -108,25 +120,27 @@ async def places(
     yield "a chat", talk
     await away(talk)
 
-    entry = entry_of(built / "pebble-q8_0.gguf")
-    presets.save("mine", JobForm(model=str(built)), Path.cwd())
+    entry = entry_of(next(built.glob("pebble-q8_0*.gguf")))
+    presets.save(said("mine"), JobForm(model=str(built)), Path.cwd())
     panels: list[Callable[[], Screen[Any]]] = [
-        lambda: SystemScreen("Be short."),
+        lambda: SystemScreen(said("Be short.")),
         lambda: SamplingScreen({}),
         lambda: AttachScreen(),
         lambda: ExportScreen(Conversation.open(store, chat)),
-        lambda: CopyChoice([("all", "So."), ("code", "row()")]),
+        lambda: CopyChoice([(said("all"), "So."), (said("code"), "row()")]),
         lambda: ThemeScreen(sorted(app.available_themes), app.theme),
         lambda: OverflowScreen(Budget(2100, 512, 2048), WAYS_OUT),
-        lambda: AskScreen("Rename the chat", "How?"),
-        lambda: ConfirmScreen("Go?", "Go"),
+        lambda: AskScreen(said("Rename the chat"), said("How?")),
+        lambda: ConfirmScreen(said("Go?"), "Go"),
         lambda: BatchFilesScreen(Path.cwd()),
         lambda: BatchPresetsScreen(),
-        lambda: BatchJobsScreen(lambda: [KnownJob(Path("out.jsonl"), "stopped", 1.0, 2, False, 1)]),
-        lambda: BatchRowScreen(frozen(), 12),
-        lambda: BatchLeaveScreen("out.jsonl", lambda: None),
+        lambda: BatchJobsScreen(
+            lambda: [KnownJob(Path(said("out.jsonl")), "stopped", 1.0, 2, False, 1)]
+        ),
+        lambda: BatchRowScreen(frozen(said), 12),
+        lambda: BatchLeaveScreen(said("out.jsonl"), lambda: None),
         lambda: LoadScreen(entry),
-        lambda: TypesScreen("q4_k_m", TYPES),
+        lambda: TypesScreen(said("q4_k_m"), TYPES),
     ]
     for make in panels:
         panel = await over(make())
@@ -174,16 +188,16 @@ async def places(
     prompts.query_one("#prompts-form").refuse("limit", "no number")
     await pilot.pause()
     yield "ComparePromptsScreen", prompts
-    prompts.results = judged(3)
+    prompts.results = judged(3, said)
     prompts.query_one("#prompt-rows").fill(prompts.results)
     prompts._offer()
     await pilot.pause()
     yield "ComparePromptsScreen with results", prompts
     await away(prompts)
-    answers = await over(AnswersScreen(judged(3), 1))
+    answers = await over(AnswersScreen(judged(3, said), 1))
     yield "AnswersScreen", answers
     await away(answers)
-    ballot = Ballot(judged(3), Path("votes.jsonl"))
+    ballot = Ballot(judged(3, said), Path("votes.jsonl"))
     ballot.say(ballot.pairs[0], Sided.TIE)
     blind = await over(BlindScreen(ballot))
     yield "BlindScreen", blind
@@ -195,11 +209,11 @@ async def places(
     form.refuse("model", "none")
     await pilot.pause()
     yield "BatchScreen", batch
-    await batch.show(frozen())
+    await batch.show(frozen(said))
     await wait_until(lambda: any(one.record is not None for one in batch.query(BatchTable)))
     await pilot.pause()
     yield "BatchScreen with a job", batch
-    ended = frozen()
+    ended = frozen(said)
     ended.given = replace(ended.given, phase=Phase.STOPPED)
     await batch.show(ended)
     await wait_until(lambda: any(one._view is not None for one in batch.query(BatchJob)))

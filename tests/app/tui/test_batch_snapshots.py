@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +77,7 @@ class Frozen(Job):
         return self.given
 
 
-def journal_of(out: Path) -> None:
+def journal_of(out: Path, said: Callable[[str], str] = str) -> None:
     """A job that is under way: rows of an earlier run, answers and an error of this one."""
     command = ["batch", "questions.jsonl", "answers.jsonl", "--model", "pebble.gguf"]
     run = {
@@ -89,7 +89,7 @@ def journal_of(out: Path) -> None:
     def answer(i: int) -> dict[str, Any]:
         tokens = 30 + i % 11
         return {
-            "response": f"{i} plus {i + 1} is {2 * i + 1}.",
+            "response": said(f"{i} plus {i + 1} is {2 * i + 1}."),
             "finish_reason": "stop",
             "usage": {
                 "prompt_tokens": 14 + i % 3, "completion_tokens": tokens, "cached_tokens": 8,
@@ -104,7 +104,9 @@ def journal_of(out: Path) -> None:
     def row(i: int, given: dict[str, Any]) -> dict[str, Any]:
         return {"key": f"{i:032x}", "index": i, "ok": "error" not in given, "answer": given}
 
-    late = {"error": {"code": "timeout", "message": "not finished within 5 s (--row-timeout)"}}
+    late = {
+        "error": {"code": "timeout", "message": said("not finished within 5 s (--row-timeout)")}
+    }
     lines = [{"ingot": "batch-journal", "version": 2, "settings": {"model": "pebble.gguf"}}, run]
     lines += [row(i, answer(i)) for i in range(4)]
     lines += [run, *(row(i, answer(i)) for i in range(4, 20)), row(20, late)]
@@ -129,9 +131,9 @@ def screen_of(app: Any) -> BatchScreen:
     return screen
 
 
-def frozen() -> Frozen:
+def frozen(said: Callable[[str], str] = str) -> Frozen:
     out = Path("answers.jsonl")
-    journal_of(out)
+    journal_of(out, said)
     job = Frozen(out, clock=lambda: 1042.0)
     while job.journal.read():
         pass

@@ -17,7 +17,7 @@ from app.tui.widgets.message_view import state_text
 from app.tui.widgets.prompt import PromptHistory
 from app.tui.widgets.prompt_box import status_of
 from app.tui.widgets.segments import Section, Splitter, copyable, settled
-from app.tui.widgets.text_lines import shown, wrap
+from app.tui.widgets.text_lines import TextLines, wrap
 from app.tui.widgets.waiting import left
 from tests.app.tui.chat_app import FIGURES
 
@@ -78,8 +78,8 @@ def test_wrapping_keeps_every_character_within_the_width(line: str, width: int, 
 
 
 def test_what_a_terminal_would_obey_is_shown():
-    assert shown("a\x1b]52;c;AAAA\x07b\x9b1m") == "a\ufffd]52;c;AAAA\ufffdb\ufffd1m"
-    assert shown("tab\tand\nline\r\n") == "tab\tand\nline\n"
+    assert TextLines("a\x1b]52;c;AAAA\x07b\x9b1m").lines == ["a␛]52;c;AAAA␇b\\x9b1m"]
+    assert TextLines("tab\tand\nline\r\n").lines == ["tab and", "line", ""]
 
 
 def test_of_the_figures_those_that_matter_least_are_left_out():
