@@ -19,10 +19,10 @@ def whole(path: Path) -> Path:
 
 
 def real(path: Path) -> Path:
-    """``path`` from the root, with all links followed."""
+    """``path`` from the root, with all links followed; as it is where they lead in a circle."""
     try:
         return path.resolve()
-    except FileNotFoundError:
+    except (FileNotFoundError, RuntimeError):
         return path
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from quantize.errors import DiskFullError, UsageError
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
-_DENIED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
+_DENIED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
 _SPARE = 100_000_000
 
 

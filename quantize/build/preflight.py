@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.util
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -199,7 +200,7 @@ def require_fitting(options: Options, source: SourceModel, out: Path) -> None:
     """Raise UsageError for what the source, once it is known, does not allow."""
     if options.out is None and is_link(out):  # it may have come with the model
         raise UsageError(f"{out} is a link; to build where it leads, name that folder with --out")
-    if source.kind == "hf" and out.resolve() == source.folder.resolve():
+    if source.kind == "hf" and os.path.realpath(out) == os.path.realpath(source.folder):
         raise UsageError(f"--out is the model's own folder {out}; choose another")
     onnx = [recipe.name for recipe in options.recipes if recipe.format == ONNX]
     if source.kind == "gguf" and options.source.lora is not None:
