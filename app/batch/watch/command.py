@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -45,10 +46,11 @@ class Command:
 
     def same_job(self, other: Command) -> bool:
         """Whether both resume the same job in the same way."""
-        words = (
-            [a for a in one.again().arguments if a not in _TALK] for one in (self, other)
+        mine, theirs = (
+            (os.path.realpath(one.folder), [a for a in one.again().arguments if a not in _TALK])
+            for one in (self, other)
         )
-        return self.folder == other.folder and next(words) == next(words)
+        return mine == theirs
 
     def asked(self) -> BatchSpec | None:
         """What it asks for, with absolute paths of input, output and template; None when it is no
@@ -99,7 +101,7 @@ def foreign(command: Command, output: Path) -> Foreign:
     shown = text if len(text) <= 200 else f"{text[:200]}…"
     if len(text) > _MOST_SHOWN:
         raise RequestError(f"the journal's command is too long to be looked at: {shown}")
-    spec = command.asked()
+    spec = command.asked() if all(map(_is_argument, command.arguments)) else None
     if spec is None or spec.test:
         raise RequestError(
             f"the journal says that this job was started by `{shown}`, which is no `ingot batch`"
@@ -109,8 +111,17 @@ def foreign(command: Command, output: Path) -> Foreign:
         raise RequestError(
             f"the journal's command writes another file than {output}: `{shown}` is not run"
         )
+    if spec.input == "-":
+        raise RequestError(f"the job's input was piped in: pipe it into `{shown}` once more")
     asked = command_of(replace(spec, force=False, fresh=False), command.folder)
     return Foreign(Command(asked.arguments, asked.folder), tuple(_warnings(spec)))
+
+
+def _is_argument(text: str) -> bool:
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
 
 
 def _warnings(spec: BatchSpec) -> Iterator[str]:

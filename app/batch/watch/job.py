@@ -64,7 +64,8 @@ class Job:
     @property
     def asked(self) -> BatchSpec | None:
         """What its command asks for; None when that is not known."""
-        command = self.journal.command or self.command
+        mine, said = self.command, self.journal.command
+        command = mine or said if self.own else said or mine
         return None if command is None else command.asked()
 
     def view(self) -> JobView:

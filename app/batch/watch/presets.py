@@ -5,18 +5,21 @@ and output.
 """
 
 import json
-import os
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from app.batch.journal.journal import journal_path
+from app.batch.spec import BatchSpec
 from app.batch.watch.command import Command, command_from, command_of
 from app.batch.watch.form import FIELDS, JobForm
 from app.batch.watch.form_like import form_like
 from app.batch.watch.records import last_run, records
+from quantize.disk import write_atomically
 from runtimes.errors import RequestError
+from runtimes.machine.locks import one_writer
 from runtimes.paths import config_dir
 from runtimes.untrusted import load_json
 
@@ -44,9 +47,20 @@ def presets(here: Path) -> list[Preset]:
     for record in records():
         known = record.command or _command(record.output)
         form = None if known is None else form_like(known, here)
+        if form is not None and record.command is None:
+            form = replace(form, rest=_without_reach(form.rest))
         if form is not None:
             found.append(Preset(form.output, form, record.at))
     return found
+
+
+def _without_reach(rest: BatchSpec | None) -> BatchSpec | None:
+    """Options for which a form has no field, as a journal from anywhere says them: without those
+    that reach beyond the output."""
+    if rest is None:
+        return None
+    out, running = replace(rest.out, report=None), replace(rest.running, ray=None)
+    return replace(rest, out=out, running=running)
 
 
 def save(name: str, form: JobForm, here: Path) -> None:
@@ -54,12 +68,13 @@ def save(name: str, form: JobForm, here: Path) -> None:
     it cannot be written."""
     spec = replace(form, input="in", output="out", fresh=False).spec()
     arguments = command_of(spec, here).arguments[3:]
-    _write({**_saved(), name: {"arguments": list(arguments), "folder": str(here)}})
+    kept = {"arguments": list(arguments), "folder": str(here)}
+    _change(lambda saved: {**saved, name: kept})
 
 
 def forget(name: str) -> None:
     """Drop a saved one. Raises RequestError when that cannot be written."""
-    _write({other: said for other, said in _saved().items() if other != name})
+    _change(lambda saved: {other: said for other, said in saved.items() if other != name})
 
 
 def summary(form: JobForm) -> str:
@@ -91,22 +106,35 @@ def _path() -> Path:
 
 def _saved() -> dict[str, Any]:
     try:
-        saved = load_json(_path())
-        return {
-            name: said
-            for name, said in saved.items()
-            if isinstance(said, dict) and isinstance(said.get("arguments"), list)
-        }
-    except (OSError, ValueError, AttributeError):
+        saved = _read()
+    except (OSError, ValueError):
         return {}
+    return {
+        name: said
+        for name, said in saved.items()
+        if isinstance(said, dict) and isinstance(said.get("arguments"), list)
+    }
 
 
-def _write(saved: dict[str, Any]) -> None:
-    path = _path()
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
+def _read() -> dict[str, Any]:
+    """Raises OSError, and ValueError for a file that is damaged."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps(saved, indent=2) + "\n", encoding="utf-8")
-        partial.replace(path)
+        saved = load_json(_path())
+    except FileNotFoundError:
+        return {}
+    if not isinstance(saved, dict):
+        raise ValueError("it is no JSON object")
+    return saved
+
+
+def _change(change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Write what ``change`` makes of all that is saved, which nobody else changes meanwhile. What
+    cannot be read stays as it is. Raises RequestError."""
+    path = _path()
+    try:
+        with one_writer(path.parent):
+            write_atomically(path, json.dumps(change(_read()), indent=2) + "\n")
     except OSError as error:
         raise RequestError(f"{path} cannot be written: {error.strerror or error}") from error
+    except ValueError as error:
+        raise RequestError(f"{path} is damaged; move it away first: {error}") from error

@@ -29,6 +29,7 @@ from app.batch.watch.command import Command, batch_arguments, command_from
 from app.batch.watch.process import Child
 from app.here import at_home, here
 from app.openai.answer import is_number
+from runtimes.machine.locks import one_writer
 from runtimes.paths import state_dir
 from runtimes.untrusted import load_json
 
@@ -75,7 +76,11 @@ class Record:
 
     def save(self) -> None:
         """Write it, and forget what is too old. Raises OSError."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        with one_writer(self.folder):
+            self._write()
+        _forget_old()
+
+    def _write(self) -> None:
         command = self.command
         data = {
             "output": str(self.output),
@@ -88,8 +93,6 @@ class Record:
         partial = self.folder / f".record.{os.getpid()}"
         partial.write_text(json.dumps(data), encoding="utf-8")
         partial.replace(self.folder / "record.json")
-        for old in records()[_MOST:]:
-            shutil.rmtree(old.folder, ignore_errors=True)
 
 
 def record_of(output: Path) -> Record | None:
@@ -99,9 +102,11 @@ def record_of(output: Path) -> Record | None:
 
 def seen(output: Path) -> None:
     """Remember a job that was looked at; the record of one that was started here stays."""
-    record = record_of(output) or Record(absolute(output), 0.0)
+    record = Record(absolute(output), 0.0)
     with contextlib.suppress(OSError):
-        replace(record, at=time.time()).save()
+        with one_writer(record.folder):  # another session may be starting it
+            replace(record_of(output) or record, at=time.time())._write()
+        _forget_old()
 
 
 def records() -> list[Record]:
@@ -109,6 +114,11 @@ def records() -> list[Record]:
     folders = [*_jobs().iterdir()] if _jobs().is_dir() else []
     found = [record for folder in folders if (record := _read(folder)) is not None]
     return sorted(found, key=lambda record: -record.at)
+
+
+def _forget_old() -> None:
+    for old in records()[_MOST:]:
+        shutil.rmtree(old.folder, ignore_errors=True)  # named by a hash, in our own folder
 
 
 def absolute(path: Path) -> Path:
@@ -208,6 +218,8 @@ def last_run(path: Path) -> LastRun:
     """A journal with nothing but the notes on its last run's begin and end, found from the end of
     the file without parsing rows; these are counted."""
     journal = LastRun(path)
+    if not path.is_file():
+        return journal  # a pipe would be waited for
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             begun = _take_last(journal, data, RUN, 0)

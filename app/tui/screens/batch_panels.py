@@ -14,6 +14,7 @@ from textual.content import Content
 from textual.widgets import Button, DirectoryTree, Static
 
 from app.batch.journal.journal import journal_path
+from app.batch.watch.command import Foreign
 from app.batch.watch.job import Job
 from app.batch.watch.preview import ShownRow, open_row
 from app.here import here, whole
@@ -104,6 +105,24 @@ class BatchRowScreen(Panel[None]):
         if self.row is not None and self.row.answers:
             self.app.copy_to_clipboard("\n".join(self.row.answers))
             self.notify("The answer is copied.")
+
+
+class BatchResumeScreen(ConfirmScreen):
+    """Whether to run a command that came with a journal."""
+
+    HEADING = "This job was not started from here"
+    AUTO_FOCUS = "#no"  # not what scrolls
+
+    def __init__(self, command: Foreign) -> None:
+        super().__init__("Its journal says to go on with this command. Run it?", "Run it")
+        self._command = command
+
+    def contents(self) -> ComposeResult:
+        question, *answers = super().contents()
+        yield question
+        with VerticalScroll(id="foreign"):
+            yield Static(self._command.shown, markup=False)
+        yield from answers
 
 
 class BatchLeaveScreen(ConfirmScreen):

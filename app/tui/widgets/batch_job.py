@@ -13,12 +13,13 @@ from textual.containers import Container, Horizontal, Vertical
 from textual.content import Content
 from textual.widgets import Input
 
+from app.batch.watch.command import Foreign
 from app.batch.watch.job import Job
 from app.batch.watch.rows import By, Which
 from app.batch.watch.search import RowSearch
 from app.batch.watch.view import JobView, Phase
 from app.figures import rate
-from app.tui.screens.batch_panels import BatchRowScreen, short
+from app.tui.screens.batch_panels import BatchResumeScreen, BatchRowScreen, short
 from app.tui.screens.dialogs import AskScreen, ConfirmScreen
 from app.tui.widgets.axis import Axis
 from app.tui.widgets.batch_filter import RowFilter, Words
@@ -229,10 +230,18 @@ class BatchJob(Vertical):
     @work(exit_on_error=False, group="do")
     async def action_do(self, what: str) -> None:
         """``pause``: finish the running rows, then end. ``stop``: end at once. ``resume``."""
-        if self.job is None:
+        job = self.job
+        if job is None:
             return
         try:
-            await asyncio.to_thread(getattr(self.job, what))
+            if what == "resume":
+                command = await asyncio.to_thread(job.resuming)
+                agreed = command if isinstance(command, Foreign) else None
+                if agreed and not await self.app.push_screen_wait(BatchResumeScreen(agreed)):
+                    return
+                await asyncio.to_thread(job.resume, agreed)
+            else:
+                await asyncio.to_thread(getattr(job, what))
         except (IngotError, OSError) as error:
             self.notify(str(error), severity="error", timeout=10, markup=False)
         if what == "resume":

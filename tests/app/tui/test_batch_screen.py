@@ -17,8 +17,9 @@ from textual.widgets._footer import FooterKey
 
 from app.batch.journal.journal import journal_path
 from app.batch.watch import records
-from app.batch.watch.command import command_of
+from app.batch.watch.command import Command, command_of, foreign
 from app.batch.watch.form import JobForm
+from app.batch.watch.job import attach
 from app.batch.watch.rows import RowState
 from app.batch.watch.view import Phase
 from app.tui.screens.batch import BatchScreen
@@ -26,6 +27,7 @@ from app.tui.screens.batch_jobs import BatchJobsScreen, JobTable
 from app.tui.screens.batch_panels import (
     BatchFilesScreen,
     BatchLeaveScreen,
+    BatchResumeScreen,
     BatchRowScreen,
 )
 from app.tui.screens.batch_presets import BatchPresetsScreen, PresetTable
@@ -388,3 +390,50 @@ async def test_a_form_is_filled_from_an_earlier_job_and_saved(
         await soon(lambda: len(app.screen.found) == 2)
         await pilot.press("home", "enter")
         await soon(lambda: form.form == JobForm())
+
+
+async def test_a_foreign_job_is_resumed_only_after_a_look_at_its_command(
+    app: BatchApp, ingot: Any, gguf_file: Path, tmp_path: Path
+) -> None:
+    """As one opens somebody else's output, with its journal beside it."""
+    out, victim = Path("out.jsonl").absolute(), tmp_path / "victim"
+    asked = ("batch", Path("in.jsonl").absolute(), out, "--model", gguf_file, "--max-tokens", "2")
+    assert ingot(*asked, "--quiet", "--report", victim).returncode == 1
+    victim.write_text("precious")
+    with Path("in.jsonl").open("a") as file:
+        file.write('{"prompt": "one more"}\n')
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = screen_of(app)
+        await screen.show(attach(out))
+        await soon(lambda: state(screen).startswith("done"))
+        for leave in ("escape", "n", "enter"):  # the cursor starts on the way back
+            await pilot.press("r")
+            await soon(lambda: isinstance(app.screen, BatchResumeScreen))
+            shown = str(app.screen.query_one("#foreign Static", Static).content)
+            assert f"--report={victim}" in shown
+            assert shown.startswith("It also writes the file")
+            await pilot.press(leave)
+            await soon(lambda: app.screen is screen)
+        assert not active(screen)
+        assert victim.read_text() == "precious"
+        assert len(out.read_text().splitlines()) == ROWS + 1
+        await pilot.press("r")
+        await soon(lambda: isinstance(app.screen, BatchResumeScreen))
+        await pilot.press("y")
+        await soon(lambda: len(out.read_text().splitlines()) == ROWS + 2)
+        await soon(lambda: not active(screen))
+
+
+@pytest.mark.parametrize("size", [(80, 24), (60, 16), (200, 50)])
+async def test_the_answers_to_a_long_command_are_in_sight(
+    app: BatchApp, tmp_path: Path, size: tuple[int, int]
+) -> None:
+    words = ("batch", "in", "out", "-m", "m", "--system", "long " * 1200, "--report", "x")
+    async with app.run_test(size=size) as pilot:
+        app.push_screen(BatchResumeScreen(foreign(Command(words, tmp_path), tmp_path / "out")))
+        await soon(lambda: isinstance(app.screen, BatchResumeScreen) and app.screen.focused)
+        await pilot.pause()
+        for name in ("#no", "#yes"):
+            button = app.screen.query_one(name)
+            assert app.screen.region.contains_region(button.region)
+            assert button.region.height

@@ -16,6 +16,7 @@ import pytest
 
 from app.batch.journal.journal import journal_path
 from app.batch.watch import records
+from app.batch.watch.command import Foreign
 from app.batch.watch.form_look import check
 from app.batch.watch.job import Job, JobError, attach, start_job
 from app.batch.watch.preview import open_row
@@ -211,8 +212,14 @@ def test_a_job_started_elsewhere_is_watched_and_its_death_told(
     killed = job.view()
     assert killed.phase is Phase.DIED
     assert "kept" in killed.lines[0]
-    # The journal says how it was started: it is resumed from here.
-    job.resume()
+    # The journal says how it was started: it is resumed from here by whoever has seen that.
+    command = job.resuming()
+    assert isinstance(command, Foreign)
+    assert not command.warnings
+    assert f"--model={gguf_file}" in command.shown
+    with pytest.raises(JobError, match="not started from here"):
+        job.resume()
+    job.resume(command)
     runs = process_of(out)
     stopping.wait_stopped(runs)
     monkeypatch.delenv("PYTHONPATH")

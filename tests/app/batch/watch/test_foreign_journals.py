@@ -1,0 +1,264 @@
+"""Journals that came from elsewhere: what they say is shown, and run only when it was agreed to."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.batch.journal.journal import Journal, journal_path
+from app.batch.journal.lines import RUN, run_note
+from app.batch.spec import BatchSpec, OutputOptions, RunningOptions
+from app.batch.watch import records
+from app.batch.watch.command import Command, Foreign, command_of
+from app.batch.watch.form import JobForm
+from app.batch.watch.job import Job, JobError, attach
+from app.batch.watch.presets import beside, forget, presets, save
+from runtimes.errors import RequestError
+from tests.app.batch.watch.conftest import finish, write_job
+from tests.support import write_rows
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def _journal(out: Path, *command: object, folder: object = None) -> Path:
+    """A journal beside ``out`` whose last run, which was elsewhere, says ``command``."""
+    path = journal_path(out)
+    with Journal(path) as journal:
+        journal.begin({"model": "m", "fingerprint": "x"})
+        note = run_note(rows=3, input_rows=3, invalid=0, reused=0, format="jsonl", input="in.txt")
+        said = [str(word) if isinstance(word, Path) else word for word in command]
+        folder = str(out.parent) if folder is None else folder
+        journal.note(RUN, note | {"host": "far", "command": said, "folder": folder})
+    return path
+
+
+def _read(out: Path) -> Job:
+    job = attach(out)
+    while job.poll():
+        pass
+    return job
+
+
+_OTHERS: dict[str, list[object]] = {
+    "nothing": [],
+    "another sub-command": ["compare", "m", "--prompts", "in.txt", "--output", "victim"],
+    "python": ["-c", "open('victim', 'w')"],
+    "another output": ["batch", "in.txt", "victim", "-m", "m"],
+    "no output": ["batch", "in.txt", "-m", "m"],
+    "standard output": ["batch", "in.txt", "-", "-m", "m"],
+    "a dry run": ["batch", "in.txt", "out.jsonl", "-m", "m", "--dry-run"],
+    "a try": ["batch", "in.txt", "out.jsonl", "-m", "m", "--test"],
+    "the status": ["batch", "status", "out.jsonl"],
+    "a merge": ["batch", "merge", "out.jsonl", "in.txt"],
+    "an option that there is not": ["batch", "in.txt", "out.jsonl", "-m", "m", "--exec", "x"],
+    "an option before the command": ["--verbose", "batch", "in.txt", "out.jsonl", "-m", "m"],
+    "input that was piped in": ["batch", "-", "out.jsonl", "-m", "m"],
+    "a NUL": ["batch", "in.txt", "out.jsonl", "-m", "m\0"],
+    "half a surrogate pair": ["batch", "in.txt", "out.jsonl", "-m", "\ud800"],
+    "more than can be read": ["batch", "in.txt", "out.jsonl", "-m", "m", "--system", "x" * 10_000],
+    "very many words": ["batch", "in.txt", "out.jsonl", "-m", "m", *["--logprobs"] * 20_000],
+    "numbers": ["batch", 1, 2],
+    "help": ["batch", "--help"],
+}
+
+
+@pytest.mark.parametrize("what", _OTHERS)
+def test_what_is_no_job_with_this_output_is_refused(here: Path, what: str) -> None:
+    out, victim = here / "out.jsonl", here / "victim"
+    victim.write_text("precious")
+    (here / "in.txt").write_text("a prompt\n")
+    _journal(out, *_OTHERS[what])
+    job = _read(out)
+    before = sorted(here.iterdir())
+    for use in (job.resuming, job.resume):
+        with pytest.raises(RequestError) as raised:
+            use()
+        assert len(str(raised.value)) < 1000
+    assert (sorted(here.iterdir()), victim.read_text()) == (before, "precious")
+    assert not job.own
+
+
+@pytest.mark.parametrize(
+    ("more", "warning"),
+    [
+        ((), None),
+        (("--report", "victim"), "also writes the file"),
+        (("--report=victim",), "also writes the file"),
+        (("--ray", "10.0.0.1:6379"), "10.0.0.1:6379, which can run any program here"),
+    ],
+)
+def test_a_job_is_run_only_as_it_was_agreed_to(
+    here: Path, more: tuple[str, ...], warning: str | None
+) -> None:
+    out, victim = here / "out.jsonl", here / "victim"
+    victim.write_text("precious")
+    path = _journal(out, "batch", "in.txt", "out.jsonl", "-m", "m\x1b[31m", "--fresh", *more)
+    job = _read(out)
+    command = job.resuming()
+    assert isinstance(command, Foreign)
+    assert (not command.warnings) == (warning is None)
+    assert warning is None or warning in command.shown
+    assert "\x1b" not in command.shown
+    assert "--fresh" not in command.shown
+    assert shlex.quote(str(here / "in.txt")) in command.shown
+    with pytest.raises(JobError, match="not started from here"):
+        job.resume()
+    # Another command than that which was looked at, as of a journal that changed meanwhile:
+    other = _journal(here / "other", "batch", "in.txt", "out.jsonl", "-m", "other")
+    path.write_bytes(other.read_bytes())
+    with pytest.raises(JobError, match="not started from here"):
+        job.resume(command)
+    assert victim.read_text() == "precious"
+    assert records.record_of(out) is not None
+    assert not job.own
+
+
+def test_an_output_through_a_link_is_the_same(here: Path) -> None:
+    folder = here / "folder"
+    folder.mkdir()
+    (here / "link").symlink_to(folder)
+    _journal(folder / "out.jsonl", "batch", "in.txt", here / "link" / "out.jsonl", "-m", "m")
+    assert isinstance(_read(folder / "out.jsonl").resuming(), Foreign)
+
+
+def test_a_command_that_was_given_here_is_not_asked_about(here: Path, gguf_file: Path) -> None:
+    write_job(here / "in.jsonl", 2)
+    words = ("batch", "in.jsonl", "out.jsonl", "-m", str(gguf_file), "--max-tokens", "2")
+    command, out = Command(words, here), here / "out.jsonl"
+    records.Record(out, 0.0, command).save()
+    _journal(out, *words)
+    assert _read(out).resuming() == command
+    # Somebody else has resumed it in another way since.
+    _journal(out, *words, "--report", "victim")
+    assert isinstance(_read(out).resuming(), Foreign)
+
+
+def test_a_job_that_was_agreed_to_goes_on(here: Path, ingot: Any, gguf_file: Path) -> None:
+    source, out = write_job(here / "in.jsonl", 2), here / "out.jsonl"
+    done = ingot("batch", source, out, "--model", gguf_file, "--max-tokens", "2", "--quiet")
+    assert done.returncode == 0, done.stderr
+    write_job(source, 3)
+    job = _read(out)
+    command = job.resuming()
+    assert isinstance(command, Foreign)
+    job.resume(command)
+    finish(job)
+    assert len(out.read_text().splitlines()) == 3
+    # It was started from here now.
+    assert not isinstance(_read(out).resuming(), Foreign)
+
+
+def test_a_form_like_a_foreign_job_reaches_nothing_else(here: Path) -> None:
+    spec = BatchSpec(
+        "in.txt",
+        "out.jsonl",
+        "m",
+        out=OutputOptions(report=here / "victim"),
+        running=RunningOptions(ray="far:1"),
+    )
+    command = command_of(spec, here)
+    _journal(here / "out.jsonl", *command.arguments)
+    attach(here / "out.jsonl")
+    (one,) = presets(here)
+    assert one.form.spec() == BatchSpec("in.txt", "out.jsonl", "m")
+    records.Record(here / "out.jsonl", 0.0, command).save()  # one's own
+    (one,) = presets(here)
+    assert "--report" in beside(one.form)
+
+
+# Files that are none
+
+
+@pytest.mark.parametrize("kind", ["fifo", "link", "link to nowhere", "folder"])
+def test_a_journal_that_is_no_file_is_refused(
+    here: Path, command: Any, gguf_file: Path, kind: str
+) -> None:
+    write_rows(here / "in.jsonl", [{"prompt": "a"}])
+    path, victim = journal_path(here / "out.jsonl"), here / "victim"
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to(victim)
+        if kind == "link":
+            victim.touch()
+    done = command("batch", "in.jsonl", "out.jsonl", "-m", gguf_file, "--max-tokens", "2", "-q")
+    assert done.returncode == 2, done.stderr
+    assert path.name in done.stderr
+    assert not victim.exists() or victim.read_bytes() == b""
+    for words in (["status", "out.jsonl"], ["merge", "all.jsonl", "out.jsonl"]):
+        assert command("batch", *words).returncode == 2
+    assert records.last_run(path).run is None
+    if kind != "link":
+        with pytest.raises(JobError):
+            attach(here / "out.jsonl")
+
+
+# Two names of one file
+
+
+def test_two_links_to_one_file_share_its_journal(here: Path, command: Any, gguf_file: Path) -> None:
+    """The second job adds to what the first has, and none takes back the other's rows."""
+    write_rows(here / "in.jsonl", [{"prompt": f"{number}"} for number in range(3)])
+    folder = here / "folder"
+    folder.mkdir()
+    real = folder / "real.jsonl"
+    for name in ("one.jsonl", "two.jsonl"):
+        (here / name).symlink_to(real)
+    job = ("-m", gguf_file, "--max-tokens", "2", "-q")
+    for name in ("one.jsonl", "two.jsonl", "folder/real.jsonl"):
+        assert command("batch", "in.jsonl", name, *job).returncode == 0
+    computed = Counter(b'"answer"' in line for line in journal_path(real).read_bytes().splitlines())
+    assert computed[True] == 3
+    assert journal_path(here / "one.jsonl") == journal_path(real)
+    assert sorted(one.name for one in here.glob("*.journal.jsonl")) == []
+    with Journal(journal_path(real)):
+        for name in ("one.jsonl", "two.jsonl"):
+            done = command("batch", "in.jsonl", name, *job)
+            assert "another job is writing" in done.stderr
+    done = command("batch", "in.jsonl", "two.jsonl", *job, "--temperature", "1")
+    assert "other settings" in done.stderr
+
+
+def test_a_journal_beside_a_link_is_not_forgotten(
+    here: Path, command: Any, gguf_file: Path
+) -> None:
+    write_rows(here / "in.jsonl", [{"prompt": "a"}])
+    (here / "folder").mkdir()
+    (here / "link").symlink_to(here / "folder" / "real.jsonl")
+    beside = here / "link.journal.jsonl"
+    beside.write_bytes(b"kept")
+    done = command("batch", "in.jsonl", "link", "-m", gguf_file, "--max-tokens", "2", "-q")
+    assert (done.returncode, beside.read_bytes()) == (2, b"kept")
+    assert f"move it to {here / 'folder' / 'real.jsonl.journal.jsonl'}" in done.stderr
+
+
+# What is saved under a name
+
+
+def test_saved_forms_that_cannot_be_read_are_not_replaced(here: Path, home: Path) -> None:
+    form = JobForm(input="in.txt", output="out.jsonl", model="m")
+    save("one", form, here)
+    path = home / "config" / "batch-presets.json"
+    for text in ("{", "[]", "[" * 100_000):
+        path.write_text(text)
+        with pytest.raises(RequestError, match="damaged; move it away"):
+            save("two", form, here)
+        with pytest.raises(RequestError, match="damaged; move it away"):
+            forget("two")
+        assert path.read_text() == text
+        assert presets(here) == []
+    path.write_text('{"odd": 3, "other": {"arguments": [1], "folder": []}}')
+    save("two", form, here)
+    assert [one.name for one in presets(here)] == ["two"]
+    assert '"odd": 3' in path.read_text()
