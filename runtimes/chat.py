@@ -99,14 +99,13 @@ def render_chat(
             "the model has no chat template; `ingot run` and `ingot batch` send text as it is with"
             " --raw, `ingot chat` does so by itself"
         )
-    from runtimes.templates.budget import MOST_MADE, Budget, within
+    from runtimes.templates.budget import Budget, within
 
     found = _compile(template)
     if isinstance(found, RequestError):
         raise RequestError(str(found))  # another one: each has its own traceback
-    given = characters(messages) + characters(tools)
     try:
-        with within(Budget(MOST_MADE + _MADE_FOR_EACH * given)):
+        with within(Budget(lambda: _MADE_FOR_EACH * (characters(messages) + characters(tools)))):
             return found.render(
                 messages=list(messages),
                 bos_token=bos_token,

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from jinja2 import Undefined
 from jinja2.exceptions import SecurityError
 
 from runtimes.untrusted import Bounds, excess
@@ -26,26 +27,31 @@ _SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
 class Budget:
-    """Processor time, and characters that may be made."""
+    """Processor time, and characters that may be made: ``MOST_MADE``, and what ``more`` says when
+    these are used up."""
 
-    __slots__ = ("_deadline", "_steps", "room")
+    __slots__ = ("_deadline", "_more", "_steps", "room")
 
-    def __init__(self, room: int = MOST_MADE) -> None:
-        self.room = room
+    def __init__(self, more: Callable[[], int] | None = None) -> None:
+        self.room = MOST_MADE
+        self._more = more
         self._deadline = time.thread_time() + MOST_SECONDS
         self._steps = 0
 
     def tick(self, characters: int = 0) -> None:
         """Count a step, such as one turn of a loop, and what it makes. Raises SecurityError."""
         self.room -= characters + _STEP
-        if self.room < 0:
-            raise SecurityError("it repeats too much, or builds too much text")
         self._steps += 1
-        if not self._steps & 15 or characters > _LONG:
+        if self.room < 0 or not self._steps & 63 or characters > _LONG:
             self.check()
 
     def check(self) -> None:
-        """Raise SecurityError if it has taken too long."""
+        """Raise SecurityError if it has taken too long, or has made too much."""
+        if self.room < 0 and self._more is not None:
+            self.room += self._more()
+            self._more = None
+        if self.room < 0:
+            raise SecurityError("it repeats too much, or builds too much text")
         if time.thread_time() > self._deadline:
             raise SecurityError(f"it takes longer than {MOST_SECONDS:.0f} seconds")
 
@@ -56,6 +62,8 @@ class Budget:
         if kind in _SCALARS:
             if kind is str and len(value) > _LONG:
                 self.check()
+            return value
+        if isinstance(value, Undefined):
             return value
         self.check()
         if beyond := excess(value, Bounds(depth, _VALUES, self.room // share)):
@@ -82,6 +90,17 @@ class _Running(threading.local):
 
 
 _running = _Running()
+
+
+def output(value: Any) -> Any:
+    """What ``{{ value }}`` writes, counted."""
+    budget = _running.budget
+    if budget is None or type(value) is not str:
+        return current().text(value)
+    budget.room -= len(value) + _STEP
+    if budget.room < 0:
+        budget.check()
+    return value
 
 
 @contextmanager

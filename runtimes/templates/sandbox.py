@@ -18,7 +18,7 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
 from jinja2.utils import Namespace
 
-from runtimes.templates.budget import current
+from runtimes.templates.budget import current, output
 from runtimes.templates.compiler import CountingGenerator
 from runtimes.templates.filters import bounded_filters, bounded_tests
 from runtimes.templates.methods import call_method
@@ -58,7 +58,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset("+ - * / // % **".split())
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(optimized=False, autoescape=False, finalize=_output, **options)
+        super().__init__(optimized=False, autoescape=False, finalize=output, **options)
         self.filters = bounded_filters()
         self.tests = bounded_tests()
         del self.globals["lipsum"]
@@ -157,6 +157,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
         budget = current()
         budget.tick()
         if isinstance(obj, types.BuiltinMethodType):
+            named.pop("_loop_vars", None)  # Jinja2's own, for functions that want a context
+            named.pop("_block_vars", None)
             return call_method(budget, obj, args, named)
         if isinstance(obj, type) and not any(obj is one for one in self.globals.values()):
             raise SecurityError(f"{obj.__name__} is not safely callable")
@@ -203,14 +205,6 @@ def _check_product(left: Any, right: Any) -> None:
             if size > current().room:
                 raise SecurityError(f"{times:.1e} times a text of {len(some):,} is too long")
             current().tick(_ELEMENT * size if isinstance(some, (list, tuple)) else size)
-
-
-def _output(value: Any) -> Any:
-    """What ``{{ value }}`` writes."""
-    if type(value) is str:
-        current().tick(len(value))
-        return value
-    return current().text(value)
 
 
 def _dict(*args: Sequence[Any], **named: Any) -> dict[Any, Any]:
