@@ -242,6 +242,8 @@ def _answer(kind: Any, source: str) -> tuple[bool, str]:
         matcher = LLMatcher(LLTokenizer("byte"), grammar, log_level=0)
         if not matcher.is_error():
             matcher.compute_bitmask()
+            if "NoExtensionBias" in matcher.get_error():
+                return False, "there is no text that it allows"
         return True, grammar
     except RecursionError:
         return False, "it is nested too deeply"

@@ -21,6 +21,7 @@ from runtimes.errors import (
 
 MESSAGES = "/v1/messages"  # Anthropic's API
 logger = logging.getLogger(__name__)
+_MOST_MESSAGE = 2000  # characters
 
 
 class HttpError(Exception):
@@ -35,8 +36,9 @@ class HttpError(Exception):
         kind: str | None = None,
         retry_s: int = 0,
     ) -> None:
-        # It may quote half a surrogate pair, which JSON can spell and UTF-8 cannot.
-        message = message.encode("utf-8", "replace").decode()
+        # It may quote what the client said: half a surrogate pair, which JSON can spell and UTF-8
+        # cannot, and any number of characters.
+        message = message[:_MOST_MESSAGE].encode("utf-8", "replace").decode()
         super().__init__(message)
         self.status, self.code, self.message, self.retry_s = status, code, message, retry_s
         self.kind = kind or ("invalid_request_error" if status < 500 else "server_error")

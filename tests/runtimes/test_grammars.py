@@ -50,6 +50,8 @@ HOSTILE = [
     ("json_schema", "[" * 100_000, "nested too deeply"),
     ("json_schema", json.dumps({"enum": ["x" * 300_000]}), "characters, above 262,144"),
     ("json_schema", '{"enum": ["\ud800"]}', "cannot be used"),
+    ("json_schema", '{"$ref": "#"}', "no text that it allows"),
+    ("grammar", "start: start", "no text that it allows"),
     ("json_schema", json.dumps({"enum": [*range(60_000)]}), "above 262,144|50,000 values"),
     ("grammar", chain_of_rules(3000), "3,002 rules, above 2,048"),
     ("grammar", chain_of_rules(1000), "in a row, above 256"),

@@ -17,7 +17,7 @@ _BESIDE = ("", "-wal", "-shm")  # a database is these three
 _COPIED = ("chats", "messages", "pieces", "drafts")
 _RECORDS = ((CHAT, "chats", chat_of), (MESSAGE, "messages", message_of))
 _MOST_IDS = 10_000_000  # an id above is itself damage
-_MOST_LOST = 1_000_000  # ids one after another that cannot be read; nothing is looked for behind
+_MOST_LOST = 100_000  # ids one after another that cannot be read; nothing is looked for behind
 # What a row is given in place of values that make no sense, so that the rest of it is kept.
 _TIME = "CASE WHEN created BETWEEN 0 AND :now THEN created ELSE :now END"
 _INSTEAD = {

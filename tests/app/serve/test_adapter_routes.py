@@ -63,6 +63,14 @@ def listed(server: Running) -> list[str]:
     return [one.id for one in server.client().models.list()]
 
 
+def test_a_message_does_not_quote_everything(server):
+    status, error = load(server, "poet", "a3.gguf", model="x" * 60_000)
+    assert (status, error["code"]) == (404, "model_not_found")
+    status, error = load(server, "y" * 60_000, "a3.gguf")
+    assert status == 400
+    assert len(error["message"]) <= 2000
+
+
 def test_an_adapter_comes_and_goes(server):
     plain = ask(server, "pebble")[0]
     said = {"id": "pebble:poet", "object": "model", "loaded": True}
