@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from quantize.options import Options, SourceOptions
 from quantize.report.write import FILES, write_report
 from quantize.source import open_source
 from quantize.stages.stages import RECORD, Stages, stage_key
+from tests.quantize.conftest import run_quantize
 
 MODEL = ModelInfo("m", "LlamaForCausalLM", 5)
 KEY = stage_key("build", {"recipe": "q8_0"})
@@ -249,3 +251,30 @@ def test_a_pipe_in_the_place_of_a_manifest_is_not_waited_for(tmp_path: Path):
         made.write_text("new")
         space.publish(_entry("m.gguf"), made)
     assert load_manifest(out).entry("q8_0") == _entry("m.gguf")
+
+
+def test_the_command_beside_a_hostile_folder(tmp_path: Path, theirs: Path, pebble_f16: Path):
+    """The default output folder, which has come with the model."""
+    shutil.copyfile(pebble_f16, tmp_path / "archive.gguf")
+    out = tmp_path / "archive-built"
+    command = (tmp_path / "archive.gguf", "--recipe", "q8_0", "--no-measure")
+    out.symlink_to(theirs)
+    refused = run_quantize(*command, check=False)
+    assert (refused.returncode, "is a link" in refused.stderr) == (2, True)
+    out.unlink()
+    for link in (WORK, f"{WORK}/stages", f"{WORK}/scratch", "archive-q8_0.gguf"):
+        (out / link).parent.mkdir(parents=True, exist_ok=True)
+        (out / link).symlink_to(theirs)
+        refused = run_quantize(*command, check=False)
+        assert (refused.returncode, "remove it, or use another --out" in refused.stderr) == (
+            2,
+            True,
+        )
+        (out / link).unlink()
+    write_manifest(out / WORK, Manifest(MODEL, (_entry("../documents"),)))
+    for name in FILES:
+        (out / name).symlink_to(theirs / "README.md")
+    done = run_quantize(*command)
+    assert "which is outside its folder; it is not used" in done.stderr
+    assert {path.name for path in out.iterdir()} == {"archive-q8_0.gguf", NAME, *FILES}
+    assert not any(path.is_symlink() for path in out.iterdir())
