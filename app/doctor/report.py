@@ -106,7 +106,7 @@ def rows(report: Report) -> list[tuple[str, str]]:
         if health.kernels:
             found.append((f"{label} kernels", " ".join(health.kernels)))
     for line in report.bounds:
-        found.append(("after a crash", f"{line}; undo: python -m runtimes.worker --forget"))
+        found.append(("after a crash", f"{line}; undo: python -P -m runtimes.worker --forget"))
     found.append(("libraries", ", ".join(f"{n} {v}" for n, v in report.libraries.items())))
     return found
 

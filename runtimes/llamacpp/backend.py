@@ -105,7 +105,7 @@ class LlamaBackend(Backend):
 _KNOWS = frozenset(
     "gpu_layers extra_buffers unified_kv kv_type kv_tokens context_shift device_sampling".split()
 )
-_INSTALL = "python -m runtimes.llamacpp.build"
+_INSTALL = "python -P -m runtimes.llamacpp.build"
 BACKEND = LlamaBackend(
     name="llamacpp",
     label="llama.cpp",

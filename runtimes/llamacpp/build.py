@@ -258,7 +258,7 @@ def _pip(*arguments: str, environment: dict[str, str] | None = None) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Command line of this module."""
     parser = argparse.ArgumentParser(
-        prog="python -m runtimes.llamacpp.build", description=(__doc__ or "").splitlines()[0]
+        prog="python -P -m runtimes.llamacpp.build", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument("--version", default=TESTED_VERSION, help="version of llama-cpp-python")
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""`python -m runtimes.worker [--forget]`: the safer settings that are remembered."""
+"""`python -P -m runtimes.worker [--forget]`: the safer settings that are remembered."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ from runtimes.worker.fallback import forget, limit_lines
 
 def main() -> None:
     """Show them, and forget them if told to."""
-    parser = argparse.ArgumentParser(prog="python -m runtimes.worker", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -P -m runtimes.worker", description=__doc__)
     parser.add_argument("--forget", action="store_true", help="load with full settings again")
     arguments = parser.parse_args()
     lines = limit_lines()

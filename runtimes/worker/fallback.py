@@ -20,7 +20,7 @@ from runtimes.models.modelfile import ModelFile, fingerprint
 from runtimes.settings import RunnerSettings
 
 STATE = "worker"  # the state file
-FORGET = "python -m runtimes.worker --forget"
+FORGET = "python -P -m runtimes.worker --forget"
 
 _REVISION = 2  # of what counts as a crash: limits that an older version found do not hold
 _KEPT = 32

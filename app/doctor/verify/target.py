@@ -32,7 +32,7 @@ class Target:
         if self.device != PROCESSOR and not engine.stats().gpu_layers:
             raise IngotError(
                 f"no layer is on {self.device}: there is no room, or it crashed there before"
-                " (`python -m runtimes.worker --forget` has it tried again)"
+                " (`python -P -m runtimes.worker --forget` has it tried again)"
             )
 
     @property

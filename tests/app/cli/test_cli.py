@@ -168,7 +168,7 @@ def test_run_answers_on_a_build_whose_fast_kernels_crash(
     assert first.stdout.strip()
     warnings = [line for line in first.stderr.splitlines() if "SIGILL" in line]
     assert len(warnings) == 1
-    assert "python -m runtimes.llamacpp.build --force" in warnings[0]
+    assert "python -P -m runtimes.llamacpp.build --force" in warnings[0]
 
     second = ingot(*arguments, env=environment)
     assert second.returncode == 0, second.stderr
@@ -188,7 +188,7 @@ def test_run_says_what_to_install_when_llamacpp_is_broken(
     done = ingot("run", gguf_file, "hello", env=environment)
     assert done.returncode == ExitCode.MODEL
     assert done.stdout == ""
-    assert "python -m runtimes.llamacpp.build" in done.stderr
+    assert "python -P -m runtimes.llamacpp.build" in done.stderr
 
 
 @pytest.mark.parametrize("package", ["app", "quantize"])

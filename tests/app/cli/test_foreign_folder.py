@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from runtimes.llamacpp.backend import BACKEND
+from runtimes.worker.fallback import FORGET
 from tests.app.tui.test_terminal import Terminal
 from tests.support import link_source
 
@@ -105,6 +107,16 @@ def test_an_answer_in_the_terminal(folder: Folder, tmp_path: Path, gguf_file: Pa
         terminal.wait("Paris")
     finally:
         terminal.close()
+    folder.check()
+
+
+@pytest.mark.parametrize("advice", [FORGET, BACKEND.install, BACKEND.reinstall])
+def test_what_messages_recommend(command: Command, folder: Folder, advice: str) -> None:
+    """The folder's own `runtimes` is there; --help keeps the command from its work."""
+    python, *words = advice.split()
+    assert python == "python"
+    done = command(sys.executable, *words, "--help", PYTHONPATH=str(ROOT))
+    assert f"usage: python -P -m {words[words.index('-m') + 1]}" in done.stdout
     folder.check()
 
 

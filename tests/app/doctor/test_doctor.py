@@ -70,7 +70,7 @@ def test_without_a_usable_runtime_it_ends_with_3(ingot: Any, tmp_path: Path) -> 
     assert done.returncode == 3
     found = json.loads(done.stdout)
     assert found["usable"] is False
-    assert "python -m runtimes.llamacpp.build" in done.stderr
+    assert "python -P -m runtimes.llamacpp.build" in done.stderr
     assert "pip install onnxruntime" in done.stderr
 
 

@@ -83,7 +83,7 @@ def test_fast_kernels_that_die_of_a_signal_are_switched_off(
     warnings = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
     assert warnings == [health.warning]
     assert "SIGILL" in warnings[0]
-    assert "python -m runtimes.llamacpp.build --force" in warnings[0]
+    assert "python -P -m runtimes.llamacpp.build --force" in warnings[0]
     assert "\n" not in warnings[0]
 
     caplog.clear()
