@@ -75,15 +75,18 @@ def run(
     models: ModelPool,
     sampling: SamplingParams,
     live: Live,
+    *,
+    whole: bool = True,
 ) -> bool:
-    """Answer what the journal lacks; whether all rows are done then.
+    """Answer what the journal lacks; whether all rows are done then. A journal with as many answers
+    as there are rows is ``whole``, unless they were found to be those of other rows.
 
     Raises OtherModelError, and whatever the pool and the engine raise; what was answered is in the
     journal.
     """
     assert batch.model is not None
     found = answered(folder)
-    if found is not None and found.completed == batch.counts.total:
+    if whole and found is not None and found.completed == batch.counts.total:
         return True  # what ended the server before came after the last row
     with (
         models.lease(batch.model, live.give_way) as served,

@@ -24,6 +24,7 @@ from app.serve.batches.store import Batches
 from app.serve.batches.waits import Waits
 from app.serve.errors import HttpError
 from app.serve.pool import ModelPool
+from runtimes.errors import IngotError
 from runtimes.request import SamplingParams
 from runtimes.untrusted import visible
 
@@ -58,6 +59,7 @@ class Work:
         self._known: dict[str, Counts] = {}  # of batches that were begun, and do not run
         self._stopping = False
         self._stuck: set[str] = set()  # threads whose last round failed
+        self._lacking: set[str] = set()  # whose journal has not what it seems to have
         self._begun: dict[str, Batch] = {}  # what the threads are at
         for batch in batches.open():
             if batch.status != "validating":
@@ -200,7 +202,8 @@ class Work:
         try:
             if not self._begin(batch, "in_progress"):
                 return
-            done = run(self._batches.folder(batch), batch, self._models, self._sampling, live)
+            folder, whole = self._batches.folder(batch), batch.id not in self._lacking
+            done = run(folder, batch, self._models, self._sampling, live, whole=whole)
             if done:
                 self._end(batch, "completed")
             elif live.gave_way:
@@ -248,7 +251,10 @@ class Work:
             self._batches.folder(batch), batch, self._sampling, self._files
         )
         if batch.ending == "completed" and counts.completed + counts.failed < counts.total:
+            if batch.id in self._lacking:
+                raise IngotError("the journal has no answers to rows that were asked again")
             logger.warning("%s: the journal was damaged; the lost rows are asked again", batch.id)
+            self._lacking.add(batch.id)
             self._known[batch.id] = counts
             self._batches.change(batch.id, lambda now: replace(now.now("in_progress"), ending=None))
             return
@@ -286,6 +292,7 @@ class Work:
         )
         if after.ended:
             self._known.pop(batch.id, None)
+            self._lacking.discard(batch.id)
             if not after.kept:
                 self._batches.clear(after)
 

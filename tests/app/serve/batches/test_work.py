@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import threading
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,10 +17,11 @@ from typing import Any
 import pytest
 
 from app.serve.batches import results, store, waits, work
-from app.serve.batches.record import RECORD, Batch, write_record
+from app.serve.batches.files import new_file_id
+from app.serve.batches.record import RECORD, Batch, Counts, write_record
 from app.serve.batches.run import OtherModelError
 from app.serve.batches.service import BatchService
-from app.serve.batches.store import ATTEMPT, new_batch_id
+from app.serve.batches.store import ATTEMPT, Batches, new_batch_id
 from app.serve.batches.waits import Waits
 from runtimes.errors import IngotError, OutOfMemoryError, WorkerError
 from tests.app.endless import CONTEXT, SAMPLING
@@ -107,11 +109,11 @@ def test_with_room_again_what_could_not_be_marked_is(server, tmp_path, monkeypat
             raise FULL
         real_write(folder, batch)
 
-    def run(folder: Path, batch: Batch, *arguments: Any) -> bool:
+    def run(folder: Path, batch: Batch, *arguments: Any, **named: Any) -> bool:
         if batch.id == bad.id:
             full.set()
             raise error
-        return real_run(folder, batch, *arguments)
+        return real_run(folder, batch, *arguments, **named)
 
     monkeypatch.setattr(store, "write_record", write)
     monkeypatch.setattr(work, "run", run)
@@ -168,12 +170,12 @@ def test_a_wait_that_is_over_wakes_nobody_who_cannot_help(server, tmp_path, monk
     running, let_go = threading.Event(), threading.Event()
     real = work.run
 
-    def run(folder: Path, batch: Batch, *arguments: Any) -> bool:
+    def run(folder: Path, batch: Batch, *arguments: Any, **named: Any) -> bool:
         if batch.id == other.id:
             raise OtherModelError("another model")
         running.set()
         assert let_go.wait(120)
-        return real(folder, batch, *arguments)
+        return real(folder, batch, *arguments, **named)
 
     with serving(tmp_path, server.pool) as service:
         changed = service._batches.changed
@@ -215,6 +217,63 @@ def test_batches_that_have_ended_are_not_looked_at_again(server, tmp_path, monke
         assert [one.id for one in service.running()] == [good.id]
         until(lambda: not service._batches.open())
         assert service.ended_rows() == {("pebble", "completed"): 1}
+
+
+HEADER = {"ingot": "batch-journal", "version": 3, "settings": {}}
+ROW = {"key": "00" * 16, "index": 0, "ok": True, "answer": {}}
+JOURNALS: dict[str, list[Any]] = {
+    "a huge index": [HEADER, {**ROW, "index": 10**30}],
+    "a negative index": [HEADER, {**ROW, "index": -5}],
+    "usage that is a list": [HEADER, {**ROW, "answer": {"usage": [1]}}],
+    "usage of texts": [HEADER, {**ROW, "answer": {"usage": {"completion_tokens": "x"}}}],
+    "a time that is a text": [HEADER, {**ROW, "answer": {"created": "x"}}],
+    "an answer of numbers": [HEADER, {**ROW, "answer": {"response": 5, "choices": 7}}],
+    "settings of another form": [{**HEADER, "settings": {"sampling": 5}}, HEADER, ROW],
+    "settings that are deep": [{**HEADER, "settings": {"a": json.loads("[" * 300 + "]" * 300)}}],
+    "a run without times": [HEADER, {"ingot": "batch-run", "at": "x"}],
+    "damage without offsets": [HEADER, {"ingot": "batch-damage", "offsets": 5}],
+    "a left note of nothing": [HEADER, {"ingot": "batch-left", "at": None}],
+    "half a pair": [HEADER, {**ROW, "answer": {"response": "\ud800"}}],
+    "another version": [{**HEADER, "version": 99}],
+    "no journal": ["hello"],
+    "answers to other rows": [HEADER, ROW],
+    "zeros": ["\0" * 10_000],
+}
+
+
+@pytest.mark.parametrize("what", JOURNALS)
+def test_a_journal_that_nobody_wrote_so_stops_no_other_batch(server, tmp_path, what):
+    """Neither where the server starts, nor where it runs."""
+    with serving(tmp_path, server.pool) as service:
+        bad = new(service, [line(0, max_tokens=2)])
+        folder = service._batches.folder(bad)
+        model = {"model": "pebble", "counts": Counts(1)}
+        write_record(folder, bad.now("in_progress", **model))
+        late = new(service, [line(0, max_tokens=2)])
+        more = {"ending": "completed", "output_file_id": new_file_id()}
+        more |= {"error_file_id": new_file_id(), **model}
+        write_record(service._batches.folder(late), late.now("finalizing", **more))
+        good = new(service, [line(0, max_tokens=2)])
+        for batch in (bad, late):
+            journal = service._batches.folder(batch) / "out.jsonl.journal.jsonl"
+            said = [one if isinstance(one, str) else sealed(one) for one in JOURNALS[what]]
+            journal.write_text("".join(said))
+    with serving(tmp_path, server.pool) as service:
+        assert len(service.running()) == 3
+        service.start()
+        assert settled(service, good).status == "completed"
+        assert {settled(service, one).status for one in (bad, late)} <= {"completed", "failed"}
+        assert alive(service)
+        assert service.problem() is None
+        assert {batch.as_json()["id"] for batch in service.all()} == {bad.id, late.id, good.id}
+    service_again = Batches(tmp_path / "batches")
+    assert not any("damaged" in str(batch.errors) for batch in service_again.all())
+
+
+def sealed(record: dict[str, Any]) -> str:
+    """A line of a journal, whatever is in it."""
+    body = json.dumps(record)[:-1]
+    return f'{body},"crc":"{zlib.crc32(body.encode()):08x}"}}\n'
 
 
 # What ends the process
