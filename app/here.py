@@ -34,6 +34,16 @@ def same_file(one: Path, other: Path) -> bool:
         return os.path.realpath(one) == os.path.realpath(other)
 
 
+def named_text(path: Path, encoding: str = "utf-8", most: int = 32 * 2**20) -> str:
+    """The text in a file, pipe or device that a user names, of at most so many bytes: /dev/zero has
+    no end. Raises OSError, and ValueError for what is too large or no text."""
+    with path.open("rb") as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise ValueError(f"it has more than {most:,} bytes")
+    return data.decode(encoding)
+
+
 def at_home(path: str | Path) -> Path:
     """With ``~`` as the home folder; that of a user who does not exist stays as it is, and is not
     found: one may still be typing."""

@@ -195,10 +195,11 @@ class ConstraintOptions:
 
 
 def _read(path: Path, option: str) -> str:
+    from app.here import named_text
     from runtimes.errors import RequestError
 
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        return named_text(path)
+    except (OSError, ValueError) as error:
         said = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise RequestError(f"{option}: {path} cannot be read: {said}") from error

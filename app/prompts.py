@@ -11,6 +11,7 @@ from runtimes.models.modelfile import ModelFile
 
 _MOST_PER_TOKEN = 64  # characters, on average
 _UTF8_BOM = b"\xef\xbb\xbf"
+_MOST_PIPED = 256 * 2**20  # bytes
 
 
 class PromptTooLongError(RequestError):
@@ -125,8 +126,14 @@ def joined(argument: str | None, piped: str | None, command: str) -> str:
 
 
 def read_text(stream: IO[bytes], warn: Callable[[str], None]) -> str:
-    """All of a byte stream as text, without its last line end, as `$(...)` does."""
-    text = _decode(stream.read().removeprefix(_UTF8_BOM), "standard input", warn)
+    """All of a byte stream as text, without its last line end, as `$(...)` does.
+
+    Raises RequestError for more than any model reads.
+    """
+    data = stream.read(_MOST_PIPED + 1)
+    if len(data) > _MOST_PIPED:
+        raise RequestError(f"standard input has more than {_MOST_PIPED:,} bytes")
+    text = _decode(data.removeprefix(_UTF8_BOM), "standard input", warn)
     return text.removesuffix("\n").removesuffix("\r")
 
 

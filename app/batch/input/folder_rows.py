@@ -41,15 +41,26 @@ def _listing(folder: Path, name: str) -> Iterator[tuple[str, int, int]]:
 
 
 def _files(folder: Path, name: str) -> Iterator[Path]:
-    """Files and links, depth first; one folder's names are held at a time."""
+    """Files and links, depth first; the names of one folder at each depth are held, which may be
+    any number of folders deep."""
+    open_ = [iter(_entries(folder, name))]
+    while open_:
+        entry = next(open_[-1], None)
+        if entry is None:
+            open_.pop()
+        elif not entry.name.startswith("."):
+            if entry.is_dir(follow_symlinks=False):
+                open_.append(iter(_entries(Path(entry.path), name)))
+            else:
+                yield Path(entry.path)
+
+
+def _entries(folder: Path, name: str) -> list[os.DirEntry[str]]:
     try:
-        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
     except OSError as error:
         raise RequestError(f"{name}: {folder} cannot be listed: {error.strerror}") from error
-    for entry in entries:
-        path = folder / entry.name
-        if not entry.name.startswith("."):
-            yield from _files(path, name) if entry.is_dir(follow_symlinks=False) else (path,)
 
 
 def _text(path: Path, root: Path) -> str:

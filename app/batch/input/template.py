@@ -13,6 +13,7 @@ from typing import Any
 
 import jinja2
 
+from app.here import named_text
 from app.openai.task import InputError
 from runtimes.errors import RequestError
 from runtimes.templates.budget import Budget, within
@@ -54,9 +55,11 @@ class RowTemplate:
     def load(cls, path: Path) -> RowTemplate:
         """The template in a UTF-8 file. Raises RequestError."""
         try:
-            return cls(path.read_text(encoding="utf-8-sig"), str(path))
+            return cls(named_text(path, "utf-8-sig"), str(path))
         except UnicodeDecodeError as error:
             raise RequestError(f"{path} is not UTF-8") from error
+        except ValueError as error:
+            raise RequestError(f"{path} is no template: {error}") from error
         except OSError as error:
             raise RequestError(f"{path} cannot be read: {error.strerror or error}") from error
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import typer
 from typer.testing import CliRunner
 
+from app.batch.input.template import RowTemplate
 from app.cli.groups import with_groups
-from app.options import ModelOptions, SamplingOptions
+from app.options import ConstraintOptions, ModelOptions, SamplingOptions
+from app.prompts import read_text
 from runtimes.errors import RequestError
 from runtimes.request import SamplingParams
 
@@ -52,3 +56,16 @@ def test_values_out_of_range(flags: tuple[str, str]) -> None:
     _, sampling, _, _ = parse(*flags)
     with pytest.raises(RequestError):
         sampling.params()
+
+
+def test_files_without_end_are_refused() -> None:
+    for options in (
+        ConstraintOptions(grammar=Path("/dev/zero")),
+        ConstraintOptions(json_schema="/dev/zero"),
+    ):
+        with pytest.raises(RequestError, match="/dev/zero cannot be read: it has more than"):
+            options.constraint()
+    with pytest.raises(RequestError, match="it has more than"):
+        RowTemplate.load(Path("/dev/zero"))
+    with Path("/dev/zero").open("rb") as stream, pytest.raises(RequestError, match="more than"):
+        read_text(stream, lambda _: None)

@@ -98,3 +98,39 @@ def test_the_output_is_no_row(folder: Path) -> None:
             with pytest.raises(RequestError, match="lies in the input"):
                 check_out(inside, source, replace=False)
         check_out(folder.parent / "out.jsonl", source, replace=False)
+
+
+def test_any_depth(tmp_path: Path) -> None:
+    """Deeper than Python calls functions."""
+    inside = tmp_path / "in"
+    inside.mkdir()
+    before = os.getcwd()
+    try:
+        os.chdir(inside)
+        for _ in range(1500):
+            os.mkdir("d")
+            os.chdir("d")
+        Path("x").write_text("deep")
+    finally:
+        os.chdir(before)
+    (row,) = read(inside)
+    assert row.task == Task((), ("deep",))
+    with open_source(str(inside)) as source:
+        assert source.stamp().size == 4
+
+
+def test_what_is_no_file_is_an_error_of_its_row(folder: Path) -> None:
+    """Neither waited for nor read without end."""
+    os.mkfifo(folder / "p")
+    (folder / "q").symlink_to("/dev/zero")
+    (folder / "r").symlink_to("p")
+    (folder / "s").symlink_to("s")
+    with (folder / "t").open("wb") as sparse:
+        sparse.truncate(100 * 2**30)
+    assert [code(row) for row in read(folder)[3:]] == [
+        "unreadable_file",
+        "refused_link",
+        "unreadable_file",
+        "refused_link",
+        "line_too_long",
+    ]
