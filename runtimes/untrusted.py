@@ -137,6 +137,7 @@ def visible(text: str, *, lines: bool = False) -> str:
     return shown if shown.isprintable() else shown.encode("utf-8", "backslashreplace").decode()
 
 
+_NUMBERS = frozenset({int, float, bool, type(None)})
 _LISTS = (list, tuple, set, frozenset, KeysView, ItemsView, ValuesView)
 
 
@@ -165,7 +166,10 @@ def excess(value: Any, bounds: Bounds) -> str | None:
                 characters += sum(len(key) for key in one if isinstance(key, str))
                 below.extend(one.values())
             elif isinstance(one, _LISTS):
-                below.extend(one)
+                if _NUMBERS.issuperset(map(type, one)):  # token ids: a million, and nothing in them
+                    values += len(one)
+                else:
+                    below.extend(one)
             if values + len(below) > bounds.values:
                 return f"has more than {bounds.values:,} values"
             if characters > bounds.characters:
