@@ -5,6 +5,7 @@ from pathlib import Path
 from app.batch.input.source import Source
 from app.batch.journal.journal import Journal, journal_path
 from app.batch.settings import JobSettings, differences
+from quantize.outfile import check_outfile
 from runtimes.errors import RequestError
 
 
@@ -25,10 +26,14 @@ def check_out(out: Path, source: Source, *, replace: bool) -> None:
             f"{out} lies in the input {source.name} and would be a row of the next run; "
             "write it elsewhere"
         )
+    if out.exists() and not out.is_file():
+        raise RequestError(f"{out} is not a regular file; use - for standard output")
+    try:
+        check_outfile(out)
+    except OSError as error:
+        raise RequestError(f"{out} cannot be written: {error.strerror or error}") from error
     if not out.exists():
         return
-    if not out.is_file():
-        raise RequestError(f"{out} is not a regular file; use - for standard output")
     if out.samefile(source.path):
         raise RequestError("the output would overwrite the input; name another file")
     if not (replace or (journal.exists() and journal.stat().st_size)):

@@ -34,7 +34,7 @@ def run_to_file(plan: Plan, out: Path, progress: Progress, hosted: Hosted | None
     """
     spec, source = plan.spec, plan.source
     anew = spec.fresh or spec.force
-    check_out(out, source, replace=anew)
+    check_out(out, source, replace=spec.fresh)
     with progress.doing("reading the journal"):
         journal = Journal(journal_path(out))
     with journal:

@@ -199,6 +199,36 @@ def test_refusals(
     assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
 
 
+@pytest.mark.parametrize(
+    ("name", "words", "said"),
+    [
+        ("theirs", [], "--fresh replaces it"),
+        ("theirs", ["--force"], "--fresh replaces it"),  # which keeps what is there
+        ("loop", ["--fresh"], "loop cannot be written: Too many levels"),
+        ("pipe", ["--fresh"], "not a regular file"),
+        ("/dev/null", ["--fresh"], "not a regular file"),
+        ("folder", ["--fresh"], "is a folder"),
+        ("protected", ["--fresh"], "cannot be written: Permission denied"),
+    ],
+)
+def test_an_output_that_must_not_be_replaced_is_refused_before_any_work(
+    name: str, words: list[str], said: str, command: Any, gguf_file: Path, tmp_path: Path
+) -> None:
+    source = numbers(tmp_path / "in.jsonl", 2)
+    if name == "protected" and os.geteuid() == 0:
+        pytest.skip("root may write everywhere")
+    (tmp_path / "theirs").write_text("precious")
+    (tmp_path / "loop").symlink_to("loop")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "protected").touch(0o400)
+    before = sorted(tmp_path.iterdir())
+    done = command("batch", source, tmp_path / name, "-m", gguf_file, "-q", *words, *SHORT)
+    assert said in done.stderr
+    assert (done.returncode, sorted(tmp_path.iterdir())) == (2, before)
+    assert (tmp_path / "theirs").read_text() == "precious"
+
+
 def test_a_file_may_be_called_status(
     gguf_file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

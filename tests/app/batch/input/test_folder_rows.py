@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import os
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -100,11 +102,11 @@ def test_the_output_is_no_row(folder: Path) -> None:
         check_out(folder.parent / "out.jsonl", source, replace=False)
 
 
-def test_any_depth(tmp_path: Path) -> None:
-    """Deeper than Python calls functions."""
-    inside = tmp_path / "in"
+@pytest.fixture
+def deep(tmp_path: Path) -> Iterator[Path]:
+    """A file deeper than Python calls functions, and deeper than it removes folders."""
+    inside, before = tmp_path / "in", os.getcwd()
     inside.mkdir()
-    before = os.getcwd()
     try:
         os.chdir(inside)
         for _ in range(1500):
@@ -113,9 +115,14 @@ def test_any_depth(tmp_path: Path) -> None:
         Path("x").write_text("deep")
     finally:
         os.chdir(before)
-    (row,) = read(inside)
+    yield inside
+    subprocess.run(["rm", "-rf", str(inside)], check=True)
+
+
+def test_any_depth(deep: Path) -> None:
+    (row,) = read(deep)
     assert row.task == Task((), ("deep",))
-    with open_source(str(inside)) as source:
+    with open_source(str(deep)) as source:
         assert source.stamp().size == 4
 
 
