@@ -66,7 +66,7 @@ _STRING, _ARRAY = 8, 9
 _DEFAULT_ALIGNMENT = 32
 # A file may come from anybody, and a hole of a terabyte costs no room on a disk. The largest models
 # have about 60 pairs, 2,500 tensors, 1,000,000 texts in arrays, and a template of 50 KB.
-_MOST_PAIRS, _MOST_TENSORS, _MOST_TEXTS = 2**14, 2**17, 2**22
+_MOST_PAIRS, _MOST_TENSORS, _MOST_TEXTS = 2**14, 2**17, 2**21
 _MOST_NAME = 2**16 - 1  # bytes of a key or a tensor's name, as the format says
 MOST_TEXT = 2**20  # bytes of a text that is kept
 MOST_ELEMENTS = 1024  # of an array that is kept
@@ -285,10 +285,12 @@ def _parse(cursor: _Cursor) -> GgufHeader:
     tensor_count, pair_count = _counts(cursor)
     header = GgufHeader({}, {}, (), 0)
     _read_pairs(cursor, pair_count, header)
-    tensors = tuple(_read_tensor(cursor) for _ in range(tensor_count))
-    if len({tensor.name for tensor in tensors}) < tensor_count:
-        raise ModelError(f"two tensors have the same name; {_AGAIN}")
-    return replace(header, tensors=tensors)
+    tensors: dict[str, TensorInfo] = {}
+    for _ in range(tensor_count):
+        tensor = _read_tensor(cursor)
+        if tensors.setdefault(tensor.name, tensor) is not tensor:
+            raise ModelError(f"two tensors are called {tensor.name[:80]!r}; {_AGAIN}")
+    return replace(header, tensors=tuple(tensors.values()))
 
 
 def _whole_size(header: GgufHeader, at: int) -> int:

@@ -1,6 +1,7 @@
 """The picker: which model file to load, with what is known of each."""
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -25,6 +26,8 @@ from app.tui.screens.load_settings import LoadScreen
 from app.tui.widgets.model_table import ModelTable
 from app.tui.widgets.readline import SearchLine
 from runtimes.errors import IngotError
+
+log = logging.getLogger(__name__)
 
 _MOVES = {"up": "move(-1)", "down": "move(1)", "pageup": "page(-1)", "pagedown": "page(1)"}
 
@@ -112,8 +115,10 @@ class ModelsScreen(Panel[tuple[Entry, ...]]):
                 try:
                     found = await asyncio.to_thread(fit, entry)
                     table.note(await asyncio.to_thread(with_bits, entry), found)
-                except IngotError as error:
-                    table.note(replace(entry, broken=str(error)), None)
+                except Exception as error:  # whatever one file does, the next are read too
+                    log.debug("reading %s", entry.path, exc_info=True)
+                    said = str(error) if isinstance(error, IngotError) else repr(error)
+                    table.note(replace(entry, broken=said), None)
 
     @on(ModelTable.Highlighted)
     def _show(self) -> None:
