@@ -12,9 +12,10 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from anyio import to_thread
 from starlette.requests import Request
@@ -22,10 +23,12 @@ from starlette.requests import Request
 from app.serve.errors import HttpError
 from app.serve.options import MOST_BODIES_BYTES, MOST_DEPTH, MOST_NAMES, MOST_VALUES
 
+_Value = TypeVar("_Value")
+
 SMALL_BYTES = 2**16  # a body of so many is parsed at once, and is never too much beside others
 _RETRY_S = 5
 _VALUE_BYTES = 96  # that a value takes in memory beside its text, in the mean of what costs most
-_REST = 3  # after a large body, the next one waits so many times as long as that took
+_REST = 9  # after a large body, the next one waits so many times as long as that took
 _PIECE = 2**20
 _HALF_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -63,37 +66,60 @@ class Charge:
         self.amount = 0
 
 
-async def json_body(request: Request) -> Any:
-    """The body as JSON. Raises HttpError: 400 for what is no JSON, or has numbers beyond a float or
-    half a surrogate pair; 413 for too many values; 503 as `Charge.add`."""
+async def json_body(request: Request, most: int = MOST_VALUES) -> Any:
+    """The body as JSON of at most so many values. Raises HttpError: 400 for what is no JSON, or has
+    numbers beyond a float or half a surrogate pair; 413 for too many values; 503 as `Charge.add`.
+    """
     data = bytearray()
     async for piece in request.stream():
         data += piece  # pieces of a byte would take forty times as much
     charge: Charge = request.scope["ingot.charge"]
     if len(data) <= SMALL_BYTES:
-        return _parsed(bytes(data), charge)
-    parsing = charge.held.parsing
-    await parsing.acquire()
+        return _parsed(bytes(data), charge, most)
+    return await _in_turn(charge.held, partial(_parsed, bytes(data), charge, most))
+
+
+async def read_task(request: Request, task_of: Callable[[], _Value]) -> Callable[[], _Value]:
+    """``task_of``, which reads the request's body: of a large one it has been called, beside the
+    event loop and in turn with other large ones. Raises as it."""
+    charge: Charge = request.scope["ingot.charge"]
+    if charge.amount <= SMALL_BYTES:
+        return task_of
+    found = await _in_turn(charge.held, task_of)
+    return lambda: found
+
+
+async def _in_turn(held: Held, work: Callable[[], _Value]) -> _Value:
+    """The result of ``work`` on a large body, on a thread. Threads that compute share the
+    interpreter's lock with the event loop: there is one at a time, with rests."""
+    await held.parsing.acquire()
     begun = time.monotonic()
     try:
-        return await to_thread.run_sync(_parsed, bytes(data), charge)
+        return await to_thread.run_sync(work)
     finally:
         rest_s = _REST * (time.monotonic() - begun)
-        asyncio.get_running_loop().call_later(rest_s, parsing.release)
+        asyncio.get_running_loop().call_later(rest_s, held.parsing.release)
 
 
-def _parsed(data: bytes, charge: Charge) -> Any:
+def checked_values(data: bytes, most: int = MOST_VALUES) -> int:
+    """How many values a JSON text has, or more. Raises HttpError: 400 where they are nested too
+    deeply, 413 for more than ``most``."""
     opened, names = data.count(b"[") + data.count(b"{"), data.count(b":")
     values = opened + names + data.count(b",")  # more than there are: some may stand in texts
-    if opened > MOST_DEPTH or names > MOST_NAMES or values > MOST_VALUES:
-        values, names, depth = _shape(data)
+    if opened > MOST_DEPTH or names > MOST_NAMES or values > most:
+        values, names, depth = _shape(data, most)
         if depth > MOST_DEPTH:
             said = f"the body is nested too deeply: more than {MOST_DEPTH} levels"
             raise HttpError(400, "invalid_value", said)
-        for count, most, what in ((values, MOST_VALUES, "values"), (names, MOST_NAMES, "names")):
-            if count > most:
-                said = f"the body has more than {most:,} {what}"
+        for count, limit, what in ((values, most, "values"), (names, MOST_NAMES, "names")):
+            if count > limit:
+                said = f"the body has more than {limit:,} {what}"
                 raise HttpError(413, "body_too_large", said)
+    return values
+
+
+def _parsed(data: bytes, charge: Charge, most: int = MOST_VALUES) -> Any:
+    values = checked_values(data, most)
     gc.disable()  # it would look through millions of small values again and again
     try:
         text = data.decode("utf-8-sig")
@@ -113,7 +139,7 @@ def _widened(data: bytes) -> int:
     return len(data) * (3 if _HALF_PAIR.search(data) else b"\\u" in data)
 
 
-def _shape(data: bytes) -> tuple[int, int, int]:
+def _shape(data: bytes, most: int = MOST_VALUES) -> tuple[int, int, int]:
     """How many values a JSON text has, names included, how many of them are names, and how deeply
     they are nested; no further than one of these is too much. Of what is no JSON, all that the
     parser would read is counted."""
@@ -138,7 +164,7 @@ def _shape(data: bytes) -> tuple[int, int, int]:
         names += int(np.count_nonzero((found == ord(":")) & outside))
         levels = depth + np.cumsum(step[found] * outside, dtype=np.int32)
         depth, deepest = int(levels[-1]), max(deepest, int(levels.max()))
-        if values > MOST_VALUES or names > MOST_NAMES or deepest > MOST_DEPTH:
+        if values > most or names > MOST_NAMES or deepest > MOST_DEPTH:
             break
     return values, names, deepest
 

@@ -2,6 +2,7 @@
 told."""
 
 import itertools
+import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from app.openai.request import ENDPOINTS
 from app.openai.task import InputError, as_unicode
 from app.serve.batches.data import open_plain, require_plain
 from app.serve.batches.record import MOST_MODEL, Batch, BatchError
+from app.serve.bodies import SMALL_BYTES, checked_values
+from app.serve.errors import HttpError
 from app.serve.options import MOST_BODY_BYTES
 from runtimes.errors import RequestError
 from runtimes.request import Priority, SamplingParams
@@ -23,8 +26,8 @@ from runtimes.request import Priority, SamplingParams
 INPUT = "input.jsonl"
 _MOST_ERRORS = 50
 _MOST_TEXT = 300
-# A line is at most as long as the body of a request: as values it takes many times its bytes.
 _MOST_LINE = MOST_BODY_BYTES + 2**16
+_LONG_S, _REST, _MOST_REST_S = 0.05, 3, 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,25 +66,33 @@ def check(
     """Read all of the input, unless ``ended`` comes first."""
     try:
         with opened(folder, batch, sampling) as source:
-            if (line := _long_line(source.path)) is not None:
-                said = f"the line is longer than {MOST_BODY_BYTES // 2**20} MiB"
-                return Checked(errors=(_error("line_too_long", said, line),))
+            if (error := _large(source.path, ended)) is not None:
+                return Checked(errors=(error,))
             return _check(source, batch, models, ended)
     except RequestError as error:
         return Checked(errors=(_error("invalid_file", str(error)),))
 
 
-def _long_line(path: Path) -> int | None:
-    """The number of the first line that is too long."""
-    if path.stat().st_size <= _MOST_LINE:
+def _large(path: Path, ended: Callable[[], bool]) -> BatchError | None:
+    """What is wrong with the first line that is too much as the body of a request would be: too
+    long, or of too many values. It is told before the line is parsed: as values it takes many times
+    its bytes, and nothing else is answered meanwhile."""
+    if path.stat().st_size <= SMALL_BYTES:
         return None
     with open_plain(path) as file:
         for number in itertools.count(1):
             line = file.readline(_MOST_LINE + 1)
-            if len(line) > _MOST_LINE and not line.endswith(b"\n"):
-                return number
-            if not line:
-                break
+            if not line or ended():
+                return None
+            if len(line) <= SMALL_BYTES:
+                continue
+            if len(line) > _MOST_LINE:
+                said = f"the line is longer than {MOST_BODY_BYTES // 2**20} MiB"
+                return _error("line_too_long", said, number)
+            try:
+                checked_values(line)
+            except HttpError as error:
+                return _error("invalid_value", str(error).replace("body", "line"), number)
     return None
 
 
@@ -90,9 +101,14 @@ def _check(
 ) -> Checked:
     ids, errors = IdIndex(), list[BatchError]()
     model, rows, wrong = None, 0, 0
+    begun = time.monotonic()
     for row in source.rows():
         if ended():  # a single row may take long
             break
+        took = time.monotonic() - begun
+        if took > _LONG_S:  # the parser of JSON lets no other thread work
+            time.sleep(min(_REST * took, _MOST_REST_S))
+        begun = time.monotonic()
         rows += 1
         error = _problem(row, batch, model)
         if error is None:

@@ -122,12 +122,21 @@ def test_a_model_may_be_called_anything(client, server, caplog, called):
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_a_line_that_is_longer_than_a_body_may_be(client, number):
+@pytest.mark.parametrize(
+    ("made", "code"),
+    [
+        (lambda: json.dumps(line(5, "x" * (17 * 2**20))), "line_too_long"),
+        (lambda: '{"custom_id":"a","z":[' + "[]," * 4_000_000 + "1]}", "invalid_value"),
+        (lambda: '{"custom_id":"a","z":' + '{"a":' * 100_000 + "1}", "invalid_value"),
+    ],
+)
+def test_a_line_that_is_too_much_as_a_body(client, number, made, code):
+    """It is told before it is parsed: nobody else would be answered meanwhile."""
     lines: list[Any] = [line(0), line(1), line(2)]
-    lines[number - 1] = line(5, "x" * (17 * 2**20))
+    lines[number - 1] = made()
     batch = ended(client, begin(client, lines))
     [error] = batch.errors.data
-    assert (batch.status, error.code, error.line) == ("failed", "line_too_long", number)
+    assert (batch.status, error.code, error.line) == ("failed", code, number), error
 
 
 @pytest.mark.parametrize(
