@@ -34,7 +34,8 @@ def messages() -> Console:
 
 def note(text: str, style: str | None = None) -> None:
     """One line on stderr, taken literally: text in square brackets is not markup."""
-    messages().print(text, style=style, markup=False, emoji=False)
+    # Rich would leave some of them out.
+    messages().print(visible(text, lines=True), style=style, markup=False, emoji=False)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import IO, Any, cast
 
 from runtimes.untrusted import visible
@@ -21,6 +21,8 @@ from runtimes.untrusted import visible
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$&@]|:(?=//)|(?<=www)\.)", re.IGNORECASE)
 # What JSON may hold as it is, and a terminal takes for a command: see `visible`. C0 is escaped.
 _UNSEEN = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+_RICH = re.compile("(\x1b\\[[0-9;?]*[A-Za-z]|\r)")  # what Rich sends to a terminal
 
 
 class LogFormatter(logging.Formatter):
@@ -44,14 +46,20 @@ class LogFormatter(logging.Formatter):
 class _Stream:
     """A stream that shows control characters in what is written to ``stream``.
 
-    Rich's consoles write around it, with escape sequences of their own: see `quantize.terminal`.
+    Rich's consoles find in it the stream that they write to instead, which lets through what Rich
+    itself sends: colours, and moves of the cursor. `quantize.terminal` looks at the texts before.
     """
 
-    def __init__(self, stream: IO[str]) -> None:
-        self.rich_proxied_file = stream  # the name that Rich looks for
+    def __init__(self, stream: IO[str], shown: Callable[[str], str]) -> None:
+        self._stream, self._shown = stream, shown
+
+    @property
+    def rich_proxied_file(self) -> "_Stream":
+        """The name that Rich looks for."""
+        return _Stream(self._stream, _styled)
 
     def write(self, text: str) -> int:
-        self.rich_proxied_file.write(visible(text, lines=True))
+        self._stream.write(self._shown(text))
         return len(text)
 
     def writelines(self, texts: Iterable[str]) -> None:
@@ -59,7 +67,19 @@ class _Stream:
             self.write(text)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.rich_proxied_file, name)
+        return getattr(self._stream, name)
+
+
+def _plain(text: str) -> str:
+    return visible(text, lines=True)
+
+
+def _styled(text: str) -> str:
+    """``text`` that Rich has written."""
+    return "".join(
+        part if number % 2 else visible(part, lines=True)
+        for number, part in enumerate(_RICH.split(text))
+    )
 
 
 @contextlib.contextmanager
@@ -68,9 +88,9 @@ def shown_streams() -> Iterator[None]:
     terminal: answers and data go raw to a pipe or a file."""
     before = sys.stdout, sys.stderr
     if sys.stderr is not None:
-        sys.stderr = cast(Any, _Stream(sys.stderr))
+        sys.stderr = cast(Any, _Stream(sys.stderr, _plain))
     if is_terminal(sys.stdout):
-        sys.stdout = cast(Any, _Stream(sys.stdout))
+        sys.stdout = cast(Any, _Stream(sys.stdout, _plain))
     try:
         yield
     finally:

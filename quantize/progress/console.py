@@ -121,7 +121,7 @@ class ConsoleReporter(Reporter):
         self._line(f"  {entry.path} is in {folder}: {entry.bytes / 1e6:,.1f} MB")
 
     def _line(self, text: str) -> None:
-        self._console.print(text, markup=False, soft_wrap=True)
+        self._console.print(visible(text, lines=True), markup=False, soft_wrap=True)
 
 
 @contextlib.contextmanager

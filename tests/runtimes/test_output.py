@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from markdown_it import MarkdownIt
+from rich.console import Console
 
 from runtimes.output import (
     LogFormatter,
@@ -102,6 +103,15 @@ def test_the_net_below_all_that_is_printed(text: str, monkeypatch: pytest.Monkey
     assert not harmful(out.getvalue())
     assert not harmful(err.getvalue())
     assert pipe.getvalue() == 2 * text  # data, as it is
+
+
+def test_what_rich_sends_goes_through_the_net(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Typer has a console of its own, for usage errors."""
+    out = Terminal()
+    monkeypatch.setattr(sys, "stdout", out)
+    with shown_streams():
+        Console(force_terminal=True).print("[bold red]a\u202eb\x9b\u2028c", end="")
+    assert out.getvalue() == "\x1b[1;31ma\\u202eb\\x9b\\u2028c\x1b[0m"
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)

@@ -1,0 +1,190 @@
+"""Commands on a terminal, given names, prompts and answers that hold escape sequences: nothing of
+them reaches it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.chat.conversation import Conversation
+from app.chat.store import Store
+from app.chat.store.store import default_path
+from tests.app.tui.terminal import Terminal
+from tests.hostile import harmful
+from tests.quantize.hub.fakehub import FakeHub
+from tests.support import know_runtimes
+
+WORST = "PWNED[red]\x1b]2;PWNED\x07\x1b[2J\x1b[4;95m\x9b31m\u202e\u2028\x08\x7f"
+# What Rich writes itself, for colours and bars; the style in the text above is none of its own.
+_RICH = re.compile("\x1b\\[(?:\\?25[lh]|2K|1A|(?!4;95m)[0-9;]*m)|\r")
+_ONE = ("--threads", "1")
+
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def model(pebble_built: Path, tmp_path: Path) -> Path:
+    """A model as somebody else may have called it."""
+    folder = tmp_path / f"models {WORST}"
+    folder.mkdir()
+    file = folder / f"{WORST}.gguf"
+    os.symlink(next(pebble_built.glob("*q8_0*.gguf")), file)
+    return file
+
+
+@pytest.fixture
+def run(home: Path, tmp_path: Path) -> Run:
+    """A function that runs `ingot` on a terminal, and returns what it wrote there."""
+    know_runtimes(home)
+
+    def command(*arguments: str | Path, tried: bool = True, **env: str) -> str:
+        given = {"INGOT_HOME": str(home), "COLUMNS": "2000", **env}
+        one = Terminal(*arguments, env=given)
+        try:
+            one.ended()
+        finally:
+            one.close()
+        text = one.written.decode()
+        assert not harmful(_RICH.sub("", text)), ascii(text)
+        if tried:
+            assert "PWNED" in text, text
+        return text
+
+    return command
+
+
+def test_an_answer(run: Run, command: Any, pebble_built: Path, home: Path) -> None:
+    file = next(pebble_built.glob("*q8_0*.gguf"))
+    asked = ("run", file, "Hello", "--regex", r"\x1b\]2;PWNED\x07\x9b31m\r", *_ONE)
+    assert "\u241b]2;PWNED\u2407\\x9b31m\u240d" in run(*asked)
+    text = run(*asked, "--json")
+    assert json.loads(text[text.index("{") : text.rindex("}") + 1])["text"].startswith("\x1b]2;PW")
+    # A pipe gets data as it is.
+    assert command(*asked, "--quiet").stdout.startswith("\x1b]2;PWNED\x07\x9b31m\r")
+
+
+def test_names_in_figures_and_errors(run: Run, model: Path, tmp_path: Path) -> None:
+    run("run", model, "Hello", "--max-tokens", "4", *_ONE)
+    run("run", tmp_path / f"none {WORST}.gguf", "Hello")
+    run("-v", "run", tmp_path / f"none {WORST}.gguf", "Hello")
+    run("run", model, "Hello", "--recipe", WORST)
+    run("run", model, "Hello", "--adapter", tmp_path / WORST)
+    run("run", model, "Hello", "--system", WORST, "--device", WORST)
+    run("run", model, "Hello", f"--{WORST}")
+    run("batch", WORST, tmp_path / WORST, "--model", model)
+    run(WORST)
+    run("chats", "export", WORST, tried=False)
+    run("plan", model, "--task", WORST, tried=False)
+    run("config", "get", WORST)
+    run("config", "set", "chat.model", WORST)
+    run("config")
+    run("config", "--json")
+
+
+def test_rows_on_a_terminal(run: Run, model: Path, tmp_path: Path) -> None:
+    rows = tmp_path / f"rows {WORST}.jsonl"
+    given = [{"id": WORST, "prompt": WORST}, {"id": "b", "prompt": 3}, {"id": WORST, "prompt": "a"}]
+    rows.write_text("".join(json.dumps(row) + "\n" for row in given) + f"{WORST}\n")
+    alike = ("--model", model, "--max-tokens", "4", "--regex", r"\x1b\]2;PWNED", *_ONE)
+    run("batch", rows, "-", *alike)
+    run("-v", "batch", rows, tmp_path / f"out {WORST}.jsonl", *alike)
+    run("batch", rows, tmp_path / f"out {WORST}.jsonl", *alike, "--json")
+    run("batch", rows, *alike, "--test")
+    run("batch", rows, "-", *alike, "--dry-run")
+    run("batch", "status", tmp_path / f"out {WORST}.jsonl")
+    run("batch", "status", tmp_path / f"out {WORST}.jsonl", "--json")
+
+
+def test_chats(run: Run, home: Path) -> None:
+    with Store.open(default_path()) as store:
+        conversation = Conversation.new(store)
+        conversation.say(f"blue {WORST}")
+        store.update_chat(conversation.chat.id, title=WORST, system=WORST)
+        store.new_chat()
+    for more in ((), ("--json",)):
+        run("chats", *more)
+        run("chats", "search", "blue", *more)
+        run("chats", "export", "1", *more)
+    run("chats", "rm", "1")
+    run("chats", "restore", "1")
+
+
+def test_comparisons(run: Run, model: Path, pebble_built: Path, tmp_path: Path) -> None:
+    other = next(pebble_built.glob("*q4_k_m*.gguf"))
+    asked = ("--max-tokens", "4")
+    said = run("compare", model, "Hello", "--also", other, *asked)
+    assert "== PWNED" in said
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps({"id": WORST, "prompt": f"{WORST} <img src=x> ![i](http://x)"}))
+    many = ("compare", model, other, "--prompts", rows, *asked)
+    run(*many)
+    run(*many, "--json")
+    page = tmp_path / f"{WORST}.md"
+    run(*many, "--output", page)
+    text = page.read_text()
+    assert not harmful(text)
+    assert not re.search(r"(?<!\\)<img|(?<!\\)!?\[i|(?<!\\)\[red", text)
+
+
+def broken_gguf(path: Path, architecture: str) -> None:
+    """A GGUF file of another architecture."""
+    key, value = b"general.architecture", architecture.encode()
+    path.write_bytes(
+        b"GGUF"
+        + struct.pack("<IQQ", 3, 1, 1)
+        + struct.pack("<Q", len(key))
+        + key
+        + struct.pack("<IQ", 8, len(value))
+        + value
+        + struct.pack("<QsIQIQ", 1, b"t", 1, 32, 0, 0)  # a tensor of 32 floats
+        + bytes(256)
+    )
+
+
+def test_an_architecture(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "odd.gguf"
+    broken_gguf(file, WORST)
+    for command in (("run", file, "Hello"), ("plan", file), ("-v", "run", file, "Hello")):
+        run(*command)
+    run("doctor", "--checksums", tmp_path, tried=False)
+
+
+def test_quantize(run: Run, pebble: Path, tmp_path: Path) -> None:
+    changed: dict[str, dict[str, Any]] = {
+        "type": {"model_type": WORST, "architectures": [WORST]},
+        f"folder {WORST}": {"architectures": [WORST]},
+    }
+    for name, changes in changed.items():
+        folder = tmp_path / name
+        shutil.copytree(pebble, folder)
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, **changes}))
+        for more in ((), ("--json",), ("-v",)):
+            run("quantize", folder, "--recipe", "q8_0", "--no-measure", *more)
+    run("quantize", tmp_path / f"none {WORST}")
+    run("quantize", pebble, "--recipe", WORST, tried=False)  # in small letters
+    run("quantize", pebble, "--override", WORST)
+
+
+def test_a_hub(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = FakeHub()
+    named = {f"{WORST}-Q4_K_M.gguf": b"GGUF" * 50, f"{WORST}-Q8_0.gguf": b"GGUF" * 60}
+    hub.add("org/names", named)
+    hub.add("org/marks", {"[red]PWNED-Q4_K_M.gguf": b"GGUF" * 50, "[/x]-Q8_0.gguf": b"GGUF"})
+    hub.add("org/one", {"[/red]PWNED-Q4_K_M.gguf": b"GGUF" * 50})
+    try:
+        for repo in ("org/names", "org/marks", "org/one", f"org/{WORST}"):
+            run("pull", repo, HF_ENDPOINT=hub.url)
+        run("models", tried=False)  # what cannot be a name is refused before
+        run("models", "--json", tried=False)
+        run("rm", WORST)
+    finally:
+        hub.close()
