@@ -16,7 +16,7 @@ import difflib
 import json
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from quantize.hub.names import parse_hub_name
 from quantize.manifest import NAME as MANIFEST
 from quantize.manifest import load_manifest, write_manifest
 from runtimes.errors import ModelError, RequestError
+from runtimes.machine.locks import one_writer
 from runtimes.paths import data_dir
 from runtimes.untrusted import check_name, inside, load_json
 from runtimes.untrusted import remove as remove_below
@@ -33,6 +34,7 @@ from runtimes.untrusted import remove as remove_below
 logger = logging.getLogger(__name__)
 
 _RECORD = "library.json"
+_HELD_S = 300.0  # files are moved meanwhile
 _LIBRARY = "the library"
 _OURS = (_RECORD, MANIFEST)
 
@@ -113,13 +115,37 @@ def read(repo: str) -> Model:
     the files are as good as not there, and pulling or removing mends it."""
     path = library_dir() / repo / _RECORD
     try:
+        return _read(path, repo)
+    except OSError as error:
+        logger.warning("%s cannot be read: %s", path, error.strerror)
+        return Model(repo)
+
+
+def _read(path: Path, repo: str) -> Model:
+    """Raises OSError: a record that cannot be read may be whole."""
+    try:
         data = load_json(path)
         return Model(repo, tuple(from_json(Kept, item) for item in data["builds"]))
     except FileNotFoundError:
         return Model(repo)
-    except (ModelError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ModelError, ValueError, KeyError, TypeError, AttributeError) as error:
         logger.warning("%s is damaged (%s); pull the model again", path, error)
         return Model(repo)
+
+
+@contextlib.contextmanager
+def changing(repo: str) -> Iterator[Model]:
+    """The record of ``repo``, which nobody else changes until the block ends. Raises RequestError
+    where it cannot be read, or somebody holds the library for minutes."""
+    path = library_dir() / repo / _RECORD
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(one_writer(library_dir(), wait_s=_HELD_S))
+            model = _read(path, repo)
+        except OSError as error:
+            said = f"{path} cannot be read: {error.strerror or error}; nothing was changed"
+            raise RequestError(said) from error
+        yield model
 
 
 def write(model: Model) -> None:
@@ -190,6 +216,11 @@ def remove(model: Model, build: Kept | None = None) -> None:
         if not any(folder.parent.iterdir()):
             folder.parent.rmdir()
         return
+    with changing(model.repo) as model:
+        _remove(model, build, folder)
+
+
+def _remove(model: Model, build: Kept, folder: Path) -> None:
     left = model.without(build)
     shared = {name for other in left.builds for name in other.bytes}
     gone = [inside(folder, one, _LIBRARY, RequestError) for one in build.bytes.keys() - shared]

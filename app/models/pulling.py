@@ -92,7 +92,8 @@ def pull(request: PullRequest, progress: Reporter, hub: Hub | None = None) -> Pa
         progress.note(f"{request.name}:{kept.label} is in the library already")
         return model.path(kept)
     fetch_files(repo, listing, files, waiting(listing.repo), "pulling")
-    return _publish(model, kept, files, found.manifest)
+    with library.changing(listing.repo) as model:  # others may have come meanwhile
+        return _publish(model, kept, files, found.manifest)
 
 
 def look(repo: Repository) -> Holdings:

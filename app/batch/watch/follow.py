@@ -134,9 +134,8 @@ class FollowedJournal(JournalState):
     def _run(self, record: dict[str, Any]) -> None:
         super()._run(record)
         self.speeds, self._bucket, self.cached_tokens = SpeedHistory(), None, 0
-        command = self.command
-        asked = None if command is None else command.asked()
-        self.rows.begin_run(keep_failures=asked is not None and asked.running.skip_failed)
+        # A journal may have any number of runs: their commands are not taken apart here.
+        self.rows.begin_run(keep_failures="--skip-failed" in (record.get("command") or ()))
         self.rows.grow(int(record.get("input_rows", 0)))
         self.rows.set_invalid(self.invalid)
 

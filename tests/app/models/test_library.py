@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -12,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from app.cli.commands.library import models, rm
 from app.cli.commands.library import pull as pull_command
-from app.models import library
+from app.models import library, pulling
 from app.models.pulling import find_builds, parse_request, pull
 from app.models.resolve import model_file
 from app.options import ModelOptions
@@ -340,3 +341,39 @@ def test_a_file_with_another_name_too_keeps_its_content(hub: FakeHub, tmp_path: 
     hub.add("org/twins", {**twins, "genai_config.json": b"[]" * 40, "added.json": b"[]" * 40})
     assert files_of(get("org/twins"))["added.json"] == b"[]" * 40
     assert {(tmp_path / name).read_bytes() for name in ("kept", "kept too")} == {b"{}" * 40}
+
+
+def test_two_pulls_at_once_are_both_listed(hub: FakeHub, monkeypatch: pytest.MonkeyPatch):
+    """The second comes whole while the first downloads."""
+    fetch = pulling.fetch_files
+
+    def slowly(*arguments: Any) -> None:
+        monkeypatch.setattr(pulling, "fetch_files", fetch)
+        get("org/tiny-GGUF:Q4_K_M")
+        fetch(*arguments)
+
+    monkeypatch.setattr(pulling, "fetch_files", slowly)
+    get("org/tiny-GGUF:Q8_0")
+    assert {build.label for build in library.read("org/tiny-GGUF").builds} == {"Q4_K_M", "Q8_0"}
+
+
+def test_a_record_that_cannot_be_read_is_not_replaced(hub: FakeHub):
+    """A folder in its place is such, also for root."""
+    first = get("org/tiny-GGUF:Q8_0")
+    model = library.read("org/tiny-GGUF")
+    record = model.folder / "library.json"
+    record.rename(record.with_name("kept"))
+    record.mkdir()
+    with pytest.raises(RequestError, match="nothing was changed"):
+        get("org/tiny-GGUF:Q4_K_M")
+    with (
+        pytest.raises(RequestError, match="nothing was changed"),
+        library.changing("org/tiny-GGUF"),
+    ):
+        pass
+    assert record.is_dir()
+    assert first.is_file()
+    record.rmdir()
+    record.with_name("kept").rename(record)
+    get("org/tiny-GGUF:Q4_K_M")
+    assert {build.label for build in library.read("org/tiny-GGUF").builds} == {"Q4_K_M", "Q8_0"}
