@@ -111,6 +111,7 @@ class Files:
     def __init__(self, folder: Path) -> None:
         """Raises RequestError or OutOfMemoryError where ``folder`` cannot be written."""
         self.folder = folder
+        self.uploads = 0  # that are coming in now; only the event loop counts them
         found = (_read(path) for path in prepare(folder, FILE_ID))
         self._files = {file.id: file for file in found if file is not None}
 

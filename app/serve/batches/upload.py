@@ -13,12 +13,18 @@ from app.serve.errors import HttpError
 
 _MOST_FIELD_BYTES = 4096
 _MOST_PARTS = 16
+MOST_UPLOADS = 64  # at a time: each has a file open, and may fill the disk
+_RETRY_S = 5
 
 
 async def receive(request: Request, files: Files) -> StoredFile:
     """The file of an upload, kept; the guard bounds its size. Raises HttpError, and as
     ``NewFile.write``."""
     form = _Form(request.headers.get("content-type"), files)
+    if files.uploads >= MOST_UPLOADS:
+        said = f"{MOST_UPLOADS} files are being uploaded already"
+        raise HttpError(503, "uploads_full", said, retry_s=_RETRY_S)
+    files.uploads += 1
     try:
         async for chunk in request.stream():
             if chunk:
@@ -27,6 +33,7 @@ async def receive(request: Request, files: Files) -> StoredFile:
     except ClientDisconnect as error:
         raise HttpError(400, "client_closed", "the upload was not finished") from error
     finally:
+        files.uploads -= 1
         with anyio.CancelScope(shield=True):
             await run_in_threadpool(form.drop)
 

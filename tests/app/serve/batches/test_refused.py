@@ -6,6 +6,7 @@ import gzip
 import json
 import socket
 from collections import Counter
+from contextlib import ExitStack
 from typing import Any
 
 import httpx2
@@ -14,6 +15,7 @@ from openai import APIStatusError
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.serve.batches.record import read_record
+from app.serve.batches.upload import MOST_UPLOADS
 from tests.app.serve.batches.conftest import begin, ended, line
 from tests.support import until
 
@@ -290,6 +292,25 @@ def test_an_upload_that_is_broken_off_leaves_nothing(server):
         connection.sendall(f"{head}Content-Length: 100000\r\n\r\n".encode() + PURPOSE + FILE)
         until(lambda: set(folder.iterdir()) - before)
     until(lambda: set(folder.iterdir()) == before)
+
+
+def test_uploads_are_so_many_at_a_time(client, server):
+    folder = server.batches.files.folder
+    before = set(folder.iterdir())
+    head = f"POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Type: {FORM}\r\n"
+    with ExitStack() as stack:
+        for _ in range(MOST_UPLOADS):
+            connection = socket.create_connection(("127.0.0.1", server.port))
+            stack.enter_context(connection)
+            connection.sendall(f"{head}Content-Length: 100000\r\n\r\n".encode() + FILE)
+        until(lambda: server.batches.files.uploads == MOST_UPLOADS)
+        with pytest.raises(APIStatusError, match="uploaded already") as refused:
+            client.files.create(file=("a", b"x"), purpose="batch")
+        assert refused.value.status_code == 503
+        assert client.files.list(limit=1)
+    until(lambda: server.batches.files.uploads == 0)
+    until(lambda: set(folder.iterdir()) == before)
+    assert client.files.create(file=("a", b"x"), purpose="batch").bytes == 1
 
 
 def test_only_the_input_of_a_batch_is_uploaded(client):
