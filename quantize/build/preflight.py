@@ -37,6 +37,7 @@ from runtimes.untrusted import is_link
 _TRIES = 3.15  # files that a bound of divergence, or one in ONNX, may need
 _SPARE = 64_000_000  # vocabularies, tokenizer files, logs
 _TORCH = 950_000_000  # torch and transformers, in a step and in what its process is forked from
+_MOST_TOKENS = 10_000_000
 _USUAL_VOCABULARY = 152_000  # where the configuration does not tell
 
 
@@ -126,8 +127,9 @@ def _vocabulary(source: SourceModel) -> int:
     """The number of tokens by the model's configuration, which may be nested."""
     with contextlib.suppress(SourceError):
         config = read_json(source.folder / CONFIG, "")
-        for part in (config, config.get("text_config") or {}):
-            if isinstance(size := part.get("vocab_size"), int):
+        for part in (config, config.get("text_config")):
+            size = part.get("vocab_size") if isinstance(part, Mapping) else None
+            if isinstance(size, int) and 0 < size < _MOST_TOKENS:
                 return size
     return _USUAL_VOCABULARY
 

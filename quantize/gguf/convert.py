@@ -63,9 +63,11 @@ def _lost_window(model: Path, out: Path) -> list[str]:
     """A note where the original attends to a window only, and llama.cpp to everything (Mistral)."""
     config = read_json(model / "config.json")
     window = config.get("sliding_window")
-    kinds = config.get("layer_types") or ["sliding_attention"]
-    used = config.get("use_sliding_window", True) and "sliding_attention" in kinds
-    if not (window and used) or config.get("max_position_embeddings", 0) <= window:
+    kinds, context = config.get("layer_types"), config.get("max_position_embeddings")
+    windowed = "sliding_attention" in kinds if isinstance(kinds, list) and kinds else True
+    used = config.get("use_sliding_window", True) and windowed
+    known = isinstance(window, int) and isinstance(context, int) and used
+    if not known or not 0 < window < context:
         return []
     if ModelFile.read(out).sliding_window:
         return []

@@ -94,24 +94,24 @@ def _types(path: Path, ftype: int) -> dict[str, str]:
 def _write_shapes(path: Path, shapes: Shapes) -> int:
     """A header with these tensors, and a hole where their data would be; returns its length. To
     the quantizer it is a Llama: the types that it chooses go by the tensors' names."""
-    config, rows = shapes.config, []
-    heads = int(config.get("num_attention_heads") or config.get("n_head") or 1)
+    rows = []
+    heads = int(shapes.number("num_attention_heads", "n_head", default=1))
     embedding = shapes.weights.get("token_embd.weight", (heads,))[0]
     pairs: dict[str, int | float | str] = {
         "general.architecture": "llama",
         "general.file_type": _F16,
-        "llama.context_length": int(config.get("max_position_embeddings") or 2048),
+        "llama.context_length": int(shapes.number("max_position_embeddings", default=2048)),
         "llama.embedding_length": embedding,
         "llama.block_count": max(shapes.layers, 1),
-        "llama.feed_forward_length": int(config.get("intermediate_size") or 4 * embedding),
+        "llama.feed_forward_length": int(shapes.number("intermediate_size", default=4 * embedding)),
         "llama.attention.head_count": heads,
-        "llama.attention.head_count_kv": int(config.get("num_key_value_heads") or heads),
+        "llama.attention.head_count_kv": int(shapes.number("num_key_value_heads", default=heads)),
         "llama.attention.layer_norm_rms_epsilon": 1e-5,
         "llama.vocab_size": shapes.weights.get("token_embd.weight", (0, 0))[-1],
     }
-    experts = config.get("num_local_experts") or config.get("num_experts")
+    experts = shapes.number("num_local_experts", "num_experts")
     if experts:
-        used = config.get("num_experts_per_tok") or 2
+        used = shapes.number("num_experts_per_tok", default=2)
         pairs |= {"llama.expert_count": int(experts), "llama.expert_used_count": int(used)}
     offset = 0
     for name, shape in shapes.weights.items():

@@ -7,12 +7,14 @@ from functools import partial
 from pathlib import Path
 
 from quantize.children.process import run_child
+from quantize.disk import full_disk_explained
 from quantize.errors import SourceError, UsageError
 from quantize.gguf.converter import LORA_SCRIPT, converter_folder, load_converter
 from quantize.lora.adapter import Adapter, open_adapter, require_match
 from quantize.options import SourceOptions
 from quantize.progress.console import Reporter
 from quantize.source.open import open_source
+from runtimes.untrusted import inside
 
 
 def write_adapter(source: SourceOptions, lora: str, out: Path | None, progress: Reporter) -> Path:
@@ -27,13 +29,16 @@ def write_adapter(source: SourceOptions, lora: str, out: Path | None, progress: 
     name = f"{adapter.name.rpartition('/')[2]}.gguf"
     folder = out if out is not None else Path.cwd() if "/" in adapter.name else None
     folder = folder or adapter.folder.resolve().parent
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".adapter-", dir=folder) as scratch:
-        work = Path(scratch)
-        call = partial(_convert, converter_folder(), base.folder, adapter.folder, work / name)
-        with progress.stage(f"converting the adapter {adapter.name}"):
-            run_child(call, "converting the adapter", work, progress, torch=True)
-        return (work / name).replace(folder / name)
+    with full_disk_explained(folder, "choose another --out"):
+        folder.mkdir(parents=True, exist_ok=True)
+        target = inside(folder, name, f"the output folder {folder}", UsageError)
+        with tempfile.TemporaryDirectory(prefix=".adapter-", dir=folder) as scratch:
+            # Under a name of ours: the converter takes braces in a name for its own.
+            work, made = Path(scratch), Path(scratch) / "adapter.gguf"
+            call = partial(_convert, converter_folder(), base.folder, adapter.folder, made)
+            with progress.stage(f"converting the adapter {adapter.name}"):
+                run_child(call, "converting the adapter", work, progress, torch=True)
+            return made.replace(target)
 
 
 def require_plain(adapter: Adapter) -> None:

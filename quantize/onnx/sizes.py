@@ -2,6 +2,7 @@
 onnxruntime-genai's builder and our rewriting of its graph store for each."""
 
 import math
+from collections.abc import Mapping
 
 from quantize.onnx.build import builder_may_know
 from quantize.onnx.variants import variants_of
@@ -10,6 +11,7 @@ from quantize.recipes.recipe import Recipe
 from quantize.source import SourceModel
 from quantize.source.shapes import Shapes, weights_in
 
+_ROPE = "rope_parameters"
 _FLOAT = 32.0
 _LEAST_BLOCK = 32
 _GRAPH = 9000  # bytes of the graph for each layer, about
@@ -67,14 +69,9 @@ def _bits(name: str, shape: tuple[int, ...], shapes: Shapes, recipe: Recipe) -> 
 
 def _positions(shapes: Shapes) -> int:
     """The tables of sines and cosines; models with two bases have two pairs."""
-    config = shapes.config
-    heads = int(config.get("num_attention_heads") or 1)
-    size = int(config.get("head_dim") or int(config.get("hidden_size") or 0) // heads)
-    share = float(config.get("partial_rotary_factor") or 1.0)
-    pairs = (
-        2
-        if config.get("rope_local_base_freq")
-        or "sliding_attention" in (config.get("rope_parameters") or {})
-        else 1
-    )
-    return pairs * 4 * int(size * share) * int(config.get("max_position_embeddings") or 0)
+    heads = shapes.number("num_attention_heads", default=1)
+    size = int(shapes.number("head_dim", default=shapes.number("hidden_size") // heads))
+    share, rope = shapes.number("partial_rotary_factor", default=1), shapes.config.get(_ROPE)
+    local = isinstance(rope, Mapping) and "sliding_attention" in rope
+    pairs = 2 if local or shapes.config.get("rope_local_base_freq") else 1
+    return pairs * 4 * int(size * share) * int(shapes.number("max_position_embeddings"))

@@ -15,7 +15,7 @@ _FLOATS = frozenset({"F16", "BF16", "F32", "F64"})
 _EMBEDDING = re.compile(
     r"(?:.*\.)?(?:embed_tokens|wte|embed_in|word_embeddings|tok_embeddings)\.weight"
 )
-_LAYER = re.compile(r"(?:.*\.)?(?:layers|h|blocks)\.(\d+)\.")
+_LAYER = re.compile(r"(?:.*\.)?(?:layers|h|blocks)\.([0-9]{1,6})\.")
 _NARROW = ("embedding_size", "word_embed_proj_dim")
 _WIDTH = ("hidden_size", "n_embd", "d_model", "dim")
 _DEPTH = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
@@ -104,10 +104,10 @@ def require_agreement(
     depth = _first(settings, _DEPTH)
     # More are there in models with extra layers for multi-token prediction, or with an encoder.
     if depth is not None and layers and len(layers) < depth:
-        missing = sorted(set(range(depth)) - layers)
+        missing = next(layer for layer in range(depth) if layer not in layers)
         raise SourceError(
             f"{folder}: config.json says {depth} layers, the weights have {len(layers)}; layer"
-            f" {missing[0]} is not there. One of the two belongs to another model"
+            f" {missing} is not there. One of the two belongs to another model"
         )
 
 

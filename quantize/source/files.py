@@ -19,6 +19,7 @@ PICKLE_SINGLE = "pytorch_model.bin"
 GRADED = "graded.jsonl"
 EVALUATION = "evaluation.txt"
 CALIBRATION = "calibration.txt"
+_MOST_NAME = 1024  # characters of a tensor's name
 _TEXTS = (GRADED, EVALUATION, CALIBRATION)
 # Any of these, with all of its files, is a tokenizer.
 TOKENIZERS = (("tokenizer.json",), ("tokenizer.model",), ("vocab.json", "merges.txt"))
@@ -112,6 +113,8 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         raise SourceError(f"{path} is truncated or damaged ({error}); download it again") from error
     if not table:
         raise SourceError(f"{path} holds no tensors")
+    if max(map(len, table)) > _MOST_NAME:
+        raise SourceError(f"{path} has a tensor with a name of more than {_MOST_NAME} characters")
     return {name: Tensor(t.get_dtype(), tuple(t.get_shape())) for name, t in table.items()}
 
 

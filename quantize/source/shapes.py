@@ -12,6 +12,8 @@ from typing import Any
 from quantize.source.files import CONFIG, read_json, read_tensors
 from quantize.source.model import SourceModel
 
+_MOST = 2**31
+_BLOCK = re.compile(r"blk\.([0-9]{1,6})\.")
 _LAYER = re.compile(r"\.(?:layers|h|blocks?)\.(\d+)\.")
 _EXPERT = re.compile(r"\.experts\.(?:\d+\.)?")
 # What a weight does, by the last words of its name; the first that fits counts. GPT-2's family
@@ -45,14 +47,20 @@ class Shapes:
     @property
     def layers(self) -> int:
         """The number of blocks."""
-        found = (int(name.split(".")[1]) for name in self.weights if name.startswith("blk."))
+        found = (int(match[1]) for name in self.weights if (match := _BLOCK.match(name)))
         return max(found, default=-1) + 1
+
+    def number(self, *names: str, default: float = 0) -> float:
+        """The first of these settings that is a number above 0; anybody may have written them."""
+        values = (self.config.get(name) for name in names)
+        return next((v for v in values if isinstance(v, int | float) and 0 < v < _MOST), default)
 
 
 def shapes_of(source: SourceModel) -> Shapes:
     """Of a Hugging Face folder. Raises SourceError for files that cannot be read."""
     config = read_json(source.folder / CONFIG, "it is not a Hugging Face model folder")
-    config = {**config, **(config.get("text_config") or {})}
+    inner = config.get("text_config")
+    config = {**config, **(inner if isinstance(inner, Mapping) else {})}
     tied = bool(config.get("tie_word_embeddings", False))
     weights: dict[str, tuple[int, ...]] = {}
     experts: dict[str, int] = {}

@@ -292,3 +292,52 @@ def test_a_folder_of_huggingface_hubs_cache(folder: Path, tmp_path: Path):
     (cache / "blobs").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ModelError, match="outside"):
         resolve(snapshot)
+
+
+_ODD = ("x", [1], {"a": 1}, True, None, -5, 0, 10**30, 1e300, "9" * 50)
+_NUMBERS = (
+    *("vocab_size", "num_attention_heads", "num_key_value_heads", "head_dim", "hidden_size"),
+    *("partial_rotary_factor", "intermediate_size", "num_experts", "max_position_embeddings"),
+    *("sliding_window", "text_config", "rope_parameters", "layer_types", "num_hidden_layers"),
+    *("quantization_config", "tie_word_embeddings", "auto_map", "model_type"),
+)
+
+
+@pytest.mark.parametrize("name", _NUMBERS)
+def test_settings_of_any_type(folder: Path, name: str):
+    """Sizes are told beforehand, or the configuration is refused: nothing else is raised."""
+    from quantize.build.preflight import _vocabulary
+    from quantize.gguf.convert import _lost_window
+    from quantize.gguf.sizes import _write_shapes
+    from quantize.onnx.sizes import _positions
+    from quantize.source.shapes import shapes_of
+
+    for value in _ODD:
+        change(folder, **{"sliding_window": 10, name: value})
+        try:
+            source = open_source(str(folder))
+        except (SourceError, UsageError):
+            continue
+        assert _vocabulary(source) > 0
+        shapes = shapes_of(source)
+        assert _positions(shapes) >= 0
+        assert _write_shapes(folder.parent / "shapes", shapes) > 0
+        if name in ("sliding_window", "layer_types", "max_position_embeddings"):
+            change(folder, max_position_embeddings=1)
+            assert _lost_window(folder, folder / "none") == []
+
+
+def test_a_depth_without_an_end_is_no_work(folder: Path):
+    change(folder, num_hidden_layers=10**18)
+    with pytest.raises(SourceError, match="layer 1 is not there"):
+        open_source(str(folder))
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "model.layers.0." + ".lora_" * 9000])
+def test_tensors_with_names_without_an_end(folder: Path, name: str):
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    save_file({name: np.zeros((2, 2), np.float32)}, folder / "model.safetensors")
+    with pytest.raises(SourceError, match="more than 1024 characters"):
+        open_source(str(folder))
