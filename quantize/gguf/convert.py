@@ -66,8 +66,9 @@ def _lost_window(model: Path, out: Path) -> list[str]:
     kinds, context = config.get("layer_types"), config.get("max_position_embeddings")
     windowed = "sliding_attention" in kinds if isinstance(kinds, list) and kinds else True
     used = config.get("use_sliding_window", True) and windowed
-    known = isinstance(window, int) and isinstance(context, int) and used
-    if not known or not 0 < window < context:
+    if not (isinstance(window, int) and isinstance(context, int) and used):
+        return []
+    if not 0 < window < context:
         return []
     if ModelFile.read(out).sliding_window:
         return []

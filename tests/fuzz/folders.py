@@ -450,7 +450,7 @@ def _command(folder: Path, number: int, home: Path, url: str) -> str:
         ("-m", "quantize", folder / "model", "--recipe", "q8_0", "--no-measure"),
         (*ingot, "run", built, "hi", "--max-tokens", "1"),
         (*ingot, "doctor", "--checksums", built),
-        (*ingot, "plan", built, "--quick"),
+        (*ingot, "plan", built),
         (*ingot, "run", folder / "onnx", "hi"),
         (*ingot, "pull", "org/odd:Q8_0"),
         (*ingot, "models"),
