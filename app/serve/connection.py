@@ -22,7 +22,7 @@ MOST_CONNECTIONS = 2000
 _EVENTS = 64  # pieces of input that are looked at in one go
 _AT_ONCE_S = 0.005  # of the loop's time, which the input of a request takes without a rest
 _READ_S = 2e-5  # of the loop's time: what a read costs before its bytes are looked at
-_SHARE = 0.15  # of the loop's time, for all input that takes longer
+_SHARE = 0.1  # of the loop's time, for all input that takes longer
 _LINGER_PAUSE_S = 0.01  # between reads of what is thrown away
 _HEAD_ENDS = (b"\n\r\n", b"\n\n")
 
@@ -232,8 +232,12 @@ class Connection(H11Protocol):
         if self.lingers or not coming or self._own.is_closing():
             self._own.close()
             return
+        try:
+            self._own.write_eof()
+        except OSError:  # the client has gone, which the transport has not seen yet
+            self._own.close()
+            return
         self.lingers = True
-        self._own.write_eof()
         self._own.resume_reading()
         self._lingering = self.loop.call_later(LINGER_S, self._own.close)
 

@@ -44,6 +44,7 @@ _GOOD = {
     "priority": "critical",
 }
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_TRACEBACK = re.compile(r"(?<!occurred:\n\n)(?<!exception:\n\n)^ *Traceback \(most", re.MULTILINE)
 _FRAME = re.compile(r'  File "([^"]+)", line (\d+)')
 
 
@@ -108,7 +109,8 @@ class Server:
         self._read += len(data)
         text = data.decode("utf-8", "backslashreplace")
         found = []
-        for piece in text.split("Traceback (most recent call last)")[1:]:
+        # Of exceptions that came while another was handled, the last is the one that nobody did.
+        for piece in _TRACEBACK.split(text)[1:]:
             frames = _FRAME.findall(piece)
             own = [one for one in frames if one[0].startswith(str(ROOT)) and ".venv" not in one[0]]
             where = ":".join((own or frames or [("?",)])[-1]).removeprefix(f"{ROOT}/")
