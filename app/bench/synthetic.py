@@ -8,7 +8,8 @@ import subprocess
 from pathlib import Path
 
 from quantize.manifest import NAME, load_manifest
-from runtimes.errors import IngotError
+from quantize.source.synthetic import SHAPES
+from runtimes.errors import IngotError, RequestError
 from runtimes.machine import processes
 from runtimes.paths import cache_dir
 
@@ -18,8 +19,11 @@ RECIPES = ("q4_0", "q8_0", "onnx-int4", "onnx-int8")
 def ensure_built(shape: str) -> Path:
     """The folder with the built files of the random model ``shape``, made if it is not there.
 
-    Raises IngotError when the build fails; `quantize` has then said why on stderr.
+    Raises RequestError for a shape that there is not, such as a path, whose folder would be removed
+    below; IngotError when the build fails: `quantize` has then said why on stderr.
     """
+    if shape not in SHAPES:
+        raise RequestError(f"--random: there is no shape {shape}; there are: {', '.join(SHAPES)}")
     folder = cache_dir() / "bench" / shape
     built = folder.with_name(f"{shape}-built")
     have = {entry.recipe for entry in load_manifest(built).files} if (built / NAME).exists() else ()

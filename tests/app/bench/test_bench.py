@@ -382,3 +382,21 @@ def test_random_prompts_are_the_same_for_everybody(gguf_file: Path) -> None:
     assert bench_prompts(gguf_file, TINY) == first
     assert len(first) == TINY.requests
     assert all(3 <= len(prompt) <= 9 for prompt in first)
+
+
+@pytest.mark.parametrize(
+    "shape", ["theirs", "../../../theirs", "{tmp}/theirs", "", ".", "x\x1b[0m"]
+)
+def test_what_is_no_shape_removes_no_folder(
+    shape: str, home: Path, tmp_path: Path, command: Any
+) -> None:
+    """A path that is taken for a shape, or the other way round."""
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "model.safetensors").write_text("precious")
+    (home / "cache" / "bench").mkdir(parents=True)
+    done = command("bench", "--random", shape.format(tmp=tmp_path))
+    assert done.returncode == 2
+    assert "there are: qwen2-0.5b" in done.stderr
+    assert (theirs / "model.safetensors").read_text() == "precious"
+    assert (home / "cache" / "bench").is_dir()
