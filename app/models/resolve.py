@@ -124,7 +124,8 @@ def note_loaded(file: Path) -> None:
 
 def recently_used() -> list[Path]:
     """Those that are still there, the latest first."""
-    return [path for text in _recent() if (path := Path(text)).exists()]
+    # A text that is no name of a file is none that is there: Path.exists raises for it.
+    return [Path(text) for text in _recent() if os.path.exists(text)]
 
 
 def _recent() -> list[str]:

@@ -35,6 +35,7 @@ from app.models.quality import (
 from app.models.resolve import model_file, note_loaded, note_used, recently_used
 from quantize.manifest import Fidelity, Perplexity, Quality, Speed, load_manifest, write_manifest
 from runtimes.errors import ModelError
+from runtimes.machine.state_file import save_state
 from runtimes.models.modelfile import ModelFile
 from runtimes.planner import known
 from runtimes.planner.candidates import Task
@@ -254,6 +255,12 @@ def test_what_was_used_lately(built: Path, pebble_built: Path, tmp_path: Path):
     assert len(catalog([built, built / "pebble-q8_0.gguf"])) == 4
 
 
+def test_what_is_no_name_of_a_file_was_not_used(home: Path):
+    save_state("recent", {"models": ["x" * 70_000, "\0", "", 5]})
+    assert recently_used() == []
+    assert catalog() == []
+
+
 def test_loading_a_file_is_using_it(built: Path):
     from app.models.resolve import load_engine
     from runtimes.settings import RunnerSettings
@@ -294,7 +301,6 @@ def test_the_first_choice_of_a_comparison(built: Path):
 
 
 def test_plans_without_a_date_are_left_out():
-    from runtimes.machine.state_file import save_state
 
     save_state("plans", {"a": {"file": "x", "plan": {}}, "b": 3, "c": {"made": 1.0}})
     assert known.made_plans() == []
