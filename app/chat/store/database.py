@@ -21,6 +21,7 @@ from app.chat.store.search import spaced
 from runtimes.untrusted import visible
 
 _BUSY_S = 5.0  # how long a write waits for the one of another process; they take milliseconds
+_BESIDE = ("-wal", "-shm", "-journal")
 _MOST_BYTES = 256 * 2**20  # of one value or row
 
 
@@ -107,18 +108,20 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def require_file(path: Path) -> None:
-    """Raise StoreError for a path at which something else than a file is; SQLite would wait for
-    ever for a pipe."""
-    with explained(path):
-        try:
-            mode = path.stat().st_mode
-        except FileNotFoundError:
-            return
-    if not stat.S_ISREG(mode):
-        raise StoreError(
-            f"{path} is no file, so that it cannot hold chats; move it away, or set INGOT_HOME to"
-            " another folder"
-        )
+    """Raise StoreError where something else than a file is at ``path``, or at one of the names
+    beside it that SQLite uses: it would wait for ever for a pipe."""
+    real = Path(os.path.realpath(path))
+    for one in (path, *(real.with_name(real.name + end) for end in _BESIDE)):
+        with explained(one):
+            try:
+                mode = one.stat().st_mode
+            except FileNotFoundError:
+                continue
+        if not stat.S_ISREG(mode):
+            raise StoreError(
+                f"{one} is no file, so that it cannot hold chats; move it away, or set INGOT_HOME"
+                " to another folder"
+            )
 
 
 def _words(value: object) -> str:

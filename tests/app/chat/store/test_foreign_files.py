@@ -3,6 +3,7 @@ unless they are damaged, never run, and never waited for."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -167,6 +168,31 @@ def test_what_is_no_file_is_neither_waited_for_nor_replaced(path: Path, kind: st
         with pytest.raises(StoreError, match="no file"):
             use(path)
     assert path.stat().st_ino == before
+
+
+@pytest.mark.parametrize("end", ["-wal", "-shm", "-journal"])
+@pytest.mark.parametrize("kind", ["fifo", "folder", "link", "garbage"])
+def test_what_lies_beside_a_file_of_chats(chats: Path, end: str, kind: str, tmp_path: Path) -> None:
+    beside, victim = chats.with_name(chats.name + end), tmp_path / "victim"
+    victim.write_text("precious")
+    if kind == "fifo":
+        os.mkfifo(beside)
+    elif kind == "folder":
+        beside.mkdir()
+    elif kind == "link":
+        beside.symlink_to(victim)
+    else:
+        beside.write_bytes(b"x" * 5000)
+    for use in (_texts, repair):
+        if kind in ("fifo", "folder"):
+            with pytest.raises(StoreError, match=f"{end} is no file"):
+                use(chats)
+        else:  # SQLite follows no links, and takes no notice of what is not its own
+            with contextlib.suppress(StoreError):
+                use(chats)
+    assert victim.read_text() == "precious"
+    if kind == "garbage":
+        assert _texts(chats) == ["question", "answer"]
 
 
 def test_repair_keeps_a_link_and_mends_what_it_leads_to(chats: Path, tmp_path: Path) -> None:
