@@ -83,8 +83,11 @@ class SavedPrefixes:
 
         def look() -> None:
             while not self._over.wait(_LOOK_S):
-                for engine, settings in idle():
-                    self.save(engine, settings)
+                try:
+                    for engine, settings in idle():
+                        self.save(engine, settings)
+                except Exception:  # of one model: the others' are saved at the next look
+                    log.exception("what prompts begin with is not saved")
 
         if self._most_bytes:
             threading.Thread(target=look, name="ingot-prefixes", daemon=True).start()

@@ -21,6 +21,7 @@ from anyio import to_thread
 from starlette.requests import Request
 
 from app.serve.errors import HttpError
+from app.serve.generate import while_connected
 from app.serve.options import MOST_BODIES_BYTES, MOST_DEPTH, MOST_NAMES, MOST_VALUES
 
 _Value = TypeVar("_Value")
@@ -28,6 +29,8 @@ _Value = TypeVar("_Value")
 SMALL_BYTES = 2**16  # a body of so many is parsed at once, and is never too much beside others
 _RETRY_S = 5
 _VALUE_BYTES = 96  # that a value takes in memory beside its text, in the mean of what costs most
+_TURN_S = 30.0  # the longest that a large body waits for those before it
+_MOST_REST_S = 1.0
 _REST = 9  # after a large body, the next one waits so many times as long as that took
 _PIECE = 2**20
 _HALF_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -40,6 +43,33 @@ class Held:
     total: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)  # guards it
     parsing: asyncio.Lock = field(default_factory=asyncio.Lock)  # one large body at a time
+    _waits: set[asyncio.Timeout] = field(default_factory=set)  # for that
+    _ended: bool = False
+
+    async def turn(self) -> None:
+        """Wait to be the one that parses. Raises HttpError (503) where that takes long, or the
+        server ends."""
+        try:
+            async with asyncio.timeout(0 if self._ended else _TURN_S) as wait:
+                self._waits.add(wait)
+                await self.parsing.acquire()
+        except TimeoutError:
+            raise self._full() from None
+        finally:
+            self._waits.discard(wait)
+
+    def end(self) -> None:
+        """Nobody waits any more: the server ends."""
+        self._ended = True
+        for wait in self._waits:
+            if not wait.expired():
+                wait.reschedule(0)
+
+    def _full(self) -> HttpError:
+        if self._ended:
+            return HttpError(503, "shutting_down", "the server is shutting down", retry_s=1)
+        said = "other requests take the time that there is for large bodies"
+        return HttpError(503, "bodies_full", said, retry_s=_RETRY_S)
 
 
 @dataclass(slots=True)
@@ -76,7 +106,7 @@ async def json_body(request: Request, most: int = MOST_VALUES) -> Any:
     charge: Charge = request.scope["ingot.charge"]
     if len(data) <= SMALL_BYTES:
         return _parsed(bytes(data), charge, most)
-    return await _in_turn(charge.held, partial(_parsed, bytes(data), charge, most))
+    return await _in_turn(request, charge.held, partial(_parsed, bytes(data), charge, most))
 
 
 async def read_task(request: Request, task_of: Callable[[], _Value]) -> Callable[[], _Value]:
@@ -85,20 +115,36 @@ async def read_task(request: Request, task_of: Callable[[], _Value]) -> Callable
     charge: Charge = request.scope["ingot.charge"]
     if charge.amount <= SMALL_BYTES:
         return task_of
-    found = await _in_turn(charge.held, task_of)
+    found = await _in_turn(request, charge.held, task_of)
     return lambda: found
 
 
-async def _in_turn(held: Held, work: Callable[[], _Value]) -> _Value:
+async def _in_turn(request: Request, held: Held, work: Callable[[], _Value]) -> _Value:
     """The result of ``work`` on a large body, on a thread. Threads that compute share the
     interpreter's lock with the event loop: there is one at a time, with rests."""
-    await held.parsing.acquire()
-    begun = time.monotonic()
+    await while_connected(request, held.turn())
     try:
-        return await to_thread.run_sync(work)
+        value, seconds = await to_thread.run_sync(_timed, work)
+    except BaseException:
+        seconds = _MOST_REST_S / _REST
+        raise
     finally:
-        rest_s = _REST * (time.monotonic() - begun)
+        rest_s = min(_MOST_REST_S, _REST * seconds)
         asyncio.get_running_loop().call_later(rest_s, held.parsing.release)
+    if isinstance(value, Exception):
+        raise value
+    return value
+
+
+def _timed(work: Callable[[], _Value]) -> tuple[_Value | Exception, float]:
+    """What came of ``work``, and the seconds of the processor that it took."""
+    begun = time.thread_time()
+    value: _Value | Exception
+    try:
+        value = work()
+    except Exception as error:
+        value = error
+    return value, time.thread_time() - begun
 
 
 def checked_values(data: bytes, most: int = MOST_VALUES) -> int:

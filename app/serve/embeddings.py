@@ -11,9 +11,10 @@ from app.openai.embeddings import SCHEMA, cut, embedding_task, embeddings_body
 from app.openai.encoding import encoded
 from app.openai.task import Embed, Task
 from app.prompts import PromptStyle
-from app.serve.bodies import json_body
+from app.serve.bodies import json_body, read_task
 from app.serve.generate import Generator, asked_model, while_connected
 from app.serve.openapi import json_body as body_schema
+from app.serve.options import MOST_IDS
 from app.serve.pool import Served
 from runtimes.request import SamplingParams
 
@@ -25,8 +26,9 @@ def routes(generator: Generator) -> APIRouter:
     @router.post("/v1/embeddings", openapi_extra=body_schema(SCHEMA))
     async def embeddings(request: Request) -> Response:
         """Vectors of texts."""
-        body = await json_body(request)
-        name, task = asked_model(body), await generator.in_thread(partial(embedding_task, body))
+        body = await json_body(request, MOST_IDS)
+        name, task_of = asked_model(body), await read_task(request, partial(embedding_task, body))
+        task = await generator.in_thread(task_of)
         del body  # is not needed any more, and may be large
         how = task.parts[0].embed
         assert how is not None

@@ -92,10 +92,10 @@ class Generation:
         if self._closed:
             return
         self._closed = True
-        self.stream.cancel()
-        if self.completion is not None:
-            self._done(self.completion)
-        self._held.close()
+        with self._held:  # whatever fails, others get its place
+            self.stream.cancel()
+            if self.completion is not None:
+                self._done(self.completion)
 
 
 class Generator:

@@ -46,6 +46,7 @@ class Guard:
     def end(self) -> None:
         """Wait for no body any more: the server ends."""
         self._closing = True
+        self._held.end()
         for body in self._bodies:
             body.end()
 

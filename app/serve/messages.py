@@ -1,9 +1,8 @@
 """Anthropic's /v1/messages, and how many tokens one would have."""
 
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
-from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
@@ -11,8 +10,9 @@ from fastapi.responses import JSONResponse, Response
 from app.openai.anthropic import messages_task
 from app.openai.anthropic_answer import MessageEvents, error_body, message_body
 from app.openai.asking import asked
+from app.openai.task import Task
 from app.prompts import require_short
-from app.serve.bodies import json_body
+from app.serve.bodies import json_body, read_task
 from app.serve.errors import MESSAGES, HttpError, http_error
 from app.serve.events import EventStream, named_events, whole_answer
 from app.serve.generate import (
@@ -41,7 +41,7 @@ def routes(generator: Generator, observer: Observer) -> APIRouter:
             streaming = body.pop("stream", None) or False
             if not isinstance(streaming, bool):
                 raise HttpError(400, "wrong_type", "stream must be true or false")
-        task_of = partial(messages_task, body, generator.defaults)
+        task_of = await read_task(request, partial(messages_task, body, generator.defaults))
         del body  # is not needed any more, and may be large
         generation = await while_connected(request, generator.begin(name, task_of))
         del task_of
@@ -59,8 +59,10 @@ def routes(generator: Generator, observer: Observer) -> APIRouter:
         """How many tokens the prompt of such a message has."""
         body = await json_body(request)
         name = asked_model(body)
+        reading = partial(messages_task, body, generator.defaults, counted=True)
+        task_of = await read_task(request, reading)
         async with generator.model(name) as served:
-            work = partial(_count, served, generator.defaults, body)
+            work = partial(_count, served, generator.defaults, task_of)
             return {"input_tokens": await generator.in_thread(work, served.name)}
 
     return router
@@ -85,8 +87,8 @@ def _stop(generation: Generation) -> str | None:
     return None if generation.completion is None else generation.completion.stop
 
 
-def _count(served: Served, defaults: SamplingParams, body: Any) -> int:
-    task, engine = messages_task(body, defaults, counted=True), served.engine
+def _count(served: Served, defaults: SamplingParams, task_of: Callable[[], Task]) -> int:
+    task, engine = task_of(), served.engine
     said = asked(task, task.opening, engine.model.chat_template, defaults)
     require_short(engine, said.messages)
     return len(engine.encode_chat(said.messages, tools=said.tools))

@@ -1,6 +1,7 @@
 """What the server has: /v1/models, /v1/tokenize, and how it is: /health, /ready, /metrics."""
 
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -11,10 +12,10 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from app.openai.asking import asked
 from app.openai.request import body_task
-from app.openai.task import as_unicode
+from app.openai.task import Task, as_unicode
 from app.prompts import require_short
 from app.serve.batches.service import BatchService
-from app.serve.bodies import json_body
+from app.serve.bodies import json_body, read_task
 from app.serve.errors import HttpError
 from app.serve.generate import Generator, asked_model
 from app.serve.observe import Observer
@@ -81,8 +82,9 @@ def routes(
     async def tokenize(request: Request) -> Response:
         """The token ids of ``prompt``, or of ``messages`` by the model's chat template."""
         body = await json_body(request)
+        text_of = await read_task(request, partial(_text, body, generator.defaults))
         async with generator.model(asked_model(body)) as served:
-            work = partial(_tokens, served, generator.defaults, body)
+            work = partial(_tokens, served, generator.defaults, text_of)
             ids = await generator.in_thread(work, served.name)
         return JSONResponse({"tokens": ids, "count": len(ids)})
 
@@ -114,13 +116,19 @@ def _stats(generator: Generator) -> dict[str, Any]:
     return {name: asdict(served.engine.stats()) for name, served in loaded}
 
 
-def _tokens(served: Served, defaults: SamplingParams, body: Any) -> list[int]:
-    engine = served.engine
+def _text(body: Any, defaults: SamplingParams) -> str | Task:
     if isinstance(body, dict) and isinstance(body.get("prompt"), str):
-        text = as_unicode(body["prompt"], "prompt")
+        return as_unicode(body["prompt"], "prompt")
+    return body_task(body, "chat", defaults, served=True)
+
+
+def _tokens(
+    served: Served, defaults: SamplingParams, text_of: Callable[[], str | Task]
+) -> list[int]:
+    text, engine = text_of(), served.engine
+    if isinstance(text, str):
         require_short(engine, text)
         return engine.encode(text)
-    task = body_task(body, "chat", defaults, served=True)
-    said = asked(task, task.opening, engine.model.chat_template, defaults)
+    said = asked(text, text.opening, engine.model.chat_template, defaults)
     require_short(engine, said.messages)
     return engine.encode_chat(said.messages, tools=said.tools)

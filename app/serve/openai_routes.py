@@ -16,7 +16,7 @@ from app.openai.request import Generating, body_task
 from app.openai.response import answer_body, delta_body
 from app.openai.task import Task
 from app.openai.tool_parser import ContentDelta
-from app.serve.bodies import json_body
+from app.serve.bodies import json_body, read_task
 from app.serve.errors import HttpError, http_error
 from app.serve.events import EventStream, encode, whole_answer
 from app.serve.generate import (
@@ -28,7 +28,8 @@ from app.serve.generate import (
 )
 from app.serve.observe import Observer
 from app.serve.openapi import body_of
-from app.serve.several import answer_several
+from app.serve.options import MOST_IDS, MOST_VALUES
+from app.serve.several import answer_several, check_answers
 
 _IDS = {"chat": "chatcmpl", "completions": "cmpl"}
 _OBJECTS = {"chat": "chat.completion.chunk", "completions": "text_completion"}
@@ -54,7 +55,7 @@ def routes(generator: Generator, observer: Observer) -> APIRouter:
     @router.post("/predict", openapi_extra=body_of("completions", num_samples={"type": "integer"}))
     async def predict(request: Request) -> Response:
         """``num_samples`` texts that continue ``prompt``."""
-        body = await json_body(request)
+        body = await json_body(request, MOST_IDS)
         if isinstance(body, dict):
             body = {"n": body.get("num_samples"), **body}
             body.pop("num_samples", None)
@@ -71,25 +72,29 @@ async def _answer(
     body: Any = None,
 ) -> Response:
     if body is None:
-        body = await json_body(request)
+        body = await json_body(request, MOST_VALUES if endpoint == "chat" else MOST_IDS)
     name = asked_model(body)
     streaming, with_usage = _streaming(body)
     with_ids = False
     if isinstance(body, dict):
         with_ids = endpoint == "completions" and body.get("return_token_ids") is True
         body = {k: v for k, v in body.items() if k not in _OWN}
-    task_of = partial(body_task, body, endpoint, generator.defaults, served=True)
+    task_of: Callable[[], Task] = partial(
+        body_task, body, endpoint, generator.defaults, served=True
+    )
     if endpoint == "completions":
         tasks_of = partial(completion_tasks, body, generator.defaults)
         several = has_several(body)
         if streaming and (several or body.get("echo")):
             raise HttpError(400, "invalid_value", "several prompts and echo cannot be streamed")
         if several:
-            tasks = await generator.in_thread(tasks_of)
+            check_answers(body, generator.defaults)
+            tasks = await generator.in_thread(await read_task(request, tasks_of))
             del body, task_of, tasks_of  # are not needed any more, and may be large
             return await answer_several(request, generator, observer, name, tasks)
         task_of = partial(_only, tasks_of)
         del tasks_of
+    task_of = await read_task(request, task_of)
     del body  # is not needed any more, and may be large
     generation = await while_connected(request, generator.begin(name, task_of))
     del task_of

@@ -20,7 +20,8 @@ MOST_HEAD_BYTES = 64 * 2**10
 MOST_HEAD_LINES = 256
 MOST_BODIES_BYTES = 256 * 2**20  # of all requests that are being answered, and what they become
 # What a body of JSON may hold; parsing it holds everybody up for so long.
-MOST_VALUES = 1_000_000
+MOST_VALUES = 250_000
+MOST_IDS = 1_000_000  # values where prompts may be token ids
 MOST_NAMES = 100_000  # in its objects
 MOST_DEPTH = 128
 MOST_ANSWERS = 256  # prompts times samples

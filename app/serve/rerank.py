@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse, Response
 from app.openai.limits import MOST_INPUTS
 from app.openai.task import InputError, as_unicode, kind, require_object
 from app.prompts import require_short
-from app.serve.bodies import json_body
+from app.serve.bodies import json_body, read_task
 from app.serve.generate import Generator, asked_model, while_connected
 from app.serve.openapi import json_body as body_schema
 from runtimes.worker.engine import WorkerEngine
@@ -48,7 +48,8 @@ def routes(generator: Generator) -> APIRouter:
     async def rerank(request: Request) -> Response:
         """The documents by how well they answer the query, from 1 to 0."""
         body = await json_body(request)
-        name, asked = asked_model(body), await generator.in_thread(partial(read_body, body))
+        name, asked_of = asked_model(body), await read_task(request, partial(read_body, body))
+        asked = await generator.in_thread(asked_of)
         del body  # is not needed any more, and may be large
         return JSONResponse(await while_connected(request, _answer(generator, name, asked)))
 

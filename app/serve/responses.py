@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse, Response
 
 from app.openai.responses import response_task
 from app.openai.responses_answer import ResponseEvents, response_body
-from app.serve.bodies import json_body
+from app.serve.bodies import json_body, read_task
 from app.serve.errors import HttpError
 from app.serve.events import EventStream, named_events, whole_answer
 from app.serve.generate import (
@@ -38,7 +38,7 @@ def routes(generator: Generator, observer: Observer) -> APIRouter:
             body.pop("stream_options", None)
             if not isinstance(streaming, bool):
                 raise HttpError(400, "wrong_type", "stream must be true or false")
-        task_of = partial(response_task, body, generator.defaults)
+        task_of = await read_task(request, partial(response_task, body, generator.defaults))
         generation = await while_connected(request, generator.begin(name, task_of))
         del task_of
         body.pop("input")  # is not needed any more, and may be large

@@ -29,6 +29,9 @@ from runtimes.request import SamplingParams
 
 logger = logging.getLogger(__name__)
 
+# Threads that compute, such as readers of large bodies, give way to the event loop so soon: each of
+# its calls of the system lets them in.
+_SWITCH_S = 0.0005
 _DRAIN_S = 600  # what runs when the server is told to end may take so long
 
 
@@ -76,6 +79,7 @@ def serve(pool: ModelPool, options: ServeOptions, sampling: SamplingParams) -> N
         gc.freeze()  # what is there by now stays: to look through it would hold everybody up
         _log_requests(as_json=options.log_json)
         _allow_connections()
+        sys.setswitchinterval(_SWITCH_S)
         server = http_server(generator, options, lifespan, batches)
         # uvicorn raises the signals that ended it once more.
         with sigterm_as_ctrl_c(), contextlib.suppress(KeyboardInterrupt):
@@ -118,7 +122,10 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """See uvicorn; what has not begun yet is ended first."""
-        self.at_end()
+        try:
+            self.at_end()
+        except Exception:
+            logger.exception("what waits is not ended")
         await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:

@@ -2,8 +2,9 @@
 
 import asyncio
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
@@ -15,6 +16,19 @@ from app.serve.errors import HttpError
 from app.serve.generate import Generator, error_of, while_connected
 from app.serve.observe import Observer
 from app.serve.options import MOST_ANSWERS
+from runtimes.request import SamplingParams
+
+
+def check_answers(body: Mapping[str, Any], defaults: SamplingParams) -> None:
+    """Raises HttpError (400) where a body asks for more answers than one may."""
+    samples = body.get("best_of") or body.get("n") or defaults.samples
+    if type(samples) is not int:
+        return  # and is refused where it is read
+    prompts = len(body["prompt"])
+    if prompts * samples > MOST_ANSWERS:
+        asked = f"{prompts:,} times {min(samples, 10**9):,} answers"
+        said = f"prompt and n: {asked}, above the {MOST_ANSWERS} that a body may ask for"
+        raise HttpError(400, "invalid_value", said)
 
 
 async def answer_several(
@@ -25,10 +39,6 @@ async def answer_several(
     As many answers run at the same time as the model has slots, so that such a body takes no more
     of the queue than as many clients do.
     """
-    count = sum((task.sampling or generator.defaults).samples for task in tasks)
-    if count > MOST_ANSWERS:
-        said = f"prompt and n: {count:,} answers, above the {MOST_ANSWERS} that a body may ask for"
-        raise HttpError(400, "invalid_value", said)
     first = await while_connected(request, generator.begin(name, partial(_same, tasks[0])))
     observer.begin(request, first)
     model, slots = first.served.called, first.served.engine.slots

@@ -19,7 +19,7 @@ from app.serve.batches.data import open_plain, require_plain
 from app.serve.batches.record import MOST_MODEL, Batch, BatchError
 from app.serve.bodies import SMALL_BYTES, checked_values
 from app.serve.errors import HttpError
-from app.serve.options import MOST_BODY_BYTES
+from app.serve.options import MOST_BODY_BYTES, MOST_IDS
 from runtimes.errors import RequestError
 from runtimes.request import Priority, SamplingParams
 
@@ -90,7 +90,7 @@ def _large(path: Path, ended: Callable[[], bool]) -> BatchError | None:
                 said = f"the line is longer than {MOST_BODY_BYTES // 2**20} MiB"
                 return _error("line_too_long", said, number)
             try:
-                checked_values(line)
+                checked_values(line, MOST_IDS)
             except HttpError as error:
                 return _error("invalid_value", str(error).replace("body", "line"), number)
     return None

@@ -23,7 +23,7 @@ from app.serve.options import MOST_BODY_BYTES, MOST_DEPTH, MOST_NAMES, MOST_VALU
 from app.serve.pool import MOST_SLOTS
 from tests.app import endless
 from tests.app.serve.conftest import Running, running, started
-from tests.app.serve.test_rude_clients import HEAD, connect, ended
+from tests.app.serve.test_rude_clients import HEAD, answered, connect, ended
 from tests.support import until
 
 HELLO = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
@@ -130,7 +130,7 @@ def test_a_body_of_too_many_values_is_refused_before_it_is_parsed(server, name, 
     assert "body has more than" in found["error"]["message"]
 
 
-@pytest.mark.parametrize("open_, close", [(b"[", b"]"), (b'{"a":', b"}"), (b'[{"a":', b"}]")])
+@pytest.mark.parametrize(("open_", "close"), [(b"[", b"]"), (b'{"a":', b"}"), (b'[{"a":', b"}]")])
 def test_a_body_that_is_nested_too_deeply_is_refused(server, open_, close):
     for path in (CHAT, TEXTS, "/v1/responses", "/v1/messages", "/v1/embeddings", "/v1/tokenize"):
         for depth in (MOST_DEPTH + 1, 900, 100_000):
@@ -195,8 +195,30 @@ def test_the_memory_of_bodies_is_bounded_by_what_they_become(ingot, gguf_file, t
     assert ask(port)[0] == 200
 
 
-def test_a_large_body_is_parsed_beside_the_loop(server):
+def test_large_bodies_are_read_one_after_the_other_beside_the_loop(server, monkeypatch):
+    gate, timed, reading = threading.Event(), bodies._timed, []
+
+    def held(work: Any) -> Any:
+        reading.append(work)
+        assert gate.wait(QUIET_S)
+        return timed(work)
+
+    monkeypatch.setattr(bodies, "_timed", held)
     body = {"prompt": ["x" * 2**21], "max_tokens": 1}
+    first = begin(server, body, TEXTS)
+    until(lambda: reading)
+    gone = [begin(server, body, TEXTS) for _ in range(5)]
+    before = answered(server, 499)
+    assert ask(server)[0] == 200
+    for one in gone:
+        one.close()
+    until(lambda: answered(server, 499) == before + 5)
+    assert len(reading) == 1
+    monkeypatch.setattr(bodies, "_TURN_S", 0.0)
+    assert code(ask(server, body, TEXTS)) == (503, "bodies_full")
+    gate.set()
+    assert first.getresponse().status == 400
+    monkeypatch.setattr(bodies, "_TURN_S", QUIET_S)
     assert code(ask(server, body, TEXTS)) == (400, "context_length_exceeded")
 
 
@@ -313,8 +335,12 @@ def test_an_answer_before_the_whole_body_ends_the_connection(locked, monkeypatch
     assert b"\r\nconnection: close\r\n" in found.lower()
     sock.settimeout(QUIET_S)
     with pytest.raises((BrokenPipeError, ConnectionResetError)):
-        for _ in range(10**6):
-            sock.sendall(b"1\r\na\r\n" * 1000)
+        keep_sending(sock)
+
+
+def keep_sending(sock: socket.socket) -> None:
+    while True:  # a time-out is another error
+        sock.sendall(b"1\r\na\r\n" * 1000)
 
 
 @pytest.mark.parametrize("size", [10, 200_000, 8_000_000, MOST_BODY_BYTES - 10])

@@ -1,0 +1,318 @@
+"""Hostile neighbours: a server's other clients are answered as quickly as without them.
+
+`run` starts `ingot serve` on Pebble, and 58 clients that ask short questions with pauses between
+them: first alone, then beside 6 clients that mean harm. Everything stays on this machine.
+`python -m tests.fuzz.neighbours [SECONDS [SEED]]` shows what came of it as JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+import psutil
+
+ROOT = Path(__file__).resolve().parents[2]
+HONEST, HOSTILE = 58, 6
+_NAME = "tests.fuzz.neighbours"
+_KEY = "an honest key"
+_THINK_S = 2.0  # between two questions of a client, in the mean
+_WARM_S = 5.0
+_PATIENCE_S = 60.0  # for an answer
+_ACT_S = 4.0  # the longest that a hostile client does one thing
+_PAUSE_S = 0.05  # between two things that it does
+_QUESTIONS = ("What is the capital of France?", "What is 12 + 30?", "Tell me about the sea.")
+
+logger = logging.getLogger(__name__)
+
+
+def run(seconds: float, seed: int) -> dict[str, float]:
+    """Answer times of the honest clients in seconds, without and with the hostile ones (each for
+    so many ``seconds``), their errors, and the memory of server and worker in MB."""
+    with tempfile.TemporaryDirectory(prefix="ingot-neighbours-") as folder, _server(folder) as one:
+        process, port = one
+        return asyncio.run(_measured(process, port, seconds, seed))
+
+
+@contextlib.contextmanager
+def _server(folder: str) -> Iterator[tuple[psutil.Process, int]]:
+    model = os.environ.get("INGOT_TEST_BUILT", ROOT / "assets" / "pebble-built")
+    line = [sys.executable, "-m", "app", "serve", f"pebble={model}", "--slots", "8", "--port", "0"]
+    line += ["--api-key", _KEY, "--data", f"{folder}/data", "--saved-mb", "0"]
+    env = {**os.environ, "INGOT_HOME": folder}
+    log = Path(folder, "log")
+    with log.open("wb") as written:
+        process = subprocess.Popen(line, cwd=ROOT, env=env, stderr=written)
+    try:
+        while not (found := re.search(r"127\.0\.0\.1:(\d+)/v1 is ready", log.read_text())):
+            if process.poll() is not None:
+                raise RuntimeError(f"the server ended: {log.read_text()}")
+            time.sleep(0.1)
+        yield psutil.Process(process.pid), int(found[1])
+        if process.poll() is not None:
+            raise RuntimeError(f"the server ended: {log.read_text()[-2000:]}")
+        wrong = [text for text in log.read_text().splitlines() if "Traceback" in text]
+        if wrong:
+            raise RuntimeError(f"the server's log has a traceback: {log.read_text()[-4000:]}")
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(30)
+        finally:
+            process.kill()
+
+
+@dataclass(slots=True)
+class _Phase:
+    """Answers of one part of the time."""
+
+    times: list[float] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+
+async def _measured(
+    server: psutil.Process, port: int, seconds: float, seed: int
+) -> dict[str, float]:
+    phases = [_Phase(), _Phase(), _Phase()]
+    now = 0
+    over = asyncio.Event()
+    memory: list[tuple[int, float, float]] = []
+
+    async def honest(number: int) -> None:
+        chance = random.Random(f"{seed} {number}")
+        await asyncio.sleep(chance.uniform(0, _THINK_S))
+        while not over.is_set():
+            begun, phase = time.monotonic(), phases[now]
+            try:
+                async with asyncio.timeout(_PATIENCE_S):
+                    await _ask(port, chance)
+                phase.times.append(time.monotonic() - begun)
+            except (OSError, ValueError, TimeoutError) as error:
+                phase.errors.append(repr(error))
+            await asyncio.sleep(chance.uniform(0, 2 * _THINK_S))
+
+    async def look() -> None:
+        while not over.is_set():
+            workers = sum(one.memory_info().rss for one in server.children(recursive=True))
+            memory.append((now, server.memory_info().rss / 1e6, workers / 1e6))
+            await asyncio.sleep(0.5)
+
+    tasks = [asyncio.create_task(honest(number)) for number in range(HONEST)]
+    tasks.append(asyncio.create_task(look()))
+    try:
+        await asyncio.sleep(_WARM_S)
+        now = 1
+        await asyncio.sleep(seconds)
+        line = (sys.executable, "-m", _NAME, "hostile", str(port), str(seconds), str(seed))
+        now = 2
+        hostile = await asyncio.create_subprocess_exec(*line, cwd=ROOT)
+        await asyncio.sleep(seconds)
+        if await hostile.wait():
+            raise RuntimeError("the hostile clients ended with an error")
+    finally:
+        over.set()
+        done = await asyncio.gather(*tasks, return_exceptions=True)
+    for error in (one for one in done if isinstance(one, BaseException)):
+        raise error
+    for text in sorted({text for phase in phases for text in phase.errors}):
+        logger.warning("an honest client: %s", text)
+    return _figures(phases[1], phases[2], [one[1:] for one in memory if one[0] == 2])
+
+
+def _figures(alone: _Phase, beside: _Phase, memory: list[tuple[float, float]]) -> dict[str, float]:
+    third = max(1, len(memory) // 3)
+    found = {"errors_alone": float(len(alone.errors)), "errors": float(len(beside.errors))}
+    for name, phase in (("alone", alone), ("beside", beside)):
+        cuts = quantiles(phase.times, n=20)
+        found |= {f"answers_{name}": float(len(phase.times)), f"p50_{name}": median(phase.times)}
+        found[f"p95_{name}"] = cuts[18]
+    found["p95_ratio"] = found["p95_beside"] / found["p95_alone"]
+    for at, name in enumerate(("server", "worker")):
+        sizes = [one[at] for one in memory]
+        found[f"{name}_mb_first"] = median(sizes[:third])
+        found[f"{name}_mb_last"] = median(sizes[-third:])
+        found[f"{name}_mb_most"] = max(sizes)
+    return found
+
+
+async def _ask(port: int, chance: random.Random) -> None:
+    """A short question, answered whole or as it comes. Raises ValueError for another answer."""
+    body = {
+        "messages": [{"role": "user", "content": chance.choice(_QUESTIONS)}],
+        "max_tokens": 16,
+        "stream": chance.random() < 0.5,
+    }
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(_request(body))
+        answer = await reader.read(-1)
+    finally:
+        writer.close()
+    good = b"[DONE]" if body["stream"] else b'"finish_reason"'
+    if not answer.startswith(b"HTTP/1.1 200 ") or good not in answer:
+        raise ValueError(f"answered {answer[:300]!r}")
+
+
+def _request(body: Any, path: str = "/v1/chat/completions", key: str = _KEY) -> bytes:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return _head(f"Content-Length: {len(data)}\r\nConnection: close", path, key) + data
+
+
+def _head(more: str, path: str = "/v1/chat/completions", key: str = _KEY) -> bytes:
+    lines = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\n{more}"
+    return f"{lines}\r\n\r\n".encode()
+
+
+# Hostile clients, in a process of their own. Each takes a connection and may do with it what it
+# likes until its time is over.
+
+_BOMBS = (
+    b'{"metadata": [' + b"[]," * 5_000_000 + b"1]}",
+    b"[" * 1_000_000,
+    b'{"metadata": ' + b'{"a":' * 500 + b"1" + b"}" * 501,
+    b'{"messages": [' + b"1," * 900_000 + b"1]}",
+    b'{"messages": [' + b"{}," * 120_000 + b"1]}",
+    b'{"prompt": "' + b"\\n" * 7_000_000 + b'"}',
+)
+_Act = Callable[
+    [asyncio.StreamReader, asyncio.StreamWriter, random.Random], Coroutine[Any, Any, None]
+]
+
+
+async def _slow_body(
+    _: asyncio.StreamReader, writer: asyncio.StreamWriter, chance: random.Random
+) -> None:
+    writer.write(_head(f"Content-Length: {chance.choice((100, 16_000_000))}"))
+    while True:
+        writer.write(b" ")
+        await writer.drain()
+        await asyncio.sleep(0.05)
+
+
+async def _small_chunks(
+    _: asyncio.StreamReader, writer: asyncio.StreamWriter, chance: random.Random
+) -> None:
+    writer.write(_head("Transfer-Encoding: chunked"))
+    await _endless(writer, b"1\r\n \r\n" * chance.choice((1, 10_000)))
+
+
+async def _wrong_key(
+    _: asyncio.StreamReader, writer: asyncio.StreamWriter, chance: random.Random
+) -> None:
+    length = chance.choice(("Transfer-Encoding: chunked", "Content-Length: 16000000"))
+    writer.write(_head(length, key="a wrong key"))
+    await _endless(writer, b"1\r\n \r\n" * chance.choice((1, 10_000)))
+
+
+async def _endless(writer: asyncio.StreamWriter, piece: bytes) -> None:
+    while True:
+        writer.write(piece)
+        await writer.drain()
+        await asyncio.sleep(0.01)
+
+
+async def _unread(
+    _: asyncio.StreamReader, writer: asyncio.StreamWriter, chance: random.Random
+) -> None:
+    story = [{"role": "user", "content": "Tell me a long story."}]
+    writer.write(_request({"messages": story, "stream": True, "max_tokens": 64}))
+    writer.transport.pause_reading()  # type: ignore[attr-defined]
+    await asyncio.sleep(chance.uniform(0, _ACT_S))
+
+
+async def _huge_head(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, chance: random.Random
+) -> None:
+    lines = chance.choice(
+        (b"X: " + b"a" * 200_000 + b"\r\n", b"a: b\r\n" * 40_000, b"a: b\r\n" * 200)
+    )
+    writer.write(b"POST / HTTP/1.1\r\nHost: localhost\r\n" + lines + b"\r\n")
+    await reader.read(-1)
+
+
+async def _cut(
+    _: asyncio.StreamReader, writer: asyncio.StreamWriter, chance: random.Random
+) -> None:
+    whole = _request({"messages": [{"role": "user", "content": "Hello"}], "stream": True})
+    writer.write(whole[: chance.randrange(len(whole) + 1)])
+    await writer.drain()
+    writer.transport.abort()
+
+
+async def _bomb(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, chance: random.Random
+) -> None:
+    writer.write(_request(chance.choice(_BOMBS)))
+    await reader.read(-1)
+
+
+async def _giant_n(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, chance: random.Random
+) -> None:
+    body = chance.choice(
+        (
+            {"prompt": ["a"] * 256, "n": 64, "temperature": 1},
+            {"prompt": "a", "n": 10**9},
+            {"prompt": ["a"] * 100_000},
+            {"prompt": ["a"] * 32, "n": 8, "temperature": 1, "max_tokens": 1},
+            {"prompt": "a", "logit_bias": {str(number): 1 for number in range(50_000)}},
+        )
+    )
+    writer.write(_request(body, "/v1/completions"))
+    await reader.read(-1)
+
+
+_ACTS: tuple[_Act, ...] = (
+    _slow_body,
+    _small_chunks,
+    _wrong_key,
+    _unread,
+    _huge_head,
+    _cut,
+    _bomb,
+    _giant_n,
+)
+
+
+async def _hostile(port: int, seconds: float, seed: int) -> None:
+    end = time.monotonic() + seconds
+
+    async def client(number: int) -> None:
+        chance = random.Random(f"hostile {seed} {number}")
+        acts = [_ACTS[(number + at) % len(_ACTS)] for at in range(len(_ACTS))]
+        while time.monotonic() < end:
+            act = acts.pop(0)
+            acts.append(act)
+            with contextlib.suppress(OSError, TimeoutError):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                try:
+                    async with asyncio.timeout(chance.uniform(0.1, _ACT_S)):
+                        await act(reader, writer, chance)
+                finally:
+                    writer.transport.abort()
+            await asyncio.sleep(_PAUSE_S)
+
+    await asyncio.gather(*(client(number) for number in range(HOSTILE)))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["hostile"]:
+        asyncio.run(_hostile(int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])))
+    else:
+        given = [*sys.argv[1:], *("300", "1")[len(sys.argv) - 1 :]]
+        sys.stdout.write(f"{json.dumps(run(float(given[0]), int(given[1])), indent=2)}\n")
