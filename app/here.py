@@ -2,6 +2,7 @@
 in it: what is below it is not found then, and what is elsewhere still is."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -28,10 +29,11 @@ def real(path: Path) -> Path:
 
 def same_file(one: Path, other: Path) -> bool:
     """Whether two paths lead to one file, which need not be there yet."""
-    try:
+    with suppress(OSError):
         return os.path.samefile(one, other)
-    except OSError:
+    with suppress(OSError):  # the working folder was deleted
         return os.path.realpath(one) == os.path.realpath(other)
+    return False
 
 
 def named_text(path: Path, encoding: str = "utf-8", most: int = 32 * 2**20) -> str:

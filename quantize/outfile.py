@@ -22,6 +22,7 @@ from pathlib import Path
 
 _LINKS = 40  # one after another, as Linux has it
 _DESCRIPTOR = re.compile(r"/(?:dev|proc/(?:self|(\d+))(?:/task/\d+)?)/fd/(\d{1,6})")
+_NO_FOLDER = "no such folder"
 _MOST_NAME = 50  # characters of a name that the name of its partial file begins with
 
 
@@ -101,7 +102,10 @@ def _target(path: Path) -> _Target:
     place = os.fspath(path)
     for _ in range(_LINKS):
         head, tail = os.path.split(place)
-        place = os.path.join(os.path.realpath(head or os.curdir), tail)
+        try:
+            place = os.path.join(os.path.realpath(head or os.curdir), tail)
+        except FileNotFoundError:  # the working folder was deleted
+            raise FileNotFoundError(errno.ENOENT, _NO_FOLDER, str(path)) from None
         found = _DESCRIPTOR.fullmatch(place)
         if found and found[1] in (None, str(os.getpid())):
             number = int(found[2])
@@ -121,7 +125,7 @@ def _target(path: Path) -> _Target:
     if mode is not None and not (target.is_file or stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)):
         raise OSError(errno.ENOTSUP, "it is neither a file nor a pipe", str(path))
     if target.is_file and not target.path.parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, "no such folder", str(path))
+        raise FileNotFoundError(errno.ENOENT, _NO_FOLDER, str(path))
     writable = mode is None or os.access(place, os.W_OK)
     if not writable or (target.is_file and not os.access(target.path.parent, os.W_OK | os.X_OK)):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))

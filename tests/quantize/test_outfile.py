@@ -178,6 +178,17 @@ def test_what_cannot_be_written_is_refused_before_and_after(tmp_path: Path) -> N
     assert (_names(tmp_path), (tmp_path / "file").read_text()) == (before, "old")
 
 
+def test_a_working_folder_that_was_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    for use in (check_outfile, _write):
+        with pytest.raises(FileNotFoundError, match="no such folder"):
+            use(Path("out"))
+    _write(tmp_path / "out")
+
+
 def test_nothing_is_replaced_unless_that_is_asked_for(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("old")
     (tmp_path / "link").symlink_to("nowhere")
