@@ -21,7 +21,14 @@ from app.batch.output.lines import JSONL, OPENAI
 from app.batch.output.publish import write_output
 from app.batch.output.records import OutputFormat, Record
 from app.batch.settings import comparable
+from app.here import same_file
 from runtimes.errors import RequestError
+
+# What reading a part raises whose lines are not as they were written.
+_DAMAGE = (
+    *(OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError),
+    csv.Error,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +94,11 @@ def _part(path: Path) -> Part:
         raise RequestError(f"{path} was not made with --shard")
     if log.end is None or log.end["unfinished"]:
         raise RequestError(f"{path} (part {run['shard']}) is not finished; run its command again")
-    shard = Shard.parse(run["shard"])
-    job = [comparable(log.settings or {}), shard.count, run["input_rows"], run["format"]]
-    return Part(path, shard, FORMATS[run["format"]], json.dumps(job, sort_keys=True))
+    shard, format = Shard.parse(run["shard"]), FORMATS.get(str(run.get("format")))
+    if format is None:
+        raise RequestError(f"{journal} does not say of which format {path} is")
+    job = [comparable(log.settings or {}), shard.count, run.get("input_rows"), format.name]
+    return Part(path, shard, format, json.dumps(job, sort_keys=True))
 
 
 def _check(out: Path, parts: Sequence[Part]) -> None:
@@ -100,7 +109,7 @@ def _check(out: Path, parts: Sequence[Part]) -> None:
                 f"{part.path} and {first.path} are not of one job: model, sampling, input, number "
                 "of parts or format differ"
             )
-        if out.exists() and out.samefile(part.path):
+        if any(same_file(out, one) for one in (part.path, journal_path(part.path))):
             raise RequestError(f"{out} is one of the parts; name another file")
     named = suffix_format(out)
     if named is not first.format and not (named is JSONL and first.format is OPENAI):
@@ -122,7 +131,7 @@ def _records(part: Part) -> Iterator[tuple[int, Record]]:
     """Each record with the index of its row, in order. Raises RequestError."""
     try:
         yield from part.format.read(part.path)
-    except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
+    except _DAMAGE as error:
         raise RequestError(
             f"{part.path} is damaged ({error}); remove it and run the command of this part again, "
             "which writes it again from its journal"

@@ -151,6 +151,8 @@ def test_what_does_not_fit_together_is_named(tmp_path: Path) -> None:
         merge(out, [one, one, two, three])
     with pytest.raises(RequestError, match="one of the parts"):
         merge(one, [one, two, three])
+    with pytest.raises(RequestError, match="one of the parts"):
+        merge(journal_path(two), [one, two, three], replace=True)
     with pytest.raises(RequestError, match="not of one job"):
         merge(out, [one, two, make(tmp_path, "q3.jsonl", Shard(3, 3), "jsonl", model="other")])
     with pytest.raises(RequestError, match="not of one job"):
@@ -181,3 +183,36 @@ def test_journals_that_a_pattern_names_too_are_no_parts(tmp_path: Path) -> None:
     named = sorted(tmp_path.glob("p*.jsonl"))
     assert len(named) == 4
     assert merge(tmp_path / "merged.jsonl", named).parts == 2
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"[" * 100_000,
+        b'{"index": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"index": 1' + b"0" * 30 + b"}",
+        b'{"index": "0"}',
+        b'{"index": 1e999}',
+        b"[]",
+        b"\xff",
+        b'{"index": 0, "error": ' + b'{"a":' * 5000 + b"1" + b"}" * 5001,
+    ],
+    ids=range(8),
+)
+def test_a_part_from_elsewhere_may_have_any_line(tmp_path: Path, line: bytes) -> None:
+    one, two = (make(tmp_path, f"p{n}.jsonl", Shard(n, 2), "jsonl") for n in (1, 2))
+    two.write_bytes(line + b"\n" + two.read_bytes())
+    with pytest.raises(RequestError, match=r"damaged|without the index|in no part"):
+        merge(tmp_path / "out.jsonl", [one, two])
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_a_part_of_an_unknown_format_is_told(tmp_path: Path) -> None:
+    one = make(tmp_path, "p1.jsonl", Shard(1, 1), "jsonl")
+    journal = journal_path(one)
+    with Journal(journal) as log:
+        note = run_note(rows=1, input_rows=1, invalid=0, reused=0, shard="1/1", format="evil")
+        log.note(RUN, note)
+        log.note(END, end_note(0))
+    with pytest.raises(RequestError, match="of which format"):
+        merge(tmp_path / "out.jsonl", [one])
