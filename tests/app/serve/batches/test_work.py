@@ -23,7 +23,7 @@ from app.serve.batches.run import OtherModelError
 from app.serve.batches.service import BatchService
 from app.serve.batches.store import ATTEMPT, Batches, new_batch_id
 from app.serve.batches.waits import Waits
-from runtimes.errors import IngotError, OutOfMemoryError, WorkerError
+from runtimes.errors import IngotError, OutOfMemoryError
 from tests.app.endless import CONTEXT, SAMPLING
 from tests.app.serve.batches.conftest import begin, ended, line
 from tests.app.serve.batches.test_kills import serving as served
@@ -63,13 +63,7 @@ def failing(module: Any, name: str, error: Exception, times: int = 3) -> Iterato
         yield left
 
 
-ERRORS = [
-    FULL,
-    WorkerError("x"),
-    MemoryError(),
-    RecursionError(),
-    UnicodeEncodeError("utf-8", "\ud800", 0, 1, "no"),
-]
+ERRORS = [FULL, MemoryError(), UnicodeEncodeError("utf-8", "\ud800", 0, 1, "no")]
 PLACES = [
     (work, "check"),
     (work, "run"),
