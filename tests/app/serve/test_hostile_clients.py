@@ -216,9 +216,9 @@ def test_large_bodies_are_read_one_after_the_other_beside_the_loop(server, monke
     assert len(reading) == 1
     monkeypatch.setattr(bodies, "_TURN_S", 0.0)
     assert code(ask(server, body, TEXTS)) == (503, "bodies_full")
+    monkeypatch.setattr(bodies, "_TURN_S", QUIET_S)
     gate.set()
     assert first.getresponse().status == 400
-    monkeypatch.setattr(bodies, "_TURN_S", QUIET_S)
     assert code(ask(server, body, TEXTS)) == (400, "context_length_exceeded")
 
 
