@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.fuzz import forms
 from tests.fuzz.cases import CORPUS
-from tests.fuzz.mutate import mutated, strange
+from tests.fuzz.mutate import mutated, nested, strange
 
 # Good ones by path; what generates is short.
 GOOD: dict[str, list[dict[str, Any]]] = json.loads((CORPUS / "bodies.json").read_bytes())
@@ -69,7 +69,8 @@ def _form(body: dict[str, Any], path: str, random: Random) -> None:
             )
         )
     else:
-        extra = {random.choice(("x", "strict", "description")): strange(random)}
+        odd = nested(random) if random.random() < 0.5 else strange(random)
+        extra = {random.choice(("x", "strict", "description")): odd}
         function = {"name": "x", "parameters": schema, **random.choice(({}, extra))}
         body["tools"] = [{"type": "function", "function": function}]
 
@@ -109,7 +110,7 @@ def rows(random: Random, most: int = 6) -> list[Any]:
     made: list[Any] = []
     for number in range(random.randrange(1, most + 1)):
         inner = copy.deepcopy(random.choice(GOOD[path]))
-        inner["model"] = "pebble"
+        inner["model"] = "pebble" if random.random() < 0.9 else random.choice(MODELS)
         inner.pop("stream", None)
         inner.pop("stream_options", None)
         if random.random() < 0.5:

@@ -162,6 +162,7 @@ class Run:
         self.lock = threading.Lock()
         self.numbers = numbers(seconds, count)
         self.flying: dict[int, Asked] = {}
+        self.broken: list[Asked] = []  # those whose connection ended, until the next look
         self.over, self.back = threading.Event(), threading.Event()
         self.known_kinds: set[str] = set()
         self.slowest = 0.0
@@ -190,7 +191,7 @@ class Run:
             if kind in self.known_kinds:
                 return
             self.known_kinds.add(kind)
-            flying = [asked] if asked else [*self.flying.values()]
+            flying = [asked] if asked else [*self.broken, *self.flying.values()][-12:]
             files = {f"{one.number}.http": one.raw for one in flying if one}
             first = flying[0].number if flying else 0
             where = ", ".join(f"{one.method} {one.template} ({one.number})" for one in flying)
@@ -216,6 +217,8 @@ class Run:
             except TimeoutError:
                 self.found(f"no answer within {ANSWER_S:.0f} s", asked=asked)
             except (OSError, http.client.HTTPException) as error:
+                with self.lock:
+                    self.broken.append(asked)
                 time.sleep(0.2)  # a server that has ended is told of by the look each second
                 if asked.framed and self.server.process.poll() is None:
                     self.found(f"the connection ended without an answer: {error!r}", asked=asked)
@@ -263,6 +266,11 @@ class Run:
             self.look()
 
     def look(self) -> None:
+        self._look()
+        with self.lock:
+            self.broken.clear()
+
+    def _look(self) -> None:
         code = self.server.process.poll()
         problems = self.server.said()
         if code is not None:
