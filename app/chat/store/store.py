@@ -215,7 +215,9 @@ class Store:
         runtime: str | None = None,
     ) -> Message:
         """An answer without text that streams from now on, and show its branch."""
-        made_by = {"model": model, "file": file, "runtime": runtime}
+        # The name of a file need not be UTF-8.
+        given = {"model": model, "file": file, "runtime": runtime}
+        made_by = {name: value and rows.clean(value) for name, value in given.items()}
         with self._database.writing() as db:
             answer = State.STREAMING
             id = rows.insert_message(db, chat_id, parent, Role.ASSISTANT, answer, **made_by)

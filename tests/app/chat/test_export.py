@@ -123,7 +123,7 @@ def test_names_are_text_and_messages_do_not_act(conversation: Conversation, text
     store.update_chat(chat, title=text, system=text)
     asked = conversation.say(text, [Attachment(text, text)])
     for said in (text, f"<think>{text}</think>{text}", f"```html\n{text}\n```\n\n{text}"):
-        answer = store.begin_answer(chat, asked.id, model=text.replace("\ud800", ""))
+        answer = store.begin_answer(chat, asked.id, model=text, file=text)
         store.end_answer(answer.id, said, (), State.FAILED, None, text)
         store.update_chat(chat, leaf=answer.id)
         page = as_markdown(Conversation.open(store, chat))
