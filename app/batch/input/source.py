@@ -130,7 +130,7 @@ class Source:
             except WorkerError:  # none of the row's doing
                 raise
             except Exception as error:  # whatever a row can do, it must not end the job
-                log.exception("row %d cannot be read", index)
+                log.debug("row %d cannot be read", index, exc_info=True)
                 said = f"the row cannot be read: {type(error).__name__}: {error}"[:200]
                 task, problem = NOTHING, Problem("invalid_row", said)
         if endpoint and (first := self.repeats.first_line(index)) is not None:
