@@ -6,6 +6,7 @@ from types import UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 _T = TypeVar("_T")
+_MOST = 2**63
 
 
 def from_json(kind: type[_T], data: Any) -> _T:
@@ -45,4 +46,9 @@ def _value(hint: Any, data: Any) -> Any:
         return tuple(_value(arms[0], value) for value in data)
     if origin is tuple:
         return tuple(_value(arm, value) for arm, value in zip(arms, data, strict=True))
-    return from_json(cast("type[Any]", hint), data) if is_dataclass(hint) else hint(data)
+    if is_dataclass(hint):
+        return from_json(cast("type[Any]", hint), data)
+    value = hint(data)
+    if isinstance(value, int) and abs(value) >= _MOST:
+        raise ValueError(f"{str(value)[:20]}... is beyond any size or count")
+    return value

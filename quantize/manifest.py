@@ -202,6 +202,9 @@ def load_manifest(folder: Path) -> Manifest:
         manifest = from_json(Manifest, data)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ModelError(f"{path} is damaged ({error!r}); build the model again") from error
+    sizes = [manifest.model.parameters, *(entry.bytes for entry in manifest.files)]
+    if min(sizes) < 0:
+        raise ModelError(f"{path} is damaged (a size below 0); build the model again")
     for entry in manifest.files:
         for name in (entry.path, *entry.sha256):
             check_name(name, str(path))

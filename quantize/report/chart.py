@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from quantize.manifest import FileEntry
 from quantize.report.facts import decode_speed, divergence, pareto_front
 
+_MOST = 1e30  # nats; a scale of powers has an end
+
 
 @dataclass(frozen=True, slots=True)
 class Point:
@@ -36,7 +38,7 @@ def make_chart(entries: Sequence[FileEntry]) -> Chart | None:
     points = [
         Point(e.recipe, e.bytes / 1e6, kl, decode_speed(e), e in front)
         for e in entries
-        if (kl := divergence(e)) is not None
+        if (kl := divergence(e)) is not None and kl < _MOST
     ]
     if not points:
         return None

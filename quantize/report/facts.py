@@ -67,7 +67,8 @@ def divergence(entry: FileEntry) -> float | None:
 def scatter(speed: Speed) -> float | None:
     """The widest range of the laps of one figure, as a part of the figure; None where no laps are
     recorded."""
-    known = {name: getattr(speed, name) for name in speed.ranges}
+    figures = ((name, getattr(speed, name, None)) for name in speed.ranges)
+    known = {name: value for name, value in figures if isinstance(value, int | float)}
     return max(
         ((speed.ranges[n][1] - speed.ranges[n][0]) / v for n, v in known.items() if v), default=None
     )

@@ -8,9 +8,11 @@ import pytest
 
 from quantize.manifest import (
     NAME,
+    Fidelity,
     FileEntry,
     Manifest,
     ModelInfo,
+    Perplexity,
     Quality,
     Source,
     Speed,
@@ -100,6 +102,10 @@ def test_paths_do_not_leave_the_folder(tmp_path: Path, path: str):
         lambda d: d["files"][0].update(sha256=[]),
         lambda d: d.update(version=99),
         lambda d: d.update(files=None),
+        lambda d: d["files"][0].update(bytes=-1),
+        lambda d: d["files"][0].update(bytes=10**400),
+        lambda d: d["files"][0].update(bytes=float("inf")),
+        lambda d: d["model"].update(parameters=10**30),
     ],
 )
 def test_a_damaged_manifest_says_so(folder: Path, damage):
@@ -168,3 +174,24 @@ def test_a_file_of_another_size_is_not_loaded(folder: Path, recipe: str, file: s
     path.unlink()
     with pytest.raises(ModelError, match=r"missing|has 2 bytes"):
         resolve(folder, recipe=recipe)
+
+
+def test_figures_that_make_no_sense_are_read(folder: Path):
+    """Of a manifest from elsewhere; what is told of them is another matter."""
+    from quantize.report.chart import make_chart
+    from quantize.report.facts import scatter
+
+    speed = Speed(1.0, 2.0, 3.0, ranges={"__class__": (1.0, 2.0), "decode_tps_1": (1.0, 2.0)})
+    assert scatter(speed) == 0.5
+    text = Perplexity(9.0, 0.1, 100, "text", "0")
+    for kl in (1e308, float("inf"), float("nan"), -1.0, 0.0):
+        make_chart([_entry("q8_0", "m.gguf", fidelity=Fidelity(text, kl, kl, kl, 0.9))])
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a\nb", "x\x1b[2J", "a/./b", "a" * 300])
+def test_checksums_of_files_elsewhere(folder: Path, name: str):
+    data = json.loads((folder / NAME).read_text())
+    data["files"][0]["sha256"] = {name: "0" * 64}
+    (folder / NAME).write_text(json.dumps(data))
+    with pytest.raises(ModelError, match="names the file"):
+        load_manifest(folder)
