@@ -375,7 +375,7 @@ def change_json(value: Any, random: Random) -> None:
             del value[key]
             return
         else:
-            value[key] = random.choice(_STRANGE)
+            value[key] = copy.deepcopy(random.choice(_STRANGE))
             return
 
 
