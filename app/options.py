@@ -170,8 +170,8 @@ class ConstraintOptions:
 
     def constraint(self) -> Constraint | None:
         """Checked. Raises RequestError for one that cannot be used, or for two of them."""
-        from runtimes.grammars import grammar_of
         from runtimes.errors import RequestError
+        from runtimes.grammars import grammar_of
         from runtimes.request import Constraint
 
         schema, grammar = self.json_schema, self.grammar
