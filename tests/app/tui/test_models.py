@@ -270,3 +270,29 @@ def test_picture(
         await pilot.pause()
 
     assert snap(bare, terminal_size=size, run_before=open_it)
+
+
+async def test_a_file_that_nobody_can_read_hides_no_other(
+    bare: Any, pebble_built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever its reading raises, those that follow are read too."""
+    folder = tmp_path / "files"
+    folder.mkdir()
+    for name in ("a", "b", "c"):
+        shutil.copyfile(pebble_built / "pebble-q8_0.gguf", folder / f"{name}.gguf")
+    data = bytearray((folder / "a.gguf").read_bytes())
+    at = data.index(b"llama.block_count") + len(b"llama.block_count")
+    data[at : at + 8] = (6).to_bytes(4, "little") + b"\0\0\xc0\x7f"  # a float that is no number
+    (folder / "a.gguf").write_bytes(data)
+    whole = ModelFile.read
+
+    def read(path: Path) -> ModelFile:
+        if path.name == "b.gguf":
+            raise OverflowError("not foreseen")
+        return whole(path)
+
+    monkeypatch.setattr("app.models.entries.ModelFile.read", read)
+    async with bare.run_test(size=(80, 24)) as pilot:
+        screen = await opened(pilot, ModelsScreen([str(folder)]), 3)
+        await wait_until(lambda: cells(screen, 2)[-1] == "fits")
+        assert [cells(screen, at)[-1] for at in range(3)] == ["broken", "broken", "fits"]
