@@ -227,7 +227,7 @@ async def test_what_is_no_hub_is_told(bare: Any, hub: FakeHub, path: str) -> Non
     async with bare.run_test(size=(80, 24)) as pilot:
         searched = path.endswith("models$")
         screen = await opened(pilot, "", 0 if searched else 1)
-        where, told = ("wrong", "not a list of models") if searched else ("about", "error")
+        where, told = "wrong" if searched else "about", "not a list of models"
         await wait_until(lambda: told in text(screen, where))
 
 
