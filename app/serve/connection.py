@@ -21,6 +21,8 @@ LINGER_S = 5.0  # how long the rest of a body may come after its answer, so that
 MOST_CONNECTIONS = 2000
 _EVENTS = 64  # pieces of input that are looked at in one go
 _AT_ONCE_S = 0.005  # of the loop's time, which the input of a request takes without a rest
+_MOST_S = 1.0  # of the loop's time; a request whose input takes longer is ended where it is
+_LEAST_BYTES = 2**21  # for each such second: chunks of a few bytes
 _READ_S = 2e-5  # of the loop's time: what a read costs before its bytes are looked at
 _SHARE = 0.1  # of the loop's time, for all input that takes longer
 _LINGER_PAUSE_S = 0.01  # between reads of what is thrown away
@@ -168,6 +170,7 @@ class Connection(H11Protocol):
     _left = 0  # bytes that were to be sent then
     _since = 0.0  # when it became silent
     _spent = 0.0  # seconds of the loop's time that the input of this request has taken
+    _came = 0  # bytes of this request
     _thrown_away = 0  # bytes
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -199,6 +202,7 @@ class Connection(H11Protocol):
             self._throw_away(len(data))
             return
         self._spent += _READ_S
+        self._came += len(data)
         super().data_received(data)
 
     def handle_events(self) -> None:
@@ -212,7 +216,9 @@ class Connection(H11Protocol):
         spent = time.thread_time() - begun
         self._spent += spent
         long = self._spent > _AT_ONCE_S and self.conn.their_state is not h11.DONE
-        if (long or self.conn.behind) and not self.transport.is_closing():
+        if self._spent > _MOST_S and self._came < self._spent * _LEAST_BYTES:
+            self._abort("sends its request in too small pieces")
+        elif (long or self.conn.behind) and not self.transport.is_closing():
             self.flow.rest()
             pause_s = _turns.wait_s(self.loop.time(), spent + _READ_S) if long else 0.0
             self._resting = self.loop.call_later(pause_s, self._go_on)
@@ -253,7 +259,7 @@ class Connection(H11Protocol):
 
     def on_response_complete(self) -> None:
         """An answer has been sent."""
-        self._since, self._spent = self.loop.time(), 0.0
+        self._since, self._spent, self._came = self.loop.time(), 0.0, 0
         super().on_response_complete()
 
     def pause_writing(self) -> None:

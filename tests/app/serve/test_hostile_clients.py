@@ -397,6 +397,19 @@ def test_a_body_in_small_pieces_is_read_all_the_same(server):
     assert ended(sock).startswith(b"HTTP/1.1 200")
 
 
+def test_who_sends_endless_small_pieces_is_ended(server, monkeypatch, caplog):
+    monkeypatch.setattr(connection, "_MOST_S", 0.05)
+    sock = connect(server, HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+    with (
+        caplog.at_level("INFO", "app.serve"),
+        pytest.raises((BrokenPipeError, ConnectionResetError)),
+    ):
+        keep_sending(sock)
+    assert any("in too small pieces" in message for message in caplog.messages)
+    large = b" " * (MOST_BODY_BYTES - 1000) + json.dumps(HELLO).encode()
+    assert ask(server, large)[0] == 200
+
+
 def test_refusals_in_great_number_are_answered_one_after_the_other(locked, monkeypatch):
     monkeypatch.setattr(guard, "_REFUSALS", 10)
     asking = begin(locked, None, "/v1/models", "GET")
