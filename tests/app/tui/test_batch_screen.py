@@ -236,6 +236,8 @@ async def test_a_running_job_is_watched_stopped_and_left(
 
         # Gone on with here, it is ours.
         await click_key(pilot, "r")
+        await soon(lambda: isinstance(app.screen, BatchResumeScreen))
+        await pilot.press("y")
         await soon(lambda: state(screen).startswith("running"))
         await soon(lambda: said(screen, "job-slots").startswith("Slots ■■■■ 4 · 4 decoding"))
         await soon(lambda: said(screen, "kind-running") == "running  4")
