@@ -13,7 +13,6 @@ from app.batch.output.wire import writing
 from app.batch.report.answer_lengths import Counts
 from app.openai.answer import Answer
 from quantize.outfile import outfile
-from quantize.outfile import sync_folder as sync_folder
 from runtimes.errors import RequestError
 
 

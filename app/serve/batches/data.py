@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from app.batch.output.publish import sync_folder
 from app.batch.output.wire import writing
+from quantize.outfile import sync_folder
 from runtimes.errors import RequestError
 from runtimes.machine.locks import Lock, holder_of
 from runtimes.paths import data_dir
