@@ -9,8 +9,8 @@ from app.openai.encoding import encoded
 from app.openai.task import Problem, Task
 from app.prompts import PromptStyle, PromptTooLongError
 from runtimes.chat import Message, encode_chat, encode_continuation
-from runtimes.grammars import check_params
 from runtimes.errors import RequestError
+from runtimes.grammars import check_params
 from runtimes.models.memory import DEFAULT_CONTEXT
 from runtimes.models.modelfile import ModelFile
 from runtimes.request import SamplingParams

@@ -10,9 +10,9 @@ from typing import Any
 
 from app.batch.schedule.cluster.actor import Loaded
 from runtimes.chat import Message
-from runtimes.grammars import check_request
 from runtimes.engine.metrics import EngineStats
 from runtimes.errors import IngotError, RequestError, WorkerError
+from runtimes.grammars import check_request
 from runtimes.models.modelfile import ModelFile
 from runtimes.request import Completion, FinishReason, Request
 from runtimes.stream import Stream
