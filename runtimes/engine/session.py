@@ -108,17 +108,23 @@ def read_session(path: Path, expected: SessionHeader) -> tuple[SessionHeader, by
     crc = fields.pop("crc32", None)
     if crc != _checksum(fields, data):
         raise ModelError(f"{path} is damaged: its checksum is another. Start the conversation anew")
-    return replace(expected, tokens=fields["tokens"]), data
+    return replace(expected, tokens=_tokens(path, fields)), data
 
 
 def session_tokens(path: Path) -> list[int]:
     """The tokens that a file says it holds; nothing else of it is checked. Raises ModelError."""
     try:
         with path.open("rb") as file:
-            tokens = _fields(path, file).get("tokens")
+            return _tokens(path, _fields(path, file))
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error.strerror or error}") from error
-    if not isinstance(tokens, list) or not all(isinstance(one, int) for one in tokens):
+
+
+def _tokens(path: Path, fields: dict[str, Any]) -> list[int]:
+    tokens = fields.get("tokens")
+    if not isinstance(tokens, list) or not all(
+        type(one) is int and 0 <= one < 2**31 for one in tokens
+    ):
         raise ModelError(f"{path} is damaged: it has no tokens")
     return tokens
 

@@ -516,7 +516,8 @@ def run(
                 try:
                     step()
                     case.figures["steps_done"] += 1
-                except IngotError as error:
+                except (IngotError, IsADirectoryError, NotADirectoryError) as error:
+                    # These have words and exit code 2 as well.
                     case.figures["steps_refused"] += 1
                     str(error)
                 except BaseException:

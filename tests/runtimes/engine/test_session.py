@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -84,6 +85,20 @@ def test_tokens_that_were_changed_are_refused(saved: Path, tokens: object):
     fields = {**json.loads(line), "tokens": tokens}
     saved.write_bytes(json.dumps(fields).encode() + b"\n" + data)
     with pytest.raises(ModelError, match="damaged"):
+        read_session(saved, HEADER)
+
+
+@pytest.mark.parametrize("tokens", ["abc", [1, "2"], [1, -2], [2**40], [True], {"a": 1}, None])
+def test_tokens_that_are_none_are_refused(saved: Path, tokens: object):
+    """Also with the right checksum."""
+    line, _, data = saved.read_bytes().partition(b"\n")
+    fields = {**json.loads(line), "tokens": tokens}
+    if tokens is None:
+        del fields["tokens"]
+    del fields["crc32"]
+    fields["crc32"] = zlib.crc32(data, zlib.crc32(json.dumps(fields).encode()))
+    saved.write_bytes(json.dumps(fields).encode() + b"\n" + data)
+    with pytest.raises(ModelError, match="it has no tokens"):
         read_session(saved, HEADER)
 
 
