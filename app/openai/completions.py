@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from app.openai.answer import Answer, Choice, TokenLogprobs, logprob_entries
-from app.openai.limits import MOST_PROMPTS
+from app.openai.limits import MOST_ANSWERS, MOST_PROMPTS
 from app.openai.request import IGNORED, body_task
 from app.openai.task import InputError, Task, check_bounds, kind, require_object
 from runtimes.request import MOST_TOP_LOGPROBS, Completion, Request, SamplingParams
@@ -27,6 +27,8 @@ def completion_tasks(body: Any, defaults: SamplingParams, *, served: bool = True
     if several and len(prompts) > MOST_PROMPTS:
         said = f"prompt has {len(prompts):,} prompts, above {MOST_PROMPTS}"
         raise InputError("invalid_value", said)
+    if several:
+        _check_answers(len(prompts), body, defaults)
     echo = body.get("echo")
     if echo is not None and not isinstance(echo, bool):
         raise InputError("wrong_type", f"echo must be true or false, not {kind(echo)}")
@@ -42,6 +44,14 @@ def completion_tasks(body: Any, defaults: SamplingParams, *, served: bool = True
         task = body_task({**rest, "prompt": prompt}, "completions", defaults, served=served)
         tasks.append(replace(task, sampling=task.sampling or defaults) if echo else task)
     return tasks
+
+
+def _check_answers(prompts: int, body: Mapping[str, Any], defaults: SamplingParams) -> None:
+    samples = body.get("best_of") or body.get("n") or defaults.samples
+    if type(samples) is int and prompts * samples > MOST_ANSWERS:  # another is refused where read
+        asked = f"{prompts:,} times {min(samples, 10**9):,} answers"
+        said = f"prompt and n: {asked}, above the {MOST_ANSWERS} that a body may ask for"
+        raise InputError("invalid_value", said)
 
 
 def _is_number(value: Any) -> bool:

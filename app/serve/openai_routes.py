@@ -29,7 +29,7 @@ from app.serve.generate import (
 from app.serve.observe import Observer
 from app.serve.openapi import body_of
 from app.serve.options import MOST_IDS, MOST_VALUES
-from app.serve.several import answer_several, check_answers
+from app.serve.several import answer_several
 
 _IDS = {"chat": "chatcmpl", "completions": "cmpl"}
 _OBJECTS = {"chat": "chat.completion.chunk", "completions": "text_completion"}
@@ -88,7 +88,6 @@ async def _answer(
         if streaming and (several or body.get("echo")):
             raise HttpError(400, "invalid_value", "several prompts and echo cannot be streamed")
         if several:
-            check_answers(body, generator.defaults)
             tasks = await generator.in_thread(await read_task(request, tasks_of))
             del body, task_of, tasks_of  # are not needed any more, and may be large
             return await answer_several(request, generator, observer, name, tasks)

@@ -24,7 +24,6 @@ MOST_VALUES = 250_000
 MOST_IDS = 1_000_000  # values where prompts may be token ids
 MOST_NAMES = 100_000  # in its objects
 MOST_DEPTH = 128
-MOST_ANSWERS = 256  # prompts times samples
 BODY_S = 60.0  # how long a body may take to come
 
 

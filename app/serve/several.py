@@ -2,9 +2,8 @@
 
 import asyncio
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
@@ -12,23 +11,8 @@ from fastapi.responses import JSONResponse, Response
 from app.openai.answer import Answer
 from app.openai.response import answer_body
 from app.openai.task import Task
-from app.serve.errors import HttpError
 from app.serve.generate import Generator, error_of, while_connected
 from app.serve.observe import Observer
-from app.serve.options import MOST_ANSWERS
-from runtimes.request import SamplingParams
-
-
-def check_answers(body: Mapping[str, Any], defaults: SamplingParams) -> None:
-    """Raises HttpError (400) where a body asks for more answers than one may."""
-    samples = body.get("best_of") or body.get("n") or defaults.samples
-    if type(samples) is not int:
-        return  # and is refused where it is read
-    prompts = len(body["prompt"])
-    if prompts * samples > MOST_ANSWERS:
-        asked = f"{prompts:,} times {min(samples, 10**9):,} answers"
-        said = f"prompt and n: {asked}, above the {MOST_ANSWERS} that a body may ask for"
-        raise HttpError(400, "invalid_value", said)
 
 
 async def answer_several(

@@ -102,6 +102,10 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: completion_tasks({"prompt": "x", "metadata": nested(500)}, SamplingParams()),
         "body is nested too deeply",
     ),
+    "prompts times samples": (
+        lambda: completion_tasks({"prompt": ["x"] * 200, "n": 2}, SamplingParams(), served=False),
+        "prompt and n: 200 times 2 answers",
+    ),
     "embeddings": (
         lambda: embedding_task({"input": "x", "user": nested(500)}),
         "body is nested too deeply",
