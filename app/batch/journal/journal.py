@@ -76,7 +76,7 @@ def short_key(key: bytes) -> int:
 def journal_path(out: Path) -> Path:
     """Where the journal of an output file lies: beside the file, also for a link to it, so that two
     jobs on one file have one journal."""
-    if out.is_symlink():
+    if os.path.islink(out):  # also a name that no file can have: Path.is_symlink raises for it
         out = Path(os.path.realpath(out))
     return out.with_name(out.name + ".journal.jsonl")
 

@@ -130,7 +130,7 @@ def _read(folder: Path) -> Record | None:
     try:
         data = load_json(folder / "record.json")
         command = command_from(data["command"], data.get("folder"))
-        if not is_number(data["at"], 1e11):
+        if not is_number(data["at"], 1e11) or not Path(data["output"]).name:
             return None
         return Record(Path(data["output"]), data["at"], command, data["pid"], data["born"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -182,7 +182,7 @@ def _running() -> Iterator[tuple[Path, float]]:
         except psutil.Error:
             continue
         asked = Command(arguments, folder).asked()
-        if asked is not None:
+        if asked is not None and Path(str(asked.output)).name:
             yield absolute(Path(str(asked.output))), one.info["create_time"]
 
 
@@ -218,7 +218,7 @@ def last_run(path: Path) -> LastRun:
     """A journal with nothing but the notes on its last run's begin and end, found from the end of
     the file without parsing rows; these are counted."""
     journal = LastRun(path)
-    if not path.is_file():
+    if not os.path.isfile(path):
         return journal  # a pipe would be waited for
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:

@@ -263,3 +263,12 @@ def test_a_test_ends_no_process_that_has_the_number_of_a_job_since(
         assert not later or other.poll() is None
         other.communicate(b"\n", timeout=60)
     assert other.returncode == (0 if later else -signal.SIGKILL)
+
+
+@pytest.mark.parametrize("output", ["", "/", "x" * 70_000, "\0", 5])
+def test_a_record_of_what_is_no_output_is_none(home: Path, output: object) -> None:
+    file = home / "state" / "jobs" / "0123456789abcdef" / "record.json"
+    file.parent.mkdir(parents=True)
+    said = {"output": output, "at": 5.0, "command": None, "folder": None, "pid": None, "born": None}
+    file.write_text(json.dumps(said))
+    assert all(known.state == "gone" for known in known_jobs() if str(output) in str(known.output))
