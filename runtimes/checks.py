@@ -72,6 +72,8 @@ def refused(constraint: Constraint, why: str) -> RequestError:
     return RequestError(f"the {_NAMES[constraint.kind]} cannot be used: {_short(why)}")
 
 
+# Begins the error of an answer whose constraint turned out to be too much for the parser.
+UNFOLLOWED = "the constraint cannot be followed"
 _NAMES = {
     "json_schema": "JSON schema",
     "regex": "regular expression",

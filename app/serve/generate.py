@@ -23,6 +23,7 @@ from app.serve.errors import HttpError, problem_error
 from app.serve.loads import Loads
 from app.serve.pool import MOST_SLOTS, ModelPool, Served
 from runtimes.api import EngineApi
+from runtimes.checks import UNFOLLOWED
 from runtimes.request import Chunk, Completion, FinishReason, Request, SamplingParams
 from runtimes.settings import RunnerSettings
 from runtimes.stream import Stream
@@ -329,6 +330,8 @@ def _problem_of(completion: Completion) -> Problem | None:
     if code is None:
         return None
     said = completion.error or f"the answer was ended: {completion.finish_reason}"
+    if said.startswith(UNFOLLOWED):  # the request's doing, which only some of its text has shown
+        code = "invalid_value"
     return Problem("worker_crash" if completion.retryable else code, said)
 
 

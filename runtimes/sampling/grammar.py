@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from runtimes.checks import markers_of, one_line, refused
+from runtimes.checks import UNFOLLOWED, markers_of, one_line, refused
 from runtimes.errors import RequestError
 from runtimes.request import Constraint
 from runtimes.runner import Tokenizer
@@ -75,7 +75,7 @@ class GrammarMatcher:
 
     def _note(self) -> None:
         if self._matcher.is_error():
-            self.error = f"the constraint cannot be followed: {one_line(self._matcher.get_error())}"
+            self.error = f"{UNFOLLOWED}: {one_line(self._matcher.get_error())}"
 
 
 MatcherMaker = Callable[[], GrammarMatcher]

@@ -18,9 +18,13 @@ import pytest
 
 from app.serve import bodies, connection, guard
 from app.serve.bodies import Charge, Held
-from app.serve.errors import HttpError
+from app.serve.errors import HttpError, problem_error
+from app.serve.generate import _problem_of
 from app.serve.options import MOST_BODY_BYTES, MOST_DEPTH, MOST_NAMES, MOST_VALUES
 from app.serve.pool import MOST_SLOTS
+from runtimes.checks import UNFOLLOWED
+from runtimes.engine.sequence import unstarted
+from runtimes.request import FinishReason, Request
 from tests.app import endless
 from tests.app.serve.conftest import Running, running, started
 from tests.app.serve.test_rude_clients import HEAD, answered, connect, ended
@@ -511,3 +515,14 @@ def connect_to(port: int, data: bytes) -> socket.socket:
     sock = socket.create_connection(("127.0.0.1", port), timeout=QUIET_S)
     sock.sendall(data)
     return sock
+
+
+def test_a_constraint_that_fails_on_its_way_is_the_requests_fault():
+    """Which texts the parser gives up on depends on what is sampled."""
+    ended = unstarted(Request([1]), FinishReason.ERROR, f"{UNFOLLOWED}: lexer error")
+    problem = _problem_of(ended)
+    assert problem is not None
+    assert problem_error(problem).status == 400
+    other = _problem_of(unstarted(Request([1]), FinishReason.ERROR, "the engine failed"))
+    assert other is not None
+    assert problem_error(other).status == 500
