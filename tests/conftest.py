@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,22 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     config.option.loadscopereorder = False  # by the number of tests, which says little
     return ByGroup(config, log)
+
+
+@pytest.hookimpl(wrapper=True, optionalhook=True)
+def pytest_report_to_serializable() -> Generator[None, Any, Any]:
+    """Half of a surrogate pair in a log or a message would end the whole run: execnet sends none."""
+    return _sendable((yield))
+
+
+def _sendable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_sendable, value))
+    if isinstance(value, dict):
+        return {_sendable(key): _sendable(one) for key, one in value.items()}
+    return value
 
 
 @pytest.fixture(autouse=True)
