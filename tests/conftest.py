@@ -63,7 +63,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(wrapper=True, optionalhook=True)
 def pytest_report_to_serializable() -> Generator[None, Any, Any]:
-    """Half of a surrogate pair in a log or a message would end the whole run: execnet sends none."""
+    """Half a surrogate pair in a log or a message would end the run: execnet sends none."""
     return _sendable((yield))
 
 
