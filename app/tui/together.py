@@ -29,6 +29,7 @@ TOGETHER: dict[str, tuple[str, ...]] = {
     "BatchJobsScreen": ("JobTable", "PathLine"),
     "BatchLeaveScreen": ("",),
     "BatchPresetsScreen": ("PresetTable",),
+    "BatchResumeScreen": ("",),
     "BatchRowScreen": ("",),
     "ChatsScreen": ("SearchLine",),
     "ConfirmScreen": ("",),

@@ -13,6 +13,7 @@ from textual.screen import Screen
 from textual.widgets import OptionList, TabbedContent
 
 from app.batch.watch import presets
+from app.batch.watch.command import Command, foreign
 from app.batch.watch.form import JobForm
 from app.batch.watch.records import KnownJob
 from app.batch.watch.view import Phase
@@ -28,7 +29,12 @@ from app.tui.palette import Commands, Palette
 from app.tui.screens.answering import SamplingScreen, SystemScreen
 from app.tui.screens.batch import BatchScreen
 from app.tui.screens.batch_jobs import BatchJobsScreen
-from app.tui.screens.batch_panels import BatchFilesScreen, BatchLeaveScreen, BatchRowScreen
+from app.tui.screens.batch_panels import (
+    BatchFilesScreen,
+    BatchLeaveScreen,
+    BatchResumeScreen,
+    BatchRowScreen,
+)
 from app.tui.screens.batch_presets import BatchPresetsScreen
 from app.tui.screens.chat import ChatScreen
 from app.tui.screens.chats import ChatsScreen
@@ -122,6 +128,7 @@ async def places(
 
     entry = entry_of(next(built.glob("pebble-q8_0*.gguf")))
     presets.save(said("mine"), JobForm(model=str(built)), Path.cwd())
+    words = ("batch", "in.jsonl", "out.jsonl", "-m", "model", "--system", said("Be short."))
     panels: list[Callable[[], Screen[Any]]] = [
         lambda: SystemScreen(said("Be short.")),
         lambda: SamplingScreen({}),
@@ -139,6 +146,7 @@ async def places(
         ),
         lambda: BatchRowScreen(frozen(said), 12),
         lambda: BatchLeaveScreen(said("out.jsonl"), lambda: None),
+        lambda: BatchResumeScreen(foreign(Command(words, Path("/")), Path("/out.jsonl"))),
         lambda: LoadScreen(entry),
         lambda: TypesScreen(said("q4_k_m"), TYPES),
     ]

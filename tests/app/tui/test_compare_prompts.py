@@ -143,7 +143,7 @@ async def test_run_look_and_save(bare: Any, pebble_built: Path, own_folder: Path
             await wait_until(lambda: bare.screen is screen)
         kept = json.loads((own_folder / "kept.json").read_text())
         assert kept["pairs"][0]["identical"] == results.pairs[0].identical
-        assert "| pebble · q4_k_m |" in (own_folder / "kept.md").read_text()
+        assert "| pebble · q4\\_k\\_m |" in (own_folder / "kept.md").read_text()
         await do("ctrl+n", "#new")
         await wait_until(lambda: screen.results is None)
         assert form.display
