@@ -14,7 +14,7 @@ def test_a_server_answers_whatever_it_is_sent(
 ) -> None:
     monkeypatch.setenv("INGOT_TEST_BUILT", str(pebble_built))
     monkeypatch.setenv("INGOT_FUZZ_KEPT", str(tmp_path))
-    figures = server.run(600, 2026, 150)
-    assert figures["requests"] == 150
+    figures = server.run(600, 2026, 90)
+    assert figures["requests"] == 90
     assert figures["paths"] > 20
     assert figures["restarts"] == 1

@@ -162,12 +162,13 @@ def test_quantize(run: Run, pebble: Path, tmp_path: Path) -> None:
         "type": {"model_type": WORST, "architectures": [WORST]},
         f"folder {WORST}": {"architectures": [WORST]},
     }
-    for name, changes in changed.items():
+    ways: list[list[tuple[str, ...]]] = [[(), ("--json",)], [("-v",)]]
+    for (name, changes), options in zip(changed.items(), ways, strict=True):
         folder = tmp_path / name
         shutil.copytree(pebble, folder)
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps({**config, **changes}))
-        for more in ((), ("--json",), ("-v",)):
+        for more in options:
             run("quantize", folder, "--recipe", "q8_0", "--no-measure", *more)
     run("quantize", tmp_path / f"none {WORST}")
     run("quantize", pebble, "--recipe", WORST, tried=False)  # in small letters

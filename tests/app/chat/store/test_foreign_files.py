@@ -107,8 +107,10 @@ def test_repair_leaves_a_file_without_rights(chats: Path) -> None:
         "try: repair(Path(sys.argv[1]))\n"
         "except StoreError as error: print(type(error).__name__, error)\n"
     )
-    for folder in (chats.parent, *list(chats.parent.parents)[:3]):
-        folder.chmod(folder.stat().st_mode | 0o777 if folder == chats.parent else 0o755)
+    chats.parent.chmod(0o777)
+    for folder in chats.parent.parents:  # as deep as pytest's processes make them
+        if folder.stat().st_uid == os.geteuid() and "pytest-" in str(folder):
+            folder.chmod(0o755)
     done = subprocess.run(
         [sys.executable, "-c", code, chats], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
@@ -403,7 +405,7 @@ _COLUMNS = {
 
 
 @settings(
-    max_examples=150,
+    max_examples=40,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
