@@ -83,7 +83,7 @@ def status_of(out: Path) -> Status:
         cached=run["reused"],
         failed=failed,
         left=left,
-        shard=run["shard"],
+        shard=run.get("shard"),
         elapsed_s=elapsed,
         rows_per_s=journal.done / elapsed,
         rows_per_s_now=rows_now,

@@ -61,9 +61,15 @@ _OF_SQLITE: dict[int, tuple[type[StoreError], str]] = {
 _MISSING = ("no such table:", "no such column:")
 
 
-def is_damage(error: sqlite3.Error) -> bool:
+# What reading a damaged file raises; the second of a message of SQLite that quotes the file.
+UNREADABLE = (sqlite3.DatabaseError, UnicodeDecodeError)
+
+
+def is_damage(error: sqlite3.Error | UnicodeDecodeError) -> bool:
     """Whether SQLite found the contents of a file wrong. An error of any other kind (held by
     another program, no rights, a failing or full disk) says nothing of what is in the file."""
+    if isinstance(error, UnicodeDecodeError):
+        return True
     return _kind(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_TOOBIG)
 
 
@@ -84,6 +90,9 @@ def explained(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         kind, said = _OF_SQLITE.get(_kind(error), (StoreError, "{path}: {error}"))
+        raise kind(said.format(path=path, error=error)) from error
+    except UnicodeDecodeError as error:  # of what SQLite quotes of a damaged file
+        kind, said = _OF_SQLITE[sqlite3.SQLITE_CORRUPT]
         raise kind(said.format(path=path, error=error)) from error
     except OverflowError as error:  # of a number beyond 64 bits
         raise StoreError(_NO_NUMBER) from error

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.chat.store.database import Database, connect, require_file, require_made, require_ours
-from app.chat.store.errors import StoreDamagedError, StoreError, explained, is_damage
+from app.chat.store.errors import UNREADABLE, StoreDamagedError, StoreError, explained, is_damage
 from app.chat.store.rows import CHAT, MESSAGE, MOST_ID, chat_of, insert, message_of
 
 _BESIDE = ("", "-wal", "-shm")  # a database is these three
@@ -126,7 +126,7 @@ def _alone(path: Path) -> Iterator[sqlite3.Connection]:
             # Of a file with a write-ahead log, no other connection may be open then.
             db.execute("PRAGMA locking_mode = EXCLUSIVE")
             db.execute("BEGIN EXCLUSIVE")
-        except sqlite3.DatabaseError as error:
+        except UNREADABLE as error:
             if not is_damage(error):
                 raise
         yield db
@@ -140,7 +140,7 @@ def _copy(damaged: Path, database: Database) -> None:
         for table in _COPIED:
             try:
                 _copy_table(old, db, table)
-            except sqlite3.DatabaseError as error:
+            except UNREADABLE as error:
                 if not is_damage(error):
                     raise
         _mend(db)
@@ -170,7 +170,7 @@ def _rows(db: sqlite3.Connection, table: str, columns: str) -> Iterator[tuple[ob
                 yield row
                 last, lost = row[0], 0
             return
-        except sqlite3.DatabaseError as error:
+        except UNREADABLE as error:
             if not is_damage(error):
                 raise
             last, lost = last + 1, lost + 1  # until what is asked for lies behind the damage
@@ -183,7 +183,7 @@ def _highest_id(db: sqlite3.Connection, table: str) -> int:
     ):
         try:
             row = db.execute(query).fetchone()
-        except sqlite3.DatabaseError as error:
+        except UNREADABLE as error:
             if not is_damage(error):
                 raise
         else:

@@ -382,6 +382,17 @@ def test_a_value_without_bounds_is_refused(chats: Path) -> None:
     assert _texts(chats) == ["answer"]
 
 
+def test_a_schema_that_is_no_text_is_damage(chats: Path) -> None:
+    """SQLite quotes it in its message, which Python then cannot read."""
+    raw = chats.read_bytes()
+    chats.write_bytes(raw.replace(b"CREATE TABLE chats", b"CREATE TABLE \xce\xff(ts"))
+    with pytest.raises(StoreDamagedError, match="repair"), Store.open(chats):
+        pass
+    repair(chats)
+    with Store.open(chats) as store:
+        assert store.chats() is not None
+
+
 def test_a_number_beyond_64_bits_is_no_chat(chats: Path) -> None:
     with Store.open(chats) as store, pytest.raises(StoreError, match="so large"):
         store.chat(10**30)
