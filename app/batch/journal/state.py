@@ -80,7 +80,7 @@ class JournalState:
         run = self.run
         if run is None or self.end is not None or not self.here:
             return False
-        return is_alive(run["pid"], run["born"])
+        return is_alive(run.get("pid"), run.get("born"))
 
     def take(self, offset: int, line: bytes) -> None:
         """The next line, which begins at ``offset``."""

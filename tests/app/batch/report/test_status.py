@@ -46,15 +46,17 @@ def test_the_last_minute_ends_now(tmp_path: Path) -> None:
         assert told.decode_tps_now == 6 / 60
 
 
-def test_a_run_that_says_nothing_of_shards_has_none(tmp_path: Path) -> None:
+def test_a_run_that_says_nothing_of_shards_or_its_process_has_none(tmp_path: Path) -> None:
     with Journal(journal_path(tmp_path / "out.jsonl")) as journal:
         journal.begin({})
         note = run_note(
             rows=3, input_rows=3, invalid=0, reused=0, shard=None, format="jsonl", input="x"
         )
-        del note["shard"]
+        for name in ("shard", "pid", "born"):
+            note.pop(name, None)
         journal.note(RUN, note | {"at": time.time()})
-        assert status_of(tmp_path / "out.jsonl").shard is None
+        told = status_of(tmp_path / "out.jsonl")
+        assert (told.shard, told.state) == (None, "stopped")
 
 
 def test_the_time_left_is_what_the_job_noted_last(tmp_path: Path) -> None:
