@@ -368,11 +368,13 @@ def _rules(grammar: str) -> dict[str, set[str]]:
 
 def _bound(kind: str, soft: int, hard: int | None = None) -> None:
     """Set a limit of this process; nothing where the system has none, or a lower one."""
-    with contextlib.suppress(ImportError, OSError, ValueError):
+    if sys.platform != "win32":
         import resource
 
         number = getattr(resource, kind)
-        resource.setrlimit(number, (soft, resource.getrlimit(number)[1] if hard is None else hard))
+        most = resource.getrlimit(number)[1] if hard is None else hard
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(number, (soft, most))
 
 
 def _serve() -> None:

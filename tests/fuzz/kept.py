@@ -41,9 +41,10 @@ from runtimes.errors import IngotError
 from runtimes.machine.selftest import remembered as health
 from runtimes.planner.known import made_plans
 from runtimes.worker.fallback import limit_lines
-from tests.fuzz.cases import CORPUS, ROOT, Case, loop
+from tests.fuzz.cases import CORPUS, Case, loop
 from tests.fuzz.commands import ingot
 from tests.fuzz.mutate import TEXTS, damaged, dumped, mutated, strange
+from tests.fuzz.server import built
 
 _HEADER = SessionHeader("a" * 64, "llamacpp", "1", "f16", list(range(100)))
 _USAGE = {"prompt_tokens": 5, "completion_tokens": 2}
@@ -135,7 +136,7 @@ def _sealed(line: bytes) -> bytes:
 
 
 def a_manifest(case: Case) -> None:
-    good = json.loads((ROOT / "assets" / "pebble-built" / "manifest.json").read_bytes())
+    good = json.loads((built() / "manifest.json").read_bytes())
     good["files"] = [dict(case.random.choice(good["files"]))]
     (case.folder / "model").mkdir()
     case.write("model/manifest.json", changed(good, case))
