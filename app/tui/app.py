@@ -30,7 +30,7 @@ from app.config.writing import set_value
 from app.exitcodes import ExitCode
 from app.options import ModelOptions, PlanOptions
 from app.tui import keys, modes, nocolor, terminal, theme
-from app.tui.compositor import Shown
+from app.tui.compositor import ControlFilter
 from app.tui.in_order import InOrder, act, one_types
 from app.tui.keys import key
 from app.tui.services import Services, Start, open_services
@@ -87,7 +87,7 @@ class IngotApp(App[None]):
             self.register_theme(own)
         self.no_color = nocolor.wanted()
         self._colourless, self._on_black = nocolor.Colourless(), theme.OnBlack()
-        self._shown = Shown()
+        self._shown = ControlFilter()
         self._starting = 0  # parts of the start that have not ended
         self.named: list[str] = []  # as MODEL, the latest last, whether they could be loaded or not
         self._interrupted = float("-inf")

@@ -26,7 +26,7 @@ class SteadyCompositor(Compositor):
         return result
 
 
-class Shown(LineFilter):
+class ControlFilter(LineFilter):
     """Shows control characters in the lines of all widgets: no text reaches the terminal as a
     command, nor does the address of a link."""
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from runtimes.errors import ModelError
 from runtimes.models.modelfile import GENAI_CONFIG
-from runtimes.onnx.wire import MOST_BYTES, Fields, Work, fields, last_text, texts, varints
+from runtimes.onnx.wire import MOST_BYTES, Fields, ParseWork, fields, last_text, texts, varints
 from runtimes.untrusted import check_name, open_regular
 
 # TensorProto.DataType -> bytes of an element
@@ -92,7 +92,7 @@ def read_graph(path: Path) -> OnnxGraph:
 
 @lru_cache(maxsize=8)
 def _read(path: Path, _changed: int, _size: int) -> OnnxGraph:
-    work = Work()
+    work = ParseWork()
     try:
         model = fields(mapped(path), work)
         return _describe(fields(model[7][0], work), work)
@@ -109,7 +109,7 @@ def mapped(path: Path) -> memoryview:
     return data
 
 
-def _describe(graph: Fields, work: Work) -> OnnxGraph:
+def _describe(graph: Fields, work: ParseWork) -> OnnxGraph:
     if len(graph[1]) + len(graph[5]) > _MOST_PARTS:
         raise ValueError("it has too many parts")
     nodes = tuple(_node(fields(value, work), work) for value in graph[1])
@@ -126,7 +126,7 @@ def _describe(graph: Fields, work: Work) -> OnnxGraph:
     )
 
 
-def _node(node: Fields, work: Work) -> Node:
+def _node(node: Fields, work: ParseWork) -> Node:
     attributes = [fields(one, work) for one in node[5]]
     return Node(
         last_text(node[3], work),
@@ -144,7 +144,7 @@ def _number(values: list[Any], default: int = 0) -> int:
     return value
 
 
-def _initializer(tensor: Fields, work: Work) -> Initializer:
+def _initializer(tensor: Fields, work: ParseWork) -> Initializer:
     shape: list[int] = []
     for value in tensor[1]:  # one by one, or packed
         shape += [value] if isinstance(value, int) else varints(value, work)
@@ -161,7 +161,7 @@ def _initializer(tensor: Fields, work: Work) -> Initializer:
     return Initializer(last_text(tensor[8], work), tuple(shape), nbytes)
 
 
-def _element_type(value: Fields, work: Work) -> int:
+def _element_type(value: Fields, work: ParseWork) -> int:
     """Of an input that is a tensor; 0 for what is none."""
     kinds = fields(value[2][0], work)[1] if value[2] else []
     types = fields(kinds[0], work)[1] if kinds else []

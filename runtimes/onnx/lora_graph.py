@@ -16,7 +16,7 @@ from runtimes.errors import ModelError
 from runtimes.models.modelfile import ModelFile
 from runtimes.onnx.graph_file import Node, OnnxGraph, mapped
 from runtimes.onnx.small_graph import FLOATS, integer, node, value_info
-from runtimes.onnx.wire import Work, encode, fields, items, last_text, text
+from runtimes.onnx.wire import ParseWork, encode, fields, items, last_text, text
 
 MASK = "lora.mask"
 # The builder's names for weights, by those of GGUF files
@@ -88,7 +88,7 @@ def _shape(graph: OnnxGraph, one: Node) -> tuple[int, int] | None:
 def adapted_graph(path: Path, wanted: Sequence[Product]) -> bytes:
     """The graph file with what adapters need beside these products; its weights stay where they
     are. Raises ModelError for a file that cannot be read."""
-    work = Work()
+    work = ParseWork()
     try:
         found = bytearray()
         for number, value, raw in items(mapped(path), work):
@@ -98,7 +98,7 @@ def adapted_graph(path: Path, wanted: Sequence[Product]) -> bytes:
     return bytes(found)
 
 
-def _graph(graph: memoryview, wanted: Sequence[Product], work: Work) -> bytes:
+def _graph(graph: memoryview, wanted: Sequence[Product], work: ParseWork) -> bytes:
     by_output = {product.output: product for product in wanted}
     found = bytearray()
     for number, value, raw in items(graph, work):
@@ -118,7 +118,7 @@ def _graph(graph: memoryview, wanted: Sequence[Product], work: Work) -> bytes:
     return bytes(found)
 
 
-def _renamed(node: memoryview, work: Work) -> bytes:
+def _renamed(node: memoryview, work: ParseWork) -> bytes:
     """The product's node; what it was the name of is now the sum."""
     return b"".join(
         encode(2, _base(text(value, work))) if number == 2 else bytes(raw)

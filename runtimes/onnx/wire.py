@@ -1,7 +1,7 @@
 """Protobuf messages as bytes, read and written without onnx.
 
 The wire format is https://protobuf.dev/programming-guides/encoding. A file may come from anybody:
-what is read of it is bounded by a `Work`, and no message is read because another one nests it.
+what is read of it is bounded by a `ParseWork`, and no message is read because another one nests it.
 """
 
 from collections import defaultdict
@@ -18,7 +18,7 @@ _MOST_TEXT = 2**16  # bytes of a name
 
 
 @dataclass(slots=True)
-class Work:
+class ParseWork:
     """What may still be read of a file, far above what the largest graphs have."""
 
     fields: int = 2**20
@@ -31,7 +31,7 @@ class Work:
             raise ValueError("it has too many parts")
 
 
-def fields(data: Any, work: Work) -> Fields:
+def fields(data: Any, work: ParseWork) -> Fields:
     """A message's values by their numbers; raises ValueError or IndexError for what is none."""
     found: Fields = defaultdict(list)
     for number, value, _ in items(data, work):
@@ -40,7 +40,7 @@ def fields(data: Any, work: Work) -> Fields:
     return found
 
 
-def items(data: Any, work: Work) -> Iterator[tuple[int, Any, memoryview]]:
+def items(data: Any, work: ParseWork) -> Iterator[tuple[int, Any, memoryview]]:
     """Each field's number, its value (None for the kinds that nothing here reads), and all of its
     bytes."""
     if not isinstance(data, memoryview):
@@ -81,7 +81,7 @@ def _varint(data: memoryview, at: int) -> tuple[int, int]:
     raise ValueError("a number has more than 10 bytes")
 
 
-def varints(data: memoryview, work: Work) -> list[int]:
+def varints(data: memoryview, work: ParseWork) -> list[int]:
     """Numbers that are packed one behind the other."""
     at, values = 0, []
     while at < len(data):
@@ -91,17 +91,17 @@ def varints(data: memoryview, work: Work) -> list[int]:
     return values
 
 
-def last_text(values: list[Any], work: Work) -> str:
+def last_text(values: list[Any], work: ParseWork) -> str:
     """The text of a field that may be given once."""
     return texts(values[-1:], work)[0] if values else ""
 
 
-def texts(values: list[Any], work: Work) -> tuple[str, ...]:
+def texts(values: list[Any], work: ParseWork) -> tuple[str, ...]:
     """The texts of a field."""
     return tuple(text(data, work) for data in values)
 
 
-def text(data: Any, work: Work) -> str:
+def text(data: Any, work: ParseWork) -> str:
     """A name. Raises ValueError for what is none."""
     if not isinstance(data, memoryview) or len(data) > _MOST_TEXT:
         raise ValueError("a name is no text, or too long")

@@ -18,7 +18,7 @@ from textual.color import Color
 from textual.screen import Screen
 
 from app.compare.records import Contender, Side, SideState
-from app.tui.compositor import Shown
+from app.tui.compositor import ControlFilter
 from app.tui.services import Start, open_services
 from app.tui.widgets.compare_panes import ComparePane
 from tests.app.tui import parsed, settling
@@ -43,13 +43,13 @@ NAMED = WORST.replace("/", "|")  # as a file can be called
 def test_a_line_shows_them_in_its_width(text: str) -> None:
     black = Color(0, 0, 0)
     line = [Segment("│"), Segment(text, Style(link=text)), Segment(" " * 20), Segment("│")]
-    made = Shown().apply(line, black)
+    made = ControlFilter().apply(line, black)
     assert sum(one.cell_length for one in made) == sum(one.cell_length for one in line)
     assert made[-1] == line[-1]  # the border stays
     assert not any(harmful(one.text) or harmful((one.style or Style()).link or "") for one in made)
     assert "PWNED" in "".join(one.text for one in made).replace("UFdORUQ=", "PWNED")
     plain = [Segment("a"), Segment("é漢字 │", Style(bold=True))]
-    assert Shown().apply(plain, black) is plain
+    assert ControlFilter().apply(plain, black) is plain
 
 
 def drawn(screen: Screen[Any]) -> str:

@@ -25,7 +25,7 @@ from runtimes.models.memory import estimate
 from runtimes.models.modelfile import GENAI_CONFIG, ModelFile
 from runtimes.onnx.graph_file import read_graph
 from runtimes.onnx.tokenizer import OnnxTokenizer
-from runtimes.onnx.wire import Work, fields
+from runtimes.onnx.wire import ParseWork, fields
 from runtimes.settings import RunnerSettings
 from tests.fuzz.headers import Gguf, chunk
 
@@ -244,7 +244,7 @@ def test_long_numbers_of_protobuf_end_the_reading_at_once(folder: Path) -> None:
             estimate(ModelFile.read(folder), RunnerSettings(slots=1))
     assert time.process_time() - begun < 5
     highest = memoryview(b"\x08" + b"\xff" * 9 + b"\x01")
-    assert fields(highest, Work())[1] == [2**64 - 1]
+    assert fields(highest, ParseWork())[1] == [2**64 - 1]
 
 
 @pytest.mark.parametrize(
