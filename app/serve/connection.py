@@ -24,7 +24,7 @@ _AT_ONCE_S = 0.005  # of the loop's time, which the input of a request takes wit
 _MOST_S = 1.0  # of the loop's time; a request whose input takes longer is ended where it is
 _LEAST_BYTES = 2**21  # for each such second: chunks of a few bytes
 _READ_S = 2e-5  # of the loop's time: what a read costs before its bytes are looked at
-_SHARE = 0.1  # of the loop's time, for all input that takes longer
+_SHARE = 0.03  # of the loop's time, for all input that takes longer
 _LINGER_PAUSE_S = 0.01  # between reads of what is thrown away
 _HEAD_ENDS = (b"\n\r\n", b"\n\n")
 

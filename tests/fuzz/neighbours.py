@@ -2,7 +2,8 @@
 
 `run` starts `ingot serve` on Pebble, and 58 clients that ask short questions with pauses between
 them: first alone, then beside 6 clients that mean harm. Everything stays on this machine.
-`python -m tests.fuzz.neighbours [SECONDS [SEED]]` shows what came of it as JSON.
+`python -m tests.fuzz.neighbours [SECONDS [SEED [KINDS]]]` shows what came of it as JSON; KINDS are
+some of `slow_body,small_chunks,wrong_key,unread,huge_head,cut,bomb,giant_n`.
 """
 
 from __future__ import annotations
@@ -41,12 +42,13 @@ _QUESTIONS = ("What is the capital of France?", "What is 12 + 30?", "Tell me abo
 logger = logging.getLogger(__name__)
 
 
-def run(seconds: float, seed: int) -> dict[str, float]:
+def run(seconds: float, seed: int, kinds: str = "") -> dict[str, float]:
     """Answer times of the honest clients in seconds, without and with the hostile ones (each for
-    so many ``seconds``), their errors, and the memory of server and worker in MB."""
+    so many ``seconds``), their errors, and the memory of server and worker in MB. The hostile ones
+    do what ``kinds`` says, else all there is."""
     with tempfile.TemporaryDirectory(prefix="ingot-neighbours-") as folder, _server(folder) as one:
         process, port = one
-        return asyncio.run(_measured(process, port, seconds, seed))
+        return asyncio.run(_measured(process, port, seconds, seed, kinds))
 
 
 @contextlib.contextmanager
@@ -86,7 +88,7 @@ class _Phase:
 
 
 async def _measured(
-    server: psutil.Process, port: int, seconds: float, seed: int
+    server: psutil.Process, port: int, seconds: float, seed: int, kinds: str
 ) -> dict[str, float]:
     phases = [_Phase(), _Phase(), _Phase()]
     now = 0
@@ -118,7 +120,7 @@ async def _measured(
         await asyncio.sleep(_WARM_S)
         now = 1
         await asyncio.sleep(seconds)
-        line = (sys.executable, "-m", _NAME, "hostile", str(port), str(seconds), str(seed))
+        line = (sys.executable, "-m", _NAME, "hostile", str(port), str(seconds), str(seed), kinds)
         now = 2
         hostile = await asyncio.create_subprocess_exec(*line, cwd=ROOT)
         await asyncio.sleep(seconds)
@@ -289,12 +291,14 @@ _ACTS: tuple[_Act, ...] = (
 )
 
 
-async def _hostile(port: int, seconds: float, seed: int) -> None:
+async def _hostile(port: int, seconds: float, seed: int, kinds: str) -> None:
     end = time.monotonic() + seconds
+    named = {act.__name__.removeprefix("_"): act for act in _ACTS}
+    chosen = [named[kind] for kind in kinds.split(",")] if kinds else list(_ACTS)
 
     async def client(number: int) -> None:
         chance = random.Random(f"hostile {seed} {number}")
-        acts = [_ACTS[(number + at) % len(_ACTS)] for at in range(len(_ACTS))]
+        acts = [chosen[(number + at) % len(chosen)] for at in range(len(chosen))]
         while time.monotonic() < end:
             act = acts.pop(0)
             acts.append(act)
@@ -312,7 +316,8 @@ async def _hostile(port: int, seconds: float, seed: int) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["hostile"]:
-        asyncio.run(_hostile(int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])))
+        asyncio.run(_hostile(int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]), sys.argv[5]))
     else:
-        given = [*sys.argv[1:], *("300", "1")[len(sys.argv) - 1 :]]
-        sys.stdout.write(f"{json.dumps(run(float(given[0]), int(given[1])), indent=2)}\n")
+        given = [*sys.argv[1:], *("300", "1", "")[len(sys.argv) - 1 :]]
+        found = run(float(given[0]), int(given[1]), given[2])
+        sys.stdout.write(f"{json.dumps(found, indent=2)}\n")
