@@ -27,6 +27,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 parallel.keep_to_own_cores()
 
+_LONGEST_NAME = 80  # characters of a parameter
+
 # Hundreds of commands and engines are started: each would compile all of Ingot anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
@@ -38,6 +40,13 @@ gc.set_threshold(100_000, 10, 10)
 settings.register_profile("search", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("same", settings.get_profile("search"), derandomize=True, database=None)
 settings.load_profile("same")
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """A value of megabytes names its test by its beginning: workers send each name to and fro."""
+    if isinstance(val, (str, bytes)) and len(val) > _LONGEST_NAME:
+        return f"{argname}-{str(val[:20])!a}-{len(val)}"
+    return None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

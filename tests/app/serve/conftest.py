@@ -17,6 +17,7 @@ from app.adapters import adapter_names
 from app.models.planning import choose
 from app.models.prefixes import NONE_SAVED, SavedPrefixes
 from app.options import ModelOptions, PlanOptions
+from app.serve import connection, guard
 from app.serve.batches.data import claimed
 from app.serve.batches.service import BatchService
 from app.serve.entries import Entry
@@ -25,6 +26,14 @@ from app.serve.options import ServeOptions, ServeSampling
 from app.serve.pool import ModelPool
 from app.serve.server import http_server, listen
 from tests.support import until
+
+
+@pytest.fixture(autouse=True)
+def unpaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server in the tests' own process answers thousands of bad requests without a pause, and no
+    test waits for the time that another's small pieces took."""
+    monkeypatch.setattr(guard, "_REFUSALS", 10**6)
+    monkeypatch.setattr(connection, "_turns", connection._Turns())
 
 
 class Running:
