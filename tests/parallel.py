@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-# Tests that share models which take minutes to make stay together, and come first; with them those
-# that import torch, which this worker has by then.
-_TOGETHER = "quantize"
-_HAVE_TORCH = (f"{_TOGETHER}/", "assets/")
+# Tests that share models which take minutes to make, or import torch, are two groups of about the
+# same length, and come first.
+_TOGETHER = ("quantize/build/", "quantize/", "assets/")
+_GROUPS = ("quantize/build/", "quantize/", "quantize/")
 # Then the files that take longest (8 seconds and more), in this order; the others fill the time
 # beside the last of them, so that all workers end at about the same time.
 _LONG = (
@@ -89,12 +89,15 @@ def keep_to_own_cores() -> None:
 def group_of(nodeid: str) -> str:
     """Tests of one group run on one worker, so that what they share is made once."""
     file = nodeid.split("::", 1)[0].removeprefix("tests/").removesuffix(".py")
-    return _TOGETHER if file.startswith(_HAVE_TORCH) else file
+    for folder, group in zip(_TOGETHER, _GROUPS, strict=True):
+        if file.startswith(folder):
+            return group
+    return file
 
 
 def slowest_first(items: list[pytest.Item]) -> None:
     """Put the longest groups first."""
-    places = {group: place for place, group in enumerate((_TOGETHER, *_LONG))}
+    places = {group: place for place, group in enumerate((*_TOGETHER, *_LONG))}
     items.sort(key=lambda item: places.get(group_of(item.nodeid), len(places)))
 
 

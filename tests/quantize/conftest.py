@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +17,9 @@ from functools import cache, partial
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
+from tests import parallel
 from tests.quantize.shapes import SHAPES, make_random_model
 
 _PATIENCE = 2400  # seconds; a busy machine may take ten times as long as an idle one
@@ -100,15 +103,16 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if ready := os.environ.get("INGOT_TEST_MODELS"):
         Path(ready).mkdir(parents=True, exist_ok=True)
         return Path(ready)
-    return tmp_path_factory.mktemp("quantize")
+    return parallel.once(tmp_path_factory, "quantize", Path.mkdir)
 
 
 @pytest.fixture(scope="session")
 def sources(workplace: Path) -> dict[str, Path]:
     architectures = {**ARCHITECTURES, "llama": "llama"}
-    for name, arch in architectures.items():
-        if not (workplace / name).exists():
-            make_random_model(workplace / name, SHAPES[arch])
+    with FileLock(workplace / "sources.lock"):
+        for name, arch in architectures.items():
+            if not (workplace / name).exists():
+                make_random_model(workplace / name, SHAPES[arch])
     return {name: workplace / name for name in architectures}
 
 
@@ -120,11 +124,12 @@ def builds(sources: dict[str, Path]) -> Callable[[str], Built]:
     def run(name: str) -> Built:
         source = sources[name]
         out = source.with_name(f"{name}-built")
-        if (kept := out.with_suffix(".json")).exists():
-            return Built(source, out, **json.loads(kept.read_text()))
-        done = run_quantize(source, "--recipe", recipes_of(name), "--no-measure")
-        said = {"stdout": done.stdout, "stderr": done.stderr}
-        kept.write_text(json.dumps(said))
+        with FileLock(out.with_suffix(".lock")):
+            if (kept := out.with_suffix(".json")).exists():
+                return Built(source, out, **json.loads(kept.read_text()))
+            done = run_quantize(source, "--recipe", recipes_of(name), "--no-measure")
+            said = {"stdout": done.stdout, "stderr": done.stderr}
+            kept.write_text(json.dumps(said))
         return Built(source, out, **said)
 
     return run
@@ -142,13 +147,22 @@ def qwen2(builds: Callable[[str], Built]) -> Built:
 
 @pytest.fixture(scope="session")
 def measured_llama(sources: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """A measured build with graded questions."""
+    """A measured build with graded questions: one of the workers makes it, each has a copy."""
+    made = parallel.once(tmp_path_factory, "measured", partial(_measure, sources["llama"]))
+    mine = tmp_path_factory.mktemp("llama") / "out"
+    shutil.copytree(made / "out", mine)
+    said = json.loads((made / "said.json").read_text())
+    return Built(
+        made / "llama", mine, said["stdout"].replace(str(made / "out"), str(mine)), said["stderr"]
+    )
+
+
+def _measure(model: Path, folder: Path) -> None:
     from quantize.quality.float_child import answer
     from quantize.quality.tasks import Question
     from quantize.source import open_source
 
-    source = sources["llama"]
-    out = tmp_path_factory.mktemp("llama") / "out"
+    source = Path(shutil.copytree(model, folder / "llama"))
     texts = ("one", "two words", "Größe", "3 + 4 =", "de bu ka", "x", "y z", "?")
     asked = [
         Question("even" if i % 2 == 0 else "odd", [{"role": "user", "content": text}], "", 3)
@@ -159,8 +173,10 @@ def measured_llama(sources: dict[str, Path], tmp_path_factory: pytest.TempPathFa
     graded = "\n".join(map(json.dumps, lines))
     (source / "graded.jsonl").write_text(graded + "\n", encoding="utf-8")
     recipes = "q8_0,onnx-int8"
-    done = run_quantize(source, "--recipe", recipes, "--limit", LIMIT, "--out", out, "--json")
-    return Built(source, out, done.stdout, done.stderr)
+    asked_of = ("--recipe", recipes, "--limit", LIMIT, "--out", folder / "out", "--json")
+    done = run_quantize(source, *asked_of)
+    said = {"stdout": done.stdout, "stderr": done.stderr}
+    (folder / "said.json").write_text(json.dumps(said))
 
 
 @pytest.fixture(scope="session")

@@ -129,10 +129,10 @@ def test_a_batch_that_is_killed_again_and_again(
     ingot: Any, published: Path, tmp_path: Path
 ) -> None:
     rows, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    count, kills = 16, 3
+    count, kills = 12, 2
     lines = ({"id": i, "prompt": f"{QUESTIONS[i % 6]} ({i})"} for i in range(count))
     rows.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    flags = ["--max-tokens", "12", "--slots", "4", "--threads", "1", "--json"]
+    flags = ["--max-tokens", "6", "--slots", "4", "--threads", "1", "--json"]
     flags.append("--reproducible")
     command = ["batch", rows, out, "--model", published, *flags]
     held = stopping.after_rows(tmp_path / "held", count // (kills + 1))

@@ -232,21 +232,21 @@ def test_a_worker_that_dies_costs_no_row(
 
 @pytest.mark.parametrize("task", ["score", "classify", "embed"])
 def test_a_row_is_done_once_whatever_kills_the_job(
-    ingot: Any, gguf_file: Path, tmp_path: Path, task: str
+    ingot: Any, command: Any, gguf_file: Path, tmp_path: Path, task: str
 ) -> None:
     source, out = write_rows(tmp_path / "in.jsonl", ASKED), tmp_path / "out.jsonl"
     calm = tmp_path / "calm.jsonl"
     words = ["--model", gguf_file, "--task", task, "--reproducible", *ONE]
-    for number in range(3):
+    for number in range(2):
         env = stopping.after_rows(tmp_path / f"held{number}", 5)
         process = ingot.start("batch", source, out, *words, env=env)
         stopping.wait_stopped(process)
         process.kill()
         process.communicate()
     assert not out.exists()
-    assert ingot("batch", source, out, *words).returncode == 0
+    assert command("batch", source, out, *words).returncode == 0
     assert done_once(out)
-    assert ingot("batch", source, calm, *words).returncode == 0
+    assert command("batch", source, calm, *words).returncode == 0
     assert calm.read_bytes() == out.read_bytes()
 
 

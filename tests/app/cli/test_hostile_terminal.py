@@ -162,7 +162,7 @@ def test_quantize(run: Run, pebble: Path, tmp_path: Path) -> None:
         "type": {"model_type": WORST, "architectures": [WORST]},
         f"folder {WORST}": {"architectures": [WORST]},
     }
-    ways: list[list[tuple[str, ...]]] = [[(), ("--json",)], [("-v",)]]
+    ways: list[list[tuple[str, ...]]] = [[("--json",)], [("-v",)]]
     for (name, changes), options in zip(changed.items(), ways, strict=True):
         folder = tmp_path / name
         shutil.copytree(pebble, folder)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import getpass
 import json
+import shutil
 import signal
 import socket
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -19,6 +21,7 @@ from app.doctor.verify.models import build_pebble, pebble, read
 from app.doctor.verify.report import Cleaner, Files, as_json
 from app.doctor.verify.run import Verification
 from runtimes.errors import IngotError
+from runtimes.machine import processes
 from tests.runtimes.worker.faults import build_fault_library
 
 
@@ -105,7 +108,7 @@ def test_a_file_that_is_cut_off(command: Any, tmp_path: Path, gguf_file: Path) -
 
 
 def test_the_demo_model_is_built_once_and_else_told_how(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    home: Path, tmp_path: Path, pebble_built: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(demo, "BUILT", Path("assets/no-such-folder"))
     (tmp_path / "torch.py").write_text("raise ImportError('torch is not here')")
@@ -114,7 +117,17 @@ def test_the_demo_model_is_built_once_and_else_told_how(
         with pytest.raises(IngotError, match=r"torch is not here.*ingot\[quantize\]"):
             build_pebble()
     assert not pebble().exists()
-    assert build_pebble().said == "built from the demo model"
+
+    def built(*command: str | Path, **_: int) -> subprocess.CompletedProcess[str]:
+        """The command that ``pebble_built`` comes of."""
+        *words, out, last = command
+        assert [*words, last] == ["-m", "quantize", demo.ROOT / demo.MODEL, "--out", "--no-measure"]
+        shutil.copytree(pebble_built, out)
+        return subprocess.CompletedProcess([], 0)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(processes, "run", built)
+        assert build_pebble().said == "built from the demo model"
     assert pebble().is_relative_to(home)
     assert len(read(str(pebble()))[1]) == 4
     assert build_pebble().said == "there already"

@@ -26,7 +26,7 @@ def serving(ingot, data, model, *arguments, **options):
 
 
 def test_kills_at_any_moment(gguf_file, tmp_path):
-    kill_often(gguf_file, tmp_path, rows=150, kills=6, seed=3)
+    kill_often(gguf_file, tmp_path, rows=100, kills=4, seed=3)
 
 
 def test_a_server_that_is_told_to_end_does_not_wait_for_its_batches(
