@@ -62,9 +62,9 @@ def test_kill_at_any_moment(ingot: Any, gguf_file: Path, rows: Path, tmp_path: P
     flags = [*FLAGS, "--reproducible"]
     command = ["batch", rows, out, "--model", gguf_file, *flags]
     chance = random.Random(5)
-    for kill in range(5):
+    for kill in range(4):
         process = ingot.start(*command)
-        wait_for(out, kill * ROWS // 6 + 1, process)
+        wait_for(out, kill * ROWS // 5 + 1, process)
         time.sleep(chance.uniform(0, 0.3))
         process.kill()
         process.communicate()

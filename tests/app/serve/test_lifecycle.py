@@ -139,7 +139,7 @@ def test_a_server_that_is_told_to_end_finishes_what_runs(ingot, endless_gguf, tm
     process, port = started(ingot, tmp_path, f"pebble={endless_gguf}", "--slots", 1)
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     connection.request(
-        "POST", "/v1/chat/completions", json.dumps({**STORY, "stream": True, "max_tokens": 1500})
+        "POST", "/v1/chat/completions", json.dumps({**STORY, "stream": True, "max_tokens": 400})
     )
     response = connection.getresponse()
     response.readline()
