@@ -407,6 +407,7 @@ def test_a_body_in_small_pieces_is_read_all_the_same(server):
 
 def test_who_sends_endless_small_pieces_is_ended(server, monkeypatch, caplog):
     monkeypatch.setattr(connection, "_MOST_S", 0.05)
+    monkeypatch.setattr(connection, "_SHARE", 0.5)  # what others sent before is read soon
     sock = connect(server, HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
     with (
         caplog.at_level("INFO", "app.serve"),
@@ -414,7 +415,6 @@ def test_who_sends_endless_small_pieces_is_ended(server, monkeypatch, caplog):
     ):
         keep_sending(sock)
     assert any("in too small pieces" in message for message in caplog.messages)
-    monkeypatch.setattr(connection, "_SHARE", 0.5)  # else a large body takes ten seconds
     large = b" " * (MOST_BODY_BYTES - 1000) + json.dumps(HELLO).encode()
     assert ask(server, large)[0] == 200
 
