@@ -17,7 +17,7 @@ from runtimes.errors import RequestError
 from runtimes.models.memory import MemoryEstimate, estimate, gib
 from runtimes.planner.candidates import Overrides
 from runtimes.planner.known import load_plan
-from runtimes.planner.plan import Figures
+from runtimes.planner.plan import TRIAL_TOKENS, Figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +113,11 @@ class DryRun:
     def _time(self) -> str:
         seconds, figures = self.most_seconds, self.figures
         if figures is None:
+            depth, most = self.lengths.depth, max(0, self.context - TRIAL_TOKENS)
+            more = "" if depth is None else f" --depth {min(depth, most)}"
             return (
-                f"not known; `ingot plan {self.asked_model} --workload batch` measures this machine"
+                f"not known; `ingot plan {self.asked_model} --workload batch{more}` measures this"
+                " machine"
             )
         if seconds is None:
             return "none: no row can be asked"
@@ -125,8 +128,14 @@ class DryRun:
         )
 
 
-def dry_run(plan: Plan, model: str, figures: Figures | None, note: Callable[[str], None]) -> DryRun:
-    """Read the input twice: its rows, then their tokens. ``model`` is what the user calls it.
+def dry_run(
+    plan: Plan,
+    model: str,
+    planned: Callable[[int | None], Figures | None],
+    note: Callable[[str], None],
+) -> DryRun:
+    """Read the input twice: its rows, then their tokens. ``model`` is what the user calls it,
+    ``planned`` gives the figures of the plan nearest to a depth.
 
     Raises RequestError as the job would, with ``plan.strict`` also for rows that do not fit;
     ModelError for a model whose tokenizer cannot be read.
@@ -151,7 +160,7 @@ def dry_run(plan: Plan, model: str, figures: Figures | None, note: Callable[[str
         free_bytes=free_memory(),
         name=plan.source.name,
         asked_model=model,
-        figures=figures,
+        figures=planned(lengths.depth),
         engines=engines,
     )
 
@@ -162,12 +171,18 @@ def require_fit(plan: Plan, note: Callable[[str], None]) -> None:
 
 
 def planned_figures(
-    model: str, options: ModelOptions, settings: PlanOptions, slots: int | None
+    model: str,
+    options: ModelOptions,
+    settings: PlanOptions,
+    slots: int | None,
+    depth: int | None = None,
 ) -> Figures | None:
-    """What `ingot plan` measured for the plan that the job would follow; None if it was not run."""
+    """The figures of the plan for such a job whose depth is nearest; None if `ingot plan` was not
+    run."""
     files = plan_files(model, options, settings.bits)
     for fixed in (overrides(options, settings, slots), Overrides()):
-        plan = load_plan(files.models, task_for("batch", settings.profile, fixed))
+        task = task_for("batch", settings.profile, fixed, depth)
+        plan = load_plan(files.models, task, nearest=True)
         if plan is not None:
             return plan.figures
     return None

@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,7 @@ def run_batch(
         if rows.dry_run:
             from app.batch.dryrun import dry_run, planned_figures
 
-            planned = planned_figures(model, *fixed, spec.slots)
+            planned = partial(planned_figures, model, *fixed, spec.slots)
             looked = dry_run(plan, model, planned, console.note)
             console.emit(looked.as_text() if not as_json else json.dumps(looked.as_json()) + "\n")
             return ExitCode.ROWS_FAILED if looked.invalid else ExitCode.DONE

@@ -23,7 +23,7 @@ from runtimes.planner.candidates import (
 from runtimes.planner.plan import WORKLOADS, Plan, PlanWorkload, Profile
 from runtimes.planner.race import Round, without_drift
 from runtimes.planner.search import make_plan
-from runtimes.planner.trial import CONTEXT, Trial
+from runtimes.planner.trial import load_trial
 
 # Samples are short, so that all settings of a round meet the same machine; medians want many.
 _ROUNDS = 4  # a repeat
@@ -77,7 +77,7 @@ def regret(model: str, workload: PlanWorkload, repeats: int) -> Result:
     as ``make_plan``; ModelError when the sweep cannot run the pick.
     """
     files = plan_files(model, ModelOptions(), None)
-    task = task_for(workload, _PROFILE)
+    task = task_for(workload, _PROFILE).within(files.models)
     plan = make_plan(files.models, task)
     points = sorted(_sweep(files.models, task, repeats), key=lambda one: -one.samples.median)
     best, pick = points[0], next((one for one in points if one.is_pick_of(plan)), None)
@@ -112,8 +112,8 @@ def _sweep(models: Sequence[ModelFile], task: Task, repeats: int) -> list[_Point
         for candidate in found:
             most = candidate.slots_that_fit(task, task.row_counts[-1])
             counts = sorted({n for n in task.row_counts if n <= most} or {most})
-            settings = replace(candidate.settings, slots=counts[-1], context=CONTEXT)
-            trials[candidate] = (stack.enter_context(Trial(candidate.model.path, settings)), counts)
+            trial = stack.enter_context(load_trial(candidate, task, counts[-1]))
+            trials[candidate] = (trial, counts)
         for _ in range(_ROUNDS * repeats):
             rounds.append(Round())
             for candidate, (trial, counts) in trials.items():

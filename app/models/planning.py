@@ -13,7 +13,7 @@ from runtimes.machine.installed import find_installed
 from runtimes.models.modelfile import ModelFile
 from runtimes.planner.candidates import Overrides, Task
 from runtimes.planner.known import load_plan
-from runtimes.planner.plan import STALL_S, PlanWorkload, Profile
+from runtimes.planner.plan import DEPTHS, STALL_S, TRIAL_TOKENS, PlanWorkload, Profile
 from runtimes.settings import RunnerSettings, SchedulerSettings
 
 logger = logging.getLogger(__name__)
@@ -74,8 +74,14 @@ def plan_files(model: str, options: ModelOptions, bits: Bits | None) -> PlanFile
     return PlanFiles(tuple(models), tuple(unreadable), accuracy, tuple(wanted), left)
 
 
-def task_for(workload: PlanWorkload, profile: Profile, overrides: Overrides | None = None) -> Task:
-    """The task on this machine as it is now, with the GPUs that self-tests have listed."""
+def task_for(
+    workload: PlanWorkload,
+    profile: Profile,
+    overrides: Overrides | None = None,
+    depth: int | None = None,
+) -> Task:
+    """The task on this machine as it is now, with the GPUs that self-tests have listed. ``depth``
+    is the workload's own where it is None."""
     from runtimes.load import MODULES
     from runtimes.machine.cpu import available_cores
     from runtimes.machine.hardware import detect
@@ -89,7 +95,19 @@ def task_for(workload: PlanWorkload, profile: Profile, overrides: Overrides | No
         free=detect().ram_available,
         gpus=frozenset(name for name, devices in listed.items() if any(d.auto for d in devices)),
         overrides=overrides or Overrides(),
+        depth=DEPTHS[workload] if depth is None else depth,
     )
+
+
+def check_depth(depth: int | None, models: Sequence[ModelFile], task: Task) -> None:
+    """Raise RequestError for a --depth that the context has no room for."""
+    most = task.most_depth(models)
+    if depth is not None and depth > most:
+        context = min(map(task.context, models))
+        raise RequestError(
+            f"--depth {depth:,}: at most {most:,} with a context of {context:,} tokens, since a"
+            f" trial needs {TRIAL_TOKENS} more; --context sets another"
+        )
 
 
 def overrides(options: ModelOptions, settings: PlanOptions, slots: int | None) -> Overrides:
@@ -121,11 +139,13 @@ def choose(
     *,
     reproducible: bool = False,
     adapters: Sequence[str] | None = None,
+    depth: int | None = None,
 ) -> Choice:
     """The file and settings of MODEL: as `ingot plan` has chosen for this workload, profile and
-    width, with what the user fixes on top; without a plan the defaults. ``reproducible`` excludes
-    what lets rows depend on each other; ``adapters`` are as a user gives them. Takes milliseconds,
-    and as long as adapters are read.
+    width, with what the user fixes on top; without a plan the defaults. Of plans for several depths
+    the one nearest to ``depth`` is taken (None: the workload's own). ``reproducible`` excludes what
+    lets rows depend on each other; ``adapters`` are as a user gives them. Takes milliseconds, and
+    as long as adapters are read.
 
     Raises ModelError or RequestError.
     """
@@ -141,8 +161,8 @@ def choose(
     # A plan made with the same settings fixed (slots are a front end's, not always the user's),
     # else the one made without any.
     asked = dict.fromkeys((fixed, replace(fixed, slots=None), Overrides()))
-    tasks = (task_for(workload, settings.profile, some) for some in asked)
-    plan = next((found for t in tasks if (found := load_plan(files.models, t))), None)
+    tasks = (task_for(workload, settings.profile, some, depth) for some in asked)
+    plan = next((p for t in tasks if (p := load_plan(files.models, t, nearest=True))), None)
     if plan is not None:
         file, base, scheduling = ModelFile.read(plan.path), plan.settings, plan.scheduling()
         logger.info("planned: %s on %s: %s", plan.name, plan.runtime, "; ".join(plan.reasons))

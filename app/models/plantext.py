@@ -34,6 +34,7 @@ def as_text(plan: Plan, files: PlanFiles, task: Task, *, remembered: bool) -> st
         f"{chosen.threads} thread{'s' if chosen.threads != 1 else ''}, steps of up to "
         f"{chosen.batch} tokens, {', '.join(more)}",
         f"  {gib(plan.memory)} of memory, {gib(task.free)} are free",
+        f"  speeds behind {_depth(plan)}",
         "",
         "Why" + (" (measured earlier; --again measures again)" if remembered else ""),
         *(f"  {reason}" for reason in plan.reasons),
@@ -58,6 +59,14 @@ def as_text(plan: Plan, files: PlanFiles, task: Task, *, remembered: bool) -> st
     return "\n".join([*lines, *_indented(_memory_table(plan, files, task))]) + "\n"
 
 
+def _depth(plan: Plan) -> str:
+    """The depth that the plan's speeds hold for, and that of the samples where it is less."""
+    text, measured = f"{plan.depth:,} tokens in each row's KV cache", plan.figures.measured_depth
+    if measured < plan.depth:
+        text += f", extrapolated from those behind {measured:,} and behind none"
+    return text
+
+
 def as_object(plan: Plan, files: PlanFiles, task: Task, *, remembered: bool) -> dict[str, Any]:
     """Everything that the text says, and the parts of the memory."""
     return {
@@ -77,10 +86,14 @@ def as_object(plan: Plan, files: PlanFiles, task: Task, *, remembered: bool) -> 
 def _measured(plan: Plan) -> list[list[str]]:
     found = [(a, a.figures) for a in plan.alternatives if a.figures]
     rows = sorted({n for _, figures in found for n in figures.decode_tps})
-    lines = [["", "threads", "prefill tok/s", *(f"decode x{n}" for n in rows)]]
+    # Where filling the depth takes too long, what was measured says how far to trust the figures.
+    less = any(figures.measured_depth < plan.depth for _, figures in found)
+    depth = ["measured behind"] if less else []
+    lines = [["", "threads", "prefill tok/s", *(f"decode x{n}" for n in rows), *depth]]
     for a, figures in found:
         decode = [figures.decode_tps.get(n) for n in rows]
         cells = [f"{tps:,.1f}" if tps else "" for tps in decode]
+        cells += [f"{figures.measured_depth:,}"] if less else []
         lines.append([_title(a), str(a.settings.threads), f"{figures.prefill_tps:,.0f}", *cells])
     return lines
 

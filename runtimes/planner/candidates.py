@@ -3,12 +3,12 @@
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 from runtimes.backend import RuntimeName
 from runtimes.models.memory import DEFAULT_CONTEXT, estimate, gib, largest_slots
 from runtimes.models.modelfile import ModelFile
-from runtimes.planner.plan import Alternative, PlanWorkload, Profile
+from runtimes.planner.plan import TRIAL_TOKENS, Alternative, PlanWorkload, Profile
 from runtimes.settings import KvType, RunnerSettings
 
 ROWS = (4, 8, 16, 32)  # numbers of slots that a batch may get
@@ -42,6 +42,7 @@ class Task:
     free: int  # bytes of memory
     gpus: frozenset[RuntimeName] = frozenset()  # the runtimes that have one
     overrides: Overrides = Overrides()
+    depth: int = 0  # tokens that stand in a row's KV cache before its prompt goes in
 
     @property
     def row_counts(self) -> tuple[int, ...]:
@@ -67,6 +68,14 @@ class Task:
     def context(self, model: ModelFile) -> int:
         """Tokens of a slot."""
         return min(self.overrides.context or DEFAULT_CONTEXT, model.context_length)
+
+    def most_depth(self, models: Iterable[ModelFile]) -> int:
+        """Tokens that every model's context leaves beside those that a trial computes."""
+        return max(0, min(map(self.context, models)) - TRIAL_TOKENS)
+
+    def within(self, models: Iterable[ModelFile]) -> Self:
+        """The task at a depth that every model's context has: all are compared at the same one."""
+        return replace(self, depth=min(self.depth, self.most_depth(models)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,9 +119,10 @@ def _speed_line(chosen: Measured, beside: Measured, others: Sequence[Measured], 
 
 def _speed(value: float, task: Task) -> str:
     prompt = PROMPT_TOKENS[task.workload]
+    behind = f" behind {task.depth:,}" if task.depth else ""
     if task.workload == "chat" or task.profile == "latency":
-        return f"{1 / value:.2f} s for {prompt} prompt tokens and {OUTPUT_TOKENS} of answer"
-    return f"{value:,.0f} tok/s, {prompt} prompt tokens and {OUTPUT_TOKENS} of answer a row"
+        return f"{1 / value:.2f} s for {prompt} prompt tokens and {OUTPUT_TOKENS} of answer{behind}"
+    return f"{value:,.0f} tok/s, {prompt} prompt tokens and {OUTPUT_TOKENS} of answer a row{behind}"
 
 
 def _slots_line(chosen: Measured, task: Task, slots: int) -> str:

@@ -5,8 +5,9 @@ Nothing native is imported, and a folder that has not changed is not read again.
 
 import hashlib
 import json
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,12 @@ from runtimes.machine.installed import find_installed
 from runtimes.machine.state_file import load_state, save_entry
 from runtimes.models.modelfile import ModelFile, fingerprint
 from runtimes.planner.candidates import Task
-from runtimes.planner.plan import Plan
+from runtimes.planner.plan import SHORT_PROMPT, Plan
 
 _PLANS, _SEEN = "plans", "fingerprints"
-_REVISION = 2  # of the planner: what an older one chose does not count
+_REVISION = 3  # of the planner: what an older one chose does not count
 _PLANS_KEPT, _SEEN_KEPT = 64, 256
+_MOST_POWER = 20  # of two: plans are looked for up to a depth of a million tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,22 +36,27 @@ class MadePlan:
     path: Path
 
 
-def load_plan(models: Sequence[ModelFile], task: Task) -> Plan | None:
+def load_plan(models: Sequence[ModelFile], task: Task, *, nearest: bool = False) -> Plan | None:
     """The remembered plan for these files and this task; None when there is none.
 
-    One whose memory is no longer free is not recalled.
+    The depth counts in powers of two; ``nearest`` also takes the plan of the nearest other one. A
+    plan whose memory is no longer free is not recalled.
     """
-    record = load_state(_PLANS).get(_key(models, task))
-    if not isinstance(record, dict):
-        return None
-    try:
-        plan = Plan.from_json(record["plan"])
-        path = {fingerprint_of(model): str(model.path) for model in models}[record["file"]]
-    except (KeyError, TypeError, ValueError, ModelError):
-        return None
-    if plan.memory > task.free:
-        return None
-    return replace(plan, path=path)
+    own = _power(task.depth)
+    powers = range(max(own, _MOST_POWER) + 1) if nearest else (own,)
+    plans = load_state(_PLANS)
+    for key in _keys(models, task, sorted(powers, key=lambda power: abs(power - own))):
+        record = plans.get(key)
+        if not isinstance(record, dict):
+            continue
+        try:
+            plan = Plan.from_json(record["plan"])
+            path = {fingerprint_of(model): str(model.path) for model in models}[record["file"]]
+        except (KeyError, TypeError, ValueError, ModelError):
+            continue
+        if plan.memory <= task.free:
+            return replace(plan, path=path)
+    return None
 
 
 def save_plan(models: Sequence[ModelFile], task: Task, plan: Plan) -> None:
@@ -61,7 +68,8 @@ def save_plan(models: Sequence[ModelFile], task: Task, plan: Plan) -> None:
         "made": time.time(),
         "path": str(chosen.path.resolve()),
     }
-    save_entry(_PLANS, _key(models, task), record, _PLANS_KEPT)
+    [key] = _keys(models, task, [_power(task.depth)])
+    save_entry(_PLANS, key, record, _PLANS_KEPT)
 
 
 def made_plans() -> list[MadePlan]:
@@ -90,7 +98,13 @@ def fingerprint_of(model: ModelFile) -> str:
     return found
 
 
-def _key(models: Sequence[ModelFile], task: Task) -> str:
+def _power(depth: int) -> int:
+    """The depth's nearest power of two. Depths up to SHORT_PROMPT are measured alike."""
+    return round(math.log2(max(depth, SHORT_PROMPT)))
+
+
+def _keys(models: Sequence[ModelFile], task: Task, powers: Iterable[int]) -> Iterator[str]:
+    """The task's key at each of these depths."""
     libraries = [
         (runtime, installed.version, installed.identity)
         for runtime in MODULES
@@ -98,8 +112,9 @@ def _key(models: Sequence[ModelFile], task: Task) -> str:
     ]
     asked = (task.workload, task.profile, task.cores, sorted(task.gpus), asdict(task.overrides))
     files = sorted(fingerprint_of(model) for model in models)
-    parts = (_REVISION, cpu_identity(), libraries, asked, files)
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+    for power in powers:
+        parts = (_REVISION, cpu_identity(), libraries, asked, files, power)
+        yield hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
 def _stamp(path: Path, *further: Path) -> str:

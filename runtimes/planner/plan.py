@@ -1,7 +1,9 @@
 """``Plan``: with which file and settings a model runs here, and why. Imports nothing native.
 
 Workloads: ``chat`` is one conversation whose turn is 256 prompt tokens and 128 answered ones;
-``batch`` is a file of rows, 128 tokens in and 128 out each, as many together as pays.
+``batch`` is a file of rows, 128 tokens in and 128 out each, as many together as pays. All of them
+stand behind the plan's depth: the tokens that a row's KV cache holds already. A plan's speeds hold
+for this depth alone, since attention reads every key and value of the cache in every step.
 
 Profiles, as ``runtimes.planner.choose`` applies them:
 
@@ -31,6 +33,13 @@ PROFILES: tuple[Profile, ...] = ("latency", "balanced", "throughput", "memory")
 
 PROMPT_TOKENS: dict[PlanWorkload, int] = {"chat": 256, "batch": 128}
 OUTPUT_TOKENS = 128
+# The depth where nobody says one. A server's requests are planned for as a batch.
+DEPTHS = {"chat": 2048, "batch": 512, "serve": 1024}
+# What a trial computes behind the depth: one timed prefill, long enough for every kernel's large
+# tiles; and rows that decode some steps before they start again. Where the depth is less than
+# SHORT_PROMPT, rows decode behind SHORT_PROMPT tokens.
+TRIAL_PROMPT, SHORT_PROMPT, DECODE_STEPS = 128, 16, 24
+TRIAL_TOKENS = max(TRIAL_PROMPT, SHORT_PROMPT + DECODE_STEPS) + 8  # of a slot's context
 STALL_S: dict[Profile, float | None] = {
     "latency": 0.05,
     "balanced": 0.5,
@@ -43,11 +52,13 @@ STALL_S: dict[Profile, float | None] = {
 class Figures:
     """Tokens a second of one prompt's prefill, and of all rows that decode together by their
     number, each the median of several short samples. ``scatter`` is the widest spread of the
-    samples of one figure, as a part of their median."""
+    samples of one figure, as a part of their median. ``measured_depth`` is the least depth of the
+    samples; where the plan's is larger, they were extrapolated to it."""
 
     prefill_tps: float
     decode_tps: dict[int, float]
     scatter: float = 0.0
+    measured_depth: int = 0
 
     def turn_s(self, workload: PlanWorkload = "chat") -> float:
         """Seconds of one row's prompt and answer with no other row beside it."""
@@ -99,6 +110,7 @@ class Plan:
     figures: Figures
     reasons: tuple[str, ...] = ()
     alternatives: tuple[Alternative, ...] = field(default=(), repr=False)
+    depth: int = 0  # tokens that stand in a row's cache, at the speeds of all figures
 
     def scheduling(self) -> SchedulerSettings:
         """How the engine schedules: the profile says how long prefill may hold decoding up."""
@@ -120,6 +132,8 @@ class Plan:
         try:
             values = _nested(data, _PLANNED)
             _check(cls, {name: values[name] for name in _OWN})
+            if values["depth"] < 0:
+                raise ValueError("a negative depth")
             values["figures"] = _figures(data["figures"])
             values["reasons"] = tuple(str(reason) for reason in data["reasons"])
             values["alternatives"] = tuple(map(Alternative.from_json, data["alternatives"]))
@@ -130,7 +144,7 @@ class Plan:
 
 # The settings in which candidates differ, and those that a plan says.
 _COMPARED = ("threads", "unified_kv", "kv_type", "gpu_layers", "device", "device_sampling")
-_OWN = ("workload", "profile", "runtime", "path", "memory")
+_OWN = ("workload", "profile", "runtime", "path", "memory", "depth")
 _PLANNED = (
     *("threads", "slots", "context", "batch", "kv_type", "unified_kv", "gpu_layers"),
     *("extra_buffers", "device", "device_sampling"),
@@ -161,7 +175,11 @@ def _figures(data: dict[str, Any]) -> Figures:
     decode = {int(rows): _positive(tps) for rows, tps in data["decode_tps"].items()}
     if not decode or min(decode) < 1:
         raise ValueError("no figures of decoding")
-    return Figures(_positive(data["prefill_tps"]), decode, float(data["scatter"]))
+    found = Figures(
+        _positive(data["prefill_tps"]), decode, float(data["scatter"]), data["measured_depth"]
+    )
+    _check(Figures, {"measured_depth": found.measured_depth})
+    return found
 
 
 def _positive(value: Any) -> float:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from runtimes.planner.candidates import Candidate, Task
 from runtimes.planner.choose import score, spread
-from runtimes.planner.plan import Figures
-from runtimes.planner.trial import PROMPT, Trial
+from runtimes.planner.plan import TRIAL_PROMPT, Figures
+from runtimes.planner.trial import Trial
 
 LEAST_ROUNDS, MOST_ROUNDS = 4, 20
 _BEHIND = 0.85  # of the leader's score: what is slower than this is not measured again
@@ -28,15 +28,17 @@ class Round:
 
     prefill: dict[Candidate, float] = field(default_factory=dict)
     decode: dict[Contender, float] = field(default_factory=dict)
+    depth: dict[Candidate, int] = field(default_factory=dict)  # the least that was measured
 
     def measure(self, trial: Trial, candidate: Candidate, counts: Iterable[int]) -> None:
         """Take a sample with each number of rows. Raises TrialError."""
         for rows in counts:
             # One prompt's prefill does not depend on the rows that decode afterwards.
-            sample = trial.sample(0 if candidate in self.prefill else PROMPT, rows)
+            sample = trial.sample(0 if candidate in self.prefill else TRIAL_PROMPT, rows)
             if sample.prefill_tps is not None:
                 self.prefill[candidate] = sample.prefill_tps
             self.decode[candidate, rows] = sample.decode_tps
+            self.depth[candidate] = min(self.depth.get(candidate, sample.depth), sample.depth)
 
     def score(self, contender: Contender, task: Task) -> float:
         """Higher is better; see ``choose.score``."""
@@ -67,6 +69,7 @@ def figures_of(candidate: Candidate, rounds: Sequence[Round]) -> Figures:
         statistics.median(one.prefill[candidate] for one in steady if candidate in one.prefill),
         {n: statistics.median(values) for n, values in decode.items()},
         max(map(spread, raw)),
+        min((one.depth[candidate] for one in rounds if candidate in one.depth), default=0),
     )
 
 

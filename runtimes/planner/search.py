@@ -30,7 +30,7 @@ from runtimes.planner.race import (
     without_drift,
 )
 from runtimes.planner.steps import step_size
-from runtimes.planner.trial import CONTEXT, Trial, TrialError
+from runtimes.planner.trial import Trial, TrialError, load_trial
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +39,8 @@ Progress = Callable[[str], None]
 
 def make_plan(models: Iterable[ModelFile], task: Task, progress: Progress = logger.info) -> Plan:
     """Measure and choose. Raises OutOfMemoryError when no file fits, ModelError when none runs."""
+    models = [*models]
+    task = task.within(models)
     found = candidates(models, task)
     fit, refused = split_by_memory(found, task)
     if not fit:
@@ -156,6 +158,7 @@ class _Search:
             figures=chosen.figures,
             reasons=(*why, *filter(None, (step.reason(),))),
             alternatives=(*looked_at, *self.failures),
+            depth=task.depth,
         )
 
     def _screening(self) -> dict[Candidate, Measured]:
@@ -171,9 +174,7 @@ class _Search:
         how = " unified" if asked.unified_kv else ""
         how += " with the GPU" if candidate.on_gpu(self._task) else ""
         self._progress(f"trying {candidate.model.path.name}{how} on {asked.threads} threads")
-        batch = self._task.overrides.batch or asked.batch
-        sized = replace(asked, slots=slots, context=CONTEXT, batch=batch)
-        return Trial(candidate.model.path, sized)
+        return load_trial(candidate, self._task, slots)
 
     def _fail(self, candidate: Candidate, error: TrialError) -> None:
         """Forget a candidate that died: none of its figures counts."""

@@ -1,18 +1,22 @@
 """A candidate in a process of its own, so that a native crash ends the trial and nothing else."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from runtimes.errors import RuntimeMissingError
 from runtimes.machine.linechild import LineChild, LineChildError
-from runtimes.planner.trial_child import DECODE_STEPS, SHORT_PROMPT
+from runtimes.models.memory import estimate, largest_context
+from runtimes.planner.candidates import Candidate, Task
+from runtimes.planner.plan import TRIAL_TOKENS
+from runtimes.planner.trial_child import LEAST_DEPTH
 from runtimes.settings import RunnerSettings
 
-PROMPT = 128  # tokens of the timed prefill: enough for every kernel's large tiles
-# Longer than any trial takes whose candidate one would want to choose.
-_LOAD_S, _SAMPLE_S = 120.0, 60.0
+# Longer than any trial takes whose candidate one would want to choose. A sample at a depth fills
+# it first, and where it cannot it is also taken at the start.
+_LOAD_S, _SAMPLE_S = 120.0, 180.0
+_AT_ONCE = 6  # trials that may be loaded at the same time, each with a cache of its own
 
 
 class TrialError(Exception):
@@ -21,20 +25,21 @@ class TrialError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Tokens a second."""
+    """Tokens a second at the trial's depth, extrapolated to it where it could not be filled."""
 
     prefill_tps: float | None  # of one prompt; None where it was not timed
     decode_tps: float  # of all rows that decoded together
-
-
-CONTEXT = max(PROMPT, SHORT_PROMPT + DECODE_STEPS) + 8  # tokens that a slot needs for a sample
+    depth: int  # tokens behind which the sample was taken
 
 
 class Trial(LineChild):
     """A loaded candidate."""
 
-    def __init__(self, path: Path, settings: RunnerSettings) -> None:
-        """Raises TrialError when the candidate does not load."""
+    def __init__(self, path: Path, settings: RunnerSettings, depth: int = 0) -> None:
+        """Load the file. A context with less room than TRIAL_TOKENS behind ``depth`` is filled as
+        far as it has. Raises TrialError when the candidate does not load.
+        """
+        self._depth = depth
         asked = json.dumps(asdict(settings))
         super().__init__("runtimes.planner.trial_child", path, asked, name="its process")
         try:
@@ -56,7 +61,8 @@ class Trial(LineChild):
 
     def sample(self, prompt: int, rows: int) -> Sample:
         """Measure once; a ``prompt`` of 0 tokens is not timed. Raises TrialError."""
-        return Sample(**self.ask({"prompt": prompt, "rows": rows}, _SAMPLE_S))
+        asked = {"prompt": prompt, "rows": rows, "depth": self._depth}
+        return Sample(**self.ask(asked, _SAMPLE_S))
 
     def prefill(self, prompt: int, piece: int) -> float:
         """Tokens a second of one prompt that goes in by steps of ``piece`` tokens.
@@ -64,3 +70,18 @@ class Trial(LineChild):
         Raises TrialError.
         """
         return float(self.ask({"prompt": prompt, "piece": piece}, _SAMPLE_S)["prefill_tps"])
+
+
+def load_trial(candidate: Candidate, task: Task, slots: int) -> Trial:
+    """A trial of ``slots`` rows at the task's depth, or with as much room as memory has for trials
+    beside each other. Raises TrialError when the candidate does not load."""
+    model = candidate.model
+    # A budget of --kv-tokens is for rows of a whole context.
+    sized = replace(candidate.sized(task, slots), kv_tokens=None)
+    context = TRIAL_TOKENS + task.depth
+    if task.depth > LEAST_DEPTH and not candidate.on_gpu(task):
+        least = TRIAL_TOKENS + LEAST_DEPTH
+        need = estimate(model, replace(sized, context=least)).total
+        room = need + max(0, task.usable - need) // _AT_ONCE
+        context = min(context, max(least, largest_context(model, sized, room)))
+    return Trial(model.path, replace(sized, context=context), task.depth)

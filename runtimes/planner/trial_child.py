@@ -3,9 +3,9 @@
     python -m runtimes.planner.trial_child MODEL SETTINGS
 
 SETTINGS is the JSON of a RunnerSettings. Writes a line when it is loaded; then answers each line
-``{"prompt": tokens, "rows": n}`` on stdin with the tokens a second of prefill and decode. With a
-prompt of 0 tokens prefill is not timed. ``{"prompt": tokens, "piece": n}`` asks for one prefill in
-steps of n tokens.
+``{"prompt": tokens, "rows": n, "depth": tokens}`` on stdin with the tokens a second of prefill and
+decode behind ``depth`` tokens, and with the depth that was measured. With a prompt of 0 tokens
+prefill is not timed. ``{"prompt": tokens, "piece": n}`` asks for one prefill in steps of n tokens.
 """
 
 import json
@@ -17,11 +17,12 @@ from runtimes.engine.loading import load_runner
 from runtimes.errors import IngotError
 from runtimes.machine.linechild import exchange
 from runtimes.models.modelfile import ModelFile
-from runtimes.runner import Runner, StepPlan, StepRow, TopKLogits
+from runtimes.planner.plan import DECODE_STEPS, SHORT_PROMPT, TRIAL_PROMPT, TRIAL_TOKENS
+from runtimes.runner import Runner, SavedKv, StepPlan, StepRow, TopKLogits
 from runtimes.settings import RunnerSettings
 
-SHORT_PROMPT = 16  # tokens behind which rows decode
-DECODE_STEPS = 24  # before the rows start again behind their prompts
+FILL_S = 8.0  # the most that filling a depth may take at the speed of a prompt in an empty cache
+LEAST_DEPTH = 2 * SHORT_PROMPT  # that is filled whatever it takes: two points make a line
 # A sample lasts this long, and until it has as many steps: its median then stands for the
 # file, whatever else ran for a part of the time.
 _DECODE_S, _LEAST_STEPS = 0.1, 5
@@ -36,89 +37,129 @@ def main(path: str, settings: str) -> int:
     except IngotError as error:
         answer({"error": str(error)})
         return 0
-    _sample(runner, SHORT_PROMPT, 1)  # a warm-up
+    bench = _Bench(runner)
+    bench.seconds(SHORT_PROMPT, 1, 0)  # a warm-up
     answer({})
     for asked in questions:
         prompt = asked["prompt"]
         if "piece" in asked:
             runner.kv.trim(0, 0)
-            answer({"prefill_tps": prompt / prefill(runner, 0, prompt, asked["piece"])})
+            answer({"prefill_tps": prompt / prefill(runner, 0, prompt, piece=asked["piece"])})
         else:
-            prefill_tps, decode_tps = _sample(runner, prompt, asked["rows"])
-            answer({"prefill_tps": prefill_tps, "decode_tps": decode_tps})
+            answer(bench.sample(prompt, asked["rows"], asked["depth"]))
     runner.close()
     return 0
 
 
-def _sample(runner: Runner, prompt: int, rows: int) -> tuple[float | None, float]:
-    """Prefill of one prompt by itself; then ``rows`` rows in lockstep behind short prompts.
+def extrapolated(near: tuple[int, float], far: tuple[int, float], depth: int) -> float:
+    """Seconds at ``depth``, on the straight line through two depths and their seconds: attention
+    reads every key and value of the cache once. No faster than at the ``far`` one."""
+    (start, start_s), (end, end_s) = near, far
+    return end_s + max(0.0, end_s - start_s) * (depth - end) / (end - start)
 
-    Tokens a second by the median prompt and the median step.
+
+def depth_to_fill(depth: int, room: int, prefill_tps: float) -> int:
+    """``depth``, or the part of it that has room and is filled within FILL_S."""
+    return min(depth, room, max(LEAST_DEPTH, int(FILL_S * prefill_tps)))
+
+
+class _Bench:
+    """A loaded runner, and the texts behind which its rows are measured.
+
+    A text is prefilled once and then loaded into every row, which is as fast as memory is. Copies
+    would share cells in a unified cache, and so be faster than real rows.
     """
-    for slot in range(runner.capabilities.slots):
-        runner.kv.trim(slot, 0)
-    prefills: list[float] = []
-    while prompt and (len(prefills) < _LEAST_PREFILLS or sum(prefills) < _PREFILL_S):
-        prefills.append(prefill(runner, 0, prompt))
-        runner.kv.trim(0, 0)
-    _fill(runner, rows)
-    steps: list[float] = []
-    while len(steps) < _LEAST_STEPS or sum(steps) < _DECODE_S:
-        if steps and len(steps) % DECODE_STEPS == 0:
-            _rewind(runner, rows)
-        steps.append(_decode(runner, rows, SHORT_PROMPT + len(steps) % DECODE_STEPS))
-    speed = prompt / statistics.median(prefills) if prefills else None
-    return speed, rows / statistics.median(steps)
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._texts: dict[int, SavedKv] = {}  # by length
+        self._start_tps: float | None = None  # of a prompt in an empty cache
+
+    def sample(self, prompt: int, rows: int, depth: int) -> dict[str, float | None]:
+        """Tokens a second at ``depth``, and how much of it was filled."""
+        filled = self._depth_to_fill(depth)
+        prefill_s, decode_s = self.seconds(prompt, rows, filled)
+        if filled < depth:
+            start_prefill_s, start_decode_s = self.seconds(prompt, rows, 0)
+            decode_s = extrapolated((SHORT_PROMPT, start_decode_s), (filled, decode_s), depth)
+            if prefill_s is not None and start_prefill_s is not None:
+                prefill_s = extrapolated((0, start_prefill_s), (filled, prefill_s), depth)
+        speed = None if prefill_s is None else prompt / prefill_s
+        return {"prefill_tps": speed, "decode_tps": rows / decode_s, "depth": filled}
+
+    def seconds(self, prompt: int, rows: int, depth: int) -> tuple[float | None, float]:
+        """Prefill of one prompt by itself behind ``depth`` tokens; then a step of ``rows`` rows in
+        lockstep behind as many, or behind a short prompt. The median prompt and step."""
+        self._empty()
+        prefills: list[float] = []
+        while prompt and (len(prefills) < _LEAST_PREFILLS or sum(prefills) < _PREFILL_S):
+            self._put(1, depth)
+            prefills.append(prefill(self._runner, 0, prompt, depth))
+        behind = max(depth, SHORT_PROMPT)
+        self._empty()
+        steps: list[float] = []
+        while len(steps) < _LEAST_STEPS or sum(steps) < _DECODE_S:
+            done = len(steps) % DECODE_STEPS
+            if not done:
+                self._put(rows, behind, again=bool(steps))
+            steps.append(self._decode(rows, behind + done))
+        return statistics.median(prefills) if prefills else None, statistics.median(steps)
+
+    def _depth_to_fill(self, depth: int) -> int:
+        if depth <= LEAST_DEPTH:
+            return depth
+        if self._start_tps is None:
+            self._empty()
+            self._start_tps = TRIAL_PROMPT / prefill(self._runner, 0, TRIAL_PROMPT)
+        room = self._runner.capabilities.context - TRIAL_TOKENS
+        return depth_to_fill(depth, room, self._start_tps)
+
+    def _empty(self) -> None:
+        for slot in range(self._runner.capabilities.slots):
+            self._runner.kv.trim(slot, 0)
+
+    def _put(self, rows: int, length: int, *, again: bool = False) -> None:
+        """Make the first slots hold the text of this length, and nothing else; ``again`` where they
+        hold it already, and more behind it."""
+        kv = self._runner.kv
+        if length and length not in self._texts:
+            self._empty()
+            prefill(self._runner, 0, length)
+            self._texts[length] = kv.save(0)
+        for slot in range(rows):
+            if length and not (again and self._runner.capabilities.can_trim):
+                kv.load(slot, self._texts[length], length)
+            else:
+                kv.trim(slot, length)
+
+    def _decode(self, rows: int, position: int) -> float:
+        """One greedy step of all rows, each with a token of its own as experts differ by them;
+        seconds."""
+        tokens = prompt_tokens(self._runner, rows)
+        parts = (StepRow(s, position, (tokens[s],), 1, top_k_needed=1) for s in range(rows))
+        begin = time.perf_counter()
+        found = self._runner.execute(StepPlan(tuple(parts)))
+        (found.values if isinstance(found, TopKLogits) else found).argmax(axis=1)
+        return time.perf_counter() - begin
 
 
-def _rewind(runner: Runner, rows: int) -> None:
-    left = SHORT_PROMPT if runner.capabilities.can_trim else 0
-    for slot in range(rows):
-        runner.kv.trim(slot, left)
-    if not left:
-        _fill(runner, rows)
-
-
-def _decode(runner: Runner, rows: int, position: int) -> float:
-    """One greedy step of all rows; seconds."""
-    begin = time.perf_counter()
-    plan = StepPlan(tuple(StepRow(slot, position, (5,), 1, top_k_needed=1) for slot in range(rows)))
-    found = runner.execute(plan)
-    (found.values if isinstance(found, TopKLogits) else found).argmax(axis=1)
-    return time.perf_counter() - begin
-
-
-def _fill(runner: Runner, rows: int) -> None:
-    """A short prompt in every row. Each its own in a shared cache, where copies would share cells
-    and so be faster than real rows."""
-    caps = runner.capabilities
-    if not caps.mixed_batch:
-        prefill(runner, 0, SHORT_PROMPT)
-        for slot in range(1, rows):
-            runner.kv.copy(0, slot, SHORT_PROMPT)
-        return
-    together = max(1, caps.batch // SHORT_PROMPT)
-    for first in range(0, rows, together):
-        slots = range(first, min(rows, first + together))
-        parts = (StepRow(s, 0, prompt_tokens(runner, SHORT_PROMPT, s), 0) for s in slots)
-        runner.execute(StepPlan(tuple(parts)))
-
-
-def prefill(runner: Runner, slot: int, length: int, piece: int | None = None) -> float:
-    """Put a prompt into a slot, ``piece`` tokens a step or as many as may be; seconds."""
+def prefill(
+    runner: Runner, slot: int, length: int, start: int = 0, piece: int | None = None
+) -> float:
+    """Put a prompt into a slot behind its ``start`` tokens, ``piece`` tokens a step or as many as
+    may be; seconds."""
     tokens = prompt_tokens(runner, length)
     batch = min(piece or runner.capabilities.batch, runner.capabilities.batch)
     begin = time.perf_counter()
     for at in range(0, length, batch):
-        runner.execute(
-            StepPlan((StepRow(slot, at, tokens[at : at + batch], at + batch >= length),))
-        )
+        part, last = tokens[at : at + batch], at + batch >= length
+        runner.execute(StepPlan((StepRow(slot, start + at, part, last),)))
     return time.perf_counter() - begin
 
 
-def prompt_tokens(runner: Runner, count: int, salt: int = 0) -> list[int]:
+def prompt_tokens(runner: Runner, count: int) -> list[int]:
     """Ids from all over the vocabulary: neighbours would share the pages of few embeddings."""
-    return [(i * 7919 + 31 * salt + 11) % runner.capabilities.vocab_size for i in range(count)]
+    return [(i * 7919 + 11) % runner.capabilities.vocab_size for i in range(count)]
 
 
 if __name__ == "__main__":

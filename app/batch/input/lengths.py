@@ -63,6 +63,12 @@ class Lengths:
     unfit: int = 0  # rows that are valid, and cannot be asked of this model in this context
     problems: list[tuple[str, Problem]] = field(default_factory=list)
 
+    @property
+    def depth(self) -> int | None:
+        """The mean tokens in a row's KV cache while it decodes: its prompt and half of its longest
+        answer. None without rows."""
+        return (self.prompt_tokens + self.answer_tokens // 2) // self.rows if self.rows else None
+
 
 def measure(
     source: Source,

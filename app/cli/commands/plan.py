@@ -21,6 +21,14 @@ def plan(
     slots: Annotated[
         int | None, typer.Option(min=1, max=256, help="Rows that run together.")
     ] = None,
+    depth: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Tokens that a row's KV cache holds already, where speeds are compared; by default"
+            " 2048 for chat and 512 for batch, or what the context has room for.",
+        ),
+    ] = None,
     again: Annotated[
         bool, typer.Option("--again", help="Measure again, even if a result is remembered.")
     ] = False,
@@ -30,7 +38,13 @@ def plan(
 
     Exits 4 if nothing fits into memory.
     """
-    from app.models.planning import note_context, overrides, plan_files, task_for
+    from app.models.planning import (
+        check_depth,
+        note_context,
+        overrides,
+        plan_files,
+        task_for,
+    )
     from app.models.plantext import as_object, as_text
     from runtimes.machine.selftest import ensure
     from runtimes.planner.known import load_plan, save_plan
@@ -39,7 +53,8 @@ def plan(
     files = plan_files(model, options, settings.bits)
     for runtime in {one.runtime for one in files.models}:
         ensure(runtime, again=again)  # which lists what there is to plan for
-    task = task_for(workload, settings.profile, overrides(options, settings, slots))
+    task = task_for(workload, settings.profile, overrides(options, settings, slots), depth)
+    check_depth(depth, files.models, task)
     known = None if again else load_plan(files.models, task)
     chosen = known or make_plan(files.models, task, console.note)
     if known is None:

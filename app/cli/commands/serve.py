@@ -46,6 +46,7 @@ def serve(
     from app.options import with_own
     from app.serve.entries import Entry, check_entries, name_of
     from app.serve.pool import ModelPool
+    from runtimes.planner.plan import DEPTHS
 
     config = load().checked()
     entries = []
@@ -64,6 +65,7 @@ def serve(
             slots,
             reproducible=reproducible,
             adapters=beside[name],
+            depth=DEPTHS["serve"],
         )
         entries.append(
             Entry(

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app.models.planning import choose, plan_files
+from app.models.plantext import as_text
 from app.options import ModelOptions, PlanOptions
 from quantize.manifest import load_manifest
+from runtimes.planner.candidates import Task
+from runtimes.planner.plan import Alternative, Figures, Plan
 from runtimes.settings import RunnerSettings
 from tests.support import know_runtimes, own_home
 
@@ -40,6 +44,7 @@ def test_a_plan_is_made_once(command: Any, pebble_built: Path) -> None:
     assert (said["slots"], said["context"], said["remembered"]) == (2, 128, False)
     assert said["figures"]["decode_tps"]["2"] > 0
     rows = {(row["slots"], row["context"]): row for row in said["memory_table"]}
+    assert said["depth"] == said["figures"]["measured_depth"] == 0  # a trial takes the context
     assert rows[2, 128]["total"] == said["memory"] <= said["free"]
 
     second = command(*arguments)
@@ -55,6 +60,50 @@ def test_a_plan_is_made_once(command: Any, pebble_built: Path) -> None:
     assert (str(choice.file.path), choice.settings.slots) == (said["path"], 2)
     assert not choose(str(pebble_built), options, fixed, "batch", 2).planned
     assert not choose(str(pebble_built), options, PlanOptions(bits="8"), "chat", 2).planned
+
+
+def test_the_depth_of_the_speeds_is_told(command: Any, pebble_built: Path) -> None:
+    fixed = ("--recipe", "q8_0", "--threads", "1", "--split-kv", "--context", "512")
+    done = command("plan", pebble_built, *fixed, "--depth", "300", "--json")
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert (said["depth"], said["figures"]["measured_depth"]) == (300, 300)
+    done = command("plan", pebble_built, *fixed, "--depth", "270")
+    assert done.stderr == ""  # one plan, by powers of two
+    assert "speeds behind 300 tokens" in done.stdout
+    assert "of answer behind 300" in done.stdout
+    done = command("plan", pebble_built, *fixed, "--depth", "377")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--depth 377: at most 376 with a context of 512 tokens" in done.stderr
+    # A chat stands at another depth, and takes the nearest plan.
+    options = ModelOptions(recipe="q8_0", threads=1, context=512)
+    assert choose(str(pebble_built), options, PlanOptions(unified_kv=False), "chat", 1).planned
+
+
+def test_a_depth_that_took_too_long_is_told(pebble_built: Path) -> None:
+    files = plan_files(str(pebble_built), ModelOptions(recipe="q8_0"), None)
+    [model] = files.models
+    settings = RunnerSettings(threads=1, slots=1, context=1024)
+    figures = Figures(100.0, {1: 10.0}, measured_depth=300)
+    about = (model.runtime, settings)
+    compared = (
+        Alternative("slow", *about, figures),
+        Alternative("fast", *about, replace(figures, measured_depth=800)),
+    )
+    plan = Plan(
+        "chat", "balanced", model.runtime, str(model.path), settings, 10**6, figures,
+        alternatives=compared, depth=800,
+    )  # fmt: skip
+    task = Task("chat", "balanced", cores=1, free=2**30, depth=800)
+    lines = as_text(plan, files, task, remembered=False).splitlines()
+    told = "speeds behind 800 tokens in each row's KV cache, extrapolated from those behind 300"
+    assert any(told in line for line in lines)
+    table = {line.split()[0]: line.split()[-1] for line in lines if "100" in line.split()}
+    assert table == {"slow": "300", "fast": "800"}
+    whole = replace(plan, figures=replace(figures, measured_depth=800), alternatives=compared[1:])
+    text = as_text(whole, files, task, remembered=False)
+    assert "extrapolated" not in text
+    assert "measured behind" not in text
 
 
 def test_what_is_not_planned_comes_from_the_flags(pebble_built: Path) -> None:

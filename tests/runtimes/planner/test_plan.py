@@ -34,11 +34,12 @@ from runtimes.planner.choose import (
     speeds,
 )
 from runtimes.planner.known import fingerprint_of, load_plan, save_plan
-from runtimes.planner.plan import PROFILES, Figures, Plan
+from runtimes.planner.plan import DEPTHS, PROFILES, TRIAL_TOKENS, Figures, Plan
 from runtimes.planner.race import Round, figures_of, is_settled, remaining, without_drift
 from runtimes.planner.search import make_plan
 from runtimes.planner.steps import choose_size, sizes_to_try, step_size
-from runtimes.planner.trial import CONTEXT, Trial, TrialError
+from runtimes.planner.trial import Trial, TrialError, load_trial
+from runtimes.planner.trial_child import FILL_S, LEAST_DEPTH, depth_to_fill, extrapolated
 from runtimes.settings import RunnerSettings
 
 PLENTY = 2**40
@@ -247,15 +248,18 @@ def test_a_busy_machine_is_told(models) -> None:
     assert "busy" not in " ".join(reasons(calm, [calm], task("chat"), 1))
 
 
+SOUND = {"prefill_tps": 5, "decode_tps": {"1": 5}, "scatter": 0, "measured_depth": 0}
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
         {"slots": "4"}, {"slots": 10**9}, {"slots": [1]}, {"threads": 4096}, {"kv_type": "f99"},
         {"memory": "1"}, {"path": None}, {"workload": ["chat"]}, {"reasons": 5},
         {"unified_kv": 1}, {"figures": "x"}, {"figures": {}}, {"alternatives": [{"file": ""}]},
-        {"figures": {"prefill_tps": 10**400, "decode_tps": {"1": 5}, "scatter": 0}},
-        {"figures": {"prefill_tps": 5, "decode_tps": {}, "scatter": 0}},
-        {"figures": {"prefill_tps": 5, "decode_tps": {"1": 0}, "scatter": 0}},
+        {"figures": SOUND | {"prefill_tps": 10**400}}, {"figures": SOUND | {"decode_tps": {}}},
+        {"figures": SOUND | {"decode_tps": {"1": 0}}}, {"figures": SOUND | {"measured_depth": "1"}},
+        {"depth": None}, {"depth": -1},
     ],
 )  # fmt: skip
 def test_a_damaged_plan_is_none(wrong) -> None:
@@ -264,8 +268,12 @@ def test_a_damaged_plan_is_none(wrong) -> None:
     plan = Plan("chat", "balanced", "llamacpp", "/x.gguf", settings, 10**6, figures)
     said = json.loads(json.dumps(plan.to_json()))
     assert Plan.from_json(said) == plan
+    assert Plan.from_json(said | {"figures": SOUND}).figures == Figures(5.0, {1: 5.0})
     with pytest.raises((KeyError, TypeError, ValueError)):
         Plan.from_json(said | wrong)
+    del said["depth"]
+    with pytest.raises(KeyError):  # as older versions wrote it
+        Plan.from_json(said)
 
 
 def test_a_real_plan_is_remembered(models, tmp_path, monkeypatch) -> None:
@@ -289,6 +297,71 @@ def test_a_real_plan_is_remembered(models, tmp_path, monkeypatch) -> None:
     assert plan.scheduling().max_stall_s == 0.5
     fast = dataclasses.replace(plan, profile="throughput")
     assert fast.scheduling().max_stall_s is None
+
+
+def test_another_depth_is_another_plan(models, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("INGOT_HOME", str(tmp_path))
+    asked = task("chat", depth=2048)
+    made = Plan(
+        "chat", "balanced", "llamacpp", str(models[0].path), RunnerSettings(), 10**6,
+        Figures(100.0, {1: 10.0}, measured_depth=800), depth=2048,
+    )  # fmt: skip
+    save_plan(models, asked, made)
+    for depth, same in ((2048, True), (1800, True), (2800, True), (1024, False), (4096, False)):
+        other = dataclasses.replace(asked, depth=depth)
+        assert load_plan(models, other) == (made if same else None)
+        assert load_plan(models, other, nearest=True) == made
+    deep = dataclasses.replace(made, depth=9000)
+    save_plan(models, dataclasses.replace(asked, depth=9000), deep)
+    for depth, nearest in ((0, made), (3000, made), (7000, deep), (10**9, deep)):
+        other = dataclasses.replace(asked, depth=depth)
+        assert load_plan(models, other, nearest=True) == nearest
+
+
+def test_the_depth_leaves_the_context_room_for_a_trial(models) -> None:
+    for context, depth in ((64, 0), (TRIAL_TOKENS + 20, 20), (600, 600 - TRIAL_TOKENS)):
+        asked = task("chat", depth=DEPTHS["chat"], overrides=Overrides(context=context))
+        assert asked.within(models).depth == depth
+    assert task(depth=100).within(models).depth == 100
+
+
+def test_seconds_grow_linearly_with_the_depth() -> None:
+    assert extrapolated((0, 1.0), (100, 2.0), 1000) == pytest.approx(11.0)
+    assert extrapolated((16, 0.5), (116, 0.75), 316) == pytest.approx(1.25)
+    assert extrapolated((0, 1.0), (100, 2.0), 100) == 2.0
+    # A sample that a quiet moment made shorter than that of an empty cache is no gain.
+    assert extrapolated((0, 1.0), (100, 0.9), 1000) == 0.9
+
+
+def test_a_depth_is_filled_as_far_as_time_and_room_allow() -> None:
+    assert depth_to_fill(2048, room=4000, prefill_tps=1000) == 2048
+    assert depth_to_fill(2048, room=4000, prefill_tps=100) == 100 * FILL_S
+    assert depth_to_fill(2048, room=300, prefill_tps=1000) == 300
+    assert depth_to_fill(2048, room=4000, prefill_tps=0.1) == LEAST_DEPTH
+
+
+@pytest.mark.parametrize("unified", [False, True])
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_trial_stands_behind_its_depth(models, which, unified) -> None:
+    settings = RunnerSettings(threads=1, gpu_layers=0, unified_kv=unified and which == 0)
+    candidate = Candidate(models[which], settings)
+    with load_trial(candidate, task(depth=200), 3) as trial:
+        for rows in (3, 1, 2):
+            found = trial.sample(16, rows)
+            assert found.depth == 200
+            assert found.decode_tps > 0
+        assert trial.sample(0, 3).prefill_tps is None
+    # With no memory to spare it fills less, and says so.
+    with load_trial(candidate, task(depth=200, free=0), 2) as trial:
+        found = trial.sample(16, 2)
+        assert found.depth == LEAST_DEPTH
+        assert found.decode_tps > 0
+
+
+def test_figures_say_the_least_depth_that_was_measured(models) -> None:
+    one = candidates(models, task())[0]
+    rounds = [Round({one: 9.0}, {(one, 4): 9.0}, {one: depth}) for depth in (512, 300, 400)]
+    assert figures_of(one, rounds).measured_depth == 300
 
 
 def test_a_changed_file_has_another_fingerprint(tmp_path, models, monkeypatch) -> None:
@@ -323,7 +396,10 @@ def test_reasons_compare_what_was_measured_in_one_round(models) -> None:
     screened = [measured(fast, 300), measured(slow, 100)]
     said = reasons(measured(fast, 50), screened, asked, 1, screened[0])
     assert f"3.00 times as fast as {models[1].path.name}" in said[0]
-    assert "2.61 s for 256 prompt tokens and 128 of answer" in said[0]
+    assert "2.61 s for 256 prompt tokens and 128 of answer;" in said[0]
+    deep = dataclasses.replace(asked, depth=2048)
+    said = reasons(measured(fast, 50), screened, deep, 1, screened[0])
+    assert "2.61 s for 256 prompt tokens and 128 of answer behind 2,048;" in said[0]
 
 
 def test_a_file_that_does_not_run_is_listed_and_another_is_chosen(models, tmp_path) -> None:
@@ -348,7 +424,7 @@ def test_a_file_that_does_not_run_is_listed_and_another_is_chosen(models, tmp_pa
 
 def test_a_trial_that_dies_says_of_what(models) -> None:
     found = candidates(models, task())[0].settings
-    asked = dataclasses.replace(found, slots=2, context=CONTEXT)
+    asked = dataclasses.replace(found, slots=2, context=TRIAL_TOKENS)
     with Trial(models[0].path, asked) as trial:
         assert trial.sample(16, 2).decode_tps > 0
         assert trial.sample(0, 1).prefill_tps is None
