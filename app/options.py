@@ -117,6 +117,9 @@ class PlanOptions:
     kv_type: Literal["f16", "q8_0", "q4_0"] | None = option(
         None, "llama.cpp: type of the KV cache."
     )
+    flash_attention: Literal["auto", "on", "off"] | None = option(
+        None, "llama.cpp's kernel of attention; auto: as `ingot doctor` found it faster here."
+    )
     batch_tokens: int | None = option(None, "Maximum number of tokens per step.", min=1)
     unified_kv: bool | None = option(
         None, "llama.cpp: one KV cache for all slots, or one for each.", "--unified-kv/--split-kv"

@@ -6,6 +6,7 @@ from typing import Literal
 
 KvType = Literal["f16", "q8_0", "q4_0"]
 KV_TYPES: tuple[KvType, ...] = ("f16", "q8_0", "q4_0")
+FlashAttention = Literal["auto", "on", "off"]
 # Where reproducible prompts are cut. Steps of 128 tokens are nearly as fast a token as longer ones;
 # of a prompt that begins like another one up to so many common tokens are computed again.
 PROMPT_CHUNK = 128
@@ -30,6 +31,9 @@ class RunnerSettings:
     # attention walks every slot's cells, so that rounding depends on a row's companions.
     unified_kv: bool = False
     kv_type: KvType = "f16"  # of llama.cpp
+    # llama.cpp's kernel of attention; "auto" is the one that the self-test found faster here behind
+    # a long text, and on a GPU llama.cpp's own choice. Smaller types of keys and values need "on".
+    flash_attention: FlashAttention = "auto"
     context_shift: bool = False  # drop a conversation's oldest tokens when its slot is full
     # What all slots of a shared cache may hold together (None: slots x context), so that many short
     # rows can run where as many long ones would not fit.

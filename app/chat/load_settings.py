@@ -36,7 +36,7 @@ _KV_TYPES: tuple[str, ...] = get_args(get_args(get_type_hints(LoadSettings)["kv_
 
 def known_to(file: ModelFile) -> tuple[str, ...]:
     """The settings that the file's runtime has."""
-    general = set(get_type_hints(RunnerSettings)) - {"gpu_layers", "kv_type"}
+    general = set(get_type_hints(RunnerSettings)) - {"gpu_layers", "kv_type", "flash_attention"}
     knows = general | file.backend.knows | {"template"}
     return tuple(item.name for item in fields(LoadSettings) if item.name in knows)
 

@@ -10,7 +10,7 @@ from runtimes.load import MODULES, backend
 from runtimes.machine.bandwidth import memory_bandwidth
 from runtimes.machine.hardware import Hardware, detect
 from runtimes.machine.installed import find_installed, versions
-from runtimes.machine.selftest import Health, ensure
+from runtimes.machine.selftest import ATTENTION_DEPTH, Health, ensure
 from runtimes.untrusted import visible
 from runtimes.worker.fallback import limit_lines
 
@@ -127,6 +127,10 @@ def _describe(health: Health) -> str:
     text = f"{health.version}, self-test passed"
     if "extra_buffers" in backend(health.runtime).knows:
         text += f", repacked weights {'on' if health.extra_buffers else 'off (slower)'}"
+    if health.attention is not None:
+        on, ratio = health.flash_attention, max(health.attention, 1 / health.attention)
+        text += f", flash attention {'on' if on else 'off'}"
+        text += f" ({ratio:.1f} times as fast behind {ATTENTION_DEPTH:,} tokens)"
     return text
 
 

@@ -156,7 +156,7 @@ class SavedPrefixes:
         """Save what prompts had in common, is worth it, and the engine still has, of the model and
         of its adapters."""
         with self._lock:
-            of = engine.model.path, settings.kv_type
+            of = engine.model.path, _layout(settings)
             hot = [(one, one.hot) for where, one in self._known.items() if where[:2] == of]
             for known, _ in hot:
                 known.hot = []
@@ -245,12 +245,12 @@ class SavedPrefixes:
         if not self._most_bytes or engine.pid is None or settings.reproducible:
             return None
         model = engine.model
-        where = model.path, settings.kv_type, adapter
+        where = model.path, _layout(settings), adapter
         with self._lock:
             known = self._known.get(where)
         if known is None:
             try:
-                parts = fingerprint(model), model.runtime, settings.kv_type
+                parts = fingerprint(model), model.runtime, _layout(settings)
             except IngotError as error:
                 log.info("nothing is saved of %s: %s", model.name, error)
                 return None
@@ -299,6 +299,12 @@ def shared_prefixes(saved_mb: int | None = None) -> SavedPrefixes:
     """The user's, of so many megabytes; None is what the settings say."""
     most = load().config.chat.saved_mb if saved_mb is None else saved_mb
     return SavedPrefixes(cache_dir() / "prefixes", most * 10**6)
+
+
+def _layout(settings: RunnerSettings) -> str:
+    """How keys and values lie in a saved state; without flash attention, values are turned."""
+    kind, flash = settings.kv_type, settings.flash_attention
+    return kind if flash == "auto" else f"{kind}, flash attention {flash}"
 
 
 def _begins(tokens: Sequence[int], other: Sequence[int]) -> bool:

@@ -103,7 +103,8 @@ class LlamaBackend(Backend):
 
 
 _KNOWS = frozenset(
-    "gpu_layers extra_buffers unified_kv kv_type kv_tokens context_shift device_sampling".split()
+    "gpu_layers extra_buffers unified_kv kv_type kv_tokens context_shift device_sampling"
+    " flash_attention".split()
 )
 _INSTALL = "python -P -m runtimes.llamacpp.build"
 BACKEND = LlamaBackend(

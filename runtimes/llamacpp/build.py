@@ -41,9 +41,9 @@ from runtimes.llamacpp.gpu_build import (
     flag,
     gpu_of,
     kit_for,
-    prepared,
     require_built,
 )
+from runtimes.llamacpp.patches import fingerprint, prepared
 from runtimes.llamacpp.source import TESTED_VERSION, BuildError, sdist_path
 from runtimes.machine import processes
 from runtimes.machine.cpu import all_flags, cpu_name
@@ -87,6 +87,7 @@ class BuildPlan:
     compiler: str
     machine: str
     cpu: str
+    changes: str  # to the source
 
     @property
     def key(self) -> str:
@@ -139,6 +140,7 @@ def plan_build(
         compiler=f"{compiler.path}: {compiler.banner}",
         machine=f"{platform.system()}-{platform.machine()}",
         cpu=f"{cpu_name()}: {all_flags()}",
+        changes=fingerprint(),
     )
 
 

@@ -54,8 +54,13 @@ def make_context(
     # free to go either: llama.cpp saves and restores no more than the window.
     params.swa_full = False
     params.no_perf = True
-    if settings.reproducible:  # without it, attention too would depend on the shape of a pass
-        params.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_ENABLED
+    kernels = {
+        "auto": lib.LLAMA_FLASH_ATTN_TYPE_AUTO,
+        "on": lib.LLAMA_FLASH_ATTN_TYPE_ENABLED,
+        "off": lib.LLAMA_FLASH_ATTN_TYPE_DISABLED,
+    }
+    # Without it, attention too would depend on the shape of a pass.
+    params.flash_attn_type = kernels["on" if settings.reproducible else settings.flash_attention]
     types = {"f16": lib.GGML_TYPE_F16, "q8_0": lib.GGML_TYPE_Q8_0, "q4_0": lib.GGML_TYPE_Q4_0}
     params.type_k = params.type_v = types[settings.kv_type]
     if settings.threads:
@@ -102,12 +107,15 @@ def _no_context(
     model_file: ModelFile, settings: RunnerSettings, slots: int, length: int
 ) -> ModelError | OutOfMemoryError:
     path, reason = model_file.path, recent_errors()
-    if "flash" in reason.lower() and (settings.kv_type != "f16" or settings.reproducible):
+    asked = settings.flash_attention == "on" or settings.reproducible
+    if "flash" in reason.lower() and (settings.kv_type != "f16" or asked):
         needed = (
             f"which keys and values of type {settings.kv_type} need ({reason}). Use kv_type f16"
         )
         if settings.kv_type == "f16":
             needed = f"which reproducible answers need ({reason})"
+        if settings.kv_type == "f16" and not settings.reproducible:
+            needed = f"which was asked for ({reason}). Use --flash-attention off"
         return ModelError(f"llama.cpp has no flash attention for {path}, {needed}")
     return OutOfMemoryError(
         f"llama.cpp cannot make a context of {slots} slots x {length} tokens for {path} "

@@ -2,7 +2,6 @@
 
 import shutil
 import subprocess
-import tarfile
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -45,14 +44,6 @@ KITS = {
     ),
 }
 
-VULKAN = "vendor/llama.cpp/ggml/src/ggml-vulkan/ggml-vulkan.cpp"
-_SETTINGS = "    std::vector<vk::LayerSettingEXT> settings = {"
-_CREATE = (
-    "    vk::InstanceCreateInfo instance_create_info"
-    "(vk::InstanceCreateFlags{}, &app_info, layers, extensions"
-)
-_WITH, _WITHOUT = f"{_CREATE}, &layer_setting_info);\n", f"{_CREATE});\n"
-
 
 def flag(gpu: str) -> str:
     """CMake's option for a kind of GPU; llama.cpp's docs/build.md lists them."""
@@ -92,23 +83,3 @@ def compilers(gpu: str, environment: Mapping[str, str]) -> dict[str, str]:
         ).stdout.strip()
         found["HIPCXX"] = f"{folder}/clang" if folder else "clang"
     return {name: value for name, value in found.items() if name not in environment}
-
-
-def prepared(source: Path, gpu: str, folder: Path) -> Path:
-    """The source to build from: as it is, or unpacked in ``folder`` and changed.
-
-    Vulkan's headers know VK_EXT_layer_settings from 1.3.272 on, and Debian 12 has 1.3.239. ggml
-    uses it for its own debugging only, so that it can be left out where it is not known.
-    """
-    if gpu != "vulkan":
-        return source
-    with tarfile.open(source) as archive:
-        archive.extractall(folder, filter="data")
-    (unpacked,) = (one for one in folder.iterdir() if one.is_dir())
-    file = unpacked / VULKAN
-    text = file.read_text(encoding="utf-8")
-    if text.count(_SETTINGS) == 1 and text.count(_WITH) == 1:
-        text = text.replace(_SETTINGS, f"#ifdef VK_EXT_layer_settings\n{_SETTINGS}")
-        text = text.replace(_WITH, f"{_WITH}#else\n{_WITHOUT}#endif\n")
-        file.write_text(text, encoding="utf-8")
-    return unpacked

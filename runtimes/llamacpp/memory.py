@@ -14,7 +14,7 @@ from runtimes.settings import KvType, RunnerSettings, outputs_at_once
 # Bytes of an element: q8_0 is 34 bytes for 32 elements, q4_0 18 (ggml's block types).
 KV_ELEMENT_BYTES: dict[KvType, float] = {"f16": 2, "q8_0": 34 / 32, "q4_0": 18 / 32}
 _CELL_BLOCK = 256  # llama.cpp rounds the length of a cache up to this
-_MASK_BYTES = 2  # flash attention's mask is f16
+_MASK_BYTES = {True: 2, False: 4}  # flash attention's is f16
 _FLOAT = 4
 _QUANTIZED_ACTIVATION = 34 / 32
 
@@ -46,6 +46,7 @@ class Cache:
     unified: bool = False  # all slots share one cache
     kv_tokens: int | None = None  # its tokens, where it is to hold less than all slots filled
     outputs: int = 0  # rows of logits that there may be, if that is not one a slot
+    flash: bool = True  # attention without all scores of a pass in memory at once
 
     @property
     def number(self) -> int:
@@ -88,7 +89,8 @@ def cache_of(model: ModelFile, settings: RunnerSettings) -> Cache:
         return Cache(1, context, context, outputs=1)
     batch, outputs = settings.batch, outputs_at_once(settings, slots)
     if not settings.reproducible:
-        return Cache(slots, context, batch, settings.unified_kv, settings.kv_tokens, outputs)
+        flash, shared = settings.flash_attention != "off", settings.unified_kv
+        return Cache(slots, context, batch, shared, settings.kv_tokens, outputs, flash)
     slots, context = sequences(slots), context + MOST_PROBED
     outputs = outputs_at_once(settings, slots)
     return Cache(slots, context, max(batch, outputs), outputs=outputs)
@@ -131,16 +133,19 @@ def graph_bytes(model: ModelFile, cache: Cache) -> int:
     attention block, 2 heads x head_dim + 2 kv + 2 hidden; or, after the last layer, rows of logits
     beside the hidden states. A recurrent layer has inner + 4 convolved + 3 hidden, and a state for
     each slot. The mask lives through all layers: a half for each token and cell, and once more
-    where some layers have a window.
+    where some layers have a window. Without flash attention it is of floats, and the attention
+    block has a score for each token, head and cell as well; up to 9 MiB stay unused between places.
     """
     batch = cache.batch
     query, kv = model.heads * model.head_dim, model.kv_heads * model.head_dim
     outputs = min(batch, cache.outputs or cache.slots)
     feed_forward = batch * (3 * model.feed_forward + 3 * model.hidden + max(model.hidden, query))
     attention = batch * 2 * (query + kv + model.hidden)
+    if not cache.flash:
+        attention += batch * model.heads * max(_cells(model, cache))
     logits = outputs * (model.vocab_size + model.hidden) + batch * model.hidden
     cells = sum(_cells(model, cache))
-    mask = _MASK_BYTES * batch * cells
+    mask = _MASK_BYTES[cache.flash] * batch * cells
     recurrence = 0
     if state := model.state:
         recurrence = batch * (state.inner + 4 * state.convolved + 3 * model.hidden)

@@ -21,9 +21,10 @@ from runtimes.machine.state_file import load_state, save_entry
 log = logging.getLogger(__name__)
 
 _STATE = "selftest"
-_REVISION = 3  # of the test itself: what an older one found does not count
+_REVISION = 4  # of the test itself: what an older one found does not count
 _KEPT = 16
 _TIMEOUT_S = 120.0
+ATTENTION_DEPTH = 2048  # tokens behind which the kernels of attention are timed
 
 # Right builds reach 0.9999 (other kernels round differently); with half of any one weight matrix
 # lost, the worst checkpoint is at 0.96 or below.
@@ -42,6 +43,14 @@ class Health:
     warning: str | None  # a line for the user when it is missing, slower than it could be, broken
     transient: bool = False  # the machine, not the library, may be to blame: test again next time
     devices: tuple[Device, ...] = ()  # as they were when it was tested
+    # Speed behind ATTENTION_DEPTH tokens with llama.cpp's flash attention, over that without it, on
+    # the processor; None where there are no two kernels.
+    attention: float | None = None
+
+    @property
+    def flash_attention(self) -> bool:
+        """Whether it is the faster kernel here."""
+        return self.attention is None or self.attention >= 1
 
 
 def ensure(
@@ -104,8 +113,8 @@ def _test(installed: Installed, timeout_s: float) -> Health:
     runtime, version = installed.runtime, installed.version
     tried = backend(runtime)
     try:
-        kernels, devices = _run_child(runtime, safe=False, timeout_s=timeout_s)
-        return Health(runtime, True, True, version, kernels, None, devices=devices)
+        said = _run_child(runtime, safe=False, timeout_s=timeout_s)
+        return Health(runtime, True, True, version, warning=None, **said)
     except LineChildError as error:
         safe = fast = error
     if fast.why == "import":  # Python did not get as far as the library
@@ -113,13 +122,13 @@ def _test(installed: Installed, timeout_s: float) -> Health:
         return Health(runtime, False, False, version, (), warning, True)
     if "extra_buffers" in tried.knows:
         try:
-            kernels, devices = _run_child(runtime, safe=True, timeout_s=timeout_s)
+            said = _run_child(runtime, safe=True, timeout_s=timeout_s)
             warning = (
                 f"{tried.label}'s fastest kernels fail on this processor ({fast}); running "
                 f"without them, slower. To get the full speed: {tried.reinstall}"
             )
             passing = fast.why in _PASSING
-            return Health(runtime, True, False, version, kernels, warning, passing, devices)
+            return Health(runtime, True, False, version, warning=warning, transient=passing, **said)
         except LineChildError as error:
             safe = error
     warning = (
@@ -131,11 +140,10 @@ def _test(installed: Installed, timeout_s: float) -> Health:
     return Health(runtime, False, False, version, (), warning, transient)
 
 
-def _run_child(
-    runtime: RuntimeName, *, safe: bool, timeout_s: float
-) -> tuple[tuple[str, ...], tuple[Device, ...]]:
-    """The kernels that ran, and the devices beside the processor. Raises LineChildError, whose
-    ``why`` is also "outside" for a kill from there, and "wrong" for wrong logits."""
+def _run_child(runtime: RuntimeName, *, safe: bool, timeout_s: float) -> dict[str, Any]:
+    """What the health has of it: the kernels that ran, the devices beside the processor, and how
+    fast attention is. Raises LineChildError, whose ``why`` is also "outside" for a kill from there,
+    and "wrong" for wrong logits."""
     words = (runtime, "--safe") if safe else (runtime,)
     started = time.monotonic()
     # Passive: on a busy machine, threads that wait by spinning make this ten times slower.
@@ -153,7 +161,11 @@ def _run_child(
     if not report["similarity"] >= _LEAST_SIMILARITY:
         text = f"wrong results in the self-test (similarity {report['similarity']:.2f})"
         raise LineChildError(text, "wrong")
-    return tuple(report["kernels"]), _devices(report["devices"])
+    return {
+        "kernels": tuple(report["kernels"]),
+        "devices": _devices(report["devices"]),
+        "attention": report["attention"],
+    }
 
 
 def _devices(listed: list[dict[str, Any]]) -> tuple[Device, ...]:

@@ -9,19 +9,23 @@ parts, decoding of one row and of four.
 """
 
 import argparse
+import math
 import sys
+import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from runtimes.backend import Backend
 from runtimes.load import MODULES, backend
 from runtimes.machine.linechild import exchange
+from runtimes.machine.selftest import ATTENTION_DEPTH
 from runtimes.models.modelfile import ModelFile
 from runtimes.runner import Logits, Runner, StepPlan, StepRow, require_full_logits
-from runtimes.settings import RunnerSettings
+from runtimes.settings import FlashAttention, RunnerSettings
 
 Result = npt.NDArray[np.float32]
 
@@ -29,6 +33,8 @@ _PROMPTS = (64, 45, 41, 40)  # tokens; two 32-row tiles, and remainders of 13, 9
 _SPLIT_AT = 20  # the last prompt goes in twice
 _STEPS = 3
 SLOTS = len(_PROMPTS)
+
+_TURN, _ANSWER, _ROUNDS = 40, 32, 2  # tokens, of what attention is timed on; of the best round
 
 
 def exercise_settings(extra_buffers: bool) -> RunnerSettings:
@@ -70,6 +76,42 @@ def _tokens(slot: int, count: int, vocabulary: int) -> list[int]:
     return [(37 * n * n + 101 * n + 59 * slot + 3) % vocabulary for n in range(count)]
 
 
+def attention_ratio(tested: Backend, model: ModelFile, safe: bool) -> float | None:
+    """How many times as fast a turn and its answer go behind a long text with flash attention as
+    without it; None where a runtime has one kernel alone."""
+    if "flash_attention" not in tested.knows:
+        return None
+    seconds: dict[FlashAttention, float] = {"on": math.inf, "off": math.inf}
+    for _ in range(_ROUNDS):  # in turn, so that other programs slow down both
+        for kind in seconds:
+            # One thread: there is nothing to wait for between two of them.
+            settings = replace(
+                exercise_settings(extra_buffers=not safe),
+                slots=1,
+                context=ATTENTION_DEPTH + _TURN + _ANSWER + 1,
+                threads=1,
+                flash_attention=kind,
+            )
+            runner, _ = tested.open(model, settings)
+            seconds[kind] = min(seconds[kind], _behind(runner, model.vocab_size))
+            runner.close()
+    return seconds["off"] / seconds["on"]
+
+
+def _behind(runner: Runner, vocabulary: int) -> float:
+    """Seconds of a turn and its answer."""
+    tokens = _tokens(0, ATTENTION_DEPTH + _TURN + _ANSWER, vocabulary)
+    step = runner.capabilities.batch
+    for at in range(0, ATTENTION_DEPTH, step):
+        runner.execute(_plan((0, at, tokens[at : min(at + step, ATTENTION_DEPTH)])))
+    begin = time.perf_counter()
+    at = ATTENTION_DEPTH + _TURN
+    runner.execute(_plan((0, ATTENTION_DEPTH, tokens[ATTENTION_DEPTH:at])))
+    for place in range(at, at + _ANSWER):
+        runner.execute(_plan((0, place, tokens[place : place + 1])))
+    return time.perf_counter() - begin
+
+
 def compare(logits: Result, recorded: npt.NDArray[Any]) -> float:
     """Cosine similarity of the checkpoint that differs most; -1 for logits that are not finite."""
     if logits.shape != recorded.shape or not np.isfinite(logits).all():
@@ -98,7 +140,9 @@ def main() -> int:
         np.save(recorded, logits.astype(np.float16))
     similarity = compare(logits, np.load(recorded))
     devices = [asdict(one) for one in tested.devices()]
-    answer({"kernels": tested.kernels(), "devices": devices, "similarity": similarity})
+    ratio = attention_ratio(tested, model, options.safe)
+    found = {"kernels": tested.kernels(), "devices": devices, "attention": ratio}
+    answer({**found, "similarity": similarity})
     return 0
 
 

@@ -9,7 +9,7 @@ from runtimes.backend import RuntimeName
 from runtimes.models.memory import DEFAULT_CONTEXT, estimate, gib, largest_slots
 from runtimes.models.modelfile import ModelFile
 from runtimes.planner.plan import TRIAL_TOKENS, Alternative, PlanWorkload, Profile
-from runtimes.settings import KvType, RunnerSettings
+from runtimes.settings import FlashAttention, KvType, RunnerSettings
 
 ROWS = (4, 8, 16, 32)  # numbers of slots that a batch may get
 _FEW = 4
@@ -30,6 +30,7 @@ class Overrides:
     device: str | None = None
     kv_tokens: int | None = None
     device_sampling: bool | None = None
+    flash_attention: FlashAttention | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,7 @@ class Candidate:
             context=task.context(self.model),
             batch=batch or fixed.batch or self.settings.batch,
             kv_tokens=fixed.kv_tokens,
+            flash_attention=fixed.flash_attention or "auto",
         )
 
     def on_gpu(self, task: Task) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import re
@@ -16,7 +17,8 @@ import pytest
 from runtimes.errors import IngotError
 from runtimes.llamacpp import build, source
 from runtimes.llamacpp.build import GCC_AMX_FLAGS, find_compiler, plan_build
-from runtimes.llamacpp.gpu_build import KITS, VULKAN, flag, gpu_of, prepared, require_built
+from runtimes.llamacpp.gpu_build import KITS, flag, gpu_of, require_built
+from runtimes.llamacpp.patches import ATTENTION, OPS, PLAN, VULKAN, prepared
 from runtimes.llamacpp.source import BuildError
 from runtimes.machine.installed import find_installed
 
@@ -244,18 +246,58 @@ def test_a_kind_that_is_none() -> None:
     assert gpu_of(plan_build(VERSION, PLAIN).cmake_args) == ""
 
 
-def test_vulkan_leaves_out_what_old_headers_lack(tmp_path: Path) -> None:
-    original = source.sdist_path()
-    assert prepared(original, "cuda", tmp_path) == original
-    folder = prepared(original, "vulkan", tmp_path)
-    with tarfile.open(original) as archive:
-        before = archive.extractfile(f"{folder.name}/{VULKAN}")
-        assert before
-        old = before.read().decode().splitlines()
-    new = (folder / VULKAN).read_text().splitlines()
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source, as it is compiled for Vulkan."""
+    return prepared(source.sdist_path(), "vulkan", tmp_path_factory.mktemp("source"))
+
+
+def _before(folder: Path, name: str) -> list[str]:
+    """A file's lines in the source distribution."""
+    with tarfile.open(source.sdist_path()) as archive:
+        found = archive.extractfile(f"{folder.name}/{name}")
+        assert found
+        return found.read().decode().splitlines()
+
+
+def test_vulkan_leaves_out_what_old_headers_lack(unpacked: Path) -> None:
+    old = _before(unpacked, VULKAN)
+    new = (unpacked / VULKAN).read_text().splitlines()
     # Without the extension no word of it is left; with it the file is as it was.
     begin = new.index("#ifdef VK_EXT_layer_settings")
     middle = new.index("#else", begin)
     end = new.index("#endif", middle)
     assert not any("layer_setting_info" in one for one in new[:begin] + new[middle:])
     assert new[:begin] + new[begin + 1 : middle] + new[end + 1 :] == old
+
+
+def test_attention_is_ours_and_all_else_as_it_was(unpacked: Path) -> None:
+    target = unpacked / Path(OPS).with_name("ingot-attention.h")
+    assert target.read_bytes() == ATTENTION.read_bytes()
+    for name, more in ((OPS, 6), (PLAN, 2)):
+        old, new = _before(unpacked, name), (unpacked / name).read_text().splitlines()
+        kinds = [line[0] for line in difflib.unified_diff(old, new, n=0)][2:]
+        assert kinds.count("+") - kinds.count("-") == more
+        assert kinds.count("-") <= 1
+
+
+def test_a_version_with_another_attention_stays_as_it_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    inner = tmp_path / "llama_cpp_python-9.9.9"
+    for name in (OPS, PLAN):
+        (inner / name).parent.mkdir(parents=True, exist_ok=True)
+        (inner / name).write_text("int other;\n")
+    with tarfile.open(tmp_path / "other.tar.gz", "w:gz") as archive:
+        archive.add(inner, inner.name)
+    folder = prepared(tmp_path / "other.tar.gz", "", tmp_path / "to")
+    assert (folder / OPS).read_text() == (folder / PLAN).read_text() == "int other;\n"
+    assert not list(folder.rglob("ingot-attention.h"))
+    assert "its attention is another one" in caplog.text
+
+
+def test_the_installed_library_has_our_attention() -> None:
+    installed = find_installed("llamacpp")
+    assert installed
+    libraries = (installed.package / "lib").glob("*ggml-cpu*")
+    assert any(b"ingot_attention_work_size" in one.read_bytes() for one in libraries)

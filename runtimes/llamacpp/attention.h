@@ -1,0 +1,567 @@
+// Attention on the processor for any number of query rows: decode, short turns and long prompts.
+//
+// Included by ggml-cpu's ops.cpp, whose own kernels take passes of fewer than 64 tokens one query
+// row at a time, and keys and values anew for each head. Here all query heads that share a head of
+// keys and values, of up to MOST_ROWS rows, go through these in blocks of KV positions: a block is
+// widened to floats once, keys transposed, and both products (scores, and their sums of values)
+// are one loop that multiplies a scalar of a row with a vector of the block. The softmax is the
+// online one of arXiv:2112.05682 and arXiv:2205.14135; the split over positions with a merge of
+// (maximum, sum, values) is that of flash decoding.
+//
+// A row's result depends on nothing but the row: blocks and chunks begin at fixed positions, and
+// chunks are merged in their order, whether one thread computes them or several.
+
+#pragma once
+
+#if defined(__GNUC__) && ((defined(__AVX2__) && defined(__F16C__)) || defined(__ARM_NEON))
+#define INGOT_ATTENTION
+#endif
+
+extern "C" size_t ingot_attention_work_size(const struct ggml_tensor * dst, int n_tasks);
+
+#ifndef INGOT_ATTENTION
+
+extern "C" size_t ingot_attention_work_size(const struct ggml_tensor *, int) { return 0; }
+static bool ingot_attention(const ggml_compute_params *, ggml_tensor *) { return false; }
+
+#else
+
+namespace ingot {
+
+#if defined(__AVX512F__)
+constexpr int LANES = 16;
+constexpr int VECTORS = 4; // of a tile of registers, which has four rows
+#elif defined(__AVX2__)
+constexpr int LANES = 8;
+constexpr int VECTORS = 2;
+#else
+constexpr int LANES = 4;
+constexpr int VECTORS = 4;
+#endif
+
+typedef float Vector __attribute__((vector_size(LANES * sizeof(float)), aligned(4), may_alias));
+
+constexpr int KV = 64;         // positions of a block
+constexpr int STRIP = 8;       // of them, whose keys are transposed together
+constexpr int FEW_ROWS = 8;    // of values, which are then widened as they are multiplied
+constexpr int AHEAD = 32;      // rows of memory that are asked for before they are needed
+constexpr int CHUNK = 512;     // positions of a chunk, a multiple of KV
+constexpr int MOST_ROWS = 64;  // of a tile of query rows
+constexpr size_t MOST_PARTIALS = size_t(32) << 20; // bytes
+
+static_assert(CHUNK % KV == 0 && KV % LANES == 0, "blocks are whole vectors");
+
+// How the work is cut; the same for the plan and for every thread of the step.
+struct Cut {
+    int64_t DK, DV, group, rows, row_tiles, chunks, units, partial;
+    bool split;          // chunks are computed by different threads
+    size_t scratch;      // floats of a thread
+    size_t partials;     // floats of all chunks' results
+
+    Cut(const ggml_tensor * dst, int n_threads) {
+        const ggml_tensor * q = dst->src[0];
+        const ggml_tensor * k = dst->src[1];
+        const ggml_tensor * v = dst->src[2];
+        DK        = k->ne[0];
+        DV        = v->ne[0];
+        group     = q->ne[2] / k->ne[2];
+        rows      = group * q->ne[1];
+        row_tiles = (rows + MOST_ROWS - 1) / MOST_ROWS;
+        chunks    = (k->ne[1] + CHUNK - 1) / CHUNK;
+        units     = q->ne[3] * k->ne[2] * row_tiles;
+        partial   = DV + 2;
+        partials  = size_t(q->ne[3]) * k->ne[2] * rows * chunks * partial;
+        split     = n_threads > 1 && chunks > 1 && units < 4 * n_threads &&
+                    partials * sizeof(float) <= MOST_PARTIALS;
+        if (split) {
+            units *= chunks;
+        } else {
+            partials = 0;
+        }
+        const int64_t most = std::min<int64_t>(rows, MOST_ROWS);
+        // queries, scores, values so far of the chunk and of all; keys of a strip, transposed keys
+        // and values of a block; the mask of a row; each row's maximum and sum, of the chunk and of all
+        scratch = size_t(most * (DK + KV + 2 * DV) + (KV + STRIP) * DK + KV * DV + KV + 4 * most);
+        scratch = (scratch + CACHE_LINE_SIZE_F32 - 1) / CACHE_LINE_SIZE_F32 * CACHE_LINE_SIZE_F32;
+    }
+};
+
+static bool takes(const ggml_tensor * dst) {
+    const ggml_tensor * q    = dst->src[0];
+    const ggml_tensor * k    = dst->src[1];
+    const ggml_tensor * v    = dst->src[2];
+    const ggml_tensor * mask = dst->src[3];
+    const auto widens = [](const ggml_tensor * t) {
+        return t->type == GGML_TYPE_F32 || ggml_get_type_traits(t->type)->to_float != nullptr;
+    };
+    return q->type == GGML_TYPE_F32 && widens(k) && widens(v) &&
+           k->ne[0] % 8 == 0 && v->ne[0] % LANES == 0 && k->ne[1] > 0 &&
+           k->ne[2] == v->ne[2] && k->ne[3] == v->ne[3] && q->ne[2] % k->ne[2] == 0 &&
+           q->ne[3] % k->ne[3] == 0 && (!mask || mask->type == GGML_TYPE_F16);
+}
+
+static inline Vector load(const float * from) { return *(const Vector *) from; }
+
+static inline Vector load(const ggml_fp16_t * from) {
+#if defined(__AVX512F__)
+    return (Vector) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) from));
+#elif defined(__AVX2__)
+    return (Vector) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) from));
+#else
+    return (Vector) vcvt_f32_f16(vld1_f16((const __fp16 *) from));
+#endif
+}
+
+// c[rows][N] += a[rows][K] b[K][N], for R rows and V vectors of columns
+template <int R, int V, typename B>
+static inline void multiply_tile(float * c, int64_t ldc, const float * a, int64_t lda,
+                                 const B * b, int64_t ldb, int64_t K) {
+    Vector sums[R][V];
+    for (int r = 0; r < R; r++) {
+        for (int j = 0; j < V; j++) {
+            sums[r][j] = *(const Vector *) (c + r * ldc + j * LANES);
+        }
+    }
+    for (int64_t i = 0; i < K; i++) {
+        Vector columns[V];
+        for (int j = 0; j < V; j++) {
+            columns[j] = load(b + i * ldb + j * LANES);
+        }
+        for (int r = 0; r < R; r++) {
+            const float one = a[r * lda + i];
+            for (int j = 0; j < V; j++) {
+                sums[r][j] += one * columns[j];
+            }
+        }
+    }
+    for (int r = 0; r < R; r++) {
+        for (int j = 0; j < V; j++) {
+            *(Vector *) (c + r * ldc + j * LANES) = sums[r][j];
+        }
+    }
+}
+
+template <int R, typename B>
+static inline void multiply_rows(float * c, int64_t ldc, const float * a, int64_t lda,
+                                 const B * b, int64_t ldb, int64_t K, int64_t N) {
+    int64_t n = 0;
+    for (; n + VECTORS * LANES <= N; n += VECTORS * LANES) {
+        multiply_tile<R, VECTORS>(c + n, ldc, a, lda, b + n, ldb, K);
+    }
+    for (; n < N; n += LANES) {
+        multiply_tile<R, 1>(c + n, ldc, a, lda, b + n, ldb, K);
+    }
+}
+
+template <typename B>
+static void multiply(float * c, int64_t ldc, const float * a, int64_t lda, const B * b,
+                     int64_t ldb, int64_t rows, int64_t K, int64_t N) {
+    int64_t r = 0;
+    for (; r + 4 <= rows; r += 4) {
+        multiply_rows<4>(c + r * ldc, ldc, a + r * lda, lda, b, ldb, K, N);
+    }
+    c += r * ldc;
+    a += r * lda;
+    switch (rows - r) {
+        case 3: multiply_rows<3>(c, ldc, a, lda, b, ldb, K, N); break;
+        case 2: multiply_rows<2>(c, ldc, a, lda, b, ldb, K, N); break;
+        case 1: multiply_rows<1>(c, ldc, a, lda, b, ldb, K, N); break;
+        default: break;
+    }
+}
+
+// to[n][KV] = the transpose of from[STRIP][n], in STRIP columns; n is a multiple of 8
+static inline void transpose(float * to, const float * from, int64_t n) {
+#if defined(__AVX__)
+    for (int64_t i = 0; i < n; i += 8) {
+        const float * f = from + i;
+        __m256 a[8], b[8];
+        for (int x = 0; x < 4; x++) { // rows x and x + 4 side by side
+            a[x]     = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(f + x * n)),
+                                            _mm_loadu_ps(f + (x + 4) * n), 1);
+            a[x + 4] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(f + x * n + 4)),
+                                            _mm_loadu_ps(f + (x + 4) * n + 4), 1);
+        }
+        for (int x = 0; x < 8; x += 4) { // four columns of each
+            b[x]     = _mm256_unpacklo_ps(a[x], a[x + 1]);
+            b[x + 1] = _mm256_unpackhi_ps(a[x], a[x + 1]);
+            b[x + 2] = _mm256_unpacklo_ps(a[x + 2], a[x + 3]);
+            b[x + 3] = _mm256_unpackhi_ps(a[x + 2], a[x + 3]);
+            float * t = to + (i + x) * KV;
+            _mm256_storeu_ps(t,          _mm256_shuffle_ps(b[x], b[x + 2], 0x44));
+            _mm256_storeu_ps(t + KV,     _mm256_shuffle_ps(b[x], b[x + 2], 0xee));
+            _mm256_storeu_ps(t + 2 * KV, _mm256_shuffle_ps(b[x + 1], b[x + 3], 0x44));
+            _mm256_storeu_ps(t + 3 * KV, _mm256_shuffle_ps(b[x + 1], b[x + 3], 0xee));
+        }
+    }
+#else
+    for (int64_t i = 0; i < n; i += 4) {
+        for (int j = 0; j < STRIP; j += 4) {
+            const float * f = from + j * n + i;
+            const float32x4x2_t a = vtrnq_f32(vld1q_f32(f), vld1q_f32(f + n));
+            const float32x4x2_t b = vtrnq_f32(vld1q_f32(f + 2 * n), vld1q_f32(f + 3 * n));
+            float * t = to + i * KV + j;
+            for (int x = 0; x < 2; x++) {
+                vst1q_f32(t + x * KV,
+                          vcombine_f32(vget_low_f32(a.val[x]), vget_low_f32(b.val[x])));
+                vst1q_f32(t + (x + 2) * KV,
+                          vcombine_f32(vget_high_f32(a.val[x]), vget_high_f32(b.val[x])));
+            }
+        }
+    }
+#endif
+}
+
+// One row of n values as floats, from memory of any type. The next rows lie a whole token of all
+// heads apart, where no processor looks ahead by itself.
+struct Widen {
+    const char * from;
+    size_t step, bytes;
+    ggml_type type;
+    int64_t n;
+    ggml_to_float_t to_float;
+
+    Widen(const ggml_tensor * t, const char * from)
+        : from(from), step(t->nb[1]), bytes(ggml_row_size(t->type, t->ne[0])), type(t->type),
+          n(t->ne[0]), to_float(ggml_get_type_traits(t->type)->to_float) {}
+
+    const char * at(int64_t i) const { return from + i * step; }
+
+    void ask(int64_t i) const {
+        for (size_t line = 0; line < bytes; line += 64) {
+            __builtin_prefetch(at(i) + line, 0, 2);
+        }
+    }
+
+    void row(float * to, int64_t i) const {
+        ask(i + AHEAD);
+        if (type == GGML_TYPE_F16) {
+            const ggml_fp16_t * halves = (const ggml_fp16_t *) at(i);
+            int64_t j = 0;
+            for (; j + LANES <= n; j += LANES) {
+                *(Vector *) (to + j) = load(halves + j);
+            }
+            ggml_cpu_fp16_to_fp32(halves + j, to + j, n - j);
+        } else if (type == GGML_TYPE_F32) {
+            memcpy(to, at(i), n * sizeof(float));
+        } else {
+            to_float(at(i), to, n);
+        }
+    }
+};
+
+// Adds a chunk's values, of this maximum and sum, to those of the chunks before it
+__attribute__((noinline))
+static void merge(float * all, float & M, float & S, const float * values, float m, float s,
+                  int64_t DV) {
+    if (s == 0.0f) {
+        return;
+    }
+    const float most = std::max(M, m);
+    const float old_scale = expf(M - most), new_scale = expf(m - most);
+    for (int64_t d = 0; d < DV; d++) {
+        all[d] = all[d] * old_scale + values[d] * new_scale;
+    }
+    S = S * old_scale + s * new_scale;
+    M = most;
+}
+
+struct Step {
+    const ggml_compute_params * params;
+    ggml_tensor * dst;
+    const ggml_tensor *q, *k, *v, *mask, *sinks;
+    Cut cut;
+    float scale, softcap, bias, m0, m1;
+    uint32_t heads_log2;
+
+    // of this thread
+    float *Q, *scores, *values, *all, *strip, *keys, *block, *masked, *m, *s, *M, *S;
+    float * partials;
+
+    Step(const ggml_compute_params * params, ggml_tensor * dst)
+        : params(params), dst(dst), q(dst->src[0]), k(dst->src[1]), v(dst->src[2]),
+          mask(dst->src[3]), sinks(dst->src[4]), cut(dst, params->nth) {
+        memcpy(&scale,   (float *) dst->op_params + 0, sizeof(float));
+        memcpy(&bias,    (float *) dst->op_params + 1, sizeof(float));
+        memcpy(&softcap, (float *) dst->op_params + 2, sizeof(float));
+        if (softcap != 0.0f) {
+            scale /= softcap;
+        }
+        heads_log2 = 1u << (uint32_t) floor(log2(q->ne[2]));
+        m0 = powf(2.0f, -bias / heads_log2);
+        m1 = powf(2.0f, -(bias / 2.0f) / heads_log2);
+
+        const int64_t most = std::min<int64_t>(cut.rows, MOST_ROWS);
+        float * next = (float *) params->wdata + params->ith * cut.scratch;
+        const auto take = [&next](int64_t count) { float * p = next; next += count; return p; };
+        Q      = take(most * cut.DK);
+        scores = take(most * KV);
+        values = take(most * cut.DV);
+        all    = take(most * cut.DV);
+        strip  = take(STRIP * cut.DK);
+        keys   = take(KV * cut.DK);
+        block  = take(KV * cut.DV);
+        masked = take(KV);
+        m = take(most); s = take(most); M = take(most); S = take(most);
+        partials = (float *) params->wdata + params->nth * cut.scratch;
+    }
+
+    float slope(int64_t head) const {
+        if (bias <= 0.0f) {
+            return 1.0f;
+        }
+        const uint32_t h = head;
+        return h < heads_log2 ? powf(m0, h + 1) : powf(m1, 2 * (h - heads_log2) + 1);
+    }
+
+    const ggml_fp16_t * mask_row(int64_t token, int64_t head, int64_t stream) const {
+        return (const ggml_fp16_t *) ((const char *) mask->data + token * mask->nb[1] +
+               (head % mask->ne[2]) * mask->nb[2] + (stream % mask->ne[3]) * mask->nb[3]);
+    }
+
+    float * partial(int64_t stream, int64_t kv_head, int64_t row, int64_t chunk) const {
+        const int64_t rows = (stream * k->ne[2] + kv_head) * cut.rows + row;
+        return partials + (rows * cut.chunks + chunk) * cut.partial;
+    }
+
+    bool sees(int64_t token, int64_t kv_head, int64_t stream, int64_t at, int n) const {
+        static const ggml_fp16_t hidden = GGML_CPU_FP32_TO_FP16(-INFINITY);
+        const int64_t heads = mask->ne[2] > 1 ? cut.group : 1;
+        for (int64_t g = 0; g < heads; g++) {
+            const ggml_fp16_t * row = mask_row(token, kv_head * cut.group + g, stream) + at;
+            int seen = 0;
+            for (int i = 0; i < n; i++) {
+                seen |= row[i] != hidden;
+            }
+            if (seen) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    // Of rows [row, row + rows), those from the first to the last token that sees any position of
+    // a block: of a cache that many slots share, a block is mostly one slot's, and a long prompt's
+    // first tokens do not see its last ones.
+    void narrow(int64_t & row, int64_t & rows, int64_t kv_head, int64_t stream, int64_t at, int n) {
+        if (!mask) {
+            return;
+        }
+        int64_t first = row / cut.group, last = (row + rows - 1) / cut.group;
+        while (first <= last && !sees(first, kv_head, stream, at, n)) {
+            first++;
+        }
+        while (last > first && !sees(last, kv_head, stream, at, n)) {
+            last--;
+        }
+        const int64_t end = std::min(row + rows, (last + 1) * cut.group);
+        row  = std::max(row, first * cut.group);
+        rows = std::max<int64_t>(0, end - row);
+    }
+
+    // Row r of a group is head r % group of token r / group.
+    void read_queries(int64_t stream, int64_t kv_head, int64_t row, int64_t rows) {
+        for (int64_t i = 0; i < rows; i++) {
+            const int64_t token = (row + i) / cut.group;
+            const int64_t head  = kv_head * cut.group + (row + i) % cut.group;
+            memcpy(Q + i * cut.DK,
+                   (const char *) q->data + token * q->nb[1] + head * q->nb[2] + stream * q->nb[3],
+                   cut.DK * sizeof(float));
+        }
+    }
+
+    // m, s and values of rows over one chunk
+    void compute(int64_t stream, int64_t kv_head, int64_t row, int64_t rows, int64_t chunk) {
+        const int64_t DK = cut.DK, DV = cut.DV;
+        const int64_t kv_stream = stream / (q->ne[3] / k->ne[3]);
+        const Widen keys_of(
+            k, (const char *) k->data + kv_head * k->nb[2] + kv_stream * k->nb[3]);
+        const Widen values_of(
+            v, (const char *) v->data + kv_head * v->nb[2] + kv_stream * v->nb[3]);
+        std::fill(m, m + rows, -INFINITY);
+        std::fill(s, s + rows, 0.0f);
+        memset(values, 0, rows * DV * sizeof(float));
+        const int64_t end = std::min<int64_t>((chunk + 1) * CHUNK, k->ne[1]);
+        for (int64_t at = chunk * CHUNK; at < end; at += KV) {
+            const int n = std::min<int64_t>(KV, end - at);
+            int64_t from = row, count = rows;
+            narrow(from, count, kv_head, stream, at, n);
+            if (count == 0) {
+                continue;
+            }
+            const int64_t skip = from - row;
+            for (int i = 0; i < KV; i += STRIP) {
+                for (int j = i; j < i + STRIP; j++) {
+                    if (j < n) {
+                        keys_of.row(strip + (j - i) * DK, at + j);
+                    } else {
+                        memset(strip + (j - i) * DK, 0, DK * sizeof(float));
+                    }
+                }
+                transpose(keys + i, strip, DK);
+            }
+            memset(scores, 0, count * KV * sizeof(float));
+            multiply(scores, KV, Q + skip * DK, DK, keys, KV, count, DK, KV);
+            soften(stream, kv_head, row, skip, count, at, n);
+            if (v->type == GGML_TYPE_F16 && count <= FEW_ROWS) { // the same floats, not kept
+                const ggml_fp16_t * halves = (const ggml_fp16_t *) values_of.at(at);
+                for (int j = 0; j < n; j++) {
+                    values_of.ask(at + j + AHEAD);
+                }
+                multiply(values + skip * DV, DV, scores, KV, halves, v->nb[1] / 2, count, n, DV);
+                continue;
+            }
+            for (int j = 0; j < n; j++) {
+                values_of.row(block + j * DV, at + j);
+            }
+            multiply(values + skip * DV, DV, scores, KV, block, DV, count, n, DV);
+        }
+    }
+
+    // Scores of a block become weights, and what was summed before is scaled to the new maximum;
+    // of the tile's rows [skip, skip + count)
+    void soften(int64_t stream, int64_t kv_head, int64_t row, int64_t skip, int64_t count,
+                int64_t at, int n) {
+        int64_t has_token = -1, has_head = -1;
+        for (int64_t i = skip; i < skip + count; i++) {
+            float * one = scores + (i - skip) * KV;
+            ggml_vec_scale_f32(KV, one, scale);
+            if (softcap != 0.0f) {
+                ggml_vec_tanh_f32(KV, one, one);
+                ggml_vec_scale_f32(KV, one, softcap);
+            }
+            if (mask) {
+                const int64_t token = (row + i) / cut.group;
+                const int64_t head  = kv_head * cut.group + (row + i) % cut.group;
+                const int64_t alike = bias > 0.0f || mask->ne[2] > 1 ? head : 0;
+                if (token != has_token || alike != has_head) {
+                    ggml_cpu_fp16_to_fp32(mask_row(token, head, stream) + at, masked, n);
+                    if (bias > 0.0f) {
+                        ggml_vec_scale_f32(n, masked, slope(head));
+                    }
+                    has_token = token;
+                    has_head  = alike;
+                }
+                ggml_vec_add_f32(n, one, one, masked);
+            }
+            std::fill(one + n, one + KV, -INFINITY);
+            float most;
+            ggml_vec_max_f32(KV, &most, one);
+            if (most == -INFINITY) {
+                memset(one, 0, KV * sizeof(float));
+                continue;
+            }
+            if (most > m[i]) {
+                const float before = expf(m[i] - most);
+                ggml_vec_scale_f32(cut.DV, values + i * cut.DV, before);
+                s[i] *= before;
+                m[i] = most;
+            }
+            s[i] += ggml_vec_soft_max_f32(KV, one, one, m[i]);
+        }
+    }
+
+    // Of merged values: the sink's part, the division by the sum, and where they belong
+    void finish(float * sums, float M, float S, int64_t stream, int64_t kv_head, int64_t row) {
+        const int64_t token = row / cut.group, head = kv_head * cut.group + row % cut.group;
+        if (sinks) {
+            const float sink = ((const float *) sinks->data)[head];
+            if (sink > M) {
+                const float before = expf(M - sink);
+                ggml_vec_scale_f32(cut.DV, sums, before);
+                S = S * before + 1.0f;
+            } else {
+                S += expf(sink - M);
+            }
+        }
+        ggml_vec_scale_f32(cut.DV, sums, S == 0.0f ? 0.0f : 1.0f / S);
+        const int64_t place = (stream * dst->ne[2] + token) * dst->ne[1] + head;
+        memcpy((char *) dst->data + place * dst->nb[1], sums, cut.DV * sizeof(float));
+    }
+
+    void unit(int64_t number) {
+        const int64_t chunk = cut.split ? number % cut.chunks : -1;
+        if (cut.split) {
+            number /= cut.chunks;
+        }
+        const int64_t row     = number % cut.row_tiles * MOST_ROWS;
+        const int64_t kv_head = number / cut.row_tiles % k->ne[2];
+        const int64_t stream  = number / cut.row_tiles / k->ne[2];
+        const int64_t rows    = std::min<int64_t>(MOST_ROWS, cut.rows - row);
+        read_queries(stream, kv_head, row, rows);
+        if (cut.split) {
+            compute(stream, kv_head, row, rows, chunk);
+            for (int64_t i = 0; i < rows; i++) {
+                float * to = partial(stream, kv_head, row + i, chunk);
+                to[0] = m[i];
+                to[1] = s[i];
+                memcpy(to + 2, values + i * cut.DV, cut.DV * sizeof(float));
+            }
+            return;
+        }
+        std::fill(M, M + rows, -INFINITY);
+        std::fill(S, S + rows, 0.0f);
+        memset(all, 0, rows * cut.DV * sizeof(float));
+        for (int64_t c = 0; c < cut.chunks; c++) {
+            compute(stream, kv_head, row, rows, c);
+            for (int64_t i = 0; i < rows; i++) {
+                merge(all + i * cut.DV, M[i], S[i], values + i * cut.DV, m[i], s[i], cut.DV);
+            }
+        }
+        for (int64_t i = 0; i < rows; i++) {
+            finish(all + i * cut.DV, M[i], S[i], stream, kv_head, row + i);
+        }
+    }
+
+    // The chunks of one row
+    void join(int64_t number) {
+        const int64_t row     = number % cut.rows;
+        const int64_t kv_head = number / cut.rows % k->ne[2];
+        const int64_t stream  = number / cut.rows / k->ne[2];
+        float M = -INFINITY, S = 0.0f;
+        memset(all, 0, cut.DV * sizeof(float));
+        for (int64_t c = 0; c < cut.chunks; c++) {
+            const float * from = partial(stream, kv_head, row, c);
+            merge(all, M, S, from + 2, from[0], from[1], cut.DV);
+        }
+        finish(all, M, S, stream, kv_head, row);
+    }
+
+    void run() {
+        if (params->ith == 0) {
+            ggml_threadpool_chunk_set(params->threadpool, params->nth);
+        }
+        ggml_barrier(params->threadpool);
+        for (int64_t at = params->ith; at < cut.units;
+             at = ggml_threadpool_chunk_add(params->threadpool, 1)) {
+            unit(at);
+        }
+        if (cut.split) {
+            ggml_barrier(params->threadpool);
+            const int64_t rows = q->ne[3] * k->ne[2] * cut.rows;
+            for (int64_t at = params->ith; at < rows; at += params->nth) {
+                join(at);
+            }
+        }
+    }
+};
+
+} // namespace ingot
+
+extern "C" size_t ingot_attention_work_size(const struct ggml_tensor * dst, int n_tasks) {
+    if (!ingot::takes(dst)) {
+        return 0;
+    }
+    const ingot::Cut cut(dst, n_tasks);
+    return sizeof(float) * (n_tasks * cut.scratch + cut.partials);
+}
+
+static bool ingot_attention(const ggml_compute_params * params, ggml_tensor * dst) {
+    if (params->use_ref || !ingot::takes(dst)) {
+        return false;
+    }
+    ingot::Step(params, dst).run();
+    return true;
+}
+
+#endif
