@@ -2,14 +2,15 @@
 
 import os
 import statistics
-from collections.abc import Callable, Hashable, Iterable, Mapping
+import subprocess
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from runtimes.errors import IngotError
 from runtimes.machine.cpu import available_cores
-from runtimes.settings import RunnerSettings
+from runtimes.settings import FlashAttention, RunnerSettings
 
 # llama.cpp rounds a sequence's cells up to this many (llama_context's constructor); asking for a
 # multiple makes every tool hold the same.
@@ -17,6 +18,7 @@ _CELLS = 256
 BATCH = 512  # tokens of a step on both sides of every comparison; llama.cpp's own n_ubatch
 LAYOUTS = {"split": False, "unified": True}  # of keys and values; RunnerSettings.unified_kv
 DEFAULT = "split"  # what Ingot takes unasked
+_LIMIT_S = 1800.0  # of a run of a tool
 HOW_TO_BUILD = "docs/benchmarks.md says how to build it"
 
 Side = TypeVar("Side", bound=Hashable)
@@ -25,7 +27,7 @@ Taken = TypeVar("Taken")
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
-    """The size of the work. Every number is at least 1."""
+    """The size of the work. Every number is at least 1, but for depths."""
 
     rows: int = 16
     prompt_tokens: int = 128
@@ -35,6 +37,10 @@ class BenchOptions:
     steps: int = 2000
     seconds: float = 60.0
     threads: int | None = None
+    flash_attention: FlashAttention = "auto"
+    depths: tuple[int, ...] | None = None  # tokens in rows' caches; as each benchmark has them
+    sizes: tuple[int, ...] | None = None  # rows together, where there are several
+    llama_bench: Path | None = None
     batched_bench: Path | None = None
     llama_server: Path | None = None
     prompts: Path | None = None
@@ -57,6 +63,7 @@ class BenchOptions:
             batch=BATCH,
             threads=self.cores,
             unified_kv=unified,
+            flash_attention=self.flash_attention,
         )
 
 
@@ -157,6 +164,31 @@ def tool_arguments(program: Path, model: Path, settings: RunnerSettings) -> list
         "-tb": settings.threads,
     }
     return [str(program), *(str(word) for pair in options.items() for word in pair)]
+
+
+def run_tool(command: Sequence[object]) -> str:
+    """What a tool printed. Raises IngotError with its last lines when it fails."""
+    name = Path(str(command[0])).name
+    try:
+        done = subprocess.run(
+            list(map(str, command)),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_LIMIT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise IngotError(
+            f"{name} did not end within {_LIMIT_S:.0f} s; is the machine busy?"
+        ) from error
+    except OSError as error:
+        raise IngotError(f"{command[0]} cannot be started: {error}") from error
+    if done.returncode != 0:
+        said = tail(done.stderr + done.stdout)
+        raise IngotError(f"{name} failed with exit code {done.returncode}:\n{said}")
+    return done.stdout
 
 
 def tail(text: str, lines: int = 8) -> str:

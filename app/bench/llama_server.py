@@ -17,7 +17,7 @@ from typing import Any, Self
 from app.bench.harness import tail, tool_arguments
 from runtimes.errors import IngotError
 from runtimes.machine.processes import child_environment, python
-from runtimes.settings import RunnerSettings
+from runtimes.settings import FlashAttention, RunnerSettings
 
 _HOST = "127.0.0.1"
 _START_S, _ANSWER_S, _STOP_S = 120.0, 900.0, 10.0
@@ -146,8 +146,15 @@ class LlamaServer(Server):
 
     name, _path = "llama-server", "/completion"
 
-    def __init__(self, program: Path, model: Path, settings: RunnerSettings) -> None:
+    def __init__(
+        self,
+        program: Path,
+        model: Path,
+        settings: RunnerSettings,
+        flash_attention: FlashAttention = "auto",
+    ) -> None:
         command = [*tool_arguments(program, model, settings), "-np", str(settings.slots)]
+        command += ["-fa", flash_attention]
         super().__init__(command, settings.slots)
 
     def slots(self) -> dict[str, Any]:
@@ -169,6 +176,8 @@ class IngotServer(Server):
     def __init__(self, model: Path, settings: RunnerSettings) -> None:
         command = python("-m", "app", "serve", str(model), "--slots", str(settings.slots))
         command += ["--context", str(settings.context), "--batch-tokens", str(settings.batch)]
+        if settings.flash_attention != "auto":
+            command += ["--flash-attention", settings.flash_attention]
         if settings.threads is not None:
             command += ["--threads", str(settings.threads)]
         self._data = tempfile.TemporaryDirectory(prefix="ingot-bench-")

@@ -1,8 +1,7 @@
 """Rows in lockstep: the engine against `llama-batched-bench` of the same llama.cpp."""
 
 import json
-import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,7 @@ from app.bench.harness import (
     against,
     in_turn,
     require_tool,
+    run_tool,
     tail,
     tool_arguments,
 )
@@ -23,10 +23,9 @@ from app.bench.work import TOGETHER, Window, host_shares, loaded, lockstep_rows,
 from runtimes.errors import IngotError
 from runtimes.settings import RunnerSettings
 
-_LIMIT_S = 900.0
 # Its log thread is not waited for when it ends, so that now and then a run prints nothing
 # (common/log.cpp: "logs to be lost if not flushed before the program exits").
-_TRIES = 5
+_TRIES = 20
 
 
 def native(path: Path, options: BenchOptions) -> Result:
@@ -93,12 +92,9 @@ def _theirs(
     # Flash attention: "auto" is both sides' default, written out so that it stays equal.
     words = ("-fa", "auto", "-npp", options.prompt_tokens, "-ntg", options.decode_tokens)
     command = tool_arguments(program, path, settings)
-    command += map(str, (*words, "-npl", settings.slots, "--output-format", "jsonl"))
+    command += map(str, (*words, "-npl", settings.slots))
     command += ["-kvu"] * settings.unified_kv
-    for _ in range(_TRIES):
-        if (output := _run(command)).strip():
-            break
-    line = parse(output)
+    line = batched_bench(command)
     # A tool that took other settings than it was told would make the ratio meaningless.
     have = [line[name] for name in ("n_threads", "n_kv_max", "n_batch", "n_ubatch", "pl")]
     cells = (settings.context or 0) * settings.slots
@@ -111,28 +107,12 @@ def _theirs(
     return Window.timed(line["tg"], line["t_tg"], rows=line["pl"])
 
 
-def _run(command: list[str]) -> str:
-    name = Path(command[0]).name
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_LIMIT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise IngotError(
-            f"{name} did not end within {_LIMIT_S:.0f} s; is the machine busy?"
-        ) from error
-    except OSError as error:
-        raise IngotError(f"{command[0]} cannot be started: {error}") from error
-    if done.returncode != 0:
-        said = tail(done.stderr + done.stdout)
-        raise IngotError(f"{name} failed with exit code {done.returncode}:\n{said}")
-    return done.stdout
+def batched_bench(command: Sequence[object]) -> dict[str, Any]:
+    """What a run of `llama-batched-bench` says, as ``parse``."""
+    for _ in range(_TRIES):
+        if (output := run_tool([*command, "--output-format", "jsonl"])).strip():
+            break
+    return parse(output)
 
 
 def parse(output: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from app.bench.adapters import adapters
 from app.bench.batchjob import batch_job
 from app.bench.churn import churn
 from app.bench.constrained import constrained
+from app.bench.depth import native_at_depths, prefix_at_depths, server_at_depths
 from app.bench.device import device
 from app.bench.genai import genai
 from app.bench.harness import BenchOptions, Result
@@ -24,19 +25,24 @@ from app.bench.worker import worker_overhead
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """``run`` measures one file, or the ``folder`` of several."""
+    """``usual`` measures one file, or the ``folder`` of several."""
 
-    run: Callable[[Path, BenchOptions], Result]
+    usual: Callable[[Path, BenchOptions], Result]
     runtime: str | None = None  # the only one that it is for
     folder: bool = False
+    at_depths: Callable[[Path, BenchOptions], Result] | None = None
+
+    def run(self, path: Path, options: BenchOptions) -> Result:
+        """Behind the depths that ``options`` name, where it can."""
+        return ((options.depths and self.at_depths) or self.usual)(path, options)
 
 
 BENCHMARKS: dict[str, Benchmark] = {
-    "native": Benchmark(native, "llamacpp"),
+    "native": Benchmark(native, "llamacpp", at_depths=native_at_depths),
     "churn": Benchmark(churn),
-    "server": Benchmark(server, "llamacpp"),
+    "server": Benchmark(server, "llamacpp", at_depths=server_at_depths),
     "genai": Benchmark(genai, "onnx"),
-    "prefix": Benchmark(prefix),
+    "prefix": Benchmark(prefix, at_depths=prefix_at_depths),
     "strategies": Benchmark(strategies),
     "reproducible": Benchmark(reproducible),
     "sampling": Benchmark(sampling),

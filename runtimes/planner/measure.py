@@ -1,20 +1,25 @@
-"""How fast one model file is on this machine: prefill, and decode at several batch sizes."""
+"""How fast one model file is on this machine: prefill, a conversation's turn, and decode at several
+batch sizes, each behind tokens that its rows' KV caches hold already."""
 
 import itertools
 import math
 import random
 import statistics
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from runtimes.engine.engine import Engine
 from runtimes.engine.metrics import EngineStats
+from runtimes.errors import IngotError
 from runtimes.machine.cpu import CpuUse, cpu_use, others_share
 from runtimes.request import SamplingParams
 from runtimes.settings import RunnerSettings, SchedulerSettings
 
-_DECODE_PROMPT = 4  # tokens behind which decode is measured
+TURN_TOKENS = 40  # a short question, as people and agents ask it behind a long conversation
+_DECODE_PROMPT = 4  # tokens of each row's own, behind which decode is measured
 _WARM_UP = 4  # tokens decoded before anything is timed
 _LEAST = 4  # the part of a sample that is left of it where it is shortened: a quarter
 # All prompts go in before any row decodes: where that is slow, fewer rows would decode meanwhile.
@@ -25,7 +30,8 @@ _seeds = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What is timed: one row's prefill, and decode of each number of rows in lockstep."""
+    """What is timed behind each depth: one row's prefill and its turn of TURN_TOKENS, and decode of
+    each number of rows in lockstep."""
 
     rows: tuple[int, ...] = (1, 16)
     prompt_tokens: int = 128
@@ -33,11 +39,13 @@ class Workload:
     # Samples of several rows that would take longer have fewer tokens, down to a quarter: where
     # steps are slow, a few of them say as much.
     sample_s: float = math.inf
+    depths: tuple[int, ...] = (0,)  # tokens in a row's KV cache, the least first
 
     @property
     def context(self) -> int:
         """Tokens that a slot must hold."""
-        return max(self.prompt_tokens, _DECODE_PROMPT + self.decode_tokens) + 1
+        most = max(self.prompt_tokens, TURN_TOKENS, _DECODE_PROMPT + self.decode_tokens)
+        return self.depths[-1] + most + 1
 
     def shortened(self, tokens: int, tps: float, rows: int) -> int:
         """What a row has of its ``tokens``, if all rows together get ``tps`` a second."""
@@ -49,11 +57,13 @@ class Workload:
 class SpeedFigures:
     """Tokens a second, one sample a repeat."""
 
-    prefill_samples: tuple[float, ...]  # of one prompt
-    decode_samples: dict[int, tuple[float, ...]]  # of so many rows in lockstep, all together
+    prefill_samples: tuple[float, ...] = ()  # of one prompt
+    turn_samples: tuple[float, ...] = ()  # of a prompt of TURN_TOKENS
+    # Of so many rows in lockstep, all together.
+    decode_samples: dict[int, tuple[float, ...]] = field(default_factory=dict)
     batch_prefill: dict[int, float] = field(default_factory=dict)  # of so many prompts at once
     load_s: float | None = None  # from nothing to an engine that can take a step, the fewest rows
-    others: float | None = None  # the share (0 to 1) of the processor that other programs took
+    used: tuple[tuple[CpuUse, CpuUse], ...] = ()  # the processor, before and after the samples
 
     @property
     def prefill_tps(self) -> float:
@@ -61,24 +71,37 @@ class SpeedFigures:
         return statistics.median(self.prefill_samples)
 
     @property
+    def turn_tps(self) -> float:
+        """The median sample."""
+        return statistics.median(self.turn_samples)
+
+    @property
     def decode_tps(self) -> dict[int, float]:
         """The median sample for each number of rows."""
         return {rows: statistics.median(s) for rows, s in self.decode_samples.items()}
+
+    @property
+    def others(self) -> float:
+        """The share (0 to 1) of the processor that other programs took."""
+        return others_share(self.used)
 
     def scaling(self, rows: int) -> float:
         """Decode of ``rows`` rows over that of the fewest rows measured, by their medians."""
         return self.decode_tps[rows] / self.decode_tps[min(self.decode_samples)]
 
 
-def prefill_tps(engine: Engine, prompt_tokens: int, rows: int = 1) -> float:
-    """Tokens a second of the prefill of one random prompt, or of ``rows`` at once."""
-    before, after = _run(engine, rows, prompt_tokens, 1)
+def prefill_tps(engine: Engine, tokens: int, rows: int = 1, past: Sequence[int] = ()) -> float:
+    """Tokens a second of the prefill of one random prompt, or of ``rows`` at once, behind ``past``.
+
+    Raises IngotError for an engine that does not keep what it has computed of ``past``.
+    """
+    before, after = _run(engine, rows, tokens, 1, past)
     return (after.prompt_tokens - before.prompt_tokens) / (after.prefill_s - before.prefill_s)
 
 
-def decode_tps(engine: Engine, rows: int, tokens: int) -> float:
-    """Tokens a second of ``rows`` rows together, each ``tokens`` long."""
-    before, after = _run(engine, rows, _DECODE_PROMPT, tokens)
+def decode_tps(engine: Engine, rows: int, tokens: int, past: Sequence[int] = ()) -> float:
+    """Tokens a second of ``rows`` rows together, each ``tokens`` long, behind ``past``."""
+    before, after = _run(engine, rows, _DECODE_PROMPT, tokens, past)
     return (after.decode_tokens - before.decode_tokens) / (after.decode_s - before.decode_s)
 
 
@@ -90,44 +113,91 @@ def measure_speed(
     settings: RunnerSettings | None = None,
     batch_prefill: bool = False,
 ) -> SpeedFigures:
-    """Greedy, EOS ignored, after a warm-up; an engine with as many slots as rows for each number of
-    rows. ``settings`` gives what is neither slots nor context. ``batch_prefill`` times a prompt for
-    every row at once, too. Raises as ``Engine.load``.
-    """
+    """``measure_depths`` for a workload of one depth. ``batch_prefill`` times a prompt for every
+    row at once, too."""
     work = workload or Workload()
-    base = settings or RunnerSettings()
-    prefill: tuple[float, ...] = ()
-    decode: dict[int, tuple[float, ...]] = {}
-    together: dict[int, float] = {}
-    load_s: float | None = None
-    used: list[tuple[CpuUse, CpuUse]] = []
+    (figures,) = measure_depths(
+        path, work, repeats=repeats, settings=settings, batch_prefill=batch_prefill
+    ).values()
+    return figures
+
+
+def measure_depths(
+    path: str | Path,
+    work: Workload,
+    *,
+    repeats: int = 3,
+    settings: RunnerSettings | None = None,
+    batch_prefill: bool = False,
+) -> dict[int, SpeedFigures]:
+    """Greedy, EOS ignored, after a warm-up; an engine with as many slots as rows for each number of
+    rows. ``settings`` gives what is neither slots nor context. Raises as ``Engine.load``.
+    """
+    found = dict.fromkeys(work.depths, SpeedFigures())
     for rows in work.rows:
-        own = replace(base, slots=rows, context=work.context)
+        own = replace(settings or RunnerSettings(), slots=rows, context=work.context)
         begin = time.monotonic()
         with Engine.load(path, own, _LOCKSTEP) as engine:
-            if load_s is None:
-                load_s = time.monotonic() - begin
-            warm = decode_tps(engine, rows, _WARM_UP)
-            tokens = min(work.prompt_tokens, engine.context - 1)
-            before = cpu_use()
-            if not prefill:
-                prefill = tuple(prefill_tps(engine, tokens) for _ in range(repeats))
-            steps = work.shortened(work.decode_tokens, warm, rows)
-            decode[rows] = tuple(decode_tps(engine, rows, steps) for _ in range(repeats))
-            if batch_prefill:  # once: it is as long as that many prompts one after another
-                each = work.shortened(tokens, statistics.median(prefill), rows)
-                together[rows] = prefill_tps(engine, each, rows) if rows > 1 else prefill[-1]
-            used.append((before, cpu_use()))
-    return SpeedFigures(prefill, decode, together, load_s, others_share(used))
+            load_s = time.monotonic() - begin
+            speed = decode_tps(engine, rows, _WARM_UP)
+            steps = work.shortened(work.decode_tokens, speed, rows)
+            (longest,) = random_tokens(_vocabulary(engine), 1, work.depths[-1])
+            for depth, figures in found.items():
+                past, before = longest[:depth], cpu_use()
+                room = engine.context - 1 - depth
+                if not figures.prefill_samples:
+                    prompt, turn = min(work.prompt_tokens, room), min(TURN_TOKENS, room)
+                    figures = replace(
+                        figures,
+                        prefill_samples=_samples(repeats, prefill_tps, engine, prompt, 1, past),
+                        turn_samples=_samples(repeats, prefill_tps, engine, turn, 1, past),
+                        load_s=load_s,
+                    )
+                decoded = _samples(repeats, decode_tps, engine, rows, steps, past)
+                together = figures.batch_prefill
+                if batch_prefill:  # once: it is as long as that many prompts one after another
+                    each = work.shortened(min(work.prompt_tokens, room), figures.prefill_tps, rows)
+                    several = prefill_tps(engine, each, rows, past) if rows > 1 else None
+                    together = {**together, rows: several or figures.prefill_samples[-1]}
+                found[depth] = replace(
+                    figures,
+                    decode_samples={**figures.decode_samples, rows: decoded},
+                    batch_prefill=together,
+                    used=(*figures.used, (before, cpu_use())),
+                )
+    return found
+
+
+def _samples(repeats: int, measure: Callable[..., float], *work: Any) -> tuple[float, ...]:
+    return tuple(measure(*work) for _ in range(repeats))
+
+
+def random_tokens(vocabulary: int, rows: int, tokens: int) -> list[list[int]]:
+    """Others with each call, the same in each process."""
+    dice = random.Random(next(_seeds))
+    return [[dice.randrange(vocabulary) for _ in range(tokens)] for _ in range(rows)]
+
+
+def _vocabulary(engine: Engine) -> int:
+    return min(engine.model.vocab_size, engine.tokenizer.vocab_size)
 
 
 def _run(
-    engine: Engine, rows: int, prompt_tokens: int, output_tokens: int
+    engine: Engine, rows: int, prompt_tokens: int, output_tokens: int, past: Sequence[int]
 ) -> tuple[EngineStats, EngineStats]:
-    """The engine's figures before and after a batch of random prompts."""
-    dice = random.Random(next(_seeds))
-    vocabulary = min(engine.model.vocab_size, engine.tokenizer.vocab_size)
-    prompts = [[dice.randrange(vocabulary) for _ in range(prompt_tokens)] for _ in range(rows)]
+    """The engine's figures before and after a batch of random prompts behind ``past``, which every
+    slot holds by then, and nothing else."""
+    if past:  # a conversation continues even where states cannot be cut back
+        once = SamplingParams(max_tokens=1, ignore_eos=True)
+        engine.generate([list(past)] * rows, once)
+    prompts = [[*past, *own] for own in random_tokens(_vocabulary(engine), rows, prompt_tokens)]
     before = engine.stats()
     engine.generate(prompts, SamplingParams(max_tokens=output_tokens, ignore_eos=True))
-    return before, engine.stats()
+    after = engine.stats()
+    computed, new = after.prompt_tokens - before.prompt_tokens, rows * prompt_tokens
+    if past and computed > new:
+        raise IngotError(
+            f"behind {len(past):,} tokens, the engine computed {computed:,} where {new:,} are new:"
+            " it does not keep this model's states, so that there is no speed at this depth"
+        )
+    return before, after

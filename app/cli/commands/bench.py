@@ -11,12 +11,12 @@ import typer
 from app import console
 from app.cli.groups import with_groups
 from app.options import MODEL_HELP, ModelOptions
-from runtimes.settings import MOST_SLOTS
+from runtimes.settings import MOST_SLOTS, FlashAttention
 
 if TYPE_CHECKING:
     from app.bench.harness import BenchOptions
 
-_SPEED = "speed"
+_SPEED, _MOST_DEPTH = "speed", 1 << 20
 _comparing = partial(typer.Option, rich_help_panel="Comparisons")
 
 
@@ -41,8 +41,21 @@ def bench(
         ),
     ] = None,
     batch_sizes: Annotated[
-        str, typer.Option(help="speed: rows that decode together, separated by commas.")
-    ] = "1,16",
+        str | None,
+        typer.Option(
+            help="speed and prefix: rows that decode together, separated by commas; speed has 1,8."
+        ),
+    ] = None,
+    depth: Annotated[
+        str | None,
+        typer.Option(
+            help="Tokens that rows have behind them, separated by commas: of speed, which has"
+            " 0,1024,4096, native, server and prefix."
+        ),
+    ] = None,
+    flash_attention: Annotated[
+        FlashAttention, typer.Option(help="llama.cpp's kernel of attention, of our side.")
+    ] = "auto",
     prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a prompt.")] = 128,
     decode_tokens: Annotated[int, typer.Option(min=2, help="Tokens a row decodes.")] = 32,
     repeats: Annotated[int, typer.Option(min=1, help="Runs of each; medians are shown.")] = 5,
@@ -68,6 +81,12 @@ def bench(
     seconds: Annotated[
         float, _comparing(min=5, help="tui: length of each recorded stream.")
     ] = 60.0,
+    llama_bench: Annotated[
+        Path | None,
+        _comparing(
+            envvar="INGOT_LLAMA_BENCH", help="native with --depth: the program llama-bench."
+        ),
+    ] = None,
     batched_bench: Annotated[
         Path | None,
         _comparing(envvar="INGOT_BATCHED_BENCH", help="native: the program llama-batched-bench."),
@@ -94,7 +113,6 @@ def bench(
     from app.bench.harness import BenchOptions, rounded
 
     names = _names(what)
-    sizes = _sizes(batch_sizes)
     work = BenchOptions(
         rows=rows,
         prompt_tokens=prompt_tokens,
@@ -104,6 +122,10 @@ def bench(
         steps=steps,
         seconds=seconds,
         threads=options.threads,
+        flash_attention=flash_attention,
+        depths=_numbers(depth, "--depth", 0, _MOST_DEPTH, "0,2048,8192"),
+        sizes=_numbers(batch_sizes, "--batch-sizes", 1, MOST_SLOTS, "1,8,16"),
+        llama_bench=llama_bench,
         batched_bench=batched_bench,
         llama_server=llama_server,
         prompts=prompts,
@@ -113,7 +135,7 @@ def bench(
     report: list[dict[str, Any]] = []
     for name in names:
         if name == _SPEED:
-            report += _speed(files, work, sizes, kernels=kernels, as_json=as_json)
+            report += _speed(files, work, kernels=kernels, as_json=as_json)
         else:
             report += _compare(name, files, work, as_json=as_json)
     if as_json:
@@ -159,7 +181,6 @@ def _compare(
 def _speed(
     files: list[Path],
     options: BenchOptions,
-    sizes: tuple[int, ...],
     *,
     kernels: bool,
     as_json: bool,
@@ -170,8 +191,8 @@ def _speed(
     measured = []
     for path in files:
         console.note(f"measuring {path.name}")
-        measured.append(measure_file(path, options, sizes, kernels=kernels))
-    report, lines = speed_report(measured, sizes)
+        measured.append(measure_file(path, options, kernels=kernels))
+    report, lines = speed_report(measured)
     if not as_json:
         console.emit("\n".join(lines) + "\n")
     return report
@@ -191,16 +212,20 @@ def _names(what: list[str] | None) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _sizes(text: str) -> tuple[int, ...]:
+def _numbers(
+    text: str | None, option: str, least: int, most: int, such: str
+) -> tuple[int, ...] | None:
+    """What an option lists, each once and the least first; None without it."""
+    if text is None:
+        return None
     try:
-        rows = tuple(sorted({int(part) for part in text.split(",")}))
+        numbers = sorted({int(part) for part in text.split(",")})
     except ValueError:
-        rows = ()
-    if not rows or rows[0] < 1 or rows[-1] > 256:
-        raise typer.BadParameter(
-            "numbers from 1 to 256, such as 1,8,16", param_hint="--batch-sizes"
-        )
-    return rows
+        numbers = []
+    if not numbers or numbers[0] < least or numbers[-1] > most:
+        asked = f"numbers from {least} to {most:,}, such as {such}"
+        raise typer.BadParameter(asked, param_hint=option)
+    return tuple(numbers)
 
 
 def _files(model: str | None, random: str | None, options: ModelOptions) -> list[Path]:

@@ -21,9 +21,10 @@ from app.bench.memory import SETTINGS, memory
 from app.bench.native import parse
 from app.bench.prompts import PromptFileError, bench_prompts, read_texts
 from app.bench.suite import BENCHMARKS
-from app.bench.work import greedy, loaded, lockstep, native_loop, random_prompts, run
+from app.bench.work import TOGETHER, greedy, loaded, lockstep, native_loop, random_prompts, run
 from quantize.resolve import resolve
 from runtimes.errors import IngotError
+from runtimes.planner.measure import Workload, measure_depths, prefill_tps
 from runtimes.request import Completion, FinishReason, Timings, Usage
 from runtimes.settings import SchedulerSettings
 
@@ -110,6 +111,54 @@ def test_every_comparison_gives_json(ingot: Any, pebble_built: Path) -> None:
         assert figure["tps"] > 0
         assert figure["answers_apart_otherwise"] == []
     assert strategic["strategies"]["sequential"]["ratio_to_sequential"] == 1
+
+
+@pytest.mark.parametrize("recipe", ["q8_0", "onnx-int4"])
+def test_speeds_behind_a_text(pebble_built: Path, recipe: str) -> None:
+    path = resolve(pebble_built, recipe=recipe)
+    work = Workload((1, 3), prompt_tokens=6, decode_tokens=6, depths=(0, 100))
+    found = measure_depths(path, work, repeats=2, settings=TINY.settings())
+    assert list(found) == [0, 100]
+    for figures in found.values():
+        assert [len(s) for s in (figures.prefill_samples, figures.turn_samples)] == [2, 2]
+        assert {rows: len(s) for rows, s in figures.decode_samples.items()} == {1: 2, 3: 2}
+        assert min(figures.prefill_tps, figures.turn_tps, *figures.decode_tps.values()) > 0
+
+
+def test_an_engine_that_forgets_has_no_speed_at_a_depth(pebble_file: Path) -> None:
+    with (
+        loaded(pebble_file, TINY.settings(200), TOGETHER) as engine,  # without prefix cache
+        pytest.raises(IngotError, match="computed 106 where 6 are new"),
+    ):
+        prefill_tps(engine, 6, 1, list(range(100)))
+
+
+def test_the_table_of_speeds(command: Any, ingot: Any, pebble_built: Path) -> None:
+    """Depths that the context has no room for are left out, unless they were asked for."""
+    arguments = ("--recipe", "q8_0", "--repeats", "1", "--threads", "1", "--prompt-tokens", "8")
+    done = ingot("bench", pebble_built, *arguments, "--decode-tokens", "4")
+    assert done.returncode == 0, done.stderr
+    head, first, *more = done.stdout.splitlines()[1:]
+    assert head.split()[:6] == ["file", "runtime", "MB", "depth", "prefill", "turn"]
+    assert first.split()[3] == "0"
+    assert more == []  # a context of 1,024
+    done = command("bench", pebble_built, *arguments, "--depth", "0,1000")
+    assert done.returncode == 2
+    assert "--depth 1,000: pebble-q8_0.gguf has a context of 1,024 tokens" in done.stderr
+    for option, value in (("--depth", "-1"), ("--depth", "1,x"), ("--batch-sizes", "0")):
+        done = command("bench", pebble_built, option, value)
+        assert (done.returncode, "numbers from" in done.stderr) == (2, True)
+
+
+def test_many_rows_behind_one_prompt_by_its_length(pebble_built: Path) -> None:
+    path = resolve(pebble_built, recipe="q8_0")
+    options = replace(TINY, depths=(50, 100), sizes=(1, 2))
+    report = json.loads(json.dumps(BENCHMARKS["prefix"].run(path, options).figures))
+    jobs = [(job["depth"], job["slots"]) for job in report["jobs"]]
+    assert jobs == [(50, 1), (50, 2), (100, 1), (100, 2)]
+    for job in report["jobs"]:
+        assert job["seconds"][0] > 0
+        assert job["cached_tokens"] == [3 * job["depth"]]  # of all but the first
 
 
 @pytest.mark.parametrize("recipe", ["q8_0", "onnx-int4"])
@@ -222,6 +271,34 @@ def test_native_tool(pebble_built: Path, gguf_file: Path) -> None:
     assert report["ratio_of_best"] >= report["ratio_of_default"] > 0
 
 
+def test_native_tools_behind_a_text(gguf_file: Path) -> None:
+    programs = {"llama_bench": tool("INGOT_LLAMA_BENCH")}
+    programs["batched_bench"] = tool("INGOT_BATCHED_BENCH")
+    options = replace(with_tools(**programs), depths=(0, 100), sizes=(1, 3))
+    result = BENCHMARKS["native"].run(gguf_file, options)
+    works = ["prefill", "turn of 40", "decode, 1 row", "decode, 3 rows"]
+    check_depths(json.loads(json.dumps(result.figures)), works, "ingot")
+    assert len(result.lines) == 2 + 8
+
+
+def test_native_server_behind_a_text(gguf_file: Path) -> None:
+    options = with_tools(llama_server=tool("INGOT_LLAMA_SERVER"))
+    options = replace(options, depths=(100,), sizes=(1, 3))
+    result = BENCHMARKS["server"].run(gguf_file, options)
+    works = ["prefill", "turn of 40", "decode, 1 row", "decode, 3 rows"]
+    check_depths(json.loads(json.dumps(result.figures)), works, "ingot serve")
+
+
+def check_depths(report: dict[str, Any], works: list[str], ours: str) -> None:
+    """A speed of each side and a ratio for each kind of work."""
+    assert [cell["work"] for cell in report["speeds"]][: len(works)] == works
+    for cell in report["speeds"]:
+        assert len(cell["tps"]) == 3
+        assert cell["tps"][ours][0] > 0
+        best = max(tps[0] for side, tps in cell["tps"].items() if side != ours)
+        assert cell["ratio"] == pytest.approx([cell["tps"][ours][0] / best])
+
+
 def test_native_server(gguf_file: Path) -> None:
     program = tool("INGOT_LLAMA_SERVER")
     result = BENCHMARKS["server"].run(gguf_file, with_tools(llama_server=program))
@@ -256,8 +333,6 @@ def test_the_server_ends_whatever_happens(gguf_file: Path, tmp_path: Path) -> No
 
 
 def with_tools(**programs: Path) -> BenchOptions:
-    from dataclasses import replace
-
     return replace(TINY, **programs)
 
 

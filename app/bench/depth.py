@@ -1,0 +1,197 @@
+"""Behind long texts: a prompt, a turn and decode, against the tools of the same llama.cpp, with
+their default kernel of attention ("auto") and without flash attention."""
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from app.bench.harness import BenchOptions, Result, Samples, in_turn, require_tool, run_tool
+from app.bench.llama_server import IngotServer, LlamaServer, Server
+from app.bench.native import batched_bench
+from app.bench.speed import ROWS
+from app.bench.work import greedy, loaded, random_prompts, timed_run
+from app.figures import aligned
+from runtimes.models.modelfile import ModelFile
+from runtimes.planner.measure import TURN_TOKENS, Workload, measure_depths, random_tokens
+from runtimes.settings import FlashAttention, RunnerSettings, SchedulerSettings
+
+Work = tuple[int, str]  # the depth, and what is done there
+Speeds = dict[Work, float]  # tokens a second
+
+_KERNELS: dict[str, FlashAttention] = {"": "auto", " -fa off": "off"}
+_JOB = SchedulerSettings(max_stall_s=None)  # nobody watches a row
+_DECODE_PROMPT = (
+    4  # tokens of a row's own, behind the depth; llama-batched-bench has no less either
+)
+_PREFILL, _TURN = "prefill", f"turn of {TURN_TOKENS}"
+
+
+def native_at_depths(path: Path, options: BenchOptions) -> Result:
+    """The engine against `llama-bench`, and for several rows against `llama-batched-bench`."""
+    single = require_tool(options.llama_bench, "--llama-bench", "llama-bench")
+    several = require_tool(options.batched_bench, "--batched-bench", "llama-batched-bench")
+
+    def ours(_: int) -> Speeds:
+        work = _workload(options)
+        settings = RunnerSettings(threads=options.cores, flash_attention=options.flash_attention)
+        found: Speeds = {}
+        for depth, speed in measure_depths(path, work, repeats=1, settings=settings).items():
+            found |= {(depth, _PREFILL): speed.prefill_tps, (depth, _TURN): speed.turn_tps}
+            found |= {(depth, _decode(rows)): tps for rows, tps in speed.decode_tps.items()}
+        return found
+
+    sides: dict[str, Callable[[int], Speeds]] = {"ingot": ours}
+    for name, kernel in _KERNELS.items():
+        sides[f"llama.cpp{name}"] = partial(_tools, single, several, path, options, kernel)
+    return _result(options, in_turn(sides, options.repeats))
+
+
+def server_at_depths(path: Path, options: BenchOptions) -> Result:
+    """`ingot serve` against `llama-server`, both by what a client waits for."""
+    program = require_tool(options.llama_server, "--llama-server", "llama-server")
+    work = _workload(options)
+
+    def speeds(start: Callable[[RunnerSettings], Server], _: int) -> Speeds:
+        found: Speeds = {}
+        for rows in work.rows:
+            with start(options.settings(work.context, rows=rows)) as server:
+                for depth in work.depths:
+                    if rows == work.rows[0]:
+                        found[depth, _PREFILL] = _prompt(server, path, depth, work.prompt_tokens)
+                        found[depth, _TURN] = _prompt(server, path, depth, TURN_TOKENS)
+                    found[depth, _decode(rows)] = _answers(server, path, depth, rows, options)
+        return found
+
+    sides = {"ingot serve": partial(speeds, partial(IngotServer, path))}
+    for name, kernel in _KERNELS.items():
+        start = partial(LlamaServer, program, path, flash_attention=kernel)
+        sides[f"llama-server{name}"] = partial(speeds, start)
+    return _result(options, in_turn(sides, options.repeats))
+
+
+def prefix_at_depths(path: Path, options: BenchOptions) -> Result:
+    """Many short rows behind one long prompt, another one each round: seconds of the whole job in a
+    worker process, by the length of the prompt and the number of slots."""
+    tokens, requests = options.decode_tokens, options.requests
+    cells: list[dict[str, Any]] = []
+    table = [["common tokens", *(f"{n} slot{'s' if n > 1 else ''}" for n in _slots(options))]]
+    for depth in options.depths or ():
+        row = [f"{depth:,}"]
+        for slots in _slots(options):
+            settings = options.settings(depth + TURN_TOKENS + tokens + 1, rows=slots)
+            taken: list[tuple[float, int]] = []
+            for seed in range(options.repeats):
+                with loaded(path, settings, _JOB, worker=True) as engine:
+                    past, *own = random_prompts(engine, [depth, *[TURN_TOKENS] * requests], seed)
+                    prompts = [past + each for each in own]
+                    took, done = timed_run(engine, prompts, [greedy(tokens)] * requests)
+                    taken.append((took, sum(one.usage.cached_tokens for one in done)))
+            seconds = Samples(each for each, _ in taken)
+            cached = Samples(each for _, each in taken)
+            prompt_tokens = requests * (depth + TURN_TOKENS)
+            sizes = {"depth": depth, "slots": slots, "prompt_tokens": prompt_tokens}
+            cells.append({**sizes, "seconds": seconds, "cached_tokens": cached})
+            row.append(f"{seconds:.2f} s ({cached.median / prompt_tokens:.1%} cached)")
+        table.append(row)
+    title = f"{requests} rows of {TURN_TOKENS} + {tokens} tokens behind a common text, all together"
+    return Result({"requests": requests, "jobs": cells}, [title, *aligned(table)])
+
+
+def _slots(options: BenchOptions) -> tuple[int, ...]:
+    return options.sizes or (1, 8, 16)
+
+
+def _workload(options: BenchOptions) -> Workload:
+    return Workload(
+        options.sizes or ROWS,
+        options.prompt_tokens,
+        options.decode_tokens,
+        depths=options.depths or (0,),
+    )
+
+
+def _decode(rows: int) -> str:
+    return f"decode, {rows} row{'s' if rows > 1 else ''}"
+
+
+def _tools(
+    single: Path, several: Path, path: Path, options: BenchOptions, kernel: str, _: int
+) -> Speeds:
+    """Of llama.cpp's own benchmarks with their defaults but for the threads."""
+    work = _workload(options)
+    command: list[object] = [single, "-m", path, "-t", options.cores, "-fa", kernel, "-r", 1]
+    command += ["-p", f"{work.prompt_tokens},{TURN_TOKENS}", "-n", work.decode_tokens]
+    command += ["-d", ",".join(map(str, work.depths)), "-o", "jsonl"]
+    found: Speeds = {}
+    for line in map(json.loads, run_tool(command).splitlines()):
+        kinds = {work.prompt_tokens: _PREFILL, TURN_TOKENS: _TURN, 0: _decode(1)}
+        found[line["n_depth"], kinds[line["n_prompt"]]] = line["avg_ts"]
+    for rows in work.rows:
+        for depth in work.depths if rows > 1 else ():
+            prompt = max(depth, _DECODE_PROMPT)
+            cells = rows * (prompt + work.decode_tokens + 1)
+            words: list[object] = [several, "-m", path, "-t", options.cores, "-tb", options.cores]
+            # The prompt is read once, and copied to all rows.
+            words += ["-pps", "-npp", prompt, "-ntg", work.decode_tokens, "-npl", rows, "-c", cells]
+            found[depth, _decode(rows)] = batched_bench([*words, "-fa", kernel])["speed_tg"]
+    return found
+
+
+def _past(path: Path, depth: int, rows: int, more: int) -> list[list[int]]:
+    """Prompts of ``more`` random tokens each, all behind the same ``depth`` random ones."""
+    vocabulary = ModelFile.read(path).vocab_size
+    (past,) = random_tokens(vocabulary, 1, depth)
+    return [past + own for own in random_tokens(vocabulary, rows, more)]
+
+
+def _seconds(server: Server, prompts: Sequence[list[int]], depth: int, tokens: int) -> float:
+    """Of an answer of so many tokens to each prompt, whose first ``depth`` tokens were there."""
+    if depth:
+        server.complete([prompt[:depth] for prompt in prompts], 1, len(prompts))
+    begin = time.perf_counter()
+    server.complete(prompts, tokens, len(prompts))
+    return time.perf_counter() - begin
+
+
+def _prompt(server: Server, path: Path, depth: int, tokens: int) -> float:
+    return tokens / _seconds(server, _past(path, depth, 1, tokens), depth, 1)
+
+
+def _answers(server: Server, path: Path, depth: int, rows: int, options: BenchOptions) -> float:
+    """Tokens a second of all rows, without the time to their first ones."""
+    first, whole = (
+        _seconds(server, _past(path, depth, rows, _DECODE_PROMPT), depth, tokens)
+        for tokens in (1, options.decode_tokens + 1)
+    )
+    return rows * options.decode_tokens / (whole - first)
+
+
+def _result(options: BenchOptions, taken: Mapping[str, Sequence[Speeds]]) -> Result:
+    """``taken`` has our side first."""
+    ours, *theirs = taken
+    works = list(taken[ours][0])
+    cells: list[dict[str, Any]] = []
+    table = [["depth", "work", *taken, "ratio to the best"]]
+    for depth, kind in sorted(works, key=lambda work: work[0]):
+        speeds = {
+            side: Samples(speed[depth, kind] for speed in rounds) for side, rounds in taken.items()
+        }
+        best = max((speeds[side] for side in theirs), key=lambda samples: samples.median)
+        ratio = speeds[ours] / best
+        cells.append({"depth": depth, "work": kind, "tps": speeds, "ratio": ratio})
+        row = [f"{depth:,}", kind, *(f"{samples:,.1f}" for samples in speeds.values())]
+        table.append([*row, f"{ratio:.2f} ({ratio.spread('.2f')})"])
+    figures = {
+        "threads": options.cores,
+        "prompt_tokens": options.prompt_tokens,
+        "decode_tokens": options.decode_tokens,
+        "speeds": cells,
+    }
+    title = (
+        f"tokens a second behind so many tokens (depth), {options.cores} threads; a prefill has"
+        f" {options.prompt_tokens:,} tokens, and decoded are {options.decode_tokens:,} of each row"
+    )
+    return Result(figures, [title, *aligned(table)])
