@@ -7,6 +7,7 @@ loads (which report the same buffer sizes without allocating) for nine shapes fr
 
 from dataclasses import dataclass
 
+from runtimes.machine.selftest import remembered
 from runtimes.models.memory import MemoryEstimate
 from runtimes.models.modelfile import ModelFile
 from runtimes.settings import KvType, RunnerSettings, outputs_at_once
@@ -89,11 +90,19 @@ def cache_of(model: ModelFile, settings: RunnerSettings) -> Cache:
         return Cache(1, context, context, outputs=1)
     batch, outputs = settings.batch, outputs_at_once(settings, slots)
     if not settings.reproducible:
-        flash, shared = settings.flash_attention != "off", settings.unified_kv
-        return Cache(slots, context, batch, shared, settings.kv_tokens, outputs, flash)
+        unified, flash = settings.unified_kv, _flash_attention(settings)
+        return Cache(slots, context, batch, unified, settings.kv_tokens, outputs, flash)
     slots, context = sequences(slots), context + MOST_PROBED
     outputs = outputs_at_once(settings, slots)
     return Cache(slots, context, max(batch, outputs), outputs=outputs)
+
+
+def _flash_attention(settings: RunnerSettings) -> bool:
+    """Whether attention keeps no scores: as ``load_runner`` would choose it on the processor."""
+    if settings.flash_attention != "auto" or settings.kv_type != "f16":
+        return settings.flash_attention != "off"
+    health = remembered("llamacpp")
+    return health is None or health.flash_attention
 
 
 def sequences(slots: int) -> int:
