@@ -147,11 +147,11 @@ def measure_depths(
                 room = engine.context - 1 - depth
                 if not figures.prefill_samples:
                     prompt, turn = min(work.prompt_tokens, room), min(TURN_TOKENS, room)
+                    # First, since what a long prompt leaves in the slot would be kept elsewhere.
+                    turns = _samples(repeats, prefill_tps, engine, turn, 1, past)
+                    prompts = _samples(repeats, prefill_tps, engine, prompt, 1, past)
                     figures = replace(
-                        figures,
-                        prefill_samples=_samples(repeats, prefill_tps, engine, prompt, 1, past),
-                        turn_samples=_samples(repeats, prefill_tps, engine, turn, 1, past),
-                        load_s=load_s,
+                        figures, turn_samples=turns, prefill_samples=prompts, load_s=load_s
                     )
                 decoded = _samples(repeats, decode_tps, engine, rows, steps, past)
                 together = figures.batch_prefill
