@@ -14,6 +14,7 @@ from app.bench.native import batched_bench
 from app.bench.speed import ROWS
 from app.bench.work import greedy, loaded, random_prompts, timed_run
 from app.figures import aligned
+from runtimes.errors import IngotError
 from runtimes.models.modelfile import ModelFile
 from runtimes.planner.measure import TURN_TOKENS, Workload, measure_depths, random_tokens
 from runtimes.settings import FlashAttention, RunnerSettings, SchedulerSettings
@@ -23,9 +24,7 @@ Speeds = dict[Work, float]  # tokens a second
 
 _KERNELS: dict[str, FlashAttention] = {"": "auto", " -fa off": "off"}
 _JOB = SchedulerSettings(max_stall_s=None)  # nobody watches a row
-_DECODE_PROMPT = (
-    4  # tokens of a row's own, behind the depth; llama-batched-bench has no less either
-)
+_DECODE_PROMPT = 4  # tokens of a row's own, behind the depth; as llama-batched-bench has at least
 _PREFILL, _TURN = "prefill", f"turn of {TURN_TOKENS}"
 
 
@@ -127,8 +126,10 @@ def _tools(
     command += ["-d", ",".join(map(str, work.depths)), "-o", "jsonl"]
     found: Speeds = {}
     for line in map(json.loads, run_tool(command).splitlines()):
-        kinds = {work.prompt_tokens: _PREFILL, TURN_TOKENS: _TURN, 0: _decode(1)}
-        found[line["n_depth"], kinds[line["n_prompt"]]] = line["avg_ts"]
+        kinds = {_PREFILL: work.prompt_tokens, _TURN: TURN_TOKENS, _decode(1): 0}
+        for kind, tokens in kinds.items():
+            if line["n_prompt"] == tokens:
+                found[line["n_depth"], kind] = line["avg_ts"]
     for rows in work.rows:
         for depth in work.depths if rows > 1 else ():
             prompt = max(depth, _DECODE_PROMPT)
@@ -140,33 +141,35 @@ def _tools(
     return found
 
 
-def _past(path: Path, depth: int, rows: int, more: int) -> list[list[int]]:
-    """Prompts of ``more`` random tokens each, all behind the same ``depth`` random ones."""
-    vocabulary = ModelFile.read(path).vocab_size
-    (past,) = random_tokens(vocabulary, 1, depth)
-    return [past + own for own in random_tokens(vocabulary, rows, more)]
-
-
-def _seconds(server: Server, prompts: Sequence[list[int]], depth: int, tokens: int) -> float:
-    """Of an answer of so many tokens to each prompt, whose first ``depth`` tokens were there."""
-    if depth:
-        server.complete([prompt[:depth] for prompt in prompts], 1, len(prompts))
+def _seconds(server: Server, past: list[int], rows: Sequence[list[int]], tokens: int) -> float:
+    """Of answers of so many tokens, one to each row's own tokens behind ``past``, which was there
+    before."""
+    if past:
+        server.complete([past] * len(rows), 1, len(rows))
     begin = time.perf_counter()
-    server.complete(prompts, tokens, len(prompts))
+    server.complete([past + own for own in rows], tokens, len(rows))
     return time.perf_counter() - begin
 
 
 def _prompt(server: Server, path: Path, depth: int, tokens: int) -> float:
-    return tokens / _seconds(server, _past(path, depth, 1, tokens), depth, 1)
+    """Tokens a second of a prompt, and of the token behind it."""
+    vocabulary = ModelFile.read(path).vocab_size
+    (past,), own = random_tokens(vocabulary, 1, depth), random_tokens(vocabulary, 1, tokens)
+    return tokens / _seconds(server, past, own, 1)
 
 
 def _answers(server: Server, path: Path, depth: int, rows: int, options: BenchOptions) -> float:
-    """Tokens a second of all rows, without the time to their first ones."""
+    """Tokens a second of all rows, without the time to their first ones. Raises IngotError for
+    answers that take no longer than these."""
+    vocabulary, tokens = ModelFile.read(path).vocab_size, options.decode_tokens
+    (past,) = random_tokens(vocabulary, 1, depth)
     first, whole = (
-        _seconds(server, _past(path, depth, rows, _DECODE_PROMPT), depth, tokens)
-        for tokens in (1, options.decode_tokens + 1)
+        _seconds(server, past, random_tokens(vocabulary, rows, _DECODE_PROMPT), made)
+        for made in (1, tokens + 1)
     )
-    return rows * options.decode_tokens / (whole - first)
+    if whole <= first:
+        raise IngotError(f"{tokens} tokens are too few to be timed; --decode-tokens sets more")
+    return rows * tokens / (whole - first)
 
 
 def _result(options: BenchOptions, taken: Mapping[str, Sequence[Speeds]]) -> Result:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from app.bench.harness import BenchOptions, Result
@@ -21,10 +21,18 @@ SETTINGS = (
     RunnerSettings(slots=4, context=4096, gpu_layers=0),
     RunnerSettings(slots=16, context=1024, gpu_layers=0),
     RunnerSettings(slots=4, context=512, gpu_layers=0, unified_kv=True),
+    RunnerSettings(slots=4, context=4096, gpu_layers=0, flash_attention="off"),
     RunnerSettings(slots=16, context=1024, gpu_layers=0, kv_type="q8_0"),
     RunnerSettings(slots=16, context=1024, gpu_layers=0, kv_type="q4_0"),
 )
-_TOLD = ("slots", "context", "batch", "kv_type", "unified_kv")  # of the settings, for programs
+_TOLD = (
+    "slots",
+    "context",
+    "batch",
+    "kv_type",
+    "unified_kv",
+    "flash_attention",
+)  # of the settings, for programs
 _HEAD = ("file", "slots x context", "kv", "weights", "kv", "compute", "other", "total")
 
 
@@ -61,7 +69,9 @@ def memory(path: Path, _options: BenchOptions) -> Result:
         )
         sizes = (parts.weights, parts.kv, parts.compute, parts.overhead, parts.total, row.measured)
         words = [path.name, f"{asked.slots} x {asked.context}"]
-        words.append(asked.kv_type + (" unified" if asked.unified_kv else ""))
+        unified = " unified" if asked.unified_kv else ""
+        scores = " with scores" if asked.flash_attention == "off" else ""
+        words.append(asked.kv_type + unified + scores)
         numbers = [f"{size / _MIB:,.1f}" for size in (*sizes, row.resident)]
         lines.append([*words, *numbers[:-1], f"{row.error:+.1%}", numbers[-1]])
     return Result({"settings": figures}, aligned(lines, left=3))
@@ -72,7 +82,8 @@ def memory_check(
 ) -> list[MemoryRow]:
     """Load the file at each setting, fill it, and compare; a process for each.
 
-    Settings that do not matter to an ONNX graph (cache type and layout) are left out for one.
+    Settings that do not matter to an ONNX graph (type and layout of the cache, kernel of attention)
+    are left out for one.
     Raises RequestError on systems without /proc, IngotError when a process fails.
     """
     if not Path("/proc/self/smaps").exists():
@@ -80,7 +91,8 @@ def memory_check(
     model = ModelFile.read(path)
     rows = []
     for asked in settings:
-        if "kv_type" not in model.backend.knows and (asked.kv_type != "f16" or asked.unified_kv):
+        usual = replace(asked, kv_type="f16", unified_kv=False, flash_attention="auto")
+        if "kv_type" not in model.backend.knows and asked != usual:
             continue
         words = (path, json.dumps(asdict(asked)))
         with LineChild("runtimes.planner.memory_child", *words, name=f"measuring {path}") as child:

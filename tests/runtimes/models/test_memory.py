@@ -34,6 +34,7 @@ PLAIN = RunnerSettings(threads=2, gpu_layers=0)
 SETTINGS = (
     replace(PLAIN, slots=1, context=512),
     replace(PLAIN, slots=4, context=1024, batch=256),
+    replace(PLAIN, slots=4, context=1024, flash_attention="off"),
 )
 
 needs_proc = pytest.mark.skipif(
