@@ -45,7 +45,7 @@ FULL = BatchSpec(
     options=ModelOptions("q8_0", "a.gguf", 99, 2),
     adapters=BatchAdapters(["a.gguf", "b = c=d.gguf"]),
     engine=PlanOptions(
-        "memory", "8", "q4_0", 64, False, 96, -1, "Vulkan0", True, True, "small.gguf"
+        "memory", "8", "q4_0", "on", 64, False, 96, -1, "Vulkan0", True, True, "small.gguf"
     ),
 )
 
