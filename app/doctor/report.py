@@ -128,7 +128,8 @@ def _describe(health: Health) -> str:
     if "extra_buffers" in backend(health.runtime).knows:
         text += f", repacked weights {'on' if health.extra_buffers else 'off (slower)'}"
     if health.attention is not None:
-        on, ratio = health.flash_attention, max(health.attention, 1 / health.attention)
+        on = health.flash_attention
+        ratio = health.attention if on else 1 / health.attention
         text += f", flash attention {'on' if on else 'off'}"
         text += f" ({ratio:.1f} times as fast behind {ATTENTION_DEPTH:,} tokens)"
     return text

@@ -25,6 +25,9 @@ _REVISION = 4  # of the test itself: what an older one found does not count
 _KEPT = 16
 _TIMEOUT_S = 120.0
 ATTENTION_DEPTH = 2048  # tokens behind which the kernels of attention are timed
+# Of the speed with flash attention to that without. Measured on an idle and on a busy processor:
+# 1.2 to 1.5 with the kernel that set-up compiles in, 0.6 with llama.cpp's own.
+_LEAST_RATIO = 0.8
 
 # Right builds reach 0.9999 (other kernels round differently); with half of any one weight matrix
 # lost, the worst checkpoint is at 0.96 or below.
@@ -49,8 +52,8 @@ class Health:
 
     @property
     def flash_attention(self) -> bool:
-        """Whether it is the faster kernel here."""
-        return self.attention is None or self.attention >= 1
+        """Whether it is the kernel to take: it needs less memory, and so may be a little slower."""
+        return self.attention is None or self.attention >= _LEAST_RATIO
 
 
 def ensure(

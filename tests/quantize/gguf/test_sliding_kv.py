@@ -20,8 +20,8 @@ from runtimes.settings import RunnerSettings
 BATCH = 32
 LENGTH = 440  # beyond what llama.cpp keeps for a window of 16 and a batch of 32: 256 cells
 TOKENS = random.Random(3).choices(range(10, 380), k=LENGTH + 40)
-# In a cache that all slots share, attention groups its sums by where cells lie. Measured: 0.004 of
-# logits that spread by 1.3.
+# llama.cpp's attention groups its sums by where cells lie, which with a window depends on what was
+# there before. Measured: 0.004 of logits that spread by 1.3.
 REGROUPED = 0.02
 
 
@@ -52,7 +52,8 @@ def prefill(runner: Runner, slot: int, start: int, end: int) -> Logits:
 
 
 def same(runner: Runner, a: Logits, b: Logits) -> bool:
-    return bool(np.abs(a - b).max() <= (REGROUPED if runner.capabilities.mixed_batch else 0))
+    exact = runner.capabilities.runtime == "onnx"
+    return bool(np.abs(a - b).max() <= (0 if exact else REGROUPED))
 
 
 def test_a_prefix_goes_on_from_a_copied_and_from_a_saved_slot(runner):

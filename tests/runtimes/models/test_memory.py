@@ -30,11 +30,10 @@ MIB = 2**20
 NOISE = 2 * MIB
 
 # Threads take memory too, little beside a real model: not as many as the machine has cores.
-PLAIN = RunnerSettings(threads=2, gpu_layers=0)
+PLAIN = RunnerSettings(threads=2, gpu_layers=0, flash_attention="on")
 SETTINGS = (
     replace(PLAIN, slots=1, context=512),
     replace(PLAIN, slots=4, context=1024, batch=256),
-    replace(PLAIN, slots=4, context=1024, flash_attention="off"),
 )
 
 needs_proc = pytest.mark.skipif(
