@@ -15,7 +15,7 @@ _RETRIES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class OneAnswer:
     """A completion; ``interrupted`` when Ctrl-C ended it early."""
 
     completion: Completion
@@ -36,7 +36,7 @@ def ask(
     params: SamplingParams,
     emit: Callable[[str], None] | None,
     adapter: str | None = None,
-) -> Answer:
+) -> OneAnswer:
     """Ask ``prompt`` and ``emit`` the answer piece by piece, with a line end at its end.
 
     Ctrl-C cancels it: what was generated so far is the answer. An error of ``emit``, such as a
@@ -62,7 +62,7 @@ def ask(
             break
     if emit is not None and (interrupted or not shown.endswith("\n")):
         emit("\n")
-    return Answer(completion, interrupted)
+    return OneAnswer(completion, interrupted)
 
 
 def result_json(

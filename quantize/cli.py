@@ -23,7 +23,7 @@ from runtimes.output import LogFormatter, shown_streams
 if TYPE_CHECKING:
     from quantize.manifest import FileEntry
     from quantize.options import Options
-    from quantize.recipes.target import Target
+    from quantize.recipes.target import QualityTarget
 
 _INTERNAL, _INTERRUPTED = 70, 130
 
@@ -236,7 +236,7 @@ def command(
 
 
 def _recipes(
-    names: Sequence[str], to: str | None, bits: str | None, targets: Sequence[Target]
+    names: Sequence[str], to: str | None, bits: str | None, targets: Sequence[QualityTarget]
 ) -> tuple[Recipe, ...]:
     """Targets and named recipes alone, or the presets of --to and --bits, or both when both are
     given; with targets --to says what these are made in."""

@@ -22,7 +22,7 @@ VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ModelOrigin:
     """What a file was built from."""
 
     name: str
@@ -75,7 +75,7 @@ class Fidelity:
 
 
 @dataclass(frozen=True, slots=True)
-class Speed:
+class FileSpeeds:
     """Tokens per second: prefill, and decoding with 1 row and with 16 rows together."""
 
     prefill_tps: float
@@ -117,12 +117,12 @@ class FileEntry:
     path: str  # relative to the manifest
     bytes: int
     sha256: dict[str, str]  # of each file, named as seen from the manifest
-    source: Source
+    source: ModelOrigin
     tools: dict[str, str]
     token_parity: TokenParity | None = None
     quality: Quality | None = None
     fidelity: Fidelity | None = None
-    speed: Speed | None = None
+    speed: FileSpeeds | None = None
     notes: tuple[str, ...] = ()  # for the user, such as tensors that fell back to another type
     route: str = ""  # by which tools it was made
     inputs: str = ""  # the hash of everything that decides its content

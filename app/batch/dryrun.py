@@ -7,7 +7,7 @@ from typing import Any
 from app.batch.input.lengths import FileEncoder, Lengths, measure
 from app.batch.input.scan import InputScan, scan
 from app.batch.journal.journal import Entries
-from app.batch.plan import Plan
+from app.batch.plan import JobPlan
 from app.batch.schedule.engines import free_memory, placements, slots_for
 from app.figures import duration, rate
 from app.models.planning import overrides, plan_files, task_for
@@ -129,7 +129,7 @@ class DryRun:
 
 
 def dry_run(
-    plan: Plan,
+    plan: JobPlan,
     model: str,
     planned: Callable[[int | None], Figures | None],
     note: Callable[[str], None],
@@ -165,7 +165,7 @@ def dry_run(
     )
 
 
-def require_fit(plan: Plan, note: Callable[[str], None]) -> None:
+def require_fit(plan: JobPlan, note: Callable[[str], None]) -> None:
     """Raises RequestError, naming the first ones, if valid rows do not fit model and context."""
     _measure(plan, FileEncoder(plan.choice.file, plan.choice.settings), note)
 
@@ -188,7 +188,7 @@ def planned_figures(
     return None
 
 
-def _measure(plan: Plan, encoder: FileEncoder, note: Callable[[str], None]) -> Lengths:
+def _measure(plan: JobPlan, encoder: FileEncoder, note: Callable[[str], None]) -> Lengths:
     style = PromptStyle(plan.settings.system, plan.settings.raw)
     lengths = measure(plan.source, encoder, style, plan.settings.sampling, note)
     if plan.spec.rows.strict and lengths.unfit:

@@ -13,7 +13,7 @@ from app.batch.asking import check_task, embedding_file
 from app.batch.input.source import Shard, open_source
 from app.batch.interrupt import sigterm_as_ctrl_c
 from app.batch.journal.journal import journal_path
-from app.batch.plan import Plan
+from app.batch.plan import JobPlan
 from app.batch.report.progress import Progress
 from app.batch.report.summary import check_report, report_of, write_report
 from app.batch.runner import run_to_file, run_to_stdout
@@ -21,7 +21,7 @@ from app.batch.schedule.engines import Count, parse_count, placements
 from app.batch.settings import JobSettings
 from app.batch.spec import TEST_ROWS, TEST_TOKENS, BatchSpec
 from app.exitcodes import ExitCode
-from app.models.planning import Choice, choose
+from app.models.planning import LoadChoice, choose
 from app.models.prefixes import shared_prefixes
 from app.prompts import PromptStyle, clean_argument
 from runtimes.errors import RequestError
@@ -122,7 +122,7 @@ def run_batch(
         opening as source,
     ):
         opened()
-        plan = Plan(spec, source, choice, settings, engines, shared_prefixes())
+        plan = JobPlan(spec, source, choice, settings, engines, shared_prefixes())
         if rows.dry_run:
             from app.batch.dryrun import dry_run, planned_figures
 
@@ -170,7 +170,7 @@ def _used(spec: BatchSpec) -> dict[str, Path]:
     return used
 
 
-def _alike(choice: Choice, engines: Count, *, ray: bool) -> Choice:
+def _alike(choice: LoadChoice, engines: Count, *, ray: bool) -> LoadChoice:
     """The choice with the number of threads that every engine of the job has.
 
     Raises RequestError for a cluster, whose nodes may have other processors.
@@ -187,7 +187,7 @@ def _alike(choice: Choice, engines: Count, *, ray: bool) -> Choice:
     return replace(choice, settings=replace(choice.settings, threads=threads))
 
 
-def _computing(choice: Choice) -> dict[str, Any]:
+def _computing(choice: LoadChoice) -> dict[str, Any]:
     """What the last digits depend on, beside the model, the type of its keys and values and the
     row: it goes into the journal's header."""
     from runtimes.machine.cpu import cpu_identity

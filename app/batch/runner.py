@@ -17,7 +17,7 @@ from app.batch.output.publish import publish
 from app.batch.output.records import RecordForm
 from app.batch.output.unordered import UnorderedOutput
 from app.batch.output.wire import dump_line
-from app.batch.plan import Plan
+from app.batch.plan import JobPlan
 from app.batch.report.progress import LeftNotes, Progress
 from app.batch.report.summary import Summary
 from app.batch.schedule.pending_rows import pending_rows
@@ -26,7 +26,9 @@ from app.openai.answer import RECORD_NAMES, TASK_NAMES, Answer
 from runtimes.errors import RequestError
 
 
-def run_to_file(plan: Plan, out: Path, progress: Progress, hosted: Hosted | None = None) -> Summary:
+def run_to_file(
+    plan: JobPlan, out: Path, progress: Progress, hosted: Hosted | None = None
+) -> Summary:
     """Answer what the journal of ``out`` lacks, then publish ``out``, unless the job is ``hosted``.
 
     Raises RequestError (input, output, changed settings), ModelError, OutOfMemoryError (also for a
@@ -116,7 +118,7 @@ def run_to_file(plan: Plan, out: Path, progress: Progress, hosted: Hosted | None
         return summary
 
 
-def run_to_stdout(plan: Plan, progress: Progress, write: Callable[[bytes], None]) -> Summary:
+def run_to_stdout(plan: JobPlan, progress: Progress, write: Callable[[bytes], None]) -> Summary:
     """Answer every row and ``write`` the records in the order of the input, each as soon as those
     before it are written. Keeps no journal."""
     with progress.doing("checking the input"):
@@ -151,7 +153,7 @@ def run_to_stdout(plan: Plan, progress: Progress, write: Callable[[bytes], None]
     return run_engines(plan, found, valid_rows(), deliver, progress, _begun(plan, found))
 
 
-def _form(plan: Plan, out: Path | None, found: InputScan) -> RecordForm:
+def _form(plan: JobPlan, out: Path | None, found: InputScan) -> RecordForm:
     """The form of the output. Raises RequestError for one that cannot be written as asked."""
     settings, asked = plan.settings, plan.spec.out
     format = output_format(asked.format, out, found)
@@ -165,7 +167,7 @@ def _form(plan: Plan, out: Path | None, found: InputScan) -> RecordForm:
     return RecordForm(format, settings.model, settings.raw, asked.input_fields, lasting, names)
 
 
-def _begun(plan: Plan, found: InputScan) -> Summary:
+def _begun(plan: JobPlan, found: InputScan) -> Summary:
     """What there is before the first row is asked."""
     return Summary(
         rows=found.rows,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from app.bench.harness import BenchOptions, Result, Samples, in_turn
+from app.bench.harness import BenchOptions, BenchResult, Samples, in_turn
 from app.bench.work import (
     TOGETHER,
     Window,
@@ -37,7 +37,7 @@ _TEXT, _F32 = 8, 6  # types of GGUF's metadata
 _ALIGNMENT = 32
 
 
-def adapters(path: Path, options: BenchOptions) -> Result:
+def adapters(path: Path, options: BenchOptions) -> BenchResult:
     """Rows in lockstep, without adapters and dealt out to 1, 2, 4, 8 of them; then more requests
     than there are slots, without adapters and dealt out to all of them. Each pair in turn."""
     counts = [count for count in _COUNTS if count <= options.rows]
@@ -78,7 +78,7 @@ def adapters(path: Path, options: BenchOptions) -> Result:
         f"{_JOB * options.rows} requests of about as many tokens: {alone:.1f} tok/s without, with"
         f" {counts[-1]} adapters {dealt:.1f} tok/s, {job:.3f} of that ({job.spread('.3f')})"
     )
-    return Result(figures, lines)
+    return BenchResult(figures, lines)
 
 
 def _rows_with(

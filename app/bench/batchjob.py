@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.bench.harness import BenchOptions, Result, Samples, in_turn, tail
+from app.bench.harness import BenchOptions, BenchResult, Samples, in_turn, tail
 from app.bench.llama_server import LlamaServer
 from app.bench.prompts import read_texts
 from app.bench.work import TOGETHER, loaded, lockstep, native_loop
@@ -90,7 +90,7 @@ class _Work:
         return seconds, len(self.prompts) * self.tokens / seconds
 
 
-def batch_job(path: Path, options: BenchOptions) -> Result:
+def batch_job(path: Path, options: BenchOptions) -> BenchResult:
     """Every side in turn. Ratios are those of the rounds; above 1, the command is faster: tokens a
     second of decode steps against lockstep, else seconds for all rows."""
     texts = _texts(options)
@@ -138,7 +138,7 @@ def batch_job(path: Path, options: BenchOptions) -> Result:
         "llama_server_seconds": seconds.get("llama_server", Samples()),
         "ratios": ratios,
     }
-    return Result(figures, lines)
+    return BenchResult(figures, lines)
 
 
 def _texts(options: BenchOptions) -> list[str]:

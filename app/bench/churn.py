@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from app.bench.harness import LAYOUTS, BenchOptions, Result, Samples, in_turn
+from app.bench.harness import LAYOUTS, BenchOptions, BenchResult, Samples, in_turn
 from app.bench.work import (
     TOGETHER,
     Window,
@@ -44,7 +44,7 @@ _FEWEST_MISSING = 1  # of the slots, at least all but this many have a request
 _LOCKSTEP = "lockstep"
 
 
-def churn(path: Path, options: BenchOptions) -> Result:
+def churn(path: Path, options: BenchOptions) -> BenchResult:
     """Lockstep and churn in turn on each cache layout there is: churn over lockstep, of the steps
     and end to end."""
     need = 3 * (options.prompt_tokens + options.decode_tokens) // 2 + 2
@@ -82,7 +82,7 @@ def churn(path: Path, options: BenchOptions) -> Result:
                 f"({steps[side]:.1f} : {steps[_LOCKSTEP]:.1f} tok/s), end to end "
                 f"{of_wall:.3f} ({wall[side]:.1f} : {wall[_LOCKSTEP]:.1f})"
             )
-    return Result({"rows": options.rows, "layouts": layouts}, lines)
+    return BenchResult({"rows": options.rows, "layouts": layouts}, lines)
 
 
 def _lockstep_job(path: Path, settings: RunnerSettings, options: BenchOptions, seed: int) -> Window:

@@ -4,7 +4,7 @@ import json
 from functools import partial
 from pathlib import Path
 
-from app.bench.harness import BenchOptions, Result, in_turn
+from app.bench.harness import BenchOptions, BenchResult, in_turn
 from app.bench.work import TOGETHER, host_shares, loaded, lockstep_rows, wall_tps
 from runtimes.request import Constraint, SamplingParams
 
@@ -26,7 +26,7 @@ _SCHEMA = {
 }
 
 
-def constrained(path: Path, options: BenchOptions) -> Result:
+def constrained(path: Path, options: BenchOptions) -> BenchResult:
     """Rows in lockstep, free and within the schema in turn; the warm-up compiles the schema."""
     within = SamplingParams(constraint=Constraint("json_schema", json.dumps(_SCHEMA)))
     with loaded(path, options.settings(), TOGETHER) as engine:
@@ -53,4 +53,4 @@ def constrained(path: Path, options: BenchOptions) -> Result:
         f"{options.rows} rows: {free_tps:.1f} tok/s free, {held_tps:.1f} within a JSON schema: "
         f"{cost:.1%} slower; {host_cost:.2%} more of a step is outside the native library"
     )
-    return Result(figures, [line])
+    return BenchResult(figures, [line])

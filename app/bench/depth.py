@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from app.bench.harness import BenchOptions, Result, Samples, in_turn, require_tool, run_tool
+from app.bench.harness import BenchOptions, BenchResult, Samples, in_turn, require_tool, run_tool
 from app.bench.llama_server import IngotServer, LlamaServer, Server
 from app.bench.native import batched_bench
 from app.bench.speed import ROWS
@@ -28,7 +28,7 @@ _DECODE_PROMPT = 4  # tokens of a row's own, behind the depth; as llama-batched-
 _PREFILL, _TURN = "prefill", f"turn of {TURN_TOKENS}"
 
 
-def native_at_depths(path: Path, options: BenchOptions) -> Result:
+def native_at_depths(path: Path, options: BenchOptions) -> BenchResult:
     """The engine against `llama-bench`, and for several rows against `llama-batched-bench`."""
     single = require_tool(options.llama_bench, "--llama-bench", "llama-bench")
     several = require_tool(options.batched_bench, "--batched-bench", "llama-batched-bench")
@@ -48,7 +48,7 @@ def native_at_depths(path: Path, options: BenchOptions) -> Result:
     return _result(options, in_turn(sides, options.repeats))
 
 
-def server_at_depths(path: Path, options: BenchOptions) -> Result:
+def server_at_depths(path: Path, options: BenchOptions) -> BenchResult:
     """`ingot serve` against `llama-server`, both by what a client waits for."""
     program = require_tool(options.llama_server, "--llama-server", "llama-server")
     work = _workload(options)
@@ -71,7 +71,7 @@ def server_at_depths(path: Path, options: BenchOptions) -> Result:
     return _result(options, in_turn(sides, options.repeats))
 
 
-def prefix_at_depths(path: Path, options: BenchOptions) -> Result:
+def prefix_at_depths(path: Path, options: BenchOptions) -> BenchResult:
     """Many short rows behind one long prompt, another one each round: seconds of the whole job in a
     worker process, by the length of the prompt and the number of slots."""
     tokens, requests = options.decode_tokens, options.requests
@@ -96,7 +96,7 @@ def prefix_at_depths(path: Path, options: BenchOptions) -> Result:
             row.append(f"{seconds:.2f} s ({cached.median / prompt_tokens:.1%} cached)")
         table.append(row)
     title = f"{requests} rows of {TURN_TOKENS} + {tokens} tokens behind a common text, all together"
-    return Result({"requests": requests, "jobs": cells}, [title, *aligned(table)])
+    return BenchResult({"requests": requests, "jobs": cells}, [title, *aligned(table)])
 
 
 def _slots(options: BenchOptions) -> tuple[int, ...]:
@@ -172,7 +172,7 @@ def _answers(server: Server, path: Path, depth: int, rows: int, options: BenchOp
     return rows * tokens / (whole - first)
 
 
-def _result(options: BenchOptions, taken: Mapping[str, Sequence[Speeds]]) -> Result:
+def _result(options: BenchOptions, taken: Mapping[str, Sequence[Speeds]]) -> BenchResult:
     """``taken`` has our side first."""
     ours, *theirs = taken
     works = list(taken[ours][0])
@@ -197,4 +197,4 @@ def _result(options: BenchOptions, taken: Mapping[str, Sequence[Speeds]]) -> Res
         f"tokens a second behind so many tokens (depth), {options.cores} threads; a prefill has"
         f" {options.prompt_tokens:,} tokens, and decoded are {options.decode_tokens:,} of each row"
     )
-    return Result(figures, [title, *aligned(table)])
+    return BenchResult(figures, [title, *aligned(table)])

@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from app.bench.harness import BenchOptions, Result, in_turn
+from app.bench.harness import BenchOptions, BenchResult, in_turn
 from app.bench.work import TOGETHER, Window, loaded, lockstep_rows, wall_tps
 from runtimes.machine.gpus import find_gpus
 from runtimes.request import SamplingParams
@@ -15,7 +15,7 @@ _PARAMS: dict[str, SamplingParams] = {
 }
 
 
-def device(path: Path, options: BenchOptions) -> Result:
+def device(path: Path, options: BenchOptions) -> BenchResult:
     """Rows in lockstep, in turn on an engine of either kind. Raises as ``Engine.load``."""
 
     def side(on_device: bool, seed: int) -> dict[str, Window]:
@@ -36,4 +36,4 @@ def device(path: Path, options: BenchOptions) -> Result:
         ratio = theirs / ours
         figures[name] = {"device_tps": theirs, "host_tps": ours, "ratio": ratio.median}
         lines.append(f"  {name:26s} {theirs:.1f} : {ours:.1f} tok/s, ratio {ratio:.3f}")
-    return Result({"rows": options.rows, "gpus": gpus, "sampling": figures}, lines)
+    return BenchResult({"rows": options.rows, "gpus": gpus, "sampling": figures}, lines)

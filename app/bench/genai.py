@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from app.bench.harness import BenchOptions, Result, in_turn
+from app.bench.harness import BenchOptions, BenchResult, in_turn
 from app.bench.work import (
     TOGETHER,
     Window,
@@ -28,7 +28,7 @@ _LIBRARY = "onnxruntime-genai"
 _SETTLED = 0.1  # of the steps, until buffers have grown to what the work needs
 
 
-def genai(path: Path, options: BenchOptions) -> Result:
+def genai(path: Path, options: BenchOptions) -> BenchResult:
     """Raises IngotError when onnxruntime-genai is not installed or cannot load the folder."""
     with (
         native_loop(_LIBRARY, path, options.cores) as as_many_threads,
@@ -76,7 +76,7 @@ def genai(path: Path, options: BenchOptions) -> Result:
         f"resident memory over {steps:,} decode steps of {options.rows} rows: "
         f"{growth / 1e6:+.2f} MB",
     ]
-    return Result(figures, lines)
+    return BenchResult(figures, lines)
 
 
 def _growth(engine: EngineApi, options: BenchOptions) -> tuple[int, int]:

@@ -68,7 +68,7 @@ class BenchOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class BenchResult:
     """What a benchmark found out about one file."""
 
     figures: dict[str, Any]  # for programs: every sample that was taken, and what follows from them

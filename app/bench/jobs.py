@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from app.bench.harness import BenchOptions, Result, Samples, in_turn
+from app.bench.harness import BenchOptions, BenchResult, Samples, in_turn
 from app.bench.work import about, greedy, loaded, random_prompts, timed_run
 from runtimes.request import Completion
 from runtimes.settings import STRATEGIES, RunnerSettings, SchedulerSettings, Strategy
@@ -23,7 +23,7 @@ _REFERENCE: Strategy = "sequential"
 _Ran = tuple[float, list[Completion]]  # seconds, and the completions in the order of the requests
 
 
-def prefix(path: Path, options: BenchOptions) -> Result:
+def prefix(path: Path, options: BenchOptions) -> BenchResult:
     """Many prompts behind one system prompt, another one each round: time to all first tokens,
     prefix cache on and off."""
     settings = options.settings(SYSTEM_TOKENS + QUESTION_TOKENS + 1)
@@ -57,7 +57,7 @@ def prefix(path: Path, options: BenchOptions) -> Result:
         f"all first tokens after {on:.2f} s with the prefix cache, {off:.2f} s without: "
         f"{ratio:.2f} times faster; {cached:,.0f} of {prompt_tokens:,} tokens were cached"
     )
-    return Result(figures, [line])
+    return BenchResult(figures, [line])
 
 
 class _Job:
@@ -108,7 +108,7 @@ class _Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Parting:
+class AnswerParting:
     """Where an answer has another token for the first time. ``gap`` is the reference's
     log-probability between its two likeliest tokens there."""
 
@@ -118,11 +118,11 @@ class Parting:
 
 
 @dataclass(frozen=True, slots=True)
-class Agreement:
+class JobAgreement:
     """Greedy answers against those of one row at a time."""
 
     answers: int
-    partings: tuple[Parting, ...]
+    partings: tuple[AnswerParting, ...]
 
     @property
     def near_ties(self) -> list[float]:
@@ -140,7 +140,7 @@ class Agreement:
         return self.answers - len(self.partings)
 
 
-def strategies(path: Path, options: BenchOptions) -> Result:
+def strategies(path: Path, options: BenchOptions) -> BenchResult:
     """Every batching strategy in turn, after an untimed reference run: speed, and whether the
     answers are the same."""
     job = _Job(path, options)
@@ -171,10 +171,10 @@ def strategies(path: Path, options: BenchOptions) -> Result:
             f"{same.equal} equal, {len(same.near_ties)} apart at a near-tie (within {NEAR_TIE})"
             f"{apart}"
         )
-    return Result({**job.sizes, "strategies": figures}, lines)
+    return BenchResult({**job.sizes, "strategies": figures}, lines)
 
 
-def compare(reference: Sequence[Completion], done: Sequence[Completion]) -> Agreement:
+def compare(reference: Sequence[Completion], done: Sequence[Completion]) -> JobAgreement:
     """``reference`` has the two likeliest tokens of every position."""
     partings = []
     for answer, (left, right) in enumerate(zip(reference, done, strict=True)):
@@ -184,11 +184,11 @@ def compare(reference: Sequence[Completion], done: Sequence[Completion]) -> Agre
             continue
         assert left.top_logprobs is not None
         likeliest, second = sorted(left.top_logprobs[first].values(), reverse=True)[:2]
-        partings.append(Parting(answer, first, likeliest - second))
-    return Agreement(len(reference), tuple(partings))
+        partings.append(AnswerParting(answer, first, likeliest - second))
+    return JobAgreement(len(reference), tuple(partings))
 
 
-def reproducible(path: Path, options: BenchOptions) -> Result:
+def reproducible(path: Path, options: BenchOptions) -> BenchResult:
     """What reproducible answers cost. The order of requests changes every round; answers that are
     not those of the first round are counted."""
     job = _Job(path, options)
@@ -213,4 +213,4 @@ def reproducible(path: Path, options: BenchOptions) -> Result:
         lines.append(
             f"  {name}: {tps:.1f} tok/s; of {len(again)} answers again {differing} were others"
         )
-    return Result(figures, [*lines, f"  it costs {cost:.1%} of the tokens a second"])
+    return BenchResult(figures, [*lines, f"  it costs {cost:.1%} of the tokens a second"])

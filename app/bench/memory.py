@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from app.bench.harness import BenchOptions, Result
+from app.bench.harness import BenchOptions, BenchResult
 from app.figures import aligned
 from runtimes.errors import RequestError
 from runtimes.machine.linechild import LineChild
@@ -51,7 +51,7 @@ class MemoryRow:
         return self.estimate.total / self.measured - 1
 
 
-def memory(path: Path, _options: BenchOptions) -> Result:
+def memory(path: Path, _options: BenchOptions) -> BenchResult:
     """One file at several settings, as ``memory_check``; the table is in MiB."""
     figures = []
     lines = [[*_HEAD, "measured", "off by", "resident"]]
@@ -74,7 +74,7 @@ def memory(path: Path, _options: BenchOptions) -> Result:
         words.append(asked.kv_type + unified + scores)
         numbers = [f"{size / _MIB:,.1f}" for size in (*sizes, row.resident)]
         lines.append([*words, *numbers[:-1], f"{row.error:+.1%}", numbers[-1]])
-    return Result({"settings": figures}, aligned(lines, left=3))
+    return BenchResult({"settings": figures}, aligned(lines, left=3))
 
 
 def memory_check(

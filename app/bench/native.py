@@ -11,7 +11,7 @@ from app.bench.harness import (
     BATCH,
     LAYOUTS,
     BenchOptions,
-    Result,
+    BenchResult,
     against,
     in_turn,
     require_tool,
@@ -28,7 +28,7 @@ from runtimes.settings import RunnerSettings
 _TRIES = 20
 
 
-def native(path: Path, options: BenchOptions) -> Result:
+def native(path: Path, options: BenchOptions) -> BenchResult:
     """Both layouts of both sides in turn: decode tok/s of all rows."""
     program = require_tool(options.batched_bench, "--batched-bench", "llama-batched-bench")
     # Every prompt in one step, on both sides: with one cache for all, rows would otherwise begin to
@@ -77,7 +77,7 @@ def native(path: Path, options: BenchOptions) -> Result:
         lines.append(f"  ingot, {name}: {tps:.1f} ({tps.spread('.1f')}), {share}")
     for name, tps in speeds["theirs"].items():
         lines.append(f"  llama-batched-bench, {name}: {tps:.1f} ({tps.spread('.1f')})")
-    return Result(figures, [*lines, verdict])
+    return BenchResult(figures, [*lines, verdict])
 
 
 def _ours(path: Path, settings: RunnerSettings, options: BenchOptions, seed: int) -> Window:

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from app.bench.harness import BenchOptions, Result, Samples
+from app.bench.harness import BenchOptions, BenchResult, Samples
 from app.models.planning import plan_files, task_for
 from app.options import ModelOptions
 from runtimes.errors import ModelError
 from runtimes.models.modelfile import ModelFile
 from runtimes.planner.candidates import (
     Candidate,
-    Task,
+    PlanTask,
     candidates,
     sampling_variants,
     split_by_memory,
@@ -62,14 +62,14 @@ class _Point:
         )
 
 
-def plan(folder: Path, options: BenchOptions) -> Result:
+def plan(folder: Path, options: BenchOptions) -> BenchResult:
     """The planner against a sweep, for each workload."""
     results = [regret(str(folder), workload, options.repeats) for workload in WORKLOADS]
     lines = itertools.chain.from_iterable(result.lines for result in results)
-    return Result({"workloads": [result.figures for result in results]}, [*lines])
+    return BenchResult({"workloads": [result.figures for result in results]}, [*lines])
 
 
-def regret(model: str, workload: PlanWorkload, repeats: int) -> Result:
+def regret(model: str, workload: PlanWorkload, repeats: int) -> BenchResult:
     """The planner's pick, scored by the sweep's own samples, against the sweep's best. The regret
     is the part of the best score that the pick gives away.
 
@@ -97,10 +97,10 @@ def regret(model: str, workload: PlanWorkload, repeats: int) -> Result:
     for point in points:
         marks = [name for name, one in (("pick", pick), ("best", best)) if one is point]
         lines.append(f"  {point}" + (f"  <- {', '.join(marks)}" if marks else ""))
-    return Result(figures, lines)
+    return BenchResult(figures, lines)
 
 
-def _sweep(models: Sequence[ModelFile], task: Task, repeats: int) -> list[_Point]:
+def _sweep(models: Sequence[ModelFile], task: PlanTask, repeats: int) -> list[_Point]:
     """Each round samples every setting in turn; what a whole round was slower than the others is
     divided out (``runtimes.planner.race``)."""
     found, _ = split_by_memory(candidates(models, task), task)

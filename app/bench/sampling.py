@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from app.bench.harness import BenchOptions, Result, Samples
+from app.bench.harness import BenchOptions, BenchResult, Samples
 from runtimes.engine.loading import load_runner
 from runtimes.errors import RequestError
 from runtimes.models.modelfile import ModelFile
@@ -31,7 +31,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
 }
 
 
-def sampling(path: Path, options: BenchOptions) -> Result:
+def sampling(path: Path, options: BenchOptions) -> BenchResult:
     """Measure one model file at ``rows`` rows, ``repeats`` times for each of ``PARAMETERS``.
 
     Steps and sampling alternate as in the engine, on the thread that runs the steps, one set of
@@ -68,7 +68,7 @@ def sampling(path: Path, options: BenchOptions) -> Result:
         }
         lines.append(f"  {name:26s} {share:7.2%}   (flat logits {flat_share:.2%})")
     sizes = {"rows": rows, "vocabulary": vocabulary, "step_s": step_s}
-    return Result({**sizes, "sampling": figures}, lines)
+    return BenchResult({**sizes, "sampling": figures}, lines)
 
 
 def _measure(

@@ -15,7 +15,7 @@ from app.bench.harness import (
     DEFAULT,
     LAYOUTS,
     BenchOptions,
-    Result,
+    BenchResult,
     Samples,
     against,
     in_turn,
@@ -31,7 +31,7 @@ _SERVER, _SERVE = LlamaServer.name, IngotServer.name
 _UNBOUNDED = SchedulerSettings(max_stall_s=None)
 
 
-def server(path: Path, options: BenchOptions) -> Result:
+def server(path: Path, options: BenchOptions) -> BenchResult:
     """Every side in turn: generated tok/s end to end."""
     program = require_tool(options.llama_server, "--llama-server", "llama-server")
     prompts = bench_prompts(path, options)
@@ -93,4 +93,4 @@ def server(path: Path, options: BenchOptions) -> Result:
         f"  {_SERVE} has {over_http['serve_to_llama_server']:.3f} of {_SERVER}'s tok/s, and"
         f" {over_http['serve_to_engine']:.3f} of the engine's alone"
     )
-    return Result(figures, [*lines, verdict])
+    return BenchResult(figures, [*lines, verdict])

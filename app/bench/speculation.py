@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from app.bench.harness import LAYOUTS, BenchOptions, Result, Samples, in_turn
+from app.bench.harness import LAYOUTS, BenchOptions, BenchResult, Samples, in_turn
 from app.bench.work import loaded
 from runtimes.api import EngineApi
 from runtimes.errors import IngotError
@@ -83,7 +83,7 @@ class _Round:
         return sum(one.usage.completion_tokens for one in self.answers)
 
 
-def speculation(path: Path, options: BenchOptions) -> Result:
+def speculation(path: Path, options: BenchOptions) -> BenchResult:
     """The same requests with and without, in turn, each side in a process of its own: rows a second
     of JSON objects, tokens a second of a page that is copied, and of prose, chat and code."""
     figures: dict[str, object] = {"decode_tokens": options.decode_tokens}
@@ -112,7 +112,7 @@ def speculation(path: Path, options: BenchOptions) -> Result:
                         name = f"{kind}, {rows} rows" + (f", {layout}" if rows > 1 else "")
                         figures[name] = found
                         lines.append(f"  {name}: {line}")
-    return Result(figures, ["with speculation : without, median of the rounds", *lines])
+    return BenchResult(figures, ["with speculation : without, median of the rounds", *lines])
 
 
 def _works(options: BenchOptions) -> dict[str, _Work]:

@@ -11,7 +11,7 @@ from app.bench.constrained import constrained
 from app.bench.depth import native_at_depths, prefix_at_depths, server_at_depths
 from app.bench.device import device
 from app.bench.genai import genai
-from app.bench.harness import BenchOptions, Result
+from app.bench.harness import BenchOptions, BenchResult
 from app.bench.jobs import prefix, reproducible, strategies
 from app.bench.memory import memory
 from app.bench.native import native
@@ -27,12 +27,12 @@ from app.bench.worker import worker_overhead
 class Benchmark:
     """``usual`` measures one file, or the ``folder`` of several."""
 
-    usual: Callable[[Path, BenchOptions], Result]
+    usual: Callable[[Path, BenchOptions], BenchResult]
     runtime: str | None = None  # the only one that it is for
     folder: bool = False
-    at_depths: Callable[[Path, BenchOptions], Result] | None = None
+    at_depths: Callable[[Path, BenchOptions], BenchResult] | None = None
 
-    def run(self, path: Path, options: BenchOptions) -> Result:
+    def run(self, path: Path, options: BenchOptions) -> BenchResult:
         """Behind the depths that ``options`` name, where it can."""
         return ((options.depths and self.at_depths) or self.usual)(path, options)
 

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from app.bench.harness import BenchOptions, Result, Samples, in_turn
+from app.bench.harness import BenchOptions, BenchResult, Samples, in_turn
 from runtimes.errors import IngotError
 from runtimes.machine.processes import Child
 
@@ -40,7 +40,7 @@ _QUIT = b"\x11"  # ctrl+q
 _SIZE = (40, 120)  # rows and columns
 
 
-def tui(path: Path, options: BenchOptions) -> Result:
+def tui(path: Path, options: BenchOptions) -> BenchResult:
     """Measure; ``options.seconds`` for each recorded stream, ``options.decode_tokens`` for each
     answer of the model in ``path``. Raises IngotError when the app does not start here."""
     streams = [_streamed(kind, options.seconds) for kind in ("code", "prose")]
@@ -67,10 +67,10 @@ def tui(path: Path, options: BenchOptions) -> Result:
         f"decode in the app against `ingot run`: {ratio - 1:+.1%} "
         f"({len(app)} pairs; the screen took {shares:.1%} of a core)"
     )
-    return Result(figures, lines)
+    return BenchResult(figures, lines)
 
 
-def _streamed(kind: str, seconds: float) -> Result:
+def _streamed(kind: str, seconds: float) -> BenchResult:
     """A recorded stream of a kind (see ``app.tui.measure``): words that were not shown or
     shown twice, the time from writing each key to its effect, processor time of the app's thread.
     """
@@ -92,10 +92,10 @@ def _streamed(kind: str, seconds: float) -> Result:
         f"{len(key_ms)} of {len(ran.keys)} keys, {words}; {given['core_share']:.1%} of a core, "
         f"{given['pictures_per_s']:.1f} pictures a second"
     )
-    return Result(figures, [line])
+    return BenchResult(figures, [line])
 
 
-def _long_chat(messages: int) -> Result:
+def _long_chat(messages: int) -> BenchResult:
     """A chat of so many messages opened, then scrolled up; times from scrolling to the picture."""
     given, _ = _child("long", str(messages))
     frames_ms = [1e3 * s for s in given["frames_s"]]
@@ -105,10 +105,10 @@ def _long_chat(messages: int) -> Result:
         f"processor), {len(frames_ms)} pictures of scrolling: {_within(frames_ms)[2]}; "
         f"{given['mounted']} messages mounted"
     )
-    return Result({"messages": messages, **told, "frames_ms": frames_ms}, [line])
+    return BenchResult({"messages": messages, **told, "frames_ms": frames_ms}, [line])
 
 
-def _openings(path: Path, repeats: int) -> Result:
+def _openings(path: Path, repeats: int) -> BenchResult:
     """From starting `ingot chat` to its frame on the terminal, and the first opening of every other
     screen, from the key to the picture; each the median of ``repeats``."""
     shown = [
@@ -124,7 +124,7 @@ def _openings(path: Path, repeats: int) -> Result:
         f"first paint {paint.median:.2f} s after the start; the slowest first opening of a screen:"
         f" {slowest}, {1e3 * screens[slowest].median:.0f} ms"
     ]
-    return Result({"first_paint_s": paint, "screens_s": screens}, lines)
+    return BenchResult({"first_paint_s": paint, "screens_s": screens}, lines)
 
 
 def _within(samples_ms: list[float]) -> tuple[float, float, str]:

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from app.bench.harness import BenchOptions, Result, Samples, in_turn
+from app.bench.harness import BenchOptions, BenchResult, Samples, in_turn
 from app.bench.work import finished, greedy, loaded, random_prompts
 from runtimes.api import EngineApi
 from runtimes.request import Request
@@ -22,7 +22,7 @@ class _Sample(NamedTuple):
     ttft_s: float  # of a request for a single token, until its caller has it
 
 
-def worker_overhead(path: Path, options: BenchOptions) -> Result:
+def worker_overhead(path: Path, options: BenchOptions) -> BenchResult:
     """Decode greedily with 1 row and with ``options.rows``, in turn on both engines."""
     figures: dict[str, Any] = {}
     lines = []
@@ -48,7 +48,7 @@ def worker_overhead(path: Path, options: BenchOptions) -> Result:
             f"{path.name}: {rows} row{'s' if rows > 1 else ''} through the worker: "
             f"{ratio.median - 1:+.1%} tok/s, {more:+.1f} ms to the first token"
         )
-    return Result({"decode_tokens": options.decode_tokens, "rows": figures}, lines)
+    return BenchResult({"decode_tokens": options.decode_tokens, "rows": figures}, lines)
 
 
 def _sample(engine: EngineApi, tokens: int, seed: int) -> _Sample:

@@ -39,7 +39,7 @@ _WEIGHTS = (".safetensors", ".bin")
 
 
 @dataclass(frozen=True, slots=True)
-class Forecast:
+class BuildForecast:
     """What the model is, what the run needs against what there is, and where it goes; in bytes."""
 
     source: SourceModel
@@ -83,7 +83,7 @@ class Forecast:
         return lines
 
 
-def foresee(settings: Settings, hub: Hub | None = None) -> Forecast:
+def foresee(settings: Settings, hub: Hub | None = None) -> BuildForecast:
     """Look at the model and the machine: some milliseconds, for a model that was not looked at
     before as long as llama.cpp needs to start, for a hub model as long as it answers.
 
@@ -121,7 +121,7 @@ def foresee(settings: Settings, hub: Hub | None = None) -> Forecast:
             check()
         except IngotError as error:
             wrong.append((field, str(error)))
-    return Forecast(
+    return BuildForecast(
         source,
         out,
         disk,

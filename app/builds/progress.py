@@ -15,7 +15,7 @@ _STOPPED_CODES = (130, 143)  # by SIGINT, by SIGTERM
 _KEPT_BACK = (" is too far from the float model: ", " is not built: ")
 
 
-class State(StrEnum):
+class RunState(StrEnum):
     """Of a run, of each of its recipes, and of each of its stages."""
 
     WAITING = "waiting"
@@ -28,7 +28,7 @@ class State(StrEnum):
 
 
 @dataclass(slots=True)
-class Stage:
+class RunStage:
     """One step of a run."""
 
     number: int
@@ -36,7 +36,7 @@ class Stage:
     begin: float  # in seconds since 1970
     depth: int = 0
     recipe: str | None = None  # the one that it works for; None for all of them
-    state: State = State.RUNNING  # or DONE, or FAILED
+    state: RunState = RunState.RUNNING  # or DONE, or FAILED
     seconds: float | None = None  # once it has ended
     done: float = 0.0
     total: float | None = None
@@ -56,9 +56,9 @@ class QuantizeRun:
     """A run so far."""
 
     recipes: tuple[str, ...]
-    state: State = State.RUNNING  # changes when the process has ended
-    outcome: State | None = None  # what ``state`` will be, once that is known
-    stages: list[Stage] = field(default_factory=list)
+    state: RunState = RunState.RUNNING  # changes when the process has ended
+    outcome: RunState | None = None  # what ``state`` will be, once that is known
+    stages: list[RunStage] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)  # what the user should know
     files: dict[str, Path] = field(default_factory=dict)  # published ones by recipe
     sizes: dict[str, int] = field(default_factory=dict)  # their bytes
@@ -82,7 +82,7 @@ class QuantizeRun:
                 parent = self._stage(event.get("parent"))
                 recipe = recipe_in(text, self.recipes) or (parent.recipe if parent else None)
                 depth = parent.depth + 1 if parent else 0
-                self.stages.append(Stage(int(event["stage"]), text, self.end, depth, recipe))
+                self.stages.append(RunStage(int(event["stage"]), text, self.end, depth, recipe))
             case "progress" if stage is not None:
                 stage.done, stage.total = float(event["done"]), event.get("total")
                 stage.unit, stage.rate = str(event.get("unit", "")), event.get("rate")
@@ -90,7 +90,7 @@ class QuantizeRun:
             case "step" if stage is not None:
                 stage.step = text
             case "stage_end" if stage is not None:
-                stage.state = State.DONE if event.get("ok", True) else State.FAILED
+                stage.state = RunState.DONE if event.get("ok", True) else RunState.FAILED
                 stage.seconds = float(event["seconds"])
             case "note":
                 self._take_note(text)
@@ -101,40 +101,40 @@ class QuantizeRun:
             case "error":
                 self._take_error(text, int(event["exit_code"]), event.get("kind"))
             case "done":
-                self.outcome, self.manifest = State.DONE, Path(event["manifest"])
+                self.outcome, self.manifest = RunState.DONE, Path(event["manifest"])
 
     def ended(self, code: int, last_words: str = "", *, stopped: bool = False) -> None:
         """The process is gone, with this code; ``last_words`` is the end of what it said, and
         ``stopped`` says that the user wanted it."""
         self.exit_code = code
         for stage in self.running():
-            stage.state = State.FAILED
-        self.state = State.STOPPED if stopped else self.outcome or State.FAILED
-        if self.state is State.STOPPED:
+            stage.state = RunState.FAILED
+        self.state = RunState.STOPPED if stopped else self.outcome or RunState.FAILED
+        if self.state is RunState.STOPPED:
             self.error = ""
         if self.outcome is not None or stopped:
             return
         how = f"was killed (signal {-code})" if code < 0 else f"ended with code {code}"
         self.error = last_words.strip() or f"the run {how} and said nothing"
 
-    def running(self) -> list[Stage]:
+    def running(self) -> list[RunStage]:
         """Open stages, the outermost first."""
-        return [stage for stage in self.stages if stage.state is State.RUNNING]
+        return [stage for stage in self.stages if stage.state is RunState.RUNNING]
 
-    def state_of(self, recipe: str) -> State:
+    def state_of(self, recipe: str) -> RunState:
         """How far a recipe's file is."""
         if recipe in self.kept_back:
-            return State.KEPT_BACK
+            return RunState.KEPT_BACK
         if any(stage.recipe == recipe for stage in self.running()):
-            return State.RUNNING
-        if recipe in self.files or recipe in self.already or self.state is State.DONE:
-            return State.DONE
-        return State.WAITING if self.state is State.RUNNING else State.STOPPED
+            return RunState.RUNNING
+        if recipe in self.files or recipe in self.already or self.state is RunState.DONE:
+            return RunState.DONE
+        return RunState.WAITING if self.state is RunState.RUNNING else RunState.STOPPED
 
     @property
     def finished(self) -> int:
         """Recipes that need no more work."""
-        return sum(self.state_of(r) in (State.DONE, State.KEPT_BACK) for r in self.recipes)
+        return sum(self.state_of(r) in (RunState.DONE, RunState.KEPT_BACK) for r in self.recipes)
 
     @property
     def seconds(self) -> float:
@@ -151,11 +151,11 @@ class QuantizeRun:
     def _take_error(self, text: str, code: int, kind: str | None) -> None:
         self.error, self.exit_code = text, code
         if code in _STOPPED_CODES:
-            self.outcome = State.STOPPED
+            self.outcome = RunState.STOPPED
             return
         self._keep_back(text.splitlines())
         partly = kind in ("QualityError", "UnfinishedError")
-        self.outcome = State.PARTLY if partly else State.FAILED
+        self.outcome = RunState.PARTLY if partly else RunState.FAILED
 
     def _keep_back(self, lines: Iterable[str]) -> None:
         """Lines such as "q4_0 is too far from the float model: ..."."""
@@ -165,7 +165,7 @@ class QuantizeRun:
                 if found and name in self.recipes:
                     self.kept_back[name] = why
 
-    def _stage(self, number: Any) -> Stage | None:
+    def _stage(self, number: Any) -> RunStage | None:
         return next((s for s in reversed(self.stages) if s.number == number), None)
 
 
@@ -179,51 +179,51 @@ def recipe_in(text: str, recipes: Iterable[str]) -> str | None:
 
 # A run in lines for people; colour alone says nothing
 
-_SIGNS = {State.RUNNING: "▶", State.DONE: "✓", State.FAILED: "✗"}
+_SIGNS = {RunState.RUNNING: "▶", RunState.DONE: "✓", RunState.FAILED: "✗"}
 _ENDS = {
-    State.DONE: "done",
-    State.PARTLY: "done, but not every file could be made or is good enough",
-    State.STOPPED: "stopped; starting it again resumes from what is finished",
-    State.FAILED: "failed; starting it again resumes from what is finished",
+    RunState.DONE: "done",
+    RunState.PARTLY: "done, but not every file could be made or is good enough",
+    RunState.STOPPED: "stopped; starting it again resumes from what is finished",
+    RunState.FAILED: "failed; starting it again resumes from what is finished",
 }
 
 
 def headline(run: QuantizeRun, now: float) -> str:
     """The run in one line. ``now`` is in seconds since 1970."""
     files = f"{run.finished} of {len(run.recipes)} file{'s' * (len(run.recipes) > 1)} ready"
-    if run.state is State.RUNNING:
+    if run.state is RunState.RUNNING:
         since = f"running {clock(now - run.begin)}" if run.begin else "starting"
         return f"{since}, {files}"
     return f"{_ENDS[run.state]} ({duration(run.seconds)}, {files})"
 
 
-def recipe_notes(run: QuantizeRun) -> list[tuple[str, State, str]]:
+def recipe_notes(run: QuantizeRun) -> list[tuple[str, RunState, str]]:
     """Each recipe with its state, and what is done to it now, or known of its file."""
     told = []
     for recipe in run.recipes:
         state = run.state_of(recipe)
         more = ""
-        if state is State.RUNNING:
+        if state is RunState.RUNNING:
             more = next(s.text for s in reversed(run.running()) if s.recipe == recipe)
-        elif state is State.KEPT_BACK:
+        elif state is RunState.KEPT_BACK:
             more = run.kept_back[recipe]
-        elif state is State.DONE and recipe in run.sizes:
+        elif state is RunState.DONE and recipe in run.sizes:
             more = human(run.sizes[recipe])
-        elif state is State.DONE and recipe in run.already:
+        elif state is RunState.DONE and recipe in run.already:
             more = "was there"
         told.append((recipe, state, more))
     return told
 
 
-def stage_line(stage: Stage, now: float) -> str:
+def stage_line(stage: RunStage, now: float) -> str:
     """A stage: its sign, and its time, or while it runs how far it is and what is left."""
     text = f"{'  ' * stage.depth}{_SIGNS[stage.state]} {stage.text}"
-    if stage.state is not State.RUNNING:
+    if stage.state is not RunState.RUNNING:
         return f"{text} · {duration(stage.seconds or 0.0)}"
     return f"{text} · {stage_state(stage, now)}"
 
 
-def stage_state(stage: Stage, now: float) -> str:
+def stage_state(stage: RunStage, now: float) -> str:
     """How far a stage that runs is, how fast, and what is left."""
     parts = []
     if stage.share is not None and stage.done:

@@ -9,7 +9,7 @@ from pathlib import Path
 from app.builds.types import TypeMap, type_map
 from quantize.manifest import NAME, entry_path, load_manifest, write_manifest
 from quantize.recipes.recipe import Format
-from quantize.report.chart import Chart, make_chart
+from quantize.report.chart import SizeChart, make_chart
 from quantize.report.facts import comparable_parts, is_steady, recommended, sentence
 from quantize.report.table import COLUMNS
 from runtimes.errors import ModelError
@@ -31,7 +31,7 @@ _HEADINGS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class FileRow:
     """A file."""
 
     recipe: str
@@ -50,9 +50,9 @@ class Result:
     folder: Path
     model: str
     headings: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[FileRow, ...]
     advice: str  # recommends a file, where they were measured
-    chart: Chart | None
+    chart: SizeChart | None
 
     @property
     def report(self) -> Path | None:
@@ -88,7 +88,7 @@ def read_result(folder: Path) -> Result:
         model=manifest.model.name,
         headings=tuple(heading for heading, _ in columns),
         rows=tuple(
-            Row(
+            FileRow(
                 e.recipe,
                 e.format,
                 best is not None and e.recipe == best.recipe,

@@ -24,7 +24,7 @@ _SHARE = 4  # a quarter of the context is room enough for an answer of any lengt
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class DraftMessage:
     """What is about to be said after the message ``parent``; without text and files, the question
     is ``parent`` itself, and its answer, which is to go on, has ``answered`` tokens."""
 
@@ -40,7 +40,7 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class TokenBudget:
     """Tokens of a prompt, of the longest answer that is allowed, and of the context."""
 
     prompt_tokens: int
@@ -84,7 +84,7 @@ class WayOut:
 
     way: Way
     says: str  # what it does
-    after: Budget  # what would be left
+    after: TokenBudget  # what would be left
     ids: tuple[int, ...] = ()  # of the messages that it drops
 
 
@@ -92,12 +92,12 @@ class WayOut:
 class Shortage:
     """A prompt that leaves too little for its answer, and what makes room, the gentlest first."""
 
-    budget: Budget
+    budget: TokenBudget
     ways: list[WayOut]
 
 
 def shortage(
-    host: EngineHost, conversation: Conversation, draft: Draft, max_tokens: int
+    host: EngineHost, conversation: Conversation, draft: DraftMessage, max_tokens: int
 ) -> Shortage | None:
     """What is short, None when nothing is; an answer that is continued needs little. Blocks; raises
     as ``measure``."""
@@ -107,14 +107,16 @@ def shortage(
     return Shortage(budget, ways_out(host, conversation, draft, max_tokens))
 
 
-def measure(host: EngineHost, conversation: Conversation, draft: Draft, max_tokens: int) -> Budget:
+def measure(
+    host: EngineHost, conversation: Conversation, draft: DraftMessage, max_tokens: int
+) -> TokenBudget:
     """The budget of what would be asked. Blocks. Raises RequestError when no model is loaded, or
     its template refuses the conversation."""
     return _budget(host, conversation, _messages(conversation, draft), draft, max_tokens)
 
 
 def ways_out(
-    host: EngineHost, conversation: Conversation, draft: Draft, max_tokens: int
+    host: EngineHost, conversation: Conversation, draft: DraftMessage, max_tokens: int
 ) -> list[WayOut]:
     """What makes enough room, the gentlest first; what cannot help is left out. Blocks; raises as
     ``measure``."""
@@ -122,11 +124,13 @@ def ways_out(
     turns = _turns(path, draft)
     found: list[WayOut] = []
 
-    def budget(dropped: Sequence[int], given: Draft = draft, most: int = max_tokens) -> Budget:
+    def budget(
+        dropped: Sequence[int], given: DraftMessage = draft, most: int = max_tokens
+    ) -> TokenBudget:
         messages = _messages(conversation, given, frozenset(dropped))
         return _budget(host, conversation, messages, given, most)
 
-    def offer(way: Way, says: str, after: Budget, ids: tuple[int, ...] = ()) -> None:
+    def offer(way: Way, says: str, after: TokenBudget, ids: tuple[int, ...] = ()) -> None:
         if after.room > now.room and not after.over:
             found.append(WayOut(way, says, after, ids))
 
@@ -136,7 +140,7 @@ def ways_out(
         found.append(WayOut(Way.SHORTER, says, replace(now, max_tokens=now.room)))
     asked = draft
     if draft.empty and path:
-        asked = Draft(path[-1].text, path[-1].attachments, path[-1].parent)
+        asked = DraftMessage(path[-1].text, path[-1].attachments, path[-1].parent)
     if asked.attachments and asked.text.strip() and not draft.answered:
         names = ", ".join(one.name for one in asked.attachments)
         offer(
@@ -157,13 +161,13 @@ def ways_out(
     return found
 
 
-def more_of(host: EngineHost, answer: Message) -> Draft:
+def more_of(host: EngineHost, answer: Message) -> DraftMessage:
     """What is asked when an answer is to go on. Blocks; raises as ``measure``."""
     ids, _ = answered_ids(_engine(host), answer, host.label)
-    return Draft(parent=answer.parent, answered=len(ids))
+    return DraftMessage(parent=answer.parent, answered=len(ids))
 
 
-def _turns(path: Sequence[Message], draft: Draft) -> list[tuple[int, ...]]:
+def _turns(path: Sequence[Message], draft: DraftMessage) -> list[tuple[int, ...]]:
     """The ids of each turn that could be left out, oldest first."""
     turns: list[list[int]] = []
     sent = path[:-1] if draft.empty else path  # the question itself stays
@@ -181,7 +185,7 @@ def _ids(turns: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
 
 
 def _messages(
-    conversation: Conversation, draft: Draft, dropped: frozenset[int] = frozenset()
+    conversation: Conversation, draft: DraftMessage, dropped: frozenset[int] = frozenset()
 ) -> list[chat.Message]:
     path = [m for m in conversation.path_to(draft.parent) if m.id not in dropped]
     if not draft.empty:
@@ -203,15 +207,15 @@ def _budget(
     host: EngineHost,
     conversation: Conversation,
     messages: Sequence[chat.Message],
-    draft: Draft,
+    draft: DraftMessage,
     max_tokens: int,
-) -> Budget:
+) -> TokenBudget:
     engine: Any = _engine(host)  # hashable, which the protocol does not say
     texts = tuple((message["role"], message["content"]) for message in messages)
     asked = 0
     if any(role != "system" for role, _ in texts):
         asked = _count(engine, texts, conversation.plain(host), host.template)
-    return Budget(asked + draft.answered, max_tokens, engine.context)
+    return TokenBudget(asked + draft.answered, max_tokens, engine.context)
 
 
 @lru_cache(_KEPT)

@@ -7,7 +7,7 @@ from typing import Any, Self
 from app.chat.attachments import with_attachments
 from app.chat.host import EngineHost
 from app.chat.store.records import Attachment, Chat, Message, Role
-from app.chat.store.store import Store
+from app.chat.store.store import ChatStore
 from app.chat.thinking import answer_of
 from runtimes import chat as model_chat
 from runtimes.errors import RequestError
@@ -20,7 +20,7 @@ class Conversation:
     thread at a time, but for ``prompt``, which only reads.
     """
 
-    def __init__(self, store: Store, chat: Chat, messages: Sequence[Message] = ()) -> None:
+    def __init__(self, store: ChatStore, chat: Chat, messages: Sequence[Message] = ()) -> None:
         self.store = store
         self.chat = chat  # title, system message, sampling
         self._messages = {message.id: message for message in messages}
@@ -32,13 +32,13 @@ class Conversation:
         self._left: dict[int, int | None] = {}  # the leaf that was shown below a message
 
     @classmethod
-    def open(cls, store: Store, chat_id: int) -> Self:
+    def open(cls, store: ChatStore, chat_id: int) -> Self:
         """A chat that is stored."""
         return cls(store, store.chat(chat_id), store.messages(chat_id))
 
     @classmethod
-    def new(cls, store: Store, **wishes: Any) -> Self:
-        """An empty chat, stored; ``wishes`` as ``Store.new_chat`` takes them."""
+    def new(cls, store: ChatStore, **wishes: Any) -> Self:
+        """An empty chat, stored; ``wishes`` as ``ChatStore.new_chat`` takes them."""
         return cls(store, store.new_chat(**wishes))
 
     @property
@@ -176,7 +176,7 @@ class Conversation:
         self.update(title=title)
 
     def update(self, **changes: Any) -> None:
-        """Change what is kept of the chat, as ``Store.update_chat``."""
+        """Change what is kept of the chat, as ``ChatStore.update_chat``."""
         self.chat = self.store.update_chat(self.chat.id, **changes)
 
     def _grow(self, message: Message) -> None:

@@ -4,7 +4,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 
-from app.chat.store.store import Store
+from app.chat.store.store import ChatStore
 from runtimes.errors import IngotError
 
 log = logging.getLogger(__name__)
@@ -14,7 +14,7 @@ class Drafts:
     """Stores drafts by the numbers of their chats. What was typed where no chat is yet (None) gets
     one of its own, which ``new_chat`` makes. Methods may be called from any thread; they write."""
 
-    def __init__(self, store: Store, new_chat: Callable[[], int]) -> None:
+    def __init__(self, store: ChatStore, new_chat: Callable[[], int]) -> None:
         self._store, self._new_chat = store, new_chat
         self._lock = threading.Lock()
         self._stored: dict[int, str] = {}

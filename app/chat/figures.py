@@ -3,7 +3,7 @@
 from collections import deque
 from dataclasses import dataclass
 
-from app.chat.store.records import Figures, Message, State
+from app.chat.store.records import AnswerFigures, Message, State
 from runtimes.request import Completion, FinishReason
 
 UNFINISHED = "unfinished"  # the reason in the figures of an answer that was still coming
@@ -23,11 +23,11 @@ STATES = {
 }
 
 
-def figures_of(completion: Completion) -> Figures:
+def figures_of(completion: Completion) -> AnswerFigures:
     """As the engine has measured them; no prefill speed where too few tokens were computed."""
     usage, timings = completion.usage, completion.timings
     computed = usage.prompt_tokens - usage.cached_tokens
-    return Figures(
+    return AnswerFigures(
         prompt_tokens=usage.prompt_tokens,
         cached_tokens=usage.cached_tokens,
         completion_tokens=usage.completion_tokens,
@@ -39,14 +39,14 @@ def figures_of(completion: Completion) -> Figures:
     )
 
 
-def continued(before: Figures | None, now: Figures) -> Figures:
+def continued(before: AnswerFigures | None, now: AnswerFigures) -> AnswerFigures:
     """Of an answer that went on: the prompt's are those of the beginning, tokens and seconds are
     added, and the decode rate is that of all its tokens after the first of each part."""
     if before is None:
         return now
     steps = [(f.completion_tokens - 1, f.decode_tps) for f in (before, now) if f.decode_tps]
     seconds = sum(tokens / tps for tokens, tps in steps)
-    return Figures(
+    return AnswerFigures(
         prompt_tokens=before.prompt_tokens,
         cached_tokens=before.cached_tokens,
         completion_tokens=before.completion_tokens + now.completion_tokens,

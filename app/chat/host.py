@@ -19,7 +19,7 @@ from runtimes.errors import IngotError, RequestError
 
 if TYPE_CHECKING:  # what loads a model is imported when one is loaded: the app is drawn before
     from app.chat.remote import RemoteEngine
-    from app.models.planning import Choice
+    from app.models.planning import LoadChoice
     from app.models.prefixes import SavedPrefixes
     from app.models.quality import FileQuality
     from runtimes.api import EngineApi
@@ -81,7 +81,7 @@ class EngineHost:
         self._asked = 0.0  # when figures were last asked for
         self._asking = False
         self._fetcher = ThreadPoolExecutor(1, thread_name_prefix="ingot-stats")
-        self.choice: Choice | None = None
+        self.choice: LoadChoice | None = None
         self.model: str | None = None
         self.label = ""  # what answers, for people
         self._unadapted = ""  # the same without an adapter
@@ -130,7 +130,7 @@ class EngineHost:
         model: str,
         options: ModelOptions | None = None,
         settings: PlanOptions | None = None,
-    ) -> Choice:
+    ) -> LoadChoice:
         """Load MODEL as `ingot plan` has chosen for a chat, with one slot. Blocks.
 
         A model that is loaded already is closed as soon as it is clear which file is to be loaded;
@@ -158,20 +158,22 @@ class EngineHost:
                 raise LoadCancelledError(f"loading {model} was ended") from error
             raise
 
-    def _connect(self, wish: int, model: str) -> Choice:
+    def _connect(self, wish: int, model: str) -> LoadChoice:
         """Use a model of a server."""
         from app.chat.remote import connect
-        from app.models.planning import Choice
+        from app.models.planning import LoadChoice
         from runtimes.settings import RunnerSettings, SchedulerSettings
 
         self._drop()
         engine = connect(model)
         settings = RunnerSettings(slots=engine.slots, context=engine.context)
-        choice = Choice(engine.model, settings, SchedulerSettings(), planned=True)
+        choice = LoadChoice(engine.model, settings, SchedulerSettings(), planned=True)
         details = f"{engine.model.runtime} at {engine.where}"
         return self._adopt(wish, engine, choice, model, engine.name, details, None, self._template)
 
-    def _load(self, wish: int, model: str, options: ModelOptions, settings: PlanOptions) -> Choice:
+    def _load(
+        self, wish: int, model: str, options: ModelOptions, settings: PlanOptions
+    ) -> LoadChoice:
         from app.chat.remote import is_url
 
         if is_url(model):
@@ -212,13 +214,13 @@ class EngineHost:
         self,
         wish: int,
         engine: WorkerEngine | RemoteEngine,
-        choice: Choice,
+        choice: LoadChoice,
         again: str,
         label: str,
         details: str,
         measured: FileQuality | None,
         template: str | None,
-    ) -> Choice:
+    ) -> LoadChoice:
         """Take a loaded engine. Raises LoadCancelledError where it is not wanted any more."""
         # This also starts the thread, which takes time on a busy machine.
         stats = self._fetcher.submit(engine.stats).result()
@@ -237,7 +239,7 @@ class EngineHost:
         engine.close()
         raise LoadCancelledError(f"loading {again} was ended")
 
-    def _with_adapters(self, choice: Choice) -> Choice:
+    def _with_adapters(self, choice: LoadChoice) -> LoadChoice:
         from app.adapters import adapter_files
 
         if not self._adapters:
@@ -370,7 +372,7 @@ class EngineHost:
             return None
 
 
-def _again(model: str, options: ModelOptions, choice: Choice) -> str:
+def _again(model: str, options: ModelOptions, choice: LoadChoice) -> str:
     """MODEL so that it means the same from every folder: the file itself when one was picked."""
     if options.recipe is not None or options.file is not None:
         return str(real(choice.file.path))

@@ -1,20 +1,20 @@
-"""``Journal``: an answer on its way to the disk, in a thread, so that a slow disk keeps nobody."""
+"""An answer on its way to the disk, in a thread, so that a slow disk keeps nobody waiting."""
 
 import logging
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from app.chat.store.records import Figures, Message
-from app.chat.store.store import Store
+from app.chat.store.records import AnswerFigures, Message
+from app.chat.store.store import ChatStore
 from runtimes.errors import IngotError
 
 log = logging.getLogger(__name__)
 
 
-class Journal:
+class AnswerJournal:
     """Saves one answer of the store. Used by one thread; only making it takes time."""
 
-    def __init__(self, store: Store, id: int) -> None:
+    def __init__(self, store: ChatStore, id: int) -> None:
         self._store, self._id = store, id
         # Its thread is waited for when the program ends: what was begun is written.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ingot-journal")
@@ -22,7 +22,7 @@ class Journal:
         self._saving: Future[None] | None = None
         self._ending: Future[Message] | None = None
 
-    def save(self, text: str, token_ids: Sequence[int], figures: Figures) -> str | None:
+    def save(self, text: str, token_ids: Sequence[int], figures: AnswerFigures) -> str | None:
         """Save what there is, unless the last saving is still at it. What went wrong with the last
         one, if something did."""
         if self._saving is not None and not self._saving.done():

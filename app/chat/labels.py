@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from runtimes.errors import IngotError
 
 if TYPE_CHECKING:  # what loads a model is imported when one is loaded: the app is drawn before
-    from app.models.planning import Choice
+    from app.models.planning import LoadChoice
     from app.models.quality import FileQuality
     from runtimes.engine.metrics import EngineStats
     from runtimes.models.modelfile import ModelFile
@@ -56,7 +56,7 @@ def quality_at(path: Path) -> FileQuality | None:
         return None
 
 
-def details_of(choice: Choice, stats: EngineStats) -> str:
+def details_of(choice: LoadChoice, stats: EngineStats) -> str:
     """Runtime, where it computes, and the draft: "llamacpp · 2 threads", "llamacpp · GPU 24/24
     layers · draft small.gguf"."""
     file, threads = choice.file, choice.settings.threads

@@ -5,12 +5,12 @@ from datetime import date
 from pathlib import PurePath
 
 from app.chat.store.records import Hit
-from app.chat.store.store import Store
+from app.chat.store.store import ChatStore
 
 _FOUND = 100  # hits of a search; who wants another one types more
 
 
-def find_chats(store: Store, query: str, most: int, *, deleted: bool = False) -> list[Hit]:
+def find_chats(store: ChatStore, query: str, most: int, *, deleted: bool = False) -> list[Hit]:
     """The ``most`` newest chats, or those that the words of ``query`` are in; of deleted ones only
     the titles are searched. Blocks. Raises StoreError."""
     if query and not deleted:

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args, get_type_hints
 
 from app.chat.templates import read_template
 from app.here import real
-from app.models.planning import Choice
+from app.models.planning import LoadChoice
 from app.options import ModelOptions, PlanOptions
 from runtimes.errors import RequestError
 from runtimes.machine.state_file import load_state, save_entry
@@ -101,8 +101,8 @@ def _value(name: str, text: str, file: ModelFile | None) -> int | str:
 
 
 def applied(
-    choice: Choice, said: LoadSettings, options: ModelOptions, settings: PlanOptions
-) -> Choice:
+    choice: LoadChoice, said: LoadSettings, options: ModelOptions, settings: PlanOptions
+) -> LoadChoice:
     """``choice`` with what was said of its file, where the options do not say otherwise."""
     given = {**asdict(options), **asdict(settings)}
     wanted = {
@@ -116,7 +116,7 @@ def applied(
     return replace(choice, settings=replace(choice.settings, **changes))
 
 
-def memory(choice: Choice, said: LoadSettings) -> int:
+def memory(choice: LoadChoice, said: LoadSettings) -> int:
     """Bytes that the file takes so. Raises ModelError for one that cannot be read."""
     changed = applied(choice, said, ModelOptions(), PlanOptions())
     return estimate(choice.file, changed.settings).total

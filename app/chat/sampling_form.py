@@ -19,7 +19,7 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "|": "|"}
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class SamplingField:
     """A parameter. ``range`` says what may be typed."""
 
     name: str
@@ -31,7 +31,7 @@ class Field:
 
 _KINDS = {"int": "whole", "float": "number", "int | None": "seed", "tuple[str, ...]": "texts"}
 FIELDS = tuple(
-    Field(item.name, _KINDS[str(item.type)], **item.metadata)
+    SamplingField(item.name, _KINDS[str(item.type)], **item.metadata)
     for item in dataclasses.fields(Sampling)
 )
 _BLANK: Mapping[str, Any] = {"seed": None, "texts": ()}
@@ -39,7 +39,7 @@ _BY_NAME = {one.name: one for one in FIELDS}
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class SamplingTexts:
     """What the texts of the fields say: ``params`` is None while one of them is wrong; ``errors``
     has the reason by the field's name."""
 
@@ -47,7 +47,7 @@ class Form:
     params: SamplingParams | None
 
 
-def field(name: str) -> Field:
+def field(name: str) -> SamplingField:
     """The field of this name, in any case, with - for _. Raises RequestError naming a near one."""
     wanted = name.lower().replace("-", "_")
     if wanted in _BY_NAME:
@@ -69,7 +69,7 @@ def read_value(name: str, text: str) -> Any:
     return value
 
 
-def read(texts: Mapping[str, str], defaults: Sampling) -> Form:
+def read(texts: Mapping[str, str], defaults: Sampling) -> SamplingTexts:
     """The form as it is typed now. A field that is missing or blank has its default; seed and stop
     texts are then none."""
     values: dict[str, Any] = {}
@@ -83,7 +83,7 @@ def read(texts: Mapping[str, str], defaults: Sampling) -> Form:
             values[one.name] = read_value(one.name, text)
         except RequestError as error:
             errors[one.name] = str(error)
-    return Form(errors, None if errors else defaults.params(**values))
+    return SamplingTexts(errors, None if errors else defaults.params(**values))
 
 
 def texts_of(params: SamplingParams) -> dict[str, str]:
@@ -121,7 +121,7 @@ def summary(params: SamplingParams, defaults: Sampling) -> str:
     return " · ".join(f"{name} {_text(_BY_NAME[name], value)}" for name, value in found.items())
 
 
-def _value(one: Field, text: str) -> Any:
+def _value(one: SamplingField, text: str) -> Any:
     match one.kind:
         case "texts":
             return tuple(part for part in _parts(text) if part)
@@ -132,7 +132,7 @@ def _value(one: Field, text: str) -> Any:
     return float(text.replace(",", ".") if text.count(",") == 1 else text)
 
 
-def _text(one: Field, value: Any) -> str:
+def _text(one: SamplingField, value: Any) -> str:
     if value is None:
         return ""
     if one.kind == "texts":

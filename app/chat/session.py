@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from app.chat.budget import Draft
+from app.chat.budget import DraftMessage
 from app.chat.conversation import Conversation
 from app.chat.drafts import Drafts
 from app.chat.followups import FollowUp, FollowUps
 from app.chat.host import EngineHost
 from app.chat.store.records import Attachment, Chat, Message
-from app.chat.store.store import Store
+from app.chat.store.store import ChatStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Before:
 class Session:
     """A chat is made when its first message is sent, or when something is set for it."""
 
-    def __init__(self, store: Store, host: EngineHost) -> None:
+    def __init__(self, store: ChatStore, host: EngineHost) -> None:
         self._store, self._host = store, host
         self.shown: Conversation | None = None
         self.system: str | None = None  # for the chat that is not made yet
@@ -115,7 +115,7 @@ class Session:
             self._drafts[self.chat_id] = typed
             self.editing = before.editing
 
-    def next_prompt(self, text: str) -> tuple[Conversation, Draft]:
+    def next_prompt(self, text: str) -> tuple[Conversation, DraftMessage]:
         """What would be asked if ``text`` were sent now."""
         conversation = self.shown
         if conversation is None:
@@ -124,7 +124,7 @@ class Session:
         parent = conversation.leaf
         if self.editing is not None:
             parent = conversation.message(self.editing).parent
-        return conversation, Draft(text, tuple(self.attached), parent)
+        return conversation, DraftMessage(text, tuple(self.attached), parent)
 
     # What waits for the answer before it
 

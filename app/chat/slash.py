@@ -31,7 +31,7 @@ class Spec:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class SlashChoice:
     """What the whole prompt becomes when it is chosen, what to show for it, and what it does."""
 
     text: str
@@ -130,7 +130,7 @@ def plain(text: str) -> str:
 
 def candidates(
     text: str, models: Iterable[str] = (), adapters: Sequence[str] = ()
-) -> list[Candidate]:
+) -> list[SlashChoice]:
     """What the prompt's text may become: commands, then names of parameters, paths, ``models`` or
     ``adapters``. None for what is no command. Reads a folder for paths."""
     if not is_command(text) or "\n" in text:
@@ -138,7 +138,7 @@ def candidates(
     name, blank, rest = text[1:].partition(" ")
     if not blank:
         return [
-            Candidate(
+            SlashChoice(
                 f"/{spec.name}{' ' if spec.arguments else ''}",
                 f"/{spec.name} {spec.arguments}".rstrip(),
                 spec.about,
@@ -150,16 +150,16 @@ def candidates(
     match _ALIASES.get(name.lower(), name.lower()):
         case "set" if " " not in typed:
             return [
-                Candidate(f"{head}{field.name} ", field.name, f"{field.help} ({field.range})")
+                SlashChoice(f"{head}{field.name} ", field.name, f"{field.help} ({field.range})")
                 for field in sampling_form.FIELDS
                 if field.name.startswith(typed.lower())
             ]
         case "attach" | "export":
-            return [Candidate(f"{head}{path}", path, "") for path in complete_path(typed)]
+            return [SlashChoice(f"{head}{path}", path, "") for path in complete_path(typed)]
         case "model":
             near = (one for one in models if typed.lower() in one.lower())
-            return [Candidate(f"{head}{one}", one, "") for one in near]
+            return [SlashChoice(f"{head}{one}", one, "") for one in near]
         case "adapter" if adapters:
             names = (one for one in (*adapters, "off") if one.startswith(typed))
-            return [Candidate(f"{head}{one}", one, "") for one in names]
+            return [SlashChoice(f"{head}{one}", one, "") for one in names]
     return []

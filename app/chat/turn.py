@@ -23,8 +23,8 @@ from app.chat.figures import (
     figures_of,
 )
 from app.chat.host import EngineHost
-from app.chat.journal import Journal
-from app.chat.store.records import Figures, Message, State
+from app.chat.journal import AnswerJournal
+from app.chat.store.records import AnswerFigures, Message, State
 from app.chat.thinking import opening
 from app.prompts import PromptTooLongError
 from runtimes.api import EngineApi
@@ -40,7 +40,7 @@ _NO_ENGINE = "no model is loaded"
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class AnswerProgress:
     """How an answer stands."""
 
     text: str  # all of it
@@ -59,7 +59,7 @@ class Begun:
 
     text: str = ""
     token_ids: tuple[int, ...] = ()
-    figures: Figures | None = None
+    figures: AnswerFigures | None = None
     continuable: bool = True  # its tokens are those of the loaded model
 
 
@@ -87,9 +87,9 @@ class Turn:
         self._warned = False
         self._warning: str | None = None
         self._completion: Completion | None = None
-        self._last: Progress | None = None
+        self._last: AnswerProgress | None = None
         self._stream = engine.submit(request)
-        self._journal = Journal(conversation.store, message.id)
+        self._journal = AnswerJournal(conversation.store, message.id)
 
     @classmethod
     def start(
@@ -171,7 +171,7 @@ class Turn:
         self._stop_asked = True
         self._stream.cancel()
 
-    def poll(self) -> Progress:
+    def poll(self) -> AnswerProgress:
         """Take what has come since the last call."""
         if self._last is not None:
             return replace(self._last, warning=None)
@@ -264,7 +264,7 @@ class Turn:
         """None, when the text was begun by a model whose tokens are others."""
         return self._ids if self._begun.continuable else []
 
-    def _store(self, state: State, figures: Figures, error: str | None) -> None:
+    def _store(self, state: State, figures: AnswerFigures, error: str | None) -> None:
         """Begin to store the answer as it ended; until that is done it streams."""
         ids = tuple(self._kept_ids)
         self._journal.end(
@@ -290,13 +290,13 @@ class Turn:
             self._warning = f"the answer could not be saved: {problem}"
             log.warning("%s", self._warning)
 
-    def _figures(self, reason: str) -> Figures:
+    def _figures(self, reason: str) -> AnswerFigures:
         """What is known while it comes."""
         now = time.monotonic()
         first = self.meter.first if self.meter.first is not None else now
         count, seconds = self.meter.tokens, now - first
         later = count - self.meter.first_tokens  # than the first piece
-        live = Figures(
+        live = AnswerFigures(
             prompt_tokens=len(self._request.prompt),
             cached_tokens=0,
             completion_tokens=count,
@@ -308,7 +308,7 @@ class Turn:
         )
         return continued(self._begun.figures, live)
 
-    def _progress(self) -> Progress:
+    def _progress(self) -> AnswerProgress:
         warning, self._warning = self._warning, None
         done = self.message.state is not State.STREAMING
         if not done:
@@ -329,7 +329,9 @@ class Turn:
             used=min(prompt + tokens, context),
             context=context,
         )
-        progress = Progress(self.message.text, tokens, prompt, figures, done, self.message, warning)
+        progress = AnswerProgress(
+            self.message.text, tokens, prompt, figures, done, self.message, warning
+        )
         if done:
             self._last = progress
         return progress

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from app.compare.records import PROBE, Contender, Question, Side, SideState
-from app.models.planning import Choice, choose
+from app.models.planning import LoadChoice, choose
 from app.models.resolve import load_engine
 from app.options import PlanOptions
 from app.prompts import PromptStyle, encode
@@ -41,7 +41,7 @@ class AskedFile:
 
     def __init__(self, contender: Contender) -> None:
         self.needs = 0  # bytes of memory, once it is planned
-        self._choice: Choice | None = None
+        self._choice: LoadChoice | None = None
         self._lock = threading.RLock()
         self._side = Side(contender, contender.label or contender.model, SideState.WAITING)
         self._first = 0.0  # when the answer's first token came

@@ -34,7 +34,7 @@ class Sided(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class BlindPair:
     """Two answers to one prompt: the first file's, and that of file ``other``; ``swapped``: the
     other one's is shown at the left."""
 
@@ -62,7 +62,9 @@ class Ballot:
         self.votes = _read(path)
         chance = chance or random.Random(path.parent.name)  # the same ones when one goes on later
         self.pairs = [
-            Pair(at, other, chance.random() < 0.5, _key(row.prompt, row.answers[0].text, told.text))
+            BlindPair(
+                at, other, chance.random() < 0.5, _key(row.prompt, row.answers[0].text, told.text)
+            )
             for at, row in enumerate(results.rows)
             for other, told in enumerate(row.answers[1:], 1)
             if row.same(other) is False
@@ -70,7 +72,7 @@ class Ballot:
         chance.shuffle(self.pairs)
 
     @property
-    def next(self) -> Pair | None:
+    def next(self) -> BlindPair | None:
         """The one to be judged; None when all are."""
         return next((pair for pair in self.pairs if pair.key not in self.votes), None)
 
@@ -79,7 +81,7 @@ class Ballot:
         """How many were judged."""
         return sum(pair.key in self.votes for pair in self.pairs)
 
-    def say(self, pair: Pair, said: Sided) -> None:
+    def say(self, pair: BlindPair, said: Sided) -> None:
         """Keep a vote. Raises OSError."""
         vote = pair.vote(said)
         self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -23,7 +23,7 @@ from app.compare.results import (
     medians,
     pair_of,
 )
-from app.models.entries import Entry
+from app.models.entries import ModelEntry
 from app.models.quality import file_quality
 from app.models.resolve import model_file
 from app.openai.answer import Answer
@@ -142,7 +142,7 @@ def _row(
 
 
 def _file(
-    entry: Entry, label: str, answers: Sequence[Told], rows: Sequence[PromptResult]
+    entry: ModelEntry, label: str, answers: Sequence[Told], rows: Sequence[PromptResult]
 ) -> FileResult:
     quality = file_quality(entry)
     good = [one for one in answers if one.error is None]
@@ -164,7 +164,7 @@ def _file(
     )
 
 
-def _encoder(entry: Entry) -> Encode | None:
+def _encoder(entry: ModelEntry) -> Encode | None:
     """The file's tokenizer, without its weights; None for one that cannot be read."""
     try:
         tokenizer = model_file(str(entry.path), ModelOptions()).tokenizer()

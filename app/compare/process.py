@@ -23,7 +23,7 @@ _GENTLE_S = 20.0  # to finish the running answers before it is killed
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class CompareProgress:
     """``file`` is at work, from 0; rows are those of one file, None before they are counted;
     ``left_s`` is about how long all of it still takes, None while nobody knows."""
 
@@ -81,7 +81,7 @@ class PromptsProcess:
         else:
             self._process.kill()
 
-    def poll(self) -> Progress:
+    def poll(self) -> CompareProgress:
         """How far it is."""
         code = self._process.poll()
         overdue = self._told_to_end is not None and time.monotonic() - self._told_to_end > _GENTLE_S
@@ -103,7 +103,7 @@ class PromptsProcess:
         error = ""
         if code not in (None, *good) and not stopped:
             error = last_words(Path(self._errors.name)) or f"it ended with exit code {code}"
-        return Progress(
+        return CompareProgress(
             max(len(mine) - 1, 0),
             done,
             rows,

@@ -24,7 +24,7 @@ from pathlib import Path
 from app.batch.spec import BatchSpec, InputOptions, OutputOptions
 from app.here import real, whole
 from app.models.catalog import entry_of
-from app.models.entries import Entry
+from app.models.entries import ModelEntry
 from app.models.resolve import model_file
 from app.options import ModelOptions, SamplingOptions
 from runtimes.errors import RequestError
@@ -37,7 +37,7 @@ _MOST = 60
 class PromptsJob:
     """Two files at least, the first of which the others are compared with."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[ModelEntry, ...]
     prompts: Path
     sampling: SamplingOptions = field(default_factory=SamplingOptions)
     system: str | None = None
@@ -45,7 +45,7 @@ class PromptsJob:
     limit: int | None = None
     slots: int | None = None
 
-    def answers(self, entry: Entry) -> Path:
+    def answers(self, entry: ModelEntry) -> Path:
         """Where a file's answers are kept; their journal is beside it."""
         return _folder(self.prompts, [entry.path]) / "answers.jsonl"
 
@@ -58,7 +58,7 @@ class PromptsJob:
         """How the prompts are read."""
         return InputOptions(field=self.field, limit=self.limit)
 
-    def spec(self, entry: Entry, *, fresh: bool = False) -> BatchSpec:
+    def spec(self, entry: ModelEntry, *, fresh: bool = False) -> BatchSpec:
         """One file's batch job. With ``force`` an answer is asked for anew when what decides it has
         changed, and only then."""
         return BatchSpec(
@@ -75,10 +75,10 @@ class PromptsJob:
         )
 
 
-def entries_of(models: Sequence[tuple[str, ModelOptions]]) -> tuple[Entry, ...]:
+def entries_of(models: Sequence[tuple[str, ModelOptions]]) -> tuple[ModelEntry, ...]:
     """The files that MODELs mean. Raises ModelError or RequestError, also for fewer than two, and
     for a file that is named twice."""
-    found: dict[Path, Entry] = {}
+    found: dict[Path, ModelEntry] = {}
     for model, options in models:
         path = model_file(model, options).path
         if real(path) in found:
@@ -89,7 +89,7 @@ def entries_of(models: Sequence[tuple[str, ModelOptions]]) -> tuple[Entry, ...]:
     return tuple(found.values())
 
 
-def labels_of(entries: Sequence[Entry]) -> list[str]:
+def labels_of(entries: Sequence[ModelEntry]) -> list[str]:
     """What people call the files; those that are called alike have their paths."""
     labels = [entry.label for entry in entries]
     return [

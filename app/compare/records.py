@@ -116,7 +116,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class CompareReport:
     """A comparison as it stands."""
 
     question: Question

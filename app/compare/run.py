@@ -7,9 +7,9 @@ from pathlib import Path
 
 from app.compare.agreement import agreement
 from app.compare.asking import AskedFile
-from app.compare.records import Contender, Question, Report
+from app.compare.records import CompareReport, Contender, Question
 from app.here import real
-from app.models.entries import Entry
+from app.models.entries import ModelEntry
 from runtimes.errors import RequestError
 from runtimes.machine.hardware import memory_now
 
@@ -46,14 +46,14 @@ class Comparison:
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
-    def poll(self) -> Report:
+    def poll(self) -> CompareReport:
         """How it stands."""
         ended = self._thread.ident is not None and not self._thread.is_alive()
         sides = tuple(file.snapshot() for file in self._files)
         first, *others = sides
         greedy = self.question.greedy
         found = tuple(agreement(first, other) if greedy else None for other in others)
-        return Report(self.question, sides, found, self.together, ended)
+        return CompareReport(self.question, sides, found, self.together, ended)
 
     def _run(self) -> None:
         try:
@@ -99,7 +99,7 @@ class Comparison:
             file.likeliest(found.parting.index)
 
 
-def first_choice(entries: Sequence[Entry], loaded: Path | None) -> list[Entry]:
+def first_choice(entries: Sequence[ModelEntry], loaded: Path | None) -> list[ModelEntry]:
     """Two files to begin with: the loaded one and, of the same model, the one with the most bits,
     whose answers are nearest to the original's. Nothing when there is no such pair."""
     usable = [entry for entry in entries if entry.broken is None]

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
-from app.compare.records import Agreement, Parting, Report, Side, SideState
+from app.compare.records import Agreement, CompareReport, Parting, Side, SideState
 from app.figures import duration, rate
 from quantize.disk import human
 from runtimes.output import markdown, markdown_lines
@@ -28,7 +28,7 @@ def figures_of(side: Side, *, speed: bool = True) -> list[str]:
     return [part for part in parts if part]
 
 
-def agreement_lines(report: Report) -> list[str]:
+def agreement_lines(report: CompareReport) -> list[str]:
     """Each later file against the first one; none where answers cannot be compared."""
     if not report.question.greedy:
         return []
@@ -64,7 +64,7 @@ def parting_text(parting: Parting) -> str:
     return f"{line} ({word}: the two best were {apart} apart)"
 
 
-def lines(report: Report) -> list[str]:
+def lines(report: CompareReport) -> list[str]:
     """A line of figures for each file, and one for each agreement."""
     wide = max(len(side.label) for side in report.sides)
     shown = []
@@ -77,7 +77,7 @@ def lines(report: Report) -> list[str]:
     return shown
 
 
-def as_json(report: Report) -> dict[str, Any]:
+def as_json(report: CompareReport) -> dict[str, Any]:
     """Everything, for programs."""
     params = report.question.params
     sampling = {name: getattr(params, name) for name in ("temperature", "max_tokens", "seed")}
@@ -90,7 +90,7 @@ def as_json(report: Report) -> dict[str, Any]:
     }
 
 
-def as_markdown(report: Report) -> str:
+def as_markdown(report: CompareReport) -> str:
     """A page: the question, a table of figures, the agreement, the answers."""
     way = "all at once" if report.together else "one after another"
     parts = ["# Comparison", ""]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from app.here import real
 from app.models import library
-from app.models.entries import Entry, Measured, Origin
+from app.models.entries import ModelEntry, Origin, PlannedSpeed
 from app.models.resolve import recently_used
 from quantize.manifest import NAME as MANIFEST
 from quantize.manifest import FileEntry, entry_path, load_manifest
@@ -31,21 +31,21 @@ _BITS = re.compile(r"(?:^|[-_/])(?:UD-)?(?:I?Q|TQ|BF|F|FP|MXFP|NVFP|INT|W)(\d+)"
 _LISTED = ("format", "bits", "bits_per_weight", "bytes", "quality", "fidelity", "speed", "notes")
 
 
-def catalog(given: Iterable[str | Path] = ()) -> list[Entry]:
+def catalog(given: Iterable[str | Path] = ()) -> list[ModelEntry]:
     """Everything there is, sorted by name and size, each file once.
 
     ``given`` are files and folders that were named by the user: they are listed even if they cannot
-    be read. Takes milliseconds; damage shows in ``Entry.broken`` and is never raised.
+    be read. Takes milliseconds; damage shows in ``ModelEntry.broken`` and is never raised.
     """
     plans = made_plans()
-    found: list[Entry] = []
+    found: list[ModelEntry] = []
     for path in given:
         found += _at(Path(path), plans) or [_broken(Path(path), "no model is there")]
     for path in [*recently_used(), _DEMO, _ROOT / _DEMO]:
         found += _at(path, plans)
     for model in library.models():
         found += _pulled(model, plans)
-    once: dict[Path, Entry] = {}
+    once: dict[Path, ModelEntry] = {}
     for entry in found:
         once.setdefault(real(entry.path), entry)
     missing: dict[str | None, str | None] = {one.format: _unusable(one) for one in backends()}
@@ -53,16 +53,16 @@ def catalog(given: Iterable[str | Path] = ()) -> list[Entry]:
     return sorted(listed, key=lambda e: (e.name.lower(), e.model, e.bytes or 0, e.recipe))
 
 
-def entry_of(path: Path) -> Entry:
+def entry_of(path: Path) -> ModelEntry:
     """What is known of one file that can be loaded, wherever it is."""
-    found: Iterable[Entry] = _at(path, ())
+    found: Iterable[ModelEntry] = _at(path, ())
     if real(path).is_relative_to(library.library_dir().resolve()):
         found = (entry for model in library.models() for entry in _pulled(model, ()))
     same = (entry for entry in found if real(entry.path) == real(path))
     return next(same, None) or _loose(path, ())
 
 
-def _at(path: Path, plans: Sequence[MadePlan]) -> list[Entry]:
+def _at(path: Path, plans: Sequence[MadePlan]) -> list[ModelEntry]:
     """The models at ``path``; none when there is none."""
     try:
         if (path.parent / MANIFEST).is_file():
@@ -79,7 +79,7 @@ def _at(path: Path, plans: Sequence[MadePlan]) -> list[Entry]:
         return [_broken(path, error.strerror or str(error))]
 
 
-def _built(folder: Path, plans: Sequence[MadePlan]) -> list[Entry]:
+def _built(folder: Path, plans: Sequence[MadePlan]) -> list[ModelEntry]:
     """The files of a folder that `quantize` wrote."""
     # A file of the library is the library's business.
     if real(folder).is_relative_to(library.library_dir().resolve()):
@@ -91,7 +91,7 @@ def _built(folder: Path, plans: Sequence[MadePlan]) -> list[Entry]:
     name = manifest.model.name
     return [
         _described(
-            Entry(str(folder), name, one.recipe, Origin.BUILT, folder, picked=one.recipe),
+            ModelEntry(str(folder), name, one.recipe, Origin.BUILT, folder, picked=one.recipe),
             one,
             plans,
         )
@@ -99,7 +99,7 @@ def _built(folder: Path, plans: Sequence[MadePlan]) -> list[Entry]:
     ]
 
 
-def _described(base: Entry, listed: FileEntry, plans: Sequence[MadePlan]) -> Entry:
+def _described(base: ModelEntry, listed: FileEntry, plans: Sequence[MadePlan]) -> ModelEntry:
     """``base``, whose ``path`` is the manifest's folder, with what the manifest says of a file."""
     try:
         path, broken = entry_path(base.path, listed), None
@@ -115,12 +115,12 @@ def _described(base: Entry, listed: FileEntry, plans: Sequence[MadePlan]) -> Ent
     )
 
 
-def _loose(path: Path, plans: Sequence[MadePlan]) -> Entry:
+def _loose(path: Path, plans: Sequence[MadePlan]) -> ModelEntry:
     """A model by itself, a file or a folder."""
     single = path.is_file()
     files = named_parts(path) if single else [file for file in path.iterdir() if file.is_file()]
     name = path.stem if single else path.name
-    return Entry(
+    return ModelEntry(
         model=str(path),
         name=name,
         recipe="",
@@ -133,11 +133,11 @@ def _loose(path: Path, plans: Sequence[MadePlan]) -> Entry:
     )
 
 
-def _pulled(model: library.Model, plans: Sequence[MadePlan]) -> list[Entry]:
+def _pulled(model: library.Model, plans: Sequence[MadePlan]) -> list[ModelEntry]:
     """What was pulled of one repository."""
     if not model.builds:
         again = f"nothing of it is whole; `ingot pull {model.repo}` gets it again"
-        return [Entry(model.repo, model.repo, "", Origin.LIBRARY, model.folder, broken=again)]
+        return [ModelEntry(model.repo, model.repo, "", Origin.LIBRARY, model.folder, broken=again)]
     try:
         manifest = load_manifest(model.folder) if (model.folder / MANIFEST).is_file() else None
     except IngotError:
@@ -145,7 +145,7 @@ def _pulled(model: library.Model, plans: Sequence[MadePlan]) -> list[Entry]:
     found = []
     for build in model.builds:
         name = f"{model.repo}:{build.label}"
-        base = Entry(name, model.repo, build.label, Origin.LIBRARY, model.folder)
+        base = ModelEntry(name, model.repo, build.label, Origin.LIBRARY, model.folder)
         listed = manifest.entry(build.label) if manifest else None
         if listed is not None:
             base = _described(base, listed, plans)
@@ -164,8 +164,8 @@ def _pulled(model: library.Model, plans: Sequence[MadePlan]) -> list[Entry]:
     return found
 
 
-def _broken(path: Path, why: str) -> Entry:
-    return Entry(str(path), path.name or str(path), "", Origin.FILE, path, broken=why)
+def _broken(path: Path, why: str) -> ModelEntry:
+    return ModelEntry(str(path), path.name or str(path), "", Origin.FILE, path, broken=why)
 
 
 def bits_of(label: str) -> int | None:
@@ -174,7 +174,7 @@ def bits_of(label: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def _measured(path: Path, plans: Sequence[MadePlan]) -> Measured | None:
+def _measured(path: Path, plans: Sequence[MadePlan]) -> PlannedSpeed | None:
     """Figures of ``path`` among ``plans`` (the latest first) that are younger than the file."""
     whole = real(path)
     try:
@@ -185,10 +185,10 @@ def _measured(path: Path, plans: Sequence[MadePlan]) -> Measured | None:
         if one.made < changed or one.plan.workload != "chat":
             continue
         if one.path == whole:
-            return Measured(one.plan.figures, one.made, chosen=True)
+            return PlannedSpeed(one.plan.figures, one.made, chosen=True)
         for other in one.plan.alternatives:
             if one.path.with_name(other.file) == whole and other.figures is not None:
-                return Measured(other.figures, one.made, chosen=False)
+                return PlannedSpeed(other.figures, one.made, chosen=False)
     return None
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from app.figures import rate
 from app.options import ModelOptions
 from quantize.disk import human
-from quantize.manifest import Fidelity, Quality, Speed, TokenParity
+from quantize.manifest import Fidelity, FileSpeeds, Quality, TokenParity
 from quantize.report.facts import is_steady
 from runtimes.errors import ModelError
 from runtimes.machine.hardware import memory_now
@@ -29,7 +29,7 @@ class Origin(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class PlannedSpeed:
     """What `ingot plan` measured here."""
 
     figures: Figures
@@ -38,7 +38,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ModelEntry:
     """A file to choose. Figures are None where nobody measured them."""
 
     model: str  # what loads it, with ``options``, as on the command line
@@ -54,9 +54,9 @@ class Entry:
     quality: Quality | None = None
     fidelity: Fidelity | None = None
     parity: TokenParity | None = None
-    speed: Speed | None = None
+    speed: FileSpeeds | None = None
     notes: tuple[str, ...] = ()
-    measured: Measured | None = None  # on this machine
+    measured: PlannedSpeed | None = None  # on this machine
     broken: str | None = None
     bits_per_weight: float | None = None  # what a file that `quantize` built stores
 
@@ -105,7 +105,7 @@ class Fit:
         return self.needs <= self.free
 
 
-def fit(entry: Entry, free: int | None = None) -> Fit:
+def fit(entry: ModelEntry, free: int | None = None) -> Fit:
     """What ``entry`` needs, against ``free`` bytes (None: what is free now).
 
     Reading the header of a GGUF file with a large vocabulary takes up to half a second the first
@@ -135,7 +135,7 @@ _ORIGINS = {
 }
 
 
-def type_of(entry: Entry) -> str:
+def type_of(entry: ModelEntry) -> str:
     """Such as "gguf 6.2 bits", a weight; "gguf 4-bit" after its name where that is not known."""
     bits = f"{entry.bits}-bit" if entry.bits else ""
     if entry.bits_per_weight is not None:
@@ -143,17 +143,17 @@ def type_of(entry: Entry) -> str:
     return " ".join(part for part in (entry.format or "", bits) if part) or "?"
 
 
-def size_of(entry: Entry) -> str:
+def size_of(entry: ModelEntry) -> str:
     """Such as "4.7 MB"."""
     return human(entry.bytes) if entry.bytes is not None else "?"
 
 
-def speed_of(entry: Entry) -> str:
+def speed_of(entry: ModelEntry) -> str:
     """Decode of one row in tokens a second; empty where nobody has measured it."""
     return "" if entry.decode_tps is None else rate(entry.decode_tps).removesuffix(" tok/s")
 
 
-def state_of(entry: Entry, fit: Fit | None) -> str:
+def state_of(entry: ModelEntry, fit: Fit | None) -> str:
     """Whether it can be loaded: "fits", "too big", "broken", or empty while that is not known."""
     if entry.broken:
         return "broken"
@@ -162,7 +162,7 @@ def state_of(entry: Entry, fit: Fit | None) -> str:
     return "fits" if fit.fits else "too big"
 
 
-def details(entry: Entry, fit: Fit | None) -> list[str]:
+def details(entry: ModelEntry, fit: Fit | None) -> list[str]:
     """Lines about one file: what it is, whether it can be used, its speed, its quality, notes."""
     lines = [f"{type_of(entry)} · {size_of(entry)} · {_ORIGINS[entry.origin]}", str(entry.path)]
     if entry.broken:
@@ -176,7 +176,7 @@ def details(entry: Entry, fit: Fit | None) -> list[str]:
     return [*lines, _speed(entry), _quality(entry), *(f"Note: {note}" for note in entry.notes)]
 
 
-def _speed(entry: Entry) -> str:
+def _speed(entry: ModelEntry) -> str:
     said = []
     if entry.measured is not None:
         figures = entry.measured.figures
@@ -196,7 +196,7 @@ def _speed(entry: Entry) -> str:
     return "Speed: " + ("; ".join(said) or "not measured; `ingot plan` does it")
 
 
-def _quality(entry: Entry) -> str:
+def _quality(entry: ModelEntry) -> str:
     said = []
     if entry.quality is not None:
         said.append(

@@ -11,7 +11,7 @@ from app.options import ModelOptions, PlanOptions
 from runtimes.errors import IngotError, ModelError, RequestError
 from runtimes.machine.installed import find_installed
 from runtimes.models.modelfile import ModelFile
-from runtimes.planner.candidates import Overrides, Task
+from runtimes.planner.candidates import Overrides, PlanTask
 from runtimes.planner.known import load_plan
 from runtimes.planner.plan import DEPTHS, STALL_S, TRIAL_TOKENS, PlanWorkload, Profile
 from runtimes.settings import RunnerSettings, SchedulerSettings
@@ -79,7 +79,7 @@ def task_for(
     profile: Profile,
     overrides: Overrides | None = None,
     depth: int | None = None,
-) -> Task:
+) -> PlanTask:
     """The task on this machine as it is now, with the GPUs that self-tests have listed. ``depth``
     is the workload's own where it is None."""
     from runtimes.load import MODULES
@@ -88,7 +88,7 @@ def task_for(
     from runtimes.machine.selftest import remembered
 
     listed = {name: health.devices for name in MODULES if (health := remembered(name))}
-    return Task(
+    return PlanTask(
         workload,
         profile,
         cores=available_cores(),
@@ -99,7 +99,7 @@ def task_for(
     )
 
 
-def check_depth(depth: int | None, models: Sequence[ModelFile], task: Task) -> None:
+def check_depth(depth: int | None, models: Sequence[ModelFile], task: PlanTask) -> None:
     """Raise RequestError for a --depth that the context has no room for."""
     most = task.most_depth(models)
     if depth is not None and depth > most:
@@ -120,7 +120,7 @@ def overrides(options: ModelOptions, settings: PlanOptions, slots: int | None) -
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class LoadChoice:
     """What a command loads. ``planned`` says whether `ingot plan` has chosen it."""
 
     file: ModelFile
@@ -140,7 +140,7 @@ def choose(
     reproducible: bool = False,
     adapters: Sequence[str] | None = None,
     depth: int | None = None,
-) -> Choice:
+) -> LoadChoice:
     """The file and settings of MODEL: as `ingot plan` has chosen for this workload, profile and
     width, with what the user fixes on top; without a plan the defaults. Of plans for several depths
     the one nearest to ``depth`` is taken (None: the workload's own). ``reproducible`` excludes what
@@ -184,7 +184,7 @@ def choose(
     if reproducible:
         base = replace(base, unified_kv=False, device_sampling=False, reproducible=True)
     beside = adapter_files(adapters, file, reproducible=base.reproducible)
-    return Choice(file, base, scheduling, plan is not None, beside)
+    return LoadChoice(file, base, scheduling, plan is not None, beside)
 
 
 def draft_path(draft: str) -> Path:

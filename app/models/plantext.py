@@ -8,14 +8,14 @@ from app.figures import aligned
 from app.models.planning import PlanFiles
 from runtimes.load import backend
 from runtimes.models.memory import estimate, gib
-from runtimes.planner.candidates import Task
+from runtimes.planner.candidates import PlanTask
 from runtimes.planner.plan import Alternative, Plan
 
 _CONTEXTS = (1024, 4096, 16384, 65536)
 _SLOTS = (1, 4, 16, 32)
 
 
-def as_text(plan: Plan, files: PlanFiles, task: Task, *, remembered: bool) -> str:
+def as_text(plan: Plan, files: PlanFiles, task: PlanTask, *, remembered: bool) -> str:
     """Choice, reasons, alternatives and the memory table."""
     chosen = plan.settings
     knows_kv = "kv_type" in backend(plan.runtime).knows
@@ -67,7 +67,7 @@ def _depth(plan: Plan) -> str:
     return text
 
 
-def as_object(plan: Plan, files: PlanFiles, task: Task, *, remembered: bool) -> dict[str, Any]:
+def as_object(plan: Plan, files: PlanFiles, task: PlanTask, *, remembered: bool) -> dict[str, Any]:
     """Everything that the text says, and the parts of the memory."""
     return {
         **plan.to_json(),
@@ -98,7 +98,7 @@ def _measured(plan: Plan) -> list[list[str]]:
     return lines
 
 
-def _memory_table(plan: Plan, files: PlanFiles, task: Task) -> list[list[str]]:
+def _memory_table(plan: Plan, files: PlanFiles, task: PlanTask) -> list[list[str]]:
     estimates = _memory(plan, files)
     lines = [["slots", *(f"{context:,}" for context in estimates[plan.settings.slots])]]
     for slots, parts in estimates.items():

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from app.models.entries import Entry
+from app.models.entries import ModelEntry
 from quantize.recipes.bits import gguf_bits
 from runtimes.errors import ModelError
 from runtimes.models.gguf import read_parts
@@ -25,7 +25,7 @@ class FileQuality:
     accuracy: float | None = None  # the share of right answers on tasks (0 to 1)
 
 
-def file_quality(entry: Entry) -> FileQuality:
+def file_quality(entry: ModelEntry) -> FileQuality:
     """What the manifest beside the file has measured of this very file, else what its header says.
 
     Reading the header of a GGUF file with a large vocabulary takes up to half a second.
@@ -47,7 +47,7 @@ def file_quality(entry: Entry) -> FileQuality:
     )
 
 
-def with_bits(entry: Entry) -> Entry:
+def with_bits(entry: ModelEntry) -> ModelEntry:
     """``entry`` with what its file stores for a weight; see ``file_quality``."""
     return replace(entry, bits_per_weight=file_quality(entry).bits)
 
@@ -75,14 +75,14 @@ def kl_text(kl: float) -> str:
     return f"KL {kl:.3f}" if kl >= 0.01 else f"KL {kl:.4f}"
 
 
-def quality_of(entry: Entry) -> str:
+def quality_of(entry: ModelEntry) -> str:
     """A picker's cell: how far from the original, else the share of right answers on tasks."""
     if entry.fidelity is not None:
         return kl_text(entry.fidelity.kl_mean)
     return f"{entry.quality.task_accuracy:.1%}" if entry.quality is not None else ""
 
 
-def quality_order(entry: Entry) -> tuple[int, float]:
+def quality_order(entry: ModelEntry) -> tuple[int, float]:
     """Sorts the nearest to the original first, then by tasks, then what was not measured."""
     if entry.fidelity is not None:
         return 0, entry.fidelity.kl_mean

@@ -19,7 +19,7 @@ from runtimes.models.memory import MemoryEstimate, estimate
 
 if TYPE_CHECKING:
     from app.chat.host import EngineHost
-    from app.models.planning import Choice
+    from app.models.planning import LoadChoice
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ class EventLog(logging.Handler):
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class MonitorSample:
     """One moment."""
 
     time: float  # in seconds since 1970
@@ -112,7 +112,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Speed:
+class TokenRates:
     """Tokens per second over the second before ``time`` (in seconds since 1970)."""
 
     time: float
@@ -127,9 +127,9 @@ class Monitor:
         self._host = host
         self._reader: MachineReader | None = None
         self._lock = threading.Lock()
-        self._samples: deque[Sample] = deque(maxlen=_HISTORY)
-        self._speeds: deque[Speed] = deque(maxlen=_SPEEDS)
-        self._estimated: tuple[Choice | None, MemoryEstimate | None] = (None, None)
+        self._samples: deque[MonitorSample] = deque(maxlen=_HISTORY)
+        self._speeds: deque[TokenRates] = deque(maxlen=_SPEEDS)
+        self._estimated: tuple[LoadChoice | None, MemoryEstimate | None] = (None, None)
         self._log = EventLog()
 
     def start(self) -> None:
@@ -144,7 +144,7 @@ class Monitor:
                 self._reader.close()
             self._reader = None
 
-    def sample(self) -> Sample:
+    def sample(self) -> MonitorSample:
         """Look now, and keep what was seen. Takes some milliseconds, up to a fifth of a second when
         the engine is busy: call it in a thread."""
         engine = self._host.engine
@@ -152,7 +152,7 @@ class Monitor:
         with self._lock:
             if self._reader is None:
                 self._reader = MachineReader()
-            sample = Sample(
+            sample = MonitorSample(
                 time.time(),
                 self._reader.read(),
                 stats,
@@ -180,13 +180,15 @@ class Monitor:
         notices. To be called once a second."""
         stats = self._host.stats()
         if stats is not None:
-            self._speeds.append(Speed(time.time(), stats.prefill_tps_now, stats.decode_tps_now))
+            self._speeds.append(
+                TokenRates(time.time(), stats.prefill_tps_now, stats.decode_tps_now)
+            )
 
-    def speeds(self) -> tuple[Speed, ...]:
+    def speeds(self) -> tuple[TokenRates, ...]:
         """What ``note`` kept, oldest first."""
         return tuple(self._speeds)
 
-    def samples(self) -> tuple[Sample, ...]:
+    def samples(self) -> tuple[MonitorSample, ...]:
         """The last ones, oldest first."""
         with self._lock:
             return tuple(self._samples)

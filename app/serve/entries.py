@@ -5,16 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.adapters import AdapterFile
-from app.models.planning import Choice
+from app.models.planning import LoadChoice
 from runtimes.errors import IngotError, RequestError
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ServedModel:
     """A model that is served. ``choose`` says what to load: it is asked before each load."""
 
     name: str
-    choose: Callable[[], Choice]
+    choose: Callable[[], LoadChoice]
     fixed_slots: bool = False
     aliases: Sequence[str] = ()  # other names that clients may ask for it by
     adapters: Sequence[str] = ()  # of those that ``choose`` has; each is asked for as NAME:ADAPTER
@@ -28,10 +28,10 @@ class Entry:
                 yield f"{own}:{adapter}", adapter
 
 
-def by_name(entries: Sequence[Entry]) -> dict[str, tuple[Entry, str | None]]:
+def by_name(entries: Sequence[ServedModel]) -> dict[str, tuple[ServedModel, str | None]]:
     """What each name means: a model, or one with an adapter. Raises RequestError for two of one
     name."""
-    known: dict[str, tuple[Entry, str | None]] = {}
+    known: dict[str, tuple[ServedModel, str | None]] = {}
     for entry in entries:
         for name, adapter in entry.names():
             if name in known:
@@ -55,7 +55,7 @@ def name_of(model: str) -> tuple[str, str]:
     return path.resolve().name.removesuffix(".gguf"), model
 
 
-def check_entries(entries: Sequence[Entry]) -> None:
+def check_entries(entries: Sequence[ServedModel]) -> None:
     """Raises what is wrong with a model that will be loaded later: its file is looked at now."""
     for entry in entries:
         try:

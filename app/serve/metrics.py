@@ -12,7 +12,7 @@ from app.serve.pool import ModelPool
 _OTHER = "other"  # a model that is not served, or not any more
 
 
-class EngineFigures(Collector):
+class EngineCollector(Collector):
     """Figures of the loaded models' engines, as they are when they are asked for."""
 
     def __init__(self, pool: ModelPool) -> None:

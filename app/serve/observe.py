@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.figures import duration
 from app.serve.batches.service import BatchService
 from app.serve.generate import Generation, Generator
-from app.serve.metrics import BatchFigures, EngineFigures
+from app.serve.metrics import BatchFigures, EngineCollector
 
 access = logging.getLogger("ingot.access")
 
@@ -56,7 +56,7 @@ class Observer:
             buckets=_LATENCY,
             registry=own,
         )
-        own.register(EngineFigures(generator.pool))
+        own.register(EngineCollector(generator.pool))
         if batches is not None:
             own.register(BatchFigures(batches))
 

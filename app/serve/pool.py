@@ -15,10 +15,10 @@ from pathlib import Path
 
 from app.adapters import AdapterFile, adapter_files
 from app.batch.schedule.engines import default_slots, free_memory
-from app.models.planning import Choice
+from app.models.planning import LoadChoice
 from app.models.prefixes import NONE_SAVED, SavedPrefixes
 from app.models.resolve import load_engine
-from app.serve.entries import Entry, by_name
+from app.serve.entries import ServedModel, by_name
 from app.serve.errors import HttpError, UnknownModelError
 from runtimes.checks import check_adapter
 from runtimes.errors import ModelError, RequestError
@@ -41,7 +41,7 @@ class Served:
     """A loaded model."""
 
     name: str
-    choice: Choice
+    choice: LoadChoice
     engine: WorkerEngine
     adapter: str | None = None  # that was asked for
 
@@ -74,7 +74,7 @@ class ModelPool:
 
     def __init__(
         self,
-        entries: Sequence[Entry],
+        entries: Sequence[ServedModel],
         budget: int | None = None,
         prefixes: SavedPrefixes = NONE_SAVED,
     ) -> None:
@@ -212,18 +212,18 @@ class ModelPool:
         logger.info("%s:%s is unloaded", entry.name, name)
         return f"{entry.name}:{name}"
 
-    def _model(self, name: str | None) -> Entry:
+    def _model(self, name: str | None) -> ServedModel:
         entry, adapter = self._entry(name)
         if adapter is not None:
             raise RequestError(f"{name} is an adapter of {entry.name}: name the model")
         return entry
 
-    def _with(self, changed: Entry) -> list[Entry]:
+    def _with(self, changed: ServedModel) -> list[ServedModel]:
         """All models in their order, this one in the place of that of its name."""
         every = {entry.name: entry for entry, _ in self._known.values()}
         return list({**every, changed.name: changed}.values())
 
-    def _change(self, entry: Entry, known: dict[str, tuple[Entry, str | None]]) -> None:
+    def _change(self, entry: ServedModel, known: dict[str, tuple[ServedModel, str | None]]) -> None:
         """A model has other adapters."""
         self._known = known
         if (one := self._loaded.get(entry.name)) is not None:
@@ -248,7 +248,7 @@ class ModelPool:
         finally:
             one.served.engine.close()
 
-    def _entry(self, name: str | None) -> tuple[Entry, str | None]:
+    def _entry(self, name: str | None) -> tuple[ServedModel, str | None]:
         if name is None:
             return next(iter(self._known.values()))
         found = self._known.get(name)
@@ -259,7 +259,7 @@ class ModelPool:
 
     def _take(
         self, name: str | None, give_way: Callable[[], None] | None
-    ) -> tuple[Entry, str | None, _Loaded | None]:
+    ) -> tuple[ServedModel, str | None, _Loaded | None]:
         """What the name means, and a lease of it if it is loaded."""
         with self._lock:
             if self._closed:
@@ -273,7 +273,7 @@ class ModelPool:
             return entry, adapter, one
 
     def _load(
-        self, entry: Entry, adapter: str | None, give_way: Callable[[], None] | None
+        self, entry: ServedModel, adapter: str | None, give_way: Callable[[], None] | None
     ) -> _Loaded:
         choice = entry.choose()
         choice = replace(choice, adapters=(*choice.adapters, *entry.added))
@@ -334,7 +334,7 @@ class ModelPool:
             taken = sum(one.bytes for one in self._loaded.values())
         return min(free, self._budget - taken)
 
-    def _make_room(self, choice: Choice, rest_s: float, *, fixed: bool) -> None:
+    def _make_room(self, choice: LoadChoice, rest_s: float, *, fixed: bool) -> None:
         """Unload what was not in use for so long, the least recently used first, until the model
         fits; with as many slots as were asked for (``fixed``), else with a single one."""
         least = choice.settings if fixed else replace(choice.settings, slots=1)

@@ -31,7 +31,7 @@ _KNOWN = frozenset(_SCHEMA["properties"])
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RerankRequest:
     """What a body asks for."""
 
     query: str
@@ -56,7 +56,7 @@ def routes(generator: Generator) -> APIRouter:
     return router
 
 
-def read_body(body: Any) -> Asked:
+def read_body(body: Any) -> RerankRequest:
     """Raises InputError naming what is missing, wrong or not supported."""
     require_object(body, "body")
     for other in body.keys() - _KNOWN:
@@ -73,7 +73,7 @@ def read_body(body: Any) -> Asked:
     if not isinstance(told, bool):
         raise InputError("wrong_type", "return_documents must be true or false")
     texts = [_text(_of(one), f"documents.{number}") for number, one in enumerate(documents)]
-    return Asked(_text(query, "query"), texts, most, told)
+    return RerankRequest(_text(query, "query"), texts, most, told)
 
 
 def _of(document: Any) -> Any:
@@ -87,7 +87,7 @@ def _text(value: Any, where: str) -> str:
     return as_unicode(value, where)
 
 
-async def _answer(generator: Generator, name: str | None, asked: Asked) -> dict[str, Any]:
+async def _answer(generator: Generator, name: str | None, asked: RerankRequest) -> dict[str, Any]:
     scores, tokens = [], 0
     async with generator.place(name) as served:
         for number, document in enumerate(asked.documents):  # others' work comes between
@@ -127,6 +127,6 @@ def _pair(engine: WorkerEngine, query: str, document: str, where: str) -> list[i
     return ids
 
 
-def _result(asked: Asked, index: int, score: float) -> dict[str, Any]:
+def _result(asked: RerankRequest, index: int, score: float) -> dict[str, Any]:
     result: dict[str, Any] = {"index": index, "relevance_score": score}
     return {**result, "document": {"text": asked.documents[index]}} if asked.told else result

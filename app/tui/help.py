@@ -24,7 +24,7 @@ _LOW, _HIGH = 6, 8  # lines around what scrolls, in a low terminal and in one wi
 _TALL = 30
 
 
-class Row(NamedTuple):
+class HelpLine(NamedTuple):
     """One line of help."""
 
     keys: str
@@ -32,16 +32,16 @@ class Row(NamedTuple):
     more: str
 
 
-class Group(NamedTuple):
+class HelpGroup(NamedTuple):
     """What serves one task."""
 
     title: str
-    rows: tuple[Row, ...]
+    rows: tuple[HelpLine, ...]
 
-    def with_words(self, words: list[str]) -> "Group":
+    def with_words(self, words: list[str]) -> "HelpGroup":
         """Those rows that have all ``words``, be it in the title."""
         rows = (row for row in self.rows if _has(f"{self.title} {' '.join(row)}", words))
-        return Group(self.title, tuple(rows))
+        return HelpGroup(self.title, tuple(rows))
 
 
 class KeyGroup(Static):
@@ -53,7 +53,7 @@ class KeyGroup(Static):
         "key-group--more",
     }
 
-    def __init__(self, group: Group, width: int) -> None:
+    def __init__(self, group: HelpGroup, width: int) -> None:
         super().__init__()
         self._group = self.filtered = group
         self._width = width
@@ -142,17 +142,18 @@ class HelpScreen(Panel[None]):
         self.query_one(VerticalScroll).scroll_page_down()
 
 
-def groups(screen: Screen[Any]) -> list[Group]:
+def groups(screen: Screen[Any]) -> list[HelpGroup]:
     """What keys do on ``screen`` now, by task."""
     return [
-        Group(
-            task, tuple(Row(" ".join(map(shown, one.keys)), one.title, one.more) for one in those)
+        HelpGroup(
+            task,
+            tuple(HelpLine(" ".join(map(shown, one.keys)), one.title, one.more) for one in those),
         )
         for task, those in by_task(bound(screen))
     ]
 
 
-def _halves(of: list[Group]) -> tuple[list[Group], list[Group]]:
+def _halves(of: list[HelpGroup]) -> tuple[list[HelpGroup], list[HelpGroup]]:
     """Two columns as even as can be."""
     heights = [len(one.rows) + 2 for one in of]
     cut = min(

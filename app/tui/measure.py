@@ -36,7 +36,7 @@ from textual.widgets import TextArea
 from textual.widgets.markdown import MarkdownBlock
 
 from app.chat.host import EngineHost, HostState
-from app.chat.store import Store
+from app.chat.store import ChatStore
 from app.chat.store.records import Role, State
 from app.config.reading import load
 from app.monitor.monitor import Monitor
@@ -329,7 +329,7 @@ def differs(view: MessageView, given: str) -> int:
     return wrong + sum(a != b for a, b in zip(shown, wanted, strict=False))
 
 
-def long_chat(store: Store, messages: int) -> int:
+def long_chat(store: ChatStore, messages: int) -> int:
     """A chat of so many messages, answers with a list and code among them; its number."""
     chat = store.new_chat(title=f"{messages} messages")
     parent = None
@@ -350,7 +350,7 @@ def main(job: str, out: str, *arguments: str) -> None:
     """Run one job; see the module."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        store = stack.enter_context(Store.open(folder / "chats.db"))
+        store = stack.enter_context(ChatStore.open(folder / "chats.db"))
         first, *more = arguments
         engine, host = RecordedEngine([], 1), stack.enter_context(closing(EngineHost()))
         run: Callable[[MeasuredApp], Awaitable[Any]]

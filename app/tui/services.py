@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from app.chat.host import EngineHost
-from app.chat.store import Store
+from app.chat.store import ChatStore
 from app.config.reading import load
 from app.config.settings import Config
 from app.models.prefixes import shared_prefixes
@@ -43,7 +43,7 @@ class Services:
     ``warnings`` are what was wrong with them at the start."""
 
     config: Config
-    store: Store
+    store: ChatStore
     host: EngineHost
     monitor: Monitor
     start: Start
@@ -57,7 +57,7 @@ def open_services(start: Start) -> Iterator[Services]:
     Raises StoreError, and RequestError when there is no chat to resume.
     """
     loaded = load()
-    with Store.open() as store:
+    with ChatStore.open() as store:
         start = _resolved(start, store, loaded.config)
         prefixes = shared_prefixes(loaded.config.chat.saved_mb)
         prefixes.prune()
@@ -74,7 +74,7 @@ def open_services(start: Start) -> Iterator[Services]:
             monitor.stop()
 
 
-def _resolved(start: Start, store: Store, config: Config) -> Start:
+def _resolved(start: Start, store: ChatStore, config: Config) -> Start:
     """``start`` with the chat to open by number and the model to load: the one that was named, else
     that of the chat, else that of the settings."""
     if start.resume:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from quantize.allocate.rate import Rater, losses
 from quantize.allocate.sweep import Array, Matrix
-from quantize.allocate.table import Choice, Unit
+from quantize.allocate.table import TypeChoice, Unit
 from quantize.gguf.imatrixfile import read_matrix
 from quantize.gguf.quantize import TYPES, needs_matrix
 from quantize.gguf.rounding import rounded
@@ -48,7 +48,7 @@ def _unit(matrix: Path, tensor: Matrix, tokens: int) -> Unit:
 
     lost = losses(tensor, kinds, stored)
     choices = (
-        Choice(
+        TypeChoice(
             kind,
             _nbytes(tensor.weight.size, kind),
             (lost[kind] + (0.0 if kind == "f16" else _inputs(tensor, kind))) / tokens,

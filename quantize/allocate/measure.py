@@ -12,7 +12,7 @@ from pathlib import Path
 from quantize.allocate.cost import WINDOWS, sweep_seconds
 from quantize.allocate.rate import SAMPLE, Rater
 from quantize.allocate.sweep import Matrix, sweep
-from quantize.allocate.table import Table, Unit, read_table, write_table
+from quantize.allocate.table import TypeTable, Unit, read_table, write_table
 from quantize.children.process import run_child
 from quantize.disk import write_atomically
 from quantize.errors import BusyError, ToolError
@@ -30,7 +30,7 @@ _DONE = "done.json"
 
 def sensitivities(
     source: SourceModel, raters: Sequence[Rater], text: Path, work: Path, progress: Reporter
-) -> list[Table]:
+) -> list[TypeTable]:
     """The table of each of ``raters``, over the first windows of ``text``: all that are not known
     yet in one pass.
 
@@ -83,7 +83,9 @@ def _minutes(seconds: float) -> str:
     return f"{seconds / 60:.0f} minutes" if seconds > 90 else f"{seconds:.0f} seconds"
 
 
-def _measure(source: SourceModel, text: Path, raters: Sequence[Rater], folder: Path) -> list[Table]:
+def _measure(
+    source: SourceModel, text: Path, raters: Sequence[Rater], folder: Path
+) -> list[TypeTable]:
     """Runs in a child process."""
     import torch
 
@@ -107,7 +109,7 @@ def _measure(source: SourceModel, text: Path, raters: Sequence[Rater], folder: P
 
     torch.manual_seed(0)
     sweep(network, windows, folder, done, rate, finished)
-    return [Table(tuple(own), tokens, text.name) for own in units]
+    return [TypeTable(tuple(own), tokens, text.name) for own in units]
 
 
 def _resumed(folder: Path, raters: int) -> tuple[int, list[list[Unit]]]:

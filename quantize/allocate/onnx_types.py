@@ -9,7 +9,7 @@ import numpy as np
 
 from quantize.allocate.rate import Rater, losses
 from quantize.allocate.sweep import BLOCKS, ROW, Array, Matrix
-from quantize.allocate.table import Choice, Unit
+from quantize.allocate.table import TypeChoice, Unit
 from quantize.onnx.channels import round_channels
 from quantize.onnx.rounding import dequantize, round_matrix
 from quantize.onnx.variants import W8A8, Variant, parse_variant
@@ -61,7 +61,7 @@ def _unit(tensor: Matrix, tokens: int) -> Unit:
 
     lost = losses(tensor, variants, stored)
     choices = (
-        Choice(
+        TypeChoice(
             kind,
             rows * variant.row_bytes(width),
             (lost[kind] + _inputs(tensor, variant)) / tokens,
@@ -86,7 +86,7 @@ def _inputs(tensor: Matrix, variant: Variant) -> float:
 
 def _one(name: str, parts: Sequence[Unit]) -> Unit:
     choices = tuple(
-        Choice(kind, sum(c.bytes for c in same), sum(c.kl for c in same))
+        TypeChoice(kind, sum(c.bytes for c in same), sum(c.kl for c in same))
         for kind in (choice.kind for choice in parts[0].choices)
         for same in [[part.choice(kind) for part in parts]]
     )

@@ -5,21 +5,21 @@ from functools import partial
 
 import numpy as np
 
-from quantize.allocate.table import Choice, Unit
+from quantize.allocate.table import TypeChoice, Unit
 
 _STEPS = 1 << 15  # of the bound; what rounding up to them leaves is spent one tensor at a time
 
 _PRICES = 60
 
-Figure = Callable[[Unit, Choice], float]
+Figure = Callable[[Unit, TypeChoice], float]
 
 
-def size(_unit: Unit, choice: Choice) -> float:
+def size(_unit: Unit, choice: TypeChoice) -> float:
     """Its bytes."""
     return choice.bytes
 
 
-def loss(_unit: Unit, choice: Choice) -> float:
+def loss(_unit: Unit, choice: TypeChoice) -> float:
     """The divergence that it is predicted to cause."""
     return choice.kl
 
@@ -65,19 +65,19 @@ def solve(
     return {unit.name: unit.choices[i].kind for unit, i in zip(units, chosen, strict=True)}
 
 
-def mixes(units: Sequence[Unit]) -> list[Choice]:
+def mixes(units: Sequence[Unit]) -> list[TypeChoice]:
     """Bytes and predicted divergence of some of the best choices there are, by size: those that a
     price of bytes in divergence, from very low to very high, picks."""
-    found: dict[float, Choice] = {}
+    found: dict[float, TypeChoice] = {}
     for price in np.logspace(-16, 2, _PRICES):
         worth = partial(_priced, price)
         picked = [min(unit.choices, key=worth) for unit in units]
         total = sum(c.bytes for c in picked)
-        found[total] = Choice("", total, sum(c.kl for c in picked))
+        found[total] = TypeChoice("", total, sum(c.kl for c in picked))
     return [found[total] for total in sorted(found)]
 
 
-def _priced(price: float, choice: Choice) -> float:
+def _priced(price: float, choice: TypeChoice) -> float:
     return choice.bytes * price + choice.kl
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from quantize.allocate.table import Choice, Table, Unit
+from quantize.allocate.table import TypeChoice, TypeTable, Unit
 from quantize.children.process import run_child
 from quantize.disk import write_atomically
 from quantize.progress.console import Reporter
@@ -33,14 +33,14 @@ class StepTimes:
     used: float  # the share of a mixture's experts that a token goes through
     lookup: str  # the table of which a step takes single rows; "" where it is the output, too
 
-    def of(self, unit: Unit, choice: Choice) -> float:
+    def of(self, unit: Unit, choice: TypeChoice) -> float:
         """Seconds of one tensor in that type."""
         if unit.name == self.lookup:
             return 0.0
         count = unit.matrices * self.used if unit.matrices > 1 else 1.0
         return count * self.products[choice.kind, (unit.width, unit.rows)]
 
-    def step(self, table: Table, kinds: Mapping[str, str]) -> float:
+    def step(self, table: TypeTable, kinds: Mapping[str, str]) -> float:
         """Seconds of a step of the file with these types by tensor."""
         return self.rest + sum(self.of(u, u.choice(kinds[u.name])) for u in table.units)
 
@@ -59,7 +59,7 @@ class Timing:
 
 
 def step_times(
-    table: Table, timing: Timing, rows: int, model_bytes: int, work: Path, progress: Reporter
+    table: TypeTable, timing: Timing, rows: int, model_bytes: int, work: Path, progress: Reporter
 ) -> StepTimes:
     """Measured on this machine, or taken from the cache."""
     shapes = sorted({(unit.width, unit.rows) for unit in table.units})

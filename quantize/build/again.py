@@ -7,10 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from quantize.allocate.table import Table
+from quantize.allocate.table import TypeTable
 from quantize.allocate.texts import calibration_text
 from quantize.build.making import is_build
-from quantize.build.run import Job, Run
+from quantize.build.run import BuildJob, Run
 from quantize.build.target_plan import chosen_table, maker_for
 from quantize.errors import SourceError, UsageError
 from quantize.gguf.quantize import LONGEST
@@ -75,7 +75,7 @@ def described(target: str, types: Mapping[str, str], line: str) -> dict[str, str
     return found | {f"ingot.rebuild.{i}": piece for i, piece in enumerate(pieces)}
 
 
-def make_again(run: Run, job: Job, listed: FileEntry) -> Stage:
+def make_again(run: Run, job: BuildJob, listed: FileEntry) -> Stage:
     """The stage of the file that was ``listed``; its value is as `make_target`'s. Raises
     SourceError if it was built from other weights."""
     allocation, recipe = listed.allocation, job.recipe
@@ -87,7 +87,7 @@ def make_again(run: Run, job: Job, listed: FileEntry) -> Stage:
             f" {run.base.folder}: types that were chosen for one model keep no target for another"
         )
     maker, texts = maker_for(run, recipe)
-    table = Table((), 0, "")
+    table = TypeTable((), 0, "")
     if recipe.format == ONNX:  # rounded by what the table says of input channels
         table = chosen_table(run, recipe, maker, texts.calibrate)
     metadata = described(recipe.target.name, allocation.types, allocation.rebuild)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from quantize.build.run import Job, Run
+from quantize.build.run import BuildJob, Run
 from quantize.fromjson import from_json
 from quantize.gguf.convert import export_f16
 from quantize.gguf.imatrix import prepare_imatrix
@@ -24,7 +24,7 @@ from quantize.stages.stages import (
 _EXPORT = "export-f16.gguf"
 
 
-def make_file(run: Run, job: Job) -> Stage:
+def make_file(run: Run, job: BuildJob) -> Stage:
     """The stage of ``job``'s file or folder, which is called as its recipe says. The value has
     ``notes``, ``route``, ``runs_here`` (whether this machine can load it) and ``imatrix`` (the
     matrix used, in words)."""
@@ -74,7 +74,7 @@ def export_gguf(run: Run) -> Export:
     return export
 
 
-def _make_gguf(run: Run, job: Job) -> Stage:
+def _make_gguf(run: Run, job: BuildJob) -> Stage:
     if run.stages.find("build", job.key, is_build) is None:
         export = export_gguf(run)
         key = imatrix_key(run.inputs, job.recipe, run.options)
@@ -111,7 +111,7 @@ def importance(run: Run, key: str, given: Path, export: Export) -> tuple[Path, s
     return stage.folder / stage.value, f"{given.name} sha256:{stage.files[stage.value].sha256}"
 
 
-def _make_onnx(run: Run, job: Job) -> Stage:
+def _make_onnx(run: Run, job: BuildJob) -> Stage:
     def make(folder: Path) -> dict[str, Any]:
         exports = run.space.work / "float-graph"  # optimum's, kept for the next recipe
         exports.mkdir(exist_ok=True)

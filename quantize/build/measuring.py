@@ -11,10 +11,10 @@ from quantize.build.run import Measuring, Run
 from quantize.children.process import PATIENT, run_child
 from quantize.errors import CheckError, ToolError
 from quantize.fromjson import from_json
-from quantize.manifest import Fidelity, FileEntry, Quality, Speed, TokenParity
+from quantize.manifest import Fidelity, FileEntry, FileSpeeds, Quality, TokenParity
 from quantize.quality import built_child, float_child
 from quantize.quality.fidelity import FloatReference, load_reference, require_quality
-from quantize.quality.tasks import Question
+from quantize.quality.tasks import GradedQuestion
 from quantize.quality.text import read_text
 from quantize.quality.tokens import compare_built, require_parity
 from quantize.recipes.recipe import FORMATS, Recipe
@@ -24,10 +24,10 @@ from runtimes.machine.gpus import find_gpus
 
 _REFERENCE = "float-reference"  # the folder of the float model's distributions in their stage
 
-_Measured = TypeVar("_Measured", Quality, Fidelity, Speed)
+_Measured = TypeVar("_Measured", Quality, Fidelity, FileSpeeds)
 
 
-def plan_measuring(run: Run, questions: Sequence[Question]) -> Measuring | None:
+def plan_measuring(run: Run, questions: Sequence[GradedQuestion]) -> Measuring | None:
     """What will be measured; None with --no-measure. Raises UsageError for a text that cannot be
     read."""
     options = run.options.measure
@@ -91,7 +91,7 @@ def measure(
     if run.options.measure.again:
         run.stages.drop("speed", stage_key("speed", inputs))
     speed = _kept(
-        *(run, "speed", inputs, f"measuring the speed of {name}", Speed),
+        *(run, "speed", inputs, f"measuring the speed of {name}", FileSpeeds),
         *(partial(built_child.speed, path), built),
     )
     quality = None

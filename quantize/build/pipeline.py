@@ -8,7 +8,7 @@ from quantize.allocate.texts import calibration_text
 from quantize.build.making import make_file
 from quantize.build.measuring import check, measure, plan_measuring
 from quantize.build.preflight import require_fitting, require_room, require_sense, unlisted
-from quantize.build.run import Job, Run
+from quantize.build.run import BuildJob, Run
 from quantize.build.target import make_target
 from quantize.build.workspace import Workspace, disk_errors
 from quantize.errors import DiskFullError, QualityError, TokenMismatchError, UnfinishedError
@@ -76,11 +76,11 @@ def _open(options: Options, source: SourceModel, space: Workspace, progress: Rep
     return Run(options, source, fingerprint, inputs, space, stages, progress)
 
 
-def _job(run: Run, recipe: Recipe) -> Job:
+def _job(run: Run, recipe: Recipe) -> BuildJob:
     """What is to be done for ``recipe``: nothing to build if the file is there, byte for byte."""
     final = run.options.measure.text or BUNDLED
     texts = (calibration_text(run.options, run.base), final) if recipe.target else ()
-    job = Job(recipe, build_key(run.inputs, recipe, run.options, texts))
+    job = BuildJob(recipe, build_key(run.inputs, recipe, run.options, texts))
     entry = run.space.manifest.entry(recipe.name)
     if entry is not None and entry.inputs == job.key and not run.options.fresh:
         if _is_whole(run, entry):
@@ -92,7 +92,7 @@ def _job(run: Run, recipe: Recipe) -> Job:
     return job
 
 
-def _finish_all(run: Run, jobs: Sequence[Job]) -> dict[str, IngotError]:
+def _finish_all(run: Run, jobs: Sequence[BuildJob]) -> dict[str, IngotError]:
     """GGUF files first: all are made from one export, which is deleted then. Returns what went
     wrong, by recipe: what one file or one format lacks, the others may have. A full disk ends it
     all."""
@@ -137,7 +137,7 @@ def _summary(failed: Mapping[str, IngotError], asked: int) -> IngotError:
     )
 
 
-def _build(run: Run, job: Job) -> None:
+def _build(run: Run, job: BuildJob) -> None:
     """Make, check, measure, publish, record."""
     recipe = job.recipe
     stage = make_target(run, job, recipe.target) if recipe.target else make_file(run, job)
@@ -184,7 +184,7 @@ def _build(run: Run, job: Job) -> None:
     run.progress.published(run.space.out, job.entry)
 
 
-def _measure_published(run: Run, job: Job, entry: FileEntry) -> None:
+def _measure_published(run: Run, job: BuildJob, entry: FileEntry) -> None:
     """A file that an earlier run has built: only measure it, if it was not, or otherwise."""
     if run.plan is None:
         return
@@ -196,7 +196,7 @@ def _measure_published(run: Run, job: Job, entry: FileEntry) -> None:
         require_quality(job.recipe, entry.fidelity)
 
 
-def _measure_others(run: Run, jobs: Sequence[Job]) -> None:
+def _measure_others(run: Run, jobs: Sequence[BuildJob]) -> None:
     """Files of earlier runs whose figures are of another measurement are measured again, so that
     all can be compared. What cannot be measured keeps its figures, which are shown apart."""
     plan = run.plan

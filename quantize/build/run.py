@@ -8,11 +8,11 @@ from typing import Any
 from quantize.build.workspace import Workspace
 from quantize.children.process import run_child
 from quantize.lora.adapter import merged_source
-from quantize.manifest import FileEntry, Source
+from quantize.manifest import FileEntry, ModelOrigin
 from quantize.options import Options
 from quantize.progress.console import Reporter
 from quantize.quality.fidelity import FloatReference
-from quantize.quality.tasks import Question
+from quantize.quality.tasks import GradedQuestion
 from quantize.quality.tokens import Reference, read_reference
 from quantize.recipes.recipe import Recipe
 from quantize.source import SourceModel
@@ -27,10 +27,10 @@ class Measuring:
     # Everything besides a file that decides its figures: float model, text, questions, programs,
     # machine.
     key: str
-    questions: Sequence[Question] = ()
+    questions: Sequence[GradedQuestion] = ()
     # Once a file is measured: what the float model made of the text, and what could be asked.
     reference: FloatReference | None = None
-    asked: Sequence[Question] = ()
+    asked: Sequence[GradedQuestion] = ()
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Run:
 
     options: Options
     base: SourceModel
-    fingerprint: Source
+    fingerprint: ModelOrigin
     inputs: dict[str, Any]
     space: Workspace
     stages: Stages
@@ -75,7 +75,7 @@ class Run:
 
 
 @dataclass(slots=True)
-class Job:
+class BuildJob:
     """One file of a run: its recipe and the key of its build. ``entry`` is the file in the output
     folder once it is there with that key."""
 

@@ -18,12 +18,12 @@ from quantize.allocate.solve import loss, size, solve
 from quantize.build.again import described, make_again, rebuild_line
 from quantize.build.making import is_build
 from quantize.build.measuring import divergence, know_original, read_measured, refer_to
-from quantize.build.run import Job, Measuring, Run
+from quantize.build.run import BuildJob, Measuring, Run
 from quantize.build.target_plan import TargetPlan, plan_target
 from quantize.disk import human
 from quantize.errors import MissedTargetError
 from quantize.manifest import Allocation, Fidelity
-from quantize.recipes.target import Target
+from quantize.recipes.target import QualityTarget
 from quantize.stages.stages import Stage, are_texts, stage_key, versions
 
 _AIMS = (0.97, 0.96, 0.93)  # of the bound, try by try
@@ -60,7 +60,7 @@ class _Try:
         return max(self.verdict, self.tuned.kl_mean if self.tuned is not None else 0.0)
 
 
-def make_target(run: Run, job: Job, target: Target) -> Stage:
+def make_target(run: Run, job: BuildJob, target: QualityTarget) -> Stage:
     """The stage of the file that keeps ``target``; its value is as `make_file`'s, with the
     ``allocation``.
 
@@ -86,7 +86,7 @@ def make_target(run: Run, job: Job, target: Target) -> Stage:
     return run.stages.run("build", job.key, keep, valid=is_build)
 
 
-def _within(run: Run, job: Job, plan: TargetPlan) -> list[_Try]:
+def _within(run: Run, job: BuildJob, plan: TargetPlan) -> list[_Try]:
     """All tries; the last is the file of the least predicted divergence, or time, that is small
     enough. What a file has besides the tensors whose types are chosen is known once there is
     one."""
@@ -115,7 +115,7 @@ def _within(run: Run, job: Job, plan: TargetPlan) -> list[_Try]:
     return _best_last(run, job, tries)
 
 
-def _search(run: Run, job: Job, plan: TargetPlan) -> list[_Try]:
+def _search(run: Run, job: BuildJob, plan: TargetPlan) -> list[_Try]:
     """All tries; the last is the smallest, or fastest, file that keeps the bound on the last text.
     Each asks for as much less, or more, as those before were off."""
     measuring, bound = run.plan, plan.target.value
@@ -142,7 +142,7 @@ def _search(run: Run, job: Job, plan: TargetPlan) -> list[_Try]:
     return _best_last(run, job, tries)
 
 
-def _experience(run: Run, job: Job, measuring: Measuring, bound: float) -> float:
+def _experience(run: Run, job: BuildJob, measuring: Measuring, bound: float) -> float:
     """Measured over predicted, of the file in the folder that was built for a target and is nearest
     to ``bound``; 1 without one."""
     known = [
@@ -155,7 +155,7 @@ def _experience(run: Run, job: Job, measuring: Measuring, bound: float) -> float
     return min(found, key=lambda one: abs(math.log(one[0] / bound)), default=(0.0, 1.0))[1]
 
 
-def _best_last(run: Run, job: Job, tries: Sequence[_Try]) -> list[_Try]:
+def _best_last(run: Run, job: BuildJob, tries: Sequence[_Try]) -> list[_Try]:
     """Of those that keep the bound the nearest has the most of what was asked for. Raises
     MissedTargetError if none does."""
     kept = [one for one in tries if one.over <= 0]
@@ -165,7 +165,9 @@ def _best_last(run: Run, job: Job, tries: Sequence[_Try]) -> list[_Try]:
     return [*(one for one in tries if one is not last), last]
 
 
-def _build(run: Run, job: Job, plan: TargetPlan, types: Mapping[str, str], number: int) -> _Try:
+def _build(
+    run: Run, job: BuildJob, plan: TargetPlan, types: Mapping[str, str], number: int
+) -> _Try:
     line = rebuild_line(run.options, run.base, job.recipe)
     inputs = {"from": plan.maker.key, "types": dict(types), "name": job.recipe.name, "line": line}
     key = stage_key("try", {**inputs, "tools": versions([job.recipe.format])})
@@ -185,11 +187,11 @@ def _is_try(stage: Stage) -> bool:
     return bool(stage.files) and told
 
 
-def _file(run: Run, job: Job, made: _Try) -> Path:
+def _file(run: Run, job: BuildJob, made: _Try) -> Path:
     return made.stage.folder / job.recipe.output_name(run.base.name)
 
 
-def _measured(run: Run, job: Job, plan: TargetPlan, measuring: Measuring, made: _Try) -> _Try:
+def _measured(run: Run, job: BuildJob, plan: TargetPlan, measuring: Measuring, made: _Try) -> _Try:
     """With its divergences on both texts that had no part in the table."""
     path = _file(run, job, made)
     sha256 = {name: found.sha256 for name, found in made.stage.files.items()}
@@ -201,7 +203,7 @@ def _measured(run: Run, job: Job, plan: TargetPlan, measuring: Measuring, made: 
     return replace(made, over=made.verdict - plan.target.value)
 
 
-def _allocation(run: Run, job: Job, plan: TargetPlan, tries: Sequence[_Try]) -> Allocation:
+def _allocation(run: Run, job: BuildJob, plan: TargetPlan, tries: Sequence[_Try]) -> Allocation:
     done = tries[-1]
     units, total = plan.table.units, plan.table.total(done.types)
     larger = solve(units, loss, size, total.bytes + _MEGABYTE)
@@ -217,7 +219,7 @@ def _allocation(run: Run, job: Job, plan: TargetPlan, tries: Sequence[_Try]) -> 
     )
 
 
-def _told(made: _Try, job: Job, plan: TargetPlan) -> str:
+def _told(made: _Try, job: BuildJob, plan: TargetPlan) -> str:
     parts = [human(made.bytes), f"predicted {plan.table.total(made.types).kl:.4g}"]
     if made.tuned is not None and made.final is not None:
         parts.append(f"{made.tuned.kl_mean:.4g} on the text for tries")
@@ -225,7 +227,7 @@ def _told(made: _Try, job: Job, plan: TargetPlan) -> str:
     return f"{job.recipe.name}, a bound of {plan.target.value:g}: {', '.join(parts)}"
 
 
-def _too_small(run: Run, job: Job, plan: TargetPlan, least: float) -> str:
+def _too_small(run: Run, job: BuildJob, plan: TargetPlan, least: float) -> str:
     name, target = run.base.name, plan.target
     if target.bound == "bits":
         why = f"{name} takes at least {least * 8 / plan.maker.weights:.3g} bits a weight"
@@ -236,7 +238,7 @@ def _too_small(run: Run, job: Job, plan: TargetPlan, least: float) -> str:
     return f"{job.recipe.name} cannot be kept: {why}"
 
 
-def _missed(run: Run, job: Job, tries: Sequence[_Try]) -> MissedTargetError:
+def _missed(run: Run, job: BuildJob, tries: Sequence[_Try]) -> MissedTargetError:
     """No file kept the bound: the nearest is put beside the others, unlisted."""
     nearest = min(tries, key=lambda one: one.over)
     made = _file(run, job, nearest)

@@ -10,13 +10,13 @@ from pathlib import Path
 from quantize.allocate.gguf_types import gguf_rater
 from quantize.allocate.rate import Rater
 from quantize.allocate.speed import Timing
-from quantize.allocate.table import Table
+from quantize.allocate.table import TypeTable
 from quantize.build.making import Export, export_gguf, importance
 from quantize.build.run import Run
 from quantize.gguf.kernels import kernel_seconds
 from quantize.gguf.quantize import quantize_gguf
 from quantize.recipes.recipe import Recipe
-from quantize.recipes.target import Target
+from quantize.recipes.target import QualityTarget
 from quantize.stages.stages import matrix_key, stage_key
 from runtimes.errors import ModelError
 from runtimes.models.gguf import GgufHeader, read_header
@@ -60,7 +60,7 @@ class GgufMaker:
         """How many the model has."""
         return sum(math.prod(tensor.shape) for tensor in self.header.tensors)
 
-    def chosen(self, table: Table) -> Table:
+    def chosen(self, table: TypeTable) -> TypeTable:
         """The tensors that the file has, under the same name and in the same shape."""
         tensors = self.header.tensors
         shapes = {tensor.name: tensor.shape for tensor in tensors if len(tensor.shape) > 1}
@@ -80,14 +80,14 @@ class GgufMaker:
             )
         return replace(table, units=units)
 
-    def overhead(self, table: Table) -> int:
+    def overhead(self, table: TypeTable) -> int:
         """Bytes of a file besides the tensors whose types are chosen: the vocabulary, the file's
         description of itself, and tensors that stay as they are."""
         chosen = {unit.name for unit in table.units}
         theirs = sum(tensor.nbytes for tensor in self.header.tensors if tensor.name in chosen)
         return self.header.data_bytes_expected - theirs + _TOLD * len(self.header.tensors)
 
-    def besides(self, table: Table, target: Target) -> float:
+    def besides(self, table: TypeTable, target: QualityTarget) -> float:
         """What counts besides the tensors whose types are chosen."""
         if target.bound == "bits":
             chosen = {unit.name for unit in table.units}
@@ -98,7 +98,7 @@ class GgufMaker:
         whole = estimate(ModelFile.read(self.export.path), _one_chat(target))
         return self.overhead(table) + whole.total - whole.weights
 
-    def taken(self, path: Path, target: Target) -> float:
+    def taken(self, path: Path, target: QualityTarget) -> float:
         """What counts of a file."""
         if target.bound == "bits":
             return sum(tensor.nbytes for tensor in read_header(path).tensors)
@@ -110,7 +110,7 @@ class GgufMaker:
         self,
         run: Run,
         recipe: Recipe,
-        table: Table,
+        table: TypeTable,
     ) -> Timing:
         """By llama.cpp's kernels; the reference is in half precision."""
         metadata = self.header.metadata
@@ -124,7 +124,7 @@ class GgufMaker:
         self,
         run: Run,
         recipe: Recipe,
-        table: Table,
+        table: TypeTable,
         types: Mapping[str, str],
         metadata: Mapping[str, str],
         folder: Path,
@@ -150,5 +150,5 @@ def gguf_maker(run: Run, text: Path) -> GgufMaker:
     return GgufMaker(export, *importance(run, key, text, export), key)
 
 
-def _one_chat(target: Target) -> RunnerSettings:
+def _one_chat(target: QualityTarget) -> RunnerSettings:
     return RunnerSettings(slots=1, context=target.context)

@@ -11,14 +11,14 @@ import numpy as np
 from quantize.allocate.onnx_types import fused, onnx_rater
 from quantize.allocate.rate import Rater
 from quantize.allocate.speed import Seconds, Shape, Timing
-from quantize.allocate.table import Table
+from quantize.allocate.table import TypeTable
 from quantize.build.run import Run
 from quantize.onnx.build import build_onnx
 from quantize.onnx.sizes import beside_weights, one_product_for_qkv, table_is_float
 from quantize.onnx.variants import Mix
 from quantize.recipes.bits import bits_per_weight
 from quantize.recipes.recipe import Recipe
-from quantize.recipes.target import Target
+from quantize.recipes.target import QualityTarget
 from quantize.source import SourceModel
 from quantize.source.shapes import Shapes, shapes_of
 from quantize.stages.stages import stage_key, versions
@@ -51,7 +51,7 @@ class OnnxMaker:
         """Of the model's weights."""
         return shapes_of(self.source)
 
-    def chosen(self, table: Table) -> Table:
+    def chosen(self, table: TypeTable) -> TypeTable:
         """A product of the graph is one, and may have several tensors."""
         units = table.units
         if table_is_float(self.shapes):
@@ -60,7 +60,7 @@ class OnnxMaker:
             units = fused(units)
         return replace(table, units=units)
 
-    def besides(self, table: Table, target: Target) -> float:
+    def besides(self, table: TypeTable, target: QualityTarget) -> float:
         """What counts besides the tensors whose types are chosen; of memory a part of it only, as
         what a session takes is known of a file."""
         chosen = sum(unit.weights for unit in table.units)
@@ -68,7 +68,7 @@ class OnnxMaker:
         floats = _FLOAT * max(whole - chosen, 0)
         return floats + (beside_weights(self.source, self.shapes) if target.bound == "bytes" else 0)
 
-    def taken(self, path: Path, target: Target) -> float:
+    def taken(self, path: Path, target: QualityTarget) -> float:
         """What counts of a folder."""
         if target.bound == "bits":
             return bits_per_weight(path, self.weights) * self.weights / 8
@@ -77,7 +77,7 @@ class OnnxMaker:
         settings = RunnerSettings(slots=1, context=target.context)
         return estimate(ModelFile.read(path), settings).total
 
-    def timing(self, run: Run, recipe: Recipe, table: Table) -> Timing:
+    def timing(self, run: Run, recipe: Recipe, table: TypeTable) -> Timing:
         """By ONNX Runtime's kernels; the reference has the largest types."""
         types = {u.name: max(u.choices, key=lambda c: c.bytes).kind for u in table.units}
 
@@ -94,7 +94,7 @@ class OnnxMaker:
         self,
         run: Run,
         recipe: Recipe,
-        table: Table,
+        table: TypeTable,
         types: Mapping[str, str],
         metadata: Mapping[str, str],
         folder: Path,

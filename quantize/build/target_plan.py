@@ -11,16 +11,16 @@ from quantize.allocate.measure import sensitivities
 from quantize.allocate.rate import Rater
 from quantize.allocate.solve import Figure, mixes
 from quantize.allocate.speed import StepTimes, Timing, step_times
-from quantize.allocate.table import Table
+from quantize.allocate.table import TypeTable
 from quantize.allocate.texts import TextFiles, calibration_text, split_texts
 from quantize.build.run import Run
 from quantize.build.target_gguf import gguf_maker
 from quantize.build.target_onnx import onnx_maker
 from quantize.onnx.variants import W8A8
 from quantize.recipes.recipe import ONNX, Recipe
-from quantize.recipes.target import Target
+from quantize.recipes.target import QualityTarget
 
-_ANY_SIZE = Target("bytes", 0.0, "")
+_ANY_SIZE = QualityTarget("bytes", 0.0, "")
 
 
 class Maker(Protocol):
@@ -46,20 +46,20 @@ class Maker(Protocol):
         """How many the model has."""
         ...
 
-    def chosen(self, table: Table) -> Table:
+    def chosen(self, table: TypeTable) -> TypeTable:
         """The tensors whose types a file of this format can choose. Raises ModelError."""
         ...
 
-    def besides(self, table: Table, target: Target) -> float:
+    def besides(self, table: TypeTable, target: QualityTarget) -> float:
         """What counts for ``target``'s bound besides the bytes of these tensors, before there is a
         file; a guess may be wrong by a little."""
         ...
 
-    def taken(self, path: Path, target: Target) -> float:
+    def taken(self, path: Path, target: QualityTarget) -> float:
         """What counts of the file at ``path``, in bytes."""
         ...
 
-    def timing(self, run: Run, recipe: Recipe, table: Table) -> Timing:
+    def timing(self, run: Run, recipe: Recipe, table: TypeTable) -> Timing:
         """How a step's products are timed."""
         ...
 
@@ -67,7 +67,7 @@ class Maker(Protocol):
         self,
         run: Run,
         recipe: Recipe,
-        table: Table,
+        table: TypeTable,
         types: Mapping[str, str],
         metadata: Mapping[str, str],
         folder: Path,
@@ -80,8 +80,8 @@ class Maker(Protocol):
 class TargetPlan:
     """Tries are measured on ``tune``; ``times`` are of a target that wants speed."""
 
-    target: Target
-    table: Table
+    target: QualityTarget
+    table: TypeTable
     maker: Maker
     tune: Path
     times: StepTimes | None
@@ -111,7 +111,7 @@ def maker_for(run: Run, recipe: Recipe) -> tuple[Maker, TextFiles]:
     return make(run, texts.calibrate), texts
 
 
-def chosen_table(run: Run, recipe: Recipe, maker: Maker, text: Path) -> Table:
+def chosen_table(run: Run, recipe: Recipe, maker: Maker, text: Path) -> TypeTable:
     """Of the tensors whose types ``maker`` can choose. What is not known yet is measured over
     ``text``, in one pass for both formats. Raises ModelError for a model whose weights are not
     understood."""
@@ -121,7 +121,7 @@ def chosen_table(run: Run, recipe: Recipe, maker: Maker, text: Path) -> Table:
     return maker.chosen(sensitivities(run.source, raters, text, run.space.work, run.progress)[0])
 
 
-def plan_target(run: Run, recipe: Recipe, target: Target) -> TargetPlan:
+def plan_target(run: Run, recipe: Recipe, target: QualityTarget) -> TargetPlan:
     """Measure what is not known yet. Raises what `maker_for` and `chosen_table` raise."""
     maker, texts = maker_for(run, recipe)
     table, times = chosen_table(run, recipe, maker, texts.calibrate), None
@@ -140,7 +140,7 @@ def plan_target(run: Run, recipe: Recipe, target: Target) -> TargetPlan:
     return TargetPlan(target, table, maker, texts.tune, times)
 
 
-def _without(table: Table, kind: str) -> Table:
+def _without(table: TypeTable, kind: str) -> TypeTable:
     units = (
         replace(unit, choices=tuple(choice for choice in unit.choices if choice.kind != kind))
         for unit in table.units
@@ -148,7 +148,7 @@ def _without(table: Table, kind: str) -> Table:
     return replace(table, units=tuple(units))
 
 
-def _overridden(table: Table, overrides: Mapping[str, str]) -> Table:
+def _overridden(table: TypeTable, overrides: Mapping[str, str]) -> TypeTable:
     """Without the choices that the user has made."""
     units = []
     for unit in table.units:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from quantize.gguf.imatrixfile import Entry
+from quantize.gguf.imatrixfile import ImatrixEntry
 from runtimes.errors import ModelError
 from runtimes.llamacpp.native import library
 
@@ -58,13 +58,15 @@ class Collector:
         self._counts: dict[str, npt.NDArray[np.float64]] = {}
         self._error: Exception | None = None
 
-    def entries(self) -> dict[str, Entry]:
+    def entries(self) -> dict[str, ImatrixEntry]:
         """What was seen, by the name of the weight tensor. Raises ModelError for infinities."""
         found = {}
         for name, sums in self._sums.items():
             if not np.isfinite(sums).all():
                 raise ModelError(f"the input of {name} is not finite: the model is damaged")
-            found[name] = Entry(sums.astype(np.float32), self._counts[name].astype(np.float32))
+            found[name] = ImatrixEntry(
+                sums.astype(np.float32), self._counts[name].astype(np.float32)
+            )
         return found
 
     def raise_error(self) -> None:

@@ -7,7 +7,7 @@ from quantize.children.child import report_step
 from quantize.children.process import run_child
 from quantize.gguf.converter import converter_folder, load_converter
 from quantize.progress.console import SILENT, Reporter
-from quantize.quality.tokens import Comparison, Reference, compare_vocabulary
+from quantize.quality.tokens import Reference, TokenComparison, compare_vocabulary
 from runtimes.models.modelfile import ModelFile, read_json
 
 # Pre-tokenizers to try for a byte-level vocabulary whose hash the converter does not know; between
@@ -40,7 +40,7 @@ def _convert(
             raise
     else:
         return None
-    tried: dict[str, Comparison] = {}
+    tried: dict[str, TokenComparison] = {}
     for name in _CANDIDATES:
         report_step(f"trying the pre-tokenizer {name}")
         path = work / f"vocabulary-{name}.gguf"

@@ -25,7 +25,7 @@ from quantize.progress.console import Reporter
 from quantize.source import SourceModel
 from runtimes.errors import ModelError, OutOfMemoryError
 from runtimes.llamacpp.context import load_model
-from runtimes.llamacpp.native import Batch, library, recent_errors
+from runtimes.llamacpp.native import NativeBatch, library, recent_errors
 from runtimes.llamacpp.omp_wait import OmpWaitPolicy
 from runtimes.llamacpp.tokenizer import LlamaTokenizer
 from runtimes.machine.cpu import available_cores
@@ -145,7 +145,7 @@ def compute(model: Path, text: Path, out: Path, fewest: int) -> int:
     chunks = chunked(tokens, min(CHUNK, file.context_length), bos)
     collector = Collector()
     context = _context(native, collector, len(chunks[0]))
-    memory, batch = lib.llama_get_memory(context), Batch(_STEP)
+    memory, batch = lib.llama_get_memory(context), NativeBatch(_STEP)
     omp_wait = OmpWaitPolicy(available_cores())
     done = 0
     for chunk in chunks:

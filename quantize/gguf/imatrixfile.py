@@ -26,7 +26,7 @@ _MOST_ENTRIES, _LONGEST_NAME = 1_000_000, 512
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ImatrixEntry:
     """What one weight tensor was multiplied with: ``sums`` of squares [matrices, width] over
     ``counts`` [matrices] rows. A tensor of a mixture has one matrix per expert, others one."""
 
@@ -46,7 +46,7 @@ class ImportanceMatrix:
     """``entries`` by the name of the weight tensor; ``text`` names what it was computed from, in
     ``chunks`` pieces of ``chunk_size`` tokens (0: not known)."""
 
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, ImatrixEntry]
     text: str = ""
     chunks: int = 0
     chunk_size: int = 0
@@ -128,7 +128,7 @@ def _read_gguf(path: Path) -> ImportanceMatrix:
         sums = _tensor(data, start, tensors[name + _SUMS])
         if not len(counts) or not len(sums) or len(sums) % len(counts):
             raise ValueError(f"{name} has {len(sums)} sums for {len(counts)} counts")
-        entries[name] = Entry(sums.reshape(len(counts), -1), counts)
+        entries[name] = ImatrixEntry(sums.reshape(len(counts), -1), counts)
     if not entries:
         raise ValueError("it holds no entries")
     return ImportanceMatrix(
@@ -171,7 +171,7 @@ def _read_legacy(data: bytes) -> ImportanceMatrix:
             raise ValueError(f"{name} has {values} values")
         sums = np.frombuffer(take(4 * values), "<f4").astype(np.float32)
         # No calls: the values are the means themselves.
-        entries[name] = Entry(sums[None], np.array([max(calls, 1)], np.float32))
+        entries[name] = ImatrixEntry(sums[None], np.array([max(calls, 1)], np.float32))
     chunks = number() if stream.tell() < len(data) else 0
     text = take(number()).decode(errors="replace") if stream.tell() < len(data) else ""
     return ImportanceMatrix(entries, text, max(chunks, 0))

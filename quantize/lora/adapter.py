@@ -16,7 +16,7 @@ from quantize.errors import SourceError, UsageError
 from quantize.hub.client import Hub
 from quantize.hub.names import parse_hub_name
 from quantize.hub.store import Store
-from quantize.manifest import Source
+from quantize.manifest import ModelOrigin
 from quantize.options import SourceOptions
 from quantize.progress.console import Reporter
 from quantize.source.files import (
@@ -128,7 +128,7 @@ def _end(name: str) -> str:
     return name[match.start() :] if match else ".".join(name.split(".")[-2:])
 
 
-def adapted_fingerprint(base: SourceModel, lora: str | None, progress: Reporter) -> Source:
+def adapted_fingerprint(base: SourceModel, lora: str | None, progress: Reporter) -> ModelOrigin:
     """What ``base`` with the adapter ``lora`` is identified by, before anything is merged.
 
     Raises as ``open_adapter`` does, and SourceError when the adapter does not fit.
@@ -148,7 +148,7 @@ def adapted_fingerprint(base: SourceModel, lora: str | None, progress: Reporter)
 def merged_source(
     base: SourceModel,
     lora: str,
-    fingerprint: Source,
+    fingerprint: ModelOrigin,
     stages: Stages,
     work: Path,
     progress: Reporter,

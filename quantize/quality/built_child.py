@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from quantize.children.child import report_progress
-from quantize.manifest import Fidelity, Quality, Speed
+from quantize.manifest import Fidelity, FileSpeeds, Quality
 from quantize.quality.fidelity import FloatReference, Floats, compare, joined, record, summed_up
 from quantize.quality.peak import gpu_peak, peak_resident
-from quantize.quality.tasks import Question, grade
+from quantize.quality.tasks import GradedQuestion, grade
 from quantize.quality.text import Windows, cut, read_text
 from runtimes.engine.engine import Engine
 from runtimes.engine.loading import load_runner
@@ -38,7 +38,7 @@ def ask(path: Path) -> str:
         return done.text
 
 
-def accuracy(path: Path, questions: Sequence[Question]) -> Quality:
+def accuracy(path: Path, questions: Sequence[GradedQuestion]) -> Quality:
     """How many of the graded questions ``path`` answers rightly, decoding greedily."""
     context = min(ModelFile.read(path).context_length, _CONTEXT)
     with Engine.load(path, RunnerSettings(slots=_ROWS, context=context)) as engine:
@@ -54,7 +54,7 @@ def accuracy(path: Path, questions: Sequence[Question]) -> Quality:
     return grade(questions, [done.text for done in completions])
 
 
-def speed(path: Path) -> Speed:
+def speed(path: Path) -> FileSpeeds:
     """Prefill and decode with 1 and 16 rows, load time and peak memory."""
     from runtimes.planner.measure import Workload, measure_speed
 
@@ -66,7 +66,7 @@ def speed(path: Path) -> Speed:
         "decode_tps_1": figures.decode_samples[1],
         "decode_tps_16": figures.decode_samples[_ROWS],
     }
-    return Speed(
+    return FileSpeeds(
         prefill_tps=float(figures.prefill_tps),
         prefill_tps_16=float(figures.batch_prefill[_ROWS]),
         decode_tps_1=float(figures.decode_tps[1]),

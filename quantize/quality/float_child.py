@@ -15,7 +15,7 @@ from typing import Any
 from quantize.children.child import report_progress, report_step
 from quantize.manifest import Quality
 from quantize.quality.fidelity import Floats, record
-from quantize.quality.tasks import Question, grade
+from quantize.quality.tasks import GradedQuestion, grade
 from quantize.quality.text import cut, read_text
 from quantize.source import SourceModel
 from runtimes.machine.hardware import memory_now
@@ -53,12 +53,12 @@ def from_checkpoint(source: SourceModel, out: Path, text: Path | None, limit: in
     report_progress(len(windows.ids), len(windows.ids), "windows")
 
 
-def accuracy(source: SourceModel, questions: Sequence[Question]) -> Quality:
+def accuracy(source: SourceModel, questions: Sequence[GradedQuestion]) -> Quality:
     """How many of the graded questions the Hugging Face model ``source`` answers rightly."""
     return grade(questions, answer(source, questions))
 
 
-def answer(source: SourceModel, questions: Sequence[Question]) -> list[str]:
+def answer(source: SourceModel, questions: Sequence[GradedQuestion]) -> list[str]:
     """Greedy answers of ``source`` in single precision, in order."""
     import torch
     from torch.nn.utils.rnn import pad_sequence

@@ -13,7 +13,7 @@ _MOST = 64 * 2**20  # bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class GradedQuestion:
     """One line of graded.jsonl: a conversation, and the only right answer to it."""
 
     task: str
@@ -22,7 +22,7 @@ class Question:
     max_tokens: int
 
 
-def read_questions(path: Path) -> list[Question]:
+def read_questions(path: Path) -> list[GradedQuestion]:
     """Parse graded.jsonl. Raises SourceError naming the line that is wrong."""
     questions = []
     try:
@@ -40,7 +40,7 @@ def read_questions(path: Path) -> list[Question]:
                 {"role": str(message["role"]), "content": str(message["content"])}
                 for message in item["messages"]
             ]
-            question = Question(
+            question = GradedQuestion(
                 str(item["task"]), messages, str(item["answer"]), int(item["max_tokens"])
             )
         except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
@@ -53,7 +53,7 @@ def read_questions(path: Path) -> list[Question]:
     return questions
 
 
-def grade(questions: Sequence[Question], answers: Sequence[str]) -> Quality:
+def grade(questions: Sequence[GradedQuestion], answers: Sequence[str]) -> Quality:
     """Exact match of the answer without the white space around it."""
     right: dict[str, list[bool]] = defaultdict(list)
     for question, answer in zip(questions, answers, strict=True):

@@ -49,7 +49,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class TokenComparison:
     """A built file's tokenizer against the original."""
 
     compared: int
@@ -65,7 +65,7 @@ class Comparison:
         return TokenParity(lines=self.compared, differences=len(self.differences))
 
 
-def compare_built(path: Path, reference: Reference, kind: Format, work: Path) -> Comparison:
+def compare_built(path: Path, reference: Reference, kind: Format, work: Path) -> TokenComparison:
     """Compare the tokenizer of a GGUF file or ONNX folder with the original."""
     call = partial(_built, path, reference)
     built, found = run_child(call, f"tokenizing with {path.name}", work)
@@ -83,14 +83,14 @@ def compare_built(path: Path, reference: Reference, kind: Format, work: Path) ->
     )
 
 
-def compare_vocabulary(path: Path, reference: Reference, work: Path) -> Comparison:
+def compare_vocabulary(path: Path, reference: Reference, work: Path) -> TokenComparison:
     """Compare a GGUF file that holds the vocabulary alone."""
     call = partial(_vocabulary, path, reference.lines)
     built = run_child(call, "tokenizing with the converted vocabulary", work)
     return _compare(reference.lines, reference.ids, built, reference.normal_form)
 
 
-def require_parity(comparison: Comparison, name: str) -> None:
+def require_parity(comparison: TokenComparison, name: str) -> None:
     """Raise TokenMismatchError showing where the first lines differ, if any do, and what splits
     text in both."""
     if not comparison.differences:
@@ -152,7 +152,7 @@ def _compare(
     original: Sequence[list[int]],
     built: Sequence[list[int]],
     form: str | None,
-) -> Comparison:
+) -> TokenComparison:
     """The Unicode normal ``form`` leaves out lines that the original tokenizer rewrites first.
 
     llama.cpp's vocabulary has no normalizer, so that text in another form than the one a tokenizer
@@ -164,7 +164,7 @@ def _compare(
         if form is None or unicodedata.is_normalized(form, text)  # type: ignore[arg-type]
     ]
     left_out = len(texts) - len(kept)
-    return Comparison(
+    return TokenComparison(
         compared=len(kept),
         differences=tuple(line for line in kept if line.original != line.built),
         note=f"{left_out} lines that are not in Unicode form {form} were not compared:"

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from quantize.recipes.target import Target
+from quantize.recipes.target import QualityTarget
 
 Format = Literal["gguf", "onnx"]
 ONNX: Format = "onnx"
@@ -43,7 +43,7 @@ class Recipe:
     limits: Limits | None = None
     needs_imatrix: bool = False  # cannot be made without an importance matrix
     published_kl: float | None = None  # of the type on Llama-3-8B, in nats; see ``_gguf``
-    target: Target | None = None  # each tensor's type is chosen to keep it
+    target: QualityTarget | None = None  # each tensor's type is chosen to keep it
 
     @property
     def is_float(self) -> bool:
@@ -60,7 +60,7 @@ class Recipe:
         return f"{model}-{self.name}.gguf" if self.format == "gguf" else self.name
 
 
-def recipe_for(target: Target, made_in: Format = "gguf") -> Recipe:
+def recipe_for(target: QualityTarget, made_in: Format = "gguf") -> Recipe:
     """The recipe of a file that keeps ``target``."""
     bits = target.value if target.bound == "bits" else _EIGHT_BITS
     advice = "the types of its tensors are chosen for it"

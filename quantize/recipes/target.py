@@ -17,7 +17,7 @@ _NAME = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class QualityTarget:
     """The bound that a file keeps: mean KL divergence in nats, bytes of the file, bits a weight, or
     bytes of memory with a chat of ``context`` tokens. ``name`` says it in a file's name.
 
@@ -31,34 +31,34 @@ class Target:
     context: int = 0
     rows: int = 0
 
-    def fastest(self, rows: int) -> "Target":
+    def fastest(self, rows: int) -> "QualityTarget":
         """The same bound, for speed."""
         return replace(self, rows=rows, name=f"{self.name}-fast{rows}")
 
 
-def kl_target(text: str) -> Target:
+def kl_target(text: str) -> QualityTarget:
     """Of --max-kl. Raises UsageError."""
-    return Target("kl", _number(text, "--max-kl", "nats, such as 0.02"), f"kl{text.strip()}")
+    return QualityTarget("kl", _number(text, "--max-kl", "nats, such as 0.02"), f"kl{text.strip()}")
 
 
-def bits_target(text: str) -> Target:
+def bits_target(text: str) -> QualityTarget:
     """Of --bits-per-weight. Raises UsageError."""
     value = _number(text, "--bits-per-weight", "a number, such as 4.5")
-    return Target("bits", value, f"{text.strip()}bpw")
+    return QualityTarget("bits", value, f"{text.strip()}bpw")
 
 
-def size_target(text: str) -> Target:
+def size_target(text: str) -> QualityTarget:
     """Of --max-size. Raises UsageError."""
-    return Target("bytes", _size(text, "--max-size"), _written(text))
+    return QualityTarget("bytes", _size(text, "--max-size"), _written(text))
 
 
-def memory_target(text: str, context: int) -> Target:
+def memory_target(text: str, context: int) -> QualityTarget:
     """Of --fits and --context. Raises UsageError."""
     name = f"fits-{_written(text)}-{context}"
-    return Target("memory", _size(text, "--fits"), name, context)
+    return QualityTarget("memory", _size(text, "--fits"), name, context)
 
 
-def named_target(name: str) -> Target | None:
+def named_target(name: str) -> QualityTarget | None:
     """The target of that name; None if it is none. Raises UsageError for a bad number in it."""
     found = _NAME.fullmatch(name)
     if found is None:

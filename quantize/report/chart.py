@@ -22,7 +22,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Chart:
+class SizeChart:
     """Points by size, the limits of both axes, and their ticks."""
 
     points: tuple[Point, ...]
@@ -32,7 +32,7 @@ class Chart:
     y_ticks: tuple[float, ...]
 
 
-def make_chart(entries: Sequence[FileEntry]) -> Chart | None:
+def make_chart(entries: Sequence[FileEntry]) -> SizeChart | None:
     """The chart of the measured files, or None when there are none."""
     front = pareto_front(entries)
     points = [
@@ -48,7 +48,7 @@ def make_chart(entries: Sequence[FileEntry]) -> Chart | None:
     high = math.log10(max(point.divergence for point in points))
     margin = max(0.12 * (high - low), 0.15)
     y = (10 ** (low - margin), 10 ** (high + margin))
-    return Chart(tuple(points), (0.0, width), y, _steps(width), _powers(*y))
+    return SizeChart(tuple(points), (0.0, width), y, _steps(width), _powers(*y))
 
 
 def _steps(most: float) -> tuple[float, ...]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from quantize.manifest import FileEntry, Manifest, ModelInfo, Speed
+from quantize.manifest import FileEntry, FileSpeeds, Manifest, ModelInfo
 from runtimes.planner.choose import BUSY
 
 _LEAST_KL = 1e-7  # below it, single precision decides: drawn and compared as equal
@@ -64,7 +64,7 @@ def divergence(entry: FileEntry) -> float | None:
     return max(entry.fidelity.kl_mean, _LEAST_KL)
 
 
-def scatter(speed: Speed) -> float | None:
+def scatter(speed: FileSpeeds) -> float | None:
     """The widest range of the laps of one figure, as a part of the figure; None where no laps are
     recorded."""
     figures = ((name, getattr(speed, name, None)) for name in speed.ranges)
@@ -74,7 +74,7 @@ def scatter(speed: Speed) -> float | None:
     )
 
 
-def is_steady(speed: Speed) -> bool:
+def is_steady(speed: FileSpeeds) -> bool:
     """Whether the machine was quiet, as far as is recorded: only then are speeds compared."""
     wide = scatter(speed)
     return wide is not None and wide <= BUSY and (speed.others or 0.0) <= _OTHERS

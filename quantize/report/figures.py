@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from quantize.manifest import Fidelity, FileEntry, Manifest, ModelInfo, Speed
+from quantize.manifest import Fidelity, FileEntry, FileSpeeds, Manifest, ModelInfo
 from quantize.report.facts import is_steady, megabytes, scatter
 
 APART = (
@@ -141,7 +141,7 @@ def _speeds(entries: Sequence[FileEntry]) -> list[str]:
     return said
 
 
-def _why(speed: Speed) -> str:
+def _why(speed: FileSpeeds) -> str:
     wide = scatter(speed)
     if wide is None:
         return "its laps were not recorded"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quantize.manifest import Manifest
-from quantize.report.chart import Chart, make_chart
+from quantize.report.chart import SizeChart, make_chart
 from quantize.report.facts import comparable_parts, megabytes, recommended, sentence
 from runtimes.output import html
 from runtimes.untrusted import visible
@@ -28,7 +28,7 @@ _FRONT_SIDES = ((-1, 0), (-1, -1), (0, -1), (1, -1), (1, 1), (0, 1), (-1, 1), (1
 _SIDES = ((1, 0), (1, 1), (1, -1), (0, 1), (-1, 0), (-1, 1), (0, -1), (-1, -1))
 
 
-def draw_svg(chart: Chart) -> str:
+def draw_svg(chart: SizeChart) -> str:
     """An ``svg`` element whose colours and font are the page's."""
     import matplotlib
     from matplotlib.figure import Figure
@@ -81,7 +81,7 @@ def draw_png(manifest: Manifest, path: Path) -> None:
     figure.savefig(path, format="png", metadata={"Software": None})
 
 
-def draw_chart(figure: Figure, chart: Chart) -> None:
+def draw_chart(figure: Figure, chart: SizeChart) -> None:
     """Draw ``chart`` into the axes of ``figure``, which are added if it has none."""
     from matplotlib import colormaps
     from matplotlib.cm import ScalarMappable
@@ -132,7 +132,7 @@ def draw_chart(figure: Figure, chart: Chart) -> None:
     _label_points(figure, axes, chart, steps)
 
 
-def _label_points(figure: Figure, axes: Any, chart: Chart, steps: Any) -> None:
+def _label_points(figure: Figure, axes: Any, chart: SizeChart, steps: Any) -> None:
     """Names beside the points, where they lie on nothing and within the axes if there is such a
     place."""
     figure.draw_without_rendering()

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from quantize.disk import sha256_of
-from quantize.manifest import Source
+from quantize.manifest import ModelOrigin
 from quantize.source.files import EVALUATION, GRADED, small_files
 
 
@@ -49,7 +49,7 @@ class SourceModel:
         that was downloaded, in the current folder."""
         return self.beside / f"{self.name}-built"
 
-    def fingerprint(self) -> Source:
+    def fingerprint(self) -> ModelOrigin:
         """Name and hash: two sources with the same hash give the same files.
 
         The hash is over the names and contents of the configuration, the tokenizer's files and the
@@ -61,4 +61,4 @@ class SourceModel:
             # The file that is converted is named by the user: its name decides nothing.
             digest.update(f"{path.name if self.kind == 'hf' else ''}\0".encode())
             digest.update(bytes.fromhex(sha256_of(path)))
-        return Source(self.name, digest.hexdigest(), revision=self.revision, lora=self.lora)
+        return ModelOrigin(self.name, digest.hexdigest(), revision=self.revision, lora=self.lora)

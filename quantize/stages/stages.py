@@ -19,7 +19,7 @@ from typing import Any
 from quantize.disk import write_atomically
 from quantize.errors import UsageError
 from quantize.gguf.imatrixfile import is_matrix
-from quantize.manifest import Source
+from quantize.manifest import ModelOrigin
 from quantize.options import Options
 from quantize.progress.console import Reporter
 from quantize.recipes.recipe import Recipe
@@ -67,7 +67,7 @@ def versions(formats: Iterable[str]) -> dict[str, str]:
     return installed.versions(dict.fromkeys(name for fmt in formats for name in _TOOLS[fmt]))
 
 
-def source_inputs(source: SourceModel, fingerprint: Source) -> dict[str, Any]:
+def source_inputs(source: SourceModel, fingerprint: ModelOrigin) -> dict[str, Any]:
     """The weights and configuration by their hash, and every small file that tools may read."""
     small = {}
     for path in sorted(source.folder.iterdir() if source.folder.is_dir() else ()):

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from runtimes.engine.prefix_pool import Entry, Prefix, PrefixPool, common_prefix
+from runtimes.engine.prefix_pool import PooledPrefix, Prefix, PrefixPool, common_prefix
 from runtimes.engine.sequence import Sequence
 from runtimes.errors import IngotError, RequestError
 from runtimes.runner import Capabilities, KvSlots, SavedKv
@@ -41,7 +41,7 @@ class Match(NamedTuple):
 
     length: int
     slot: int | None = None
-    entry: Entry | None = None
+    entry: PooledPrefix | None = None
 
 
 class KvCache:

@@ -39,7 +39,7 @@ def common_prefix(a: abc.Sequence[int], b: abc.Sequence[int]) -> int:
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
+class PooledPrefix:
     """Keys and values in the pool."""
 
     prefix: Prefix
@@ -51,7 +51,7 @@ class PrefixPool:
 
     def __init__(self, budget: int, *, can_trim: bool) -> None:
         self.budget, self._can_trim = budget, can_trim
-        self.entries: list[Entry] = []  # least recently used first
+        self.entries: list[PooledPrefix] = []  # least recently used first
         self.nbytes = 0
 
     def holds(self, prefix: Prefix) -> bool:
@@ -70,11 +70,11 @@ class PrefixPool:
                 self._drop(entry)
         while self.nbytes + len(data) > self.budget or len(self.entries) >= _MOST_ENTRIES:
             self._drop(self.entries[0])
-        self.entries.append(Entry(prefix, data))
+        self.entries.append(PooledPrefix(prefix, data))
         self.nbytes += len(data)
         return True
 
-    def touch(self, entry: Entry) -> None:
+    def touch(self, entry: PooledPrefix) -> None:
         """Note that it was used."""
         self.entries.remove(entry)
         self.entries.append(entry)
@@ -85,6 +85,6 @@ class PrefixPool:
         self.entries.clear()
         return freed
 
-    def _drop(self, entry: Entry) -> None:
+    def _drop(self, entry: PooledPrefix) -> None:
         self.entries.remove(entry)
         self.nbytes -= len(entry.data)

@@ -72,7 +72,7 @@ class _Choice:
 
 
 @dataclass(slots=True)
-class Record:
+class GuessRecord:
     """How many guesses were right, and how often one was wrong; old ones count less."""
 
     right: float = 0.0
@@ -83,7 +83,7 @@ class Record:
         self.right = _SMOOTHING * self.right + right
         self.wrong = _SMOOTHING * self.wrong + wrong
 
-    def chance(self, others: Record) -> float:
+    def chance(self, others: GuessRecord) -> float:
         """That the next one is right, where ``others`` is known of guesses like it."""
         usual = others.right / (others.right + others.wrong)
         return (self.right + _PRIOR * usual) / (self.right + self.wrong + _PRIOR)
@@ -93,7 +93,7 @@ class History:
     """Finds where the last tokens of one row came before."""
 
     def __init__(self) -> None:
-        self.found, self.drafted = Record(), Record()
+        self.found, self.drafted = GuessRecord(), GuessRecord()
         self._tokens: list[int] = []
         self._follows: dict[tuple[int, ...], int] = {}  # where the last one of each n-gram ends
 
@@ -132,7 +132,7 @@ class Proposer:
         # How many times as long it takes, by rows and the further tokens' number of bits.
         self._times: dict[tuple[int, int], float] = {}
         self._seen: dict[tuple[int, int], int] = {}  # how many steps that is the mean of
-        self._records = {_DRAFT: Record(*_FIRST_DRAFT)}  # guesses by match
+        self._records = {_DRAFT: GuessRecord(*_FIRST_DRAFT)}  # guesses by match
         self._waited, self._wait = 0, _FIRST_WAIT
         self._since_plain = 0
         self._guesses: dict[Sequence, Guess] = {}  # in the step that runs
@@ -199,8 +199,8 @@ class Proposer:
         chance = history.found.chance(self._record(guess.match))
         return _Offer(sequence, chance, len(guess.tokens), guess)
 
-    def _record(self, match: int) -> Record:
-        return self._records.setdefault(match, Record(1.0, 1.0))
+    def _record(self, match: int) -> GuessRecord:
+        return self._records.setdefault(match, GuessRecord(1.0, 1.0))
 
     def _drafting(
         self, decoding: Row[Sequence], offers: list[_Offer], most: int, other: float

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runtimes.errors import ModelError, OutOfMemoryError
-from runtimes.llamacpp.native import Batch, library, recent_errors
+from runtimes.llamacpp.native import NativeBatch, library, recent_errors
 from runtimes.runner import StepPlan, StepRow
 from runtimes.settings import SCORED_CHUNK, RunnerSettings
 
@@ -34,7 +34,7 @@ class Embedder:
         self._context = self._lib.llama_init_from_model(model, params)
         if not self._context:
             raise OutOfMemoryError(f"no context for embeddings: {recent_errors()}")
-        self._batch = Batch(SCORED_CHUNK)
+        self._batch = NativeBatch(SCORED_CHUNK)
         self._width = int(self._lib.llama_model_n_embd(model))
         key, room = f"{architecture}.pooling_type".encode(), ctypes.create_string_buffer(16)
         self._lib.llama_model_meta_val_str(model, key, room, len(room))

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from runtimes.errors import ModelError, OutOfMemoryError, RequestError
 from runtimes.llamacpp.context import load_model
 from runtimes.llamacpp.embedding import of_length_one
-from runtimes.llamacpp.native import Batch, library, recent_errors
+from runtimes.llamacpp.native import NativeBatch, library, recent_errors
 from runtimes.llamacpp.omp_wait import OmpWaitPolicy
 from runtimes.llamacpp.tokenizer import LlamaTokenizer
 from runtimes.machine.cpu import available_cores
@@ -52,7 +52,7 @@ class LlamaEncoder:
             vocab_size=self.tokenizer.vocab_size,
             mixed_batch=False,
         )
-        self._batch = Batch(length)
+        self._batch = NativeBatch(length)
         self._omp_wait = OmpWaitPolicy(settings.threads or available_cores())
         pooling = self._lib.llama_pooling_type(self._context)
         self._pooled = pooling != self._lib.LLAMA_POOLING_TYPE_NONE

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from runtimes.errors import ModelError
-from runtimes.llamacpp.native import Batch, library, recent_errors
+from runtimes.llamacpp.native import NativeBatch, library, recent_errors
 from runtimes.llamacpp.state import Bytes, with_streams
 from runtimes.runner import SavedKv, StepPlan, StepRow
 
 
-class SlotCache:
+class LlamaSlotCache:
     """Implements ``runtimes.runner.KvSlots``; ``lengths`` is how many tokens a slot holds.
 
     ``can_trim`` False means that a slot's tokens are kept or dropped as a whole. ``unified`` slots
@@ -30,7 +30,7 @@ class SlotCache:
         self._most = length
         self._unified = unified
         self._streams = 1 if unified else slots
-        self._lone = Batch(1)
+        self._lone = NativeBatch(1)
         self._shared: set[int] = set()  # slots whose cells may be another's, too
         self._turning = False  # keys wait for the next step to be rotated to a shifted position
         self.can_trim = can_trim

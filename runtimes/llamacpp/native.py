@@ -59,7 +59,7 @@ def library() -> ModuleType:
     return llama_cpp
 
 
-class Batch:
+class NativeBatch:
     """A ``llama_batch`` of up to ``capacity`` tokens, each in one sequence, over NumPy arrays:
     filling it costs microseconds, not a call per token.
     """

@@ -20,9 +20,9 @@ from runtimes.llamacpp.context import (
 )
 from runtimes.llamacpp.devices import offloaded_layers, offloads
 from runtimes.llamacpp.embedding import Embedder
-from runtimes.llamacpp.kv import SlotCache
+from runtimes.llamacpp.kv import LlamaSlotCache
 from runtimes.llamacpp.memory import KV_ELEMENT_BYTES, MOST_PROBED, sequences
-from runtimes.llamacpp.native import Batch, library, recent_errors
+from runtimes.llamacpp.native import NativeBatch, library, recent_errors
 from runtimes.llamacpp.omp_wait import OmpWaitPolicy
 from runtimes.llamacpp.shapes import Alike, filled, find_alike, parted
 from runtimes.llamacpp.tokenizer import LlamaTokenizer
@@ -80,7 +80,7 @@ class LlamaRunner:
         context = self._context = make_context(model, model_file, settings, caches, length)
         self.tokenizer = LlamaTokenizer(model)
         vocabulary = self.tokenizer.vocab_size
-        self.kv = SlotCache(
+        self.kv = LlamaSlotCache(
             context,
             caches,
             length,
@@ -110,7 +110,7 @@ class LlamaRunner:
         )
         self._embedder: Embedder | None = None
         self._embedding = model, model_file.architecture, context_length, settings
-        self._batch = Batch(max(self.capabilities.batch, self._outputs))
+        self._batch = NativeBatch(max(self.capabilities.batch, self._outputs))
         self._top_k = TopKSamplers(context, slots, vocabulary) if settings.device_sampling else None
         # Unused slots that a step may run along to stay in one pass. A recurrent state cannot
         # forget the token that fills a hole.

@@ -34,7 +34,7 @@ class Overrides:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class PlanTask:
     """What is planned for, and on what."""
 
     workload: PlanWorkload
@@ -86,7 +86,7 @@ class Candidate:
     model: ModelFile
     settings: RunnerSettings  # slots, context and batch are chosen later
 
-    def sized(self, task: Task, slots: int, batch: int | None = None) -> RunnerSettings:
+    def sized(self, task: PlanTask, slots: int, batch: int | None = None) -> RunnerSettings:
         """The settings with this many slots, and ``batch`` tokens a step if it is known."""
         fixed = task.overrides
         return replace(
@@ -98,16 +98,16 @@ class Candidate:
             flash_attention=fixed.flash_attention or "auto",
         )
 
-    def on_gpu(self, task: Task) -> bool:
+    def on_gpu(self, task: PlanTask) -> bool:
         """Whether it computes on one, in part or whole."""
         model = self.model
         return model.runtime in task.gpus and model.backend.allows_gpu(self.settings)
 
-    def memory(self, task: Task, slots: int, batch: int | None = None) -> int:
+    def memory(self, task: PlanTask, slots: int, batch: int | None = None) -> int:
         """Bytes that it needs, all in all."""
         return estimate(self.model, self.sized(task, slots, batch)).total
 
-    def slots_that_fit(self, task: Task, most: int) -> int:
+    def slots_that_fit(self, task: PlanTask, most: int) -> int:
         """At most ``most``; 0 when not even one fits. A GPU's memory is not counted."""
         if self.on_gpu(task):
             return most
@@ -118,7 +118,7 @@ class Candidate:
         return Alternative(self.model.path.name, self.model.runtime, self.settings)
 
 
-def candidates(models: Iterable[ModelFile], task: Task) -> list[Candidate]:
+def candidates(models: Iterable[ModelFile], task: PlanTask) -> list[Candidate]:
     """Every file with every layout, on all cores. What was fixed is fixed in all of them."""
     # With one row the two layouts are the same thing.
     layouts = (False, True) if task.row_counts[-1] > 1 else (False,)
@@ -153,7 +153,7 @@ def candidates(models: Iterable[ModelFile], task: Task) -> list[Candidate]:
 
 
 def _values(
-    model: ModelFile, task: Task, name: str, unknown: Any, free: tuple[Any, ...]
+    model: ModelFile, task: PlanTask, name: str, unknown: Any, free: tuple[Any, ...]
 ) -> tuple[Any, ...]:
     """What to try of a setting: ``unknown`` where the runtime does not have it, what was fixed, or
     all that is ``free``."""
@@ -163,7 +163,7 @@ def _values(
     return free if fixed is None else (fixed,)
 
 
-def sampling_variants(candidate: Candidate, task: Task) -> list[Candidate]:
+def sampling_variants(candidate: Candidate, task: PlanTask) -> list[Candidate]:
     """The same with the likeliest tokens found on the GPU, where the model runs on one and nothing
     is fixed."""
     if "device_sampling" not in candidate.model.backend.knows or not candidate.on_gpu(task):
@@ -173,7 +173,7 @@ def sampling_variants(candidate: Candidate, task: Task) -> list[Candidate]:
     return [_changed(candidate, device_sampling=True)]
 
 
-def thread_variants(candidate: Candidate, task: Task) -> list[Candidate]:
+def thread_variants(candidate: Candidate, task: PlanTask) -> list[Candidate]:
     """The same with fewer threads, where there are more than two cores to choose among.
 
     One core less leaves room for the rest of the machine; half of them is what memory bandwidth
@@ -190,7 +190,7 @@ def _changed(candidate: Candidate, **settings: Any) -> Candidate:
 
 
 def split_by_memory(
-    found: Sequence[Candidate], task: Task
+    found: Sequence[Candidate], task: PlanTask
 ) -> tuple[list[Candidate], list[tuple[Candidate, str]]]:
     """Those that fit with the fewest slots that would do, and the others with what they need."""
     least = task.overrides.slots or 1

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from runtimes.planner.candidates import Candidate, Task
+from runtimes.planner.candidates import Candidate, PlanTask
 from runtimes.planner.plan import OUTPUT_TOKENS, PROMPT_TOKENS, Figures
 
 _GAIN = 1.02  # what twice the slots must bring to be worth their memory
@@ -23,7 +23,7 @@ class Measured:
     most_slots: int  # that memory allows
 
 
-def score(figures: Figures, task: Task, rows: Iterable[int] | None = None) -> float:
+def score(figures: Figures, task: PlanTask, rows: Iterable[int] | None = None) -> float:
     """Higher is better: turns a second of one row, or the job's tokens a second at the best of
     ``rows`` (None: of all that were measured)."""
     if task.workload == "chat" or task.profile == "latency":
@@ -31,13 +31,13 @@ def score(figures: Figures, task: Task, rows: Iterable[int] | None = None) -> fl
     return max(figures.job_tps(n) for n in rows or figures.decode_tps)
 
 
-def speeds(measured: Sequence[Measured], task: Task) -> list[float]:
+def speeds(measured: Sequence[Measured], task: PlanTask) -> list[float]:
     """Each one's score, at numbers of rows that all of them were measured with."""
     common = frozenset.intersection(*(frozenset(m.figures.decode_tps) for m in measured))
     return [score(m.figures, task, common) for m in measured]
 
 
-def best_of(measured: Sequence[Measured], task: Task) -> Measured:
+def best_of(measured: Sequence[Measured], task: PlanTask) -> Measured:
     """The one that the profile asks for. ``measured`` must not be empty."""
     ranked = sorted(zip(speeds(measured, task), measured, strict=True), key=lambda pair: -pair[0])
     if task.profile != "memory":
@@ -47,7 +47,7 @@ def best_of(measured: Sequence[Measured], task: Task) -> Measured:
     return min(good, key=lambda one: one.candidate.memory(task, slots_for(one, task)))
 
 
-def slots_for(one: Measured, task: Task) -> int:
+def slots_for(one: Measured, task: PlanTask) -> int:
     """How many slots the chosen candidate gets, never more than memory allows."""
     if task.overrides.slots:
         return task.overrides.slots
@@ -67,7 +67,7 @@ def slots_for(one: Measured, task: Task) -> int:
     return chosen
 
 
-def finalists(measured: Sequence[Measured], task: Task) -> list[Measured]:
+def finalists(measured: Sequence[Measured], task: PlanTask) -> list[Measured]:
     """Those worth a longer look: the best, and what one short sample may have wronged."""
     if task.profile == "memory":
         return [best_of(measured, task)]
@@ -78,7 +78,7 @@ def finalists(measured: Sequence[Measured], task: Task) -> list[Measured]:
 def reasons(
     chosen: Measured,
     others: Sequence[Measured],
-    task: Task,
+    task: PlanTask,
     slots: int,
     beside: Measured | None = None,
 ) -> tuple[str, ...]:
@@ -101,7 +101,9 @@ def reasons(
     return tuple(lines)
 
 
-def _speed_line(chosen: Measured, beside: Measured, others: Sequence[Measured], task: Task) -> str:
+def _speed_line(
+    chosen: Measured, beside: Measured, others: Sequence[Measured], task: PlanTask
+) -> str:
     speed = _speed(score(chosen.figures, task), task)
     rest = [m for m in others if m.candidate != chosen.candidate]
     if not rest:
@@ -117,7 +119,7 @@ def _speed_line(chosen: Measured, beside: Measured, others: Sequence[Measured], 
     )
 
 
-def _speed(value: float, task: Task) -> str:
+def _speed(value: float, task: PlanTask) -> str:
     prompt = PROMPT_TOKENS[task.workload]
     behind = f" behind {task.depth:,}" if task.depth else ""
     if task.workload == "chat" or task.profile == "latency":
@@ -125,7 +127,7 @@ def _speed(value: float, task: Task) -> str:
     return f"{value:,.0f} tok/s, {prompt} prompt tokens and {OUTPUT_TOKENS} of answer a row{behind}"
 
 
-def _slots_line(chosen: Measured, task: Task, slots: int) -> str:
+def _slots_line(chosen: Measured, task: PlanTask, slots: int) -> str:
     tried = ", ".join(
         f"{chosen.figures.job_tps(rows):,.0f} tok/s with {rows}"
         for rows in chosen.figures.decode_tps
@@ -136,7 +138,7 @@ def _slots_line(chosen: Measured, task: Task, slots: int) -> str:
     return f"{slots} slots: rows that run together do {tried}{limit}"
 
 
-def _threads_line(chosen: Measured, task: Task) -> str | None:
+def _threads_line(chosen: Measured, task: PlanTask) -> str | None:
     if task.overrides.threads:
         return None
     threads = chosen.candidate.settings.threads or task.cores
@@ -145,7 +147,7 @@ def _threads_line(chosen: Measured, task: Task) -> str | None:
     return f"{threads} threads were faster than one on each of {task.cores} cores"
 
 
-def _kv_line(chosen: Measured, task: Task) -> str | None:
+def _kv_line(chosen: Measured, task: PlanTask) -> str | None:
     candidate = chosen.candidate
     if "kv_type" not in candidate.model.backend.knows or task.overrides.kv_type:
         return None

@@ -18,7 +18,7 @@ from runtimes.machine.cpu import cpu_identity
 from runtimes.machine.installed import find_installed
 from runtimes.machine.state_file import load_state, save_entry
 from runtimes.models.modelfile import ModelFile, fingerprint
-from runtimes.planner.candidates import Task
+from runtimes.planner.candidates import PlanTask
 from runtimes.planner.plan import SHORT_PROMPT, Plan
 
 _PLANS, _SEEN = "plans", "fingerprints"
@@ -36,7 +36,7 @@ class MadePlan:
     path: Path
 
 
-def load_plan(models: Sequence[ModelFile], task: Task, *, nearest: bool = False) -> Plan | None:
+def load_plan(models: Sequence[ModelFile], task: PlanTask, *, nearest: bool = False) -> Plan | None:
     """The remembered plan for these files and this task; None when there is none.
 
     The depth counts in powers of two; ``nearest`` also takes the plan of the nearest other one. A
@@ -59,7 +59,7 @@ def load_plan(models: Sequence[ModelFile], task: Task, *, nearest: bool = False)
     return None
 
 
-def save_plan(models: Sequence[ModelFile], task: Task, plan: Plan) -> None:
+def save_plan(models: Sequence[ModelFile], task: PlanTask, plan: Plan) -> None:
     """Keep ``plan`` for the next time."""
     chosen = next(model for model in models if str(model.path) == plan.path)
     record = {
@@ -103,7 +103,7 @@ def _power(depth: int) -> int:
     return round(math.log2(max(depth, SHORT_PROMPT)))
 
 
-def _keys(models: Sequence[ModelFile], task: Task, powers: Iterable[int]) -> Iterator[str]:
+def _keys(models: Sequence[ModelFile], task: PlanTask, powers: Iterable[int]) -> Iterator[str]:
     """The task's key at each of these depths."""
     libraries = [
         (runtime, installed.version, installed.identity)

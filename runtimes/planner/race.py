@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from runtimes.planner.candidates import Candidate, Task
+from runtimes.planner.candidates import Candidate, PlanTask
 from runtimes.planner.choose import score, spread
 from runtimes.planner.plan import TRIAL_PROMPT, Figures
 from runtimes.planner.trial import Trial
@@ -40,7 +40,7 @@ class Round:
             self.decode[candidate, rows] = sample.decode_tps
             self.depth[candidate] = min(self.depth.get(candidate, sample.depth), sample.depth)
 
-    def score(self, contender: Contender, task: Task) -> float:
+    def score(self, contender: Contender, task: PlanTask) -> float:
         """Higher is better; see ``choose.score``."""
         candidate, rows = contender
         return score(Figures(self.prefill[candidate], {rows: self.decode[contender]}), task)
@@ -73,7 +73,9 @@ def figures_of(candidate: Candidate, rounds: Sequence[Round]) -> Figures:
     )
 
 
-def remaining(rounds: Sequence[Round], among: Iterable[Contender], task: Task) -> list[Contender]:
+def remaining(
+    rounds: Sequence[Round], among: Iterable[Contender], task: PlanTask
+) -> list[Contender]:
     """Those of ``among`` that may still be the best, the best so far first."""
     steady = without_drift(rounds)
     scores = {who: statistics.median(_scores(who, steady, task)) for who in among}
@@ -81,7 +83,7 @@ def remaining(rounds: Sequence[Round], among: Iterable[Contender], task: Task) -
     return [who for who in ranked if scores[who] >= _BEHIND * scores[ranked[0]]]
 
 
-def is_settled(rounds: Sequence[Round], ranked: Sequence[Contender], task: Task) -> bool:
+def is_settled(rounds: Sequence[Round], ranked: Sequence[Contender], task: PlanTask) -> bool:
     """Whether more rounds would hardly change which of ``ranked`` is the best, or by how much."""
     leader = _scores(ranked[0], rounds, task)
     for contender in ranked[1:]:
@@ -93,7 +95,7 @@ def is_settled(rounds: Sequence[Round], ranked: Sequence[Contender], task: Task)
     return True
 
 
-def _scores(contender: Contender, rounds: Sequence[Round], task: Task) -> list[float]:
+def _scores(contender: Contender, rounds: Sequence[Round], task: PlanTask) -> list[float]:
     return [one.score(contender, task) for one in rounds if contender in one.decode]
 
 

@@ -11,7 +11,7 @@ from runtimes.models.memory import gib, require_fit
 from runtimes.models.modelfile import ModelFile
 from runtimes.planner.candidates import (
     Candidate,
-    Task,
+    PlanTask,
     candidates,
     sampling_variants,
     split_by_memory,
@@ -37,7 +37,9 @@ logger = logging.getLogger(__name__)
 Progress = Callable[[str], None]
 
 
-def make_plan(models: Iterable[ModelFile], task: Task, progress: Progress = logger.info) -> Plan:
+def make_plan(
+    models: Iterable[ModelFile], task: PlanTask, progress: Progress = logger.info
+) -> Plan:
     """Measure and choose. Raises OutOfMemoryError when no file fits, ModelError when none runs."""
     models = [*models]
     task = task.within(models)
@@ -55,7 +57,7 @@ def make_plan(models: Iterable[ModelFile], task: Task, progress: Progress = logg
 class _Search:
     """What has been measured so far."""
 
-    def __init__(self, task: Task, progress: Progress) -> None:
+    def __init__(self, task: PlanTask, progress: Progress) -> None:
         self._task = task
         self._progress = progress
         self._screened: dict[Candidate, Round] = {}  # each candidate by itself
@@ -186,7 +188,7 @@ class _Search:
         self.failures.append(replace(candidate.describe(), failure=str(error)))
 
 
-def _raise_for_memory(found: Sequence[Candidate], task: Task) -> NoReturn:
+def _raise_for_memory(found: Sequence[Candidate], task: PlanTask) -> NoReturn:
     """Raise OutOfMemoryError for the candidate that needs the least, with what would fit."""
     slots = task.overrides.slots or 1
     smallest = min(found, key=lambda candidate: candidate.memory(task, slots))

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from runtimes.planner.candidates import Candidate, Task
+from runtimes.planner.candidates import Candidate, PlanTask
 from runtimes.planner.trial import Trial, TrialError
 from runtimes.settings import RunnerSettings
 
@@ -41,7 +41,7 @@ class StepSize:
 
 def step_size(
     candidate: Candidate,
-    task: Task,
+    task: PlanTask,
     slots: int,
     prefill_tps: float,
     progress: Callable[[str], None] = logger.info,
@@ -62,7 +62,7 @@ def step_size(
 
 
 def sizes_to_try(
-    candidate: Candidate, task: Task, slots: int, prefill_tps: float
+    candidate: Candidate, task: PlanTask, slots: int, prefill_tps: float
 ) -> tuple[int, ...]:
     """Those that have room for a token of every row, fit a slot, and take no more than seconds."""
     sizes = _GPU_SIZES if candidate.on_gpu(task) else _SIZES

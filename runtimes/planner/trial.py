@@ -8,7 +8,7 @@ from typing import Any
 from runtimes.errors import RuntimeMissingError
 from runtimes.machine.linechild import LineChild, LineChildError
 from runtimes.models.memory import estimate, largest_context
-from runtimes.planner.candidates import Candidate, Task
+from runtimes.planner.candidates import Candidate, PlanTask
 from runtimes.planner.plan import TRIAL_TOKENS
 from runtimes.planner.trial_child import LEAST_DEPTH
 from runtimes.settings import RunnerSettings
@@ -72,7 +72,7 @@ class Trial(LineChild):
         return float(self.ask({"prompt": prompt, "piece": piece}, _SAMPLE_S)["prefill_tps"])
 
 
-def load_trial(candidate: Candidate, task: Task, slots: int) -> Trial:
+def load_trial(candidate: Candidate, task: PlanTask, slots: int) -> Trial:
     """A trial of ``slots`` rows at the task's depth, or with as much room as memory has for trials
     beside each other. Raises TrialError when the candidate does not load."""
     model = candidate.model

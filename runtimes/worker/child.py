@@ -28,11 +28,11 @@ from runtimes.worker.wire import (
     Cancel,
     Close,
     Done,
+    PipeSender,
     Pulse,
     Ready,
     Refused,
     Reply,
-    Sender,
     Submit,
     portable,
     receive,
@@ -199,7 +199,7 @@ def main() -> None:
     os.dup2(2, 1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     messages = receive(source)
-    sender = Sender(target, "ingot-send", _REST_S)
+    sender = PipeSender(target, "ingot-send", _REST_S)
     (order,) = next(messages)
     # Level and name travel with the record, and the parent formats it.
     logging.basicConfig(level=order.log_level, handlers=[RecordQueue(sender.items)], force=True)

@@ -24,10 +24,10 @@ from runtimes.worker.wire import (
     Call,
     Done,
     Load,
+    PipeSender,
     Ready,
     Refused,
     Reply,
-    Sender,
     Submit,
     receive,
 )
@@ -96,7 +96,7 @@ class WorkerProcess:
         assert popen.stdout is not None
         assert popen.stderr is not None
         # Detached, so that each end is closed once, by whoever uses it.
-        self._sender = Sender(
+        self._sender = PipeSender(
             _own(popen.stdin), "ingot-worker-send", unsendable=self._refuse_unsendable
         )
         self.send: Callable[[object], None] = self._sender.put

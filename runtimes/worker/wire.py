@@ -117,7 +117,7 @@ class Pulse:
     stats: EngineStats
 
 
-class Sender:
+class PipeSender:
     """A thread that writes to a pipe. ``put`` never blocks, whether anybody reads or not.
 
     Everything that was put since the last write goes out as one message. After one with chunks the

@@ -18,15 +18,15 @@ from unittest import mock
 from app.chat.conversation import Conversation
 from app.chat.export import as_json, as_markdown
 from app.chat.listing import find_chats
-from app.chat.store.records import Attachment, Figures
+from app.chat.store.records import AnswerFigures, Attachment
 from app.chat.store.repair import is_whole, repair
-from app.chat.store.store import Store
+from app.chat.store.store import ChatStore
 from runtimes.errors import IngotError
 from tests.fuzz.cases import Case, loop
 from tests.fuzz.commands import ingot
 from tests.fuzz.mutate import TEXTS, damaged, strange
 
-_FIGURES = Figures(5, 0, 2, 0.1, 10.0, 20.0, 0.5, "stop")
+_FIGURES = AnswerFigures(5, 0, 2, 0.1, 10.0, 20.0, 0.5, "stop")
 _COLUMNS = {
     "chats": "title created updated model system sampling leaf deleted_at raw id".split(),
     "messages": (
@@ -55,7 +55,7 @@ def _good() -> bytes:
     """Three chats: branches, an attachment, figures, a draft, one that was deleted."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "chats.db"
-        with contextlib.closing(Store.open(path)) as store:
+        with contextlib.closing(ChatStore.open(path)) as store:
             for number in range(3):
                 chat = store.new_chat("pebble", "Be short.", {"temperature": 0.5})
                 conversation = Conversation.open(store, chat.id)
@@ -94,7 +94,7 @@ def one(case: Case) -> None:
 
 
 def _use(path: Path, random: Random) -> None:
-    with contextlib.suppress(IngotError), contextlib.closing(Store.open(path)) as store:
+    with contextlib.suppress(IngotError), contextlib.closing(ChatStore.open(path)) as store:
         for chat in (*store.chats(), *store.deleted()):
             with contextlib.suppress(IngotError):
                 conversation = Conversation.open(store, chat.id)
@@ -118,7 +118,7 @@ def _repair(case: Case, path: Path) -> None:
     case.figures["repaired" if done.aside else "whole"] += 1
     assert done.aside is None or done.aside.read_bytes()[:16] == before[:16]
     assert is_whole(path)
-    with contextlib.closing(Store.open(path)) as store:
+    with contextlib.closing(ChatStore.open(path)) as store:
         for chat in store.chats(1000):
             as_json(Conversation.open(store, chat.id))
     shutil.rmtree(path.parent)

@@ -31,7 +31,7 @@ from quantize.hub.names import HubName
 from quantize.hub.push import push
 from quantize.hub.store import Store
 from quantize.lora.adapter import open_adapter
-from quantize.manifest import NAME, FileEntry, Manifest, ModelInfo, Source, load_manifest
+from quantize.manifest import NAME, FileEntry, Manifest, ModelInfo, ModelOrigin, load_manifest
 from quantize.options import Options, SourceOptions
 from quantize.quality.fidelity import load_reference
 from quantize.quality.tasks import read_questions
@@ -54,7 +54,7 @@ _HASTY = Hub(Patience(read_s=3.0, attempts=1, pause_s=0.01, wait_s=0.05))
 _OURS = (NAME, "library.json", *FILES, "m-q8_0.gguf", "onnx-int4", "model-q8_0.gguf")
 _COMMANDS_EVERY = 20  # cases; a command takes seconds
 _ENTRY = FileEntry(
-    "gguf", "q8_0", 8, "m-q8_0.gguf", 3, {"m-q8_0.gguf": "0" * 64}, Source("m", "h"), {}
+    "gguf", "q8_0", 8, "m-q8_0.gguf", 3, {"m-q8_0.gguf": "0" * 64}, ModelOrigin("m", "h"), {}
 )
 
 

@@ -159,13 +159,13 @@ def measured_llama(sources: dict[str, Path], tmp_path_factory: pytest.TempPathFa
 
 def _measure(model: Path, folder: Path) -> None:
     from quantize.quality.float_child import answer
-    from quantize.quality.tasks import Question
+    from quantize.quality.tasks import GradedQuestion
     from quantize.source import open_source
 
     source = Path(shutil.copytree(model, folder / "llama"))
     texts = ("one", "two words", "Größe", "3 + 4 =", "de bu ka", "x", "y z", "?")
     asked = [
-        Question("even" if i % 2 == 0 else "odd", [{"role": "user", "content": text}], "", 3)
+        GradedQuestion("even" if i % 2 == 0 else "odd", [{"role": "user", "content": text}], "", 3)
         for i, text in enumerate(texts)
     ]
     answers = answer(open_source(str(source)), asked)

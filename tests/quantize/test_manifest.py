@@ -10,12 +10,12 @@ from quantize.manifest import (
     NAME,
     Fidelity,
     FileEntry,
+    FileSpeeds,
     Manifest,
     ModelInfo,
+    ModelOrigin,
     Perplexity,
     Quality,
-    Source,
-    Speed,
     TokenParity,
     load_manifest,
     write_manifest,
@@ -32,7 +32,7 @@ def _entry(recipe: str, path: str, **more: object) -> FileEntry:
         path=path,
         bytes=3,
         sha256={path: "0" * 64},
-        source=Source("m", "abc"),
+        source=ModelOrigin("m", "abc"),
         tools={"torch": "2"},
     )
     return dataclasses.replace(entry, **more)  # type: ignore[arg-type]
@@ -66,7 +66,7 @@ def test_round_trip(tmp_path: Path):
         "m.gguf",
         token_parity=TokenParity(300, 0),
         quality=Quality(1.0, 2, {"a": 1.0}),
-        speed=Speed(1.0, 2.0, 3.0),
+        speed=FileSpeeds(1.0, 2.0, 3.0),
         notes=("größer",),
     )
     manifest = _manifest(full, _entry("onnx-int4", "onnx-int4"))
@@ -181,7 +181,7 @@ def test_figures_that_make_no_sense_are_read(folder: Path):
     from quantize.report.chart import make_chart
     from quantize.report.facts import scatter
 
-    speed = Speed(1.0, 2.0, 3.0, ranges={"__class__": (1.0, 2.0), "decode_tps_1": (1.0, 2.0)})
+    speed = FileSpeeds(1.0, 2.0, 3.0, ranges={"__class__": (1.0, 2.0), "decode_tps_1": (1.0, 2.0)})
     assert scatter(speed) == 0.5
     text = Perplexity(9.0, 0.1, 100, "text", "0")
     for kl in (1e308, float("inf"), float("nan"), -1.0, 0.0):

@@ -21,7 +21,7 @@ from runtimes.engine.engine import Engine
 from runtimes.errors import ModelError
 from runtimes.machine.selftest import ensure
 from runtimes.models.modelfile import ModelFile
-from runtimes.planner.candidates import Task
+from runtimes.planner.candidates import PlanTask
 from runtimes.planner.measure import Workload, measure_speed
 from runtimes.planner.search import make_plan
 from runtimes.request import SamplingParams
@@ -94,7 +94,7 @@ def test_the_engine_runs_it(toy: Path) -> None:
 
 
 def test_the_planner_measures_it(toy: Path) -> None:
-    task = Task("batch", "memory", cores=1, free=1 << 30)
+    task = PlanTask("batch", "memory", cores=1, free=1 << 30)
     plan = make_plan([ModelFile.read(toy)], task)
     assert (plan.runtime, plan.settings.kv_type, plan.settings.gpu_layers) == ("toy", "f16", 0)
     assert plan.figures.prefill_tps > 0

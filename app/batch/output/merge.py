@@ -32,7 +32,7 @@ _DAMAGE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ShardOutput:
     """The output of one shard."""
 
     path: Path
@@ -77,7 +77,7 @@ def merge(out: Path, paths: Sequence[Path], *, replace: bool = False) -> Merged:
     return merged
 
 
-def _part(path: Path) -> Part:
+def _part(path: Path) -> ShardOutput:
     if not path.is_file():
         raise RequestError(f"{path}: no such file")
     journal = journal_path(path)
@@ -98,10 +98,10 @@ def _part(path: Path) -> Part:
     if format is None:
         raise RequestError(f"{journal} does not say of which format {path} is")
     job = [comparable(log.settings or {}), shard.count, run.get("input_rows"), format.name]
-    return Part(path, shard, format, json.dumps(job, sort_keys=True))
+    return ShardOutput(path, shard, format, json.dumps(job, sort_keys=True))
 
 
-def _check(out: Path, parts: Sequence[Part]) -> None:
+def _check(out: Path, parts: Sequence[ShardOutput]) -> None:
     first = parts[0]
     for part in parts:
         if part.job != first.job:
@@ -127,7 +127,7 @@ def _check(out: Path, parts: Sequence[Part]) -> None:
         raise RequestError(f"parts are missing: {', '.join(missing)}")
 
 
-def _records(part: Part) -> Iterator[tuple[int, Record]]:
+def _records(part: ShardOutput) -> Iterator[tuple[int, Record]]:
     """Each record with the index of its row, in order. Raises RequestError."""
     try:
         yield from part.format.read(part.path)

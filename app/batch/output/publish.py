@@ -10,7 +10,7 @@ from app.batch.journal.journal import Journal
 from app.batch.journal.matching import Matcher
 from app.batch.output.records import OutputFormat, Record, RecordForm, Records
 from app.batch.output.wire import writing
-from app.batch.report.answer_lengths import Counts
+from app.batch.report.answer_lengths import RowCounts
 from app.openai.answer import Answer
 from quantize.outfile import outfile
 from runtimes.errors import RequestError
@@ -43,7 +43,7 @@ def publish(
     form: RecordForm,
     *,
     errors: bool = True,
-) -> Counts:
+) -> RowCounts:
     """Write ``out`` from the journal, in place of an older one unless nothing changed; rows that
     failed only with ``errors``.
 
@@ -51,11 +51,11 @@ def publish(
     disk is full; the journal keeps every row in both cases.
     """
     journal.sync()
-    published = Counts()
+    published = RowCounts()
 
     def records() -> Iterator[Record]:
         nonlocal published
-        published = Counts()  # tables are written in two passes
+        published = RowCounts()  # tables are written in two passes
         for row, answer in answers(source, journal, errors=errors):
             if answer is not None:
                 published.finished(answer.error)

@@ -20,7 +20,7 @@ from app.batch.journal.journal import Journal
 from app.batch.output.publish import answers, check_unchanged, publish
 from app.batch.output.records import RecordForm
 from app.batch.output.wire import dump_line, writing
-from app.batch.report.answer_lengths import Counts
+from app.batch.report.answer_lengths import RowCounts
 from app.openai.answer import Answer
 
 
@@ -43,13 +43,13 @@ class UnorderedOutput:
                 file.write(self._pending)
             self._pending.clear()
 
-    def settle(self, source: Source, found: InputScan, *, errors: bool) -> Counts:
+    def settle(self, source: Source, found: InputScan, *, errors: bool) -> RowCounts:
         """Make the file hold exactly what the journal has for the rows of ``source``; rows that
         failed only with ``errors``. Raises OutOfMemoryError or RequestError, the latter before
         anything is written if the input is no longer what was ``found``."""
         self._pending.clear()
         check_unchanged(source, found.stamp)
-        published = Counts()
+        published = RowCounts()
         with writing(self._out, self._kept):
             held = self._held(found.input_rows)
             agree = lines = 0

@@ -49,7 +49,7 @@ class LengthCounts:
 
 
 @dataclass(slots=True)
-class Counts:
+class RowCounts:
     """What became of rows so far."""
 
     answered: int = 0

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from app.batch.input.row import Row
-from app.batch.report.answer_lengths import Counts
-from app.batch.report.time_left import Left, Pace, Rest, time_left
+from app.batch.report.answer_lengths import RowCounts
+from app.batch.report.time_left import Left, Rest, RowPace, time_left
 from app.batch.schedule.pool_engine import InFlightRow, PoolEngine
 from runtimes.engine.metrics import EngineStats
 from runtimes.request import SamplingParams
@@ -15,7 +15,7 @@ _WINDOW_S = 20.0  # speeds are those of the last so many seconds, or of half the
 
 
 @dataclass(slots=True)
-class Begun:
+class BegunRows:
     """Sums over the rows that were asked."""
 
     rows: int = 0
@@ -48,8 +48,8 @@ class Forecast:
         now: float,
         stats: EngineStats,
         members: Sequence[PoolEngine],
-        counts: Counts,
-        begun: Begun,
+        counts: RowCounts,
+        begun: BegunRows,
         *,
         draining: bool,
     ) -> Left | None:
@@ -69,7 +69,11 @@ class Forecast:
         return time_left(rest, counts.lengths, pace)
 
     def _rest(
-        self, working: Sequence[InFlightRow], stats: EngineStats, counts: Counts, begun: Begun
+        self,
+        working: Sequence[InFlightRow],
+        stats: EngineStats,
+        counts: RowCounts,
+        begun: BegunRows,
     ) -> Rest:
         running = [part for row in working for part in row.so_far()]
         done = counts.answered + counts.failed
@@ -91,7 +95,7 @@ class Forecast:
             slots=max(1, stats.slots),
         )
 
-    def _pace(self, now: float, stats: EngineStats) -> Pace | None:
+    def _pace(self, now: float, stats: EngineStats) -> RowPace | None:
         samples = self._samples
         if samples and stats.decode_tokens < samples[-1][1].decode_tokens:
             samples.clear()  # a process that was started anew counts anew
@@ -108,7 +112,7 @@ class Forecast:
         occupied = sum(rows) / len(rows)
         steps_s = decode_s + stats.prefill_s - first.prefill_s
         overhead = (now - begun) / steps_s if steps_s else 1.0
-        return Pace(
+        return RowPace(
             prefill_tps=stats.prefill_tps,
             row_tps=tokens / decode_s / occupied,
             rows=occupied,

@@ -26,7 +26,7 @@ _SURE = 1.5  # a number that may be further off than by this factor is told as a
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class RowPace:
     """Measured speeds."""
 
     prefill_tps: float
@@ -95,7 +95,7 @@ def left_of(values: Mapping[str, Any]) -> Left | None:
     return None if low is None or high is None else Left(low, values.get("left_s"), high)
 
 
-def time_left(rest: Rest, counts: LengthCounts, pace: Pace) -> Left:
+def time_left(rest: Rest, counts: LengthCounts, pace: RowPace) -> Left:
     """Before any answer is there, only the limits of answers tell something: the most it takes."""
     longest = _played(rest, None, pace)
     if not counts.total:
@@ -108,7 +108,7 @@ def time_left(rest: Rest, counts: LengthCounts, pace: Pace) -> Left:
     return Left(likely / off, likely, min(longest, likely * off))
 
 
-def _played(rest: Rest, model: LengthModel | None, pace: Pace) -> float:
+def _played(rest: Rest, model: LengthModel | None, pace: RowPace) -> float:
     """Seconds; with no model each answer takes all that it may."""
     lengths = _Lengths(model)
     running = [lengths.next(most, tokens) - tokens for tokens, most in rest.running]

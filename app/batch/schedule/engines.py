@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
 
-from app.batch.plan import Plan
+from app.batch.plan import JobPlan
 from app.batch.schedule.beginning import Beginning
 from app.batch.schedule.gpus import EngineGpu, gpus_for
 from app.batch.schedule.pool_engine import PoolEngine
-from app.models.planning import Choice
+from app.models.planning import LoadChoice
 from app.models.resolve import load_engine
 from runtimes.errors import OutOfMemoryError, RequestError
 from runtimes.machine.hardware import memory_now
@@ -50,7 +50,7 @@ class EnginePlacement:
 
 
 @contextmanager
-def local_engines(plan: Plan, rows: int) -> Iterator[list[PoolEngine]]:
+def local_engines(plan: JobPlan, rows: int) -> Iterator[list[PoolEngine]]:
     """The engines that the plan asks for, for so many rows; they end with the block. Entering it
     raises RequestError, ModelError, RuntimeMissingError or OutOfMemoryError."""
     choice = plan.choice
@@ -77,7 +77,7 @@ def local_engines(plan: Plan, rows: int) -> Iterator[list[PoolEngine]]:
 
 
 def slots_for(
-    choice: Choice, rows: int, *, fixed: bool, engines: int = 1, here: bool = True
+    choice: LoadChoice, rows: int, *, fixed: bool, engines: int = 1, here: bool = True
 ) -> int:
     """For each of ``engines``: as many as were asked for (``fixed``); else as many as planned, or
     as fit if they run ``here``, but together no more than rows."""
@@ -109,7 +109,7 @@ def parse_count(text: str) -> Count:
     raise RequestError(f"--engines must be a number from 1 on, or auto, not {text[:40]!r}")
 
 
-def placements(wanted: Count, choice: Choice) -> list[EnginePlacement]:
+def placements(wanted: Count, choice: LoadChoice) -> list[EnginePlacement]:
     """A placement for each engine: one a GPU if GPUs are to be used, else one for each share of the
     cores; as many as GPUs or NUMA nodes for ``auto``.
 
@@ -132,7 +132,7 @@ def placements(wanted: Count, choice: Choice) -> list[EnginePlacement]:
 
 
 def require_room(
-    choice: Choice, settings: RunnerSettings, placed: Sequence[EnginePlacement]
+    choice: LoadChoice, settings: RunnerSettings, placed: Sequence[EnginePlacement]
 ) -> None:
     """Raise OutOfMemoryError, saying how many would fit, if there is too little memory for all of
     the engines together. A single one is checked where it is loaded."""
@@ -160,7 +160,7 @@ def require_room(
 
 
 def load_engines(
-    choice: Choice,
+    choice: LoadChoice,
     settings: RunnerSettings,
     scheduling: SchedulerSettings,
     placed: Sequence[EnginePlacement],

@@ -21,8 +21,8 @@ from typing import Any
 
 from app.batch.input.row import Row
 from app.batch.interrupt import Interrupts
-from app.batch.report.answer_lengths import Counts
-from app.batch.report.forecast import Begun
+from app.batch.report.answer_lengths import RowCounts
+from app.batch.report.forecast import BegunRows
 from app.batch.schedule.pending_rows import RowDispatcher
 from app.batch.schedule.pool_engine import EngineState, InFlightRow, PoolEngine
 from app.openai.answer import Answer, failure_of
@@ -63,8 +63,8 @@ class Job:
     def __init__(
         self, members: Sequence[PoolEngine], defaults: RequestDefaults, deliver: Deliver
     ) -> None:
-        self.counts = Counts()
-        self.begun = Begun()
+        self.counts = RowCounts()
+        self.begun = BegunRows()
         self.members = list(members)
         self._defaults = defaults
         self._deliver = deliver

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from app.batch.input.row import Row
-from app.batch.report.answer_lengths import Counts
+from app.batch.report.answer_lengths import RowCounts
 from app.batch.schedule.beginning import Beginning
 from app.openai.encoding import TaskEncoder
 from app.openai.task import Task
@@ -116,7 +116,7 @@ class PoolEngine:
         self.name, self.where = name, where
         self.state = EngineState.READY
         self.problem: IngotError | None = None  # why it is lost
-        self.counts = Counts()
+        self.counts = RowCounts()
         self.rows: dict[str, InFlightRow] = {}  # in the order in which the rows were started
         self.reserved = False  # for suspects: it gets no other rows
         self.failures_in_a_row = 0

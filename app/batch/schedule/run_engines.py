@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from app.batch.input.row import Row
 from app.batch.input.scan import InputScan
 from app.batch.interrupt import Interrupts
-from app.batch.plan import Plan
+from app.batch.plan import JobPlan
 from app.batch.report.answer_lengths import LengthCounts
 from app.batch.report.energy import PERIOD_S, energy_of
 from app.batch.report.figures import Snapshot, figures_of
@@ -36,7 +36,7 @@ class Hosted:
 
 
 def run_engines(
-    plan: Plan,
+    plan: JobPlan,
     found: InputScan,
     rows: Iterator[Row],
     deliver: Deliver,
@@ -113,7 +113,7 @@ def run_engines(
         )
 
 
-def _engine_pool(plan: Plan, rows: int) -> AbstractContextManager[list[PoolEngine]]:
+def _engine_pool(plan: JobPlan, rows: int) -> AbstractContextManager[list[PoolEngine]]:
     if plan.spec.running.ray is None:
         return local_engines(plan, rows)
     from app.batch.schedule.cluster.pool import cluster_engines

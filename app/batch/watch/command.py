@@ -22,7 +22,7 @@ _MOST_SHOWN = 8000  # characters of a command that can be looked at before it is
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class BatchCommand:
     """``arguments`` are those after `ingot`, the first being ``batch``; relative paths in them are
     relative to ``folder``. ``spec`` is what they say, where that is known already."""
 
@@ -40,11 +40,11 @@ class Command:
         head, *rest = (a for a in self.arguments if a not in _TALK)
         return [head, *_TALK, *rest]
 
-    def again(self) -> Command:
+    def again(self) -> BatchCommand:
         """The command that resumes what this one has left."""
-        return Command(tuple(a for a in self.arguments if a not in _ONCE), self.folder)
+        return BatchCommand(tuple(a for a in self.arguments if a not in _ONCE), self.folder)
 
-    def same_job(self, other: Command) -> bool:
+    def same_job(self, other: BatchCommand) -> bool:
         """Whether both resume the same job in the same way."""
         mine, theirs = (
             (os.path.realpath(one.folder), [a for a in one.again().arguments if a not in _TALK])
@@ -69,13 +69,13 @@ class Command:
         )
 
 
-def command_from(arguments: object, folder: object) -> Command | None:
+def command_from(arguments: object, folder: object) -> BatchCommand | None:
     """The command that a file says, whoever wrote it; None where that is none."""
     if not isinstance(arguments, (list, tuple)) or not isinstance(folder, str):
         return None
     if not all(isinstance(one, str) for one in arguments):
         return None
-    return Command(tuple(arguments), Path(folder))
+    return BatchCommand(tuple(arguments), Path(folder))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Foreign:
     """A command that a journal says, which anybody may have written: run only when a user has seen
     it and agreed. ``warnings`` say what it does beside answering rows."""
 
-    command: Command
+    command: BatchCommand
     warnings: tuple[str, ...]
 
     @property
@@ -93,7 +93,7 @@ class Foreign:
         return "\n\n".join([*map(visible, self.warnings), text])
 
 
-def foreign(command: Command, output: Path) -> Foreign:
+def foreign(command: BatchCommand, output: Path) -> Foreign:
     """The command that goes on with the job of ``output``, as ``command`` says. Only what it asks
     for as data is taken over. Raises RequestError for anything but `ingot batch` with this output,
     and for more than anybody can read."""
@@ -114,7 +114,7 @@ def foreign(command: Command, output: Path) -> Foreign:
     if spec.input == "-":
         raise RequestError(f"the job's input was piped in: pipe it into `{shown}` once more")
     asked = command_of(replace(spec, force=False, fresh=False), command.folder)
-    return Foreign(Command(asked.arguments, asked.folder), tuple(_warnings(spec)))
+    return Foreign(BatchCommand(asked.arguments, asked.folder), tuple(_warnings(spec)))
 
 
 def _is_argument(text: str) -> bool:
@@ -131,9 +131,9 @@ def _warnings(spec: BatchSpec) -> Iterator[str]:
         yield f"It also writes the file {spec.out.report}, over what is there."
 
 
-def command_of(spec: BatchSpec, folder: Path) -> Command:
+def command_of(spec: BatchSpec, folder: Path) -> BatchCommand:
     """The command line of a job, started in ``folder``."""
-    return Command(("batch", *arguments_of(spec)), folder, spec)
+    return BatchCommand(("batch", *arguments_of(spec)), folder, spec)
 
 
 def batch_arguments(words: Sequence[str]) -> tuple[str, ...] | None:

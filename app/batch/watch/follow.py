@@ -9,8 +9,8 @@ from typing import Any
 
 from app.batch.journal.lines import MOST_LINE
 from app.batch.journal.state import JournalState
-from app.batch.watch.command import Command, command_from
-from app.batch.watch.rows import Rows, Speed, SpeedHistory
+from app.batch.watch.command import BatchCommand, command_from
+from app.batch.watch.rows import Rows, SpeedAt, SpeedHistory
 from app.openai.answer import Answer
 
 _BUCKET_S = 2.0
@@ -20,7 +20,7 @@ _NOTES = 20
 _ANSWERS_KEPT = 200
 
 
-class Tail:
+class FileTail:
     """The whole lines of a file that another process is writing. Reads on from where it stopped; a
     file that shrank is read from its beginning."""
 
@@ -74,7 +74,7 @@ class FollowedJournal(JournalState):
         self.speeds = SpeedHistory()
         self.cached_tokens = 0  # of the prompts of the last run
         self._bucket: tuple[int, int] | None = None
-        self._tail = Tail(path)
+        self._tail = FileTail(path)
         self._answers = lru_cache(_ANSWERS_KEPT)(self._read_answer)
         super().__init__(path)
 
@@ -89,7 +89,7 @@ class FollowedJournal(JournalState):
         return self._tail.offset / self._tail.size if self._tail.size else 1.0
 
     @property
-    def command(self) -> Command | None:
+    def command(self) -> BatchCommand | None:
         """What the last run was started with; None if the journal does not say."""
         run = self.run or {}
         return command_from(run.get("command"), run.get("folder"))
@@ -161,15 +161,15 @@ class FollowedJournal(JournalState):
         number = int(max(0.0, at - self.run["at"]) / _BUCKET_S) if self.run else 0
         begun, total = self._bucket or (number, 0)
         if number > begun:
-            self.speeds.add(Speed((begun + 1) * _BUCKET_S, 0.0, total / _BUCKET_S))
+            self.speeds.add(SpeedAt((begun + 1) * _BUCKET_S, 0.0, total / _BUCKET_S))
             begun, total = number, 0
         self._bucket = begun, total + tokens
 
 
-def kept_speeds(path: Path) -> tuple[Speed, ...]:
+def kept_speeds(path: Path) -> tuple[SpeedAt, ...]:
     """The speeds that the events of a run tell which has ended."""
     speeds = SpeedHistory()
-    tail = Tail(path, last=_LAST_EVENTS)
+    tail = FileTail(path, last=_LAST_EVENTS)
     while lines := tail.read()[1]:
         for _, line in lines:
             event = event_of(line)
@@ -189,8 +189,8 @@ def event_of(line: bytes) -> dict[str, Any]:
     return event if isinstance(event, dict) else {}
 
 
-def _speed(event: dict[str, Any]) -> Speed:
-    return Speed(event["elapsed_s"], event["prefill_tps_now"], event["decode_tps_now"])
+def _speed(event: dict[str, Any]) -> SpeedAt:
+    return SpeedAt(event["elapsed_s"], event["prefill_tps_now"], event["decode_tps_now"])
 
 
 class EventFeed:
@@ -204,7 +204,7 @@ class EventFeed:
         self.speeds = SpeedHistory()
         self._journal = journal
         self._run_before = journal.run
-        self._tail = Tail(path, last=_LAST_EVENTS)
+        self._tail = FileTail(path, last=_LAST_EVENTS)
 
     @property
     def run(self) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from app.adapters import name_and_path
 from app.batch.spec import BatchSpec
-from app.batch.watch.command import Command
+from app.batch.watch.command import BatchCommand
 from app.batch.watch.form import FIELDS, JobForm
 from app.here import at_home
 
@@ -16,7 +16,7 @@ _FIELD_OF = {"choice": "choices", "json_schema": "schema"}
 _NAMES = [*(name for name in FIELDS if name not in _FIELD_OF.values()), *_FIELD_OF]
 
 
-def form_like(command: Command, here: Path) -> JobForm | None:
+def form_like(command: BatchCommand, here: Path) -> JobForm | None:
     """The form that would start a job anew from ``here``, with empty fields for what it leaves to
     the command; None when it was no job with an output file."""
     asked = command.asked()

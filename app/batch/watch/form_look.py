@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from app.batch.watch.command import Command, command_of
+from app.batch.watch.command import BatchCommand, command_of
 from app.batch.watch.form import FIELDS, OPTIONS, FormError, JobForm, values_of
 from runtimes.errors import IngotError, ParameterError
 from runtimes.request import SamplingParams
@@ -15,7 +15,7 @@ from runtimes.request import SamplingParams
 _PLACES = dict.fromkeys(("input", "output", "model"), "x")
 
 
-def check(form: JobForm, folder: Path) -> Command:
+def check(form: JobForm, folder: Path) -> BatchCommand:
     """The command of ``form`` after looking at its files: the input's beginning, the template, the
     model's description, the place of the output. Reads files; loads no model.
 

@@ -12,11 +12,11 @@ from typing import Any
 from app.batch.journal.journal import journal_path
 from app.batch.spec import BatchSpec
 from app.batch.watch import process, records
-from app.batch.watch.command import Command, Foreign, command_from, foreign
+from app.batch.watch.command import BatchCommand, Foreign, command_from, foreign
 from app.batch.watch.follow import EventFeed, FollowedJournal, kept_speeds
-from app.batch.watch.process import Child
-from app.batch.watch.records import Record
-from app.batch.watch.rows import By, Rows, RowState, Speed, Which
+from app.batch.watch.process import JobProcess
+from app.batch.watch.records import JobRecord
+from app.batch.watch.rows import By, Rows, RowState, SpeedAt, Which
 from app.batch.watch.view import JobView, Phase, view_of
 from app.exitcodes import ExitCode
 from app.openai.answer import Answer
@@ -30,14 +30,14 @@ class JobError(RequestError):
     """What a job cannot do as it is now."""
 
 
-class Job:
+class WatchedJob:
     """``poll`` reads on and may be called from any thread; the rest takes no time."""
 
     def __init__(
         self,
         output: Path,
-        command: Command | None = None,
-        child: Child | None = None,
+        command: BatchCommand | None = None,
+        child: JobProcess | None = None,
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -54,7 +54,7 @@ class Job:
         self._signalled = 0.0
         self._stop = False
         self._phase = Phase.STARTING if child is not None else Phase.STOPPED
-        self._kept: tuple[Speed, ...] | None = None  # speeds of a run that had ended before
+        self._kept: tuple[SpeedAt, ...] | None = None  # speeds of a run that had ended before
 
     @property
     def own(self) -> bool:
@@ -148,7 +148,7 @@ class Job:
                 self._kept = self._speeds_then()
             return more
 
-    def _speeds_then(self) -> tuple[Speed, ...]:
+    def _speeds_then(self) -> tuple[SpeedAt, ...]:
         """What its process told, if that was the journal's last run and was started from here."""
         events, run = self._record(None).events, self.journal.run
         try:
@@ -228,7 +228,7 @@ class Job:
         with self._lock:
             self._start(command)
 
-    def resuming(self) -> Command | Foreign:
+    def resuming(self) -> BatchCommand | Foreign:
         """What ``resume`` runs: the command that was given here, or what the journal says, which
         comes with the file and may be anybody's. Raises RequestError where that is no job with
         this output."""
@@ -242,7 +242,7 @@ class Job:
             )
         return foreign(found, self.output)
 
-    def _running(self) -> Child:
+    def _running(self) -> JobProcess:
         if self._child is None:
             raise JobError(
                 "this job was started elsewhere and can only be watched: end it with Ctrl-C there"
@@ -251,7 +251,7 @@ class Job:
             raise JobError("this job does not run")
         return self._child
 
-    def _signal(self, child: Child) -> None:
+    def _signal(self, child: JobProcess) -> None:
         now = time.monotonic()
         if self._signals and now - self._signalled < _SIGNALS_APART_S:
             return
@@ -259,7 +259,7 @@ class Job:
         self._signals += 1
         self._signalled = now
 
-    def _start(self, command: Command) -> None:
+    def _start(self, command: BatchCommand) -> None:
         """Its process, and the record by which it is found again."""
         record = self._record(command)
         record.folder.mkdir(parents=True, exist_ok=True)
@@ -273,17 +273,17 @@ class Job:
         self._kept = None
         self._phase = Phase.STARTING
 
-    def _record(self, command: Command | None) -> Record:
-        return Record(self.output, self._clock(), command)
+    def _record(self, command: BatchCommand | None) -> JobRecord:
+        return JobRecord(self.output, self._clock(), command)
 
 
-def start_job(command: Command, *, clock: Callable[[], float] = time.time) -> Job:
+def start_job(command: BatchCommand, *, clock: Callable[[], float] = time.time) -> WatchedJob:
     """Start a job in a process that outlives this one. Raises JobError when one runs already on
     the same output, or the command has no output file; OSError when no process can be started."""
     asked = command.asked()
     if asked is None:
         raise JobError(f"{command.text}: no job with an output file")
-    job = Job(Path(str(asked.output)), command, clock=clock)
+    job = WatchedJob(Path(str(asked.output)), command, clock=clock)
     record = records.record_of(job.output)
     if record is not None and record.child is not None:
         raise JobError(f"a job runs on {job.output} already; attach to it")
@@ -291,7 +291,7 @@ def start_job(command: Command, *, clock: Callable[[], float] = time.time) -> Jo
     return job
 
 
-def attach(output: Path, *, clock: Callable[[], float] = time.time) -> Job:
+def attach(output: Path, *, clock: Callable[[], float] = time.time) -> WatchedJob:
     """Follow the job of ``output``: as an own one if it was started from here (also by an earlier
     session) and no other process has resumed it since. Raises JobError when there is none."""
     output = records.absolute(output)
@@ -304,4 +304,4 @@ def attach(output: Path, *, clock: Callable[[], float] = time.time) -> Job:
             )
         raise JobError(f"{output}: no job here (there is no {journal_path(output).name})")
     records.seen(output)
-    return Job(output, record.command if record is not None else None, child, clock=clock)
+    return WatchedJob(output, record.command if record is not None else None, child, clock=clock)

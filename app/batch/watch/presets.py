@@ -13,7 +13,7 @@ from typing import Any
 
 from app.batch.journal.journal import journal_path
 from app.batch.spec import BatchSpec
-from app.batch.watch.command import Command, command_from, command_of
+from app.batch.watch.command import BatchCommand, command_from, command_of
 from app.batch.watch.form import FIELDS, JobForm
 from app.batch.watch.form_like import form_like
 from app.batch.watch.records import last_run, records
@@ -27,7 +27,7 @@ _PLACE = "-"  # of an input and output that are not told
 
 
 @dataclass(frozen=True, slots=True)
-class Preset:
+class JobPreset:
     """``at`` is when the job was started or looked at last (Unix seconds), None for a saved one."""
 
     name: str
@@ -35,7 +35,7 @@ class Preset:
     at: float | None = None
 
 
-def presets(here: Path) -> list[Preset]:
+def presets(here: Path) -> list[JobPreset]:
     """The saved ones by their names, then those of earlier jobs, the latest first. Paths are as
     they are ``here``. Reads journals: call it in a thread."""
     found = []
@@ -43,14 +43,14 @@ def presets(here: Path) -> list[Preset]:
         command = command_from(["batch", "in", "out", *said["arguments"]], said.get("folder"))
         form = None if command is None else form_like(command, here)
         if form is not None:
-            found.append(Preset(name, replace(form, input="", output="")))
+            found.append(JobPreset(name, replace(form, input="", output="")))
     for record in records():
         known = record.command or _command(record.output)
         form = None if known is None else form_like(known, here)
         if form is not None and record.command is None:
             form = replace(form, rest=_without_reach(form.rest))
         if form is not None:
-            found.append(Preset(form.output, form, record.at))
+            found.append(JobPreset(form.output, form, record.at))
     return found
 
 
@@ -95,7 +95,7 @@ def beside(form: JobForm) -> str:
     return shlex.join(command_of(spec, Path()).arguments[3:])
 
 
-def _command(output: Path) -> Command | None:
+def _command(output: Path) -> BatchCommand | None:
     run = last_run(journal_path(output)).run or {}
     return command_from(run.get("command"), run.get("folder"))
 

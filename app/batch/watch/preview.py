@@ -11,7 +11,7 @@ from app.batch.input.row import Row
 from app.batch.input.source import Source, open_source
 from app.batch.settings import JobSettings
 from app.batch.spec import BatchSpec
-from app.batch.watch.job import Job
+from app.batch.watch.job import WatchedJob
 from app.figures import duration, rate
 from app.openai.answer import Answer
 from runtimes.errors import IngotError, RequestError
@@ -53,7 +53,7 @@ def preview(asked: BatchSpec, rows: int = 40) -> Preview:
         return Preview(source.reader.name, tuple(map(_shown, found[:rows])), len(found) > rows)
 
 
-def open_row(job: Job, index: int) -> ShownRow:
+def open_row(job: WatchedJob, index: int) -> ShownRow:
     """Reads one line of the journal, and the input up to the row: call it in a thread."""
     record = job.journal.record(index)
     settings = _settings(job.journal.settings)

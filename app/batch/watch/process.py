@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from app.batch.watch.command import Command
+from app.batch.watch.command import BatchCommand
 from app.exitcodes import ExitCode
 from runtimes.errors import RequestError
 from runtimes.machine import processes
@@ -23,7 +23,7 @@ _TAIL = 16_384  # bytes of stderr that are looked at
 _FRAME = " \t│╭╮╰╯─"
 
 
-def start(arguments: Sequence[str], folder: Path, events: Path, errors: Path) -> Child:
+def start(arguments: Sequence[str], folder: Path, events: Path, errors: Path) -> JobProcess:
     """Start `ingot ARGUMENTS` in ``folder``, its stdout and stderr in files, so that nothing is
     lost and nothing breaks when whoever reads them goes away. Raises OSError."""
     with events.open("ab") as out, errors.open("ab") as err:
@@ -37,10 +37,10 @@ def start(arguments: Sequence[str], folder: Path, events: Path, errors: Path) ->
             stderr=err,
             start_new_session=True,  # Ctrl-C and a closed terminal are not for it
         )
-    return Child(process.pid, processes.birth(process.pid) or 0.0, process)
+    return JobProcess(process.pid, processes.birth(process.pid) or 0.0, process)
 
 
-class Child:
+class JobProcess:
     """A process by its number and when it was born; ``process`` if this one started it."""
 
     def __init__(self, pid: int, born: float, process: processes.Child | None = None) -> None:
@@ -68,10 +68,10 @@ class Child:
             os.kill(self.pid, signal.SIGTERM)
 
 
-class DryRun:
+class DryRunProcess:
     """An `ingot batch --dry-run` at work."""
 
-    def __init__(self, command: Command) -> None:
+    def __init__(self, command: BatchCommand) -> None:
         """Start it. Raises OSError."""
         head, *rest = command.arguments
         self._errors = tempfile.NamedTemporaryFile(prefix="ingot-dry-run-")  # noqa: SIM115

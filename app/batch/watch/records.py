@@ -25,8 +25,8 @@ from typing import Literal
 from app.batch.journal.journal import journal_path
 from app.batch.journal.lines import END, RUN
 from app.batch.journal.state import JournalState
-from app.batch.watch.command import Command, batch_arguments, command_from
-from app.batch.watch.process import Child
+from app.batch.watch.command import BatchCommand, batch_arguments, command_from
+from app.batch.watch.process import JobProcess
 from app.here import at_home, here
 from app.openai.answer import is_number
 from runtimes.machine.locks import one_writer
@@ -40,22 +40,22 @@ _PIECE = 1 << 20  # bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class JobRecord:
     """``output`` is absolute; ``pid`` and ``born`` are None for a job that was only looked at;
     ``at`` is when it was started or looked at last (Unix seconds)."""
 
     output: Path
     at: float
-    command: Command | None = None
+    command: BatchCommand | None = None
     pid: int | None = None
     born: float | None = None
 
     @property
-    def child(self) -> Child | None:
+    def child(self) -> JobProcess | None:
         """Its process, if that was started here and still runs."""
         if self.pid is None or self.born is None:
             return None
-        child = Child(self.pid, self.born)
+        child = JobProcess(self.pid, self.born)
         return child if child.alive else None
 
     @property
@@ -95,21 +95,21 @@ class Record:
         partial.replace(self.folder / "record.json")
 
 
-def record_of(output: Path) -> Record | None:
+def record_of(output: Path) -> JobRecord | None:
     """The record of an output."""
-    return _read(Record(absolute(output), 0.0).folder)
+    return _read(JobRecord(absolute(output), 0.0).folder)
 
 
 def seen(output: Path) -> None:
     """Remember a job that was looked at; the record of one that was started here stays."""
-    record = Record(absolute(output), 0.0)
+    record = JobRecord(absolute(output), 0.0)
     with contextlib.suppress(OSError):
         with one_writer(record.folder):  # another session may be starting it
             replace(record_of(output) or record, at=time.time())._write()
         _forget_old()
 
 
-def records() -> list[Record]:
+def records() -> list[JobRecord]:
     """All of them, the latest first."""
     folders = [*_jobs().iterdir()] if _jobs().is_dir() else []
     found = [record for folder in folders if (record := _read(folder)) is not None]
@@ -126,13 +126,13 @@ def absolute(path: Path) -> Path:
     return Path(os.path.normpath(here() / at_home(path)))
 
 
-def _read(folder: Path) -> Record | None:
+def _read(folder: Path) -> JobRecord | None:
     try:
         data = load_json(folder / "record.json")
         command = command_from(data["command"], data.get("folder"))
         if not is_number(data["at"], 1e11) or not Path(data["output"]).name:
             return None
-        return Record(Path(data["output"]), data["at"], command, data["pid"], data["born"])
+        return JobRecord(Path(data["output"]), data["at"], command, data["pid"], data["born"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -181,7 +181,7 @@ def _running() -> Iterator[tuple[Path, float]]:
             folder = Path(one.cwd())
         except psutil.Error:
             continue
-        asked = Command(arguments, folder).asked()
+        asked = BatchCommand(arguments, folder).asked()
         if asked is not None and Path(str(asked.output)).name:
             yield absolute(Path(str(asked.output))), one.info["create_time"]
 

@@ -162,7 +162,7 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Speed:
+class SpeedAt:
     """Tokens a second at a moment of the run (seconds since its begin)."""
 
     at: float
@@ -176,11 +176,11 @@ class SpeedHistory:
 
     def __init__(self, most: int = 512) -> None:
         self._most = most
-        self._points: list[Speed] = []
-        self._open: list[Speed] = []
+        self._points: list[SpeedAt] = []
+        self._open: list[SpeedAt] = []
         self._group = 1
 
-    def add(self, speed: Speed) -> None:
+    def add(self, speed: SpeedAt) -> None:
         """A point that is later than the last one."""
         self._open.append(speed)
         if len(self._open) < self._group:
@@ -192,14 +192,14 @@ class SpeedHistory:
             self._points = [_mean([a, b]) for a, b in pairs]
             self._group *= 2
 
-    def points(self) -> tuple[Speed, ...]:
+    def points(self) -> tuple[SpeedAt, ...]:
         """All of them in order."""
         return (*self._points, _mean(self._open)) if self._open else tuple(self._points)
 
 
-def _mean(points: list[Speed]) -> Speed:
+def _mean(points: list[SpeedAt]) -> SpeedAt:
     count = len(points)
-    return Speed(
+    return SpeedAt(
         points[-1].at,
         sum(point.prefill for point in points) / count,
         sum(point.decode for point in points) / count,

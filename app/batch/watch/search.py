@@ -2,7 +2,7 @@
 
 import threading
 
-from app.batch.watch.follow import FollowedJournal, Tail
+from app.batch.watch.follow import FileTail, FollowedJournal
 from app.openai.answer import Answer
 
 
@@ -14,7 +14,7 @@ class RowSearch:
         self.words = text.casefold().split()
         self.found: set[int] = set()
         self._journal = journal
-        self._tail = Tail(journal.path)
+        self._tail = FileTail(journal.path)
         self._lock = threading.Lock()
 
     def read(self) -> bool:

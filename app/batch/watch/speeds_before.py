@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.batch.watch.follow import Tail, event_of
+from app.batch.watch.follow import FileTail, event_of
 from app.batch.watch.records import records
 
 _END = 1 << 16  # bytes of a log that has its last event
@@ -33,7 +33,7 @@ def time_like(found: dict[str, Any]) -> TimeLike | None:
 
 def _end(events: Path) -> dict[str, Any]:
     """The last event of a run that told how it ended; empty if it did not."""
-    tail, last = Tail(events, last=_END), b""
+    tail, last = FileTail(events, last=_END), b""
     while lines := tail.read()[1]:
         last = lines[-1][1]
     event = event_of(last)

@@ -8,7 +8,7 @@ from app.batch.journal.lines import LOST, told
 from app.batch.report.summary import Summary
 from app.batch.report.time_left import Left, left_of
 from app.batch.watch.follow import EventFeed, FollowedJournal
-from app.batch.watch.rows import Speed
+from app.batch.watch.rows import SpeedAt
 from app.figures import duration, rate
 
 # What only the process itself knows, as its events name it; and what of it ends with the process.
@@ -67,7 +67,7 @@ class JobView:
     cached_tokens: int = 0  # of the prompts
     output_tokens: int = 0
     part_read: float = 1.0  # of the journal
-    speeds: tuple[Speed, ...] = ()
+    speeds: tuple[SpeedAt, ...] = ()
     lines: tuple[str, ...] = ()  # how it ended, or what is wrong
     notes: tuple[str, ...] = ()
 
@@ -89,7 +89,7 @@ def view_of(
     events: EventFeed | None,
     now: float,
     *,
-    kept: tuple[Speed, ...],
+    kept: tuple[SpeedAt, ...],
     code: int | None,
     said: str,
 ) -> JobView:

@@ -25,7 +25,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class AnswerFigures:
     """What an answer cost."""
 
     prompt_tokens: int  # with the cached ones
@@ -60,7 +60,7 @@ class Message:
     model: str | None = None  # what answered, a label such as "pebble · q4_k_m"
     file: str | None = None
     runtime: str | None = None
-    figures: Figures | None = None
+    figures: AnswerFigures | None = None
     attachments: tuple[Attachment, ...] = ()
     token_ids: tuple[int, ...] = ()
     error: str | None = None

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.chat.store.errors import StoreDamagedError, StoreError
-from app.chat.store.records import Attachment, Chat, Figures, Message, Role, State
+from app.chat.store.records import AnswerFigures, Attachment, Chat, Message, Role, State
 from runtimes.machine.processes import birth, is_alive
 from runtimes.untrusted import visible
 
@@ -62,7 +62,7 @@ def pack_ids(ids: Sequence[int]) -> bytes:
     return struct.pack(f"<{len(ids)}I", *ids)
 
 
-def pack_figures(figures: Figures | None) -> str | None:
+def pack_figures(figures: AnswerFigures | None) -> str | None:
     """As JSON."""
     return None if figures is None else json.dumps(dataclasses.asdict(figures))
 
@@ -111,9 +111,9 @@ def message_of(row: tuple[Any, ...], pieces: Sequence[tuple[str, bytes]] = ()) -
         raise _damaged(row[0], problem) from problem
 
 
-def _figures(values: Any) -> Figures:
+def _figures(values: Any) -> AnswerFigures:
     """Raises TypeError or ValueError."""
-    figures = Figures(**values)
+    figures = AnswerFigures(**values)
     _check_types(figures, _FIGURE_TYPES)
     counts = (figures.prompt_tokens, figures.cached_tokens, figures.completion_tokens)
     if not all(0 <= count <= _MOST_COUNT for count in counts):

@@ -9,7 +9,7 @@ from typing import Any, Self
 from app.chat.store import rows
 from app.chat.store.database import Database
 from app.chat.store.errors import StoreError
-from app.chat.store.records import Attachment, Chat, Figures, Hit, Message, Role, State
+from app.chat.store.records import AnswerFigures, Attachment, Chat, Hit, Message, Role, State
 from app.chat.store.rows import clean, read_chat, read_message
 from app.chat.store.search import search
 from runtimes.paths import data_dir
@@ -29,7 +29,7 @@ def default_path() -> Path:
     return data_dir() / "chats.db"
 
 
-class Store:
+class ChatStore:
     """The chats in one file; every method may be called from any thread, and several programs may
     have the same file open.
 
@@ -239,7 +239,7 @@ class Store:
             return read_message(db, id)
 
     def save_answer(
-        self, id: int, text: str, token_ids: Sequence[int], figures: Figures | None = None
+        self, id: int, text: str, token_ids: Sequence[int], figures: AnswerFigures | None = None
     ) -> None:
         """Save all that an answer has so far; only what is new since the last save is written.
 
@@ -268,7 +268,7 @@ class Store:
         text: str,
         token_ids: Sequence[int],
         state: State,
-        figures: Figures | None = None,
+        figures: AnswerFigures | None = None,
         error: str | None = None,
     ) -> Message:
         """Store an answer as it ended."""

@@ -13,7 +13,7 @@ from app.cli.options import YesFlag
 from runtimes.untrusted import visible
 
 if TYPE_CHECKING:
-    from app.chat.store import Store
+    from app.chat.store import ChatStore
     from app.chat.store.records import Chat
 
 chats = typer.Typer(
@@ -154,10 +154,10 @@ def repair(yes: YesFlag = False) -> None:
         console.note(f"saved {what}; the damaged file is {done.aside}")
 
 
-def _open() -> Store:
-    from app.chat.store import Store
+def _open() -> ChatStore:
+    from app.chat.store import ChatStore
 
-    return Store.open()
+    return ChatStore.open()
 
 
 def _line(chat: Chat) -> str:

@@ -15,7 +15,7 @@ from runtimes.settings import MOST_SLOTS
 
 if TYPE_CHECKING:
     from app.compare.prompts import PromptsJob
-    from app.compare.records import Contender, Report
+    from app.compare.records import CompareReport, Contender
     from app.compare.run import Comparison
     from app.exitcodes import ExitCode
 
@@ -221,7 +221,7 @@ def _contenders(model: str, recipes: list[str], also: list[str]) -> list[Contend
     return found + [Contender(other, label=Path(other).name) for other in also]
 
 
-def _run(comparison: Comparison) -> tuple[Report, bool]:
+def _run(comparison: Comparison) -> tuple[CompareReport, bool]:
     """The report, and whether Ctrl-C ended it early."""
     comparison.start()
     interrupted = False

@@ -73,7 +73,7 @@ def doctor(
 def _verify(models: list[str], out: Path, minutes: float, *, as_json: bool) -> None:
     """A line for each check; exits with 1 when any has failed, 130 when interrupted."""
     from app.doctor.verify.lines import counts
-    from app.doctor.verify.report import Files
+    from app.doctor.verify.report import ReportFiles
     from app.doctor.verify.report import as_json as to_json
     from app.doctor.verify.run import Verification, verify
     from app.doctor.verify.table import shown
@@ -85,7 +85,7 @@ def _verify(models: list[str], out: Path, minutes: float, *, as_json: bool) -> N
             files.write(run)
 
         run = Verification(minutes, table.begins, ends, models)
-        files = Files(out, f"{run.began:%Y-%m-%d}")
+        files = ReportFiles(out, f"{run.began:%Y-%m-%d}")
         verify(run)
         files.write(run)  # it may have been interrupted after the last line
     if as_json:

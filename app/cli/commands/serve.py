@@ -44,7 +44,7 @@ def serve(
     from app.models.planning import choose
     from app.models.prefixes import shared_prefixes
     from app.options import with_own
-    from app.serve.entries import Entry, check_entries, name_of
+    from app.serve.entries import ServedModel, check_entries, name_of
     from app.serve.pool import ModelPool
     from runtimes.planner.plan import DEPTHS
 
@@ -68,7 +68,7 @@ def serve(
             depth=DEPTHS["serve"],
         )
         entries.append(
-            Entry(
+            ServedModel(
                 name,
                 chosen,
                 fixed_slots=slots is not None,

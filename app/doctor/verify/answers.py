@@ -3,10 +3,10 @@
 import math
 from dataclasses import asdict, replace
 
-from app.bench.jobs import Parting, compare
+from app.bench.jobs import AnswerParting, compare
 from app.bench.work import greedy, run
-from app.doctor.verify.lines import Found
-from app.doctor.verify.target import PROCESSOR, Target
+from app.doctor.verify.lines import CheckResult
+from app.doctor.verify.target import PROCESSOR, VerifyTarget
 from runtimes.api import EngineApi
 from runtimes.errors import IngotError
 from runtimes.request import Completion
@@ -27,16 +27,16 @@ _TOKENS = 24  # of an answer
 _ROUNDING = 0.35
 
 
-def answers(target: Target) -> Found:
+def answers(target: VerifyTarget) -> CheckResult:
     """Rows together on the device against the same rows one at a time on the processor.
 
     They may part only where the two likeliest tokens are as near as rounding moves them.
     """
-    reference = greedy_answers(Target(target.model, PROCESSOR), 1)
+    reference = greedy_answers(VerifyTarget(target.model, PROCESSOR), 1)
     return judge(reference, greedy_answers(target, len(PROMPTS)))
 
 
-def judge(reference: list[Completion], done: list[Completion]) -> Found:
+def judge(reference: list[Completion], done: list[Completion]) -> CheckResult:
     """``done`` against ``reference``; both have log-probabilities."""
     found = compare(reference, done)
     parted = {one.answer: one for one in found.partings}
@@ -63,10 +63,10 @@ def judge(reference: list[Completion], done: list[Completion]) -> Found:
         "partings": [asdict(one) for one in found.partings],
     }
     good = not wrong and furthest <= _ROUNDING  # not so for NaN
-    return Found("passed" if good else "failed", "; ".join(said), figures)
+    return CheckResult("passed" if good else "failed", "; ".join(said), figures)
 
 
-def greedy_answers(target: Target, slots: int) -> list[Completion]:
+def greedy_answers(target: VerifyTarget, slots: int) -> list[Completion]:
     """Of every prompt, as long as it gets; with one slot one after the other."""
     scheduling = SchedulerSettings(max_stall_s=None, prefix_cache=False)
     path, settings = target.model.path, target.settings(slots)
@@ -85,7 +85,7 @@ def encode(engine: EngineApi, text: str) -> list[int]:
     return engine.encode_chat([{"role": "user", "content": text}])
 
 
-def _apart(reference: Completion, done: Completion, parting: Parting | None) -> list[float]:
+def _apart(reference: Completion, done: Completion, parting: AnswerParting | None) -> list[float]:
     """How far the log-probability of each token has moved, up to where the two part.
 
     Raises IngotError for an answer without log-probabilities.

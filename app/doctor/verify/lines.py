@@ -17,7 +17,7 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class CheckResult:
     """A check's verdict, the reason in words, and the figures for programs."""
 
     verdict: Verdict
@@ -26,12 +26,12 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class CheckLine:
     """One check, done or skipped."""
 
     check: str
     subject: Subject
-    found: Found
+    found: CheckResult
     seconds: float
 
 
@@ -39,6 +39,6 @@ class Skip(Exception):
     """A check that cannot be done here; the text says why."""
 
 
-def counts(lines: list[Line]) -> dict[Verdict, int]:
+def counts(lines: list[CheckLine]) -> dict[Verdict, int]:
     """How many lines have each verdict."""
     return {name: sum(line.found.verdict == name for line in lines) for name in VERDICTS}

@@ -10,8 +10,8 @@ from app.bench.memory import memory_check
 from app.bench.plan import regret
 from app.bench.work import TOGETHER, greedy, loaded, random_prompts, run
 from app.doctor.verify.gpu import gpu_figures, gpu_words
-from app.doctor.verify.lines import Found, Skip, Verdict
-from app.doctor.verify.target import CONTEXT, PROCESSOR, ROWS, Target
+from app.doctor.verify.lines import CheckResult, Skip, Verdict
+from app.doctor.verify.target import CONTEXT, PROCESSOR, ROWS, VerifyTarget
 from runtimes.api import EngineApi
 from runtimes.machine.gpu_watch import GpuWatch
 from runtimes.planner.plan import PlanWorkload
@@ -26,7 +26,7 @@ _PROC = Path("/proc/self")
 _BUSY = 0.1  # what others take of the processor before figures of speed say little
 
 
-def memory(target: Target) -> Found:
+def memory(target: VerifyTarget) -> CheckResult:
     """The estimate against what a process takes that has every slot full."""
     if target.device != PROCESSOR:
         raise Skip("only what a process takes of the machine's memory is measured")
@@ -47,14 +47,14 @@ def memory(target: Target) -> Found:
         "resident_bytes": row.resident,
         "ratio": ratio,
     }
-    return Found("passed" if good else "failed", said, figures)
+    return CheckResult("passed" if good else "failed", said, figures)
 
 
 def _mib(count: int) -> str:
     return f"{count / 2**20:,.1f} MiB"
 
 
-def speed(target: Target) -> Found:
+def speed(target: VerifyTarget) -> CheckResult:
     """Tokens a second of one prompt's prefill, and of decode with one row and with several; what
     GPUs did while rows decoded."""
     path, said = target.model.path, []
@@ -73,7 +73,7 @@ def speed(target: Target) -> Found:
         figures[f"gpus_{rows}"] = gpu_figures(watch, decode.median)
         row = f"decode {decode:,.0f} tok/s with {rows} row{'s' if rows > 1 else ''}"
         said.append(row + gpu_words(watch, decode.median))
-    return Found("passed", "; ".join(said), figures)
+    return CheckResult("passed", "; ".join(said), figures)
 
 
 def _samples(engine: EngineApi, sample: Callable[[EngineApi, int], float]) -> Samples:
@@ -96,7 +96,7 @@ def _decode_tps(engine: EngineApi, seed: int) -> float:
     return rows * _DECODE / min(one.timings.decode_s for one in done)
 
 
-def planner(model: str, workload: PlanWorkload, others: float) -> Found:
+def planner(model: str, workload: PlanWorkload, others: float) -> CheckResult:
     """What the planner gives away against the best of all that was timed.
 
     ``others`` is the share of the processor that other programs take: where that is much, or the
@@ -114,7 +114,7 @@ def planner(model: str, workload: PlanWorkload, others: float) -> Found:
     verdict = judge_regret(given_away, parts, others)
     if verdict == "skipped":
         said += ": the machine was too busy to tell"
-    return Found(verdict, said, kept)
+    return CheckResult(verdict, said, kept)
 
 
 def judge_regret(given_away: float, parts: Samples, others: float) -> Verdict:

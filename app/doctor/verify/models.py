@@ -7,7 +7,7 @@ from pathlib import Path
 
 from app import demo
 from app.doctor import checksums
-from app.doctor.verify.lines import Found, Skip
+from app.doctor.verify.lines import CheckResult, Skip
 from app.models.planning import plan_files
 from app.options import ModelOptions
 from quantize.manifest import NAME
@@ -25,11 +25,11 @@ def pebble() -> Path:
     return built if (built / NAME).is_file() else cache_dir() / "verify" / "pebble"
 
 
-def build_pebble() -> Found:
+def build_pebble() -> CheckResult:
     """Make Pebble's files where they are not there. Raises Skip or IngotError saying what to do."""
     folder, source = pebble(), demo.ROOT / demo.MODEL
     if (folder / NAME).is_file():
-        return Found("passed", "there already")
+        return CheckResult("passed", "there already")
     if not source.is_dir():
         raise Skip("the demo model comes with Ingot's source only; name a MODEL to verify with")
     # Under another name until it is whole.
@@ -44,10 +44,10 @@ def build_pebble() -> Found:
         )
     shutil.rmtree(folder, ignore_errors=True)
     making.rename(folder)
-    return Found("passed", "built from the demo model")
+    return CheckResult("passed", "built from the demo model")
 
 
-def whole(model: str) -> Found:
+def whole(model: str) -> CheckResult:
     """Whether the bytes of the files are those that were built or pulled.
 
     Raises Skip where nothing says what they should be, else as ``checksums.check``.
@@ -58,15 +58,17 @@ def whole(model: str) -> Found:
     found = list(checksums.check(model))
     damaged = [f"{one.path.name} {one.problem}" for one in found if one.problem]
     if damaged:
-        return Found("failed", "; ".join(damaged), {"files": len(found), "damaged": len(damaged)})
-    return Found("passed", f"{len(found)} files as they were built", {"files": len(found)})
+        return CheckResult(
+            "failed", "; ".join(damaged), {"files": len(found), "damaged": len(damaged)}
+        )
+    return CheckResult("passed", f"{len(found)} files as they were built", {"files": len(found)})
 
 
-def read(model: str) -> tuple[Found, Sequence[ModelFile]]:
+def read(model: str) -> tuple[CheckResult, Sequence[ModelFile]]:
     """The files that can be read, of every width. Raises as ``plan_files``."""
     files = plan_files(model, ModelOptions(), "any")
     names = [one.path.name for one in files.models]
     if files.unreadable:
         said = "; ".join(f"{name}: {why}" for name, why in files.unreadable)
-        return Found("failed", said, {"files": names}), files.models
-    return Found("passed", ", ".join(names), {"files": names}), files.models
+        return CheckResult("failed", said, {"files": names}), files.models
+    return CheckResult("passed", ", ".join(names), {"files": names}), files.models

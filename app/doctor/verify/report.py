@@ -15,7 +15,7 @@ from typing import Any
 
 from app.bench.harness import rounded
 from app.doctor.report import rows
-from app.doctor.verify.lines import Line, counts
+from app.doctor.verify.lines import CheckLine, counts
 from app.doctor.verify.run import Verification
 from app.here import here, real
 from quantize.disk import write_atomically
@@ -34,7 +34,7 @@ _WIDTH = 110
 _KNOWN = "/\ue000"  # stands for a folder that is known, which may have spaces too
 
 
-class Files:
+class ReportFiles:
     """The two files of one report; they are there from the start, so that nothing can hinder the
     end."""
 
@@ -86,7 +86,7 @@ def as_json(run: Verification) -> dict[str, Any]:
     return cleaned
 
 
-def _line(line: Line) -> dict[str, Any]:
+def _line(line: CheckLine) -> dict[str, Any]:
     subject, found = line.subject, line.found
     return {
         "check": line.check,

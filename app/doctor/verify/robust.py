@@ -4,8 +4,8 @@ import psutil
 
 from app.bench.work import greedy
 from app.doctor.verify.answers import PROMPTS, encode
-from app.doctor.verify.lines import Found, Skip
-from app.doctor.verify.target import Target
+from app.doctor.verify.lines import CheckResult, Skip
+from app.doctor.verify.target import VerifyTarget
 from runtimes.errors import IngotError
 from runtimes.request import Completion, FinishReason, Request
 from runtimes.worker.engine import WorkerEngine
@@ -14,7 +14,7 @@ _TOKENS = 16
 _TRIES = 4
 
 
-def restart(target: Target) -> Found:
+def restart(target: VerifyTarget) -> CheckResult:
     """Kill the worker in the middle of an answer; the next one must be as before."""
     with WorkerEngine.load(target.model.path, target.settings(1)) as engine:
         prompt = encode(engine, PROMPTS[0])
@@ -30,11 +30,13 @@ def restart(target: Target) -> Found:
         figures = {"deaths": engine.deaths, "killed_request": str(lost.finish_reason)}
         if engine.deaths < 1 or after.token_ids != before.token_ids:
             said = f"{engine.deaths} deaths were noticed; the answer afterwards was another one"
-            return Found("failed", said, figures)
-    return Found("passed", "the worker was killed, started again and answered the same", figures)
+            return CheckResult("failed", said, figures)
+    return CheckResult(
+        "passed", "the worker was killed, started again and answered the same", figures
+    )
 
 
-def cancel(target: Target) -> Found:
+def cancel(target: VerifyTarget) -> CheckResult:
     """Cancel the request that has the only slot; the next one must get it."""
     with WorkerEngine.load(target.model.path, target.settings(1)) as engine:
         prompt = encode(engine, PROMPTS[0])
@@ -48,7 +50,7 @@ def cancel(target: Target) -> Found:
             raise Skip(f"{_TRIES} answers had ended before they could be cancelled")
         tokens = len(_answer(engine, prompt).token_ids)
         target.require_device(engine)
-        return Found(
+        return CheckResult(
             "passed", "a cancelled request made room for the next", {"tokens_after": tokens}
         )
 

@@ -15,10 +15,10 @@ from types import FrameType
 from app.doctor.report import Report, examine
 from app.doctor.verify import models
 from app.doctor.verify.answers import answers
-from app.doctor.verify.lines import Found, Line, Skip, Subject
+from app.doctor.verify.lines import CheckLine, CheckResult, Skip, Subject
 from app.doctor.verify.measured import memory, planner, speed
 from app.doctor.verify.robust import cancel, restart
-from app.doctor.verify.target import Target, devices
+from app.doctor.verify.target import VerifyTarget, devices
 from runtimes.errors import IngotError
 from runtimes.load import backend
 from runtimes.machine.cpu import cpu_use, others_share
@@ -29,7 +29,7 @@ from runtimes.planner.plan import PlanWorkload
 log = logging.getLogger(__name__)
 
 # What proves most comes first: a short budget ends the list early.
-_CHECKS: dict[str, Callable[[Target], Found]] = {
+_CHECKS: dict[str, Callable[[VerifyTarget], CheckResult]] = {
     "answers": answers,
     "restart": restart,
     "cancel": cancel,
@@ -53,7 +53,7 @@ class Verification:
     ends: Callable[["Verification"], None]
     asked: Sequence[str] = ()  # models as the user named them
     began: datetime = field(default_factory=lambda: datetime.now(UTC))
-    lines: list[Line] = field(default_factory=list)
+    lines: list[CheckLine] = field(default_factory=list)
     machine: Report | None = None
     others: float | None = None  # share (0 to 1) of the processor that other programs took before
     interrupted: bool = False
@@ -64,33 +64,33 @@ class Verification:
         """Since it began."""
         return time.monotonic() - self._start
 
-    def check(self, name: str, subject: Subject, call: Callable[[], Found]) -> None:
+    def check(self, name: str, subject: Subject, call: Callable[[], CheckResult]) -> None:
         """One line: what ``call`` finds. Ctrl-C is raised after its line."""
         self.begins(name, subject)
         begin = time.monotonic()
-        found = Found("skipped", "interrupted")
+        found = CheckResult("skipped", "interrupted")
         try:
             found = self._judge(call)
         finally:
-            self.lines.append(Line(name, subject, found, time.monotonic() - begin))
+            self.lines.append(CheckLine(name, subject, found, time.monotonic() - begin))
             self.ends(self)
 
-    def _judge(self, call: Callable[[], Found]) -> Found:
+    def _judge(self, call: Callable[[], CheckResult]) -> CheckResult:
         left = 60 * self.minutes - self.seconds
         if left <= 0:
-            return Found("skipped", f"the {self.minutes:g} minutes were over")
+            return CheckResult("skipped", f"the {self.minutes:g} minutes were over")
         try:
             with _limit(left):
                 return call()
         except _OutOfTimeError:
-            return Found("skipped", f"it did not fit the {self.minutes:g} minutes")
+            return CheckResult("skipped", f"it did not fit the {self.minutes:g} minutes")
         except Skip as why:
-            return Found("skipped", str(why))
+            return CheckResult("skipped", str(why))
         except (IngotError, OSError) as error:
-            return Found("failed", str(error) or type(error).__name__)
+            return CheckResult("failed", str(error) or type(error).__name__)
         except Exception as error:  # a defect of Ingot must not take the other lines away
             log.debug("a check failed", exc_info=True)
-            return Found("failed", f"internal error: {type(error).__name__}: {error}")
+            return CheckResult("failed", f"internal error: {type(error).__name__}: {error}")
 
 
 @contextlib.contextmanager
@@ -140,29 +140,31 @@ def _verify(run: Verification) -> None:
         _planner(run, asked)
 
 
-def _machine(run: Verification) -> Found:
+def _machine(run: Verification) -> CheckResult:
     before = cpu_use()
     time.sleep(_LOOK_S)
     run.others = others_share([(before, cpu_use())])
     run.machine = examine()
     hardware = run.machine.hardware
     busy = f"others took {run.others:.0%} of the processor"
-    return Found("passed", f"{hardware.cpu}, {hardware.usable_cores} usable cores; {busy}")
+    return CheckResult("passed", f"{hardware.cpu}, {hardware.usable_cores} usable cores; {busy}")
 
 
-def _self_test(health: Health, any_usable: bool) -> Found:
+def _self_test(health: Health, any_usable: bool) -> CheckResult:
     if health.version is None and any_usable:
         raise Skip(health.warning or "not installed")
     where = f"devices: {', '.join(devices(health))}" if health.usable else ""
     said = [health.version or "", " ".join(health.kernels), where, health.warning or ""]
-    return Found("passed" if health.usable else "failed", "; ".join(filter(None, said)))
+    return CheckResult("passed" if health.usable else "failed", "; ".join(filter(None, said)))
 
 
-def _targets(run: Verification, model: str, working: Mapping[str, tuple[str, ...]]) -> list[Target]:
+def _targets(
+    run: Verification, model: str, working: Mapping[str, tuple[str, ...]]
+) -> list[VerifyTarget]:
     """The files of ``model`` on every device that can run them."""
     readable: list[ModelFile] = []
 
-    def read() -> Found:
+    def read() -> CheckResult:
         found, files = models.read(model)
         readable.extend(files)
         return found
@@ -175,14 +177,14 @@ def _targets(run: Verification, model: str, working: Mapping[str, tuple[str, ...
         label = file.backend.label
         if file.runtime not in working or file.encodes:
             why = "it embeds texts and writes none" if file.encodes else f"{label} does not work"
-            found = Found("skipped", why)
+            found = CheckResult("skipped", why)
             run.check("run", Subject(label, file=file.path.name), partial(_as_found, found))
             continue
-        targets += [Target(file, device) for device in working[file.runtime]]
+        targets += [VerifyTarget(file, device) for device in working[file.runtime]]
     return targets
 
 
-def _as_found(found: Found) -> Found:
+def _as_found(found: CheckResult) -> CheckResult:
     return found
 
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from app import console
-from app.doctor.verify.lines import Line, Subject
+from app.doctor.verify.lines import CheckLine, Subject
 from runtimes.untrusted import visible
 
 _COLOURS = {"passed": "green", "failed": "bold red", "skipped": "yellow"}
@@ -18,7 +18,7 @@ class Shown(Protocol):
     def begins(self, check: str, subject: Subject) -> None:
         """A check runs from now on."""
 
-    def ends(self, line: Line) -> None:
+    def ends(self, line: CheckLine) -> None:
         """It is done."""
 
 
@@ -26,13 +26,13 @@ class _Plain:
     def begins(self, check: str, subject: Subject) -> None:
         """Nothing: lines come as they are done."""
 
-    def ends(self, line: Line) -> None:
+    def ends(self, line: CheckLine) -> None:
         words = [line.found.verdict, line.check, *_about(line.subject), line.found.said]
         console.emit("  ".join(filter(None, words)) + "\n")
 
 
 class _Silent(_Plain):
-    def ends(self, line: Line) -> None:
+    def ends(self, line: CheckLine) -> None:
         """Nothing: the report itself is what is wanted on stdout."""
 
 
@@ -66,7 +66,7 @@ def shown(*, silent: bool) -> Iterator[Shown]:
                 now = " ".join(filter(None, (check, *_about(subject))))
                 live.update(Group(table, Spinner("dots", Text(visible(now)))))
 
-            def ends(self, line: Line) -> None:
+            def ends(self, line: CheckLine) -> None:
                 colour, found = _COLOURS[line.found.verdict], line.found
                 cells = (line.check, *_about(line.subject), found.said)
                 table.add_row(Text(found.verdict, style=colour), *map(Text, map(visible, cells)))

@@ -15,7 +15,7 @@ CONTEXT = 512  # tokens of a slot
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class VerifyTarget:
     """A model file on a device, as ``RunnerSettings.device`` names it."""
 
     model: ModelFile

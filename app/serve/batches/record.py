@@ -58,7 +58,7 @@ class BatchError:
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class BatchCounts:
     """Rows of a batch."""
 
     total: int = 0
@@ -78,7 +78,7 @@ class Batch:
     status: Status = "validating"
     at: Mapping[str, int] = field(default_factory=dict)  # when it first had each status
     model: str | None = None
-    counts: Counts = field(default_factory=Counts)
+    counts: BatchCounts = field(default_factory=BatchCounts)
     errors: tuple[BatchError, ...] = ()
     # Once this is known no row is asked any more, and its files have their names: whatever ends the
     # server while they are written, they are written once.
@@ -184,7 +184,7 @@ def _parsed(line: bytes, identity: str) -> Batch:
     if wrong:
         raise DamagedRecordError(f"its {wrong[0]!r} is not one that a server writes")
     if "counts" in said:
-        said["counts"] = Counts(**said["counts"])
+        said["counts"] = BatchCounts(**said["counts"])
     if "errors" in said:
         said["errors"] = tuple(BatchError(**one) for one in said["errors"])
     return Batch(**said)

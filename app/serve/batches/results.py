@@ -12,13 +12,13 @@ from app.batch.output.wire import dump_line
 from app.serve.batches.check import opened
 from app.serve.batches.data import require_plain
 from app.serve.batches.files import OUTPUT, Files
-from app.serve.batches.record import Batch, Counts
+from app.serve.batches.record import Batch, BatchCounts
 from runtimes.request import SamplingParams
 
 OUT = "out.jsonl"
 
 
-def answered(folder: Path) -> Counts | None:
+def answered(folder: Path) -> BatchCounts | None:
     """The rows that the journal of a batch has, as far as they are known without its input; None
     where there is no journal. Raises RequestError for one that cannot be read."""
     path = journal_path(folder / OUT)
@@ -27,12 +27,12 @@ def answered(folder: Path) -> Counts | None:
     with Journal(path) as journal:
         entries = journal.entries
         good = {i for i, ok in zip(entries.indexes, entries.answered, strict=True) if ok}
-        return Counts(completed=len(good), failed=len(set(entries.indexes) - good))
+        return BatchCounts(completed=len(good), failed=len(set(entries.indexes) - good))
 
 
 def write_results(
     folder: Path, batch: Batch, sampling: SamplingParams, files: Files
-) -> tuple[Counts, Counter[str]]:
+) -> tuple[BatchCounts, Counter[str]]:
     """Make the files that ``batch`` names of what its journal holds; a file without a line is none.
     Those that are there already stay. Returns the rows in them, and their tokens. Of a batch that
     is completed nothing is made where rows lack.
@@ -43,7 +43,7 @@ def write_results(
     usage: Counter[str] = Counter()
     total = batch.counts.total
     if not require_plain(path, "the batch's journal"):
-        return Counts(total), usage
+        return BatchCounts(total), usage
     form = RecordForm(OPENAI, model=batch.model or "")
     rows: Counter[str] = Counter()
     with ExitStack() as stack:
@@ -69,4 +69,4 @@ def write_results(
                 name = "output" if identity == batch.output_file_id else "errors"
                 file.keep(f"{batch.id}_{name}.jsonl", OUTPUT)
     answered, failed = rows[batch.output_file_id or ""], rows[batch.error_file_id or ""]
-    return Counts(total, answered, failed), usage
+    return BatchCounts(total, answered, failed), usage

@@ -7,7 +7,7 @@ from pathlib import Path
 from app.batch.input.scan import InputScan
 from app.batch.interrupt import Interrupts
 from app.batch.journal.journal import Journal, journal_path
-from app.batch.plan import Plan
+from app.batch.plan import JobPlan
 from app.batch.report.figures import Snapshot
 from app.batch.report.progress import Progress
 from app.batch.runner import run_to_file
@@ -17,7 +17,7 @@ from app.batch.schedule.run_engines import Hosted
 from app.batch.settings import JobSettings, differences
 from app.batch.spec import BatchSpec, OutputOptions
 from app.serve.batches.check import opened
-from app.serve.batches.record import Batch, Counts
+from app.serve.batches.record import Batch, BatchCounts
 from app.serve.batches.results import OUT, answered
 from app.serve.pool import ModelPool
 from runtimes.errors import RequestError
@@ -35,7 +35,7 @@ class OtherModelError(RequestError):
 class Live(Progress):
     """A batch that runs: how far it is, and what ends it."""
 
-    def __init__(self, identity: str, counts: Counts) -> None:
+    def __init__(self, identity: str, counts: BatchCounts) -> None:
         """``counts`` as they are known before the run has looked."""
         super().__init__()
         self.id, self.counts = identity, counts
@@ -105,7 +105,7 @@ def run(
         spec = BatchSpec(str(source.path), str(out), out=OutputOptions(format="openai"))
         beginning = Beginning(models.prefixes, served.engine, choice.settings)
         member = PoolEngine(served.engine, batch.model, adapter=served.adapter, beginning=beginning)
-        plan = Plan(spec, source, choice, settings)
+        plan = JobPlan(spec, source, choice, settings)
         return run_to_file(plan, out, live, Hosted([member], live.interrupts)).ended is None
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from app.batch.report.figures import Snapshot
 from app.serve.batches.data import BATCHES, FILES
 from app.serve.batches.files import INPUT, Files
-from app.serve.batches.record import Batch, Counts, Status
+from app.serve.batches.record import Batch, BatchCounts, Status
 from app.serve.batches.store import Batches, new_batch_id
 from app.serve.batches.work import Work
 from app.serve.errors import HttpError
@@ -25,7 +25,7 @@ class Running:
     id: str
     model: str | None
     status: Status
-    counts: Counts
+    counts: BatchCounts
     waits: str | None = None  # why it does not go on
     live: bool = False  # its rows run
     snapshot: Snapshot | None = None  # of these

@@ -17,7 +17,7 @@ from typing import Any
 
 from app.serve.batches.check import check
 from app.serve.batches.files import Files, new_file_id
-from app.serve.batches.record import Batch, BatchError, Counts, Ending
+from app.serve.batches.record import Batch, BatchCounts, BatchError, Ending
 from app.serve.batches.results import answered, write_results
 from app.serve.batches.run import Live, run
 from app.serve.batches.store import Batches
@@ -56,7 +56,7 @@ class Work:
         self._sampling = sampling
         self._waits = Waits(data)
         self._live: Live | None = None
-        self._known: dict[str, Counts] = {}  # of batches that were begun, and do not run
+        self._known: dict[str, BatchCounts] = {}  # of batches that were begun, and do not run
         self._stopping = False
         self._stuck: set[str] = set()  # threads whose last round failed
         self._lacking: set[str] = set()  # whose journal has not what it seems to have
@@ -277,7 +277,7 @@ class Work:
                 return now
             if found.errors:
                 return now.now("failed", model=found.model, errors=found.errors)
-            return now.now("in_progress", model=found.model, counts=Counts(found.rows))
+            return now.now("in_progress", model=found.model, counts=BatchCounts(found.rows))
 
         self._finish(batch, checked)
 

@@ -13,7 +13,7 @@ from textual.widgets import Input, Label, OptionList, Static
 from textual.widgets.option_list import Option
 
 from app.chat import presets, sampling_form
-from app.chat.sampling_form import FIELDS, Form
+from app.chat.sampling_form import FIELDS, SamplingTexts
 from app.config.settings import ConfigError, Preset
 from app.tui.app import app_of, services_of
 from app.tui.screens.dialogs import AskScreen, ConfirmScreen, Panel
@@ -165,7 +165,7 @@ class SamplingScreen(Panel[Mapping[str, Any]]):
         self.query_one(f"#{FIELDS[0].name}").focus()
 
     @property
-    def form(self) -> Form:
+    def form(self) -> SamplingTexts:
         texts = {field.name: self.query_one(f"#{field.name}", Input).value for field in FIELDS}
         return sampling_form.read(texts, services_of(self).config.sampling)
 

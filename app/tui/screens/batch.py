@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import ContentSwitcher
 
-from app.batch.watch.job import Job, attach, start_job
+from app.batch.watch.job import WatchedJob, attach, start_job
 from app.tui.app import services_of
 from app.tui.keys import told
 from app.tui.screens.batch_jobs import BatchJobsScreen
@@ -67,11 +67,11 @@ class BatchScreen(ModeScreen):
         self.query_one("#input").focus()
 
     @property
-    def job(self) -> Job | None:
+    def job(self) -> WatchedJob | None:
         """The one that is followed."""
         return self._panel.job
 
-    async def show(self, job: Job) -> None:
+    async def show(self, job: WatchedJob) -> None:
         """Follow ``job`` from now on."""
         await self._panel.show(job)
         self._turn_to("job")
@@ -125,7 +125,7 @@ class BatchScreen(ModeScreen):
     # Leaving
 
     @property
-    def _pausable(self) -> Job | None:
+    def _pausable(self) -> WatchedJob | None:
         job = self.job
         wanted = job is not None and job.own and not job.signalled and job.view().phase.active
         return job if wanted else None

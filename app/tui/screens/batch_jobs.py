@@ -17,7 +17,7 @@ from app.here import at_home
 from app.tui.screens.batch_panels import short
 from app.tui.screens.dialogs import Panel
 from app.tui.widgets.form import path_field
-from app.tui.widgets.table import Column, Table
+from app.tui.widgets.table import Table, TableColumn
 
 _LOOKS = {"running": "running", "finished": "done", "killed": "failed", "stopped": "waiting"}
 
@@ -34,13 +34,13 @@ class JobTable(Table[KnownJob]):
     }
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        columns: tuple[Column[KnownJob], ...] = (
-            Column("state", self._state, 9),
-            Column("output", lambda job: end_of(short(job.output), self.room)),
-            Column("done", lambda job: _figure(job.done), 10, True),
-            Column("rows", lambda job: self._styled(_figure(job.rows)), 10, True),
-            Column("", self._share, 4, True),
-            Column("when", lambda job: self._styled(ago(clock() - job.at)), 10, True),
+        columns: tuple[TableColumn[KnownJob], ...] = (
+            TableColumn("state", self._state, 9),
+            TableColumn("output", lambda job: end_of(short(job.output), self.room)),
+            TableColumn("done", lambda job: _figure(job.done), 10, True),
+            TableColumn("rows", lambda job: self._styled(_figure(job.rows)), 10, True),
+            TableColumn("", self._share, 4, True),
+            TableColumn("when", lambda job: self._styled(ago(clock() - job.at)), 10, True),
         )
         super().__init__(columns, key=lambda job: job.output, id="jobs-list")
 

@@ -15,7 +15,7 @@ from textual.widgets import Button, DirectoryTree, Static
 
 from app.batch.journal.journal import journal_path
 from app.batch.watch.command import Foreign
-from app.batch.watch.job import Job
+from app.batch.watch.job import WatchedJob
 from app.batch.watch.preview import ShownRow, open_row
 from app.here import here, whole
 from app.tui.screens.dialogs import ConfirmScreen, Panel
@@ -82,7 +82,7 @@ class BatchRowScreen(Panel[None]):
         Binding("ctrl+y", "copy", "Copy the answer", id="batch.row_copy"),
     ]
 
-    def __init__(self, job: Job, index: int) -> None:
+    def __init__(self, job: WatchedJob, index: int) -> None:
         super().__init__(f"Row {index:,}")
         self._job, self._index = job, index
         self.row: ShownRow | None = None

@@ -12,29 +12,31 @@ from textual.binding import Binding, BindingType
 from textual.widgets import Static
 
 from app.batch.watch.form import JobForm
-from app.batch.watch.presets import Preset, forget, presets, summary
+from app.batch.watch.presets import JobPreset, forget, presets, summary
 from app.here import here
 from app.tui.keys import told
 from app.tui.screens.batch_jobs import ago, end_of
 from app.tui.screens.dialogs import Panel
-from app.tui.widgets.table import Column, Table
+from app.tui.widgets.table import Table, TableColumn
 from runtimes.errors import IngotError
 
 _NAME, _MODEL = 20, 18
 
 
-class PresetTable(Table[Preset]):
+class PresetTable(Table[JobPreset]):
     """Saved ones have a star."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"preset-table--saved", "preset-table--quiet"}
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        columns: tuple[Column[Preset], ...] = (
-            Column("", lambda p: self._styled("★" if _saved(p) else " ", "saved"), 1),
-            Column("like", lambda p: end_of(p.name, _NAME), _NAME),
-            Column("model", lambda p: self._styled(end_of(p.form.model, _MODEL)), _MODEL),
-            Column("when", lambda p: self._styled(ago(clock() - p.at) if p.at else ""), 10, True),
-            Column("settings", lambda p: self._styled(summary(p.form))),
+        columns: tuple[TableColumn[JobPreset], ...] = (
+            TableColumn("", lambda p: self._styled("★" if _saved(p) else " ", "saved"), 1),
+            TableColumn("like", lambda p: end_of(p.name, _NAME), _NAME),
+            TableColumn("model", lambda p: self._styled(end_of(p.form.model, _MODEL)), _MODEL),
+            TableColumn(
+                "when", lambda p: self._styled(ago(clock() - p.at) if p.at else ""), 10, True
+            ),
+            TableColumn("settings", lambda p: self._styled(summary(p.form))),
         )
         super().__init__(columns, key=lambda preset: (preset.name, preset.at), id="presets")
 
@@ -57,7 +59,7 @@ class BatchPresetsScreen(Panel[JobForm]):
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         super().__init__()
         self._clock = clock
-        self.found: list[Preset] | None = None
+        self.found: list[JobPreset] | None = None
 
     def contents(self) -> ComposeResult:
         yield Static("looking ...", id="presets-said", classes="hint")
@@ -66,7 +68,7 @@ class BatchPresetsScreen(Panel[JobForm]):
     @work(exit_on_error=False, exclusive=True, group="presets")
     async def on_mount(self) -> None:
         found = await asyncio.to_thread(presets, here())
-        self.found = [Preset("an empty form", JobForm()), *found]
+        self.found = [JobPreset("an empty form", JobForm()), *found]
         table = self.query_one(PresetTable)
         table.styles.height = min(len(self.found) + 1, 16)
         table.show(self.found)
@@ -101,5 +103,5 @@ class BatchPresetsScreen(Panel[JobForm]):
         self.query_one(PresetTable).show(self.found)
 
 
-def _saved(preset: Preset) -> bool:
+def _saved(preset: JobPreset) -> bool:
     return preset.at is None and bool(preset.form.model)

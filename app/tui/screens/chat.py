@@ -42,7 +42,7 @@ from runtimes.request import SamplingParams
 if TYPE_CHECKING:
     from textual.widgets import Markdown
 
-    from app.models.entries import Entry as ModelEntry
+    from app.models.entries import ModelEntry as ModelEntry
     from app.tui.widgets.prose import CodeBlock
 
 _PROMPTS = 500

@@ -16,7 +16,7 @@ from app.tui.app import app_of
 from app.tui.screens.chat_answer import PendingAnswer
 
 if TYPE_CHECKING:
-    from app.models.entries import Entry
+    from app.models.entries import ModelEntry
     from app.tui.screens.answering import SystemChoice
     from app.tui.screens.chat import ChatScreen
     from app.tui.screens.chats import ChatChoice
@@ -228,7 +228,7 @@ class ChatActions:
     def models(self, model: str = "") -> None:
         from app.tui.screens.models import ModelsScreen
 
-        def chosen(found: tuple[Entry, ...] | None) -> None:
+        def chosen(found: tuple[ModelEntry, ...] | None) -> None:
             if found:
                 self._screen.load(found[0].model, found[0])
 

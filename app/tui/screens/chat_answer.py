@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from app.chat.budget import Draft, Shortage, more_of, shortage
+from app.chat.budget import DraftMessage, Shortage, more_of, shortage
 from app.chat.conversation import Conversation
 from app.chat.figures import StatusFigures
 from app.chat.host import HostState
 from app.chat.reading import Reading, ReadMeter
 from app.chat.session import Before
 from app.chat.store.records import Message
-from app.chat.turn import Progress, Turn
+from app.chat.turn import AnswerProgress, Turn
 from runtimes.errors import IngotError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _SHARE = 0.03  # of one core
 _FIGURES_S = 0.5  # those that one reads change no more often: each is drawn in a place of its own
 
 
-class Pace:
+class ShowingPace:
     """How often to show what has come: an engine uses every core, and waits for each of them, so
     that it loses what showing takes. ``interval`` says how long to wait between two showings."""
 
@@ -87,7 +87,7 @@ class AnswerController:
         self._reads = ReadMeter()
         self._loading_since: float | None = None
         self._prompt_tokens = 0
-        self._pace = Pace()
+        self._pace = ShowingPace()
         self._told = float("-inf")  # when the figures were shown
         self._watching = False
 
@@ -138,7 +138,9 @@ class AnswerController:
             if pending.most is not None:
                 params = replace(params, max_tokens=pending.most)
             if not pending.checked:
-                draft = Draft(parent=pending.parent.id) if more is None else more_of(host, more)
+                draft = (
+                    DraftMessage(parent=pending.parent.id) if more is None else more_of(host, more)
+                )
                 short = shortage(host, conversation, draft, params.max_tokens)
                 if short is not None:
                     later(self._not_started, pending, short)
@@ -209,7 +211,7 @@ class AnswerController:
         while (left := until - time.monotonic()) > 0 and not (self.turn and self.turn.due):
             await asyncio.sleep(min(left, _TICK_S))
 
-    async def _take(self, progress: Progress) -> None:
+    async def _take(self, progress: AnswerProgress) -> None:
         """Show what has come."""
         assert self.turn is not None
         if progress.warning:
@@ -239,7 +241,7 @@ class AnswerController:
         assert self.turn is not None
         here, answer = self.writes_here, self.turn.message
         self.turn, self._of = None, None
-        self._pace = Pace()
+        self._pace = ShowingPace()
         if here:
             await self._screen.sync()
         await self._screen.sender.follow_up(answer)

@@ -11,7 +11,7 @@ from textual.timer import Timer
 from textual.worker import get_current_worker
 
 from app.chat import slash
-from app.chat.budget import Budget, Draft, Shortage, Way, WayOut, measure
+from app.chat.budget import DraftMessage, Shortage, TokenBudget, Way, WayOut, measure
 from app.chat.conversation import Conversation
 from app.chat.session import Before
 from app.chat.store.records import Message, State
@@ -31,7 +31,9 @@ class Sender:
 
     def __init__(self, screen: ChatScreen) -> None:
         self._screen = screen
-        self.estimate: Budget | None = None  # of the next prompt; None while an answer's is newer
+        self.estimate: TokenBudget | None = (
+            None  # of the next prompt; None while an answer's is newer
+        )
         self.pause: Timer | None = None
         self._refused: str | None = (
             None  # a command that could not be done, while it stands in the prompt
@@ -59,7 +61,7 @@ class Sender:
             common = commonprefix(offered)  # noqa: RUF071, letters and not parts of a path
             prompt.fill(common if len(common) > len(prompt.text) else offered[0])
 
-    def _candidates(self, text: str) -> list[slash.Candidate]:
+    def _candidates(self, text: str) -> list[slash.SlashChoice]:
         host = self._screen.host
         return slash.candidates(text, [host.model] if host.model else [], host.adapters)
 
@@ -100,7 +102,7 @@ class Sender:
             count, thread=True, exclusive=True, group="measure", exit_on_error=False
         )
 
-    def _count(self, conversation: Conversation, draft: Draft) -> None:
+    def _count(self, conversation: Conversation, draft: DraftMessage) -> None:
         worker = get_current_worker()
         try:
             most = self._screen.params(conversation).max_tokens
@@ -110,7 +112,7 @@ class Sender:
         if not worker.is_cancelled:
             self._screen.call_later(self._counted, budget)
 
-    def _counted(self, budget: Budget) -> None:
+    def _counted(self, budget: TokenBudget) -> None:
         if self._screen.turn is None:  # else the line tells of the answer
             self.estimate = budget
             self._screen.show_state()

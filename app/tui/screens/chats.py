@@ -14,7 +14,7 @@ from textual.widgets import Input, OptionList, Static
 from app.chat.listing import find_chats
 from app.chat.store.errors import StoreError
 from app.chat.store.records import Chat, Hit
-from app.chat.store.store import Store
+from app.chat.store.store import ChatStore
 from app.tui.screens.dialogs import AskScreen, Panel
 from app.tui.widgets.chat_list import ChatList
 from app.tui.widgets.readline import SearchLine
@@ -56,7 +56,7 @@ class ChatsScreen(Panel[ChatChoice]):
 
     def __init__(
         self,
-        store: Store,
+        store: ChatStore,
         current: int | None = None,
         query: str = "",
         clock: Callable[[], float] = time.time,

@@ -14,12 +14,12 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.widgets import Static
 
-from app.compare.records import GREEDY, Contender, Question, Report
+from app.compare.records import GREEDY, CompareReport, Contender, Question
 from app.compare.run import Comparison, first_choice
 from app.compare.text import agreement_line, as_json, as_markdown
 from app.here import at_home
 from app.models.catalog import catalog
-from app.models.entries import Entry, size_of
+from app.models.entries import ModelEntry, size_of
 from app.models.quality import file_quality, quality_text
 from app.tui.app import app_of, services_of
 from app.tui.keys import told
@@ -70,11 +70,11 @@ class CompareScreen(ModeScreen):
     def __init__(self) -> None:
         super().__init__()
         self.prompt = Prompt()
-        self.entries: tuple[Entry, ...] = ()
+        self.entries: tuple[ModelEntry, ...] = ()
         self.params: SamplingParams = GREEDY
         self.together = False
         self.comparison: Comparison | None = None
-        self.report: Report | None = None
+        self.report: CompareReport | None = None
         self._earlier: tuple[Message, ...] = ()
         self._question: Question | None = None
 
@@ -101,7 +101,7 @@ class CompareScreen(ModeScreen):
 
     # What is asked, and whom
 
-    async def choose(self, entries: Sequence[Entry]) -> None:
+    async def choose(self, entries: Sequence[ModelEntry]) -> None:
         self.entries = tuple(entries)
         self.report = None
         panes = self.query_one(ComparePanes)
@@ -171,7 +171,7 @@ class CompareScreen(ModeScreen):
         if len(self.query(ComparePane)) == len(report.sides):
             self.show(report)
 
-    def show(self, report: Report) -> None:
+    def show(self, report: CompareReport) -> None:
         self.report = report
         first, *others = report.sides
         partings = [found.parting if found else None for found in report.agreements]
@@ -322,7 +322,7 @@ class CompareScreen(ModeScreen):
             self.notify(f"Saved: {path}", markup=False)
 
 
-def about(entry: Entry) -> str:
+def about(entry: ModelEntry) -> str:
     """What is known of a file, for the border of its pane. Reads its header."""
     size = () if entry.bytes is None else (size_of(entry),)
     return " · ".join(part for part in (*size, quality_text(file_quality(entry))) if part)

@@ -9,7 +9,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widgets import Button, ProgressBar, Static
 
-from app.compare.blind import Ballot, Pair, Sided
+from app.compare.blind import Ballot, BlindPair, Sided
 from app.compare.page import votes_line
 from app.compare.report import with_votes
 from app.tui.widgets.frame import ModeScreen
@@ -45,7 +45,7 @@ class BlindScreen(ModeScreen):
     def __init__(self, ballot: Ballot) -> None:
         super().__init__()
         self.ballot = ballot
-        self.pair: Pair | None = None
+        self.pair: BlindPair | None = None
 
     def contents(self) -> ComposeResult:
         with Horizontal(id="blind-progress"):

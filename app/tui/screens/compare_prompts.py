@@ -16,14 +16,14 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widgets import Button, ProgressBar, Static
 
 from app.compare.page import notes, votes_line, write_results
-from app.compare.process import Progress, PromptsProcess
+from app.compare.process import CompareProgress, PromptsProcess
 from app.compare.prompts import PromptsJob, check_prompts, labels_of
 from app.compare.report import ballot_of, read_report, with_votes
 from app.compare.results import PromptResult, Results
 from app.compare.table import figures
 from app.figures import duration
 from app.here import at_home
-from app.models.entries import Entry
+from app.models.entries import ModelEntry
 from app.options import SamplingOptions
 from app.tui.app import app_of
 from app.tui.screens.compare_answers import AnswersScreen
@@ -32,7 +32,7 @@ from app.tui.screens.dialogs import AskScreen
 from app.tui.widgets.compare_panes import HUES
 from app.tui.widgets.form import FieldHelp, Form, Group, path_field, text_field
 from app.tui.widgets.frame import ModeScreen
-from app.tui.widgets.table import Column, Table
+from app.tui.widgets.table import Table, TableColumn
 from runtimes.errors import IngotError
 
 _LOOKS = 1 / 4  # seconds between two looks at a job
@@ -71,13 +71,13 @@ class RowTable(Table[PromptResult]):
 
     def fill(self, results: Results) -> None:
         """Other rows."""
-        self.columns = [Column("row", lambda row: f"{row.index:,}", 6, right=True)]
+        self.columns = [TableColumn("row", lambda row: f"{row.index:,}", 6, right=True)]
         for number in range(1, len(results.files)):
             hue = f"file {number + 1}"
-            self.columns.append(Column(hue, lambda row, n=number: _mark(row, n), 12))  # type: ignore[misc]
+            self.columns.append(TableColumn(hue, lambda row, n=number: _mark(row, n), 12))  # type: ignore[misc]
         if any(row.expected for row in results.rows):
-            self.columns.append(Column("right", _right, max(5, len(results.files))))
-        self.columns.append(Column("prompt", lambda row: " ".join(row.prompt.split())))
+            self.columns.append(TableColumn("right", _right, max(5, len(results.files))))
+        self.columns.append(TableColumn("prompt", lambda row: " ".join(row.prompt.split())))
         self.show(results.rows, keep=False)
 
 
@@ -104,7 +104,7 @@ class ComparePromptsScreen(ModeScreen):
         Binding("escape", "back", "Back", id="prompts.back"),
     ]
 
-    def __init__(self, entries: Sequence[Entry]) -> None:
+    def __init__(self, entries: Sequence[ModelEntry]) -> None:
         super().__init__()
         self.entries = tuple(entries)
         self.process: PromptsProcess | None = None
@@ -171,7 +171,7 @@ class ComparePromptsScreen(ModeScreen):
             return
         self.results = None
         self.query_one("#prompts-progress").display = True
-        self._show(Progress())
+        self._show(CompareProgress())
         self._offer()
 
     @work(exit_on_error=False, group="look")
@@ -194,7 +194,7 @@ class ComparePromptsScreen(ModeScreen):
             await self._read()
         self._offer()
 
-    def _show(self, progress: Progress) -> None:
+    def _show(self, progress: CompareProgress) -> None:
         files = len(self.entries)
         self.query_one("#prompts-progress ProgressBar", ProgressBar).update(
             progress=100 * progress.share(files)

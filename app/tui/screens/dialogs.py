@@ -13,7 +13,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from app.chat.budget import Budget, WayOut
+from app.chat.budget import TokenBudget, WayOut
 from app.tui.modes import Styled
 from app.tui.widgets.key_hints import KeyHints
 from app.tui.widgets.readline import Line
@@ -200,7 +200,7 @@ class OverflowScreen(PickScreen[WayOut]):
     in the chat and on disk; the model does not see it any more.
     """
 
-    def __init__(self, budget: Budget, ways: Sequence[WayOut]) -> None:
+    def __init__(self, budget: TokenBudget, ways: Sequence[WayOut]) -> None:
         about = describe(budget)
         if not ways:
             about += (
@@ -211,7 +211,7 @@ class OverflowScreen(PickScreen[WayOut]):
         super().__init__(heading, [(_option(way), way) for way in ways], about)
 
 
-def describe(budget: Budget) -> str:
+def describe(budget: TokenBudget) -> str:
     """What does not fit, in one or two sentences."""
     has = f"The prompt has {budget.prompt_tokens:,} tokens, the context holds {budget.context:,}."
     if budget.over:

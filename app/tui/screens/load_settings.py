@@ -10,8 +10,8 @@ from textual.widgets import Button, Input, Static
 
 from app.chat import load_settings
 from app.chat.load_settings import LoadSettings
-from app.models.entries import Entry
-from app.models.planning import Choice, choose
+from app.models.entries import ModelEntry
+from app.models.planning import LoadChoice, choose
 from app.options import PlanOptions
 from app.tui.screens.dialogs import Panel
 from app.tui.widgets.form import Field, FieldHelp, Form, text_field
@@ -34,7 +34,7 @@ _LABELS = {
 class LoadForm(Form):
     """The settings that the runtime of a file has. Empty is as planned."""
 
-    def __init__(self, choice: Choice, said: LoadSettings) -> None:
+    def __init__(self, choice: LoadChoice, said: LoadSettings) -> None:
         super().__init__()
         self._choice, self._said = choice, said
 
@@ -110,7 +110,7 @@ class LoadScreen(Panel[bool]):
         Binding("alt+r", "reset", "As planned", id="load.reset", priority=True),
     ]
 
-    def __init__(self, entry: Entry) -> None:
+    def __init__(self, entry: ModelEntry) -> None:
         super().__init__(f"Load {entry.label}")
         self._entry = entry
 
@@ -136,7 +136,7 @@ class LoadScreen(Panel[bool]):
             return
         self.call_later(self._show, choice, said)
 
-    async def _show(self, choice: Choice, said: LoadSettings) -> None:
+    async def _show(self, choice: LoadChoice, said: LoadSettings) -> None:
         self._path = choice.file.path
         self.query_one("#load-state").display = False
         await self.query_one(".box").mount(LoadForm(choice, said), before="#load-buttons")

@@ -18,7 +18,7 @@ from textual.worker import WorkerError
 from app.here import real
 from app.models import library
 from app.models.catalog import catalog
-from app.models.entries import Entry, Origin, details, fit, size_of
+from app.models.entries import ModelEntry, Origin, details, fit, size_of
 from app.models.quality import with_bits
 from app.tui.screens.dialogs import ConfirmScreen, Panel
 from app.tui.screens.find import FindScreen
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 _MOVES = {"up": "move(-1)", "down": "move(1)", "pageup": "page(-1)", "pagedown": "page(1)"}
 
 
-class ModelsScreen(Panel[tuple[Entry, ...]]):
+class ModelsScreen(Panel[tuple[ModelEntry, ...]]):
     """Ends with the chosen entries, none when it was left.
 
     ``given`` are files and folders to list beside what is known anyway, ``current`` is the path
@@ -178,7 +178,7 @@ class ModelsScreen(Panel[tuple[Entry, ...]]):
         if chosen and not any(self._refused(entry) for entry in chosen):
             self.dismiss(chosen)
 
-    def _refused(self, entry: Entry) -> bool:
+    def _refused(self, entry: ModelEntry) -> bool:
         """Whether a file cannot be loaded at all; a lack of memory is for the loader to say."""
         if entry.broken:
             self.notify(entry.broken, title=entry.label, severity="error", markup=False)

@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Grid, Horizontal, VerticalScroll
 
-from app.monitor.monitor import Event, Sample, Speed
+from app.monitor.monitor import Event, MonitorSample, TokenRates
 from app.tui.app import services_of
 from app.tui.widgets.event_log import EventLogView
 from app.tui.widgets.frame import ModeScreen
@@ -102,9 +102,9 @@ class MonitorScreen(ModeScreen):
 
     def show(
         self,
-        sample: Sample,
-        samples: Sequence[Sample],
-        speeds: Sequence[Speed],
+        sample: MonitorSample,
+        samples: Sequence[MonitorSample],
+        speeds: Sequence[TokenRates],
         more: Sequence[Event],
     ) -> None:
         """Draw ``sample``, the histories, and events that are not shown yet."""

@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.widgets import TabbedContent, TabPane
 
 from app.builds.child import QuantizeProcess
-from app.builds.progress import State
+from app.builds.progress import RunState
 from app.builds.results import read_result
 from app.tui.screens.dialogs import ConfirmScreen
 from app.tui.widgets.frame import ModeScreen
@@ -117,16 +117,16 @@ class QuantizeScreen(ModeScreen):
         self.query_one(QuantizeForm).look_later()  # cards have what was measured
         run = process.run
         match run.state:
-            case State.DONE:
+            case RunState.DONE:
                 self.notify(f"{process.settings.model} is built.", markup=False)
-            case State.PARTLY:
+            case RunState.PARTLY:
                 text = f"{', '.join(run.kept_back)}: too far from the original, not published."
                 self.notify(text, severity="warning", timeout=15, markup=False)
-            case State.FAILED:
+            case RunState.FAILED:
                 self.notify("The build failed.", severity="error")
         written = run.manifest or next(iter(run.files.values()), None)
         if written is not None:
-            self._read(written.parent, turn=run.state is State.DONE)
+            self._read(written.parent, turn=run.state is RunState.DONE)
 
     # What is there
 

@@ -12,12 +12,12 @@ from textual.containers import Container, Grid, Horizontal, Vertical
 from textual.message import Message
 from textual.widgets import Button, Checkbox, Input, Static
 
-from app.batch.watch.command import Command, command_of
+from app.batch.watch.command import BatchCommand, command_of
 from app.batch.watch.form import FIELDS, FRESH, FormError, JobForm, suggested_output
 from app.batch.watch.form_look import in_words, look
 from app.batch.watch.presets import beside, save
 from app.batch.watch.preview import Preview, preview
-from app.batch.watch.process import DryRun
+from app.batch.watch.process import DryRunProcess
 from app.batch.watch.records import absolute
 from app.batch.watch.speeds_before import time_like
 from app.here import at_home, here
@@ -63,7 +63,7 @@ class BatchForm(Form):
     class Checked(Message):
         """The form was looked at, with its files."""
 
-        command: Command
+        command: BatchCommand
 
     def __init__(self, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -136,7 +136,7 @@ class BatchForm(Form):
         self._count(None if errors else command_of(form.spec(), here()))
 
     @work(exit_on_error=False, exclusive=True, group="dry-run")
-    async def _count(self, command: Command | None) -> None:
+    async def _count(self, command: BatchCommand | None) -> None:
         """Have a dry run count; none while something is wrong."""
         counts = self.query_one(Counts)
         if command is None:
@@ -149,7 +149,7 @@ class BatchForm(Form):
         counts.say("counting rows and tokens ...")
         run = None
         try:
-            run = await asyncio.to_thread(DryRun, command)
+            run = await asyncio.to_thread(DryRunProcess, command)
             found = await asyncio.to_thread(run.found)
             counts.show(found, await asyncio.to_thread(time_like, found))
             self._counted = command.text

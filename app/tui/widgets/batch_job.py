@@ -14,7 +14,7 @@ from textual.content import Content
 from textual.widgets import Input
 
 from app.batch.watch.command import Foreign
-from app.batch.watch.job import Job
+from app.batch.watch.job import WatchedJob
 from app.batch.watch.rows import By, Which
 from app.batch.watch.search import RowSearch
 from app.batch.watch.view import JobView, Phase
@@ -57,7 +57,7 @@ class BatchJob(Vertical):
 
     def __init__(self, id: str | None = None) -> None:
         super().__init__(id=id)
-        self.job: Job | None = None
+        self.job: WatchedJob | None = None
         self._shown: Which = "live"
         self._by: tuple[By, bool] = ("row", False)  # the column, and whether downwards
         self._search: RowSearch | None = None
@@ -79,7 +79,7 @@ class BatchJob(Vertical):
                 yield BatchTable(id="rows-table")
             yield RowPane(id="job-row")
 
-    async def show(self, job: Job) -> None:
+    async def show(self, job: WatchedJob) -> None:
         """Follow ``job`` from now on."""
         self.job, self._view, self._search = job, None, None
         if not self.children:
@@ -91,7 +91,7 @@ class BatchJob(Vertical):
         self._follow(job)
 
     @work(exit_on_error=False, exclusive=True, group="follow")
-    async def _follow(self, job: Job) -> None:
+    async def _follow(self, job: WatchedJob) -> None:
         """Read on, a few times a second, until another job is shown."""
         while self.job is job:
             more = False
@@ -107,7 +107,7 @@ class BatchJob(Vertical):
                 log.exception("following %s", job.output)
             await asyncio.sleep(0 if more else _TICK_S)
 
-    def _draw(self, job: Job, view: JobView) -> None:
+    def _draw(self, job: WatchedJob, view: JobView) -> None:
         before, self._view = self._view, view
         with self.app.batch_update():
             self.query_one(JobHeader).show(view, title_of(job))
@@ -139,7 +139,7 @@ class BatchJob(Vertical):
 
     # Which rows
 
-    async def _list(self, job: Job, *, keep: bool = True) -> None:
+    async def _list(self, job: WatchedJob, *, keep: bool = True) -> None:
         """Put the rows in order, in a thread: there may be a million."""
         which, by, search = self._shown, self._by, self._search
         found = await asyncio.to_thread(_ordered, job, which, by, search)
@@ -176,7 +176,7 @@ class BatchJob(Vertical):
         self._find(job)
 
     @work(exit_on_error=False, exclusive=True, group="find")
-    async def _find(self, job: Job) -> None:
+    async def _find(self, job: WatchedJob) -> None:
         more = True
         while more and job is self.job:
             more = await asyncio.to_thread(self._search_on)
@@ -298,13 +298,13 @@ class BatchJob(Vertical):
 
 
 def _ordered(
-    job: Job, which: Which, by: tuple[By, bool], search: RowSearch | None
+    job: WatchedJob, which: Which, by: tuple[By, bool], search: RowSearch | None
 ) -> Sequence[int]:
     rows = job.order(which, by[0], down=by[1])
     return rows if search is None else [index for index in rows if index in search.found]
 
 
-def title_of(job: Job) -> str:
+def title_of(job: WatchedJob) -> str:
     """What it reads and writes."""
     asked, output = job.asked, short(job.output)
     if asked is None:

@@ -9,7 +9,7 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from app.batch.watch.job import Job
+from app.batch.watch.job import WatchedJob
 from app.batch.watch.preview import ShownRow, open_row
 from app.batch.watch.rows import RowState
 
@@ -26,13 +26,13 @@ class RowPane(VerticalScroll):
         super().__init__(id=id, classes="pane", can_focus=False)
         self.border_title = "Row"
         self.row: ShownRow | None = None
-        self._wanted: tuple[Job, int, RowState] | None = None
+        self._wanted: tuple[WatchedJob, int, RowState] | None = None
         self._reading = False
 
     def compose(self) -> ComposeResult:
         yield Static(id="row-text")
 
-    def follow(self, job: Job, index: int | None) -> None:
+    def follow(self, job: WatchedJob, index: int | None) -> None:
         """Show this row once the cursor stays there."""
         wanted = None if index is None else (job, index, job.state(index))
         if wanted == self._wanted:

@@ -6,12 +6,12 @@ from typing import ClassVar
 from rich.text import Text
 from textual.binding import Binding, BindingType
 
-from app.batch.watch.job import Job
+from app.batch.watch.job import WatchedJob
 from app.batch.watch.rows import RowState
 from app.batch.watch.search import text_of
 from app.figures import rate
 from app.openai.answer import Answer
-from app.tui.widgets.table import Column, Table
+from app.tui.widgets.table import Table, TableColumn
 
 _TEXT = 200  # characters of an answer
 STATES = {
@@ -45,16 +45,16 @@ class BatchTable(Table[int]):
     ]
 
     def __init__(self, id: str | None = None) -> None:
-        columns: tuple[Column[int], ...] = (
-            Column("row", lambda i: self._quiet(f"{i:,}"), 9, right=True, name="row"),
-            Column("state", self._state_cell, 7, name="state"),
-            Column("prompt", lambda i: self._count(i, "prompt_tokens"), 7, True, "prompt"),
-            Column("answer", lambda i: self._count(i, "completion_tokens"), 7, True, "answer"),
-            Column("tok/s", self._speed, 7, True, "speed"),
-            Column("", self._text),
+        columns: tuple[TableColumn[int], ...] = (
+            TableColumn("row", lambda i: self._quiet(f"{i:,}"), 9, right=True, name="row"),
+            TableColumn("state", self._state_cell, 7, name="state"),
+            TableColumn("prompt", lambda i: self._count(i, "prompt_tokens"), 7, True, "prompt"),
+            TableColumn("answer", lambda i: self._count(i, "completion_tokens"), 7, True, "answer"),
+            TableColumn("tok/s", self._speed, 7, True, "speed"),
+            TableColumn("", self._text),
         )
         super().__init__(columns, key=lambda index: index, id=id)
-        self.job: Job | None = None
+        self.job: WatchedJob | None = None
 
     def show(self, rows: Sequence[int], *, keep: bool = True) -> None:
         """Other rows; with ``keep`` the cursor stays on its row, however far that has moved."""

@@ -8,7 +8,7 @@ from textual import events
 from app.models.hubtext import short, size_class, updated
 from app.models.remote import RemoteBuild, Verdict
 from app.models.search import Found
-from app.tui.widgets.table import Column, Table
+from app.tui.widgets.table import Table, TableColumn
 from quantize.disk import human
 
 _COLOURS = {Verdict.FITS: "good", Verdict.TIGHT: "wait", Verdict.TOO_BIG: "bad"}
@@ -20,14 +20,14 @@ class RepoTable(Table[Found]):
 
     def __init__(self, id: str | None = None) -> None:
         self._few = (
-            Column[Found]("Model", lambda found: found.repo),
-            Column[Found]("Size", size_class, 6, right=True),
-            Column[Found]("Downloads", lambda found: short(found.downloads), 9, right=True),
+            TableColumn[Found]("Model", lambda found: found.repo),
+            TableColumn[Found]("Size", size_class, 6, right=True),
+            TableColumn[Found]("Downloads", lambda found: short(found.downloads), 9, right=True),
         )
         self._many = (
             *self._few,
-            Column[Found]("Changed", updated, 10),
-            Column[Found]("Licence", _licence, 11),
+            TableColumn[Found]("Changed", updated, 10),
+            TableColumn[Found]("Licence", _licence, 11),
         )
         super().__init__(self._few, key=lambda found: found.repo, id=id)
 
@@ -50,11 +50,11 @@ class BuildTable(Table[RemoteBuild]):
 
     def __init__(self, id: str | None = None) -> None:
         columns = (
-            Column[RemoteBuild]("Build", self._label),
-            Column[RemoteBuild]("Size", lambda build: human(build.kept.size), 7, right=True),
-            Column[RemoteBuild]("Bits", self._bits, 4, right=True),
-            Column[RemoteBuild]("Memory", self._memory, 7),
-            Column[RemoteBuild]("Here", _arrived, 5, right=True),
+            TableColumn[RemoteBuild]("Build", self._label),
+            TableColumn[RemoteBuild]("Size", lambda build: human(build.kept.size), 7, right=True),
+            TableColumn[RemoteBuild]("Bits", self._bits, 4, right=True),
+            TableColumn[RemoteBuild]("Memory", self._memory, 7),
+            TableColumn[RemoteBuild]("Here", _arrived, 5, right=True),
         )
         super().__init__(columns, key=lambda build: build.kept.main, id=id)
         self.best: RemoteBuild | None = None

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from app.builds.prospects import RUNTIMES
-from app.builds.results import Result, Row
+from app.builds.results import FileRow, Result
 from app.tui.widgets.axis import Axis
 from app.tui.widgets.chart import Chart, Mark, Series
 from quantize.report.chart import Point
@@ -56,7 +56,7 @@ def _straight(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]
     return made
 
 
-def _mark(point: Point, row: Row, scale: float, *, current: bool) -> Mark:
+def _mark(point: Point, row: FileRow, scale: float, *, current: bool) -> Mark:
     color, marker = _LOOKS[row.format]
     if row.best:
         marker = _STAR

@@ -9,7 +9,7 @@ from textual.style import Style
 from textual.widget import Widget
 
 from app.chat.figures import FEW, StatusFigures
-from app.chat.store.records import Figures, Message
+from app.chat.store.records import AnswerFigures, Message
 from app.figures import duration, rate
 
 _ENDINGS = {
@@ -109,7 +109,7 @@ def facts_of(message: Message) -> tuple[Fact, ...]:
     return _facts(message.figures) if message.figures is not None else ()
 
 
-def _facts(figures: Figures) -> tuple[Fact, ...]:
+def _facts(figures: AnswerFigures) -> tuple[Fact, ...]:
     found = []
     if figures.decode_tps is not None:
         found.append(Fact(rate(figures.decode_tps), 0))

@@ -10,7 +10,7 @@ from textual.widgets import ProgressBar, Sparkline, Static
 
 from app.figures import duration
 from app.monitor.machine import OURSELVES, MachineUse
-from app.monitor.monitor import Sample, Speed
+from app.monitor.monitor import MonitorSample, TokenRates
 from app.tui.keys import told
 from app.tui.widgets.axis import Axis
 from app.tui.widgets.chart import Chart, Series
@@ -44,7 +44,7 @@ class Pane(Vertical):
         super().__init__(id=id, classes="pane")
         self.border_title = self.TITLE
 
-    def show(self, sample: Sample, samples: Sequence[Sample]) -> None:
+    def show(self, sample: MonitorSample, samples: Sequence[MonitorSample]) -> None:
         """Draw ``sample``, after ``samples``."""
         raise NotImplementedError
 
@@ -66,7 +66,7 @@ class CpuPane(Pane):
         yield Chart(x=x, y=Axis("%", low=0.0, high=100.0), id="cpu-chart")
         yield Static(id="cpu-text", markup=False)
 
-    def show(self, sample: Sample, samples: Sequence[Sample]) -> None:
+    def show(self, sample: MonitorSample, samples: Sequence[MonitorSample]) -> None:
         use, now = sample.machine, sample.time
         self.border_title = f"CPU · {len(use.cores)} cores"
         self.border_subtitle = f"{use.cpu:.0f}% · ours {use.ours:.0f}%"
@@ -103,7 +103,7 @@ class MemoryPane(Pane):
         yield Gauge(id="memory-gauge")
         yield Static(id="memory-text", markup=False)
 
-    def show(self, sample: Sample, samples: Sequence[Sample]) -> None:
+    def show(self, sample: MonitorSample, samples: Sequence[MonitorSample]) -> None:
         use = sample.machine
         self.border_subtitle = f"{human(use.ram_used)} of {human(use.ram_total)}"
         self.query_one(Gauge).show(use.ram_used / use.ram_total)
@@ -126,7 +126,7 @@ class EnginePane(Pane):
         yield Gauge(id="kv-gauge")
         yield Static(id="engine-text", markup=False)
 
-    def show(self, sample: Sample, samples: Sequence[Sample]) -> None:
+    def show(self, sample: MonitorSample, samples: Sequence[MonitorSample]) -> None:
         stats = sample.engine
         self.query_one(Gauge).display = stats is not None
         if stats is None:
@@ -166,7 +166,7 @@ class LatencyPane(Pane):
             yield Sparkline([], summary_function=sum, id=f"{name}-bins")
             yield Static(id=f"{name}-ends", markup=False)
 
-    def show(self, sample: Sample, samples: Sequence[Sample]) -> None:
+    def show(self, sample: MonitorSample, samples: Sequence[MonitorSample]) -> None:
         stats = sample.engine
         completions = stats.completions if stats else 0
         self.border_subtitle = f"last {min(completions, 1000):,} answers" if completions else ""
@@ -203,7 +203,7 @@ class SpeedPane(Pane):
         x, y = Axis(low=-_SPEEDS_S, high=0.0, time=True), Axis(low=0.0)
         yield Chart(x=x, y=y, empty="nothing was generated yet")
 
-    def draw(self, speeds: Sequence[Speed], now: float) -> None:
+    def draw(self, speeds: Sequence[TokenRates], now: float) -> None:
         """``speeds`` until ``now``."""
         recent = [one for one in speeds if one.time >= now - _SPEEDS_S]
         points = [(one.time - now, getattr(one, self.kind)) for one in recent]
@@ -259,7 +259,7 @@ def _several_a_step(stats: EngineStats) -> Row | None:
     return ("forced tokens", f"{stats.forced_tokens:,}") if stats.forced_tokens else None
 
 
-def _steps_a_second(samples: Sequence[Sample], stats: EngineStats) -> str:
+def _steps_a_second(samples: Sequence[MonitorSample], stats: EngineStats) -> str:
     """Over the last ten samples of this engine."""
     known = [one for one in samples[-10:] if one.engine and one.engine.steps <= stats.steps]
     if len(known) < 2 or known[0].engine is None:

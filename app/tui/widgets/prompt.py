@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Static
 
-from app.chat.slash import Candidate
+from app.chat.slash import SlashChoice
 from app.tui.keys import told
 from app.tui.widgets.readline import Area
 from app.tui.widgets.welcome import Starter
@@ -25,12 +25,12 @@ class SlashMenu(Static):
 
     def __init__(self) -> None:
         super().__init__()
-        self._commands: Sequence[Candidate] = ()
+        self._commands: Sequence[SlashChoice] = ()
         self._top = 0
         self.marked: int | None = None  # the number of one, once one has moved
         self.clicked: Callable[[], None] | None = None  # called when one was, and is marked
 
-    def offer(self, commands: Sequence[Candidate]) -> None:
+    def offer(self, commands: Sequence[SlashChoice]) -> None:
         self._commands, self._top, self.marked = commands, 0, None
         self.set_class(bool(commands), "-shown")
         self.set_class(False, "-error")

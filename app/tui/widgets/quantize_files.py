@@ -13,14 +13,14 @@ from textual.containers import Horizontal, Vertical
 from textual.message import Message
 from textual.widgets import Button, Static
 
-from app.builds.results import Result, Row, remove_file
+from app.builds.results import FileRow, Result, remove_file
 from app.here import real, whole
 from app.models.catalog import entry_of
 from app.options import ModelOptions
 from app.tui.app import app_of
 from app.tui.screens.dialogs import ConfirmScreen
 from app.tui.widgets.front import FrontChart
-from app.tui.widgets.table import Column, Table
+from app.tui.widgets.table import Table, TableColumn
 from app.tui.widgets.type_map import TypeMapView, TypesScreen
 from runtimes.errors import IngotError
 
@@ -179,7 +179,7 @@ _BUTTONS = (
 )
 
 
-class FileTable(Table[Row]):
+class FileTable(Table[FileRow]):
     """The files of a ``Result``, with the columns that it has."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -194,13 +194,13 @@ class FileTable(Table[Row]):
     def show_result(self, result: Result) -> None:
         names = ["File", *(row.recipe for row in result.rows)]
         self.columns = [
-            Column("", lambda row: "✓" if row.recipe in self._marked else "", 1),
-            Column("", lambda row: "★" if row.best else "", 1),
-            Column("File", lambda row: row.recipe, max(map(len, names))),
+            TableColumn("", lambda row: "✓" if row.recipe in self._marked else "", 1),
+            TableColumn("", lambda row: "★" if row.best else "", 1),
+            TableColumn("File", lambda row: row.recipe, max(map(len, names))),
         ]
         for at, heading in enumerate(result.headings):
             width = max(len(heading), *(len(row.cells[at]) for row in result.rows))
-            self.columns.append(Column(heading, partial(_cell, at), width, right=True))
+            self.columns.append(TableColumn(heading, partial(_cell, at), width, right=True))
         self._marked &= {row.recipe for row in result.rows}
         self.styles.height = len(result.rows) + 1
         self.show(result.rows)
@@ -211,7 +211,7 @@ class FileTable(Table[Row]):
             self._marked ^= {self.record.recipe}
             self.refresh()
 
-    def compared(self) -> list[Row]:
+    def compared(self) -> list[FileRow]:
         """The marked files; without two, the one under the cursor and the recommended one, or the
         largest."""
         marked = [row for row in self.rows if row.recipe in self._marked]
@@ -222,7 +222,7 @@ class FileTable(Table[Row]):
         return [self.record, *([other] if other else others[:1])]
 
 
-def _cell(at: int, row: Row) -> str:
+def _cell(at: int, row: FileRow) -> str:
     return row.cells[at]
 
 

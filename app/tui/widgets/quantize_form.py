@@ -23,7 +23,7 @@ from quantize.disk import human
 from runtimes.errors import IngotError
 
 if TYPE_CHECKING:
-    from app.builds.forecast import Forecast
+    from app.builds.forecast import BuildForecast
     from app.builds.prospects import Prospects
     from quantize.recipes.recipe import Recipe
 
@@ -61,11 +61,11 @@ class QuantizeForm(Form):
     class Foreseen(Message):
         """``forecast`` is what the form asks for now; None when that is not a run."""
 
-        forecast: Forecast | None
+        forecast: BuildForecast | None
 
     def __init__(self, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._forecast: Forecast | None = None
+        self._forecast: BuildForecast | None = None
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="quantize-body", can_focus=False):
@@ -202,14 +202,14 @@ def blamed(error: Exception) -> tuple[str, str]:
     return error.field if isinstance(error, FieldError) else "model", str(error)
 
 
-def foreseen(settings: Settings) -> Forecast:
+def foreseen(settings: Settings) -> BuildForecast:
     """For a thread of its own: the first call imports numpy and the hub's client."""
     from app.builds.forecast import foresee
 
     return foresee(settings)
 
 
-def _prospects(found: Forecast) -> Prospects:
+def _prospects(found: BuildForecast) -> Prospects:
     from app.builds.prospects import prospects
 
     return prospects(found.source, found.out)

@@ -8,8 +8,8 @@ from textual.widgets import Collapsible, ProgressBar, Static
 
 from app.builds.progress import (
     QuantizeRun,
-    Stage,
-    State,
+    RunStage,
+    RunState,
     headline,
     recipe_notes,
     stage_line,
@@ -19,18 +19,18 @@ from app.tui.widgets.front import FrontChart
 
 _NOTHING = "Nothing runs. Choose a model and recipes, and press Build."
 _COLORS = {
-    State.WAITING: "$text-muted",
-    State.RUNNING: "bold $text-primary",
-    State.DONE: "$text-success",
-    State.KEPT_BACK: "$text-warning",
-    State.STOPPED: "$text-warning",
-    State.FAILED: "$text-error",
+    RunState.WAITING: "$text-muted",
+    RunState.RUNNING: "bold $text-primary",
+    RunState.DONE: "$text-success",
+    RunState.KEPT_BACK: "$text-warning",
+    RunState.STOPPED: "$text-warning",
+    RunState.FAILED: "$text-error",
 }
-_SIGNS = {State.RUNNING: "▶", State.DONE: "✓", State.FAILED: "✗", State.KEPT_BACK: "✗"}
+_SIGNS = {RunState.RUNNING: "▶", RunState.DONE: "✓", RunState.FAILED: "✗", RunState.KEPT_BACK: "✗"}
 _TITLES = {
-    State.PARTLY: "Not every file is there",
-    State.STOPPED: "Stopped",
-    State.FAILED: "The build failed",
+    RunState.PARTLY: "Not every file is there",
+    RunState.STOPPED: "Stopped",
+    RunState.FAILED: "The build failed",
 }
 _RESUME = "What is finished is kept: ctrl+g resumes from there."
 
@@ -85,7 +85,7 @@ class QuantizeProgress(Vertical):
 
     def _show_step(self, run: QuantizeRun, now: float) -> None:
         running = run.running()
-        stage: Stage | None = running[-1] if running and run.state is State.RUNNING else None
+        stage: RunStage | None = running[-1] if running and run.state is RunState.RUNNING else None
         bar = self.query_one("#step-bar", ProgressBar)
         bar.display = stage is not None
         self.query_one("#step", Static).display = stage is not None
@@ -111,7 +111,7 @@ class QuantizeProgress(Vertical):
         panel.display = ended
         self.set_class(ended, "-ended")
         if ended:
-            panel.set_class(run.state is State.FAILED, "-failed")
+            panel.set_class(run.state is RunState.FAILED, "-failed")
             panel.border_title = _TITLES[run.state]
             text = "\n".join(filter(None, (run.error, _RESUME)))
             self.query_one("#ended-text", Static).update(text)

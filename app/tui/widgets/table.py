@@ -21,7 +21,7 @@ _NEAR = 500  # rows in which the record under the cursor is looked for when ther
 
 
 @dataclass(frozen=True)
-class Column(Generic[Record]):
+class TableColumn(Generic[Record]):
     """``text`` makes its cell for a record. Without a ``width`` it takes what the others leave. One
     with a ``name`` can be sorted by: a click on its title asks for that."""
 
@@ -72,7 +72,7 @@ class Table(ScrollView, Generic[Record], can_focus=True):
 
     def __init__(
         self,
-        columns: Sequence[Column[Record]],
+        columns: Sequence[TableColumn[Record]],
         key: Callable[[Record], Hashable],
         id: str | None = None,
     ) -> None:
@@ -150,12 +150,12 @@ class Table(ScrollView, Generic[Record], can_focus=True):
         segments = line.render(self.app.console)
         return Strip(Segment.apply_style(segments, style)).adjust_cell_length(width, style)
 
-    def _title(self, column: Column[Record]) -> str:
+    def _title(self, column: TableColumn[Record]) -> str:
         if not column.name or self.sorting is None or column.name != self.sorting[0]:
             return column.title or self.caption
         return f"{column.title}{'▼' if self.sorting[1] else '▲'}"
 
-    def _column_at(self, x: int) -> Column[Record] | None:
+    def _column_at(self, x: int) -> TableColumn[Record] | None:
         end = 0
         for column in self.columns:
             end += (column.width or self.room) + 2

@@ -13,7 +13,7 @@ import pytest
 
 from app.builds.child import QuantizeProcess
 from app.builds.forecast import foresee
-from app.builds.progress import State
+from app.builds.progress import RunState
 from app.builds.results import read_result
 from app.builds.settings import Settings
 from quantize.errors import UsageError
@@ -49,15 +49,15 @@ def test_a_stopped_run_goes_on_from_what_is_finished(
     until(lambda: stopping.waiting(process.pid))
     process.stop()
     follow(process)
-    assert process.run.state is State.STOPPED
-    assert process.run.state_of("q4_0") is State.STOPPED
+    assert process.run.state is RunState.STOPPED
+    assert process.run.state_of("q4_0") is RunState.STOPPED
     out = Path(settings.out)
     first = (out / "pebble-q8_0.gguf").stat().st_mtime_ns
 
     held.undo()
     again = QuantizeProcess(settings)
     follow(again)
-    assert again.run.state is State.DONE, (again.run, again.last_words)
+    assert again.run.state is RunState.DONE, (again.run, again.last_words)
     assert again.run.already == {"q8_0"}
     assert set(again.run.files) == {"q4_0"}
     assert (out / "pebble-q8_0.gguf").stat().st_mtime_ns == first
@@ -83,7 +83,7 @@ def test_a_run_that_fails_says_why(words: str, float_gguf: Path, tmp_path: Path)
         model.mkdir()
     process = QuantizeProcess(Settings(str(model), ("q8_0",), measure=False))
     follow(process)
-    assert process.run.state is State.FAILED
+    assert process.run.state is RunState.FAILED
     assert words in process.run.error
     assert process.run.exit_code in (2, 3)
 
@@ -106,7 +106,7 @@ def test_a_disk_that_is_too_small_is_told_before_and_by_the_run(
     (problem,) = foresee(settings).problems
     process = QuantizeProcess(settings)
     follow(process)
-    assert (process.run.state, process.run.exit_code) == (State.FAILED, 4)
+    assert (process.run.state, process.run.exit_code) == (RunState.FAILED, 4)
     assert process.run.error == problem
     assert "free to build in" in problem
     assert "--out" in problem
@@ -117,7 +117,7 @@ def test_a_run_that_is_killed_says_so(settings: Settings) -> None:
     process = QuantizeProcess(settings)
     os.kill(process.pid, signal.SIGKILL)
     follow(process)
-    assert process.run.state is State.FAILED
+    assert process.run.state is RunState.FAILED
     assert "killed (signal 9)" in process.run.error
 
 
@@ -138,4 +138,4 @@ def test_stopping_works_where_interrupts_are_ignored(settings: Settings) -> None
     process.stop()
     process.stop()
     follow(process)
-    assert process.run.state is State.STOPPED
+    assert process.run.state is RunState.STOPPED

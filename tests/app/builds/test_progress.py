@@ -11,7 +11,7 @@ import pytest
 
 from app.builds.progress import (
     QuantizeRun,
-    State,
+    RunState,
     headline,
     recipe_in,
     recipe_notes,
@@ -19,7 +19,7 @@ from app.builds.progress import (
 )
 from quantize.cli import exit_code
 from quantize.errors import QualityError, SourceError, UnfinishedError
-from quantize.manifest import Fidelity, FileEntry, Perplexity, Source
+from quantize.manifest import Fidelity, FileEntry, ModelOrigin, Perplexity
 from quantize.progress.events import JsonReporter
 from quantize.quality.fidelity import require_quality
 from quantize.recipes.recipe import RECIPES
@@ -47,7 +47,7 @@ def reported(report: Callable[[JsonReporter, Clock], None]) -> QuantizeRun:
 
 def entry(recipe: str) -> FileEntry:
     path = f"m-{recipe}.gguf"
-    return FileEntry("gguf", recipe, 8, path, 5_300_000, {path: "0"}, Source("m", "h"), {})
+    return FileEntry("gguf", recipe, 8, path, 5_300_000, {path: "0"}, ModelOrigin("m", "h"), {})
 
 
 def test_a_stage_that_runs_has_progress_and_time_left() -> None:
@@ -72,8 +72,8 @@ def test_a_stage_that_runs_has_progress_and_time_left() -> None:
     assert stage.rate == 10.0
     assert stage.seconds_left == 6.0
     assert stage_line(stage, 1006.0) == ("▶ quantizing to q8_0 · 40%, 10 tensors/s, 0:06 left")
-    assert stages[0].state_of("q8_0") is State.RUNNING
-    assert recipe_notes(stages[0])[0] == ("q8_0", State.RUNNING, "quantizing to q8_0")
+    assert stages[0].state_of("q8_0") is RunState.RUNNING
+    assert recipe_notes(stages[0])[0] == ("q8_0", RunState.RUNNING, "quantizing to q8_0")
     assert "running 0:06, 0 of 4 files ready" in headline(stages[0], 1006.0)
 
 
@@ -98,7 +98,7 @@ def test_a_whole_run() -> None:
     ]
     assert [stage.depth for stage in run.stages] == [0, 1, 0]
     assert [stage.recipe for stage in run.stages] == [None, None, "q4_0"]
-    assert {stage.state for stage in run.stages} == {State.DONE}
+    assert {stage.state for stage in run.stages} == {RunState.DONE}
     assert stage_line(run.stages[2], 0.0) == "✓ quantizing to q4_0 · 1.5 s"
     assert run.notes[0] == "a note"
     assert len(run.notes) == 2  # each once
@@ -106,7 +106,7 @@ def test_a_whole_run() -> None:
     assert run.already == {"q8_0"}
     assert run.manifest == Path("/o/manifest.json")
     run.ended(0)
-    assert run.state is State.DONE
+    assert run.state is RunState.DONE
     assert run.finished == 4
     assert headline(run, 0.0) == "done (5.5 s, 4 of 4 files ready)"
 
@@ -128,13 +128,13 @@ def test_files_that_are_kept_back_say_why() -> None:
 
     run = reported(report)
     run.ended(3)
-    assert run.state is State.PARTLY
+    assert run.state is RunState.PARTLY
     assert set(run.kept_back) == {"q8_0", "onnx-int4"}
     assert run.kept_back["q8_0"].startswith("mean KL divergence 5")
-    assert run.state_of("q8_0") is State.KEPT_BACK
-    assert run.state_of("q4_0") is State.DONE
+    assert run.state_of("q8_0") is RunState.KEPT_BACK
+    assert run.state_of("q4_0") is RunState.DONE
     name, state, why = recipe_notes(run)[0]
-    assert (name, state) == ("q8_0", State.KEPT_BACK)
+    assert (name, state) == ("q8_0", RunState.KEPT_BACK)
     assert why.startswith("mean KL")
     assert "not every file could be made or is good enough" in headline(run, 0.0)
 
@@ -152,7 +152,7 @@ def test_a_format_that_failed_leaves_the_other_done() -> None:
     run = reported(report)
     assert run.exit_code == 3
     run.ended(3)
-    assert run.state is State.PARTLY
+    assert run.state is RunState.PARTLY
     assert run.kept_back["q8_0"].startswith("the GGUF export: 12 of 453")
     assert run.stages[0].step == "loading torch and the converter"
     assert run.stages[0].step not in stage_line(run.stages[0], 0.0)  # it is over
@@ -170,36 +170,36 @@ def test_a_run_that_fails_keeps_its_error() -> None:
 
     run = reported(report)
     run.ended(3, "something on stderr")
-    assert run.state is State.FAILED
+    assert run.state is RunState.FAILED
     assert run.error == "the weights are cut off"
-    assert run.stages[0].state is State.FAILED
-    assert run.state_of("q8_0") is State.STOPPED
+    assert run.stages[0].state is RunState.FAILED
+    assert run.state_of("q8_0") is RunState.STOPPED
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(143)])
 def test_an_interrupted_run_is_stopped_not_failed(error: BaseException) -> None:
     run = reported(lambda events, _clock: events.failed(error, exit_code(error)))
     run.ended(exit_code(error))
-    assert (run.state, run.error) == (State.STOPPED, "")
+    assert (run.state, run.error) == (RunState.STOPPED, "")
 
 
 def test_a_run_that_dies_without_a_word_says_how() -> None:
     run = QuantizeRun(RECIPE_NAMES)
     run.apply({"event": "stage_begin", "time": 1.0, "stage": 1, "parent": None, "text": "x"})
     run.ended(-9)
-    assert run.state is State.FAILED
+    assert run.state is RunState.FAILED
     assert "killed (signal 9)" in run.error
-    assert run.stages[0].state is State.FAILED
+    assert run.stages[0].state is RunState.FAILED
     stopped = QuantizeRun(RECIPE_NAMES)
     stopped.ended(-9, stopped=True)
-    assert stopped.state is State.STOPPED
+    assert stopped.state is RunState.STOPPED
 
 
 def test_events_that_may_come_one_day_are_passed_over() -> None:
     run = QuantizeRun(RECIPE_NAMES)
     run.apply({"event": "surprise", "time": 1.0})
     run.apply({"time": 2.0})
-    assert run.state is State.RUNNING
+    assert run.state is RunState.RUNNING
 
 
 @pytest.mark.parametrize(

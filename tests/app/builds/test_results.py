@@ -14,8 +14,8 @@ from quantize.manifest import (
     FileEntry,
     Manifest,
     ModelInfo,
+    ModelOrigin,
     Perplexity,
-    Source,
     load_manifest,
     write_manifest,
 )
@@ -28,7 +28,7 @@ def entry(recipe: str, size: int, kl: float | None) -> FileEntry:
     fidelity = Fidelity(TEXT, kl, kl / 30, kl * 9, 0.97) if kl is not None else None
     path = f"m-{recipe}.gguf"
     return FileEntry(
-        *("gguf", recipe, 4, path, size, {path: "0"}, Source("m", "h"), {}), fidelity=fidelity
+        *("gguf", recipe, 4, path, size, {path: "0"}, ModelOrigin("m", "h"), {}), fidelity=fidelity
     )
 
 

@@ -11,8 +11,8 @@ import pytest
 from app.chat.conversation import Conversation
 from app.chat.host import EngineHost
 from app.chat.store.records import Message
-from app.chat.store.store import Store
-from app.chat.turn import Progress, Turn
+from app.chat.store.store import ChatStore
+from app.chat.turn import AnswerProgress, Turn
 from app.options import ModelOptions
 from runtimes.request import SamplingParams
 from tests.app import endless
@@ -49,19 +49,19 @@ def roomy(request: pytest.FixtureRequest, endless_built: Path, home: None) -> It
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "chats.db") as opened:
+def store(tmp_path: Path) -> Iterator[ChatStore]:
+    with ChatStore.open(tmp_path / "chats.db") as opened:
         yield opened
 
 
 @pytest.fixture
-def conversation(store: Store) -> Conversation:
+def conversation(store: ChatStore) -> Conversation:
     return Conversation.new(store)
 
 
 def until(
-    turn: Turn, enough: Callable[[Progress], bool] = lambda p: p.done, limit_s: float = 120.0
-) -> Progress:
+    turn: Turn, enough: Callable[[AnswerProgress], bool] = lambda p: p.done, limit_s: float = 120.0
+) -> AnswerProgress:
     """Poll until ``enough``; the last progress."""
     end = time.monotonic() + limit_s
     while True:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.chat.budget import Budget, Draft, Way, measure, ways_out
+from app.chat.budget import DraftMessage, TokenBudget, Way, measure, ways_out
 from app.chat.conversation import Conversation
 from app.chat.host import EngineHost
 from app.chat.store.records import Attachment, State
@@ -16,39 +16,39 @@ from tests.app.chat.conftest import answer, until
 
 
 def test_what_fits() -> None:
-    assert Budget(100, 412, 512).fits
-    assert not Budget(100, 413, 512).fits
-    assert not Budget(100, 1024, 512).tight  # the answer may be cut, and has room
-    assert Budget(400, 1024, 512).tight
-    assert not Budget(400, 100, 512).tight
-    assert Budget(400, 1024, 512).room == 112
-    assert Budget(512, 1, 512).over
-    assert Budget(600, 1, 512).room == 0
+    assert TokenBudget(100, 412, 512).fits
+    assert not TokenBudget(100, 413, 512).fits
+    assert not TokenBudget(100, 1024, 512).tight  # the answer may be cut, and has room
+    assert TokenBudget(400, 1024, 512).tight
+    assert not TokenBudget(400, 100, 512).tight
+    assert TokenBudget(400, 1024, 512).room == 112
+    assert TokenBudget(512, 1, 512).over
+    assert TokenBudget(600, 1, 512).room == 0
 
 
 def test_it_counts_what_would_be_asked(host: EngineHost, conversation: Conversation) -> None:
-    nothing = measure(host, conversation, Draft(), 64)
+    nothing = measure(host, conversation, DraftMessage(), 64)
     assert nothing.prompt_tokens == 0
-    draft = Draft("Who are you?", (Attachment("a.txt", "alpha " * 20),))
+    draft = DraftMessage("Who are you?", (Attachment("a.txt", "alpha " * 20),))
     expected = measure(host, conversation, draft, 64)
-    assert measure(host, conversation, Draft("Who are you?"), 64).prompt_tokens < 40
+    assert measure(host, conversation, DraftMessage("Who are you?"), 64).prompt_tokens < 40
     asked = conversation.say(draft.text, draft.attachments)
     turn = Turn.start(host, conversation, asked, SamplingParams(max_tokens=8))
     figures = until(turn).message.figures
     assert figures is not None
     assert figures.prompt_tokens == expected.prompt_tokens
     assert (expected.context, expected.max_tokens) == (512, 64)
-    stored = measure(host, conversation, Draft(parent=asked.id), 64)
+    stored = measure(host, conversation, DraftMessage(parent=asked.id), 64)
     assert stored.prompt_tokens == expected.prompt_tokens
     conversation.update(system="Be brief.")
-    assert measure(host, conversation, Draft(parent=asked.id), 64).prompt_tokens > (
+    assert measure(host, conversation, DraftMessage(parent=asked.id), 64).prompt_tokens > (
         stored.prompt_tokens
     )
 
 
 def test_nothing_loaded(conversation: Conversation) -> None:
     with pytest.raises(RequestError, match="no model"):
-        measure(EngineHost(), conversation, Draft("x"), 1)
+        measure(EngineHost(), conversation, DraftMessage("x"), 1)
 
 
 def test_ways_out_leave_what_they_say(host: EngineHost, conversation: Conversation) -> None:
@@ -56,7 +56,7 @@ def test_ways_out_leave_what_they_say(host: EngineHost, conversation: Conversati
         answer(host, conversation, f"Count to {number}. " * 12, max_tokens=4)
     leaf = conversation.leaf
     file = Attachment("a.txt", "Count. " * 8)
-    draft = Draft("And now to seven. " * 3, (file,), parent=leaf)
+    draft = DraftMessage("And now to seven. " * 3, (file,), parent=leaf)
     now = measure(host, conversation, draft, 300)
     assert not now.fits
     ways = {way.way: way for way in ways_out(host, conversation, draft, 300)}
@@ -78,10 +78,10 @@ def test_ways_out_leave_what_they_say(host: EngineHost, conversation: Conversati
     conversation.drop(turns.ids, False)
     assert measure(host, conversation, draft, 300) == now
 
-    without = Draft(draft.text, parent=leaf)
+    without = DraftMessage(draft.text, parent=leaf)
     assert measure(host, conversation, without, 300) == ways[Way.DROP_FILES].after
     new = Conversation.new(conversation.store)
-    alone = Draft(draft.text, draft.attachments)
+    alone = DraftMessage(draft.text, draft.attachments)
     assert measure(host, new, alone, 300) == ways[Way.NEW_CHAT].after
     if now.room >= 16:
         assert ways[Way.SHORTER].after.fits
@@ -96,7 +96,7 @@ def test_a_question_that_was_refused_finds_room(
     params = SamplingParams(max_tokens=100)
     with pytest.raises(PromptTooLongError):
         Turn.start(host, conversation, asked, params)
-    ways = ways_out(host, conversation, Draft(parent=asked.id), 100)
+    ways = ways_out(host, conversation, DraftMessage(parent=asked.id), 100)
     assert [way.way for way in ways] == [Way.DROP_TURNS, Way.NEW_CHAT]
     conversation.drop(ways[0].ids)
     message = until(Turn.start(host, conversation, asked, params)).message
@@ -109,16 +109,16 @@ def test_a_stored_question_may_be_asked_without_its_files(
     host: EngineHost, conversation: Conversation
 ) -> None:
     asked = conversation.say("Read this.", [Attachment("a.txt", "Count. " * 600)])
-    (way,) = ways_out(host, conversation, Draft(parent=asked.id), 100)
+    (way,) = ways_out(host, conversation, DraftMessage(parent=asked.id), 100)
     assert way.way is Way.DROP_FILES
     edited = conversation.edit(asked.id, asked.text, ())
-    assert measure(host, conversation, Draft(parent=edited.id), 100) == way.after
+    assert measure(host, conversation, DraftMessage(parent=edited.id), 100) == way.after
 
 
 def test_what_is_too_long_by_itself_has_no_way_out(
     host: EngineHost, conversation: Conversation
 ) -> None:
-    huge = Draft("Count. " * 600)
+    huge = DraftMessage("Count. " * 600)
     assert ways_out(host, conversation, huge, 100) == []
-    files = Draft("Read this.", (Attachment("a.txt", "Count. " * 600),))
+    files = DraftMessage("Read this.", (Attachment("a.txt", "Count. " * 600),))
     assert [way.way for way in ways_out(host, conversation, files, 100)] == [Way.DROP_FILES]

@@ -7,7 +7,7 @@ import pytest
 from app.chat.conversation import Conversation
 from app.chat.store.errors import StoreError
 from app.chat.store.records import Attachment, Message, Role, State
-from app.chat.store.store import Store
+from app.chat.store.store import ChatStore
 from runtimes.errors import RequestError
 
 
@@ -25,7 +25,7 @@ def pairs(conversation: Conversation) -> list[tuple[str, str]]:
     return [(m["role"], m["content"]) for m in conversation.prompt(path[-1].id if path else None)]
 
 
-def test_branches_come_back_as_they_were(conversation: Conversation, store: Store) -> None:
+def test_branches_come_back_as_they_were(conversation: Conversation, store: ChatStore) -> None:
     one = conversation.say("one")
     a = reply(conversation, one, "A")
     two = conversation.say("two")
@@ -86,7 +86,7 @@ def test_the_prompt_leaves_out_what_the_model_should_not_see(conversation: Conve
     assert conversation.prompt(three.id)[0]["role"] == "user"
 
 
-def test_a_store_that_fails_changes_nothing(conversation: Conversation, store: Store) -> None:
+def test_a_store_that_fails_changes_nothing(conversation: Conversation, store: ChatStore) -> None:
     one = conversation.say("one")
     two = conversation.edit(one.id, "two")
     store.close()
@@ -120,7 +120,7 @@ def test_titles(conversation: Conversation) -> None:
         conversation.rename(" ")
 
 
-def test_a_long_chat_is_walked_quickly(store: Store) -> None:
+def test_a_long_chat_is_walked_quickly(store: ChatStore) -> None:
     """Deep trees: no recursion, no quadratic work."""
     chat = store.new_chat()
     roles = (Role.ASSISTANT, Role.USER)

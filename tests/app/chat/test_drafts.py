@@ -9,16 +9,16 @@ import pytest
 
 from app.chat.drafts import Drafts
 from app.chat.store.records import Role
-from app.chat.store.store import Store
+from app.chat.store.store import ChatStore
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "chats.db") as opened:
+def store(tmp_path: Path) -> Iterator[ChatStore]:
+    with ChatStore.open(tmp_path / "chats.db") as opened:
         yield opened
 
 
-def test_an_older_state_changes_nothing(store: Store) -> None:
+def test_an_older_state_changes_nothing(store: ChatStore) -> None:
     drafts, chat = Drafts(store, lambda: store.new_chat().id), store.new_chat().id
     drafts.keep({chat: "newer"}, 2)
     drafts.keep({chat: "older"}, 1)
@@ -31,7 +31,7 @@ def test_an_older_state_changes_nothing(store: Store) -> None:
     assert store.draft(chat) == "the next"
 
 
-def test_a_draft_without_a_chat_gets_one(store: Store) -> None:
+def test_a_draft_without_a_chat_gets_one(store: ChatStore) -> None:
     drafts = Drafts(store, lambda: store.new_chat().id)
     drafts.keep({None: "  "}, 1)
     assert store.chats() == []
@@ -46,21 +46,21 @@ def test_a_draft_without_a_chat_gets_one(store: Store) -> None:
     assert len(store.chats()) == 2
 
 
-def test_a_draft_that_is_emptied_leaves_nothing(store: Store) -> None:
+def test_a_draft_that_is_emptied_leaves_nothing(store: ChatStore) -> None:
     drafts = Drafts(store, lambda: store.new_chat().id)
     drafts.keep({None: "half"}, 1)
     drafts.keep({None: ""}, 2)
     assert store.chats() == store.deleted() == []
 
 
-def test_only_an_empty_chat_is_discarded(store: Store) -> None:
+def test_only_an_empty_chat_is_discarded(store: ChatStore) -> None:
     chat = store.new_chat().id
     store.add_message(chat, None, Role.USER, "said")
     store.discard(chat)
     assert [one.id for one in store.chats()] == [chat]
 
 
-def test_a_store_that_is_closed_is_no_error(store: Store) -> None:
+def test_a_store_that_is_closed_is_no_error(store: ChatStore) -> None:
     drafts, chat = Drafts(store, lambda: store.new_chat().id), store.new_chat().id
     store.close()
     drafts.keep({chat: "text"}, 1)

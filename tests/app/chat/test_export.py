@@ -18,16 +18,16 @@ from app.chat.export import (
     export,
     suggested_path,
 )
-from app.chat.store.records import Attachment, Figures, State
-from app.chat.store.store import Store
+from app.chat.store.records import AnswerFigures, Attachment, State
+from app.chat.store.store import ChatStore
 from runtimes.errors import RequestError
 from tests.hostile import HOSTILE, harmful
 
-FIGURES = Figures(12, 4, 30, 0.25, 96.0, 51.25, 0.9, "length")
+FIGURES = AnswerFigures(12, 4, 30, 0.25, 96.0, 51.25, 0.9, "length")
 
 
 @pytest.fixture
-def talk(conversation: Conversation, store: Store) -> Conversation:
+def talk(conversation: Conversation, store: ChatStore) -> Conversation:
     conversation.update(system="Be brief.\nAlways.", sampling={"temperature": 0.5})
     one = conversation.say("Show me <b>code</b>: größe/🦊", [Attachment("a.txt", "alpha")])
     chat = conversation.chat.id

@@ -11,7 +11,7 @@ import pytest
 
 from app.chat.conversation import Conversation
 from app.chat.host import EngineHost
-from app.chat.store.store import Store
+from app.chat.store.store import ChatStore
 from app.models.prefixes import SavedPrefixes
 from app.options import ModelOptions
 from tests.app.chat.conftest import answer
@@ -105,7 +105,7 @@ def test_without_room_nothing_is_kept_or_used(
 
 
 def test_a_new_chat_has_the_system_prompt_of_another(
-    pebble_built: Path, recipe: str, home: None, store: Store, tmp_path: Path
+    pebble_built: Path, recipe: str, home: None, store: ChatStore, tmp_path: Path
 ) -> None:
     prefixes = SavedPrefixes(tmp_path / "prefixes", ROOM, worth_s=0)
     with host(pebble_built, recipe, prefixes) as first:

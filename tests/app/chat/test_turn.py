@@ -15,7 +15,7 @@ import pytest
 from app.chat.conversation import Conversation
 from app.chat.host import EngineHost, HostState
 from app.chat.store.records import Role, State
-from app.chat.store.store import Store
+from app.chat.store.store import ChatStore
 from app.chat.turn import Turn
 from app.options import ModelOptions
 from app.prompts import PromptTooLongError
@@ -28,7 +28,7 @@ from tests.app.chat.conftest import ENDLESS, LONG, answer, until
 
 
 def test_an_answer_streams_and_is_stored(
-    host: EngineHost, conversation: Conversation, store: Store
+    host: EngineHost, conversation: Conversation, store: ChatStore
 ) -> None:
     asked = conversation.say("What is the capital of France?")
     turn = Turn.start(host, conversation, asked, SamplingParams(max_tokens=64))
@@ -76,7 +76,7 @@ def test_a_second_turn_computes_only_what_is_new(
 
 
 def test_stopped_in_the_middle_keeps_what_came(
-    roomy: EngineHost, conversation: Conversation, store: Store
+    roomy: EngineHost, conversation: Conversation, store: ChatStore
 ) -> None:
     turn = Turn.start(roomy, conversation, conversation.say(LONG), ENDLESS)
     shown = until(turn, lambda p: p.tokens >= 5)
@@ -92,7 +92,7 @@ def test_stopped_in_the_middle_keeps_what_came(
 
 @pytest.mark.parametrize("tokens", [1, 7])
 def test_continued_is_what_an_undisturbed_answer_is(
-    host: EngineHost, conversation: Conversation, store: Store, tokens: int
+    host: EngineHost, conversation: Conversation, store: ChatStore, tokens: int
 ) -> None:
     asked = conversation.say(LONG)
     whole = until(
@@ -173,7 +173,7 @@ def crash(host: EngineHost, number: signal.Signals) -> int:
 
 
 def test_a_crash_after_something_was_shown_keeps_it(
-    roomy: EngineHost, conversation: Conversation, store: Store
+    roomy: EngineHost, conversation: Conversation, store: ChatStore
 ) -> None:
     turn = Turn.start(roomy, conversation, conversation.say(LONG), ENDLESS)
     shown = until(turn, lambda p: p.tokens >= 5)
@@ -219,7 +219,7 @@ def test_a_crash_before_anything_was_shown_is_not_noticed(
 
 
 def test_while_it_streams_it_is_saved(
-    roomy: EngineHost, conversation: Conversation, store: Store, monkeypatch: pytest.MonkeyPatch
+    roomy: EngineHost, conversation: Conversation, store: ChatStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.chat.turn.JOURNAL_S", 0.0)
     turn = Turn.start(roomy, conversation, conversation.say(LONG), ENDLESS)
@@ -238,7 +238,7 @@ def test_while_it_streams_it_is_saved(
 
 
 def test_what_cannot_be_saved_is_said_once(
-    host: EngineHost, conversation: Conversation, store: Store, monkeypatch: pytest.MonkeyPatch
+    host: EngineHost, conversation: Conversation, store: ChatStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.chat.turn.JOURNAL_S", 0.0)
     put, came, said = Stream.put, itertools.count(1), threading.Event()
@@ -266,7 +266,7 @@ def test_what_cannot_be_saved_is_said_once(
 
 
 def test_leaving_waits_for_no_engine(
-    roomy: EngineHost, conversation: Conversation, store: Store
+    roomy: EngineHost, conversation: Conversation, store: ChatStore
 ) -> None:
     turn = Turn.start(roomy, conversation, conversation.say(LONG), ENDLESS)
     shown = until(turn, lambda p: p.tokens >= 5)
@@ -318,7 +318,7 @@ def test_half_a_character_is_given_up_and_comes_whole_later(
 
 
 def test_another_model_goes_on_from_the_text(
-    host: EngineHost, conversation: Conversation, store: Store
+    host: EngineHost, conversation: Conversation, store: ChatStore
 ) -> None:
     """Its token ids mean something else."""
     asked = conversation.say(LONG)

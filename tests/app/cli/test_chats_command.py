@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from app.chat.store.records import Role, State
-from app.chat.store.store import Store, default_path
+from app.chat.store.store import ChatStore, default_path
 from app.cli import main as cli
 from tests.app.chat.store.long_chats import FIGURES
 
@@ -34,7 +34,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 @pytest.fixture
 def chats() -> list[int]:
     """One with two branches, one with something that would steer a terminal in its title."""
-    with Store.open() as store:
+    with ChatStore.open() as store:
         first = store.new_chat(system="Be short.")
         asked = store.add_message(first.id, None, Role.USER, "Why is the sky blue?")
         for text in ("Because of Rayleigh.", "It scatters **light**."):

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from app.chat.conversation import Conversation
-from app.chat.store import Store
+from app.chat.store import ChatStore
 from app.chat.store.store import default_path
 from tests.app.tui.terminal import Terminal
 from tests.hostile import harmful
@@ -104,7 +104,7 @@ def test_rows_on_a_terminal(run: Run, model: Path, tmp_path: Path) -> None:
 
 
 def test_chats(run: Run, home: Path) -> None:
-    with Store.open(default_path()) as store:
+    with ChatStore.open(default_path()) as store:
         conversation = Conversation.new(store)
         conversation.say(f"blue {WORST}")
         store.update_chat(conversation.chat.id, title=WORST, system=WORST)

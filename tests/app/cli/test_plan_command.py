@@ -15,7 +15,7 @@ from app.models.planning import choose, plan_files
 from app.models.plantext import as_text
 from app.options import ModelOptions, PlanOptions
 from quantize.manifest import load_manifest
-from runtimes.planner.candidates import Task
+from runtimes.planner.candidates import PlanTask
 from runtimes.planner.plan import Alternative, Figures, Plan
 from runtimes.settings import RunnerSettings
 from tests.support import know_runtimes, own_home
@@ -94,7 +94,7 @@ def test_a_depth_that_took_too_long_is_told(pebble_built: Path) -> None:
         "chat", "balanced", model.runtime, str(model.path), settings, 10**6, figures,
         alternatives=compared, depth=800,
     )  # fmt: skip
-    task = Task("chat", "balanced", cores=1, free=2**30, depth=800)
+    task = PlanTask("chat", "balanced", cores=1, free=2**30, depth=800)
     lines = as_text(plan, files, task, remembered=False).splitlines()
     told = "speeds behind 800 tokens in each row's KV cache, extrapolated from those behind 300"
     assert any(told in line for line in lines)

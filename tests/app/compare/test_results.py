@@ -13,7 +13,7 @@ from markdown_it import MarkdownIt
 
 from app.compare.blind import Ballot, Sided, Vote
 from app.compare.page import as_markdown, to_json
-from app.compare.records import Contender, Question, Report, Side, SideState
+from app.compare.records import CompareReport, Contender, Question, Side, SideState
 from app.compare.report import with_votes
 from app.compare.results import FileResult, PromptResult, Results, Told, pair_of, wilson
 from app.compare.text import as_markdown as as_page
@@ -134,7 +134,7 @@ def test_pages_show_what_they_quote(text: str) -> None:
     said = Side(Contender(text), text, SideState.DONE, text=text)
     failed = replace(said, state=SideState.FAILED, text="", error=text)
     asked = Question(({"role": text, "content": text},), SamplingParams())
-    assert_shown(as_page(Report(asked, (said, failed), (None,))))
+    assert_shown(as_page(CompareReport(asked, (said, failed), (None,))))
 
 
 def assert_shown(page: str) -> None:

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from app.compare import run as running
-from app.compare.records import Contender, Question, Report, SideState
+from app.compare.records import CompareReport, Contender, Question, SideState
 from app.compare.run import Comparison
 from app.compare.text import as_json, as_markdown, lines
 from app.options import ModelOptions
@@ -31,20 +31,22 @@ def of(built: Path, *recipes: str) -> list[Contender]:
     return [Contender(str(built), ModelOptions(recipe=r), r) for r in recipes]
 
 
-def finished(comparison: Comparison) -> Report:
+def finished(comparison: Comparison) -> CompareReport:
     comparison.start()
     assert comparison.join(120)
     return comparison.poll()
 
 
 @pytest.fixture(scope="module")
-def story(pebble_built: Path) -> Report:
+def story(pebble_built: Path) -> CompareReport:
     """Two files whose answers part."""
     recipes = ("q4_k_m", "q8_0")
     return finished(Comparison(of(pebble_built, *recipes), question(STORY)))
 
 
-def test_where_answers_part_is_what_the_files_say_by_themselves(story: Report, pebble_built: Path):
+def test_where_answers_part_is_what_the_files_say_by_themselves(
+    story: CompareReport, pebble_built: Path
+):
     """One of them is asked again without a comparison."""
     from app.models.resolve import load_engine, model_file
     from runtimes.settings import RunnerSettings
@@ -74,7 +76,7 @@ def test_where_answers_part_is_what_the_files_say_by_themselves(story: Report, p
     assert found.parting.mine != found.parting.theirs
 
 
-def test_how_sure_the_files_were_there(story: Report):
+def test_how_sure_the_files_were_there(story: CompareReport):
     for side, found in zip(story.sides[1:], story.agreements, strict=True):
         assert found is not None
         assert found.parting is not None
@@ -89,7 +91,7 @@ def test_how_sure_the_files_were_there(story: Report):
         assert found.parting.gaps[1] == pytest.approx(best[1] - best[0])
 
 
-def test_figures_are_of_each_file(story: Report, pebble_built: Path):
+def test_figures_are_of_each_file(story: CompareReport, pebble_built: Path):
     for side in story.sides:
         figures = side.figures
         assert figures.prompt_tokens == len(side.prompt)
@@ -107,7 +109,7 @@ def test_figures_are_of_each_file(story: Report, pebble_built: Path):
         assert 30e6 < figures.peak_bytes < 1e9
 
 
-def test_equal_answers_and_files_for_people_and_programs(pebble_built: Path, story: Report):
+def test_equal_answers_and_files_for_people_and_programs(pebble_built: Path, story: CompareReport):
     contenders = of(pebble_built, "q8_0", "onnx-int8")
     asked = question("What is the capital of France?")
     report = finished(Comparison(contenders, asked, together=True))

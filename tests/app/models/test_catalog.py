@@ -15,7 +15,7 @@ from app.compare.run import first_choice
 from app.models import library
 from app.models.catalog import catalog, entry_of
 from app.models.entries import (
-    Entry,
+    ModelEntry,
     Origin,
     details,
     fit,
@@ -33,12 +33,19 @@ from app.models.quality import (
     with_bits,
 )
 from app.models.resolve import model_file, note_loaded, note_used, recently_used
-from quantize.manifest import Fidelity, Perplexity, Quality, Speed, load_manifest, write_manifest
+from quantize.manifest import (
+    Fidelity,
+    FileSpeeds,
+    Perplexity,
+    Quality,
+    load_manifest,
+    write_manifest,
+)
 from runtimes.errors import ModelError
 from runtimes.machine.state_file import save_state
 from runtimes.models.modelfile import ModelFile
 from runtimes.planner import known
-from runtimes.planner.candidates import Task
+from runtimes.planner.candidates import PlanTask
 from runtimes.planner.plan import Alternative, Figures, Plan
 from runtimes.settings import RunnerSettings
 
@@ -58,7 +65,7 @@ def built(pebble_built: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(pebble_built, tmp_path / "built"))
 
 
-def by_recipe(entries: list[Entry]) -> dict[str, Entry]:
+def by_recipe(entries: list[ModelEntry]) -> dict[str, ModelEntry]:
     return {entry.recipe: entry for entry in entries}
 
 
@@ -144,7 +151,7 @@ def test_the_quality_of_a_pulled_file(built: Path):
 def test_a_speed_from_a_busy_machine_says_so(built: Path):
     found = by_recipe(catalog([built]))["q8_0"]
     for others, busy in ((0.5, True), (0.0, False)):
-        speed = Speed(200.0, 50.0, 90.0, ranges={"decode_tps_1": (49.0, 51.0)}, others=others)
+        speed = FileSpeeds(200.0, 50.0, 90.0, ranges={"decode_tps_1": (49.0, 51.0)}, others=others)
         lines = details(replace(found, speed=speed), None)
         assert any("(a busy machine)" in line for line in lines) == busy
 
@@ -164,7 +171,7 @@ def plan_of(model: ModelFile, other: str) -> Plan:
 def test_what_was_measured_here(built: Path):
     """The chosen file and the others of the same plan, until a file is replaced."""
     model = ModelFile.read(built / "pebble-q4_k_m.gguf")
-    task = Task("chat", "balanced", cores=2, free=10**10)
+    task = PlanTask("chat", "balanced", cores=2, free=10**10)
     known.save_plan([model], task, plan_of(model, "onnx-int4"))
     found = by_recipe(catalog([built]))
     chosen, other = found["q4_k_m"].measured, found["onnx-int4"].measured
@@ -308,7 +315,7 @@ def test_plans_without_a_date_are_left_out():
 
 def test_records_of_plans_can_be_read_by_people(built: Path, home: Path):
     model = ModelFile.read(built / "pebble-q4_k_m.gguf")
-    task = Task("chat", "balanced", cores=2, free=10**10)
+    task = PlanTask("chat", "balanced", cores=2, free=10**10)
     known.save_plan([model], task, plan_of(model, "onnx-int4"))
     (record,) = json.loads((home / "state" / "plans.json").read_text()).values()
     assert record["path"] == str(model.path)

@@ -292,10 +292,10 @@ def test_nothing_is_removed_or_written_through_a_link(hub: FakeHub, tmp_path: Pa
 
 
 def _manifest(path: str, files: dict[str, bytes]) -> bytes:
-    from quantize.manifest import FileEntry, Manifest, ModelInfo, Source
+    from quantize.manifest import FileEntry, Manifest, ModelInfo, ModelOrigin
 
     sums = dict.fromkeys(files, "0" * 64)
-    entry = FileEntry("gguf", "q8_0", 8, path, 3, sums, Source("m", "h"), {})
+    entry = FileEntry("gguf", "q8_0", 8, path, 3, sums, ModelOrigin("m", "h"), {})
     return Manifest(ModelInfo("m", "L", 1), (entry,)).to_json().encode()
 
 

@@ -20,7 +20,7 @@ from app.options import ModelOptions, PlanOptions
 from app.serve import connection, guard
 from app.serve.batches.data import claimed
 from app.serve.batches.service import BatchService
-from app.serve.entries import Entry
+from app.serve.entries import ServedModel
 from app.serve.generate import Generator
 from app.serve.options import ServeOptions, ServeSampling
 from app.serve.pool import ModelPool
@@ -59,7 +59,7 @@ def running(
     folder ``saved``, however soon they are read; ``adapters`` are of the models by name."""
     given = ServeOptions(port=0, **options)
     entries = [
-        Entry(
+        ServedModel(
             name,
             partial(
                 choose,

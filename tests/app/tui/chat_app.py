@@ -7,8 +7,8 @@ from typing import Any
 
 from textual.widgets import Static
 
-from app.chat.store import Store
-from app.chat.store.records import Figures, Message, Role, State
+from app.chat.store import ChatStore
+from app.chat.store.records import AnswerFigures, Message, Role, State
 from app.tui.app import IngotApp
 from app.tui.screens.chat import ChatScreen
 from app.tui.widgets.message_view import MessageView
@@ -16,7 +16,7 @@ from app.tui.widgets.transcript import Transcript
 from app.tui.widgets.waiting import Waiting
 from tests.support import wait_until
 
-FIGURES = Figures(120, 20, 248, 0.135, 1250.0, 42.5, 6.0, "stop")
+FIGURES = AnswerFigures(120, 20, 248, 0.135, 1250.0, 42.5, 6.0, "stop")
 ANSWER = """Long ago, a **small boat** went down the river.
 
 1. It passed the mill.
@@ -66,7 +66,7 @@ def text_of(view: MessageView, part: str) -> str:
 
 
 def add_turn(
-    store: Store, chat: int, parent: int | None, question: str, answer: str, **end: Any
+    store: ChatStore, chat: int, parent: int | None, question: str, answer: str, **end: Any
 ) -> int:
     """A question with its answer; the answer's number."""
     asked = store.add_message(chat, parent, Role.USER, question)

@@ -17,7 +17,7 @@ from textual.screen import Screen
 from textual.widgets import TextArea
 
 from app.chat.host import EngineHost
-from app.chat.store import Store
+from app.chat.store import ChatStore
 from app.config.settings import Config, Sampling
 from app.monitor.monitor import Monitor
 from app.tui.app import IngotApp
@@ -170,7 +170,7 @@ def host(gguf_file: Path) -> Iterator[EngineHost]:
 @pytest.fixture
 def make(home: Path, host: EngineHost) -> Iterator[Callable[..., IngotApp]]:
     """Makes an app around the loaded model and one store."""
-    with Store.open() as store:
+    with ChatStore.open() as store:
 
         def made(sampling: Sampling = SHORT, host: EngineHost = host, **start: Any) -> IngotApp:
             config = Config(sampling=sampling)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from app.chat.host import EngineHost
-from app.chat.store import Store
+from app.chat.store import ChatStore
 from app.config.settings import Config
 from app.monitor.monitor import Monitor
 from app.tui.app import IngotApp
@@ -77,7 +77,7 @@ class GatedEngine(RecordedEngine):
 def recorded(home: Any, pieces: list[str]) -> tuple[IngotApp, GatedEngine]:
     engine = GatedEngine(pieces)
     host = RecordedHost(engine)
-    store = Store.open()
+    store = ChatStore.open()
     return IngotApp(Services(Config(), store, host, Monitor(host), Start("recorded"))), engine
 
 

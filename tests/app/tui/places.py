@@ -13,13 +13,13 @@ from textual.screen import Screen
 from textual.widgets import OptionList, TabbedContent
 
 from app.batch.watch import presets
-from app.batch.watch.command import Command, foreign
+from app.batch.watch.command import BatchCommand, foreign
 from app.batch.watch.form import JobForm
 from app.batch.watch.records import KnownJob
 from app.batch.watch.view import Phase
 from app.builds.results import read_result
 from app.builds.types import Cell, TypeMap
-from app.chat.budget import Budget, Way, WayOut
+from app.chat.budget import TokenBudget, Way, WayOut
 from app.chat.conversation import Conversation
 from app.compare.blind import Ballot, Sided
 from app.compare.results import FileResult, PromptResult, Results, Told, pair_of
@@ -66,7 +66,7 @@ from tests.app.tui.test_batch_snapshots import ROWS, frozen
 from tests.support import wait_until
 
 TYPES = TypeMap((0,), (("attn_v", (Cell("q8_0", "8", 0.5),)),), (), "built for a target")
-WAYS_OUT = [WayOut(Way.SHORTER, "allow a short answer only", Budget(1900, 148, 2048))]
+WAYS_OUT = [WayOut(Way.SHORTER, "allow a short answer only", TokenBudget(1900, 148, 2048))]
 
 
 def judged(count: int, said: Callable[[str], str] = str) -> Results:
@@ -136,7 +136,7 @@ async def places(
         lambda: ExportScreen(Conversation.open(store, chat)),
         lambda: CopyChoice([(said("all"), "So."), (said("code"), "row()")]),
         lambda: ThemeScreen(sorted(app.available_themes), app.theme),
-        lambda: OverflowScreen(Budget(2100, 512, 2048), WAYS_OUT),
+        lambda: OverflowScreen(TokenBudget(2100, 512, 2048), WAYS_OUT),
         lambda: AskScreen(said("Rename the chat"), said("How?")),
         lambda: ConfirmScreen(said("Go?"), "Go"),
         lambda: BatchFilesScreen(Path.cwd()),
@@ -146,7 +146,7 @@ async def places(
         ),
         lambda: BatchRowScreen(frozen(said), 12),
         lambda: BatchLeaveScreen(said("out.jsonl"), lambda: None),
-        lambda: BatchResumeScreen(foreign(Command(words, Path("/")), Path("/out.jsonl"))),
+        lambda: BatchResumeScreen(foreign(BatchCommand(words, Path("/")), Path("/out.jsonl"))),
         lambda: LoadScreen(entry),
         lambda: TypesScreen(said("q4_k_m"), TYPES),
     ]

@@ -8,7 +8,7 @@ from typing import Any
 from textual.pilot import Pilot
 from textual.widgets import Input, Static, TabbedContent
 
-from app.builds.progress import QuantizeRun, Stage, State
+from app.builds.progress import QuantizeRun, RunStage, RunState
 from app.tui.app import IngotApp
 from app.tui.screens.quantize import QuantizeScreen
 from app.tui.widgets.form import Check
@@ -50,7 +50,7 @@ def sum_of(form: QuantizeForm) -> str:
     return str(form.query_one("#sum", Static).render())
 
 
-def state_of(screen: QuantizeScreen) -> State | None:
+def state_of(screen: QuantizeScreen) -> RunState | None:
     process = screen._process
     return process.run.state if process is not None else None
 
@@ -61,16 +61,16 @@ def page(screen: QuantizeScreen) -> str:
 
 def run_in_the_middle() -> QuantizeRun:
     run = QuantizeRun(("q4_k_m", "q8_0", "onnx-int4", "onnx-int8"), begin=1000.0, end=1300.0)
-    done = State.DONE
+    done = RunState.DONE
     run.stages = [
-        Stage(1, "reading the model", 1000.0, state=done, seconds=8.1),
-        Stage(2, "converting to GGUF, half precision", 1008.0, state=done, seconds=71.0),
-        Stage(3, "quantizing to q4_k_m", 1079.0, recipe="q4_k_m", state=done, seconds=94.3),
-        Stage(
+        RunStage(1, "reading the model", 1000.0, state=done, seconds=8.1),
+        RunStage(2, "converting to GGUF, half precision", 1008.0, state=done, seconds=71.0),
+        RunStage(3, "quantizing to q4_k_m", 1079.0, recipe="q4_k_m", state=done, seconds=94.3),
+        RunStage(
             *(4, "comparing q4_k_m with the float model", 1173.0, 0, "q4_k_m", done, 62.0),
         ),
-        Stage(
-            *(5, "quantizing to q8_0", 1235.0, 0, "q8_0", State.RUNNING, None),
+        RunStage(
+            *(5, "quantizing to q8_0", 1235.0, 0, "q8_0", RunState.RUNNING, None),
             *(131.0, 291.0, "tensors", 3.9, 41.0),
         ),
     ]

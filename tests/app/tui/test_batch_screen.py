@@ -17,7 +17,7 @@ from textual.widgets._footer import FooterKey
 
 from app.batch.journal.journal import journal_path
 from app.batch.watch import records
-from app.batch.watch.command import Command, command_of, foreign
+from app.batch.watch.command import BatchCommand, command_of, foreign
 from app.batch.watch.form import JobForm
 from app.batch.watch.job import attach
 from app.batch.watch.rows import RowState
@@ -352,7 +352,7 @@ async def test_a_form_is_filled_from_an_earlier_job_and_saved(
         ).spec(),
         Path.cwd(),
     )
-    records.Record(Path("old.jsonl").absolute(), 1000.0, command).save()
+    records.JobRecord(Path("old.jsonl").absolute(), 1000.0, command).save()
     async with app.run_test(size=(120, 40)) as pilot:
         form = screen_of(app).query_one(BatchForm)
         await pilot.press("f7")
@@ -432,7 +432,7 @@ async def test_the_answers_to_a_long_command_are_in_sight(
 ) -> None:
     words = ("batch", "in", "out", "-m", "m", "--system", "long " * 1200, "--report", "x")
     async with app.run_test(size=size) as pilot:
-        app.push_screen(BatchResumeScreen(foreign(Command(words, tmp_path), tmp_path / "out")))
+        app.push_screen(BatchResumeScreen(foreign(BatchCommand(words, tmp_path), tmp_path / "out")))
         await soon(lambda: isinstance(app.screen, BatchResumeScreen) and app.screen.focused)
         await pilot.pause()
         for name in ("#no", "#yes"):

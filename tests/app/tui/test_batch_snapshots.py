@@ -12,9 +12,9 @@ from textual.widgets import Input, Static
 
 from app.batch.journal.journal import journal_path
 from app.batch.report.time_left import Left
-from app.batch.watch.job import Job
+from app.batch.watch.job import WatchedJob
 from app.batch.watch.records import KnownJob
-from app.batch.watch.rows import Speed
+from app.batch.watch.rows import SpeedAt
 from app.batch.watch.view import JobView, Phase
 from app.tui.screens.batch import BatchScreen
 from app.tui.screens.batch_jobs import BatchJobsScreen
@@ -40,7 +40,7 @@ COUNTED = {
 }  # fmt: skip
 
 
-class Frozen(Job):
+class Frozen(WatchedJob):
     """A job whose journal is read once, at a moment that is given."""
 
     given = JobView(
@@ -62,7 +62,7 @@ class Frozen(Job):
         kv_tokens=612,
         kv_capacity=2048,
         memory_bytes=1_288_490_188,
-        speeds=tuple(Speed(i, 200.0 + 40 * (i % 7), 90.0 + 5 * (i % 6)) for i in range(42)),
+        speeds=tuple(SpeedAt(i, 200.0 + 40 * (i % 7), 90.0 + 5 * (i % 6)) for i in range(42)),
         notes=("questions.jsonl, line 31: the row has no 'prompt' or 'messages'",),
     )
 

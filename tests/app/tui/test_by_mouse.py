@@ -13,7 +13,7 @@ from app.batch.watch import presets
 from app.batch.watch.form import JobForm
 from app.batch.watch.records import KnownJob
 from app.chat import slash
-from app.chat.budget import Budget, Way, WayOut
+from app.chat.budget import TokenBudget, Way, WayOut
 from app.chat.conversation import Conversation
 from app.chat.presets import find
 from app.tui.app import IngotApp
@@ -44,8 +44,8 @@ from tests.support import wait_until
 
 OPEN = object()
 WAYS = [
-    WayOut(Way.SHORTER, "allow a short answer only", Budget(1900, 148, 2048)),
-    WayOut(Way.DROP_TURNS, "leave the oldest turn out", Budget(900, 512, 2048), (1,)),
+    WayOut(Way.SHORTER, "allow a short answer only", TokenBudget(1900, 148, 2048)),
+    WayOut(Way.DROP_TURNS, "leave the oldest turn out", TokenBudget(900, 512, 2048), (1,)),
 ]
 
 
@@ -102,7 +102,7 @@ async def test_every_dialog_is_left_by_a_click(bare: Any, own_folder: Path) -> N
             ExportScreen(Conversation.open(bare.services.store, chat)),
             CopyChoice([("all", "So.")]),
             ThemeScreen(sorted(bare.available_themes), bare.theme),
-            OverflowScreen(Budget(2100, 512, 2048), WAYS),
+            OverflowScreen(TokenBudget(2100, 512, 2048), WAYS),
             AskScreen("Name"),
             ConfirmScreen("Go?", "Go"),
             BatchFilesScreen(own_folder),
@@ -125,7 +125,7 @@ async def test_one_of_a_list(bare: Any) -> None:
         for panel, line, result in (
             (CopyChoice([("all", "So."), ("code", "row()")]), "code", "row()"),
             (ThemeScreen(["ingot", "ingot-light"], "ingot"), "ingot-light", "ingot-light"),
-            (OverflowScreen(Budget(2100, 512, 2048), WAYS), "Leave the oldest", WAYS[1]),
+            (OverflowScreen(TokenBudget(2100, 512, 2048), WAYS), "Leave the oldest", WAYS[1]),
         ):
             await show(bare, panel)
             await option(pilot, line)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from app.chat.store import Store
+from app.chat.store import ChatStore
 from app.chat.store.records import Message, State
 from app.config.settings import Config
 from app.monitor.monitor import Monitor
@@ -25,7 +25,7 @@ async def test_what_had_come_is_there_again(home: Path, endless_gguf: Path):
         assert saved.state is State.STREAMING
     finally:
         terminal.close()
-    with Store.open() as store:
+    with ChatStore.open() as store:
         lost = store.message(saved.id)
         assert lost.state is State.LOST
         assert len(lost.text) >= len(saved.text)
@@ -46,6 +46,6 @@ async def test_what_had_come_is_there_again(home: Path, endless_gguf: Path):
 
 def streamed() -> Message:
     """The answer as it is saved by now."""
-    with Store.open() as store:
+    with ChatStore.open() as store:
         [_, answer] = store.messages(store.chats()[0].id)
         return answer

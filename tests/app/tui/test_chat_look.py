@@ -11,7 +11,7 @@ from textual.geometry import Offset
 from textual.widgets import ProgressBar
 
 from app.chat.host import HostState
-from app.chat.store import Store
+from app.chat.store import ChatStore
 from app.chat.store.records import Attachment, State
 from app.config.settings import Config, Sampling
 from app.monitor.monitor import Monitor
@@ -35,7 +35,7 @@ def recorded(home: Any) -> Callable[..., tuple[IngotApp, GatedEngine]]:
     def made(*pieces: str) -> tuple[IngotApp, GatedEngine]:
         engine = GatedEngine(pieces)
         host = RecordedHost(engine)
-        services = Services(Config(), Store.open(), host, Monitor(host), Start("recorded"))
+        services = Services(Config(), ChatStore.open(), host, Monitor(host), Start("recorded"))
         return IngotApp(services), engine
 
     return made

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app.chat.figures import StatusFigures
-from app.chat.store import Store
+from app.chat.store import ChatStore
 from app.chat.store.records import Role, State
 from app.config.settings import Config
 from app.monitor.monitor import Monitor
@@ -28,7 +28,7 @@ MODEL = "pebble · q8_0"
 def made(home: Any) -> IngotApp:
     host = RecordedHost(RecordedEngine([], 1))
     host.label, host.details = MODEL, "llamacpp · 2 threads"
-    return IngotApp(Services(Config(), Store.open(), host, Monitor(host), Start("recorded")))
+    return IngotApp(Services(Config(), ChatStore.open(), host, Monitor(host), Start("recorded")))
 
 
 async def freeze(screen: ChatScreen, figures: StatusFigures) -> None:

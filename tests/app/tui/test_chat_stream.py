@@ -18,7 +18,7 @@ from textual.widgets.markdown import MarkdownBlock
 from app.tui.measure import differs, tokens
 from app.tui.screens import chat_answer
 from app.tui.screens.chat import ChatScreen
-from app.tui.screens.chat_answer import Pace
+from app.tui.screens.chat_answer import ShowingPace
 from app.tui.widgets import message_view
 from app.tui.widgets.frame import AppFooter
 from app.tui.widgets.markdown import AnswerMarkdown
@@ -83,7 +83,7 @@ async def test_what_was_fed_is_what_is_shown(home: Any, kind: str):
 @pytest.mark.parametrize(("cost_s", "interval_s"), [(0.001, 0.125), (0.006, 0.2), (0.05, 0.33)])
 def test_showing_takes_a_small_share_of_a_core(cost_s: float, interval_s: float):
     used = itertools.count(0.0, cost_s)
-    pace = Pace(lambda: next(used))
+    pace = ShowingPace(lambda: next(used))
     for _ in range(30):
         pace.showing()
     assert pace.interval == pytest.approx(interval_s, abs=0.001)

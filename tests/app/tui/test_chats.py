@@ -10,7 +10,7 @@ import pytest
 from textual.widgets import Input, Static
 
 from app.chat.store.records import Chat, Hit, Role
-from app.chat.store.store import Store
+from app.chat.store.store import ChatStore
 from app.tui.screens.chats import ChatChoice, ChatsScreen
 from app.tui.screens.dialogs import AskScreen
 from app.tui.widgets.chat_list import ChatList, _lines, when
@@ -21,9 +21,9 @@ QUESTIONS = ("What is tin?", "Who was Ada Lovelace?", "Is rain wet?")
 
 
 @pytest.fixture
-def store(services: Any) -> Store:
+def store(services: Any) -> ChatStore:
     """Three chats; in the middle one Ada's answer speaks of an engine."""
-    store: Store = services.store
+    store: ChatStore = services.store
     for text in QUESTIONS:
         chat = store.new_chat(model="pebble")
         asked = store.add_message(chat.id, None, Role.USER, text)
@@ -41,7 +41,7 @@ def notes(app: Any) -> list[str]:
     return [note.message for note in app._notifications]
 
 
-async def opened(pilot: Any, store: Store, current: int | None = None) -> ChatsScreen:
+async def opened(pilot: Any, store: ChatStore, current: int | None = None) -> ChatsScreen:
     screen = ChatsScreen(store, current)
     pilot.app.show(screen)
     await wait_until(lambda: screen.query(ChatList) and screen.query_one(".box").border_title)
@@ -49,7 +49,7 @@ async def opened(pilot: Any, store: Store, current: int | None = None) -> ChatsS
     return screen
 
 
-async def test_the_newest_first_and_enter_opens(bare: Any, store: Store) -> None:
+async def test_the_newest_first_and_enter_opens(bare: Any, store: ChatStore) -> None:
     async with bare.run_test(size=(80, 24)) as pilot:
         screen = await opened(pilot, store)
         assert listed(screen) == list(reversed(QUESTIONS))
@@ -65,7 +65,7 @@ def marked(screen: ChatsScreen) -> str:
     return " ".join(h.snippet[start:end].lower() for h in hits for start, end in h.marks)
 
 
-async def test_a_search_in_all_chats_opens_at_the_message(bare: Any, store: Store) -> None:
+async def test_a_search_in_all_chats_opens_at_the_message(bare: Any, store: ChatStore) -> None:
     async with bare.run_test(size=(80, 24)) as pilot:
         screen = await opened(pilot, store)
         await pilot.press(*"analytical", "space", *"engi")
@@ -79,7 +79,7 @@ async def test_a_search_in_all_chats_opens_at_the_message(bare: Any, store: Stor
     assert bare.ended_with == ChatChoice(hit.chat, message.id)
 
 
-async def test_a_search_for_nothing_says_so_and_esc_empties_it(bare: Any, store: Store) -> None:
+async def test_a_search_for_nothing_says_so_and_esc_empties_it(bare: Any, store: ChatStore) -> None:
     async with bare.run_test(size=(80, 24)) as pilot:
         screen = await opened(pilot, store)
         await pilot.press(*"zebra")
@@ -95,7 +95,7 @@ async def test_a_search_for_nothing_says_so_and_esc_empties_it(bare: Any, store:
     assert bare.ended_with is None
 
 
-async def test_rename(bare: Any, store: Store) -> None:
+async def test_rename(bare: Any, store: ChatStore) -> None:
     async with bare.run_test(size=(80, 24)) as pilot:
         screen = await opened(pilot, store)
         await pilot.press("ctrl+l")
@@ -107,7 +107,7 @@ async def test_rename(bare: Any, store: Store) -> None:
     assert store.chats()[0].title == "Weather"
 
 
-async def test_delete_and_undo(bare: Any, store: Store) -> None:
+async def test_delete_and_undo(bare: Any, store: ChatStore) -> None:
     async with bare.run_test(size=(80, 24)) as pilot:
         screen = await opened(pilot, store)
         await pilot.press("ctrl+d")
@@ -120,7 +120,7 @@ async def test_delete_and_undo(bare: Any, store: Store) -> None:
     assert store.deleted() == []
 
 
-async def test_deleted_chats_are_listed_and_come_back(bare: Any, store: Store) -> None:
+async def test_deleted_chats_are_listed_and_come_back(bare: Any, store: ChatStore) -> None:
     store.delete_chat(store.chats()[0].id)  # at another time: ctrl+z knows nothing of it
     async with bare.run_test(size=(80, 24)) as pilot:
         screen = await opened(pilot, store)
@@ -138,7 +138,7 @@ async def test_deleted_chats_are_listed_and_come_back(bare: Any, store: Store) -
         assert bare.screen is screen
 
 
-async def test_a_new_chat(bare: Any, store: Store) -> None:
+async def test_a_new_chat(bare: Any, store: ChatStore) -> None:
     async with bare.run_test(size=(80, 24)) as pilot:
         await opened(pilot, store)
         await pilot.press("ctrl+n")
@@ -146,7 +146,7 @@ async def test_a_new_chat(bare: Any, store: Store) -> None:
 
 
 async def test_leaving_after_the_open_chat_was_deleted_asks_for_a_new_one(
-    bare: Any, store: Store
+    bare: Any, store: ChatStore
 ) -> None:
     async with bare.run_test(size=(80, 24)) as pilot:
         screen = await opened(pilot, store, store.chats()[0].id)

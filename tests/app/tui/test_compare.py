@@ -17,15 +17,15 @@ from textual.widgets import Digits, Input, ProgressBar, Static
 from app.compare import asking
 from app.compare.records import (
     Agreement,
+    CompareReport,
     Contender,
     Parting,
     Question,
-    Report,
     Side,
     SideFigures,
     SideState,
 )
-from app.models.entries import Entry, Origin
+from app.models.entries import ModelEntry, Origin
 from app.options import ModelOptions
 from app.tui.app import IngotApp
 from app.tui.screens.compare import CompareScreen
@@ -157,7 +157,7 @@ async def test_a_whole_comparison(
         assert [side["text"] for side in data["files"]] == [side.text for side in first.sides]  # type: ignore[union-attr]
         # Again, for minutes, and stopped: what has come stays.
         room = property(lambda entry: ModelOptions(recipe=entry.picked, context=endless.CONTEXT))
-        monkeypatch.setattr(Entry, "options", room)
+        monkeypatch.setattr(ModelEntry, "options", room)
         screen.params = replace(screen.params, max_tokens=endless.CONTEXT - 1024, ignore_eos=True)
         await press_only(pilot, "ctrl+r")
         await wait_until(lambda: screen.running)
@@ -174,8 +174,10 @@ async def test_a_whole_comparison(
 async def test_an_error_stays_in_its_pane(bare: Any, tmp_path: Path, pebble_built: Path) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF\3\0\0\0 and no more")
-    good = Entry(str(pebble_built), "pebble", "q8_0", Origin.BUILT, pebble_built, picked="q8_0")
-    bad = Entry(str(broken), "broken", "", Origin.FILE, broken, "gguf")
+    good = ModelEntry(
+        str(pebble_built), "pebble", "q8_0", Origin.BUILT, pebble_built, picked="q8_0"
+    )
+    bad = ModelEntry(str(broken), "broken", "", Origin.FILE, broken, "gguf")
     async with bare.run_test(size=(80, 24)) as pilot:
         screen = await opened(pilot)
         await ask(pilot, "2+2?")
@@ -243,7 +245,7 @@ FIGURES = SideFigures(41, 245, 1.5, 0.041, 1009.0, 90.9, 2.7, 66_408_448, "stop"
 SAME = 'Once a fox named Rita found a letter. "'
 
 
-def frozen() -> Report:
+def frozen() -> CompareReport:
     """Three files: one parts from the first, one failed."""
     rest = ("I must find out where this comes from," + " said Rita." * 3, "This is not mine.")
     words = [SAME, rest[0][:1], rest[0][1:]], [SAME, rest[1][:4], rest[1][4:]]
@@ -263,7 +265,7 @@ def frozen() -> Report:
     )
     found = Agreement("tokens", 64, 245, 161, parting)
     asked = Question(({"role": "user", "content": STORY},))
-    return Report(asked, (*sides, failed), (found, None), ended=True)
+    return CompareReport(asked, (*sides, failed), (found, None), ended=True)
 
 
 def test_the_difference_is_marked_by_a_sign_and_not_by_colour() -> None:
@@ -288,7 +290,9 @@ def test_picture(bare: Any, snap: Any, size: tuple[int, int]) -> None:
         screen = await opened(pilot)
         report = frozen()
         entries = [
-            Entry("m", "pebble", side.label.split()[-1], Origin.BUILT, Path("f"), picked=side.label)
+            ModelEntry(
+                "m", "pebble", side.label.split()[-1], Origin.BUILT, Path("f"), picked=side.label
+            )
             for side in report.sides
         ]
         count = 3 if size[0] > 100 else 2
@@ -324,7 +328,7 @@ async def test_every_pane_has_its_place(
     async with bare.run_test(size=size) as pilot:
         screen = await opened(pilot)
         names = [f"file {number}" for number in range(count)]
-        entries = [Entry(name, name, "", Origin.FILE, Path(name)) for name in names]
+        entries = [ModelEntry(name, name, "", Origin.FILE, Path(name)) for name in names]
         await screen.choose(entries)
         await wait_until(lambda: len({pane.region for pane in panes(screen)}) == count)
         await pilot.pause()
@@ -342,7 +346,7 @@ async def test_panes_scroll_in_step_and_large_figures_need_room(bare: Any) -> No
     long = "".join(f"line {number}\n\n" for number in range(200))
     sides = tuple(replace(side, text=long) for side in report.sides[:2])
     report = replace(report, sides=sides, agreements=(None,))
-    entries = [Entry(n, n, "", Origin.FILE, Path(n)) for n in ("one", "two")]
+    entries = [ModelEntry(n, n, "", Origin.FILE, Path(n)) for n in ("one", "two")]
     async with bare.run_test(size=(120, 40)) as pilot:
         screen = await opened(pilot)
         await screen.choose(entries)

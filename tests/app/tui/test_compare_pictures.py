@@ -11,7 +11,7 @@ from app.compare.agreement import equal_from_start
 from app.compare.blind import Ballot, Sided
 from app.compare.report import with_votes
 from app.compare.results import FileResult, PromptResult, Results, Told, pair_of
-from app.models.entries import Entry, Origin
+from app.models.entries import ModelEntry, Origin
 from app.tui.screens.compare_answers import AnswersScreen
 from app.tui.screens.compare_blind import BlindScreen
 from app.tui.screens.compare_prompts import ComparePromptsScreen, RowTable
@@ -82,7 +82,8 @@ def ballot(found: Results, folder: Path) -> Ballot:
 
 async def prompts_screen(pilot: Any) -> ComparePromptsScreen:
     entries = [
-        Entry(file.file, *file.label.split(" · "), Origin.BUILT, Path(file.file)) for file in FILES
+        ModelEntry(file.file, *file.label.split(" · "), Origin.BUILT, Path(file.file))
+        for file in FILES
     ]
     screen = ComparePromptsScreen(entries)
     await pilot.app.push_screen(screen)

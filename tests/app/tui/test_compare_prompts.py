@@ -14,7 +14,7 @@ from textual.widgets import Button, Input, Static
 from app.compare.blind import Ballot
 from app.compare.results import FileResult, PromptResult, Results, Told, pair_of
 from app.models.catalog import entry_of
-from app.models.entries import Entry
+from app.models.entries import ModelEntry
 from app.tui.screens.compare import CompareScreen
 from app.tui.screens.compare_answers import AnswersScreen
 from app.tui.screens.compare_blind import BlindScreen
@@ -41,7 +41,7 @@ def own_folder(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     return tmp_path
 
 
-def entries(built: Path) -> list[Entry]:
+def entries(built: Path) -> list[ModelEntry]:
     return [entry_of(built / name) for name in ("pebble-q8_0.gguf", "pebble-q4_k_m.gguf")]
 
 

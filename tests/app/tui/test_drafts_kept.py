@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.chat.store import Store
+from app.chat.store import ChatStore
 from app.tui.app import IngotApp
 from tests.app.tui.chat_app import answered, shown
 from tests.app.tui.conftest import ask
@@ -19,7 +19,7 @@ TYPED = "a long thought that nobody has sent"
 
 
 def drafts() -> list[str]:
-    with Store.open() as store:
+    with ChatStore.open() as store:
         return [draft for chat in store.chats() if (draft := store.draft(chat.id))]
 
 
@@ -50,7 +50,7 @@ async def test_a_draft_is_there_again(home: Path, gguf_file: Path, end: str) -> 
         again.wait("tok/s")
     finally:
         again.close()
-    with Store.open() as store:
+    with ChatStore.open() as store:
         (chat,) = store.chats()
         assert store.messages(chat.id)[0].text == TYPED
         assert store.draft(chat.id) == ""
@@ -58,7 +58,7 @@ async def test_a_draft_is_there_again(home: Path, gguf_file: Path, end: str) -> 
 
 async def test_a_draft_of_a_new_chat_becomes_that_chat(make: Callable[..., IngotApp]) -> None:
     app = make()
-    store: Store = app.services.store
+    store: ChatStore = app.services.store
     async with app.run_test(size=(100, 30)) as pilot:
         screen = await shown(app)
         await pilot.press(*"What is tin?")

@@ -12,12 +12,12 @@ from textual.widgets import Input, Static
 
 from app.chat.store.records import Role
 from app.models import library
-from app.models.entries import Entry, Fit, Measured, Origin
+from app.models.entries import Fit, ModelEntry, Origin, PlannedSpeed
 from app.tui.app import IngotApp
 from app.tui.screens.find import FindScreen
 from app.tui.screens.models import ModelsScreen
 from app.tui.widgets.model_table import ModelTable
-from quantize.manifest import Fidelity, Perplexity, Quality, Speed, TokenParity
+from quantize.manifest import Fidelity, FileSpeeds, Perplexity, Quality, TokenParity
 from runtimes.models.modelfile import ModelFile
 from runtimes.planner.plan import Figures
 from tests.app.tui.chat_app import answered, chat_of
@@ -233,18 +233,18 @@ def test_picture(
 ) -> None:
     noon = 1_780_000_000.0
     text = Perplexity(12.3, 0.4, 4096, "evaluation.txt", "0")
-    four = Entry(
+    four = ModelEntry(
         "built", "qwen2.5-0.5b", "q4_k_m", Origin.BUILT, Path("built/qwen2.5-0.5b-q4_k_m.gguf"),
         "gguf", 4, 397 * 10**6, "q4_k_m", Quality(0.412, 500),
         Fidelity(text, 0.02, 0.001, 0.2, 0.93),
-        TokenParity(403, 0), Speed(250.0, 35.0, 139.0), ("1 tensor got a larger type",),
-        Measured(Figures(900.0, {1: 68.5}), noon, chosen=True), bits_per_weight=6.4,
+        TokenParity(403, 0), FileSpeeds(250.0, 35.0, 139.0), ("1 tensor got a larger type",),
+        PlannedSpeed(Figures(900.0, {1: 68.5}), noon, chosen=True), bits_per_weight=6.4,
     )  # fmt: skip
     eight = replace(
         four, recipe="q8_0", path=Path("built/q8_0.gguf"), bits=8, bytes=531 * 10**6, picked="q8_0",
         bits_per_weight=8.6, quality=None, speed=None, measured=None, notes=(),
     )  # fmt: skip
-    library_one = Entry(
+    library_one = ModelEntry(
         "org/a-model-with-a-rather-long-name-GGUF:Q4_K_M",
         "org/a-model-with-a-rather-long-name-GGUF",
         "Q4_K_M", Origin.LIBRARY, Path("m/x.gguf"), "gguf", 4, 40 * GB,

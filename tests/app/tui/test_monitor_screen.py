@@ -18,7 +18,7 @@ from textual.widgets import Input, RichLog, Sparkline, Static
 from textual.widgets._footer import FooterKey
 
 from app.monitor.machine import MachineUse, ProcessUse
-from app.monitor.monitor import Event, Sample, Speed
+from app.monitor.monitor import Event, MonitorSample, TokenRates
 from app.tui.app import IngotApp
 from app.tui.screens import monitor
 from app.tui.screens.monitor import MonitorScreen
@@ -54,7 +54,9 @@ ENGINE = EngineStats(
 )
 GPU = Gpu(0, "NVIDIA H200", 150_000_000_000, 129_000_000_000, "9.0", "999.1", 63.0, 412.0)
 NEEDS = MemoryEstimate(4_100_000_000, 900_000_000, 150_000_000, 50_000_000)
-SAMPLE = Sample(1000.0, MACHINE, ENGINE, 4107, "river-7b · q4_k_m", "llamacpp · 4 threads", NEEDS)
+SAMPLE = MonitorSample(
+    1000.0, MACHINE, ENGINE, 4107, "river-7b · q4_k_m", "llamacpp · 4 threads", NEEDS
+)
 SAMPLES = [
     dataclasses.replace(
         SAMPLE,
@@ -65,7 +67,7 @@ SAMPLES = [
     for i in range(20)
 ]
 SPEEDS = [
-    Speed(SAMPLE.time - 120 + i, 900.0 if i == 40 else 0.0, 60.0 + i % 5 if i > 40 else 0.0)
+    TokenRates(SAMPLE.time - 120 + i, 900.0 if i == 40 else 0.0, 60.0 + i % 5 if i > 40 else 0.0)
     for i in range(120)
 ]
 EVENTS = (

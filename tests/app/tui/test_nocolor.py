@@ -7,7 +7,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.color import Color
 
-from app.chat.store import Store
+from app.chat.store import ChatStore
 from app.config.settings import Config
 from app.monitor.monitor import Monitor
 from app.tui.app import IngotApp
@@ -89,7 +89,7 @@ async def test_the_mode_and_the_focus_are_told_without_colour(
 ) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     host = RecordedHost(RecordedEngine([], 1))
-    store = Store.open()
+    store = ChatStore.open()
     chat = store.new_chat().id
     add_turn(store, chat, None, "Tell me of a boat.", ANSWER)
     app = IngotApp(Services(Config(), store, host, Monitor(host), Start("recorded", chat=chat)))

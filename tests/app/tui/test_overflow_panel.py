@@ -4,17 +4,20 @@ from typing import Any
 
 import pytest
 
-from app.chat.budget import Budget, Way, WayOut
+from app.chat.budget import TokenBudget, Way, WayOut
 from app.tui.screens.dialogs import OverflowScreen, describe
 from tests.app.tui.conftest import SIZES
 from tests.support import wait_until
 
-FULL = Budget(2100, 512, 2048)
-TIGHT = Budget(1900, 512, 2048)
+FULL = TokenBudget(2100, 512, 2048)
+TIGHT = TokenBudget(1900, 512, 2048)
 WAYS = [
-    WayOut(Way.SHORTER, "allow an answer of 148 tokens only", Budget(1900, 148, 2048)),
+    WayOut(Way.SHORTER, "allow an answer of 148 tokens only", TokenBudget(1900, 148, 2048)),
     WayOut(
-        Way.DROP_TURNS, "leave the oldest 3 turns out of the prompt", Budget(900, 512, 2048), (1,)
+        Way.DROP_TURNS,
+        "leave the oldest 3 turns out of the prompt",
+        TokenBudget(900, 512, 2048),
+        (1,),
     ),
 ]
 

@@ -12,7 +12,7 @@ import pytest
 from textual.widgets import ProgressBar
 from textual.widgets._footer import FooterKey
 
-from app.builds.progress import State
+from app.builds.progress import RunState
 from app.builds.results import read_result
 from app.tui.app import IngotApp
 from app.tui.screens.dialogs import ConfirmScreen
@@ -84,13 +84,13 @@ async def test_a_build_is_stopped_goes_on_and_its_file_can_be_asked(
             await pilot.press("escape")
             await wait_until(lambda: isinstance(app.screen, ConfirmScreen))
             await pilot.press("y")
-            await wait_until(lambda: state_of(screen) is State.STOPPED)
+            await wait_until(lambda: state_of(screen) is RunState.STOPPED)
             assert "stopped; starting it again resumes" in text_of(screen, "#files")
 
             await pilot.press("ctrl+g")
             await wait_until(lambda: screen.running and "Stop" in offered(screen))
             await pilot.press("ctrl+c")
-            await wait_until(lambda: state_of(screen) is State.STOPPED)
+            await wait_until(lambda: state_of(screen) is RunState.STOPPED)
             assert screen._process is not first
             await wait_until(lambda: "Stop" not in offered(screen))
             assert app.is_running
@@ -98,7 +98,7 @@ async def test_a_build_is_stopped_goes_on_and_its_file_can_be_asked(
 
         await pilot.press("ctrl+g")
         await wait_until(lambda: page(screen) == "result", 300)
-        assert state_of(screen) is State.DONE
+        assert state_of(screen) is RunState.DONE
         told = text_of(screen, "#files")
         assert "1 of 1 file ready" in told
         assert re.search(r"✓ q4_0  done: [\d.]+ MB", told)

@@ -11,7 +11,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
-from app.builds.forecast import Forecast
+from app.builds.forecast import BuildForecast
 from app.builds.prospects import prospects
 from app.builds.results import read_result
 from app.tui.app import IngotApp
@@ -100,7 +100,7 @@ async def test_pages_turn_by_keys(app: IngotApp, pebble: Path, pebble_built: Pat
         await wait_until(lambda: len(screen.query_one(FileTable).rows) >= 4)
 
 
-FORECAST = Forecast(
+FORECAST = BuildForecast(
     SourceModel(
         *(Path("/models/river-7b"), "LlamaForCausalLM", (), 6_738_000_000),
         name="river-7b",

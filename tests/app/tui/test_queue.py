@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from app.chat.store.records import Attachment, Role, State
-from app.chat.store.store import Store
+from app.chat.store.store import ChatStore
 from app.config.settings import Sampling
 from app.tui.app import IngotApp
 from app.tui.screens.chat import ChatScreen
@@ -164,7 +164,7 @@ async def test_they_are_a_draft_when_the_app_ends(
         await ask(pilot, "one")
         await pilot.press(*"two")
         # On disk already, for who is killed now.
-        store: Store = app.services.store
+        store: ChatStore = app.services.store
         await wait_until(lambda: store.draft(chat) == "one\n\ntwo")
         held.go.set()
     assert store.draft(chat) in ("one\n\ntwo", "two")  # the answer may have ended before the app

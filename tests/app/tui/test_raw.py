@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from app.chat.store.store import Store
+from app.chat.store.store import ChatStore
 from app.chat.templates import KNOWN
 from app.tui.app import IngotApp
 from app.tui.screens.chat import ChatScreen
@@ -34,7 +34,7 @@ def watch(screen: ChatScreen, monkeypatch: Any) -> list[list[int]]:
 
 async def test_raw_is_kept_with_the_chat(make: Callable[..., IngotApp], monkeypatch: Any) -> None:
     app = make()
-    store: Store = app.services.store
+    store: ChatStore = app.services.store
     async with app.run_test(size=(100, 30)) as pilot:
         screen = await shown(app)
         prompts, engine = watch(screen, monkeypatch), screen.host.engine

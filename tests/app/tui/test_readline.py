@@ -10,7 +10,7 @@ import pytest
 from textual.app import App, ComposeResult
 from textual.command import CommandInput
 
-from app.chat.store import Store
+from app.chat.store import ChatStore
 from app.chat.store.records import Role
 from app.tui.palette import Palette
 from app.tui.widgets.prompt import Prompt
@@ -116,7 +116,7 @@ async def test_every_text_of_the_app_has_these_keys(bare: Any) -> None:
 
 def last_chat() -> tuple[str, list[str]]:
     """Its title and what was said in it."""
-    with Store.open() as store:
+    with ChatStore.open() as store:
         chats = store.chats()
         messages = store.messages(chats[0].id) if chats else []
     said = [one.text for one in messages if one.role is Role.USER]

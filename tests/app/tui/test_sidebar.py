@@ -12,7 +12,7 @@ from textual.widgets import Input
 
 from app.chat.listing import by_day
 from app.chat.store.records import Role
-from app.chat.store.store import Store
+from app.chat.store.store import ChatStore
 from app.config.settings import config_path
 from app.tui.app import IngotApp
 from app.tui.screens.chat import ChatScreen
@@ -34,7 +34,7 @@ def one_day(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.tui.widgets.chat_list.by_day", lambda hits, _: by_day(hits, begun))
 
 
-def add_chats(store: Store, questions: tuple[str, ...] = QUESTIONS) -> None:
+def add_chats(store: ChatStore, questions: tuple[str, ...] = QUESTIONS) -> None:
     for text in questions:
         chat = store.new_chat(model="pebble")
         store.add_message(chat.id, None, Role.USER, text)

@@ -3,7 +3,7 @@
 from rich.text import Text
 from textual.app import App, ComposeResult
 
-from app.tui.widgets.table import Column, Table
+from app.tui.widgets.table import Table, TableColumn
 
 MANY = 1_000_000
 
@@ -11,9 +11,9 @@ MANY = 1_000_000
 class Tables(App[None]):
     def __init__(self) -> None:
         super().__init__()
-        columns: list[Column[int]] = [
-            Column("n", lambda n: f"{n:,}", 9, right=True),
-            Column("words", lambda n: Text(f"row {n} " * 20)),
+        columns: list[TableColumn[int]] = [
+            TableColumn("n", lambda n: f"{n:,}", 9, right=True),
+            TableColumn("words", lambda n: Text(f"row {n} " * 20)),
         ]
         self.table = Table(columns, key=lambda n: n)
         self.selected: list[int | None] = []

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from app.chat.store.records import State
-from app.chat.store.store import Store
+from app.chat.store.store import ChatStore
 from tests.app.tui.terminal import Terminal, generating
 
 # What the keys F3 to F6 send, and a word that only their screens have.
@@ -30,7 +30,7 @@ def terminals() -> Iterator[list[Terminal]]:
 
 
 def _answer(home: Path) -> tuple[State, str]:
-    with Store.open(home / "data" / "chats.db") as store:
+    with ChatStore.open(home / "data" / "chats.db") as store:
         [_, answer] = store.messages(store.chats()[0].id)
         return answer.state, answer.text
 

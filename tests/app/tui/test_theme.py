@@ -10,7 +10,7 @@ from rich.color import ColorSystem
 from textual.color import Color
 from textual.theme import BUILTIN_THEMES, Theme
 
-from app.chat.store import Store
+from app.chat.store import ChatStore
 from app.config.settings import Config
 from app.monitor.monitor import Monitor
 from app.tui import theme
@@ -43,7 +43,7 @@ EVERY = ("f2", "f5", "f1")
 def app(home: Path) -> IngotApp:
     host = RecordedHost(RecordedEngine([], 1))
     host.label, host.details = "pebble · q8_0", "llamacpp · 2 threads"
-    store = Store.open()
+    store = ChatStore.open()
     chat = store.new_chat().id
     add_turn(store, chat, None, "Tell me of a *boat*.", ANSWER)
     return IngotApp(Services(Config(), store, host, Monitor(host), Start("recorded", chat=chat)))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.chat.store.store import Store
+from app.chat.store.store import ChatStore
 from tests.app.endless import ENVIRONMENT
 from tests.app.tui.tmux import Tmux
 
@@ -105,7 +105,7 @@ def test_bytes_that_come_at_once_keep_their_order(window: Tmux, home: Path) -> N
     window.wait(r"│\s*one *│\n[^\n]*two *│\n[^\n]*three *│")
     window.keys("C-q")
     window.wait("code=0")
-    with Store.open(home / "data" / "chats.db") as store:
+    with ChatStore.open(home / "data" / "chats.db") as store:
         draft, sent = store.chats()
         assert store.draft(draft.id) == "one\ntwo\nthree"
         assert [one.text for one in store.messages(sent.id)] == ["ABC"]

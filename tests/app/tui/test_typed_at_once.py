@@ -5,7 +5,7 @@ import string
 from functools import partial
 from pathlib import Path
 
-from app.chat.store import Store
+from app.chat.store import ChatStore
 from app.chat.store.records import Role, State
 from tests.app.tui.terminal import Terminal
 from tests.support import wait_until
@@ -49,7 +49,7 @@ def typed(made: list[list[str]]) -> tuple[list[str], str]:
     return sent, text
 
 
-def is_there(store: Store, sent: list[str], left: str) -> bool:
+def is_there(store: ChatStore, sent: list[str], left: str) -> bool:
     """Whether the last chat has these messages, answered, and this draft."""
     chats = store.chats()
     messages = store.messages(chats[0].id) if chats else []
@@ -67,7 +67,7 @@ async def test_eighty_bursts(home: Path, gguf_file: Path) -> None:
     draw = random.Random(14)
     try:
         app.wait("q8_0")
-        with Store.open() as store:
+        with ChatStore.open() as store:
             for _ in range(ROUNDS):
                 made = bursts(draw)
                 sent, left = typed(made)

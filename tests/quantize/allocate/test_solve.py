@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quantize.allocate.solve import loss, size, solve
-from quantize.allocate.table import Choice, Table, Unit
+from quantize.allocate.table import TypeChoice, TypeTable, Unit
 
 
-def table(seed: int, units: int, kinds: int) -> Table:
+def table(seed: int, units: int, kinds: int) -> TypeTable:
     """Units of very different sizes, whose divergence falls with the bytes, not always."""
     draw = random.Random(seed)
     made = []
@@ -20,14 +20,14 @@ def table(seed: int, units: int, kinds: int) -> Table:
         rows, matters = draw.choice((64, 256, 1024, 8192)), 10 ** draw.uniform(-5, -2)
         bits = sorted(draw.uniform(2, 16) for _ in range(kinds))
         choices = tuple(
-            Choice(f"t{i}", int(rows * 32 * b / 8), matters * 4**-b * draw.uniform(0.7, 1.4))
+            TypeChoice(f"t{i}", int(rows * 32 * b / 8), matters * 4**-b * draw.uniform(0.7, 1.4))
             for i, b in enumerate(bits)
         )
         made.append(Unit(f"u{number}", 1, rows, 32, choices))
-    return Table(tuple(made), 4096, "text")
+    return TypeTable(tuple(made), 4096, "text")
 
 
-def every(found: Table) -> list[tuple[int, float]]:
+def every(found: TypeTable) -> list[tuple[int, float]]:
     """Bytes and divergence of every choice that there is."""
     return [
         (sum(c.bytes for c in picked), sum(c.kl for c in picked))

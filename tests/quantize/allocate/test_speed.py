@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from quantize.allocate.speed import Timing, step_times
-from quantize.allocate.table import Choice, Table, Unit
+from quantize.allocate.table import TypeChoice, TypeTable, Unit
 from quantize.gguf.kernels import kernel_seconds
 from quantize.progress.console import Reporter
 from runtimes.models.gguf import read_header
@@ -24,9 +24,9 @@ def test_a_step_is_its_products_and_what_the_reference_takes_beside_them(
     path = pebble_built / "pebble-q8_0.gguf"
     layer = [tensor for tensor in read_header(path).tensors if tensor.name.startswith("blk.0.")]
     tensors = [tensor for tensor in layer if len(tensor.shape) > 1][:3]
-    choices = tuple(Choice(kind, 1, 0.0) for kind in ("q8_0", "q4_0"))
+    choices = tuple(TypeChoice(kind, 1, 0.0) for kind in ("q8_0", "q4_0"))
     units = tuple(Unit(t.name, 1, t.shape[1], t.shape[0], choices) for t in tensors)
-    table, whole = Table(units, 1, ""), {unit.name: "q8_0" for unit in units}
+    table, whole = TypeTable(units, 1, ""), {unit.name: "q8_0" for unit in units}
     with own_home(tmp_path / "home"):
         timing = Timing(kernel_seconds, "llama-cpp-python", lambda: path, whole)
         times = step_times(table, timing, 1, path.stat().st_size, tmp_path, Reporter())

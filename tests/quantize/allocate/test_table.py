@@ -7,16 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from quantize.allocate.table import Choice, Table, Unit, read_table, write_table
+from quantize.allocate.table import TypeChoice, TypeTable, Unit, read_table, write_table
 from quantize.errors import ToolError
 
 UNITS = (
-    Unit("blk.0.attn_q.weight", 1, 2, 32, (Choice("q8_0", 68, 1e-4), Choice("q4_0", 36, 1e-2))),
+    Unit(
+        "blk.0.attn_q.weight",
+        1,
+        2,
+        32,
+        (TypeChoice("q8_0", 68, 1e-4), TypeChoice("q4_0", 36, 1e-2)),
+    ),
 )
 
 
 def test_a_table_is_read_as_it_was_written(tmp_path: Path):
-    table = Table(UNITS, 4096, "text.txt")
+    table = TypeTable(UNITS, 4096, "text.txt")
     write_table(tmp_path / "t.json", table)
     assert read_table(tmp_path / "t.json") == table
     total = table.total({"blk.0.attn_q.weight": "q4_0"})
@@ -34,7 +40,7 @@ def test_a_table_is_read_as_it_was_written(tmp_path: Path):
 )
 def test_a_table_that_was_changed_is_refused(tmp_path: Path, damage):
     path = tmp_path / "t.json"
-    write_table(path, Table(UNITS, 4096, "text.txt"))
+    write_table(path, TypeTable(UNITS, 4096, "text.txt"))
     path.write_text(damage(path.read_text()))
     with pytest.raises(ToolError, match=r"t\.json was changed or damaged.*delete it"):
         read_table(path)

@@ -21,7 +21,7 @@ from quantize.manifest import (
     FileEntry,
     Manifest,
     ModelInfo,
-    Source,
+    ModelOrigin,
     load_manifest,
     write_manifest,
 )
@@ -60,7 +60,7 @@ def _state(folder: Path) -> dict[str, object]:
 
 
 def _entry(path: str) -> FileEntry:
-    return FileEntry("gguf", "q8_0", 8, path, 3, {path: "0" * 64}, Source("m", "abc"), {})
+    return FileEntry("gguf", "q8_0", 8, path, 3, {path: "0" * 64}, ModelOrigin("m", "abc"), {})
 
 
 @pytest.mark.parametrize("name", ["", "stages", "scratch", "manifest.json", "child-x"])

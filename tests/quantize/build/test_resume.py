@@ -16,7 +16,7 @@ from quantize.manifest import (
     FileEntry,
     Manifest,
     ModelInfo,
-    Source,
+    ModelOrigin,
     load_manifest,
     write_manifest,
 )
@@ -106,7 +106,7 @@ def _entry(path: Path, content: str) -> FileEntry:
     return FileEntry(
         *("gguf", "q8_0", 8, "m.gguf", len(content)),
         sha256={"m.gguf": hash_files(path)[path.name]},
-        source=Source("m", "abc"),
+        source=ModelOrigin("m", "abc"),
         tools={},
     )
 

@@ -14,7 +14,7 @@ import pytest
 from quantize.errors import UsageError
 from quantize.gguf.converter import converter_folder
 from quantize.gguf.imatrix import CHUNK, check_fit, chunked, prepare_imatrix
-from quantize.gguf.imatrixfile import Entry, ImportanceMatrix, read_matrix, write_matrix
+from quantize.gguf.imatrixfile import ImatrixEntry, ImportanceMatrix, read_matrix, write_matrix
 from quantize.options import SourceOptions
 from quantize.progress.console import Reporter
 from quantize.source import SourceModel, open_source
@@ -44,7 +44,7 @@ class Notes(Reporter):
 def a_matrix(seed: int = 0) -> ImportanceMatrix:
     rng = np.random.default_rng(seed)
     entries = {
-        f"blk.{i}.ffn_up.weight": Entry(
+        f"blk.{i}.ffn_up.weight": ImatrixEntry(
             rng.random((matrices, 96), np.float32) * 100, np.full(matrices, 7, np.float32)
         )
         for i, matrices in enumerate((1, 1, 3))
@@ -87,7 +87,7 @@ def test_gguf_py_reads_the_same_numbers(tmp_path: Path):
 
 
 def test_an_expert_that_was_never_used_counts_as_one():
-    entry = Entry(np.array([[2, 4], [0, 0]], np.float32), np.array([2, 0], np.float32))
+    entry = ImatrixEntry(np.array([[2, 4], [0, 0]], np.float32), np.array([2, 0], np.float32))
     assert entry.means.tolist() == [1, 2, 1, 1]
 
 

@@ -13,7 +13,7 @@ from quantize.manifest import (
     FileEntry,
     Manifest,
     ModelInfo,
-    Source,
+    ModelOrigin,
     load_manifest,
     write_manifest,
 )
@@ -50,7 +50,9 @@ def folder(tmp_path: Path) -> Path:
         kind = "gguf" if recipe == "q4_0" else "onnx"
         digests = hash_files(out / path)
         size = sum((out / name).stat().st_size for name in digests)
-        entries.append(FileEntry(kind, recipe, 4, path, size, digests, Source("tiny", "0"), {}))
+        entries.append(
+            FileEntry(kind, recipe, 4, path, size, digests, ModelOrigin("tiny", "0"), {})
+        )
     write_manifest(out, Manifest(ModelInfo("tiny", "X", 1), tuple(entries)))
     return out
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from quantize.manifest import FileEntry, Source
+from quantize.manifest import FileEntry, ModelOrigin
 from quantize.progress.console import ConsoleReporter, beating
 from quantize.progress.events import JsonReporter
 from quantize.progress.pace import Pace, figures
@@ -24,7 +24,7 @@ ENTRY = FileEntry(
     path="größe-q8_0.gguf",
     bytes=5_256_096,
     sha256={"größe-q8_0.gguf": "0" * 64},
-    source=Source("m", "abc"),
+    source=ModelOrigin("m", "abc"),
     tools={},
 )
 

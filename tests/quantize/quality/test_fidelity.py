@@ -14,7 +14,7 @@ import pytest
 from quantize.children.process import run_child
 from quantize.errors import QualityError
 from quantize.fromjson import from_json
-from quantize.manifest import Fidelity, Speed
+from quantize.manifest import Fidelity, FileSpeeds
 from quantize.options import SourceOptions
 from quantize.progress.console import Reporter
 from quantize.quality import built_child, float_child
@@ -168,7 +168,7 @@ def test_speed_has_every_figure(pebble_built: Path, tmp_path: Path):
         assert 0 < low <= getattr(speed, name) <= high
     assert speed.others is not None
     assert 0 <= speed.others <= 1
-    assert from_json(Speed, json.loads(json.dumps(dataclasses.asdict(speed)))) == speed
+    assert from_json(FileSpeeds, json.loads(json.dumps(dataclasses.asdict(speed)))) == speed
 
 
 def test_repeats_of_prefill_are_not_answered_from_the_prefix_cache(pebble_built: Path):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from quantize.errors import SourceError
-from quantize.quality.tasks import Question, grade, read_questions
+from quantize.quality.tasks import GradedQuestion, grade, read_questions
 
 _LINE = (
     '{"task": "t", "messages": [{"role": "user", "content": "q"}], "answer": "a", "max_tokens": 4}'
@@ -15,7 +15,10 @@ _LINE = (
 def test_questions_are_read(tmp_path: Path):
     path = tmp_path / "graded.jsonl"
     path.write_text(f"{_LINE}\n\n{_LINE}\n")
-    assert read_questions(path) == [Question("t", [{"role": "user", "content": "q"}], "a", 4)] * 2
+    assert (
+        read_questions(path)
+        == [GradedQuestion("t", [{"role": "user", "content": "q"}], "a", 4)] * 2
+    )
 
 
 @pytest.mark.parametrize(
@@ -53,7 +56,7 @@ def test_no_questions(tmp_path: Path):
 
 
 def test_answers_match_exactly_but_for_white_space():
-    questions = [Question(task, [], "Paris", 4) for task in ("b", "a", "a", "a")]
+    questions = [GradedQuestion(task, [], "Paris", 4) for task in ("b", "a", "a", "a")]
     quality = grade(questions, ["Paris", " Paris\n", "paris", "Paris."])
     assert quality.tasks == {"a": 1 / 3, "b": 1.0}
     assert (quality.task_accuracy, quality.questions) == (0.5, 4)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from quantize.manifest import FileEntry, Manifest, ModelInfo, Source, write_manifest
+from quantize.manifest import FileEntry, Manifest, ModelInfo, ModelOrigin, write_manifest
 from quantize.stages.verify import findings, is_whole
 from tests.quantize.hashing import hash_files
 
@@ -26,7 +26,7 @@ def built(tmp_path: Path) -> tuple[Path, Manifest]:
                 path=name,
                 bytes=size,
                 sha256=hash_files(tmp_path / name),
-                source=Source("m", "abc"),
+                source=ModelOrigin("m", "abc"),
                 tools={},
             )
         )

@@ -17,12 +17,12 @@ from rich.console import Console
 from quantize.manifest import (
     Fidelity,
     FileEntry,
+    FileSpeeds,
     Manifest,
     ModelInfo,
+    ModelOrigin,
     Perplexity,
     Quality,
-    Source,
-    Speed,
     TokenParity,
 )
 from quantize.report.chart import make_chart
@@ -51,7 +51,7 @@ def _entry(recipe: str, megabytes: float, kl: float, one: float, many: float) ->
         path=path,
         bytes=int(megabytes * 1e6),
         sha256={path: "5" * 64},
-        source=Source("org/m", "abc"),
+        source=ModelOrigin("org/m", "abc"),
         tools={"torch": "2.13.0"},
         token_parity=TokenParity(500, 0),
         quality=Quality(0.97, 357),
@@ -62,10 +62,10 @@ def _entry(recipe: str, megabytes: float, kl: float, one: float, many: float) ->
     )
 
 
-def _speed(one: float, many: float, scatter: float = 0.04, others: float = 0.02) -> Speed:
+def _speed(one: float, many: float, scatter: float = 0.04, others: float = 0.02) -> FileSpeeds:
     figures = {"prefill_tps": 250.0, "decode_tps_1": one, "decode_tps_16": many}
     ranges = {n: (v * (1 - scatter / 2), v * (1 + scatter / 2)) for n, v in figures.items()}
-    return Speed(250, one, many, 500, 0.4, 900_000_000, ranges, others)
+    return FileSpeeds(250, one, many, 500, 0.4, 900_000_000, ranges, others)
 
 
 FILES_BUILT = (
@@ -108,7 +108,7 @@ def test_odd_figures():
         odd = dataclasses.replace(
             FILES_BUILT[0],
             fidelity=dataclasses.replace(fidelity, kl_mean=kl),
-            speed=Speed(0, 0, 0),
+            speed=FileSpeeds(0, 0, 0),
         )
         for files in ((odd,), (odd, FILES_BUILT[1])):
             manifest = dataclasses.replace(MANIFEST, files=files)
@@ -166,7 +166,7 @@ def test_text_from_a_manifest_is_text(tmp_path: Path):
         notes=(HOSTILE,),
         tools={HOSTILE: HOSTILE},
         sha256={HOSTILE: HOSTILE},
-        source=Source(HOSTILE, "x"),
+        source=ModelOrigin(HOSTILE, "x"),
     )
     model = dataclasses.replace(MODEL, name=HOSTILE, architecture=HOSTILE)
     manifest = Manifest(model, (entry, FILES_BUILT[1]))
@@ -282,7 +282,7 @@ def test_sentences_follow_the_figures():
 
 
 @pytest.mark.parametrize("busy", [_speed(60, 400, scatter=0.5), _speed(60, 400, others=0.4)])
-def test_no_ratio_comes_from_a_busy_machine(busy: Speed):
+def test_no_ratio_comes_from_a_busy_machine(busy: FileSpeeds):
     files = (*FILES_BUILT[:3], dataclasses.replace(FILES_BUILT[3], speed=busy), FILES_BUILT[4])
     manifest = dataclasses.replace(MANIFEST, files=files)
     text = sentence(manifest, files[3])

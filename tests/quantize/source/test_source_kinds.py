@@ -267,7 +267,7 @@ def test_pickled_weights_of_a_model_that_is_called_weights(folder: Path):
 
 def test_a_folder_of_huggingface_hubs_cache(folder: Path, tmp_path: Path):
     """All of its files are links to blobs elsewhere in the cache."""
-    from quantize.manifest import FileEntry, Manifest, ModelInfo, Source, write_manifest
+    from quantize.manifest import FileEntry, Manifest, ModelInfo, ModelOrigin, write_manifest
     from quantize.resolve import resolve
     from quantize.stages.verify import digest, is_whole
 
@@ -278,7 +278,7 @@ def test_a_folder_of_huggingface_hubs_cache(folder: Path, tmp_path: Path):
     (folder / "tiny.gguf").write_bytes(b"GGUF")
     found = digest(folder / "tiny.gguf")
     sums = {"tiny.gguf": found.sha256}
-    entry = FileEntry("gguf", "q8_0", 8, "tiny.gguf", found.bytes, sums, Source("m", "h"), {})
+    entry = FileEntry("gguf", "q8_0", 8, "tiny.gguf", found.bytes, sums, ModelOrigin("m", "h"), {})
     write_manifest(folder, Manifest(ModelInfo("m", "L", 1), (entry,)))
     for number, path in enumerate(folder.iterdir()):
         path.rename(cache / "blobs" / str(number))

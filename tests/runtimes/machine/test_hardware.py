@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from app.batch.schedule.engines import free_memory
-from app.models.entries import Entry, Origin, fit
+from app.models.entries import ModelEntry, Origin, fit
 from runtimes.engine.loading import load_runner
 from runtimes.errors import OutOfMemoryError
 from runtimes.machine import bandwidth, cpu, hardware
@@ -138,7 +138,7 @@ def test_what_is_loaded_is_measured_against_the_containers_memory(
     path = pebble_built / "pebble-q8_0.gguf"
     with pytest.raises(OutOfMemoryError, match=r"0\.00 GiB"):
         load_runner(ModelFile.read(path), RunnerSettings())
-    assert fit(Entry(str(path), "pebble", "q8_0", Origin.FILE, path)).free == MIB
+    assert fit(ModelEntry(str(path), "pebble", "q8_0", Origin.FILE, path)).free == MIB
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/cpuinfo")

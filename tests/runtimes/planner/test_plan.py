@@ -19,7 +19,7 @@ from runtimes.planner.candidates import (
     ROWS,
     Candidate,
     Overrides,
-    Task,
+    PlanTask,
     candidates,
     split_by_memory,
     thread_variants,
@@ -57,8 +57,8 @@ def models(pebble_built: Path) -> list[ModelFile]:
 GPUS = frozenset({"llamacpp"})
 
 
-def task(workload="batch", profile="balanced", **more) -> Task:
-    return Task(workload, profile, **{"cores": 2, "free": PLENTY, **more})
+def task(workload="batch", profile="balanced", **more) -> PlanTask:
+    return PlanTask(workload, profile, **{"cores": 2, "free": PLENTY, **more})
 
 
 def measured(candidate: Candidate, prefill: float, decode: dict[int, float], most=32) -> Measured:

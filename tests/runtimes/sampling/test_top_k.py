@@ -14,7 +14,7 @@ from runtimes.engine.loading import load_runner
 from runtimes.llamacpp.top_k import _PATIENCE, WIDTH
 from runtimes.load import backend
 from runtimes.models.modelfile import ModelFile
-from runtimes.planner.candidates import Candidate, Overrides, Task, sampling_variants
+from runtimes.planner.candidates import Candidate, Overrides, PlanTask, sampling_variants
 from runtimes.request import Request, SamplingParams
 from runtimes.runner import Runner, StepPlan, StepRow, TopKLogits
 from runtimes.sampling import SamplerState, sample
@@ -168,7 +168,7 @@ def test_answers_do_not_depend_on_who_looks_for_the_largest(q8_0):
 
 def test_the_planner_tries_it_of_either_runtime(pebble_built):
     model = ModelFile.read(resolve(pebble_built, recipe="onnx-int8"))
-    task = Task("batch", "balanced", cores=2, free=2**40, gpus=frozenset({"onnx"}))
+    task = PlanTask("batch", "balanced", cores=2, free=2**40, gpus=frozenset({"onnx"}))
     [other] = sampling_variants(Candidate(model, RunnerSettings(threads=2)), task)
     assert other.settings.device_sampling
     assert sampling_variants(Candidate(model, RunnerSettings(device="cpu")), task) == []
@@ -176,13 +176,13 @@ def test_the_planner_tries_it_of_either_runtime(pebble_built):
 
 def test_the_planner_tries_it_on_a_gpu_only(q8_0):
     model = ModelFile.read(q8_0)
-    task = Task("chat", "balanced", cores=2, free=2**40, gpus=frozenset({"llamacpp"}))
+    task = PlanTask("chat", "balanced", cores=2, free=2**40, gpus=frozenset({"llamacpp"}))
     candidate = Candidate(model, RunnerSettings(threads=2, gpu_layers=-1))
     [other] = sampling_variants(candidate, task)
     assert other.settings.device_sampling
     assert other.memory(task, 2) > candidate.memory(task, 2)
     assert sampling_variants(Candidate(model, RunnerSettings(threads=2, gpu_layers=0)), task) == []
-    fixed = Task(
+    fixed = PlanTask(
         "chat",
         "balanced",
         cores=2,

@@ -31,7 +31,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedEngine:
     """What an actor has loaded, and on which node."""
 
     node: str
@@ -50,9 +50,9 @@ class EngineActor:
         self._order = order
         self._engine: WorkerEngine  # once it is loaded
 
-    async def load(self) -> Loaded | IngotError:
+    async def load(self) -> LoadedEngine | IngotError:
         """Load the model, once."""
-        loaded: Loaded | IngotError = await _answer(self._load)
+        loaded: LoadedEngine | IngotError = await _answer(self._load)
         return loaded
 
     async def call(self, method: str, *arguments: Any) -> Any:
@@ -70,7 +70,7 @@ class EngineActor:
         """End a request."""
         self._engine.cancel(request_id)
 
-    def _load(self) -> Loaded:
+    def _load(self) -> LoadedEngine:
         import ray
 
         order, node = self._order, ray.util.get_node_ip_address()
@@ -83,7 +83,7 @@ class EngineActor:
             raise type(error)(f"node {node}: {error}") from error
         self._engine = engine
         sizes = engine.context, engine.slots, engine.vocab_size
-        return Loaded(node, engine.model, *sizes, engine.stats())
+        return LoadedEngine(node, engine.model, *sizes, engine.stats())
 
 
 def _check(order: Order) -> None:

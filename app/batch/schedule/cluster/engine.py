@@ -8,7 +8,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from typing import Any
 
-from app.batch.schedule.cluster.actor import Loaded
+from app.batch.schedule.cluster.actor import LoadedEngine
 from runtimes.chat import Message
 from runtimes.engine.metrics import EngineStats
 from runtimes.errors import IngotError, RequestError, WorkerError
@@ -29,7 +29,7 @@ class _Incarnation:
 
     number: int
     actor: Any
-    loaded: Loaded
+    loaded: LoadedEngine
 
 
 class RayEngine:
@@ -50,7 +50,7 @@ class RayEngine:
         self._closed = False
         self._coming: Any = None
         self._here: _Incarnation | None = None
-        self._loaded: Loaded  # by the last actor
+        self._loaded: LoadedEngine  # by the last actor
         self._stats: EngineStats
         self._asked: Future[Any] | None = None
         self._count = 0
@@ -89,9 +89,9 @@ class RayEngine:
             self._coming = self._start()
             return self._coming.load.remote()
 
-    def finish(self, answer: Loaded | IngotError) -> _Incarnation:
+    def finish(self, answer: LoadedEngine | IngotError) -> _Incarnation:
         """Take the actor into use, or raise what is wrong with it."""
-        loaded: Loaded = _checked(answer)
+        loaded: LoadedEngine = _checked(answer)
         with self._lock:
             self._check_open()
             self._count += 1

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
-from app.batch.plan import Plan
+from app.batch.plan import JobPlan
 from app.batch.schedule.cluster.actor import EngineActor, Order
 from app.batch.schedule.cluster.engine import RayEngine
 from app.batch.schedule.engines import slots_for
@@ -62,7 +62,7 @@ def share_out(nodes: Sequence[dict[str, Any]], wanted: int | str, *, gpu: bool) 
 
 
 @contextmanager
-def cluster_engines(plan: Plan, rows: int) -> Iterator[list[PoolEngine]]:
+def cluster_engines(plan: JobPlan, rows: int) -> Iterator[list[PoolEngine]]:
     """The engines on the cluster at `--ray`, each loaded; they end with the block.
 
     Raises RequestError where there is no such cluster or it has no room, ModelError naming the node

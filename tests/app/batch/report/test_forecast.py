@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from app.batch.input.row import Row
-from app.batch.report.answer_lengths import Counts
-from app.batch.report.forecast import Begun, Forecast
+from app.batch.report.answer_lengths import RowCounts
+from app.batch.report.forecast import BegunRows, Forecast
 from app.batch.report.time_left import Left
 from app.openai.task import Task
 from runtimes.engine.metrics import EngineStats, Metrics
@@ -16,7 +16,7 @@ NOTHING = SamplingParams(max_tokens=0, prompt_logprobs=0)
 
 
 def test_rows_without_answers_take_what_rows_took() -> None:
-    begun, counts = Begun(), Counts()
+    begun, counts = BegunRows(), RowCounts()
     forecast = Forecast(100, 5000, 10.0)
     for number in range(12):
         begun.add(Row(number, number + 1, number, Task((), ("x",))), 5, NOTHING)

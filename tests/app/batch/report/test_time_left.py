@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from app.batch.report.answer_lengths import LengthCounts, fit
-from app.batch.report.time_left import Left, Pace, Rest, left_json, left_of, time_left
+from app.batch.report.time_left import Left, Rest, RowPace, left_json, left_of, time_left
 
 MOST = 512
 PROMPT, PREFILL = 30, 1000.0
@@ -50,7 +50,7 @@ def played(
                 prompt_tokens=len(waiting) * PROMPT,
                 slots=slots,
             )
-            pace = Pace(PREFILL, 1 / step_s(rows), rows)
+            pace = RowPace(PREFILL, 1 / step_s(rows), rows)
             moments.append((done / len(lengths), seconds, time_left(rest, counts, pace)))
     return moments, seconds
 
@@ -92,7 +92,7 @@ def test_a_resumed_job_knows_lengths_from_before(kind: str) -> None:
     lengths = [max(1, round(KINDS[kind](chance))) for _ in range(300)]
     played(lengths[:150], 8, known=known)
     rest = Rest([(0, MOST)] * 8, 142, MOST, 150 * PROMPT, 8)
-    left = time_left(rest, known, Pace(PREFILL, 1 / step_s(8), 8))
+    left = time_left(rest, known, RowPace(PREFILL, 1 / step_s(8), 8))
     _, whole = played(lengths[150:], 8)
     assert left.likely_s is not None
     assert 1 / 1.3 < left.likely_s / whole < 1.3
@@ -114,7 +114,7 @@ def test_one_row_of_sixteen_does_not_speak_for_all() -> None:
     counts = LengthCounts()
     counts.add(400, cut=False)
     rest = Rest([(390, MOST)] * 15, 0, MOST, 0, 16)
-    left = time_left(rest, counts, Pace(PREFILL, 1.0, 16))
+    left = time_left(rest, counts, RowPace(PREFILL, 1.0, 16))
     assert left.likely_s is not None
     assert left.likely_s < 120
     assert left.high_s <= 122
@@ -122,7 +122,7 @@ def test_one_row_of_sixteen_does_not_speak_for_all() -> None:
 
 def test_before_any_answer_only_the_limit_is_known() -> None:
     rest = Rest([(100, 200)] * 4, 4, 200, 0, 4)
-    left = time_left(rest, LengthCounts(), Pace(PREFILL, 10.0, 4))
+    left = time_left(rest, LengthCounts(), RowPace(PREFILL, 10.0, 4))
     assert left.likely_s is None
     assert left.high_s == pytest.approx(30)
     assert str(left) == "at most 30.0 s left"
@@ -136,7 +136,7 @@ def test_a_full_job_takes_any_number_of_rows_at_once() -> None:
     for tokens in (50, 100, 150) * 100:
         counts.add(tokens, cut=False)
     few, many = (
-        time_left(Rest([], rows, MOST, 0, 8), counts, Pace(PREFILL, 10.0, 8)).likely_s
+        time_left(Rest([], rows, MOST, 0, 8), counts, RowPace(PREFILL, 10.0, 8)).likely_s
         for rows in (1000, 10**9)
     )
     assert few is not None

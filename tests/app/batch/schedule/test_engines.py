@@ -23,7 +23,7 @@ from app.batch.schedule.engines import parse_count, placements, require_room, sp
 from app.batch.schedule.job import Job, RequestDefaults
 from app.batch.schedule.pending_rows import RowDispatcher
 from app.batch.schedule.pool_engine import EngineState, PoolEngine
-from app.models.planning import Choice
+from app.models.planning import LoadChoice
 from app.openai.answer import Answer
 from app.openai.task import Task
 from app.prompts import PromptStyle
@@ -138,12 +138,12 @@ def test_one_that_has_nothing_left_takes_from_the_others() -> None:
 
 
 @pytest.fixture
-def choice(gguf_file: Path) -> Choice:
+def choice(gguf_file: Path) -> LoadChoice:
     settings = RunnerSettings(gpu_layers=0)
-    return Choice(ModelFile.read(gguf_file), settings, SchedulerSettings(), planned=False)
+    return LoadChoice(ModelFile.read(gguf_file), settings, SchedulerSettings(), planned=False)
 
 
-def test_seats_share_the_cores(choice: Choice, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seats_share_the_cores(choice: LoadChoice, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = tuple(Core((i, i + 4), i // 2) for i in range(4))
     monkeypatch.setattr(engines, "cores", lambda: machine)
     dealt = placements("auto", choice)  # two nodes
@@ -159,7 +159,7 @@ def test_seats_share_the_cores(choice: Choice, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_memory_is_checked_for_all_together(
-    choice: Choice, monkeypatch: pytest.MonkeyPatch
+    choice: LoadChoice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engines, "cores", lambda: tuple(Core((i,)) for i in range(8)))
     settings = RunnerSettings(slots=4, context=1024)
@@ -171,7 +171,7 @@ def test_memory_is_checked_for_all_together(
     assert caught.value.exit_code == 4
 
 
-def test_the_job_alone_counts_deaths(choice: Choice, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_job_alone_counts_deaths(choice: LoadChoice, monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine of a job is started again as often as it dies: the job ends it."""
     given: dict[str, Any] = {}
     monkeypatch.setattr(engines, "load_engine", lambda *_, **named: given.update(named))

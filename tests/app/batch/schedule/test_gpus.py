@@ -14,7 +14,7 @@ import pytest
 
 from app.batch.schedule import engines, gpus
 from app.batch.schedule.engines import placements, require_room
-from app.models.planning import Choice
+from app.models.planning import LoadChoice
 from quantize.resolve import resolve
 from runtimes.backend import Device
 from runtimes.errors import OutOfMemoryError
@@ -29,11 +29,11 @@ SETTINGS = RunnerSettings(slots=4, context=1024)
 
 
 @pytest.fixture
-def choice(gguf_file: Path, monkeypatch: pytest.MonkeyPatch) -> Choice:
+def choice(gguf_file: Path, monkeypatch: pytest.MonkeyPatch) -> LoadChoice:
     """On two cores, without NVIDIA's driver."""
     monkeypatch.setattr(engines, "cores", lambda: (Core((0,)), Core((1,))))
     monkeypatch.setattr(gpus, "find_gpus", lambda: ())
-    return Choice(ModelFile.read(gguf_file), SETTINGS, SchedulerSettings(), planned=False)
+    return LoadChoice(ModelFile.read(gguf_file), SETTINGS, SchedulerSettings(), planned=False)
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def has(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return listed
 
 
-def on(choice: Choice, count: Any, device: str = "auto") -> list[tuple[str, dict[str, str]]]:
+def on(choice: LoadChoice, count: Any, device: str = "auto") -> list[tuple[str, dict[str, str]]]:
     """The device of each engine, and what its process sees besides."""
     choice = replace(choice, settings=replace(choice.settings, device=device))
     return [
@@ -57,7 +57,7 @@ def on(choice: Choice, count: Any, device: str = "auto") -> list[tuple[str, dict
 
 
 def test_seats_share_nvidias_gpus(
-    choice: Choice, has: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    choice: LoadChoice, has: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     need = estimate(choice.file, SETTINGS).total
     there = tuple(Gpu(i, "a GPU", 4 * need, (i + 1) * need, "9.0", "1") for i in range(3))
@@ -80,7 +80,7 @@ def test_seats_share_nvidias_gpus(
     assert [s.place.environment for s in placements(2, without)] == [{}, {}]
 
 
-def test_seats_share_devices_of_other_makers(choice: Choice, has: Callable[..., None]) -> None:
+def test_seats_share_devices_of_other_makers(choice: LoadChoice, has: Callable[..., None]) -> None:
     need = estimate(choice.file, SETTINGS).total
     within = Device("Vulkan2", "within the processor", auto=False)
     has(Device("Vulkan0", "one", need, need), Device("Vulkan1", "two", need, need), within)
@@ -100,7 +100,7 @@ def test_seats_share_devices_of_other_makers(choice: Choice, has: Callable[..., 
 
 
 def test_a_graph_has_no_layers_to_count(
-    choice: Choice, has: Callable[..., None], pebble_built: Path
+    choice: LoadChoice, has: Callable[..., None], pebble_built: Path
 ) -> None:
     """A plan says 0 layers of an ONNX file, wherever it runs."""
     file = ModelFile.read(resolve(pebble_built, recipe="onnx-int8"))
@@ -111,7 +111,7 @@ def test_a_graph_has_no_layers_to_count(
 
 
 def test_a_runtime_without_devices_uses_no_gpu(
-    choice: Choice, has: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    choice: LoadChoice, has: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     has()
     monkeypatch.setattr(gpus, "find_gpus", lambda: (Gpu(0, "a GPU", 1, 1, "9.0", "1"),) * 3)

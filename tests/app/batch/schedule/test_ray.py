@@ -17,7 +17,7 @@ import pytest
 
 from app.batch.input.source import open_source
 from app.batch.journal.journal import journal_path
-from app.batch.plan import Plan
+from app.batch.plan import JobPlan
 from app.batch.report.figures import Snapshot
 from app.batch.report.progress import Progress
 from app.batch.report.summary import Summary
@@ -26,7 +26,7 @@ from app.batch.schedule.cluster import pool
 from app.batch.schedule.cluster.pool import require_ray, share_out
 from app.batch.settings import JobSettings
 from app.batch.spec import BatchSpec, RunningOptions
-from app.models.planning import Choice
+from app.models.planning import LoadChoice
 from runtimes.errors import ModelError, RequestError
 from runtimes.models.modelfile import ModelFile, fingerprint
 from runtimes.request import SamplingParams
@@ -91,9 +91,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture
-def choice(gguf_file: Path) -> Choice:
+def choice(gguf_file: Path) -> LoadChoice:
     settings = RunnerSettings(slots=4, context=128, threads=1)
-    return Choice(ModelFile.read(gguf_file), settings, SchedulerSettings(), planned=False)
+    return LoadChoice(ModelFile.read(gguf_file), settings, SchedulerSettings(), planned=False)
 
 
 class KillOne(Progress):
@@ -111,7 +111,7 @@ class KillOne(Progress):
                 return
 
 
-def run(choice: Choice, rows: Path, out: Path, view: Progress, **asked: Any) -> Summary:
+def run(choice: LoadChoice, rows: Path, out: Path, view: Progress, **asked: Any) -> Summary:
     settings = JobSettings(
         model="pebble",
         runtime="llamacpp",
@@ -122,14 +122,14 @@ def run(choice: Choice, rows: Path, out: Path, view: Progress, **asked: Any) -> 
     engines = asked.pop("engines", 1)
     spec = BatchSpec(str(rows), str(out), slots=4, running=RunningOptions(**asked))
     with open_source(str(rows), digest=settings.digest()) as source:
-        return run_to_file(Plan(spec, source, choice, settings, engines), out, view)
+        return run_to_file(JobPlan(spec, source, choice, settings, engines), out, view)
 
 
 def records(path: Path) -> list[Any]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_a_killed_worker_costs_no_row(cluster: Any, choice: Choice, tmp_path: Path) -> None:
+def test_a_killed_worker_costs_no_row(cluster: Any, choice: LoadChoice, tmp_path: Path) -> None:
     rows, out, local = (tmp_path / name for name in ("in.jsonl", "out.jsonl", "local.jsonl"))
     rows.write_text(
         "".join(json.dumps({"id": i, "prompt": f"Row {i} says"}) + "\n" for i in range(ROWS))
@@ -154,7 +154,9 @@ def test_a_killed_worker_costs_no_row(cluster: Any, choice: Choice, tmp_path: Pa
     assert run(choice, rows, out, Progress()).reused == ROWS
 
 
-def test_a_node_without_the_model_is_named(cluster: Any, choice: Choice, tmp_path: Path) -> None:
+def test_a_node_without_the_model_is_named(
+    cluster: Any, choice: LoadChoice, tmp_path: Path
+) -> None:
     rows = tmp_path / "in.txt"
     rows.write_text("one\n")
     with pytest.raises(ModelError, match=r"node [0-9.]+: .* is another model than the job's"):

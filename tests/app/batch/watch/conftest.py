@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.batch.watch.form import JobForm
-from app.batch.watch.job import Job
+from app.batch.watch.job import WatchedJob
 from tests.app.batch.watch.leftovers import kill_jobs
 from tests.support import questions, until, write_rows
 
@@ -29,10 +29,10 @@ def form_for(source: Path, model: Path, **more: str) -> JobForm:
     return JobForm(input=source.name, model=str(model), **texts)
 
 
-def wait(job: Job, ready: Callable[[], object]) -> None:
+def wait(job: WatchedJob, ready: Callable[[], object]) -> None:
     """Follow a job until it is as wanted."""
     until(lambda: (job.poll(), ready())[1])
 
 
-def finish(job: Job) -> None:
+def finish(job: WatchedJob) -> None:
     wait(job, lambda: not job.view().phase.active)

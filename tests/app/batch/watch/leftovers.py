@@ -7,7 +7,7 @@ import signal
 from contextlib import suppress
 
 from app.batch.watch import records
-from app.batch.watch.process import Child
+from app.batch.watch.process import JobProcess
 
 
 def kill_jobs() -> None:
@@ -16,6 +16,6 @@ def kill_jobs() -> None:
     for record in records.records():
         if record.pid is None or record.born is None:
             continue
-        if Child(record.pid, record.born).alive:
+        if JobProcess(record.pid, record.born).alive:
             with suppress(ProcessLookupError):
                 os.kill(record.pid, signal.SIGKILL)

@@ -14,9 +14,9 @@ from app.batch.journal.journal import Journal, journal_path
 from app.batch.journal.lines import RUN, run_note
 from app.batch.spec import BatchSpec, OutputOptions, RunningOptions
 from app.batch.watch import records
-from app.batch.watch.command import Command, Foreign, command_of
+from app.batch.watch.command import BatchCommand, Foreign, command_of
 from app.batch.watch.form import JobForm
-from app.batch.watch.job import Job, JobError, attach
+from app.batch.watch.job import JobError, WatchedJob, attach
 from app.batch.watch.presets import beside, forget, presets, save
 from runtimes.errors import RequestError
 from tests.app.batch.watch.conftest import finish, write_job
@@ -41,7 +41,7 @@ def _journal(out: Path, *command: object, folder: object = None) -> Path:
     return path
 
 
-def _read(out: Path) -> Job:
+def _read(out: Path) -> WatchedJob:
     job = attach(out)
     while job.poll():
         pass
@@ -133,8 +133,8 @@ def test_an_output_through_a_link_is_the_same(here: Path) -> None:
 def test_a_command_that_was_given_here_is_not_asked_about(here: Path, gguf_file: Path) -> None:
     write_job(here / "in.jsonl", 2)
     words = ("batch", "in.jsonl", "out.jsonl", "-m", str(gguf_file), "--max-tokens", "2")
-    command, out = Command(words, here), here / "out.jsonl"
-    records.Record(out, 0.0, command).save()
+    command, out = BatchCommand(words, here), here / "out.jsonl"
+    records.JobRecord(out, 0.0, command).save()
     _journal(out, *words)
     assert _read(out).resuming() == command
     # Somebody else has resumed it in another way since.
@@ -170,7 +170,7 @@ def test_a_form_like_a_foreign_job_reaches_nothing_else(here: Path) -> None:
     attach(here / "out.jsonl")
     (one,) = presets(here)
     assert one.form.spec() == BatchSpec("in.txt", "out.jsonl", "m")
-    records.Record(here / "out.jsonl", 0.0, command).save()  # one's own
+    records.JobRecord(here / "out.jsonl", 0.0, command).save()  # one's own
     (one,) = presets(here)
     assert "--report" in beside(one.form)
 

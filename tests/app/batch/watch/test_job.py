@@ -18,9 +18,9 @@ from app.batch.journal.journal import journal_path
 from app.batch.watch import records
 from app.batch.watch.command import Foreign
 from app.batch.watch.form_look import check
-from app.batch.watch.job import Job, JobError, attach, start_job
+from app.batch.watch.job import JobError, WatchedJob, attach, start_job
 from app.batch.watch.preview import open_row
-from app.batch.watch.records import Record, known_jobs
+from app.batch.watch.records import JobRecord, known_jobs
 from app.batch.watch.rows import RowState
 from app.batch.watch.view import Phase
 from tests.app import stopping
@@ -31,7 +31,7 @@ from tests.app.workers import worker_of
 ROWS = 24
 
 
-def started(folder: Path, model: Path, bad: int = 0) -> Job:
+def started(folder: Path, model: Path, bad: int = 0) -> WatchedJob:
     source = write_job(folder / "in.jsonl", ROWS, bad=bad)
     return start_job(check(form_for(source, model), folder))
 
@@ -258,7 +258,7 @@ def test_a_test_ends_no_process_that_has_the_number_of_a_job_since(
 ) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
         began = psutil.Process(other.pid).create_time()
-        Record(tmp_path / "out.jsonl", 0.0, None, other.pid, began - 3600 * later).save()
+        JobRecord(tmp_path / "out.jsonl", 0.0, None, other.pid, began - 3600 * later).save()
         kill_jobs()
         assert not later or other.poll() is None
         other.communicate(b"\n", timeout=60)

@@ -7,12 +7,12 @@ import pytest
 
 from app.batch.spec import BatchAdapters, BatchSpec
 from app.batch.watch import records
-from app.batch.watch.command import Command, command_of
+from app.batch.watch.command import BatchCommand, command_of
 from app.batch.watch.form import FormError, JobForm
 from app.batch.watch.form_like import form_like
 from app.batch.watch.form_look import look
 from app.batch.watch.presets import beside, forget, presets, save, summary
-from app.batch.watch.records import Record
+from app.batch.watch.records import JobRecord
 from app.batch.watch.speeds_before import TimeLike, time_like
 from app.options import ConstraintOptions, ModelOptions, SamplingOptions
 from tests.support import questions, write_rows
@@ -71,7 +71,7 @@ def test_what_has_no_field_stays(here: Path) -> None:
     for part in ("--context=512", "--top-k=5", "--reproducible", "--choice=c"):
         assert part in beside(form)
     assert "--adapter=poet=a.gguf" in beside(form)
-    assert form_like(Command(("batch", "in", "-", "-m", "m"), here), here) is None
+    assert form_like(BatchCommand(("batch", "in", "-", "-m", "m"), here), here) is None
 
 
 def test_saved_ones_are_found_by_their_names_and_forgotten(here: Path) -> None:
@@ -94,12 +94,12 @@ def test_a_time_by_the_speeds_of_an_earlier_job(here: Path) -> None:
     assert time_like(found) is None
     end = {"event": "end", "model": "m.gguf", "slots": 4, "prefill_tps": 500.0, "decode_tps": 60.0}
     for name, at, other in (("a", 3.0, {"slots": 8}), ("b", 2.0, {}), ("c", 1.0, {})):
-        record = Record(here / name, at)
+        record = JobRecord(here / name, at)
         record.save()
         lines = ({"event": "begin"}, {**end, **other})
         record.events.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert time_like(found) == TimeLike(2.0 + 10.0, here / "b"), "the latest with as many slots"
-    Record(here / "b", 0.0).events.write_text('{"event": "begin"}\n')
+    JobRecord(here / "b", 0.0).events.write_text('{"event": "begin"}\n')
     assert time_like(found) == TimeLike(12.0, here / "c")
     assert time_like({**found, "model": "other.gguf"}) is None
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from app.batch.spec import BatchSpec, InputOptions
-from app.batch.watch.command import Command, batch_arguments, command_of
-from app.batch.watch.follow import FollowedJournal, Tail
+from app.batch.watch.command import BatchCommand, batch_arguments, command_of
+from app.batch.watch.follow import FileTail, FollowedJournal
 from app.batch.watch.form import FormError, JobForm, suggested_output
 from app.batch.watch.form_look import check
 from app.batch.watch.preview import preview
 from app.batch.watch.process import last_words
-from app.batch.watch.rows import Rows, RowState, Speed, SpeedHistory
+from app.batch.watch.rows import Rows, RowState, SpeedAt, SpeedHistory
 
 
 def test_rows_change_their_states() -> None:
@@ -55,7 +55,7 @@ def test_a_million_rows_take_little_memory() -> None:
 
 def test_a_file_is_read_on_while_it_grows(tmp_path: Path) -> None:
     path = tmp_path / "grows"
-    tail = Tail(path)
+    tail = FileTail(path)
     assert tail.read() == (False, [])
     path.write_bytes(b"one\ntwo\nthr")
     assert tail.read() == (False, [(0, b"one\n"), (4, b"two\n")])
@@ -66,7 +66,7 @@ def test_a_file_is_read_on_while_it_grows(tmp_path: Path) -> None:
     assert tail.read(most=6) == (False, [(14, b"x" * 100 + b"\n")])
     path.write_bytes(b"new\n")
     assert tail.read() == (True, [(0, b"new\n")])
-    long = Tail(path, last=6)
+    long = FileTail(path, last=6)
     path.write_bytes(b"first\nsecond\nlast\n")
     assert long.read() == (False, [(13, b"last\n")])
 
@@ -74,7 +74,7 @@ def test_a_file_is_read_on_while_it_grows(tmp_path: Path) -> None:
 def test_speeds_of_any_time_fit() -> None:
     history = SpeedHistory(most=8)
     for at in range(1000):
-        history.add(Speed(at, 2.0, float(at)))
+        history.add(SpeedAt(at, 2.0, float(at)))
     points = history.points()
     assert len(points) <= 9
     assert [p.at for p in points] == sorted(p.at for p in points)
@@ -191,7 +191,7 @@ def test_names_of_outputs() -> None:
 
 def test_commands_are_understood_as_the_command_does() -> None:
     words = ("batch", "in", "out", "-m", "M", "--fresh", "--json", "--field=a.b", "--limit", "3")
-    command = Command(words, Path("/folder"))
+    command = BatchCommand(words, Path("/folder"))
     asked = command.asked()
     assert asked is not None
     rows = InputOptions(field="a.b", limit=3)
@@ -200,7 +200,7 @@ def test_commands_are_understood_as_the_command_does() -> None:
     assert command.events()[:3] == ["batch", "--json", "--quiet"]
     assert command.text == "ingot batch in out -m M --fresh --field=a.b --limit 3"
     for other in (("run", "M"), ("batch", "status", "out"), ("batch", "in", "-"), ("batch", "--x")):
-        assert Command(other, Path("/folder")).asked() is None
+        assert BatchCommand(other, Path("/folder")).asked() is None
     assert batch_arguments([sys.executable, "-P", "-m", "app", "batch", "a"]) == ("batch", "a")
     assert batch_arguments(["/usr/bin/python3", "/x/bin/ingot", "-v", "batch"]) == ("batch",)
     assert batch_arguments(["/x/bin/ingot", "run", "batch"]) is None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from app.chat.conversation import Conversation
 from app.chat.host import EngineHost
-from app.chat.store.store import Store
+from app.chat.store.store import ChatStore
 from app.chat.turn import Turn
 from app.options import ModelOptions
 from runtimes.request import SamplingParams
@@ -21,7 +21,7 @@ def main(path: Path, model: str) -> None:
     host = EngineHost()
     host.load(model, ModelOptions(context=endless.CONTEXT, threads=1))
     params = SamplingParams(max_tokens=endless.CONTEXT - 1024, ignore_eos=True)
-    with Store.open(path) as store:
+    with ChatStore.open(path) as store:
         conversation = Conversation.new(store)
         asked = conversation.say("Tell me a story about a fox.")
         turn = Turn.start(host, conversation, asked, params)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.chat.store.store import Store
+from app.chat.store.store import ChatStore
 
 
 @pytest.fixture
@@ -16,6 +16,6 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(path: Path) -> Iterator[Store]:
-    with Store.open(path) as opened:
+def store(path: Path) -> Iterator[ChatStore]:
+    with ChatStore.open(path) as opened:
         yield opened

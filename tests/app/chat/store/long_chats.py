@@ -9,9 +9,9 @@ import sqlite3
 import time
 from dataclasses import asdict
 
-from app.chat.store.records import Chat, Figures, Role
+from app.chat.store.records import AnswerFigures, Chat, Role
 from app.chat.store.rows import pack_ids
-from app.chat.store.store import Store
+from app.chat.store.store import ChatStore
 
 _WORDS = (
     "the of and to in a is that for it as was with be by on not he his but at are this have from or"
@@ -24,10 +24,10 @@ _WORDS = (
     " might great go come since against right came take used himself few house use place during"
 ).split()
 # An example, the same for all: what it says is not measured.
-FIGURES = Figures(812, 640, 96, 0.21, 819.2, 41.5, 2.5, "stop")
+FIGURES = AnswerFigures(812, 640, 96, 0.21, 819.2, 41.5, 2.5, "stop")
 
 
-def fill(store: Store, messages: int = 1000, *, branches: int = 0, seed: int = 1) -> Chat:
+def fill(store: ChatStore, messages: int = 1000, *, branches: int = 0, seed: int = 1) -> Chat:
     """A chat whose shown branch has so many messages, questions and answers in turn; ``branches``
     more answers stand beside the first ones. Answers are Markdown: paragraphs, lists, code. The
     same ``seed`` makes the same texts.

@@ -22,18 +22,18 @@ from app.chat.conversation import Conversation
 from app.chat.export import as_json, as_markdown
 from app.chat.store import database
 from app.chat.store.errors import StoreDamagedError, StoreError, StoreFullError
-from app.chat.store.records import Attachment, Figures, Role, State
+from app.chat.store.records import AnswerFigures, Attachment, Role, State
 from app.chat.store.repair import is_whole, repair
-from app.chat.store.store import Store
+from app.chat.store.store import ChatStore
 
 ROOT = Path(__file__).resolve().parents[4]
-_FIGURES = Figures(1, 0, 1, 0.1, 10.0, 20.0, 0.2, "stop")
+_FIGURES = AnswerFigures(1, 0, 1, 0.1, 10.0, 20.0, 0.2, "stop")
 
 
 @pytest.fixture
 def chats(path: Path) -> Path:
     """A store with a chat of two messages, and its draft."""
-    with Store.open(path) as store:
+    with ChatStore.open(path) as store:
         chat = store.new_chat(title="plums")
         asked = store.add_message(
             chat.id, None, Role.USER, "question", attachments=(Attachment("a.txt", "text"),)
@@ -53,7 +53,7 @@ def _run(path: Path, *statements: str) -> None:
 
 
 def _texts(path: Path) -> list[str]:
-    with Store.open(path) as store:
+    with ChatStore.open(path) as store:
         return [m.text for chat in store.chats() for m in store.messages(chat.id)]
 
 
@@ -90,7 +90,7 @@ def test_repair_leaves_a_damaged_file_that_is_open_elsewhere(
 ) -> None:
     monkeypatch.setattr(database, "_BUSY_S", 0.1)
     _run(chats, "UPDATE chats SET sampling = '{'")
-    with Store.open(chats) as store:
+    with ChatStore.open(chats) as store:
         store.prompts()
         with pytest.raises(StoreError, match="held by another program"):
             repair(chats)
@@ -166,7 +166,7 @@ def test_what_is_no_file_is_neither_waited_for_nor_replaced(path: Path, kind: st
     else:
         path = Path("/dev/zero")
     before = path.stat().st_ino
-    for use in (repair, Store.open, is_whole):
+    for use in (repair, ChatStore.open, is_whole):
         with pytest.raises(StoreError, match="no file"):
             use(path)
     assert path.stat().st_ino == before
@@ -261,11 +261,11 @@ _HOSTILE: dict[str, tuple[str, ...]] = {
 def test_a_part_that_is_not_ours_is_refused_and_left_out_by_repair(chats: Path, what: str) -> None:
     _run(chats, "PRAGMA legacy_alter_table = ON", *_HOSTILE[what])
     with pytest.raises(StoreDamagedError, match="did not make"):
-        Store.open(chats)
+        ChatStore.open(chats)
     assert not is_whole(chats)
     done = repair(chats)
     assert done.aside is not None
-    with Store.open(chats) as store:
+    with ChatStore.open(chats) as store:
         names = [chat.title for chat in store.chats()]
         assert names in (["plums"], ["Recovered chat 1"])
         chat = store.chats()[0]
@@ -283,9 +283,9 @@ def test_tables_of_other_programs_beside_ours_stay(chats: Path) -> None:
 
 @pytest.mark.parametrize("version", [-1, -5, -(2**31)])
 def test_a_negative_version_is_of_another_program(path: Path, version: int) -> None:
-    Store.open(path).close()
+    ChatStore.open(path).close()
     _run(path, f"PRAGMA user_version = {version}")
-    for use in (Store.open, repair):
+    for use in (ChatStore.open, repair):
         with pytest.raises(StoreError, match="another program"):
             use(path)
 
@@ -293,7 +293,7 @@ def test_a_negative_version_is_of_another_program(path: Path, version: int) -> N
 def test_tables_that_are_missing_are_damage(chats: Path) -> None:
     _run(chats, "PRAGMA foreign_keys = OFF", "DROP TABLE messages")
     with pytest.raises(StoreDamagedError, match="repair"):
-        Store.open(chats)
+        ChatStore.open(chats)
     assert repair(chats).chats == 1
 
 
@@ -359,7 +359,7 @@ def test_values_of_other_kinds_are_told_and_repaired(chats: Path, what: str) -> 
 
 
 def _read_all(path: Path) -> None:
-    with Store.open(path) as store:
+    with ChatStore.open(path) as store:
         for chat in [*store.chats(), *store.deleted()]:
             conversation = Conversation.open(store, chat.id)
             json.loads(as_json(conversation))
@@ -376,7 +376,7 @@ def test_halves_of_surrogate_pairs_in_attachments_do_no_harm(chats: Path) -> Non
 
 def test_a_value_without_bounds_is_refused(chats: Path) -> None:
     _run(chats, "UPDATE messages SET text = zeroblob(300000000) WHERE id = 1")
-    with Store.open(chats) as store, pytest.raises(StoreDamagedError, match="too large"):
+    with ChatStore.open(chats) as store, pytest.raises(StoreDamagedError, match="too large"):
         store.messages(1)
     repair(chats)
     assert _texts(chats) == ["answer"]
@@ -386,15 +386,15 @@ def test_a_schema_that_is_no_text_is_damage(chats: Path) -> None:
     """SQLite quotes it in its message, which Python then cannot read."""
     raw = chats.read_bytes()
     chats.write_bytes(raw.replace(b"CREATE TABLE chats", b"CREATE TABLE \xce\xff(ts"))
-    with pytest.raises(StoreDamagedError, match="repair"), Store.open(chats):
+    with pytest.raises(StoreDamagedError, match="repair"), ChatStore.open(chats):
         pass
     repair(chats)
-    with Store.open(chats) as store:
+    with ChatStore.open(chats) as store:
         assert store.chats() is not None
 
 
 def test_a_number_beyond_64_bits_is_no_chat(chats: Path) -> None:
-    with Store.open(chats) as store, pytest.raises(StoreError, match="so large"):
+    with ChatStore.open(chats) as store, pytest.raises(StoreError, match="so large"):
         store.chat(10**30)
 
 
@@ -461,7 +461,7 @@ def test_a_full_disk_is_told_as_such_also_where_nothing_is_written(
 ) -> None:
     limited(16)  # no room for the memory that programs share
     for use in (
-        lambda: Store.open(chats).search("question"),
+        lambda: ChatStore.open(chats).search("question"),
         lambda: repair(chats),
         lambda: is_whole(chats),
     ):

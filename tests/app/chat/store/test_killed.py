@@ -14,7 +14,7 @@ import pytest
 from app.chat.store import rows
 from app.chat.store.errors import StoreError
 from app.chat.store.records import Message, Role, State
-from app.chat.store.store import Store
+from app.chat.store.store import ChatStore
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -101,7 +101,7 @@ def test_what_was_saved_survives_a_kill(
         writer.read_until("ended")
         time.sleep(random.Random(moment).uniform(0, 0.1))
     writer.kill()
-    with Store.open(path) as store:
+    with ChatStore.open(path) as store:
         (chat,) = store.chats()
         messages = store.messages(chat.id)
         _check(messages, writer.told)
@@ -113,7 +113,7 @@ def test_what_was_saved_survives_a_kill(
             if message.text:
                 assert store.search("word0")[0].message == message.id
                 assert message.figures is not None
-    with Store.open(path) as store:
+    with ChatStore.open(path) as store:
         assert store.messages(chat.id) == messages
         with store._database.reading() as db:
             assert db.execute("SELECT count(*) FROM pieces").fetchone()[0] == 0
@@ -124,7 +124,7 @@ def test_an_answer_of_a_living_process_is_left_to_it(
 ) -> None:
     writer = start(1, 10_000)
     writer.read_until("saved")
-    with Store.open(path) as store:
+    with ChatStore.open(path) as store:
         (chat,) = store.chats()
         asked, answer = store.messages(chat.id)
         assert answer.state is State.STREAMING
@@ -138,7 +138,7 @@ def test_an_answer_of_a_living_process_is_left_to_it(
         assert later.text.startswith(answer.text)
         assert len(later.text) > len(answer.text)
     writer.kill()
-    with Store.open(path) as store:
+    with ChatStore.open(path) as store:
         assert store.message(answer.id).state is State.LOST
         assert store.chat(mine.id).count == 30
         assert store.message(asked.id) == asked
@@ -148,7 +148,7 @@ def test_two_writers_lose_nothing(path: Path, start: Callable[[int, int], Writer
     writers = [start(5, 20), start(5, 20)]
     for writer in writers:
         writer.read_until("waiting")
-    with Store.open(path) as store:
+    with ChatStore.open(path) as store:
         chats = store.chats()
         assert [chat.count for chat in chats] == [10, 10]
         messages = [message for chat in chats for message in store.messages(chat.id)]
@@ -156,11 +156,11 @@ def test_two_writers_lose_nothing(path: Path, start: Callable[[int, int], Writer
             _check(messages, writer.told)
 
 
-def test_one_that_was_wrongly_taken_for_dead_goes_on(path: Path, store: Store) -> None:
+def test_one_that_was_wrongly_taken_for_dead_goes_on(path: Path, store: ChatStore) -> None:
     chat = store.new_chat()
     answer = store.begin_answer(chat.id, store.add_message(chat.id, None, Role.USER, "x").id)
     store.save_answer(answer.id, "one ", [1])
-    with Store.open(path) as other, other._database.writing() as db:
+    with ChatStore.open(path) as other, other._database.writing() as db:
         rows.mark_lost(db, [answer.id])  # as if it did not see this process
     assert store.message(answer.id).state is State.LOST
     store.save_answer(answer.id, "one two ", [1, 2])

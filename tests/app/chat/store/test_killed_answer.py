@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 
 from app.chat.store.records import Role, State
-from app.chat.store.store import Store
+from app.chat.store.store import ChatStore
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -41,7 +41,7 @@ def test_an_answer_survives_the_kill_of_its_program(
         left, _ = process.communicate()
     seen += [json.loads(line) for line in left.splitlines() if line.endswith("}")]
 
-    with Store.open(path) as store:
+    with ChatStore.open(path) as store:
         (chat,) = store.chats()
         messages = store.messages(chat.id)
         answer = messages[-1]

@@ -21,7 +21,7 @@ from app.chat.store.errors import StoreDamagedError, StoreError, StoreFullError
 from app.chat.store.records import Attachment, Role, State
 from app.chat.store.repair import is_whole, repair
 from app.chat.store.schema import MIGRATIONS
-from app.chat.store.store import Store
+from app.chat.store.store import ChatStore
 from tests.app.chat.store.long_chats import fill
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -54,7 +54,7 @@ def _schema(path: Path) -> set[tuple[str, str]]:
 
 def test_version_1_comes_up_to_date_with_all_it_has(path: Path, tmp_path: Path) -> None:
     _make(path, VERSION_1)
-    with Store.open(path) as store:
+    with ChatStore.open(path) as store:
         assert _version(path) == len(MIGRATIONS) > 1
         (chat,) = store.chats()
         assert (chat.title, chat.sampling, chat.leaf) == ("Café", {"temperature": 0.5}, 3)
@@ -70,7 +70,7 @@ def test_version_1_comes_up_to_date_with_all_it_has(path: Path, tmp_path: Path) 
         store.restore_chat(4)
         assert [hit.message for hit in store.search("气")] == [4]
         assert store.new_chat().id == 5
-    with Store.open(tmp_path / "fresh.db"):
+    with ChatStore.open(tmp_path / "fresh.db"):
         assert _schema(path) == _schema(tmp_path / "fresh.db")
 
 
@@ -82,7 +82,7 @@ def test_a_migration_that_fails_changes_nothing(path: Path) -> None:
         Database(path, broken)
     assert _version(path) == len(MIGRATIONS)
     assert _schema(path) == before
-    Store.open(path).close()
+    ChatStore.open(path).close()
 
 
 def test_many_open_a_new_store_at_once(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_many_open_a_new_store_at_once(tmp_path: Path) -> None:
 
     def work(path: Path) -> None:
         try:
-            with Store.open(path) as store:
+            with ChatStore.open(path) as store:
                 store.new_chat()
         except BaseException as error:
             failed.append(error)
@@ -103,7 +103,7 @@ def test_many_open_a_new_store_at_once(tmp_path: Path) -> None:
         for thread in threads:
             thread.join()
         assert not failed, failed
-        with Store.open(path) as store:
+        with ChatStore.open(path) as store:
             assert len(store.chats()) == 8
 
 
@@ -111,14 +111,14 @@ def _refused(path: Path) -> StoreError:
     """What opening says; the file must stay as it is."""
     before = hashlib.sha256(path.read_bytes()).digest()
     with pytest.raises(StoreError) as raised:
-        Store.open(path)
+        ChatStore.open(path)
     assert hashlib.sha256(path.read_bytes()).digest() == before
     assert str(path) in str(raised.value)
     return raised.value
 
 
 def test_a_newer_version_is_left_alone(path: Path) -> None:
-    Store.open(path).close()
+    ChatStore.open(path).close()
     _make(path, "PRAGMA user_version = 99")
     error = _refused(path)
     assert "newer Ingot" in str(error)
@@ -138,16 +138,16 @@ def test_what_is_not_ours_is_left_alone(path: Path) -> None:
 def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(StoreError, match="INGOT_HOME"):
-        Store.open(tmp_path / "file" / "chats.db")
+        ChatStore.open(tmp_path / "file" / "chats.db")
     (tmp_path / "chats.db").mkdir()
     with pytest.raises(StoreError, match="INGOT_HOME"):
-        Store.open(tmp_path / "chats.db")
+        ChatStore.open(tmp_path / "chats.db")
 
 
 @pytest.fixture
 def damaged(path: Path) -> Path:
     """A store of three chats with pages of the middle one overwritten."""
-    with Store.open(path) as store:
+    with ChatStore.open(path) as store:
         for seed in range(3):
             fill(store, 60, seed=seed)
         streaming = store.begin_answer(1, None)
@@ -172,7 +172,7 @@ def test_repair_saves_what_can_be_read(damaged: Path) -> None:
     assert done.aside.read_bytes() == before
     assert is_whole(damaged)
     assert 120 < done.messages < 181
-    with Store.open(damaged) as store:
+    with ChatStore.open(damaged) as store:
         chats = store.chats()
         assert len(chats) == done.chats == 3
         assert sum(chat.count for chat in chats) == done.messages
@@ -193,24 +193,24 @@ def test_repair_of_what_is_no_database_leaves_an_empty_store(path: Path) -> None
     assert (done.chats, done.messages) == (0, 0)
     assert done.aside is not None
     assert done.aside.read_text().startswith("nothing")
-    with Store.open(path) as store:
+    with ChatStore.open(path) as store:
         store.new_chat()
 
 
 def test_repair_makes_the_index_anew(path: Path) -> None:
-    with Store.open(path) as store:
+    with ChatStore.open(path) as store:
         chat = store.new_chat(title="plums")
         with store._database.writing() as db:
             db.execute("INSERT INTO chats_fts (chats_fts) VALUES ('delete-all')")
         assert store.search("plums") == []
     assert repair(path).aside is None
-    with Store.open(path) as store:
+    with ChatStore.open(path) as store:
         assert store.search("plums")[0].chat == chat
 
 
 def test_bytes_that_make_no_sense_are_told_and_repaired(path: Path) -> None:
     """SQLite itself does not notice them."""
-    with Store.open(path) as store:
+    with ChatStore.open(path) as store:
         chat = store.new_chat(title="x")
         for text in ("Q1234567", "two", "three"):
             last = store.add_message(chat.id, None, Role.USER, text)
@@ -220,21 +220,21 @@ def test_bytes_that_make_no_sense_are_told_and_repaired(path: Path) -> None:
         with pytest.raises(StoreDamagedError, match="repair"):
             store.messages(chat.id)
     path.write_bytes(path.read_bytes().replace(b"Q1234567", b"\xff\xfe345678"))
-    with Store.open(path) as store:
+    with ChatStore.open(path) as store:
         with pytest.raises(StoreDamagedError, match="repair"):
             store.message(1)
         assert store.message(3) == last
         with pytest.raises(StoreDamagedError, match="repair"):
             store.chats()
     assert repair(path).aside is not None
-    with Store.open(path) as store:
+    with ChatStore.open(path) as store:
         texts = [message.text for message in store.messages(chat.id)]
         assert texts == ["\ufffd\ufffd345678", "two", "three"]
         assert store.chat(chat.id).leaf == last.id
 
 
 def test_repair_leaves_alone_what_is_not_ours(path: Path) -> None:
-    Store.open(path).close()
+    ChatStore.open(path).close()
     _make(path, "PRAGMA user_version = 99")
     with pytest.raises(StoreError, match="newer Ingot"):
         repair(path)
@@ -302,7 +302,7 @@ def _fill_up(path: Path, **options: object) -> None:
     assert int(length) > 10_000
     assert more[1] == "full"
     path.parent.joinpath("ballast").unlink(missing_ok=True)
-    with Store.open(path) as store:  # with room again
+    with ChatStore.open(path) as store:  # with room again
         message = store.message(int(id))
         assert message.state is State.LOST
         assert len(message.text) == int(length)
@@ -326,34 +326,34 @@ def test_a_file_that_may_not_grow_takes_nothing_back(path: Path) -> None:
 
 def test_a_disk_that_may_not_be_written(tmpfs: Path) -> None:
     path = tmpfs / "chats.db"
-    with Store.open(path) as store:
+    with ChatStore.open(path) as store:
         store.new_chat(title="there")
     subprocess.run(["mount", "-o", "remount,ro", str(tmpfs)], check=True)
     with pytest.raises(StoreError, match="INGOT_HOME") as raised:
-        Store.open(path)
+        ChatStore.open(path)
     assert not isinstance(raised.value, (StoreFullError, StoreDamagedError))
     subprocess.run(["mount", "-o", "remount,rw", str(tmpfs)], check=True)
-    with Store.open(path) as store:
+    with ChatStore.open(path) as store:
         assert [chat.title for chat in store.chats()] == ["there"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_that_may_not_be_written(path: Path) -> None:
-    with Store.open(path) as store:
+    with ChatStore.open(path) as store:
         store.new_chat(title="there")
     path.parent.chmod(0o500)
     try:
         with pytest.raises(StoreError, match="INGOT_HOME"):
-            Store.open(path)
+            ChatStore.open(path)
     finally:
         path.parent.chmod(0o700)
-    with Store.open(path) as store:
+    with ChatStore.open(path) as store:
         assert [chat.title for chat in store.chats()] == ["there"]
 
 
 def test_another_program_that_holds_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.chat.store.database._BUSY_S", 0.1)
-    with Store.open(path) as store:
+    with ChatStore.open(path) as store:
         chat = store.new_chat(title="x")
         answer = store.begin_answer(chat.id, None)
         store.save_answer(answer.id, "one", [1])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from app.chat.store.records import Role, State
-from app.chat.store.store import Store
+from app.chat.store.store import ChatStore
 
 # Words that are starts of others, other scripts, accents, signs.
 _WORDS = ["a", "ab", "abc", "Äb", "b", "ба", "天", "天气", "a天b", "c-d", "->", "_", "ａ", '"b"']
@@ -43,7 +43,7 @@ class Chats(RuleBasedStateMachine):
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
         self.path = Path(self.folder.name) / "chats.db"
-        self.store = Store.open(self.path)
+        self.store = ChatStore.open(self.path)
         self.chats: dict[int, dict[str, Any]] = {}
         self.messages: dict[int, dict[str, Any]] = {}
 
@@ -146,7 +146,7 @@ class Chats(RuleBasedStateMachine):
     def open_again(self) -> None:
         """The process lives, so that what streams goes on to."""
         self.store.close()
-        self.store = Store.open(self.path)
+        self.store = ChatStore.open(self.path)
 
     @rule(query=st.lists(st.sampled_from(_WORDS), min_size=1, max_size=2), whole=st.booleans())
     def search(self, query: list[str], whole: bool) -> None:

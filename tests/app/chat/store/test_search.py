@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.chat.store.records import Hit, Role, State
-from app.chat.store.store import Store
+from app.chat.store.store import ChatStore
 
 
 def _marked(hit: Hit) -> list[str]:
@@ -13,7 +13,7 @@ def _marked(hit: Hit) -> list[str]:
 
 
 @pytest.fixture
-def say(store: Store):
+def say(store: ChatStore):
     def say(text: str, title: str | None = "-") -> int:
         chat = store.new_chat(title=title)
         store.add_message(chat.id, None, Role.USER, text)
@@ -52,7 +52,7 @@ def say(store: Store):
         ("Ελλάδα", "ελλαδα", ["Ελλάδα"]),
     ],
 )
-def test_found(store: Store, say, text: str, query: str, marked: list[str]) -> None:
+def test_found(store: ChatStore, say, text: str, query: str, marked: list[str]) -> None:
     chat = say(text)
     say("something else entirely")
     (hit,) = store.search(query)
@@ -79,7 +79,7 @@ def test_found(store: Store, say, text: str, query: str, marked: list[str]) -> N
         ("abc", "\ud800"),
     ],
 )
-def test_not_found(store: Store, say, text: str, query: str) -> None:
+def test_not_found(store: ChatStore, say, text: str, query: str) -> None:
     say(text)
     assert store.search(query) == []
 
@@ -87,13 +87,13 @@ def test_not_found(store: Store, say, text: str, query: str) -> None:
 @pytest.mark.parametrize(
     "query", ['"', '""', "'", "*", "^", "a*", '"a', "a OR", "(", "{a b}: c", "a\0b", "𐎀", "\u0301"]
 )
-def test_no_query_fails(store: Store, say, query: str) -> None:
+def test_no_query_fails(store: ChatStore, say, query: str) -> None:
     say("a b c " + query.replace("\0", " "))
     store.search(query)
     store.search(query + " ")
 
 
-def test_titles_come_first_then_the_newest(store: Store, say) -> None:
+def test_titles_come_first_then_the_newest(store: ChatStore, say) -> None:
     old = say("a word about melons", "fruit")
     titled = say("nothing of it", "Melons and more")
     newer = say("two melons", "market")
@@ -109,7 +109,7 @@ def test_titles_come_first_then_the_newest(store: Store, say) -> None:
     assert [hit.chat.id for hit in store.search("melon")] == [newer, old]
 
 
-def test_one_hit_a_chat_with_its_newest_message(store: Store) -> None:
+def test_one_hit_a_chat_with_its_newest_message(store: ChatStore) -> None:
     chat = store.new_chat()
     for text in ("plums one", "plums two", "none"):
         last = store.add_message(chat.id, None, Role.USER, text)
@@ -118,7 +118,7 @@ def test_one_hit_a_chat_with_its_newest_message(store: Store) -> None:
     assert hit.snippet == "plums two"
 
 
-def test_answers_are_found_when_they_have_ended(store: Store) -> None:
+def test_answers_are_found_when_they_have_ended(store: ChatStore) -> None:
     chat = store.new_chat()
     asked = store.add_message(chat.id, None, Role.USER, "x")
     answer = store.begin_answer(chat.id, asked.id)
@@ -132,7 +132,7 @@ def test_answers_are_found_when_they_have_ended(store: Store) -> None:
     assert store.search("apples")[0].message == answer.id
 
 
-def test_a_long_text_is_shown_around_the_match(store: Store, say) -> None:
+def test_a_long_text_is_shown_around_the_match(store: ChatStore, say) -> None:
     say("begin " + "before " * 200 + "needle\n\n\tafter " + "after " * 200)
     (hit,) = store.search("needle")
     assert hit.snippet.startswith("…")

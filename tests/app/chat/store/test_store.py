@@ -11,15 +11,15 @@ import pytest
 
 from app.chat.store import store as store_module
 from app.chat.store.errors import StoreError
-from app.chat.store.records import Attachment, Figures, Role, State
+from app.chat.store.records import AnswerFigures, Attachment, Role, State
 from app.chat.store.rows import title_of
-from app.chat.store.store import Store, default_path
+from app.chat.store.store import ChatStore, default_path
 
-FIGURES = Figures(10, 4, 3, 0.2, None, 15.5, 0.4, "stop")
+FIGURES = AnswerFigures(10, 4, 3, 0.2, None, 15.5, 0.4, "stop")
 
 
 def test_a_chat_comes_back_as_it_was(path: Path) -> None:
-    with Store.open(path) as store:
+    with ChatStore.open(path) as store:
         chat = store.new_chat("pebble", "Be short.", {"temperature": 0.5, "stop": ["a", "b"]})
         assert chat.title == ""
         asked = store.add_message(
@@ -31,7 +31,7 @@ def test_a_chat_comes_back_as_it_was(path: Path) -> None:
         assert begun.state is State.STREAMING
         answer = store.end_answer(begun.id, "That.", [5, 70_000, 2], State.DONE, FIGURES)
         store.set_dropped([asked.id], True)
-    with Store.open(path) as store:
+    with ChatStore.open(path) as store:
         again = store.chat(chat.id)
         assert again == store.chats()[0]
         assert (again.title, again.count, again.leaf) == ("What?", 2, answer.id)
@@ -46,7 +46,7 @@ def test_a_chat_comes_back_as_it_was(path: Path) -> None:
         assert (second.model, second.runtime) == ("pebble · q8_0", "llamacpp")
 
 
-def test_branches(store: Store) -> None:
+def test_branches(store: ChatStore) -> None:
     chat = store.new_chat()
     root = store.add_message(chat.id, None, Role.USER, "one")
     first = store.begin_answer(chat.id, root.id)
@@ -65,7 +65,7 @@ def test_branches(store: Store) -> None:
     assert store.chat(chat.id).title == "one"
 
 
-def test_the_list_has_the_newest_message_first_and_no_deleted_chat(store: Store) -> None:
+def test_the_list_has_the_newest_message_first_and_no_deleted_chat(store: ChatStore) -> None:
     ids = [store.new_chat(title=str(number)).id for number in range(4)]
     store.add_message(ids[1], None, Role.USER, "x")
     store.update_chat(ids[0], title="renamed")  # is no message
@@ -82,7 +82,7 @@ def test_the_list_has_the_newest_message_first_and_no_deleted_chat(store: Store)
 def test_deleting_can_be_undone_for_thirty_days(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Store.open(path) as store:
+    with ChatStore.open(path) as store:
         chat = store.new_chat(title="kept")
         said = store.add_message(chat.id, None, Role.USER, "kept text")
         store.delete_chat(chat.id)
@@ -90,39 +90,39 @@ def test_deleting_can_be_undone_for_thirty_days(
 
     def open_after(days: float) -> list[int]:
         monkeypatch.setattr(store_module.time, "time", lambda: deleted_at + days * 86400)
-        with Store.open(path) as store:
+        with ChatStore.open(path) as store:
             return [one.id for one in store.deleted()]
 
     assert open_after(29.9) == [chat.id]
-    with Store.open(path) as store:
+    with ChatStore.open(path) as store:
         store.restore_chat(chat.id)
         assert store.messages(chat.id) == [said]
         assert [hit.chat.id for hit in store.search("kept")] == [chat.id]
         store.delete_chat(chat.id)
     assert open_after(29.9 + 29.9) == [chat.id]
     assert open_after(29.9 + 30.1) == []
-    with Store.open(path) as store, pytest.raises(StoreError, match="no chat"):
+    with ChatStore.open(path) as store, pytest.raises(StoreError, match="no chat"):
         store.chat(chat.id)
 
 
 def test_empty_chats_do_not_pile_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Store.open(path) as store:
+    with ChatStore.open(path) as store:
         now = store_module.time.time()
         nothing = store.new_chat(model="m")
         named = store.new_chat(title="named")
         used = store.new_chat()
         store.add_message(used.id, None, Role.USER, "x")
     monkeypatch.setattr(store_module.time, "time", lambda: now + 3600)
-    with Store.open(path) as store:
+    with ChatStore.open(path) as store:
         assert len(store.chats()) == 3
     monkeypatch.setattr(store_module.time, "time", lambda: now + 90_000)
-    with Store.open(path) as store:
+    with ChatStore.open(path) as store:
         assert {chat.id for chat in store.chats()} == {named.id, used.id}
         assert store.new_chat().id > nothing.id
 
 
 def test_a_draft_is_kept_until_it_is_blank(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Store.open(path) as store:
+    with ChatStore.open(path) as store:
         older, newer = store.new_chat(title="older"), store.new_chat()
         assert store.draft(older.id) == ""
         store.keep_draft(older.id, "half a\nsentence")
@@ -130,7 +130,7 @@ def test_a_draft_is_kept_until_it_is_blank(path: Path, monkeypatch: pytest.Monke
         store.keep_draft(newer.id, "typed")
     later = store_module.time.time() + 90_000
     monkeypatch.setattr(store_module.time, "time", lambda: later)
-    with Store.open(path) as store:
+    with ChatStore.open(path) as store:
         assert store.draft(older.id) == "half a\nsentence"
         assert store.draft(newer.id) == "typed", "a chat with nothing but a draft stays"
         store.keep_draft(older.id, "  ")
@@ -139,7 +139,7 @@ def test_a_draft_is_kept_until_it_is_blank(path: Path, monkeypatch: pytest.Monke
             store.keep_draft(99, "typed")
 
 
-def test_a_message_that_nothing_follows_can_be_taken_back(store: Store) -> None:
+def test_a_message_that_nothing_follows_can_be_taken_back(store: ChatStore) -> None:
     chat = store.new_chat()
     first = store.add_message(chat.id, None, Role.USER, "the river")
     again = store.take_back(first.id, None)
@@ -154,7 +154,7 @@ def test_a_message_that_nothing_follows_can_be_taken_back(store: Store) -> None:
         store.take_back(first.id, None)
 
 
-def test_what_is_not_there_is_said(store: Store) -> None:
+def test_what_is_not_there_is_said(store: ChatStore) -> None:
     chat, other = store.new_chat(), store.new_chat()
     message = store.add_message(other.id, None, Role.USER, "x")
     for do in (
@@ -183,7 +183,7 @@ def test_what_is_not_there_is_said(store: Store) -> None:
         store.chats()
 
 
-def test_an_answer_can_go_on(store: Store) -> None:
+def test_an_answer_can_go_on(store: ChatStore) -> None:
     chat = store.new_chat()
     asked = store.add_message(chat.id, None, Role.USER, "x")
     answer = store.begin_answer(chat.id, asked.id)
@@ -200,7 +200,7 @@ def test_an_answer_can_go_on(store: Store) -> None:
     assert (ended.text, ended.error, ended.figures) == ("one two three", "it broke", FIGURES)
 
 
-def test_any_text_can_be_stored(store: Store) -> None:
+def test_any_text_can_be_stored(store: ChatStore) -> None:
     chat = store.new_chat(title="half \ud83d pair")
     for text in (
         "",
@@ -219,7 +219,7 @@ def test_any_text_can_be_stored(store: Store) -> None:
     assert len(store.prompts()) == 5
 
 
-def test_prompts_are_newest_first_without_doubles(store: Store) -> None:
+def test_prompts_are_newest_first_without_doubles(store: ChatStore) -> None:
     chats = [store.new_chat() for _ in range(2)]
     for number, text in enumerate(["a", "b", "a", "c", "secret"]):
         asked = store.add_message(chats[number == 4].id, None, Role.USER, text)
@@ -247,7 +247,7 @@ def test_titles(text: str, title: str) -> None:
 def test_nobody_else_can_read_it(path: Path) -> None:
     before = os.umask(0)
     try:
-        with Store.open(path) as store:
+        with ChatStore.open(path) as store:
             store.new_chat()
             names = [path, *path.parent.glob("chats.db-*")]
             assert len(names) == 3
@@ -255,7 +255,7 @@ def test_nobody_else_can_read_it(path: Path) -> None:
             assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
         path.chmod(0o644)
         path.parent.chmod(0o755)
-        Store.open(path).close()
+        ChatStore.open(path).close()
     finally:
         os.umask(before)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -265,11 +265,11 @@ def test_nobody_else_can_read_it(path: Path) -> None:
 def test_the_default_is_below_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INGOT_HOME", str(tmp_path))
     assert default_path() == tmp_path / "data" / "chats.db"
-    with Store.open():
+    with ChatStore.open():
         assert default_path().exists()
 
 
-def test_threads(store: Store) -> None:
+def test_threads(store: ChatStore) -> None:
     """Eight threads write and read at once; each finds what it wrote, and nothing is mixed up."""
     failed: list[BaseException] = []
 
@@ -298,7 +298,7 @@ def test_threads(store: Store) -> None:
     assert sum(chat.count for chat in store.chats()) == 96
 
 
-def test_reading_does_not_wait_for_a_writer(store: Store) -> None:
+def test_reading_does_not_wait_for_a_writer(store: ChatStore) -> None:
     chat = store.new_chat(title="before")
     with store._database.writing() as db:
         db.execute("UPDATE chats SET title = 'after'")

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from app.chat.store.database import connect
-from app.chat.store.store import Store
+from app.chat.store.store import ChatStore
 from tests.app.chat.store.long_chats import fill
 
 
-def test_a_chat_of_a_thousand_messages_is_whole(store: Store) -> None:
+def test_a_chat_of_a_thousand_messages_is_whole(store: ChatStore) -> None:
     chat = fill(store, 1000, branches=3)
     messages = store.messages(chat.id)
     assert len(messages) == chat.count == 1003
@@ -27,7 +27,7 @@ def test_a_chat_of_a_thousand_messages_is_whole(store: Store) -> None:
     assert path[0].token_ids
 
 
-def test_a_deleted_chat_of_a_thousand_is_purged(store: Store) -> None:
+def test_a_deleted_chat_of_a_thousand_is_purged(store: ChatStore) -> None:
     """A cascade down the chain of parents would end at SQLite's depth of 1000."""
     chat = fill(store, 1200)
     store.delete_chat(chat.id)
@@ -39,7 +39,7 @@ def test_a_deleted_chat_of_a_thousand_is_purged(store: Store) -> None:
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("large") / "chats.db"
-    with Store.open(path) as store:
+    with ChatStore.open(path) as store:
         for seed in range(2):
             fill(store, 500, seed=seed)
         fill(store, 1000, seed=99)
@@ -66,7 +66,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_reading_and_searching_take_little_work(large: Path, work: list[int]) -> None:
     """docs/chat.md has the times that were measured."""
-    with Store.open(large) as store:
+    with ChatStore.open(large) as store:
         chat = store.chats()[0]
         assert len(store.messages(chat.id)) == 1000
         assert 0 < work[0] < 100

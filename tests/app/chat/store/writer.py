@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from app.chat.store.records import Figures, Role, State
-from app.chat.store.store import Store
+from app.chat.store.records import AnswerFigures, Role, State
+from app.chat.store.store import ChatStore
 
 
 def main(path: Path, answers: int, saves: int) -> None:
@@ -16,7 +16,7 @@ def main(path: Path, answers: int, saves: int) -> None:
         sys.stdout.write(" ".join(map(str, what)) + "\n")
         sys.stdout.flush()
 
-    store = Store.open(path)
+    store = ChatStore.open(path)
     chat = store.new_chat()
     parent = None
     for number in range(answers):
@@ -28,7 +28,7 @@ def main(path: Path, answers: int, saves: int) -> None:
         for save in range(saves):
             text += f"word{save} é天 "
             ids += [save, 100_000 + save]
-            figures = Figures(3, 0, len(ids), 0.1, None, None, 0.1, "")
+            figures = AnswerFigures(3, 0, len(ids), 0.1, None, None, 0.1, "")
             store.save_answer(answer.id, text, ids, figures)
             told("saved", answer.id, save + 1)
         parent = answer.id

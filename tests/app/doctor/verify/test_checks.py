@@ -17,7 +17,7 @@ from app.doctor.verify.lines import Skip
 from app.doctor.verify.measured import judge_regret, memory, planner, speed
 from app.doctor.verify.models import read, whole
 from app.doctor.verify.robust import cancel, restart
-from app.doctor.verify.target import PROCESSOR, ROWS, Target, devices
+from app.doctor.verify.target import PROCESSOR, ROWS, VerifyTarget, devices
 from runtimes.backend import Device
 from runtimes.errors import IngotError, ModelError
 from runtimes.machine.gpu_watch import GpuWatch
@@ -29,16 +29,16 @@ from runtimes.worker.engine import WorkerEngine
 
 
 @pytest.fixture(scope="module", params=["gguf_file", "onnx_folder"])
-def target(request: pytest.FixtureRequest) -> Target:
-    return Target(ModelFile.read(request.getfixturevalue(request.param)), PROCESSOR)
+def target(request: pytest.FixtureRequest) -> VerifyTarget:
+    return VerifyTarget(ModelFile.read(request.getfixturevalue(request.param)), PROCESSOR)
 
 
 @pytest.fixture(scope="module")
 def alone(gguf_file: Path) -> list[Completion]:
-    return greedy_answers(Target(ModelFile.read(gguf_file), PROCESSOR), 1)
+    return greedy_answers(VerifyTarget(ModelFile.read(gguf_file), PROCESSOR), 1)
 
 
-def test_rows_together_answer_as_one_by_one(target: Target) -> None:
+def test_rows_together_answer_as_one_by_one(target: VerifyTarget) -> None:
     found = answers(target)
     assert found.verdict == "passed", found
     assert found.figures["answers"] == 6
@@ -76,13 +76,13 @@ def test_answers_without_probabilities_prove_nothing(alone: list[Completion]) ->
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL")
-def test_a_killed_worker_comes_back(target: Target) -> None:
+def test_a_killed_worker_comes_back(target: VerifyTarget) -> None:
     found = restart(target)
     assert found.verdict == "passed", found
     assert found.figures["deaths"] == 1
 
 
-def test_a_cancelled_request_makes_room(target: Target) -> None:
+def test_a_cancelled_request_makes_room(target: VerifyTarget) -> None:
     found = cancel(target)
     assert found.verdict == "passed", found
     assert found.figures["tokens_after"] == 16
@@ -92,12 +92,12 @@ def test_every_device_of_a_runtime_and_no_other_in_its_place(gguf_file: Path) ->
     health = Health("llamacpp", True, True, "1", (), None, devices=(Device("GPU0", "some GPU"),))
     assert devices(health) == (PROCESSOR, "GPU0")
     model = ModelFile.read(gguf_file)
-    other = Target(model, "GPU0")
+    other = VerifyTarget(model, "GPU0")
     with pytest.raises(ModelError, match="no device 'GPU0'"):
         answers(other)
     with pytest.raises(Skip, match="machine's memory"):
         memory(other)
-    here = Target(model, PROCESSOR)
+    here = VerifyTarget(model, PROCESSOR)
     with WorkerEngine.load(gguf_file, here.settings(1)) as engine:
         here.require_device(engine)
         with pytest.raises(IngotError, match="no layer is on GPU0"):
@@ -105,7 +105,7 @@ def test_every_device_of_a_runtime_and_no_other_in_its_place(gguf_file: Path) ->
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_memory(target: Target) -> None:
+def test_memory(target: VerifyTarget) -> None:
     found = memory(target)
     assert found.verdict == "passed", found
     assert found.figures["estimate"]["total"] / found.figures["measured_bytes"] == pytest.approx(
@@ -113,7 +113,7 @@ def test_memory(target: Target) -> None:
     )
 
 
-def test_speed(target: Target) -> None:
+def test_speed(target: VerifyTarget) -> None:
     figures = speed(target).figures
     for name in ("prefill_tps", "decode_tps_1", f"decode_tps_{ROWS}"):
         assert figures[name]

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from app import demo
-from app.doctor.verify.lines import Found, Line, Skip, Subject
+from app.doctor.verify.lines import CheckLine, CheckResult, Skip, Subject
 from app.doctor.verify.models import build_pebble, pebble, read
-from app.doctor.verify.report import Cleaner, Files, as_json
+from app.doctor.verify.report import Cleaner, ReportFiles, as_json
 from app.doctor.verify.run import Verification
 from runtimes.errors import IngotError
 from runtimes.machine import processes
@@ -49,7 +49,9 @@ def test_without_time_everything_is_skipped_and_told(
 
 def test_a_check_that_does_not_fit_is_ended() -> None:
     run = run_of(minutes=0.001)
-    run.check("endless", Subject(), lambda: threading.Event().wait(600) and Found("passed", ""))
+    run.check(
+        "endless", Subject(), lambda: threading.Event().wait(600) and CheckResult("passed", "")
+    )
     (line,) = run.lines
     assert line.found.verdict == "skipped"
     assert "0.001 minutes" in line.found.said
@@ -58,7 +60,7 @@ def test_a_check_that_does_not_fit_is_ended() -> None:
 def test_what_a_check_may_end_with() -> None:
     run = run_of()
 
-    def fails(error: Exception) -> Found:
+    def fails(error: Exception) -> CheckResult:
         raise error
 
     for error in (Skip("not here"), OSError(5, "no disk"), ValueError("a defect")):
@@ -163,7 +165,7 @@ def test_a_folder_that_cannot_be_written_to(command: Any, tmp_path: Path) -> Non
 
 def test_reports_do_not_overwrite_each_other(tmp_path: Path) -> None:
     (tmp_path / "ingot-verify-2026-01-02.md").write_text("kept")
-    first, second = (Files(tmp_path, "2026-01-02") for _ in range(2))
+    first, second = (ReportFiles(tmp_path, "2026-01-02") for _ in range(2))
     assert first.json.name == "ingot-verify-2026-01-02-2.json"
     assert second.json.name == "ingot-verify-2026-01-02-3.json"
     first.write(run_of())
@@ -178,7 +180,7 @@ def test_who_and_where_is_taken_out() -> None:
         f" '/srv/some where/b.gguf', {run.asked[0]} in {Path.home()}:"
         " C:\\Users\\Jo\\c.gguf, 403/403, 12 tok/s, n/a"
     )
-    run.lines.append(Line("x", Subject(), Found("failed", said, {"deep": [said]}), 0.5))
+    run.lines.append(CheckLine("x", Subject(), CheckResult("failed", said, {"deep": [said]}), 0.5))
     (line,) = as_json(run)["lines"]
     for text in (line["found"], line["figures"]["deep"][0]):
         for private in (str(Path.home()), "models", "Users", "Jo", "srv", "some", "own"):

@@ -16,7 +16,7 @@ from app.serve.batches import files, store, waits
 from app.serve.batches.data import claimed
 from app.serve.batches.record import RECORD
 from app.serve.batches.service import BatchService
-from app.serve.entries import Entry
+from app.serve.entries import ServedModel
 from app.serve.options import ServeSampling
 from app.serve.pool import ModelPool
 from runtimes.errors import RequestError
@@ -199,7 +199,7 @@ def pool_of(**models):
     """A pool of these files."""
     return ModelPool(
         [
-            Entry(name, partial(choose, str(path), ModelOptions(), PlanOptions(), "batch"))
+            ServedModel(name, partial(choose, str(path), ModelOptions(), PlanOptions(), "batch"))
             for name, path in models.items()
         ]
     )

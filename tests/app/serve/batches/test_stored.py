@@ -19,8 +19,8 @@ from app.serve.batches.files import INPUT, OUTPUT, Files
 from app.serve.batches.record import (
     RECORD,
     Batch,
+    BatchCounts,
     BatchError,
-    Counts,
     read_record,
     write_record,
 )
@@ -50,7 +50,7 @@ def good(number: int, **changes: Any) -> Batch:
         status="completed",
         at={"completed": 1_700_000_000},
         model="pebble",
-        counts=Counts(3, 2, 1),
+        counts=BatchCounts(3, 2, 1),
         errors=(BatchError.of("x", "said", 3, "body.model"),),
         ending="completed",
         output_file_id=OTHER,
@@ -297,7 +297,7 @@ def test_what_a_file_is_called_can_be_told(tmp_path, called):
         {"metadata": {str(i): "x" for i in range(1000)}},
         {"errors": (BatchError("x", "\ud800"),)},
         {"errors": (BatchError("x", "x"),) * 10_000},
-        {"counts": Counts(-1)},
+        {"counts": BatchCounts(-1)},
         {"created": float("nan")},
         {"output_file_id": "../x"},
         {"status": "in_progress", "model": None},

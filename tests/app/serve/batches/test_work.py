@@ -18,7 +18,7 @@ import pytest
 
 from app.serve.batches import results, store, waits, work
 from app.serve.batches.files import new_file_id
-from app.serve.batches.record import RECORD, Batch, Counts, write_record
+from app.serve.batches.record import RECORD, Batch, BatchCounts, write_record
 from app.serve.batches.run import OtherModelError
 from app.serve.batches.service import BatchService
 from app.serve.batches.store import ATTEMPT, Batches, new_batch_id
@@ -241,7 +241,7 @@ def test_a_journal_that_nobody_wrote_so_stops_no_other_batch(server, tmp_path, w
     with serving(tmp_path, server.pool) as service:
         bad = new(service, [line(0, max_tokens=2)])
         folder = service._batches.folder(bad)
-        model = {"model": "pebble", "counts": Counts(1)}
+        model = {"model": "pebble", "counts": BatchCounts(1)}
         write_record(folder, bad.now("in_progress", **model))
         late = new(service, [line(0, max_tokens=2)])
         more = {"ending": "completed", "output_file_id": new_file_id()}
