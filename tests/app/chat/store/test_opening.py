@@ -249,9 +249,9 @@ import sys
 from pathlib import Path
 from app.chat.store.errors import StoreFullError
 from app.chat.store.records import Role
-from app.chat.store.store import Store
+from app.chat.store.store import ChatStore
 
-store = Store.open(Path(sys.argv[1]))
+store = ChatStore.open(Path(sys.argv[1]))
 chat = store.new_chat(title="full")
 asked = store.add_message(chat.id, None, Role.USER, "x")
 answer = store.begin_answer(chat.id, asked.id)
