@@ -12,19 +12,22 @@ from app.bench.harness import BenchOptions, BenchResult, Samples, in_turn, requi
 from app.bench.llama_server import IngotServer, LlamaServer, Server
 from app.bench.native import batched_bench
 from app.bench.speed import ROWS
-from app.bench.work import greedy, loaded, random_prompts, timed_run
 from app.figures import aligned
 from runtimes.errors import IngotError
 from runtimes.models.modelfile import ModelFile
-from runtimes.planner.measure import TURN_TOKENS, Workload, measure_depths, random_tokens
-from runtimes.settings import FlashAttention, RunnerSettings, SchedulerSettings
+from runtimes.planner.measure import (
+    DECODE_PROMPT,
+    TURN_TOKENS,
+    Workload,
+    measure_depths,
+    random_tokens,
+)
+from runtimes.settings import FlashAttention, RunnerSettings
 
 Work = tuple[int, str]  # the depth, and what is done there
 Speeds = dict[Work, float]  # tokens a second
 
 _KERNELS: dict[str, FlashAttention] = {"": "auto", " -fa off": "off"}
-_JOB = SchedulerSettings(max_stall_s=None)  # nobody watches a row
-_DECODE_PROMPT = 4  # tokens of a row's own, behind the depth; as llama-batched-bench has at least
 _PREFILL, _TURN = "prefill", f"turn of {TURN_TOKENS}"
 
 
@@ -49,9 +52,26 @@ def native_at_depths(path: Path, options: BenchOptions) -> BenchResult:
 
 
 def server_at_depths(path: Path, options: BenchOptions) -> BenchResult:
-    """`ingot serve` against `llama-server`, both by what a client waits for."""
+    """`ingot serve` against `llama-server`, both by what a client waits for. Raises IngotError for
+    answers that take no longer than their first tokens."""
     program = require_tool(options.llama_server, "--llama-server", "llama-server")
-    work = _workload(options)
+    work, vocabulary = _workload(options), ModelFile.read(path).vocab_size
+
+    def prompt(server: Server, depth: int, tokens: int) -> float:
+        """Tokens a second of a prompt, and of the token behind it."""
+        (past,), own = random_tokens(vocabulary, 1, depth), random_tokens(vocabulary, 1, tokens)
+        return tokens / _seconds(server, past, own, 1)
+
+    def answers(server: Server, depth: int, rows: int) -> float:
+        """Tokens a second of all rows, without the time to their first ones."""
+        (past,), tokens = random_tokens(vocabulary, 1, depth), work.decode_tokens
+        first, whole = (
+            _seconds(server, past, random_tokens(vocabulary, rows, DECODE_PROMPT), made)
+            for made in (1, tokens + 1)
+        )
+        if whole <= first:
+            raise IngotError(f"{tokens} tokens are too few to be timed; --decode-tokens sets more")
+        return rows * tokens / (whole - first)
 
     def speeds(start: Callable[[RunnerSettings], Server], _: int) -> Speeds:
         found: Speeds = {}
@@ -59,9 +79,9 @@ def server_at_depths(path: Path, options: BenchOptions) -> BenchResult:
             with start(options.settings(work.context, rows=rows)) as server:
                 for depth in work.depths:
                     if rows == work.rows[0]:
-                        found[depth, _PREFILL] = _prompt(server, path, depth, work.prompt_tokens)
-                        found[depth, _TURN] = _prompt(server, path, depth, TURN_TOKENS)
-                    found[depth, _decode(rows)] = _answers(server, path, depth, rows, options)
+                        found[depth, _PREFILL] = prompt(server, depth, work.prompt_tokens)
+                        found[depth, _TURN] = prompt(server, depth, TURN_TOKENS)
+                    found[depth, _decode(rows)] = answers(server, depth, rows)
         return found
 
     sides = {"ingot serve": partial(speeds, partial(IngotServer, path))}
@@ -69,38 +89,6 @@ def server_at_depths(path: Path, options: BenchOptions) -> BenchResult:
         start = partial(LlamaServer, program, path, flash_attention=kernel)
         sides[f"llama-server{name}"] = partial(speeds, start)
     return _result(options, in_turn(sides, options.repeats))
-
-
-def prefix_at_depths(path: Path, options: BenchOptions) -> BenchResult:
-    """Many short rows behind one long prompt, another one each round: seconds of the whole job in a
-    worker process, by the length of the prompt and the number of slots."""
-    tokens, requests = options.decode_tokens, options.requests
-    cells: list[dict[str, Any]] = []
-    table = [["common tokens", *(f"{n} slot{'s' if n > 1 else ''}" for n in _slots(options))]]
-    for depth in options.depths or ():
-        row = [f"{depth:,}"]
-        for slots in _slots(options):
-            settings = options.settings(depth + TURN_TOKENS + tokens + 1, rows=slots)
-            taken: list[tuple[float, int]] = []
-            for seed in range(options.repeats):
-                with loaded(path, settings, _JOB, worker=True) as engine:
-                    past, *own = random_prompts(engine, [depth, *[TURN_TOKENS] * requests], seed)
-                    prompts = [past + each for each in own]
-                    took, done = timed_run(engine, prompts, [greedy(tokens)] * requests)
-                    taken.append((took, sum(one.usage.cached_tokens for one in done)))
-            seconds = Samples(each for each, _ in taken)
-            cached = Samples(each for _, each in taken)
-            prompt_tokens = requests * (depth + TURN_TOKENS)
-            sizes = {"depth": depth, "slots": slots, "prompt_tokens": prompt_tokens}
-            cells.append({**sizes, "seconds": seconds, "cached_tokens": cached})
-            row.append(f"{seconds:.2f} s ({cached.median / prompt_tokens:.1%} cached)")
-        table.append(row)
-    title = f"{requests} rows of {TURN_TOKENS} + {tokens} tokens behind a common text, all together"
-    return BenchResult({"requests": requests, "jobs": cells}, [title, *aligned(table)])
-
-
-def _slots(options: BenchOptions) -> tuple[int, ...]:
-    return options.sizes or (1, 8, 16)
 
 
 def _workload(options: BenchOptions) -> Workload:
@@ -132,7 +120,7 @@ def _tools(
                 found[line["n_depth"], kind] = line["avg_ts"]
     for rows in work.rows:
         for depth in work.depths if rows > 1 else ():
-            prompt = max(depth, _DECODE_PROMPT)
+            prompt = max(depth, DECODE_PROMPT)
             cells = rows * (prompt + work.decode_tokens + 1)
             words: list[object] = [several, "-m", path, "-t", options.cores, "-tb", options.cores]
             # The prompt is read once, and copied to all rows.
@@ -149,27 +137,6 @@ def _seconds(server: Server, past: list[int], rows: Sequence[list[int]], tokens:
     begin = time.perf_counter()
     server.complete([past + own for own in rows], tokens, len(rows))
     return time.perf_counter() - begin
-
-
-def _prompt(server: Server, path: Path, depth: int, tokens: int) -> float:
-    """Tokens a second of a prompt, and of the token behind it."""
-    vocabulary = ModelFile.read(path).vocab_size
-    (past,), own = random_tokens(vocabulary, 1, depth), random_tokens(vocabulary, 1, tokens)
-    return tokens / _seconds(server, past, own, 1)
-
-
-def _answers(server: Server, path: Path, depth: int, rows: int, options: BenchOptions) -> float:
-    """Tokens a second of all rows, without the time to their first ones. Raises IngotError for
-    answers that take no longer than these."""
-    vocabulary, tokens = ModelFile.read(path).vocab_size, options.decode_tokens
-    (past,) = random_tokens(vocabulary, 1, depth)
-    first, whole = (
-        _seconds(server, past, random_tokens(vocabulary, rows, _DECODE_PROMPT), made)
-        for made in (1, tokens + 1)
-    )
-    if whole <= first:
-        raise IngotError(f"{tokens} tokens are too few to be timed; --decode-tokens sets more")
-    return rows * tokens / (whole - first)
 
 
 def _result(options: BenchOptions, taken: Mapping[str, Sequence[Speeds]]) -> BenchResult:

@@ -10,6 +10,8 @@ from typing import Any
 
 from app.bench.harness import BenchOptions, BenchResult, Samples, in_turn
 from app.bench.work import about, greedy, loaded, random_prompts, timed_run
+from app.figures import aligned
+from runtimes.planner.measure import TURN_TOKENS
 from runtimes.request import Completion
 from runtimes.settings import STRATEGIES, RunnerSettings, SchedulerSettings, Strategy
 
@@ -17,6 +19,7 @@ from runtimes.settings import STRATEGIES, RunnerSettings, SchedulerSettings, Str
 SYSTEM_TOKENS = 500
 QUESTION_TOKENS = 16
 
+_BATCH = SchedulerSettings(max_stall_s=None)  # nobody watches a row
 NEAR_TIE = 0.02  # natural-log probability between the two likeliest tokens
 _REFERENCE: Strategy = "sequential"
 
@@ -58,6 +61,35 @@ def prefix(path: Path, options: BenchOptions) -> BenchResult:
         f"{ratio:.2f} times faster; {cached:,.0f} of {prompt_tokens:,} tokens were cached"
     )
     return BenchResult(figures, [line])
+
+
+def prefix_at_depths(path: Path, options: BenchOptions) -> BenchResult:
+    """Many short rows behind one long prompt, another one each round: seconds of the whole job in a
+    worker process, by the length of the prompt and the number of slots."""
+    tokens, requests = options.decode_tokens, options.requests
+    slot_counts = options.sizes or (1, 8, 16)
+    cells: list[dict[str, Any]] = []
+    table = [["common tokens", *(f"{n} slot{'s' if n > 1 else ''}" for n in slot_counts)]]
+    for depth in options.depths or ():
+        row = [f"{depth:,}"]
+        for slots in slot_counts:
+            settings = options.settings(depth + TURN_TOKENS + tokens + 1, rows=slots)
+            taken: list[tuple[float, int]] = []
+            for seed in range(options.repeats):
+                with loaded(path, settings, _BATCH, worker=True) as engine:
+                    past, *own = random_prompts(engine, [depth, *[TURN_TOKENS] * requests], seed)
+                    prompts = [past + each for each in own]
+                    took, done = timed_run(engine, prompts, [greedy(tokens)] * requests)
+                    taken.append((took, sum(one.usage.cached_tokens for one in done)))
+            seconds = Samples(each for each, _ in taken)
+            cached = Samples(each for _, each in taken)
+            prompt_tokens = requests * (depth + TURN_TOKENS)
+            sizes = {"depth": depth, "slots": slots, "prompt_tokens": prompt_tokens}
+            cells.append({**sizes, "seconds": seconds, "cached_tokens": cached})
+            row.append(f"{seconds:.2f} s ({cached.median / prompt_tokens:.1%} cached)")
+        table.append(row)
+    title = f"{requests} rows of {TURN_TOKENS} + {tokens} tokens behind a common text, all together"
+    return BenchResult({"requests": requests, "jobs": cells}, [title, *aligned(table)])
 
 
 class _Job:

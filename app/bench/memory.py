@@ -25,14 +25,8 @@ SETTINGS = (
     RunnerSettings(slots=16, context=1024, gpu_layers=0, kv_type="q8_0"),
     RunnerSettings(slots=16, context=1024, gpu_layers=0, kv_type="q4_0"),
 )
-_TOLD = (
-    "slots",
-    "context",
-    "batch",
-    "kv_type",
-    "unified_kv",
-    "flash_attention",
-)  # of the settings, for programs
+# Of the settings, for programs.
+_TOLD = ("slots", "context", "batch", "kv_type", "unified_kv", "flash_attention")
 _HEAD = ("file", "slots x context", "kv", "weights", "kv", "compute", "other", "total")
 
 

@@ -89,7 +89,7 @@ def _theirs(
     program: Path, path: Path, settings: RunnerSettings, options: BenchOptions, _: int
 ) -> Window:
     """Raises IngotError with the tool's last lines when it fails, or ran with other settings."""
-    # Flash attention: "auto" is both sides' default, written out so that it stays equal.
+    # Its default, written out so that it stays; ours may be another kernel.
     words = ("-fa", "auto", "-npp", options.prompt_tokens, "-ntg", options.decode_tokens)
     command = tool_arguments(program, path, settings)
     command += map(str, (*words, "-npl", settings.slots))

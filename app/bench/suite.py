@@ -8,11 +8,11 @@ from app.bench.adapters import adapters
 from app.bench.batchjob import batch_job
 from app.bench.churn import churn
 from app.bench.constrained import constrained
-from app.bench.depth import native_at_depths, prefix_at_depths, server_at_depths
+from app.bench.depth import native_at_depths, server_at_depths
 from app.bench.device import device
 from app.bench.genai import genai
 from app.bench.harness import BenchOptions, BenchResult
-from app.bench.jobs import prefix, reproducible, strategies
+from app.bench.jobs import prefix, prefix_at_depths, reproducible, strategies
 from app.bench.memory import memory
 from app.bench.native import native
 from app.bench.plan import plan

@@ -7,7 +7,7 @@ from runtimes.engine.draft import Draft
 from runtimes.errors import IngotError, ModelError, OutOfMemoryError, RequestError
 from runtimes.machine.cpu import available_cores
 from runtimes.machine.hardware import memory_now
-from runtimes.machine.selftest import ATTENTION_DEPTH, require
+from runtimes.machine.selftest import require
 from runtimes.models.memory import (
     DEFAULT_CONTEXT,
     draft_file,
@@ -18,7 +18,7 @@ from runtimes.models.memory import (
 )
 from runtimes.models.modelfile import ModelFile
 from runtimes.runner import Runner, Tokenizer
-from runtimes.settings import PROMPT_CHUNK, FlashAttention, RunnerSettings
+from runtimes.settings import PROMPT_CHUNK, RunnerSettings
 
 logger = logging.getLogger(__name__)
 
@@ -51,33 +51,9 @@ def load_runner(model: ModelFile, settings: RunnerSettings) -> tuple[Runner, Tok
         extra_buffers=require(model.runtime).extra_buffers and settings.extra_buffers,
     )
     settings = model.backend.fitted(model, settings)
-    settings = replace(settings, flash_attention=_attention(model, settings))
     if not model.backend.on_gpu(settings):
         require_fit(model, settings, memory_now()[1])
     return model.backend.open(model, settings)
-
-
-def _attention(model: ModelFile, settings: RunnerSettings) -> FlashAttention:
-    """The kernel of attention on the processor. Raises RequestError for one that the keys and
-    values cannot have."""
-    asked, needed = settings.flash_attention, settings.reproducible or settings.kv_type != "f16"
-    if "flash_attention" not in model.backend.knows:
-        return asked
-    if needed and asked == "off":
-        why = "reproducible answers" if settings.reproducible else f"a {settings.kv_type} KV cache"
-        raise RequestError(f"{why} cannot be had with flash attention off: leave one of them out")
-    if asked != "auto" or model.backend.on_gpu(settings):
-        return asked
-    health = require(model.runtime)
-    if needed and not health.flash_attention:
-        logger.warning(
-            "%s: it needs flash attention, which has %.2f times the speed of the other kernel"
-            " behind %s tokens with this build here",
-            "reproducible" if settings.reproducible else f"KV cache of type {settings.kv_type}",
-            health.attention,
-            f"{ATTENTION_DEPTH:,}",
-        )
-    return "on" if needed or health.flash_attention else "off"
 
 
 def load_with_draft(

@@ -86,10 +86,12 @@ class LlamaBackend(Backend):
         return devices()
 
     def fitted(self, model: ModelFile, settings: RunnerSettings) -> RunnerSettings:
-        """Layers, where nobody has said how many."""
+        """Layers, where nobody has said how many, and the faster attention, if nobody has said
+        which. Raises RequestError for one that keys and values cannot have."""
+        from runtimes.llamacpp.context import with_attention
         from runtimes.llamacpp.offload import fitted
 
-        return fitted(model, settings)
+        return with_attention(fitted(model, settings))
 
     def allows_gpu(self, settings: RunnerSettings) -> bool:
         """Where layers may go to it."""

@@ -19,7 +19,8 @@ from runtimes.request import SamplingParams
 from runtimes.settings import RunnerSettings, SchedulerSettings
 
 TURN_TOKENS = 40  # a short question, as people and agents ask it behind a long conversation
-_DECODE_PROMPT = 4  # tokens of each row's own, behind which decode is measured
+# Tokens of each row's own, behind which decode is measured; llama-batched-bench has no fewer.
+DECODE_PROMPT = 4
 _WARM_UP = 4  # tokens decoded before anything is timed
 _LEAST = 4  # the part of a sample that is left of it where it is shortened: a quarter
 # All prompts go in before any row decodes: where that is slow, fewer rows would decode meanwhile.
@@ -44,7 +45,7 @@ class Workload:
     @property
     def context(self) -> int:
         """Tokens that a slot must hold."""
-        most = max(self.prompt_tokens, TURN_TOKENS, _DECODE_PROMPT + self.decode_tokens)
+        most = max(self.prompt_tokens, TURN_TOKENS, DECODE_PROMPT + self.decode_tokens)
         return self.depths[-1] + most + 1
 
     def shortened(self, tokens: int, tps: float, rows: int) -> int:
@@ -101,7 +102,7 @@ def prefill_tps(engine: Engine, tokens: int, rows: int = 1, past: Sequence[int] 
 
 def decode_tps(engine: Engine, rows: int, tokens: int, past: Sequence[int] = ()) -> float:
     """Tokens a second of ``rows`` rows together, each ``tokens`` long, behind ``past``."""
-    before, after = _run(engine, rows, _DECODE_PROMPT, tokens, past)
+    before, after = _run(engine, rows, DECODE_PROMPT, tokens, past)
     return (after.decode_tokens - before.decode_tokens) / (after.decode_s - before.decode_s)
 
 

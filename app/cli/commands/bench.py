@@ -112,7 +112,7 @@ def bench(
     """
     from app.bench.harness import BenchOptions, rounded
 
-    names = _names(what)
+    names = _names(what, at_depths=depth is not None)
     work = BenchOptions(
         rows=rows,
         prompt_tokens=prompt_tokens,
@@ -198,8 +198,8 @@ def _speed(
     return report
 
 
-def _names(what: list[str] | None) -> tuple[str, ...]:
-    """The benchmarks asked for, each once."""
+def _names(what: list[str] | None, *, at_depths: bool) -> tuple[str, ...]:
+    """The benchmarks asked for, each once; ``at_depths``, which not all can be."""
     if not what:
         return (_SPEED,)
     from app.bench.suite import BENCHMARKS
@@ -209,6 +209,9 @@ def _names(what: list[str] | None) -> tuple[str, ...]:
     if unknown:
         known = ", ".join((_SPEED, *BENCHMARKS))
         raise typer.BadParameter(f"{unknown[0]!r} is none of: {known}", param_hint="--what")
+    flat = [name for name in names if name != _SPEED and BENCHMARKS[name].at_depths is None]
+    if at_depths and flat:
+        raise typer.BadParameter(f"{flat[0]} is not measured by depth", param_hint="--depth")
     return tuple(names)
 
 

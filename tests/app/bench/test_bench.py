@@ -148,6 +148,8 @@ def test_the_table_of_speeds(command: Any, ingot: Any, pebble_built: Path) -> No
     for option, value in (("--depth", "-1"), ("--depth", "1,x"), ("--batch-sizes", "0")):
         done = command("bench", pebble_built, option, value)
         assert (done.returncode, "numbers from" in done.stderr) == (2, True)
+    done = command("bench", pebble_built, "--what", "native,churn", "--depth", "5")
+    assert (done.returncode, "churn is not measured by depth" in done.stderr) == (2, True)
 
 
 def test_many_rows_behind_one_prompt_by_its_length(pebble_built: Path) -> None:

@@ -83,7 +83,7 @@ def test_what_needs_flash_attention_has_it_and_says_what_it_costs(
     gguf: Path, found: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     found(0.5)
-    with caplog.at_level(logging.WARNING, logger="runtimes.engine.loading"):
+    with caplog.at_level(logging.WARNING, logger="runtimes.llamacpp.context"):
         packed = logits(gguf, "auto", kv_type="q8_0")
     assert "0.50 times the speed of the other kernel behind 2,048 tokens" in caplog.text
     assert np.array_equal(packed, logits(gguf, "on", kv_type="q8_0"))
