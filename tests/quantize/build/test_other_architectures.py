@@ -22,6 +22,7 @@ from runtimes.engine.loading import load_runner
 from runtimes.errors import RequestError
 from runtimes.llamacpp import memory as memory_llamacpp
 from runtimes.models.modelfile import ModelFile
+from runtimes.planner.measure import Workload, measure_depths
 from runtimes.request import Priority, Request, SamplingParams
 from runtimes.runner import StepPlan, StepRow
 from runtimes.settings import RunnerSettings, SchedulerSettings
@@ -164,6 +165,16 @@ def test_rows_that_come_and_go_give_what_they_give_alone(files: Path, name: str,
         near_ties([alone[2]], [reused])
         # A state that has read the answer cannot go back to the prompt.
         assert bool(reused.usage.cached_tokens) is (name not in KEEP_A_STATE)
+
+
+@pytest.mark.parametrize("name", _MODELS)
+def test_speeds_behind_a_text_are_measured_of_states_too(files: Path, name: str):
+    """These cannot be cut back to the text for the next sample."""
+    work = Workload((1, 3), prompt_tokens=6, decode_tokens=6, depths=(0, 100))
+    found = measure_depths(files / f"{name}.gguf", work, repeats=2)
+    assert all(
+        min(at.prefill_tps, at.turn_tps, *at.decode_tps.values()) > 0 for at in found.values()
+    )
 
 
 @pytest.mark.parametrize("name", _MODELS)

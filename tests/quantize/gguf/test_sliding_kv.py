@@ -13,6 +13,7 @@ from runtimes.engine.engine import Engine
 from runtimes.engine.loading import load_runner
 from runtimes.errors import ModelError
 from runtimes.models.modelfile import ModelFile
+from runtimes.planner.measure import Workload, measure_depths
 from runtimes.request import Priority, Request, SamplingParams
 from runtimes.runner import Logits, Runner, StepPlan, StepRow
 from runtimes.settings import RunnerSettings
@@ -109,3 +110,12 @@ def test_reproducible_rows_are_the_same_in_any_company(builds, recipe):
             return [(one.result().token_ids, one.result().logprobs) for one in (*streams, first)]
 
     assert ask(3) == ask(1)
+
+
+@pytest.mark.parametrize("recipe", ["f16", "onnx-int8"])
+def test_speeds_behind_more_than_a_window(builds, recipe):
+    work = Workload((1, 3), prompt_tokens=6, decode_tokens=6, depths=(0, LENGTH))
+    settings = RunnerSettings(batch=BATCH)
+    path = resolve(builds("gemma3").out, recipe=recipe)
+    found = measure_depths(path, work, repeats=2, settings=settings)
+    assert min(found[LENGTH].prefill_tps, *found[LENGTH].decode_tps.values()) > 0
