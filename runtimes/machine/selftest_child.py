@@ -84,7 +84,6 @@ def attention_ratio(tested: Backend, model: ModelFile, safe: bool) -> float | No
     seconds: dict[FlashAttention, float] = {"on": math.inf, "off": math.inf}
     for _ in range(_ROUNDS):  # in turn, so that other programs slow down both
         for kind in seconds:
-            # One thread: there is nothing to wait for between two of them.
             settings = replace(
                 exercise_settings(extra_buffers=not safe),
                 slots=1,
@@ -99,17 +98,18 @@ def attention_ratio(tested: Backend, model: ModelFile, safe: bool) -> float | No
 
 
 def _behind(runner: Runner, vocabulary: int) -> float:
-    """Seconds of a turn and its answer."""
+    """Seconds that a turn and its answer take of the processor, whoever else uses it: with one
+    thread, this one computes all."""
     tokens = _tokens(0, ATTENTION_DEPTH + _TURN + _ANSWER, vocabulary)
     step = runner.capabilities.batch
     for at in range(0, ATTENTION_DEPTH, step):
         runner.execute(_plan((0, at, tokens[at : min(at + step, ATTENTION_DEPTH)])))
-    begin = time.perf_counter()
+    begin = time.thread_time()
     at = ATTENTION_DEPTH + _TURN
     runner.execute(_plan((0, ATTENTION_DEPTH, tokens[ATTENTION_DEPTH:at])))
     for place in range(at, at + _ANSWER):
         runner.execute(_plan((0, place, tokens[place : place + 1])))
-    return time.perf_counter() - begin
+    return time.thread_time() - begin
 
 
 def compare(logits: Result, recorded: npt.NDArray[Any]) -> float:
