@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runtimes.errors import ModelError, RequestError
+from runtimes.models.registry import backend_of
 
 if TYPE_CHECKING:
     from runtimes.models.modelfile import ModelFile
@@ -69,7 +70,7 @@ def adapter_files(
 
     found = []
     for name, path in checked(given).items():
-        if (problem := model.backend.adapter_problem(model, path)) is not None:
+        if (problem := backend_of(model).adapter_problem(model, path)) is not None:
             raise ModelError(f"--adapter: {problem}")
         found.append(AdapterFile(name, path, sha256_of(path)))
     return tuple(found)

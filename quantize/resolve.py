@@ -5,9 +5,9 @@ from pathlib import Path
 
 from quantize.manifest import NAME, FileEntry, Manifest, entry_path, load_manifest
 from runtimes.errors import ModelError
-from runtimes.load import backends
 from runtimes.machine.installed import find_installed
 from runtimes.models.gguf import named_parts
+from runtimes.models.registry import backends
 
 # When a folder holds several builds and none is asked for: small and good first, then what is left
 # in the order in which it was built. (The planner measures; this is the choice without it.)

@@ -1,27 +1,42 @@
-"""What a runtime offers, and what it is called. ``runtimes.load`` says which ones there are.
+"""What a runtime offers, and what it is called; ``models.registry`` says which ones there are.
 
 Each has one instance, ``BACKEND`` in the ``backend`` module of its folder; what runs a model is in
-``runner`` there. Neither this module nor
-those import anything but the standard library until a method needs it: what is asked most often
-is only whether a runtime is installed.
+``runner`` there. Neither this module nor those import anything but the standard library until a
+method needs it: what is asked most often is only whether a runtime is installed.
 """
 
 from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from runtimes.models.memory import MemoryEstimate
-    from runtimes.models.modelfile import ModelFile
+    from runtimes.models.modelfile import ModelFile, RuntimeName
     from runtimes.runner import Runner, Tokenizer
     from runtimes.settings import RunnerSettings
 
-RuntimeName = str  # a key of ``runtimes.load.MODULES``
+
+@dataclass(frozen=True, slots=True)
+class MemoryEstimate:
+    """Bytes."""
+
+    weights: int
+    kv: int
+    compute: int = 0  # activations and logits
+    overhead: int = 0  # the tokenizer and the runtime
+
+    @property
+    def total(self) -> int:
+        """Everything together."""
+        return self.weights + self.kv + self.compute + self.overhead
+
+    def to_json(self) -> dict[str, int]:
+        """The parts and their sum."""
+        return {**asdict(self), "total": self.total}
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,7 +164,7 @@ def _default_device() -> Iterator[None]:
 
 
 def _compute_on(name: str, patch: pytest.MonkeyPatch) -> None:
-    from runtimes.load import backends
+    from runtimes.models.registry import backends
 
     having = [one for one in backends() if name in (device.name for device in one.devices())]
     assert having, f"no runtime has the device {name!r} of INGOT_TEST_DEVICE"

@@ -8,6 +8,7 @@ from app.models.planning import plan_files
 from app.options import ModelOptions, PlanOptions
 from runtimes.errors import RequestError
 from runtimes.machine.installed import find_installed
+from runtimes.models.registry import backend_of, gives_embeddings
 
 
 def check_task(spec: BatchSpec) -> Sequence[str] | None:
@@ -37,9 +38,9 @@ def embedding_file(model: str, options: ModelOptions, settings: PlanOptions) -> 
     """``options`` that name a file of ``model`` that gives embeddings, unless they name one
     already. Raises RequestError where there is none."""
     files = plan_files(model, options, settings.bits).models
-    able = [file for file in files if file.embeds and find_installed(file.runtime)]
+    able = [file for file in files if gives_embeddings(file) and find_installed(file.runtime)]
     if not able:
-        names = ", ".join(f"{file.path.name} ({file.backend.label})" for file in files)
+        names = ", ".join(f"{file.path.name} ({backend_of(file).label})" for file in files)
         raise RequestError(
             f"no file of {model} gives embeddings: {names}; ONNX graphs and rerankers give none"
         )

@@ -13,8 +13,9 @@ from app.figures import duration, rate
 from app.models.planning import overrides, plan_files, task_for
 from app.options import ModelOptions, PlanOptions
 from app.prompts import PromptStyle
+from runtimes.backend import MemoryEstimate
 from runtimes.errors import RequestError
-from runtimes.models.memory import MemoryEstimate, estimate, gib
+from runtimes.models.memory import estimate, gib
 from runtimes.planner.candidates import Overrides
 from runtimes.planner.known import load_plan
 from runtimes.planner.plan import TRIAL_TOKENS, Figures

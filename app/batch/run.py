@@ -10,6 +10,7 @@ from typing import Any
 
 from app import console
 from app.batch.asking import check_task, embedding_file
+from app.batch.input.prompting import Prompting
 from app.batch.input.source import Shard, open_source
 from app.batch.interrupt import sigterm_as_ctrl_c
 from app.batch.journal.journal import journal_path
@@ -69,8 +70,8 @@ def run_batch(
 
         require_ray()
     engines = parse_count(running.engines or ("1" if running.ray is None else "auto"))
-    prompting = rows.prompting(
-        params, TEST_TOKENS if spec.test else None, labels=labels, raw=spec.raw
+    prompting = Prompting.from_options(
+        rows, params, TEST_TOKENS if spec.test else None, labels=labels, raw=spec.raw
     )
     style = PromptStyle(clean_argument(spec.system, console.note), spec.raw)
     fixed = (spec.options, spec.engine)

@@ -19,9 +19,6 @@ from app.options import (
 from runtimes.settings import MOST_SLOTS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from app.batch.input.prompting import Prompting
     from runtimes.request import SamplingParams
 
 # In the place of IN they are commands: a file of such a name is written ./status.
@@ -71,37 +68,6 @@ class InputOptions:
     dry_run: bool = option(
         False, "Only show rows, tokens, memory and time; load no weights, write nothing."
     )
-
-    def prompting(
-        self,
-        sampling: SamplingParams,
-        most_tokens: int | None = None,
-        *,
-        labels: Sequence[str] | None = None,
-        raw: bool = False,
-    ) -> Prompting:
-        """How rows become tasks; ``labels`` are for all that are classified, ``raw`` if no chat
-        template is used. Raises RequestError for a template that cannot be used, or that
-        contradicts --field."""
-        from app.batch.input.prompting import Prompting
-        from app.batch.input.template import RowTemplate
-        from runtimes.errors import RequestError
-
-        if self.template is not None and self.field is not None:
-            raise RequestError("--field and --template both make the prompt; give one of them")
-        template = RowTemplate.load(self.template) if self.template is not None else None
-        return Prompting(
-            self.field,
-            template,
-            self.priority_field,
-            sampling,
-            most_tokens,
-            self.json_schema_field,
-            kind=self.task,
-            labels=tuple(labels or ()),
-            dimensions=self.dimensions,
-            raw=raw,
-        )
 
 
 @dataclass(frozen=True, slots=True)

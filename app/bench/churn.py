@@ -34,7 +34,7 @@ from app.bench.work import (
 )
 from runtimes.api import EngineApi
 from runtimes.errors import IngotError
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import backend_of, read_model
 from runtimes.request import Completion, FinishReason, Request
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.stream import Stream
@@ -51,7 +51,7 @@ def churn(path: Path, options: BenchOptions) -> BenchResult:
     lines = [f"requests arriving and leaving at random on {options.rows} slots : in lockstep"]
     layouts: dict[str, dict[str, Any]] = {}
     for layout, unified in LAYOUTS.items():
-        if unified and "unified_kv" not in ModelFile.read(path).backend.knows:
+        if unified and "unified_kv" not in backend_of(read_model(path)).knows:
             continue
         settings = options.settings(need, unified=unified)
         sides = {

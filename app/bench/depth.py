@@ -14,7 +14,7 @@ from app.bench.native import batched_bench
 from app.bench.speed import ROWS
 from app.figures import aligned
 from runtimes.errors import IngotError
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import read_model
 from runtimes.planner.measure import (
     DECODE_PROMPT,
     TURN_TOKENS,
@@ -55,7 +55,7 @@ def server_at_depths(path: Path, options: BenchOptions) -> BenchResult:
     """`ingot serve` against `llama-server`, both by what a client waits for. Raises IngotError for
     answers that take no longer than their first tokens."""
     program = require_tool(options.llama_server, "--llama-server", "llama-server")
-    work, vocabulary = _workload(options), ModelFile.read(path).vocab_size
+    work, vocabulary = _workload(options), read_model(path).vocab_size
 
     def prompt(server: Server, depth: int, tokens: int) -> float:
         """Tokens a second of a prompt, and of the token behind it."""

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from app.bench.harness import BenchOptions, BenchResult
 from app.figures import aligned
+from runtimes.backend import MemoryEstimate
 from runtimes.errors import RequestError
 from runtimes.machine.linechild import LineChild
-from runtimes.models.memory import MemoryEstimate, estimate
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.memory import estimate
+from runtimes.models.registry import backend_of, read_model
 from runtimes.settings import RunnerSettings
 
 _MIB = 2**20
@@ -82,11 +83,11 @@ def memory_check(
     """
     if not Path("/proc/self/smaps").exists():
         raise RequestError("memory is measured through /proc, which this system lacks")
-    model = ModelFile.read(path)
+    model = read_model(path)
     rows = []
     for asked in settings:
         usual = replace(asked, kv_type="f16", unified_kv=False, flash_attention="auto")
-        if "kv_type" not in model.backend.knows and asked != usual:
+        if "kv_type" not in backend_of(model).knows and asked != usual:
             continue
         words = (path, json.dumps(asdict(asked)))
         with LineChild("runtimes.planner.memory_child", *words, name=f"measuring {path}") as child:

@@ -11,7 +11,7 @@ import numpy as np
 from app.bench.harness import BenchOptions, BenchResult, Samples
 from runtimes.engine.loading import load_runner
 from runtimes.errors import RequestError
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import read_model
 from runtimes.request import SamplingParams
 from runtimes.runner import Logits, Runner, StepPlan, StepRow, require_full_logits
 from runtimes.sampling import Sampled, SamplerState, sample
@@ -41,7 +41,7 @@ def sampling(path: Path, options: BenchOptions) -> BenchResult:
     rows, repeats = options.rows, options.repeats
     context = _PROMPT + _WARM_UP + repeats * len(PARAMETERS) + 1
     settings = RunnerSettings(slots=rows, context=context, threads=options.cores)
-    runner, _ = load_runner(ModelFile.read(path), settings)
+    runner, _ = load_runner(read_model(path), settings)
     try:
         if runner.capabilities.context < context:
             raise RequestError(

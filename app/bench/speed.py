@@ -13,6 +13,7 @@ from runtimes.errors import RequestError
 from runtimes.machine.hardware import memory_now
 from runtimes.models.memory import largest_context
 from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import backend_of, read_model
 from runtimes.planner.measure import (
     TURN_TOKENS,
     SpeedFigures,
@@ -40,7 +41,7 @@ def measure_file(path: Path, options: BenchOptions, *, kernels: bool) -> FileSpe
 
     Raises as ``measure_depths``; RequestError for a depth that the model's context has no room for.
     """
-    model = ModelFile.read(path)
+    model = read_model(path)
     settings = RunnerSettings(threads=options.threads, flash_attention=options.flash_attention)
     work = Workload(
         options.sizes or ROWS,
@@ -51,7 +52,7 @@ def measure_file(path: Path, options: BenchOptions, *, kernels: bool) -> FileSpe
     work = replace(work, depths=_with_room(model, work, settings, asked=bool(options.depths)))
     figures = measure_depths(path, work, repeats=options.repeats, settings=settings)
     ratio = None
-    if kernels and "extra_buffers" in model.backend.knows:
+    if kernels and "extra_buffers" in backend_of(model).knows:
         ratio = _compare_kernels(path, options).median
     return FileSpeed(model, figures, ratio)
 

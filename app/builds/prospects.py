@@ -20,6 +20,7 @@ from runtimes.errors import ModelError
 from runtimes.machine.hardware import memory_now
 from runtimes.models.memory import DEFAULT_CONTEXT, estimate
 from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import read_model
 from runtimes.settings import RunnerSettings
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ def prospects(source: SourceModel, out: Path) -> Prospects:
 def _like(source: SourceModel) -> ModelFile:
     """A file of this model as its memory is counted, apart from its bytes."""
     if source.kind == "gguf":
-        return ModelFile.read(source.weights[0])
+        return read_model(source.weights[0])
     from quantize.source.shapes import shapes_of
 
     shapes = shapes_of(source)

@@ -13,6 +13,7 @@ from runtimes.errors import RequestError
 from runtimes.machine.state_file import load_state, save_entry
 from runtimes.models.memory import estimate
 from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import backend_of
 from runtimes.settings import RunnerSettings
 
 _STATE, _AT_MOST = "load_settings", 200
@@ -37,7 +38,7 @@ _KV_TYPES: tuple[str, ...] = get_args(get_args(get_type_hints(LoadSettings)["kv_
 def known_to(file: ModelFile) -> tuple[str, ...]:
     """The settings that the file's runtime has."""
     general = set(get_type_hints(RunnerSettings)) - {"gpu_layers", "kv_type", "flash_attention"}
-    knows = general | file.backend.knows | {"template"}
+    knows = general | backend_of(file).knows | {"template"}
     return tuple(item.name for item in fields(LoadSettings) if item.name in knows)
 
 

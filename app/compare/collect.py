@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from app.batch.input.prompting import Prompting
 from app.batch.input.row import Row
 from app.batch.input.source import open_source
 from app.compare.agreement import equal_from_start
@@ -29,6 +30,7 @@ from app.models.resolve import model_file
 from app.openai.answer import Answer
 from app.options import ModelOptions
 from runtimes.errors import IngotError
+from runtimes.models.registry import tokenizer_of
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +48,7 @@ def collect(job: PromptsJob) -> Results:
     rows: list[PromptResult] = []
     params = job.sampling.params()
     with open_source(
-        str(job.prompts), prompting=job.rows().prompting(params), limit=job.limit
+        str(job.prompts), prompting=Prompting.from_options(job.rows(), params), limit=job.limit
     ) as source:
         for row in source.rows():
             expected = expected_of(row.fields)
@@ -167,7 +169,7 @@ def _file(
 def _encoder(entry: ModelEntry) -> Encode | None:
     """The file's tokenizer, without its weights; None for one that cannot be read."""
     try:
-        tokenizer = model_file(str(entry.path), ModelOptions()).tokenizer()
+        tokenizer = tokenizer_of(model_file(str(entry.path), ModelOptions()))
     except IngotError as error:
         logger.info("no tokens of %s: %s", entry.label, error)
         return None

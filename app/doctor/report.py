@@ -6,11 +6,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from runtimes.backend import Device
-from runtimes.load import MODULES, backend
 from runtimes.machine.bandwidth import memory_bandwidth
 from runtimes.machine.hardware import Hardware, detect
 from runtimes.machine.installed import find_installed, versions
 from runtimes.machine.selftest import ATTENTION_DEPTH, Health, ensure
+from runtimes.models.registry import MODULES, backend
 from runtimes.untrusted import visible
 from runtimes.worker.fallback import limit_lines
 

@@ -5,8 +5,8 @@ from functools import lru_cache
 
 from app.figures import rate
 from app.models.remote import Contents, RemoteBuild, Verdict
-from runtimes.load import backends
 from runtimes.machine.installed import find_installed
+from runtimes.models.registry import backends
 
 _READING = 10.0  # tokens a second, about as fast as people read
 _LOSSLESS = 9.0  # bits a weight: above, files are larger and not better

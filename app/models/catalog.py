@@ -18,9 +18,9 @@ from quantize.manifest import FileEntry, entry_path, load_manifest
 from quantize.resolve import format_of, model_files
 from runtimes.backend import Backend
 from runtimes.errors import IngotError
-from runtimes.load import backends
 from runtimes.machine.installed import find_installed
 from runtimes.models.gguf import named_parts
+from runtimes.models.registry import backends
 from runtimes.planner.known import MadePlan, made_plans
 
 _ROOT = Path(__file__).resolve().parents[2]

@@ -16,6 +16,7 @@ from runtimes.errors import ModelError
 from runtimes.machine.hardware import memory_now
 from runtimes.models.memory import DEFAULT_CONTEXT, estimate
 from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import read_model
 from runtimes.planner.plan import Figures
 from runtimes.settings import RunnerSettings
 
@@ -123,7 +124,7 @@ def fit(entry: ModelEntry, free: int | None = None) -> Fit:
 @lru_cache(maxsize=256)
 def _header(path: Path, changed: int) -> ModelFile:
     """``changed`` makes a file that was replaced another one."""
-    return ModelFile.read(path)
+    return read_model(path)
 
 
 # In words

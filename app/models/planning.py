@@ -11,6 +11,7 @@ from app.options import ModelOptions, PlanOptions
 from runtimes.errors import IngotError, ModelError, RequestError
 from runtimes.machine.installed import find_installed
 from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import read_model
 from runtimes.planner.candidates import Overrides, PlanTask
 from runtimes.planner.known import load_plan
 from runtimes.planner.plan import DEPTHS, STALL_S, TRIAL_TOKENS, PlanWorkload, Profile
@@ -61,7 +62,7 @@ def plan_files(model: str, options: ModelOptions, bits: Bits | None) -> PlanFile
             continue
         try:
             path = entry_path(folder, entry)
-            models.append(ModelFile.read(path))
+            models.append(read_model(path))
         except IngotError as error:
             unreadable.append((Path(entry.path).name, str(error)))
             continue
@@ -82,10 +83,10 @@ def task_for(
 ) -> PlanTask:
     """The task on this machine as it is now, with the GPUs that self-tests have listed. ``depth``
     is the workload's own where it is None."""
-    from runtimes.load import MODULES
     from runtimes.machine.cpu import available_cores
     from runtimes.machine.hardware import detect
     from runtimes.machine.selftest import remembered
+    from runtimes.models.registry import MODULES
 
     listed = {name: health.devices for name in MODULES if (health := remembered(name))}
     return PlanTask(
@@ -164,7 +165,7 @@ def choose(
     tasks = (task_for(workload, settings.profile, some, depth) for some in asked)
     plan = next((p for t in tasks if (p := load_plan(files.models, t, nearest=True))), None)
     if plan is not None:
-        file, base, scheduling = ModelFile.read(plan.path), plan.settings, plan.scheduling()
+        file, base, scheduling = read_model(plan.path), plan.settings, plan.scheduling()
         logger.info("planned: %s on %s: %s", plan.name, plan.runtime, "; ".join(plan.reasons))
     else:
         usable = (one for one in files.models if find_installed(one.runtime))

@@ -6,8 +6,8 @@ from typing import Any
 
 from app.figures import aligned
 from app.models.planning import PlanFiles
-from runtimes.load import backend
 from runtimes.models.memory import estimate, gib
+from runtimes.models.registry import backend
 from runtimes.planner.candidates import PlanTask
 from runtimes.planner.plan import Alternative, Plan
 

@@ -21,7 +21,7 @@ from quantize.manifest import NAME as MANIFEST
 from quantize.manifest import Manifest, load_manifest, write_manifest
 from runtimes.backend import Backend
 from runtimes.errors import ModelError, RequestError
-from runtimes.load import backends
+from runtimes.models.registry import backends
 from runtimes.untrusted import inside
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ from quantize.hub.transfer import arrived, fetch_start
 from quantize.progress.console import Reporter
 from runtimes.backend import Backend
 from runtimes.errors import IngotError
-from runtimes.load import backends
 from runtimes.models.gguf import read_start
 from runtimes.models.memory import DEFAULT_CONTEXT, estimate
 from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import backend_of, backends
 from runtimes.settings import RunnerSettings
 
 logger = logging.getLogger(__name__)
@@ -128,7 +128,7 @@ def _backend(kept: Kept) -> Backend:
 
 
 def _need(kept: Kept, file: ModelFile | None) -> Need:
-    if file is None or file.backend.format != kept.kind:
+    if file is None or backend_of(file).format != kept.kind:
         return Need(int(kept.size * (1 + MARGIN)), DEFAULT_CONTEXT, by_header=False)
     needs = estimate(replace(file, nbytes=kept.size), RunnerSettings(slots=1)).total
     return Need(needs, min(DEFAULT_CONTEXT, file.context_length), by_header=True)

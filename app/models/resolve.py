@@ -13,6 +13,7 @@ from app.options import ModelOptions
 from runtimes.errors import RequestError
 from runtimes.machine.state_file import change_state, load_state
 from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import read_model
 from runtimes.settings import RunnerSettings, SchedulerSettings
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def model_file(model: str, options: ModelOptions) -> ModelFile:
         raise RequestError(
             f"--recipe and --file pick from a folder of several files; {model} is one model"
         )
-    return ModelFile.read(resolve(model, recipe=options.recipe, file=options.file))
+    return read_model(resolve(model, recipe=options.recipe, file=options.file))
 
 
 def load_engine(

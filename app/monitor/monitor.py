@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 from app.monitor.machine import MachineReader, MachineUse
 from quantize.disk import human
+from runtimes.backend import MemoryEstimate
 from runtimes.engine.metrics import EngineStats
 from runtimes.errors import IngotError, RequestError
-from runtimes.models.memory import MemoryEstimate, estimate
+from runtimes.models.memory import estimate
 
 if TYPE_CHECKING:
     from app.chat.host import EngineHost

@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, TypedDict
 
 from app.figures import timings_json, usage_json
-from app.openai.task import Problem
 from app.openai.tool_parser import ArgumentsDelta, CallBegin, ContentDelta, Delta, ToolParser
+from app.openai.validation import Problem
 from runtimes.request import Completion, FinishReason, Timings, Usage
 
 TokenLogprobs = list[dict[str, Any]]

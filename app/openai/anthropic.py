@@ -11,10 +11,18 @@ from itertools import groupby
 from typing import Any
 
 from app.openai.constraints import schema_constraint
-from app.openai.limits import MOST_MESSAGES
 from app.openai.request import CHAT_NAMES, OF_SERVERS, as_served, check_together, sampling_of
-from app.openai.task import InputError, Task, as_unicode, check_bounds, kind, require_object, shown
+from app.openai.task import Task
 from app.openai.tools import Tools, checked_function, tools_of
+from app.openai.validation import (
+    MOST_MESSAGES,
+    InputError,
+    as_unicode,
+    check_bounds,
+    kind,
+    require_object,
+    shown,
+)
 from runtimes.chat import Message
 from runtimes.request import SamplingParams
 

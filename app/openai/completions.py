@@ -6,9 +6,16 @@ from dataclasses import replace
 from typing import Any
 
 from app.openai.answer import Answer, Choice, TokenLogprobs, logprob_entries
-from app.openai.limits import MOST_ANSWERS, MOST_PROMPTS
 from app.openai.request import IGNORED, body_task
-from app.openai.task import InputError, Task, check_bounds, kind, require_object
+from app.openai.task import Task
+from app.openai.validation import (
+    MOST_ANSWERS,
+    MOST_PROMPTS,
+    InputError,
+    check_bounds,
+    kind,
+    require_object,
+)
 from runtimes.request import MOST_TOP_LOGPROBS, Completion, Request, SamplingParams
 
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from app.openai.task import InputError, check_bounds, require_object, wrong_kind
+from app.openai.validation import InputError, check_bounds, require_object, wrong_kind
 from runtimes.errors import RequestError
 from runtimes.grammars import MOST_CHOICES, SCHEMA, grammar_of
 from runtimes.request import Constraint

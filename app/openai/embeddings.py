@@ -6,8 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from app.openai.answer import Answer, figures_of
-from app.openai.limits import MOST_INPUTS
-from app.openai.task import Embed, InputError, Task, as_unicode, check_bounds, kind, require_object
+from app.openai.task import Embed, Task
+from app.openai.validation import (
+    MOST_INPUTS,
+    InputError,
+    as_unicode,
+    check_bounds,
+    kind,
+    require_object,
+)
 from runtimes.errors import RequestError
 from runtimes.request import Completion
 

@@ -17,6 +17,7 @@ from app.prompts import (
 )
 from runtimes.chat import Message
 from runtimes.errors import RequestError
+from runtimes.models.registry import gives_embeddings
 from runtimes.request import SamplingParams
 
 _RAW = PromptStyle(raw=True)
@@ -71,7 +72,7 @@ def encoded(
 
 def _embedded(task: Task, encoder: TaskEncoder) -> Encoded:
     model = encoder.model
-    if not model.embeds:
+    if not gives_embeddings(model):
         raise RequestError(
             f"{model.path.name} gives no embeddings: choose the GGUF file of a model that is no"
             " reranker"

@@ -11,18 +11,20 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from app.openai.constraints import constraint_changes
-from app.openai.limits import MOST_BIASES, MOST_MESSAGES, MOST_STOP_CHARACTERS, MOST_STOPS
-from app.openai.task import (
+from app.openai.task import Task, task_at
+from app.openai.tools import Tools, chat_function, tools_of
+from app.openai.validation import (
+    MOST_BIASES,
+    MOST_MESSAGES,
+    MOST_STOP_CHARACTERS,
+    MOST_STOPS,
     InputError,
-    Task,
     as_unicode,
     check_bounds,
     require_object,
     shown,
-    task_at,
     wrong_kind,
 )
-from app.openai.tools import Tools, chat_function, tools_of
 from runtimes.errors import RequestError
 from runtimes.request import Priority, SamplingParams
 

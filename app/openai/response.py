@@ -9,8 +9,8 @@ from typing import Any
 
 from app.openai.answer import Answer, Choice, TokenLogprobs
 from app.openai.request import Generating
-from app.openai.task import Problem
 from app.openai.tool_parser import ArgumentsDelta, CallBegin, ContentDelta, Delta
+from app.openai.validation import Problem
 
 # Errors that are no fault of the request; every other one is answered as a bad request.
 _STATUS = {"engine_error": 500, "worker_crash": 500, "timeout": 504}

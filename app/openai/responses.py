@@ -9,19 +9,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from app.openai.limits import MOST_MESSAGES
 from app.openai.request import CHAT_NAMES, OF_SERVERS, as_served, check_together, sampling_of
-from app.openai.task import (
+from app.openai.task import Task, task_at
+from app.openai.tools import checked_function, tools_of
+from app.openai.validation import (
+    MOST_MESSAGES,
     InputError,
-    Task,
     as_unicode,
     check_bounds,
     kind,
     require_object,
     shown,
-    task_at,
 )
-from app.openai.tools import checked_function, tools_of
 from runtimes.request import SamplingParams
 
 # Who asks, what is kept, how it is billed, and what only hints at how to answer.

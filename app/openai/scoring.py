@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from app.openai.answer import Answer, figures_of
-from app.openai.limits import MOST_CONTINUATIONS
-from app.openai.task import MISSING, InputError, Task, as_unicode, kind
+from app.openai.task import Task
+from app.openai.validation import MISSING, MOST_CONTINUATIONS, InputError, as_unicode, kind
 from runtimes.request import Completion
 
 

@@ -7,43 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from app.openai.limits import ARGUMENTS, BODY
+from app.openai.tools import Tools
+from app.openai.validation import ARGUMENTS, MISSING, InputError, as_unicode, check_bounds, kind
 from runtimes.chat import Message
 from runtimes.request import Priority, SamplingParams
-from runtimes.untrusted import Bounds, excess
 
 if TYPE_CHECKING:
     from app.adapters import AdapterFile
-    from app.openai.tools import Tools
 
-MISSING = object()
-_KINDS = {
-    type(None): "null",
-    bool: "a boolean",
-    int: "a number",
-    float: "a number",
-    str: "a string",
-    list: "a list",
-    dict: "an object",
-}
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Why there is no answer: ``code`` is for programs, ``message`` for people."""
-
-    code: str
-    message: str
-
-
-class InputError(Exception):
-    """Raised where one request is read, be it a body or a row of a file. Whoever reads many of them
-    keeps its ``problem`` and reads on."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.problem = Problem(code, message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,47 +168,3 @@ def _text(text: str, where: str) -> str:
     if not text.strip():
         raise InputError("empty_prompt", f"{where} is blank")
     return as_unicode(text, where)
-
-
-def as_unicode(text: str, where: str) -> str:
-    """``text``. Raises InputError for half a surrogate pair, which JSON may spell: no
-    tokenizer can take it, nor can many readers of JSON."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise InputError(
-            "invalid_unicode", f"{where} has a lone surrogate at character {error.start}"
-        ) from error
-    return text
-
-
-def wrong_kind(name: str, wanted: str, value: Any) -> InputError:
-    """The error of a value of another type than ``wanted``. A float is shown as it is where a
-    whole number or a switch is wanted."""
-    found = str(value)[:40] if isinstance(value, float) else kind(value)
-    return InputError("wrong_type", f"{name} must be {wanted}, not {found}")
-
-
-def check_bounds(value: Any, name: str, bounds: Bounds = BODY) -> None:
-    """Raises InputError where ``value`` is larger or deeper than ``bounds``."""
-    wrong = excess(value, bounds)
-    if wrong is not None:
-        raise InputError("invalid_value", f"{name} {wrong}")
-
-
-def require_object(value: Any, name: str, wanted: str = "an object") -> None:
-    """Raises InputError where ``value`` is none."""
-    if not isinstance(value, Mapping):
-        raise InputError("wrong_type", f"{name} must be {wanted}, not {kind(value)}")
-
-
-def kind(value: Any) -> str:
-    """What JSON calls the type of ``value``."""
-    return "nothing" if value is MISSING else _KINDS.get(type(value), type(value).__name__)
-
-
-def shown(value: Any) -> str:
-    """A value of a request in a message about it: short ones as they are."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return repr(value[:60]) if isinstance(value, str) else kind(value)

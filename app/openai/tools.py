@@ -9,8 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.openai.constraints import schema_constraint
-from app.openai.limits import MOST_TOOLS, TOOL
-from app.openai.task import InputError, as_unicode, check_bounds, kind, shown
+from app.openai.validation import (
+    MOST_TOOLS,
+    TOOL,
+    InputError,
+    as_unicode,
+    check_bounds,
+    kind,
+    shown,
+)
 
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 # What OpenAI means by a function without parameters.

@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from app.openai.task import InputError
+from app.openai.validation import InputError
 from app.serve.bodies import json_body
 from app.serve.errors import HttpError
 from app.serve.generate import Generator, asked_model

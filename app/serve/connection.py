@@ -24,7 +24,8 @@ _AT_ONCE_S = 0.005  # of the loop's time, which the input of a request takes wit
 _MOST_S = 1.0  # of the loop's time; a request whose input takes longer is ended where it is
 _LEAST_BYTES = 2**21  # for each such second: chunks of a few bytes
 _READ_S = 2e-5  # of the loop's time: what a read costs before its bytes are looked at
-_SHARE = 0.03  # of the loop's time, for all input that takes longer
+_SHARE = 0.03  # of the loop's time, for all input that takes longer, beside other requests
+_SHARE_ALONE = 0.5  # the same where there is no other request
 _LINGER_PAUSE_S = 0.01  # between reads of what is thrown away
 _HEAD_ENDS = (b"\n\r\n", b"\n\n")
 
@@ -139,9 +140,9 @@ class _Turns:
 
     _next = 0.0
 
-    def wait_s(self, now: float, spent: float) -> float:
+    def wait_s(self, now: float, spent: float, share: float) -> float:
         """How long a connection rests that has just taken ``spent`` seconds."""
-        self._next = max(now, self._next) + spent / _SHARE
+        self._next = max(now, self._next) + spent / share
         return self._next - now
 
 
@@ -220,7 +221,8 @@ class Connection(H11Protocol):
             self._abort("sends its request in too small pieces")
         elif (long or self.conn.behind) and not self.transport.is_closing():
             self.flow.rest()
-            pause_s = _turns.wait_s(self.loop.time(), spent + _READ_S) if long else 0.0
+            share = _SHARE if len(self.tasks) > 1 else _SHARE_ALONE
+            pause_s = _turns.wait_s(self.loop.time(), spent + _READ_S, share) if long else 0.0
             self._resting = self.loop.call_later(pause_s, self._go_on)
 
     def _go_on(self) -> None:

@@ -8,7 +8,7 @@ from starlette.requests import ClientDisconnect
 
 from app.openai.anthropic_answer import error_body as anthropic_error
 from app.openai.response import error_body
-from app.openai.task import InputError, Problem
+from app.openai.validation import InputError, Problem
 from app.prompts import PromptTooLongError
 from runtimes.errors import (
     IngotError,

@@ -16,8 +16,9 @@ from starlette.requests import Request as HttpRequest
 from app.openai.answer import Answer, answer_of, failure_of
 from app.openai.asking import Asked, asked
 from app.openai.completions import echoed
-from app.openai.task import Problem, Task
+from app.openai.task import Task
 from app.openai.tool_parser import ContentDelta, Delta
+from app.openai.validation import Problem
 from app.prompts import PromptStyle, encode
 from app.serve.errors import HttpError, problem_error
 from app.serve.loads import Loads

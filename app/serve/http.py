@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
-from app.openai.task import InputError
+from app.openai.validation import InputError
 from app.serve import (
     adapter_routes,
     embeddings,

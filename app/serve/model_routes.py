@@ -12,7 +12,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from app.openai.asking import asked
 from app.openai.request import body_task
-from app.openai.task import Task, as_unicode
+from app.openai.task import Task
+from app.openai.validation import as_unicode
 from app.prompts import require_short
 from app.serve.batches.service import BatchService
 from app.serve.bodies import json_body, read_task

@@ -8,8 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from app.openai.limits import MOST_INPUTS
-from app.openai.task import InputError, as_unicode, kind, require_object
+from app.openai.validation import MOST_INPUTS, InputError, as_unicode, kind, require_object
 from app.prompts import require_short
 from app.serve.bodies import json_body, read_task
 from app.serve.generate import Generator, asked_model, while_connected

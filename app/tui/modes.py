@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from textual.await_complete import AwaitComplete
 from textual.binding import BindingType
@@ -19,10 +19,6 @@ from textual.screen import Screen
 
 from app.tui.compositor import SteadyCompositor
 from app.tui.keys import key
-
-if TYPE_CHECKING:
-    from app.tui.screens.dialogs import ConfirmScreen
-
 
 Result = TypeVar("Result")
 
@@ -91,7 +87,7 @@ class Occupied:
         """What would end with the app, as a sentence; None when nothing would."""
         return None
 
-    def ask_leaving(self) -> ConfirmScreen | None:
+    def ask_leaving(self) -> Screen[Any] | None:
         """A question of its own about that, when there is nothing else to ask about."""
         return None
 

@@ -21,7 +21,7 @@ from quantize.stages.stages import matrix_key, stage_key
 from runtimes.errors import ModelError
 from runtimes.models.gguf import GgufHeader, read_header
 from runtimes.models.memory import estimate
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import read_model
 from runtimes.settings import RunnerSettings
 
 _UNKNOWN = 0.02  # of the weights, whose sensitivities may be missing
@@ -95,7 +95,7 @@ class GgufMaker:
         if target.bound == "bytes":
             return self.overhead(table)
         # Keys and values, activations and the runtime.
-        whole = estimate(ModelFile.read(self.export.path), _one_chat(target))
+        whole = estimate(read_model(self.export.path), _one_chat(target))
         return self.overhead(table) + whole.total - whole.weights
 
     def taken(self, path: Path, target: QualityTarget) -> float:
@@ -104,7 +104,7 @@ class GgufMaker:
             return sum(tensor.nbytes for tensor in read_header(path).tensors)
         if target.bound == "bytes":
             return path.stat().st_size
-        return estimate(ModelFile.read(path), _one_chat(target)).total
+        return estimate(read_model(path), _one_chat(target)).total
 
     def timing(
         self,

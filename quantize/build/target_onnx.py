@@ -24,7 +24,7 @@ from quantize.source.shapes import Shapes, shapes_of
 from quantize.stages.stages import stage_key, versions
 from quantize.stages.verify import digest
 from runtimes.models.memory import estimate
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import read_model
 from runtimes.settings import RunnerSettings
 
 _FLOAT = 4  # bytes of a weight that is not rounded
@@ -75,7 +75,7 @@ class OnnxMaker:
         if target.bound == "bytes":
             return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
         settings = RunnerSettings(slots=1, context=target.context)
-        return estimate(ModelFile.read(path), settings).total
+        return estimate(read_model(path), settings).total
 
     def timing(self, run: Run, recipe: Recipe, table: TypeTable) -> Timing:
         """By ONNX Runtime's kernels; the reference has the largest types."""

@@ -8,7 +8,8 @@ from quantize.children.process import run_child
 from quantize.gguf.converter import converter_folder, load_converter
 from quantize.progress.console import SILENT, Reporter
 from quantize.quality.tokens import Reference, TokenComparison, compare_vocabulary
-from runtimes.models.modelfile import ModelFile, read_json
+from runtimes.models.modelfile import read_json
+from runtimes.models.registry import read_model
 
 # Pre-tokenizers to try for a byte-level vocabulary whose hash the converter does not know; between
 # them they cover the regular expressions in use (GPT-2's, Llama 3's, Qwen 2's; `default` splits
@@ -70,7 +71,7 @@ def _lost_window(model: Path, out: Path) -> list[str]:
         return []
     if not 0 < window < context:
         return []
-    if ModelFile.read(out).sliding_window:
+    if read_model(out).sliding_window:
         return []
     return [
         f"llama.cpp has no sliding window for this architecture: past {window:,} tokens the file"

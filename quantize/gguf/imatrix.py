@@ -30,7 +30,7 @@ from runtimes.llamacpp.omp_wait import OmpWaitPolicy
 from runtimes.llamacpp.tokenizer import LlamaTokenizer
 from runtimes.machine.cpu import available_cores
 from runtimes.models.gguf import TensorInfo, read_header
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import read_model
 from runtimes.paths import cache_dir
 from runtimes.runner import StepPlan, StepRow
 from runtimes.settings import RunnerSettings
@@ -134,7 +134,7 @@ def compute(model: Path, text: Path, out: Path, fewest: int) -> int:
     Each chunk begins with BOS where the model's vocabulary says so. Returns the number of the
     text's tokens; with fewer than ``fewest`` nothing is computed.
     """
-    lib, file = library(), ModelFile.read(model)
+    lib, file = library(), read_model(model)
     # Weights in their plain layout, on the processor: nothing is gained from other kernels here.
     native = load_model(file, RunnerSettings(gpu_layers=0, extra_buffers=False))
     tokens = LlamaTokenizer(native).encode(text.read_text(encoding="utf-8", errors="replace"))

@@ -13,6 +13,7 @@ from runtimes.engine.engine import Engine
 from runtimes.engine.loading import load_runner
 from runtimes.errors import ModelError
 from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import read_model, tokenizer_of
 from runtimes.request import FinishReason, Request, SamplingParams
 from runtimes.settings import RunnerSettings
 
@@ -40,7 +41,7 @@ def ask(path: Path) -> str:
 
 def accuracy(path: Path, questions: Sequence[GradedQuestion]) -> Quality:
     """How many of the graded questions ``path`` answers rightly, decoding greedily."""
-    context = min(ModelFile.read(path).context_length, _CONTEXT)
+    context = min(read_model(path).context_length, _CONTEXT)
     with Engine.load(path, RunnerSettings(slots=_ROWS, context=context)) as engine:
         requests = (
             Request(engine.encode_chat(q.messages), SamplingParams(max_tokens=q.max_tokens))
@@ -82,7 +83,7 @@ def fidelity(path: Path, reference: FloatReference) -> Fidelity:
     """Figures of the file or folder ``path`` against the distributions in ``reference``. No more
     than one window's logits of each model are held."""
     windows = reference.windows
-    rows = _scored_logits(ModelFile.read(path), windows)
+    rows = _scored_logits(read_model(path), windows)
     parts = [
         compare(base, tops, logits, targets)
         for targets, logits, (base, tops) in zip(
@@ -96,8 +97,8 @@ def from_gguf(path: Path, out: Path, text: Path | None, limit: int) -> None:
     """Run a GGUF file of half or single precision, which is its own float model, over the text;
     what it gives goes to the folder ``out``."""
     given = read_text(text, limit)
-    model = ModelFile.read(path)
-    tokenizer = model.tokenizer()
+    model = read_model(path)
+    tokenizer = tokenizer_of(model)
     ids = tokenizer.encode(given.content, add_special=True, parse_special=False)
     alone = tokenizer.encode("", add_special=True)  # BOS, if it begins every text
     bos = alone[0] if alone and ids and ids[0] == alone[0] else None

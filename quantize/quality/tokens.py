@@ -18,6 +18,7 @@ from quantize.manifest import TokenParity
 from quantize.quality.lines import parity_conversations, parity_lines
 from quantize.recipes.recipe import Format
 from runtimes.models.gguf import read_header
+from runtimes.models.registry import read_model, tokenizer_of
 
 _WITH_SPECIAL = 40  # lines that are also encoded with the model's BOS and EOS
 _SHOWN = 3  # differing lines in an error
@@ -220,10 +221,9 @@ def _built(path: Path, reference: Reference) -> tuple[list[list[int]], dict[str,
     """The same ids, in the order of `compare_built`, and what they stand for, by the tokenizer that
     the runtime uses for the GGUF file or ONNX folder ``path``."""
     from runtimes.chat import encode_chat
-    from runtimes.models.modelfile import ModelFile
 
-    model = ModelFile.read(path)
-    tokenizer, template = model.tokenizer(), model.chat_template
+    model = read_model(path)
+    tokenizer, template = tokenizer_of(model), model.chat_template
     special = reference.lines[: len(reference.special_ids)]
     found = [
         *(tokenizer.encode(line) for line in reference.lines),

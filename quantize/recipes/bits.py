@@ -7,7 +7,7 @@ from pathlib import Path
 
 from runtimes.errors import ModelError
 from runtimes.models.gguf import GgufHeader, read_header
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import read_model
 from runtimes.onnx.memory import graph_of
 
 # Sines and cosines of every position, which the builder computes: no weights of the model.
@@ -36,7 +36,7 @@ def bits_per_weight(path: Path, parameters: int) -> float:
     model's ``parameters``, because packed weights cannot be counted. Raises ModelError."""
     if path.is_file():
         return gguf_bits(read_header(path))
-    graph = graph_of(ModelFile.read(path))
+    graph = graph_of(read_model(path))
     weights = (
         tensor.nbytes for name, tensor in graph.initializers.items() if not _TABLE.match(name)
     )

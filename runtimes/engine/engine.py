@@ -28,6 +28,7 @@ from runtimes.errors import IngotError, RequestError
 from runtimes.grammars import check_request, deep_stacks
 from runtimes.machine.hardware import memory_now
 from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import read_model
 from runtimes.request import FinishReason, Request
 from runtimes.runner import Runner, Tokenizer
 from runtimes.sampling.grammar import GrammarCompiler, MatcherMaker
@@ -90,7 +91,7 @@ class Engine(EngineApi):
 
         Raises ModelError, RuntimeMissingError or OutOfMemoryError.
         """
-        model = ModelFile.read(path)
+        model = read_model(path)
         runner, tokenizer, draft = load_with_draft(model, settings or RunnerSettings())
         return cls(model, runner, tokenizer, settings, scheduling, draft)
 

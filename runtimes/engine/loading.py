@@ -17,6 +17,7 @@ from runtimes.models.memory import (
     with_defaults,
 )
 from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import backend_of
 from runtimes.runner import Runner, Tokenizer
 from runtimes.settings import PROMPT_CHUNK, RunnerSettings
 
@@ -38,7 +39,7 @@ def load_runner(model: ModelFile, settings: RunnerSettings) -> tuple[Runner, Tok
             )
         settings = replace(settings, batch=max(settings.batch, PROMPT_CHUNK), device_sampling=False)
     if settings.kv_tokens is not None:
-        if "kv_tokens" not in model.backend.knows or not settings.unified_kv:
+        if "kv_tokens" not in backend_of(model).knows or not settings.unified_kv:
             raise RequestError(
                 "a budget for all slots together (kv_tokens) needs llama.cpp's unified cache; "
                 "elsewhere each slot has room of its own: lower the slots or the context"
@@ -50,10 +51,10 @@ def load_runner(model: ModelFile, settings: RunnerSettings) -> tuple[Runner, Tok
         threads=settings.threads or available_cores(),
         extra_buffers=require(model.runtime).extra_buffers and settings.extra_buffers,
     )
-    settings = model.backend.fitted(model, settings)
-    if not model.backend.on_gpu(settings):
+    settings = backend_of(model).fitted(model, settings)
+    if not backend_of(model).on_gpu(settings):
         require_fit(model, settings, memory_now()[1])
-    return model.backend.open(model, settings)
+    return backend_of(model).open(model, settings)
 
 
 def load_with_draft(
@@ -64,7 +65,7 @@ def load_with_draft(
 
     Raises as ``load_runner``; ModelError also for a draft that does not fit the model.
     """
-    if settings.draft is not None and not model.backend.on_gpu(settings):
+    if settings.draft is not None and not backend_of(model).on_gpu(settings):
         settings = spare_draft(model, settings, memory_now()[1])
     runner, tokenizer = load_runner(model, settings)
     try:

@@ -7,8 +7,8 @@ loads (which report the same buffer sizes without allocating) for nine shapes fr
 
 from dataclasses import dataclass
 
+from runtimes.backend import MemoryEstimate
 from runtimes.machine.selftest import remembered
-from runtimes.models.memory import MemoryEstimate
 from runtimes.models.modelfile import ModelFile
 from runtimes.settings import KvType, RunnerSettings, outputs_at_once
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from runtimes.backend import RuntimeName
-from runtimes.load import backend
+from runtimes.models.modelfile import RuntimeName
+from runtimes.models.registry import backend
 
 
 @dataclass(frozen=True, slots=True)

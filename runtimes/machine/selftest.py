@@ -10,13 +10,14 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from runtimes.backend import Device, RuntimeName
+from runtimes.backend import Device
 from runtimes.errors import RuntimeMissingError
-from runtimes.load import backend
 from runtimes.machine.cpu import cpu_identity
 from runtimes.machine.installed import Installed, find_installed
 from runtimes.machine.linechild import LineChild, LineChildError
 from runtimes.machine.state_file import load_state, save_entry
+from runtimes.models.modelfile import RuntimeName
+from runtimes.models.registry import backend
 
 log = logging.getLogger(__name__)
 

@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from runtimes.backend import Backend
-from runtimes.load import MODULES, backend
 from runtimes.machine.linechild import exchange
 from runtimes.machine.selftest import ATTENTION_DEPTH
 from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import MODULES, backend, read_model
 from runtimes.runner import Logits, Runner, StepPlan, StepRow, require_full_logits
 from runtimes.settings import FlashAttention, RunnerSettings
 
@@ -131,7 +131,7 @@ def main() -> int:
     options = parser.parse_args()
     _, answer = exchange()
     tested = backend(options.runtime)
-    model = ModelFile.read(tested.selftest)
+    model = read_model(tested.selftest)
     runner, _ = tested.open(model, exercise_settings(extra_buffers=not options.safe))
     logits = exercise(runner, model.vocab_size)
     runner.close()

@@ -9,12 +9,14 @@ Prefixes that an engine keeps beside its slots come on top; ``SchedulerSettings`
 """
 
 import logging
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import lru_cache
 from pathlib import Path
 
+from runtimes.backend import MemoryEstimate
 from runtimes.errors import ModelError, OutOfMemoryError
 from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import backend_of, read_model
 from runtimes.settings import KV_TYPES, MOST_SLOTS, RunnerSettings
 
 logger = logging.getLogger(__name__)
@@ -22,25 +24,6 @@ logger = logging.getLogger(__name__)
 DEFAULT_CONTEXT = 4096  # tokens that a slot gets when nobody says; longer ones on request
 _LEAST_CONTEXT = 64  # a smaller one is not worth suggesting
 _BATCH = RunnerSettings().batch
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryEstimate:
-    """Bytes."""
-
-    weights: int
-    kv: int
-    compute: int = 0  # activations and logits
-    overhead: int = 0  # the tokenizer and the runtime
-
-    @property
-    def total(self) -> int:
-        """Everything together."""
-        return self.weights + self.kv + self.compute + self.overhead
-
-    def to_json(self) -> dict[str, int]:
-        """The parts and their sum."""
-        return {**asdict(self), "total": self.total}
 
 
 def with_defaults(model: ModelFile, settings: RunnerSettings) -> RunnerSettings:
@@ -59,7 +42,7 @@ def estimate(model: ModelFile, settings: RunnerSettings) -> MemoryEstimate:
     Raises ModelError for an ONNX graph that cannot be read.
     """
     settings = with_defaults(model, settings)
-    need = model.backend.estimate(model, settings)
+    need = backend_of(model).estimate(model, settings)
     if settings.draft is None:
         return need
     other = estimate(draft_file(settings.draft), draft_settings(settings))
@@ -76,12 +59,12 @@ def draft_file(path: Path) -> ModelFile:
 
 @lru_cache(maxsize=4)
 def _read_draft(path: Path, changed: int) -> ModelFile:
-    return ModelFile.read(path)
+    return read_model(path)
 
 
 def draft_settings(settings: RunnerSettings) -> RunnerSettings:
     """What a model's draft is loaded with, by the model's own settings: as many slots, as long."""
-    knows, plain = draft_file(settings.draft).backend.knows if settings.draft else (), {}
+    knows, plain = backend_of(draft_file(settings.draft)).knows if settings.draft else (), {}
     for name in ("unified_kv", "kv_type", "kv_tokens"):
         if name not in knows:
             plain[name] = getattr(RunnerSettings(), name)
@@ -176,7 +159,7 @@ def _advice(model: ModelFile, settings: RunnerSettings, available: int) -> list[
     shorter = largest_context(model, settings, available)
     if slots > 1 and shorter >= _LEAST_CONTEXT:
         fits.append(f"--slots {slots} --context {shorter}")
-    if "kv_type" in model.backend.knows and model.head_dim % 32 == 0:
+    if "kv_type" in backend_of(model).knows and model.head_dim % 32 == 0:
         for smaller in KV_TYPES[KV_TYPES.index(settings.kv_type) + 1 :]:
             if estimate(model, replace(settings, kv_type=smaller)).total <= available:
                 fits.append(f"--slots {slots} --context {context} --kv-type {smaller}")

@@ -1,4 +1,4 @@
-"""``ModelFile``: what is on disk, read without loading a runtime."""
+"""``ModelFile``: what is on disk; ``runtimes.models.registry.read_model`` reads it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ import os
 import struct
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from runtimes.backend import Backend, RuntimeName
 from runtimes.errors import ModelError, RequestError
-from runtimes.load import backend, backends
 from runtimes.untrusted import load_json
 
-if TYPE_CHECKING:
-    from runtimes.runner import Tokenizer
+RuntimeName = str  # a key of ``runtimes.models.registry.MODULES``
 
 # The graph's settings as onnxruntime-genai's builder writes them beside it.
 GENAI_CONFIG = "genai_config.json"
@@ -72,26 +69,6 @@ class ModelFile:
     encodes: bool = False  # it gives embeddings and continues no text
     scores_pairs: bool = False  # of an encoder: it says how well two texts go together
 
-    @classmethod
-    def read(cls, path: str | Path) -> ModelFile:
-        """Describe the model at ``path``; raises ModelError if there is none, or it is damaged."""
-        path = Path(path)
-        if not path.exists():
-            raise ModelError(f"there is no model at {path}")
-        # The last first: the first ones take every file and every folder, and say what is wrong.
-        found = (one.detect(path) for one in reversed(backends()))
-        return next(model for model in found if model is not None)
-
-    @property
-    def backend(self) -> Backend:
-        """What runs it."""
-        return backend(self.runtime)
-
-    @property
-    def embeds(self) -> bool:
-        """Whether it gives a text's embedding."""
-        return self.backend.embeds and not self.scores_pairs
-
     def require_writer(self) -> None:
         """Raises RequestError for a model that only embeds texts."""
         if self.encodes:
@@ -99,10 +76,6 @@ class ModelFile:
                 f"{self.path} ({self.architecture}) is an encoder: it embeds texts (`ingot embed`,"
                 " /v1/embeddings) and continues none"
             )
-
-    def tokenizer(self) -> Tokenizer:
-        """The tokenizer that its runner uses, without the weights; raises ModelError."""
-        return self.backend.tokenizer(self)
 
     def kv_bytes_per_token(self, element_bytes: float) -> int:
         """Bytes of keys and values that one token occupies over all layers, windows not counted."""

@@ -11,7 +11,7 @@ from runtimes.backend import Backend, Device
 from runtimes.errors import IngotError, ModelError
 
 if TYPE_CHECKING:
-    from runtimes.models.memory import MemoryEstimate
+    from runtimes.backend import MemoryEstimate
     from runtimes.models.modelfile import ModelFile
     from runtimes.runner import Runner, Tokenizer
     from runtimes.settings import RunnerSettings

@@ -5,7 +5,7 @@ Measured on onnxruntime 1.31.1 with the graphs of onnxruntime-genai 0.18's build
 
 from collections import defaultdict
 
-from runtimes.models.memory import MemoryEstimate
+from runtimes.backend import MemoryEstimate
 from runtimes.models.modelfile import GENAI_CONFIG, ModelFile, read_json
 from runtimes.onnx.graph_file import OnnxGraph, decoder_of, read_graph, shares_buffers
 from runtimes.settings import SCORED_CHUNK, RunnerSettings

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from runtimes.backend import RuntimeName
 from runtimes.models.memory import DEFAULT_CONTEXT, estimate, gib, largest_slots
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.modelfile import ModelFile, RuntimeName
+from runtimes.models.registry import backend_of
 from runtimes.planner.plan import TRIAL_TOKENS, Alternative, PlanWorkload, Profile
 from runtimes.settings import FlashAttention, KvType, RunnerSettings
 
@@ -101,7 +101,7 @@ class Candidate:
     def on_gpu(self, task: PlanTask) -> bool:
         """Whether it computes on one, in part or whole."""
         model = self.model
-        return model.runtime in task.gpus and model.backend.allows_gpu(self.settings)
+        return model.runtime in task.gpus and backend_of(model).allows_gpu(self.settings)
 
     def memory(self, task: PlanTask, slots: int, batch: int | None = None) -> int:
         """Bytes that it needs, all in all."""
@@ -130,7 +130,9 @@ def candidates(models: Iterable[ModelFile], task: PlanTask) -> list[Candidate]:
         named = device not in ("auto", "cpu")
         layers_to_try = (-1, 0) if both else (-1,) if named else (0,)
         # Where no layers are counted, the whole model is here or there.
-        places = (device, "cpu") if both and "gpu_layers" not in model.backend.knows else (device,)
+        places = (
+            (device, "cpu") if both and "gpu_layers" not in backend_of(model).knows else (device,)
+        )
         packed = task.profile == "memory" and model.head_dim % 32 == 0
         choices = itertools.product(
             _values(model, task, "unified_kv", False, layouts),
@@ -157,7 +159,7 @@ def _values(
 ) -> tuple[Any, ...]:
     """What to try of a setting: ``unknown`` where the runtime does not have it, what was fixed, or
     all that is ``free``."""
-    if name not in model.backend.knows:
+    if name not in backend_of(model).knows:
         return (unknown,)
     fixed = getattr(task.overrides, name)
     return free if fixed is None else (fixed,)
@@ -166,7 +168,7 @@ def _values(
 def sampling_variants(candidate: Candidate, task: PlanTask) -> list[Candidate]:
     """The same with the likeliest tokens found on the GPU, where the model runs on one and nothing
     is fixed."""
-    if "device_sampling" not in candidate.model.backend.knows or not candidate.on_gpu(task):
+    if "device_sampling" not in backend_of(candidate.model).knows or not candidate.on_gpu(task):
         return []
     if task.overrides.device_sampling is not None:
         return []

@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from runtimes.models.registry import backend_of
 from runtimes.planner.candidates import Candidate, PlanTask
 from runtimes.planner.plan import OUTPUT_TOKENS, PROMPT_TOKENS, Figures
 
@@ -149,7 +150,7 @@ def _threads_line(chosen: Measured, task: PlanTask) -> str | None:
 
 def _kv_line(chosen: Measured, task: PlanTask) -> str | None:
     candidate = chosen.candidate
-    if "kv_type" not in candidate.model.backend.knows or task.overrides.kv_type:
+    if "kv_type" not in backend_of(candidate.model).knows or task.overrides.kv_type:
         return None
     if candidate.settings.kv_type == "f16":
         return "keys and values f16: smaller types change answers and are used only with --kv-type"

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from runtimes.errors import ModelError
-from runtimes.load import MODULES
 from runtimes.machine.cpu import cpu_identity
 from runtimes.machine.installed import find_installed
 from runtimes.machine.state_file import load_state, save_entry
 from runtimes.models.modelfile import ModelFile, fingerprint
+from runtimes.models.registry import MODULES
 from runtimes.planner.candidates import PlanTask
 from runtimes.planner.plan import SHORT_PROMPT, Plan
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from runtimes.engine.loading import load_runner
 from runtimes.machine.linechild import exchange
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import backend_of, read_model
 from runtimes.planner.trial_child import prefill, prompt_tokens
 from runtimes.runner import Runner, StepPlan, StepRow
 from runtimes.settings import RunnerSettings
@@ -35,10 +35,10 @@ _BUFFER = re.compile(r"(\S+) model buffer size = +([\d.]+) MiB")
 def main(path: str, settings: str) -> int:
     """Command line of this module."""
     _, answer = exchange()
-    model = ModelFile.read(path)
+    model = read_model(path)
     for module in ("psutil", "tokenizers"):
         importlib.import_module(module)
-    model.backend.import_library()
+    backend_of(model).import_library()
     before, _ = _resident()
     repacked = _Repacked()
     logging.getLogger("runtimes.llamacpp.native").addHandler(repacked)
@@ -47,7 +47,7 @@ def main(path: str, settings: str) -> int:
     for _ in range(2):
         _steps(runner, length)
     after, mapped = _resident()
-    unread = mapped if model.backend.copies_weights else repacked.nbytes
+    unread = mapped if backend_of(model).copies_weights else repacked.nbytes
     answer({"used": after - before - unread, "resident": after - before})
     runner.close()
     return 0

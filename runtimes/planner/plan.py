@@ -23,7 +23,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from runtimes.backend import RuntimeName
+from runtimes.models.modelfile import RuntimeName
 from runtimes.settings import MOST_SLOTS, MOST_THREADS, RunnerSettings, SchedulerSettings
 
 PlanWorkload = Literal["chat", "batch"]

@@ -16,7 +16,7 @@ import time
 from runtimes.engine.loading import load_runner
 from runtimes.errors import IngotError
 from runtimes.machine.linechild import exchange
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import read_model
 from runtimes.planner.plan import DECODE_STEPS, SHORT_PROMPT, TRIAL_PROMPT, TRIAL_TOKENS
 from runtimes.runner import Runner, SavedKv, StepPlan, StepRow, TopKLogits
 from runtimes.settings import RunnerSettings
@@ -33,7 +33,7 @@ def main(path: str, settings: str) -> int:
     """Command line of this module."""
     questions, answer = exchange()
     try:
-        runner, _ = load_runner(ModelFile.read(path), RunnerSettings(**json.loads(settings)))
+        runner, _ = load_runner(read_model(path), RunnerSettings(**json.loads(settings)))
     except IngotError as error:
         answer({"error": str(error)})
         return 0

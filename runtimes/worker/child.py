@@ -22,6 +22,7 @@ from runtimes.chat import characters
 from runtimes.engine.engine import Engine
 from runtimes.engine.sequence import unstarted
 from runtimes.errors import IngotError, RequestError
+from runtimes.models.registry import backend_of
 from runtimes.request import Chunk, Completion, FinishReason
 from runtimes.worker.wire import (
     Call,
@@ -209,7 +210,7 @@ def main() -> None:
     ).start()
     try:
         engine = Engine.load(Path(order.path), order.settings, order.scheduling)
-        gpu = engine.model.backend.on_gpu(order.settings)
+        gpu = backend_of(engine.model).on_gpu(order.settings)
         _load_adapters(engine, order.adapters)
     except Exception as error:
         log.debug("the model could not be loaded", exc_info=True)

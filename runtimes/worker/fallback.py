@@ -17,6 +17,7 @@ from runtimes.machine.installed import find_installed
 from runtimes.machine.state_file import load_state, save_entry, save_state
 from runtimes.models.memory import DEFAULT_CONTEXT
 from runtimes.models.modelfile import ModelFile, fingerprint
+from runtimes.models.registry import read_model
 from runtimes.settings import RunnerSettings
 
 STATE = "worker"  # the state file
@@ -95,7 +96,7 @@ class LimitsFile:
     def model(self) -> ModelFile | None:
         """What the file says of itself; None when it cannot be read."""
         try:
-            return ModelFile.read(self._path)
+            return read_model(self._path)
         except ModelError:
             return None
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from runtimes.machine.selftest import ensure, remembered
+from runtimes.models.registry import backend_of
 from runtimes.settings import RunnerSettings
 from runtimes.worker.death import Cause, Death
 from runtimes.worker.fallback import FORGET, LimitsFile, Record, SettingsLimits
@@ -171,10 +172,10 @@ class Recovery:
             return replace(limits, kv_tokens=half) if half >= least else None
         if model is None or settings.reproducible:  # other kernels: answers with other last digits
             return None
-        knows = model.backend.knows
+        knows = backend_of(model).knows
         # The processor, and so its special kernels, are to blame for an instruction it does not
         # have.
-        if gpu and cause is not Cause.ILLEGAL and model.backend.allows_gpu(settings):
+        if gpu and cause is not Cause.ILLEGAL and backend_of(model).allows_gpu(settings):
             return replace(limits, gpu=False)
         special = settings.extra_buffers and "extra_buffers" in knows
         if special and ensure(model.runtime, announce=False).extra_buffers:

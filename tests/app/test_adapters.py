@@ -13,7 +13,7 @@ from app.adapters import AdapterFile, adapter_files, name_and_path
 from app.batch.journal.journal import journal_path
 from quantize.resolve import resolve
 from runtimes.errors import IngotError
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import read_model
 from tests.adapters import write_adapter
 from tests.support import read_rows, write_rows
 
@@ -183,10 +183,10 @@ def test_an_adapter_of_another_architecture(
 ) -> None:
     file = tmp_path / "other.gguf"
     file.write_bytes(files["a0"].read_bytes().replace(b"llama", b"qwen2", 1))
-    model = ModelFile.read(resolve(pebble_built, recipe="q8_0"))
+    model = read_model(resolve(pebble_built, recipe="q8_0"))
     with pytest.raises(IngotError, match=r"is for qwen2 models, and pebble-q8_0.gguf is a llama"):
         adapter_files([str(file)], model)
-    folder = ModelFile.read(resolve(pebble_built, recipe="onnx-int8"))
+    folder = read_model(resolve(pebble_built, recipe="onnx-int8"))
     with pytest.raises(IngotError, match="which is llama: it is for qwen2"):
         adapter_files([str(file)], folder)
 
@@ -196,7 +196,7 @@ def test_names(files: dict[str, Path], pebble_built: Path, tmp_path: Path) -> No
     assert name_and_path("a/b.gguf") == ("b", Path("a/b.gguf"))
     odd = Path(shutil.copy(files["a0"], tmp_path / "x=y.gguf"))
     assert name_and_path(str(odd)) == ("x=y", odd)
-    model = ModelFile.read(resolve(pebble_built, recipe="q8_0"))
+    model = read_model(resolve(pebble_built, recipe="q8_0"))
     found = adapter_files([f"p={odd}", str(files["a0"]), str(files["a1"])], model)
     assert [one.name for one in found] == ["p", "a0", "a1"]
     same, other = found[1].digest, found[2].digest

@@ -41,7 +41,8 @@ from quantize.source import open_source
 from quantize.stages.stages import RECORD, Stages, source_inputs, stage_key
 from quantize.stages.verify import digest, is_whole
 from runtimes.errors import IngotError
-from runtimes.models.modelfile import ModelFile, fingerprint
+from runtimes.models.modelfile import fingerprint
+from runtimes.models.registry import read_model
 from tests.fuzz.cases import ROOT, Case, loop
 from tests.fuzz.mutate import dumped, mutated, nested
 from tests.quantize.hub.fakehub import FakeHub
@@ -367,14 +368,14 @@ def _steps(folder: Path, maker: _Maker, hub: FakeHub) -> list[Callable[[], objec
             entry_of(built / "m-q8_0.gguf")
         for where in (built, out, folder / "onnx", model):
             with contextlib.suppress(IngotError):
-                ModelFile.read(resolve(where))
+                read_model(resolve(where))
             with contextlib.suppress(IngotError):
                 [*checksums.check(str(where))]
             with contextlib.suppress(IngotError):
                 read_result(where)
 
     def read_onnx() -> None:
-        fingerprint(ModelFile.read(folder / "onnx"))
+        fingerprint(read_model(folder / "onnx"))
 
     def remove() -> None:
         with disk_errors(built):

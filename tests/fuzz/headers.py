@@ -40,7 +40,8 @@ from runtimes.errors import IngotError, ModelError
 from runtimes.llamacpp.modelfile import peek
 from runtimes.llamacpp.offload import layers_that_fit
 from runtimes.models.memory import estimate, require_fit
-from runtimes.models.modelfile import GENAI_CONFIG, ModelFile
+from runtimes.models.modelfile import GENAI_CONFIG
+from runtimes.models.registry import backend_of, read_model
 from runtimes.onnx.lora_file import read_adapter_header
 from runtimes.onnx.lora_graph import adapted_graph, products
 from runtimes.onnx.memory import graph_of
@@ -404,7 +405,7 @@ class Cases:
         self.gguf = folder / "model-00001-of-00002.gguf"
         (self.onnx / GENAI_CONFIG).write_text(json.dumps(self.config))
         (self.onnx / "model.onnx").write_bytes(self.model.encoded())
-        self.like = ModelFile.read(self.onnx)
+        self.like = read_model(self.onnx)
 
     def write(self, random: Random) -> Path:
         """Make a case and return what is to be looked at."""
@@ -445,7 +446,7 @@ class Cases:
         plan with it and build from it. Whether it could be opened; raises what may not be raised.
         """
         try:
-            model, said = ModelFile.read(path), ""
+            model, said = read_model(path), ""
         except ModelError as error:
             model, said = None, str(error)
         assert model or str(path.parent) in said, f"the file is not named: {said}"
@@ -456,7 +457,7 @@ class Cases:
                     estimate(peek(start[:size], path, 10**6), _LAYERS)
             with contextlib.suppress(SourceError, UsageError):
                 open_gguf(path, requantize=True)
-            if self.like.backend.adapter_problem(self.like, path) is None:
+            if backend_of(self.like).adapter_problem(self.like, path) is None:
                 read_adapter_header(path, self.like)
             if b"imatrix" in start or b"in_sum2" in start:
                 with contextlib.suppress(UsageError):

@@ -30,7 +30,7 @@ from app.models import library
 from app.models.catalog import catalog
 from app.models.resolve import recently_used
 from app.openai.answer import Answer
-from app.openai.task import Problem
+from app.openai.validation import Problem
 from app.serve.batches.files import Files
 from app.serve.batches.record import Batch, BatchError, write_record
 from app.serve.batches.store import Batches

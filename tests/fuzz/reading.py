@@ -15,7 +15,8 @@ from app.openai.completions import completion_tasks
 from app.openai.embeddings import embedding_task
 from app.openai.request import body_task
 from app.openai.responses import response_task
-from app.openai.task import InputError, Task
+from app.openai.task import Task
+from app.openai.validation import InputError
 from app.serve.batches.routes import _asked
 from app.serve.errors import HttpError
 from app.serve.rerank import read_body

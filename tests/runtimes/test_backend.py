@@ -16,11 +16,11 @@ import pytest
 from app.models.catalog import catalog
 from app.models.pulling import find_builds
 from quantize.resolve import resolve
-from runtimes import load
 from runtimes.engine.engine import Engine
 from runtimes.errors import ModelError
 from runtimes.machine.selftest import ensure
-from runtimes.models.modelfile import ModelFile
+from runtimes.models import registry
+from runtimes.models.registry import backend_of, read_model, tokenizer_of
 from runtimes.planner.candidates import PlanTask
 from runtimes.planner.measure import Workload, measure_speed
 from runtimes.planner.search import make_plan
@@ -30,7 +30,7 @@ from runtimes.settings import RunnerSettings
 from tests.conftest import ROOT
 
 TEXTS = "one two three four five\nPebble is a small model of words\n"
-REGISTER = "from runtimes import load\nload.MODULES['toy'] = 'toy_backend'\n"
+REGISTER = "from runtimes.models import registry\nregistry.MODULES['toy'] = 'toy_backend'\n"
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(folder)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), str(ROOT)]))
     monkeypatch.setenv("INGOT_HOME", str(tmp_path / "home"))
-    monkeypatch.setitem(load.MODULES, "toy", "toy_backend")
+    monkeypatch.setitem(registry.MODULES, "toy", "toy_backend")
     monkeypatch.delitem(sys.modules, "toy_backend", raising=False)
     python("runtimes.machine.selftest_child", "toy", "--record")
     return folder / "tiny.toy"
@@ -58,18 +58,18 @@ def python(*words: object) -> str:
 
 
 def test_every_backend_has_the_name_that_it_is_registered_by() -> None:
-    assert [one.name for one in load.backends()] == list(load.MODULES)
+    assert [one.name for one in registry.backends()] == list(registry.MODULES)
     fields = set(RunnerSettings.__dataclass_fields__)
-    assert all(one.knows <= fields for one in load.backends())
+    assert all(one.knows <= fields for one in registry.backends())
 
 
 def test_a_model_file_belongs_to_the_runtime_that_knows_it(toy: Path, tmp_path: Path) -> None:
-    model = ModelFile.read(toy)
-    assert (model.runtime, model.backend.label) == ("toy", "Toy")
-    assert model.tokenizer().encode("Pebble is") == [1, 5]
+    model = read_model(toy)
+    assert (model.runtime, backend_of(model).label) == ("toy", "Toy")
+    assert tokenizer_of(model).encode("Pebble is") == [1, 5]
     (tmp_path / "empty.toy").touch()
     with pytest.raises(ModelError, match="has no words"):
-        ModelFile.read(tmp_path / "empty.toy")
+        read_model(tmp_path / "empty.toy")
 
 
 def test_the_library_finds_it(toy: Path) -> None:
@@ -95,7 +95,7 @@ def test_the_engine_runs_it(toy: Path) -> None:
 
 def test_the_planner_measures_it(toy: Path) -> None:
     task = PlanTask("batch", "memory", cores=1, free=1 << 30)
-    plan = make_plan([ModelFile.read(toy)], task)
+    plan = make_plan([read_model(toy)], task)
     assert (plan.runtime, plan.settings.kv_type, plan.settings.gpu_layers) == ("toy", "f16", 0)
     assert plan.figures.prefill_tps > 0
 
@@ -103,7 +103,7 @@ def test_the_planner_measures_it(toy: Path) -> None:
 def test_speed_is_that_of_all_rows_however_slowly_their_prompts_go_in(
     toy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load.backend("toy")
+    registry.backend("toy")
     decoded: list[int] = []
 
     class Slow(sys.modules["toy_backend"].Bigrams):  # type: ignore[misc]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import backend_of
 from runtimes.request import Completion, FinishReason
 from runtimes.settings import RunnerSettings
 
@@ -17,7 +18,7 @@ REGROUPED_TIE = 0.35
 def near_tie(model: ModelFile, *, unified: bool = False) -> float:
     """How far two log-probabilities of one row may move with the rows beside it. A device has other
     kernels for one row, for several and for a prompt."""
-    on_device = model.backend.on_gpu(RunnerSettings())
+    on_device = backend_of(model).on_gpu(RunnerSettings())
     regrouped = unified or on_device or model.quantization.endswith("_K")
     return REGROUPED_TIE if regrouped else NEAR_TIE
 

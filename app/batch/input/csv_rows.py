@@ -9,7 +9,7 @@ from pathlib import Path
 
 from app.batch.input.lines import MAX_LINE, InputStream, numbered_lines
 from app.batch.input.row import Raw, Reader
-from app.openai.task import InputError, Problem
+from app.openai.validation import InputError, Problem
 from runtimes.errors import RequestError
 
 _DELIMITERS = ",;\t"  # whichever the header has most of

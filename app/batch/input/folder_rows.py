@@ -8,7 +8,7 @@ from typing import Any
 
 from app.batch.input import lines
 from app.batch.input.row import Raw, Reader
-from app.openai.task import InputError, Problem
+from app.openai.validation import InputError, Problem
 from runtimes.errors import RequestError
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from app.batch.input.lines import rows_by_line
 from app.batch.input.row import Raw, Reader
-from app.openai.task import InputError, kind
+from app.openai.validation import InputError, kind
 
 
 def _rows(path: Path, name: str) -> Iterator[Raw]:

@@ -6,13 +6,15 @@ from dataclasses import dataclass, field
 
 from app.batch.input.source import Source
 from app.openai.encoding import encoded
-from app.openai.task import Problem, Task
+from app.openai.task import Task
+from app.openai.validation import Problem
 from app.prompts import PromptStyle, PromptTooLongError
 from runtimes.chat import Message, encode_chat, encode_continuation
 from runtimes.errors import RequestError
 from runtimes.grammars import check_params
 from runtimes.models.memory import DEFAULT_CONTEXT
 from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import tokenizer_of
 from runtimes.request import SamplingParams
 from runtimes.settings import RunnerSettings
 
@@ -28,7 +30,7 @@ class FileEncoder:
 
     def __init__(self, model: ModelFile, settings: RunnerSettings) -> None:
         self.model = model
-        self.tokenizer = model.tokenizer()
+        self.tokenizer = tokenizer_of(model)
         context = min(settings.context or DEFAULT_CONTEXT, model.context_length)
         self.context = min(context, settings.kv_tokens or context)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from app.batch.input.row import Raw
-from app.openai.task import InputError, Problem
+from app.openai.validation import InputError, Problem
 from runtimes.errors import RequestError
 
 if sys.version_info >= (3, 14):

@@ -13,12 +13,14 @@ from app.openai.constraints import schema_constraint
 from app.openai.embeddings import embedding_task
 from app.openai.request import ENDPOINTS, Endpoint, body_task, priority_of
 from app.openai.scoring import labels_task, scoring_task, texts_at
-from app.openai.task import MISSING, Embed, InputError, Task, as_unicode, shown, task_at, wrong_kind
+from app.openai.task import Embed, Task, task_at
+from app.openai.validation import MISSING, InputError, as_unicode, shown, wrong_kind
+from runtimes.errors import RequestError
 from runtimes.request import Priority, SamplingParams
 
 if TYPE_CHECKING:
     from app.adapters import AdapterFile
-    from app.batch.spec import RowTask
+    from app.batch.spec import InputOptions, RowTask
 
 _DEFAULT_FIELDS: dict[RowTask, tuple[str, ...]] = {
     "generate": ("messages", "prompt"),
@@ -52,6 +54,34 @@ class Prompting:
     raw: bool = False  # no chat template is used
     adapters: Mapping[str, AdapterFile] = dataclasses.field(default_factory=dict)  # by name
     adapter: AdapterFile | None = None  # of rows that name none
+
+    @classmethod
+    def from_options(
+        cls,
+        rows: InputOptions,
+        sampling: SamplingParams,
+        most_tokens: int | None = None,
+        *,
+        labels: Sequence[str] | None = None,
+        raw: bool = False,
+    ) -> Prompting:
+        """How ``rows`` become tasks; ``labels`` are for all that are classified. Raises
+        RequestError for a template that cannot be used, or that contradicts --field."""
+        if rows.template is not None and rows.field is not None:
+            raise RequestError("--field and --template both make the prompt; give one of them")
+        template = RowTemplate.load(rows.template) if rows.template is not None else None
+        return cls(
+            rows.field,
+            template,
+            rows.priority_field,
+            sampling,
+            most_tokens,
+            rows.json_schema_field,
+            kind=rows.task,
+            labels=tuple(labels or ()),
+            dimensions=rows.dimensions,
+            raw=raw,
+        )
 
     def endpoint(self, fields: Mapping[str, Any]) -> Endpoint | None:
         """Where a row that is a request goes; None for a plain row."""

@@ -10,7 +10,7 @@ from app.batch.input.lines import UTF8_BOM, InputStream
 from app.batch.input.parquet_rows import PARQUET
 from app.batch.input.row import Reader
 from app.batch.input.text_rows import TEXT
-from app.openai.task import InputError
+from app.openai.validation import InputError
 from runtimes.errors import RequestError
 
 READERS = {reader.name: reader for reader in (JSONL, TEXT, CSV, PARQUET, FOLDER)}

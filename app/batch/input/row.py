@@ -8,7 +8,8 @@ from typing import Any
 
 from app.batch.settings import NO_KEY
 from app.openai.request import Endpoint
-from app.openai.task import Problem, Task
+from app.openai.task import Task
+from app.openai.validation import Problem
 
 
 @dataclass(frozen=True, slots=True)

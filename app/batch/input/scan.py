@@ -7,7 +7,7 @@ from app.batch.input.ids import IdIndex, Repeats
 from app.batch.input.source import Source, Stamp
 from app.batch.journal.journal import Entries
 from app.batch.journal.matching import Matcher
-from app.openai.task import Problem
+from app.openai.validation import Problem
 from runtimes.errors import RequestError
 from runtimes.request import Priority
 

@@ -20,8 +20,7 @@ from app.batch.input.prompting import Prompting, row_id
 from app.batch.input.readers import detect
 from app.batch.input.row import NOTHING, Raw, Reader, Row
 from app.batch.settings import NO_KEY, row_key
-from app.openai.limits import BODY
-from app.openai.task import InputError, Problem
+from app.openai.validation import BODY, InputError, Problem
 from runtimes.errors import ParameterError, RequestError, WorkerError
 from runtimes.untrusted import excess
 

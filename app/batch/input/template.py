@@ -14,7 +14,7 @@ from typing import Any
 import jinja2
 
 from app.here import named_text
-from app.openai.task import InputError
+from app.openai.validation import InputError
 from runtimes.errors import RequestError
 from runtimes.templates.budget import Budget, within
 from runtimes.templates.filters import tojson

@@ -23,7 +23,7 @@ from app.batch.output.wire import dump_line
 from app.openai.answer import Answer
 from app.openai.embeddings import embeddings_body
 from app.openai.response import answer_body, error_body
-from app.openai.task import Problem
+from app.openai.validation import Problem
 from runtimes.errors import RequestError
 
 _BUFFER = 1 << 20

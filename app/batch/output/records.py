@@ -9,7 +9,7 @@ from typing import Any
 
 from app.batch.input.row import Row
 from app.openai.answer import RECORD_NAMES, Answer
-from app.openai.task import Problem
+from app.openai.validation import Problem
 
 Record = Mapping[str, Any]
 # Called as often as the records are needed; each call begins anew.

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 from typing import Any
 
-from app.openai.task import Problem
+from app.openai.validation import Problem
 from runtimes.request import Completion, FinishReason
 
 _PER_OCTAVE = 16  # bins: lengths within 4% of each other count as equal

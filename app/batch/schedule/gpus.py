@@ -3,10 +3,10 @@
 import os
 from dataclasses import dataclass
 
-from runtimes.backend import RuntimeName
-from runtimes.load import backend
 from runtimes.machine.gpus import find_gpus
 from runtimes.machine.selftest import ensure
+from runtimes.models.modelfile import RuntimeName
+from runtimes.models.registry import backend
 from runtimes.settings import RunnerSettings
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"

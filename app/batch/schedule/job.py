@@ -28,7 +28,7 @@ from app.batch.schedule.pool_engine import EngineState, InFlightRow, PoolEngine
 from app.openai.answer import Answer, failure_of
 from app.openai.answering import task_answer
 from app.openai.encoding import encoded
-from app.openai.task import Problem
+from app.openai.validation import Problem
 from app.prompts import PromptStyle, PromptTooLongError
 from runtimes.errors import IngotError, ModelError, RequestError
 from runtimes.request import Completion, FinishReason, Priority, Request, SamplingParams

@@ -47,7 +47,7 @@ def look(form: JobForm, folder: Path) -> dict[str, str]:
         there = str(folder / schema) if schema and not schema.lstrip().startswith("{") else schema
         replace(spec.constraints, json_schema=there).constraint()
     with _at("template", errors):
-        prompting = asked.rows.prompting(params)
+        prompting = Prompting.from_options(asked.rows, params)
     if "input" not in errors:
         with (
             _at("input", errors),

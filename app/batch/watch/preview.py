@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
+from app.batch.input.prompting import Prompting
 from app.batch.input.row import Row
 from app.batch.input.source import Source, open_source
 from app.batch.settings import JobSettings
@@ -83,7 +84,8 @@ def _open(asked: BatchSpec, settings: JobSettings | None = None) -> AbstractCont
     return open_source(
         asked.input,
         format=None if rows.input_format == "auto" else rows.input_format,
-        prompting=rows.prompting(
+        prompting=Prompting.from_options(
+            rows,
             SamplingParams() if settings is None else settings.sampling,
             labels=asked.constraints.choice,
             raw=asked.raw,

@@ -11,6 +11,7 @@ import typer
 from app import console
 from app.cli.groups import with_groups
 from app.options import MODEL_HELP, ModelOptions
+from runtimes.models.registry import read_model
 from runtimes.settings import MOST_SLOTS, FlashAttention
 
 if TYPE_CHECKING:
@@ -157,11 +158,10 @@ def _compare(
 ) -> list[dict[str, Any]]:
     """One benchmark on every file that it is for."""
     from app.bench.suite import BENCHMARKS
-    from runtimes.models.modelfile import ModelFile
 
     benchmark = BENCHMARKS[name]
     runtime = benchmark.runtime
-    fitting = [path for path in files if runtime in (None, ModelFile.read(path).runtime)]
+    fitting = [path for path in files if runtime in (None, read_model(path).runtime)]
     if benchmark.folder:
         if len(files) < 2:
             raise typer.BadParameter(f"{name} compares the files of a folder", param_hint="--what")

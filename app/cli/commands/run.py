@@ -15,6 +15,7 @@ from app.options import (
     PlanOptions,
     SamplingOptions,
 )
+from runtimes.models.registry import backend_of
 
 
 @with_groups
@@ -64,10 +65,10 @@ def run(
     )
     adapter = next((one.name for one in choice.adapters), None)
     file = choice.file
-    if context_shift and "context_shift" not in file.backend.knows:
+    if context_shift and "context_shift" not in backend_of(file).knows:
         raise RequestError(
-            f"--context-shift: {file.path.name} runs on {file.backend.label}, whose graphs cannot"
-            " forget a context's beginning; choose a .gguf file"
+            f"--context-shift: {file.path.name} runs on {backend_of(file).label}, whose graphs"
+            " cannot forget a context's beginning; choose a .gguf file"
         )
     runner = replace(choice.settings, context_shift=context_shift)
     console.prepare_stdout()

@@ -20,10 +20,10 @@ from app.doctor.verify.measured import memory, planner, speed
 from app.doctor.verify.robust import cancel, restart
 from app.doctor.verify.target import VerifyTarget, devices
 from runtimes.errors import IngotError
-from runtimes.load import backend
 from runtimes.machine.cpu import cpu_use, others_share
 from runtimes.machine.selftest import Health
 from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import backend, backend_of
 from runtimes.planner.plan import PlanWorkload
 
 log = logging.getLogger(__name__)
@@ -174,7 +174,7 @@ def _targets(
     run.check("files", subject, read)
     targets = []
     for file in readable:
-        label = file.backend.label
+        label = backend_of(file).label
         if file.runtime not in working or file.encodes:
             why = "it embeds texts and writes none" if file.encodes else f"{label} does not work"
             found = CheckResult("skipped", why)

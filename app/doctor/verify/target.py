@@ -7,6 +7,7 @@ from runtimes.api import EngineApi
 from runtimes.errors import IngotError
 from runtimes.machine.selftest import Health
 from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import backend_of
 from runtimes.settings import RunnerSettings
 
 PROCESSOR = "cpu"  # the device that others are compared with
@@ -38,7 +39,7 @@ class VerifyTarget:
     @property
     def subject(self) -> Subject:
         """What a line says of it."""
-        return Subject(self.model.backend.label, self.device, self.model.path.name)
+        return Subject(backend_of(self.model).label, self.device, self.model.path.name)
 
 
 def devices(health: Health) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from app.batch.input.prompting import Prompting
 from app.batch.input.row import Row
 from app.batch.input.source import Source, open_source
 from app.openai.request import ENDPOINTS
-from app.openai.task import InputError, as_unicode
+from app.openai.validation import InputError, as_unicode
 from app.serve.batches.data import open_plain, require_plain
 from app.serve.batches.record import MOST_MODEL, Batch, BatchError
 from app.serve.bodies import SMALL_BYTES, checked_values

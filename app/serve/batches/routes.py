@@ -10,7 +10,7 @@ from fastapi.responses import Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
 from app.openai.request import ENDPOINTS
-from app.openai.task import as_unicode, kind, shown
+from app.openai.validation import as_unicode, kind, shown
 from app.serve.batches.files import StoredFile
 from app.serve.batches.record import Batch
 from app.serve.batches.service import BatchService

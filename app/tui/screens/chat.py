@@ -34,7 +34,7 @@ from app.tui.widgets.frame import ModeScreen
 from app.tui.widgets.prompt import Prompt, PromptHistory, SlashMenu
 from app.tui.widgets.prompt_box import PromptBox
 from app.tui.widgets.queued import QueuedMessages
-from app.tui.widgets.transcript import Entry, Transcript
+from app.tui.widgets.transcript import Transcript
 from app.tui.widgets.welcome import Starter
 from runtimes.errors import IngotError
 from runtimes.request import SamplingParams
@@ -214,6 +214,8 @@ class ChatScreen(ModeScreen):
     async def sync(self) -> None:
         """Show the path as it is now."""
         entries = []
+        if self.path:  # imported with the first message
+            from app.tui.widgets.message_view import Entry
         for message in self.path:
             among = self.session.conversation.siblings(message.id)
             index = next(i for i, one in enumerate(among, 1) if one.id == message.id)

@@ -14,6 +14,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
+from textual.css.query import NoMatches
 from textual.reactive import reactive
 from textual.suggester import Suggester
 from textual.timer import Timer
@@ -168,8 +169,15 @@ class Form(Vertical):
         if self._waiting is not None:
             self._waiting.stop()
         self._waiting = self.set_timer(
-            seconds, lambda: self.run_worker(self.look(), exclusive=True, group="look")
+            seconds, lambda: self.run_worker(self._look(), exclusive=True, group="look")
         )
+
+    async def _look(self) -> None:
+        try:
+            await self.look()
+        except NoMatches:
+            if self.display:  # False where it goes with its screen, its fields before it
+                raise
 
     def text_of(self, name: str) -> str:
         return self.query_one(f"#{name}", Input).value

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -25,9 +25,6 @@ from app.tui.widgets.steady import Ground
 from app.tui.widgets.text_lines import TextLines
 from app.tui.widgets.waiting import Waiting
 
-if TYPE_CHECKING:
-    from app.tui.widgets.transcript import Entry
-
 _GO_ON = "[chat.continue ctrl+g] continues it, [chat.regenerate ctrl+r] starts over."
 
 _STATES = {
@@ -36,6 +33,15 @@ _STATES = {
     State.LOST: "Ingot ended while this was being written; what had come by then is here."
     f" {_GO_ON}",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A message of the path that is shown: the ``index``-th (from 1) of ``count`` branches."""
+
+    message: Message
+    index: int = 1
+    count: int = 1
 
 
 class MessageView(Ground, Vertical, can_focus=True):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import work
@@ -15,25 +14,15 @@ from textual.geometry import Size, clamp
 from textual.scrollbar import ScrollBar
 from textual.widget import Widget
 
-from app.chat.store.records import Message
 from app.tui.widgets.steady import Column, Steady
 from app.tui.widgets.welcome import Welcome
 
 if TYPE_CHECKING:  # imported with the first message
-    from app.tui.widgets.message_view import MessageView
+    from app.tui.widgets.message_view import Entry, MessageView
 
 _FIRST = 8  # messages that are mounted before a chat is painted
 _MORE = 8  # that come at once when one scrolls to either end
 _MOST = 48
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A message of the path that is shown: the ``index``-th (from 1) of ``count`` branches."""
-
-    message: Message
-    index: int = 1
-    count: int = 1
 
 
 class Transcript(Steady, VerticalScroll, can_focus=True):

@@ -13,7 +13,7 @@ from quantize.manifest import load_manifest, write_manifest
 from quantize.recipes.recipe import RECIPES
 from quantize.source import open_source
 from runtimes.models.memory import estimate
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import read_model
 from runtimes.settings import RunnerSettings
 
 
@@ -33,7 +33,7 @@ def test_memory_is_what_the_built_file_then_needs(
 ) -> None:
     told = prospects(open_source(str(pebble)), tmp_path / "new")
     for name in ("q4_k_m", "q8_0"):
-        file = ModelFile.read(pebble_built / f"pebble-{name}.gguf")
+        file = read_model(pebble_built / f"pebble-{name}.gguf")
         needs = estimate(file, RunnerSettings(slots=1)).total
         assert told.recipes[name].memory == pytest.approx(needs, rel=0.1)
         assert told.fits(name)

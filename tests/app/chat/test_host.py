@@ -18,7 +18,7 @@ from app.models.planning import plan_files, task_for
 from app.options import ModelOptions, PlanOptions
 from runtimes.engine.metrics import EngineStats
 from runtimes.errors import IngotError, ModelError, RequestError
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import read_model
 from runtimes.planner.known import save_plan
 from runtimes.planner.plan import Figures, Plan
 from runtimes.settings import RunnerSettings
@@ -221,10 +221,10 @@ def test_labels(pebble_built: Path, tmp_path: Path, caplog: pytest.LogCaptureFix
         ("plain.gguf", "plain"),
     ):
         (tmp_path / name).symlink_to(source)
-        assert label_of(ModelFile.read(tmp_path / name)) == expected
+        assert label_of(read_model(tmp_path / name)) == expected
     folder = tmp_path / "my model"
     shutil.copytree(pebble_built / "onnx-int8", folder)
-    assert label_of(ModelFile.read(folder)) == "my model"
+    assert label_of(read_model(folder)) == "my model"
     (tmp_path / "manifest.json").write_text("{")
-    assert label_of(ModelFile.read(folder)) == "my model"
+    assert label_of(read_model(folder)) == "my model"
     assert not [r for r in caplog.records if r.levelno >= logging.ERROR]

@@ -22,7 +22,7 @@ from app.models.planning import choose
 from app.options import ModelOptions, PlanOptions
 from runtimes.errors import RequestError
 from runtimes.machine.state_file import save_entry
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import read_model
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def _home(home: Path) -> None:
 
 
 def test_what_may_be_typed(gguf_file: Path) -> None:
-    file = ModelFile.read(gguf_file)
+    file = read_model(gguf_file)
     said, errors = read(
         {"context": "512", "threads": " 1 ", "kv_type": "q8_0", "template": ""}, file
     )

@@ -10,7 +10,7 @@ from app.chat.host import EngineHost, HostState
 from app.chat.remote import KEY, connect
 from app.models.resolve import load_engine
 from runtimes.errors import ModelError, RequestError
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import read_model
 from runtimes.request import FinishReason, Request, SamplingParams
 from runtimes.settings import RunnerSettings
 from tests.app import endless
@@ -28,7 +28,7 @@ def address(gguf_file, onnx_folder):
 
 def test_tokens_and_answers_are_those_of_the_file(address, gguf_file):
     engine = connect(address)
-    with load_engine(ModelFile.read(gguf_file), RunnerSettings(slots=1)) as own:
+    with load_engine(read_model(gguf_file), RunnerSettings(slots=1)) as own:
         ids = own.encode_chat(QUESTION)
         assert engine.encode_chat(QUESTION) == ids
         assert engine.encode("One, two") == own.encode("One, two")

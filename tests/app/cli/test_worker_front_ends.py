@@ -17,7 +17,7 @@ from app.models.resolve import load_engine
 from app.oneshot import ask
 from app.prompts import PromptStyle
 from runtimes.errors import RequestError
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import read_model
 from runtimes.request import Request, SamplingParams
 from runtimes.settings import RunnerSettings
 from runtimes.stream import Stream
@@ -150,4 +150,4 @@ def test_the_step_limit_is_checked(gguf_file: Path, monkeypatch: pytest.MonkeyPa
     for bad in ("soon", "0", "-1", "inf", "nan"):
         monkeypatch.setenv("INGOT_STEP_LIMIT_S", bad)
         with pytest.raises(RequestError, match="INGOT_STEP_LIMIT_S"):
-            load_engine(ModelFile.read(gguf_file), RunnerSettings())
+            load_engine(read_model(gguf_file), RunnerSettings())

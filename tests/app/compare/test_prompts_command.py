@@ -13,7 +13,7 @@ import pytest
 
 from app.compare.blind import Ballot, Sided
 from app.compare.report import read_report
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import read_model, tokenizer_of
 from runtimes.output import markdown_lines
 from tests.support import read_rows, until
 
@@ -76,7 +76,7 @@ def test_figures_are_those_of_the_texts(
         assert file["bytes"] > 1e6
         assert 4 < file["bits_per_weight"] < 9
         assert file["kl"] is None  # these were built without measuring
-    encoders = [ModelFile.read(model).tokenizer() for model in models]
+    encoders = [tokenizer_of(read_model(model)) for model in models]
     differ = 0
     for number, pair in enumerate(found["pairs"], 1):
         same = [texts[0] == texts[number] for texts in rows]

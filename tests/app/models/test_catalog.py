@@ -44,6 +44,7 @@ from quantize.manifest import (
 from runtimes.errors import ModelError
 from runtimes.machine.state_file import save_state
 from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import read_model
 from runtimes.planner import known
 from runtimes.planner.candidates import PlanTask
 from runtimes.planner.plan import Alternative, Figures, Plan
@@ -170,7 +171,7 @@ def plan_of(model: ModelFile, other: str) -> Plan:
 
 def test_what_was_measured_here(built: Path):
     """The chosen file and the others of the same plan, until a file is replaced."""
-    model = ModelFile.read(built / "pebble-q4_k_m.gguf")
+    model = read_model(built / "pebble-q4_k_m.gguf")
     task = PlanTask("chat", "balanced", cores=2, free=10**10)
     known.save_plan([model], task, plan_of(model, "onnx-int4"))
     found = by_recipe(catalog([built]))
@@ -272,7 +273,7 @@ def test_loading_a_file_is_using_it(built: Path):
     from app.models.resolve import load_engine
     from runtimes.settings import RunnerSettings
 
-    file = ModelFile.read(built / "pebble-q8_0.gguf")
+    file = read_model(built / "pebble-q8_0.gguf")
     with load_engine(file, RunnerSettings(slots=1, context=64)):
         pass
     assert recently_used() == [built]
@@ -314,7 +315,7 @@ def test_plans_without_a_date_are_left_out():
 
 
 def test_records_of_plans_can_be_read_by_people(built: Path, home: Path):
-    model = ModelFile.read(built / "pebble-q4_k_m.gguf")
+    model = read_model(built / "pebble-q4_k_m.gguf")
     task = PlanTask("chat", "balanced", cores=2, free=10**10)
     known.save_plan([model], task, plan_of(model, "onnx-int4"))
     (record,) = json.loads((home / "state" / "plans.json").read_text()).values()

@@ -15,7 +15,7 @@ from app.models.remote import MARGIN, Contents, Need, RemoteBuild, Verdict, cont
 from quantize.hub.errors import NotOnHubError
 from quantize.hub.names import HubName
 from runtimes.models.memory import estimate
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import read_model
 from runtimes.settings import RunnerSettings
 from tests.quantize.hub.fakehub import FakeHub
 from tests.quantize.hub.hubs import AT_ONCE, Notes
@@ -70,7 +70,7 @@ def test_builds_projectors_and_originals(hub: FakeHub, gguf_file: Path):
 
 def test_a_builds_memory_is_what_the_file_itself_would_need(hub: FakeHub, gguf_file: Path):
     found = contents(REPO, AT_ONCE)
-    build, file = by_label(found)["Q8_0"], ModelFile.read(gguf_file)
+    build, file = by_label(found)["Q8_0"], read_model(gguf_file)
     whole = estimate(file, RunnerSettings(slots=1)).total
     assert build.need.by_header
     # Its merges may be beyond what was read of it.

@@ -21,7 +21,7 @@ from typing import Any
 from app.openai.answer import answer_of
 from app.openai.asking import asked
 from app.openai.request import body_task
-from app.openai.task import InputError
+from app.openai.validation import InputError
 from app.prompts import PromptStyle, PromptTooLongError, encode
 from runtimes.engine.engine import Engine
 from runtimes.request import FinishReason, Request, SamplingParams

@@ -10,8 +10,8 @@ from pydantic import TypeAdapter
 from app.openai.answer import Answer
 from app.openai.anthropic import messages_task
 from app.openai.anthropic_answer import MessageEvents, message_body
-from app.openai.task import InputError
 from app.openai.tool_parser import ArgumentsDelta, CallBegin, ContentDelta
+from app.openai.validation import InputError
 from runtimes.request import Priority, SamplingParams
 
 USAGE = {"prompt_tokens": 9, "completion_tokens": 4, "total_tokens": 13, "cached_tokens": 5}

@@ -12,7 +12,8 @@ from app.openai.anthropic import messages_task
 from app.openai.asking import asked
 from app.openai.request import body_task
 from app.openai.responses import response_task
-from app.openai.task import InputError, Task
+from app.openai.task import Task
+from app.openai.validation import InputError
 from runtimes.request import SamplingParams
 from tests.app.openai.test_tools import HERMES, MISTRAL, PLAIN, TIME, USER, WEATHER
 

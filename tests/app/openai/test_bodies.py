@@ -7,7 +7,7 @@ import pytest
 from app.openai.answer import Answer, answer_of, failure_of
 from app.openai.request import body_task
 from app.openai.response import answer_body, error_body
-from app.openai.task import InputError, Problem
+from app.openai.validation import InputError, Problem
 from runtimes.request import Completion, FinishReason, Priority, SamplingParams, Timings, Usage
 
 TIMES = Timings(0.1, 0.2, 0.3, 0.4, 0.5, 3, 2)

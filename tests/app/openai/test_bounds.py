@@ -18,7 +18,7 @@ from app.openai.completions import completion_tasks
 from app.openai.embeddings import embedding_task
 from app.openai.request import _changed, body_task
 from app.openai.responses import response_task
-from app.openai.task import InputError
+from app.openai.validation import InputError
 from runtimes.request import SamplingParams
 from tests.runtimes.test_grammars import chain_of_definitions, chain_of_rules
 

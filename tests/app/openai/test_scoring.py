@@ -9,7 +9,8 @@ import pytest
 
 from app.batch.input.prompting import Prompting
 from app.openai.scoring import scored
-from app.openai.task import InputError, Task
+from app.openai.task import Task
+from app.openai.validation import InputError
 from runtimes.request import Completion, FinishReason, Timings, Usage
 
 

@@ -12,7 +12,7 @@ from app.openai.answer import answer_of
 from app.openai.asking import Asked, asked
 from app.openai.request import body_task
 from app.openai.response import answer_body
-from app.openai.task import InputError
+from app.openai.validation import InputError
 from runtimes.chat import render_chat
 from runtimes.grammars import grammar_of
 from runtimes.request import Completion, FinishReason, SamplingParams, Timings, Usage

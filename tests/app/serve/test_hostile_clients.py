@@ -364,9 +364,10 @@ def test_a_refusal_of_a_request_that_has_all_come_keeps_the_connection(locked):
 def test_input_that_takes_long_gets_a_part_of_the_time(server, monkeypatch):
     spent, wait_s = [], connection._turns.wait_s
 
-    def noted(now: float, seconds: float) -> float:
-        spent.append(seconds)
-        return wait_s(now, seconds)
+    def noted(now: float, seconds: float, share: float) -> float:
+        if share == connection._SHARE:  # not the first one, while it is alone
+            spent.append(seconds)
+        return wait_s(now, seconds, share)
 
     monkeypatch.setattr(connection._turns, "wait_s", noted)
     over, socks = threading.Event(), []
@@ -394,6 +395,15 @@ def test_input_that_takes_long_gets_a_part_of_the_time(server, monkeypatch):
                 sock.shutdown(socket.SHUT_RDWR)
         for thread in threads:
             thread.join()
+
+
+def test_a_large_body_waits_for_nobody_where_it_is_alone(server, monkeypatch):
+    monkeypatch.setattr(connection, "_SHARE", 1e-6)  # beside another it would take hours
+    body = json.dumps(HELLO).encode()
+    pieces = b"".join(b"1\r\n%c\r\n" % byte for byte in body + b" " * 20_000) + b"0\r\n\r\n"
+    sock = connect(server, HEAD + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n")
+    sock.sendall(pieces)
+    assert ended(sock).startswith(b"HTTP/1.1 200")
 
 
 def test_a_body_in_small_pieces_is_read_all_the_same(server):

@@ -1,5 +1,6 @@
 """The form that all screens with fields share: what is wrong stands under its field."""
 
+import asyncio
 from pathlib import Path
 from typing import ClassVar
 
@@ -90,3 +91,24 @@ async def test_a_form_looks_once_the_user_pauses() -> None:
             await pilot.pause(0.01)
         await app.workers.wait_for_complete()
         assert (form.looked, form.errors) == (1, {"count": "no number"})
+
+
+async def test_a_form_may_go_while_it_looks() -> None:
+    found: list[bool] = []
+
+    class Slow(Order):
+        async def look(self) -> None:
+            while self.query("#count"):  # the fields go before the form does
+                await asyncio.sleep(0)
+            found.append(self.display)
+            await super().look()
+
+    class Leaving(Orders):
+        def compose(self) -> ComposeResult:
+            yield Slow()
+
+    app = Leaving()
+    async with app.run_test(size=(60, 12)) as pilot:
+        app.query_one(Slow).look_later(0.001)
+        await pilot.pause(0.05)
+    assert found == [False]

@@ -19,6 +19,7 @@ from app.tui.screens.models import ModelsScreen
 from app.tui.widgets.model_table import ModelTable
 from quantize.manifest import Fidelity, FileSpeeds, Perplexity, Quality, TokenParity
 from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import read_model
 from runtimes.planner.plan import Figures
 from tests.app.tui.chat_app import answered, chat_of
 from tests.app.tui.conftest import SIZES, ask, is_ready
@@ -284,14 +285,14 @@ async def test_a_file_that_nobody_can_read_hides_no_other(
     at = data.index(b"llama.block_count") + len(b"llama.block_count")
     data[at : at + 8] = (6).to_bytes(4, "little") + b"\0\0\xc0\x7f"  # a float that is no number
     (folder / "a.gguf").write_bytes(data)
-    whole = ModelFile.read
+    whole = read_model
 
     def read(path: Path) -> ModelFile:
         if path.name == "b.gguf":
             raise OverflowError("not foreseen")
         return whole(path)
 
-    monkeypatch.setattr("app.models.entries.ModelFile.read", read)
+    monkeypatch.setattr("app.models.entries.read_model", read)
     async with bare.run_test(size=(80, 24)) as pilot:
         screen = await opened(pilot, ModelsScreen([str(folder)]), 3)
         await wait_until(lambda: cells(screen, 2)[-1] == "fits")

@@ -25,9 +25,9 @@ from app.tui.screens.monitor import MonitorScreen
 from app.tui.widgets.chart import Chart
 from app.tui.widgets.event_log import EventLogView
 from app.tui.widgets.monitor_panes import Gauge, Pane
+from runtimes.backend import MemoryEstimate
 from runtimes.engine.metrics import EngineStats, Percentiles
 from runtimes.machine.gpus import Gpu
-from runtimes.models.memory import MemoryEstimate
 from runtimes.request import Request, SamplingParams
 from tests.app.tui.conftest import SIZES
 from tests.support import wait_until

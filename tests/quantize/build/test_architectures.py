@@ -14,7 +14,7 @@ import pytest
 
 from quantize.resolve import resolve
 from runtimes.engine.loading import load_runner
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import read_model
 from runtimes.settings import RunnerSettings
 from tests.quantize.conftest import Built, recipes_of
 
@@ -47,7 +47,7 @@ def _original(source: Path, sliding_window: int | None = None) -> Table:
 @cache
 def _built(out: Path, recipe: str) -> Table:
     runner, _ = load_runner(
-        ModelFile.read(resolve(out, recipe=recipe)), RunnerSettings(slots=1, context=128, scored=64)
+        read_model(resolve(out, recipe=recipe)), RunnerSettings(slots=1, context=128, scored=64)
     )
     try:
         return _log_softmax(runner.score(_tokens()))
@@ -103,7 +103,7 @@ def test_the_sizes_are_what_the_bits_say(built: Built):
     for recipe, share in shares.items():
         if recipe not in made:
             continue
-        assert ModelFile.read(resolve(built.out, recipe=recipe)).nbytes < share * full
+        assert read_model(resolve(built.out, recipe=recipe)).nbytes < share * full
 
 
 def test_a_shared_embedding_is_stored_once(qwen2: Built):

@@ -21,7 +21,7 @@ from runtimes.engine.engine import Engine
 from runtimes.engine.loading import load_runner
 from runtimes.errors import RequestError
 from runtimes.llamacpp import memory as memory_llamacpp
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import read_model
 from runtimes.planner.measure import Workload, measure_depths
 from runtimes.request import Priority, Request, SamplingParams
 from runtimes.runner import StepPlan, StepRow
@@ -108,7 +108,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", _MODELS)
 def test_the_file_computes_what_the_original_does(files: Path, name: str):
-    model = ModelFile.read(files / f"{name}.gguf")
+    model = read_model(files / f"{name}.gguf")
     runner, _ = load_runner(model, RunnerSettings(slots=1, context=128, batch=32, scored=32))
     logits = runner.score(TOKENS).astype(np.float64)
     runner.close()
@@ -180,7 +180,7 @@ def test_speeds_behind_a_text_are_measured_of_states_too(files: Path, name: str)
 @pytest.mark.parametrize("name", _MODELS)
 def test_what_slots_take_is_known_before(files: Path, name: str, caplog: pytest.LogCaptureFixture):
     """The sums that llama.cpp logs; DeepSeek keeps one compressed token for all heads."""
-    model = ModelFile.read(files / f"{name}.gguf")
+    model = read_model(files / f"{name}.gguf")
     with caplog.at_level(logging.DEBUG, logger="runtimes.llamacpp.native"):
         load_runner(model, RunnerSettings(slots=16, context=256, batch=256))[0].close()
     parts = re.findall(r"(?:KV|RS) buffer size = +([\d.]+) MiB", caplog.text)
@@ -199,7 +199,7 @@ def test_what_slots_take_is_known_before(files: Path, name: str, caplog: pytest.
 def test_an_encoder_makes_no_steps(files: Path):
     """A step of it would abort the process."""
     settings = RunnerSettings(slots=1, context=64)
-    runner, _ = load_runner(ModelFile.read(files / "bert.gguf"), settings)
+    runner, _ = load_runner(read_model(files / "bert.gguf"), settings)
     with pytest.raises(RequestError, match="continues no text"):
         runner.execute(StepPlan((StepRow(0, 0, [1, 2], 1),)))
     runner.close()

@@ -31,7 +31,7 @@ from quantize.recipes.bits import gguf_bits
 from quantize.recipes.choose import find_recipe
 from runtimes.models.gguf import read_header
 from runtimes.models.memory import estimate
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import read_model
 from runtimes.paths import cache_dir
 from runtimes.settings import RunnerSettings
 from tests.quantize.build.test_pipeline import Told
@@ -84,7 +84,7 @@ def test_every_bound_is_kept(made: Made):
     assert (made.out / size.path).stat().st_size == size.bytes <= 330_000
     assert size.bytes > 0.98 * 330_000  # what there is is used
     assert gguf_bits(read_header(made.out / bits.path)) <= 5.5
-    memory = estimate(ModelFile.read(made.out / fits.path), RunnerSettings(slots=1, context=256))
+    memory = estimate(read_model(made.out / fits.path), RunnerSettings(slots=1, context=256))
     assert 0.97 * 8e6 < memory.total <= 8e6
     # Smaller than the recipe and nearer to the model: that is what it is for.
     assert fixed is not None

@@ -27,7 +27,7 @@ from quantize.source import SourceModel
 from quantize.source.synthetic import byte_level
 from runtimes.engine.engine import Engine
 from runtimes.engine.loading import load_runner
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import read_model
 from runtimes.onnx.runner import OnnxRunner
 from runtimes.request import Request, SamplingParams
 from runtimes.runner import Logits, StepPlan, StepRow
@@ -111,7 +111,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tiny]:
 
 def _open(path: Path, slots: int = 1, **more: object) -> OnnxRunner:
     settings = RunnerSettings(slots=slots, context=128, **more)  # type: ignore[arg-type]
-    runner = load_runner(ModelFile.read(path), settings)[0]
+    runner = load_runner(read_model(path), settings)[0]
     assert isinstance(runner, OnnxRunner)
     return runner
 
@@ -125,7 +125,7 @@ def test_files_agree_with_transformers(tiny: dict[str, Tiny], arch: str, kind: s
     """
     model = tiny[arch]
     path = getattr(model, kind)
-    runner, _ = load_runner(ModelFile.read(path), RunnerSettings(slots=1, context=128, scored=64))
+    runner, _ = load_runner(read_model(path), RunnerSettings(slots=1, context=128, scored=64))
     found = _log_softmax(runner.score(TOKENS))
     runner.close()
     assert np.ptp(model.original) > 5

@@ -8,7 +8,7 @@ import pytest
 from runtimes.engine.engine import Engine
 from runtimes.errors import ModelError, RequestError
 from runtimes.models.memory import estimate
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import read_model
 from runtimes.request import Request, SamplingParams
 from runtimes.settings import RunnerSettings
 
@@ -61,11 +61,11 @@ def test_a_pair_has_the_score_of_transformers(encoders):
 
 
 def test_what_is_no_reranker(encoders):
-    assert not ModelFile.read(encoders / "classes.gguf").scores_pairs
+    assert not read_model(encoders / "classes.gguf").scores_pairs
 
 
 def test_no_memory_for_keys_and_values(encoders):
-    model = ModelFile.read(encoders / "bert.gguf")
+    model = read_model(encoders / "bert.gguf")
     few, many = (estimate(model, RunnerSettings(slots=n, context=64)) for n in (1, 8))
     assert few == many
     assert few.weights == model.nbytes

@@ -18,7 +18,7 @@ from quantize.recipes.choose import find_recipe
 from quantize.recipes.recipe import RECIPES
 from runtimes.engine.loading import load_runner
 from runtimes.models.gguf import read_header
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import read_model
 from runtimes.settings import RunnerSettings
 from tests.runtimes.models.sparse_gguf import write_sparse_gguf
 
@@ -179,7 +179,7 @@ def test_half_precision_is_the_export_itself_and_a_copy_of_anything_else(
 
 def log_probabilities(path: Path, tokens: list[list[int]]) -> np.ndarray:
     settings = RunnerSettings(slots=1, context=_PIECE, gpu_layers=0, scored=64)
-    runner, _ = load_runner(ModelFile.read(path), settings)
+    runner, _ = load_runner(read_model(path), settings)
     try:
         logits = np.concatenate([runner.score(piece) for piece in tokens]).astype(np.float64)
     finally:

@@ -12,7 +12,7 @@ from quantize.resolve import resolve
 from runtimes.engine.engine import Engine
 from runtimes.engine.loading import load_runner
 from runtimes.errors import ModelError
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import read_model
 from runtimes.planner.measure import Workload, measure_depths
 from runtimes.request import Priority, Request, SamplingParams
 from runtimes.runner import Logits, Runner, StepPlan, StepRow
@@ -29,7 +29,7 @@ REGROUPED = 0.02
 @pytest.fixture(scope="module", params=["f16", "f16 unified", "onnx-int8"])
 def loaded(request: pytest.FixtureRequest, builds) -> Iterator[Runner]:
     recipe, _, unified = request.param.partition(" ")
-    model = ModelFile.read(resolve(builds("gemma3").out, recipe=recipe))
+    model = read_model(resolve(builds("gemma3").out, recipe=recipe))
     if model.runtime == "llamacpp":  # genai_config.json does not say
         assert model.sliding_window == 16
     settings = RunnerSettings(slots=3, context=512, batch=BATCH, unified_kv=bool(unified))

@@ -8,7 +8,7 @@ import pytest
 
 from quantize.resolve import resolve
 from runtimes.engine.loading import load_runner
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import read_model
 from runtimes.runner import StepPlan, StepRow
 from runtimes.settings import RunnerSettings
 from tests.adapters import make_adapter
@@ -19,9 +19,7 @@ TOKENS = [1, 40, 70, 90, 33, 200, 51, 8]
 
 def logits(path: Path, adapter: Path | None = None):
     with contextlib.closing(
-        load_runner(ModelFile.read(path), RunnerSettings(slots=1, context=64, scored=len(TOKENS)))[
-            0
-        ]
+        load_runner(read_model(path), RunnerSettings(slots=1, context=64, scored=len(TOKENS)))[0]
     ) as runner:
         assert runner.adapters is not None
         base = runner.score(TOKENS).copy()

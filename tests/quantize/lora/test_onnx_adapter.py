@@ -11,7 +11,7 @@ import pytest
 from quantize.resolve import resolve
 from runtimes.engine.loading import load_runner
 from runtimes.errors import ModelError
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import read_model
 from runtimes.runner import StepPlan, StepRow
 from runtimes.settings import RunnerSettings
 from tests.adapters import make_adapter, write_adapter
@@ -26,7 +26,7 @@ EVERYTHING = ("_proj", "lm_head")
 def logits(path: Path, adapter: Path | None = None):
     """After every token: the first ones in one step, the last by itself."""
     settings = RunnerSettings(slots=2, context=64, scored=len(TOKENS))
-    with contextlib.closing(load_runner(ModelFile.read(path), settings)[0]) as runner:
+    with contextlib.closing(load_runner(read_model(path), settings)[0]) as runner:
         if adapter:
             assert runner.adapters is not None
             runner.adapters.load("one", adapter)

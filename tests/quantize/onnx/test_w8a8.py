@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from quantize.onnx.channels import PAIR_LIMIT, limit_pairs, round_channels
 from quantize.onnx.w8a8 import quantize_w8a8
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import read_model
 from runtimes.onnx.runner import OnnxRunner
 from runtimes.runner import StepPlan, StepRow
 from runtimes.settings import RunnerSettings
@@ -43,7 +43,7 @@ def w8a8(floats: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _log_probabilities(folder: Path, prompts: list[list[int]], steps: int) -> list[Floats]:
     """After each prompt and after each of ``steps`` tokens decoded together: [1 + steps, vocab]."""
-    runner = OnnxRunner(ModelFile.read(folder), RunnerSettings(slots=len(prompts), context=64))
+    runner = OnnxRunner(read_model(folder), RunnerSettings(slots=len(prompts), context=64))
     rows: list[list[Floats]] = [[] for _ in prompts]
     for slot, prompt in enumerate(prompts):
         plan = StepPlan((StepRow(slot, 0, tuple(prompt), 1),))

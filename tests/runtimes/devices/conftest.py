@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import runtimes.onnx.device
-from runtimes.load import backend
+from runtimes.models.registry import backend
 from tests.runtimes.devices.opened import PROCESSOR, PROVIDERS
 from tests.runtimes.machine import tiny_onnx
 

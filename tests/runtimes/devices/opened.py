@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 import runtimes.onnx.device
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import read_model
 from runtimes.onnx.device import Provider
 from runtimes.onnx.runner import OnnxRunner
 from runtimes.runner import Logits, StepPlan, StepRow, require_full_logits
@@ -23,7 +23,7 @@ PROVIDERS = (*runtimes.onnx.device._PROVIDERS, PROCESSOR)
 @contextlib.contextmanager
 def opened(folder: Path, where: str, slots: int = 3, context: int = 60) -> Iterator[OnnxRunner]:
     settings = RunnerSettings(slots=slots, context=context, device=where)
-    with contextlib.closing(OnnxRunner(ModelFile.read(folder), settings)) as runner:
+    with contextlib.closing(OnnxRunner(read_model(folder), settings)) as runner:
         yield runner
 
 

@@ -22,7 +22,7 @@ from quantize.resolve import resolve
 from runtimes.engine.engine import Engine
 from runtimes.errors import IngotError, ModelError, OutOfMemoryError, RuntimeMissingError
 from runtimes.machine.installed import find_installed
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import backend_of, read_model
 from runtimes.onnx import device_steps, device_tensors
 from runtimes.onnx.device import target_of
 from runtimes.onnx.device_check import rows_are_right
@@ -189,7 +189,7 @@ def test_no_node_of_a_step_carries_the_cache_or_the_weights(
 
 def test_rows_of_different_lengths_are_tried(folder: Path, device: str) -> None:
     """Right on the processor. ONNX Runtime 1.27 for WebGPU takes all for as long as the longest."""
-    target, model = target_of(device), ModelFile.read(folder)
+    target, model = target_of(device), read_model(folder)
     assert target is not None
     right = rows_are_right(target, model, np.float32)
     assert right == (device == PROCESSOR.name)
@@ -257,7 +257,7 @@ def test_the_largest_logits_are_found_there(
     for module in (device_tensors, device_steps):
         monkeypatch.setattr(module, "LIKELIEST", 16)  # of 64 tokens
     settings = RunnerSettings(slots=3, context=60, device=device, device_sampling=True)
-    with contextlib.closing(OnnxRunner(ModelFile.read(folder), settings)) as runner:
+    with contextlib.closing(OnnxRunner(read_model(folder), settings)) as runner:
         counted = Crossings(monkeypatch)
         assert runner.capabilities.top_k_logits
 
@@ -301,8 +301,8 @@ def test_answers_do_not_depend_on_who_looks_for_the_largest(
 
 def test_auto_and_cpu_are_answered_by_every_package(folder: Path) -> None:
     for where in ("auto", "cpu"):
-        model = ModelFile.read(folder)
-        runner, _ = model.backend.open(model, RunnerSettings(slots=1, context=16, device=where))
+        model = read_model(folder)
+        runner, _ = backend_of(model).open(model, RunnerSettings(slots=1, context=16, device=where))
         runner.close()
 
 

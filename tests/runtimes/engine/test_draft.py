@@ -23,7 +23,7 @@ from runtimes.errors import ModelError
 from runtimes.llamacpp.backend import BACKEND as LLAMACPP
 from runtimes.models.gguf import read_header
 from runtimes.models.memory import draft_settings, estimate
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import read_model
 from runtimes.request import Completion, Constraint, Request, SamplingParams
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.worker.engine import WorkerEngine
@@ -230,7 +230,7 @@ def test_a_missing_or_truncated_draft_is_refused(q8_0, tmp_path, cut):
 
 
 def test_it_counts_in_the_estimate_and_is_left_out_where_memory_is_short(q8_0, monkeypatch, caplog):
-    model, settings = ModelFile.read(q8_0), RunnerSettings(slots=2, context=512, gpu_layers=0)
+    model, settings = read_model(q8_0), RunnerSettings(slots=2, context=512, gpu_layers=0)
     with_draft = replace(settings, draft=q8_0)
     alone = estimate(model, settings).total
     both = estimate(model, with_draft).total

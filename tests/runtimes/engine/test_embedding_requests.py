@@ -11,6 +11,7 @@ import pytest
 from quantize.resolve import resolve
 from runtimes.engine.engine import Engine
 from runtimes.errors import RequestError
+from runtimes.models.registry import backend_of
 from runtimes.request import FinishReason, Request, SamplingParams
 from runtimes.settings import RunnerSettings
 from tests.runtimes.engine.gates import held
@@ -67,7 +68,7 @@ def test_what_does_not_fit_is_refused(engine):
 def test_a_graph_has_none(pebble_built):
     path = resolve(pebble_built, recipe="onnx-int8")
     with Engine.load(path, RunnerSettings(slots=1, context=128)) as engine:
-        assert not engine.model.backend.embeds
+        assert not backend_of(engine.model).embeds
         done = engine.submit(Request([5, 6], embed=True)).result(120)
         assert done.finish_reason is FinishReason.ERROR
         assert "an ONNX graph gives no embeddings" in (done.error or "")

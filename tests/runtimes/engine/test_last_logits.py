@@ -10,7 +10,7 @@ import pytest
 from quantize.resolve import resolve
 from runtimes.engine.loading import load_runner
 from runtimes.errors import ModelError
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import read_model
 from runtimes.runner import StepPlan, StepRow
 from runtimes.settings import RunnerSettings
 from tests.runtimes.engine.test_kv import OTHER, PROMPT, REGROUPED
@@ -20,7 +20,7 @@ from tests.runtimes.engine.test_kv import OTHER, PROMPT, REGROUPED
 def test_logits_after_the_last_tokens_of_a_row(pebble_built, unified):
     settings = RunnerSettings(slots=2, context=128, unified_kv=unified)
     path = resolve(pebble_built, recipe="q8_0")
-    with contextlib.closing(load_runner(ModelFile.read(path), settings)[0]) as runner:
+    with contextlib.closing(load_runner(read_model(path), settings)[0]) as runner:
         assert runner.capabilities.most_logits == 65
         rows = (StepRow(0, 0, PROMPT[:10], 3), StepRow(1, 0, OTHER[:12], 1))
         found = runner.execute(StepPlan(rows)).copy()
@@ -33,7 +33,7 @@ def test_logits_after_the_last_tokens_of_a_row(pebble_built, unified):
 @pytest.mark.parametrize("recipe", ["onnx-int4", "onnx-int8"])
 def test_a_graph_gives_logits_after_the_last_tokens(pebble_built, recipe):
     path = resolve(pebble_built, recipe=recipe)
-    runner = load_runner(ModelFile.read(path), RunnerSettings(slots=2, context=64))[0]
+    runner = load_runner(read_model(path), RunnerSettings(slots=2, context=64))[0]
     with contextlib.closing(runner):
         found = runner.execute(StepPlan((StepRow(0, 0, PROMPT[:10], 3),))).copy()
         assert np.abs(found - runner.score(PROMPT[:10])[-3:]).max() <= REGROUPED

@@ -13,7 +13,7 @@ import pytest
 
 from quantize.resolve import resolve
 from runtimes.errors import ModelError
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import read_model
 from runtimes.onnx.graph import Graph
 from runtimes.onnx.runner import OnnxRunner
 from runtimes.runner import Logits, StepPlan, StepRow
@@ -43,7 +43,7 @@ def files(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, P
 @contextlib.contextmanager
 def opened(folder: Path, slots: int = ROWS) -> Iterator[OnnxRunner]:
     settings = RunnerSettings(slots=slots, context=64)
-    with contextlib.closing(OnnxRunner(ModelFile.read(folder), settings)) as runner:
+    with contextlib.closing(OnnxRunner(read_model(folder), settings)) as runner:
         yield runner
 
 

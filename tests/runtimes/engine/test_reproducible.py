@@ -17,7 +17,7 @@ from runtimes.errors import RequestError
 from runtimes.llamacpp.memory import MOST_PROBED, sequences
 from runtimes.llamacpp.shapes import Alike, filled, parted
 from runtimes.models.memory import estimate
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import backend_of, read_model
 from runtimes.request import Priority, Request, SamplingParams
 from runtimes.runner import Logits, StepPlan, StepRow, require_full_logits
 from runtimes.settings import RunnerSettings, SchedulerSettings
@@ -109,7 +109,7 @@ def test_a_row_is_the_same_to_the_last_bit_whatever_happens_around_it(model):
 def test_rows_in_slots_far_apart_are_the_same(pebble_built, name):
     """A pass that is filled up reaches into slots whose rows have a pass of their own."""
     settings = RunnerSettings(slots=16, context=64, reproducible=True)
-    runner, _ = load_runner(ModelFile.read(pebble_built / name), settings)
+    runner, _ = load_runner(read_model(pebble_built / name), settings)
     prompts = {slot: list(range(slot + 20, slot + 26)) for slot in range(16)}
     for slot, tokens in prompts.items():
         runner.execute(StepPlan((StepRow(slot, 0, tokens, 0),)))
@@ -131,13 +131,13 @@ def test_rows_in_slots_far_apart_are_the_same(pebble_built, name):
 @pytest.mark.parametrize("slots", [1, 3, 8])
 def test_what_it_takes_is_known_before(pebble_built, slots, caplog):
     """Further slots and the room for tokens that fill a pass up are counted, as llama.cpp does."""
-    model = ModelFile.read(pebble_built / BUILT[0])
+    model = read_model(pebble_built / BUILT[0])
     with caplog.at_level(logging.DEBUG, logger="runtimes.llamacpp.native"):
         settings = RunnerSettings(slots=slots, context=1000, reproducible=True)
         load_runner(model, settings)[0].close()
     taken = sum(map(float, re.findall(r"KV buffer size = +([\d.]+) MiB", caplog.text))) * 2**20
     usual = RunnerSettings(slots=sequences(slots), context=1000 + MOST_PROBED)
-    expected = model.backend.estimate(model, usual).kv
+    expected = backend_of(model).estimate(model, usual).kv
     assert estimate(model, settings).kv == expected
     assert taken <= expected < 1.1 * taken + 2**20
 

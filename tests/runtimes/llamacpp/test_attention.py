@@ -15,7 +15,7 @@ from runtimes.engine.loading import load_runner
 from runtimes.errors import RequestError
 from runtimes.machine import selftest
 from runtimes.models.memory import estimate
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import read_model
 from runtimes.runner import StepPlan, StepRow
 from runtimes.settings import FlashAttention, RunnerSettings
 
@@ -44,7 +44,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Any:
 def logits(path: Path, kernel: FlashAttention, **settings: Any) -> Any:
     """Behind a prompt and a turn, and of three rows that decode behind them."""
     wanted = replace(SETTINGS, flash_attention=kernel, **settings)
-    runner, _ = load_runner(ModelFile.read(path), wanted)
+    runner, _ = load_runner(read_model(path), wanted)
     tokens = [(7919 * i + 11) % runner.capabilities.vocab_size for i in range(400)]
     pieces: list[tuple[StepRow, ...]] = [(StepRow(0, 0, tokens[:300], 1),)]
     pieces.append((StepRow(0, 300, tokens[300:340], 1),))
@@ -66,7 +66,7 @@ def test_both_kernels_say_the_same(gguf: Path, unified: bool) -> None:
 
 
 def test_the_slower_kernel_is_not_taken(gguf: Path, found: Any) -> None:
-    model = ModelFile.read(gguf)
+    model = read_model(gguf)
     settings = RunnerSettings(slots=2, context=1024, batch=512)
     known = {kernel: replace(settings, flash_attention=kernel) for kernel in ("on", "off")}
     need = {kernel: estimate(model, one).total for kernel, one in known.items()}
@@ -96,4 +96,4 @@ def test_what_needs_flash_attention_has_it_and_says_what_it_costs(
 def test_what_cannot_be_had_without_it(gguf: Path, settings: dict[str, Any], why: str) -> None:
     wanted = replace(SETTINGS, flash_attention="off", **settings)
     with pytest.raises(RequestError, match=f"{why} cannot be had with flash attention off"):
-        load_runner(ModelFile.read(gguf), wanted)
+        load_runner(read_model(gguf), wanted)

@@ -24,9 +24,8 @@ from runtimes.engine.engine import Engine
 from runtimes.errors import ModelError
 from runtimes.llamacpp import native, offload
 from runtimes.llamacpp.offload import device_bytes, layers_that_fit
-from runtimes.load import backend
 from runtimes.models.memory import with_defaults
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import backend, read_model
 from runtimes.request import Completion, FinishReason, Request, SamplingParams
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.worker.engine import WorkerEngine
@@ -144,7 +143,7 @@ class Buffers(logging.Handler):
 @pytest.mark.parametrize("unified", [False, True])
 @pytest.mark.parametrize("share", [0.5, 0.8, 2.0])
 def test_as_many_layers_as_fit(gguf: Path, device: str, unified: bool, share: float) -> None:
-    file = ModelFile.read(gguf)
+    file = read_model(gguf)
     asked = RunnerSettings(slots=16, context=1024, unified_kv=unified, device=device)
     asked = with_defaults(file, asked)
     room = int(share * device_bytes(file, asked, file.layers + 1))
@@ -170,7 +169,7 @@ def test_as_many_layers_as_fit(gguf: Path, device: str, unified: bool, share: fl
 def test_what_does_not_fit_stays_on_the_processor(
     gguf: Path, device: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    file = ModelFile.read(gguf)
+    file = read_model(gguf)
     asked = with_defaults(file, RunnerSettings(slots=4, context=512, device=device))
     whole = device_bytes(file, asked, file.layers + 1)
     found = backend("llamacpp").devices()

@@ -12,10 +12,9 @@ import numpy.typing as npt
 import pytest
 
 from runtimes.llamacpp.source import sdist_path
-from runtimes.load import backend
 from runtimes.machine import selftest_child
 from runtimes.machine.selftest import _LEAST_SIMILARITY
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import backend, read_model
 from tests.runtimes.machine import tiny_gguf, tiny_onnx
 
 Array = npt.NDArray[np.float32]
@@ -186,7 +185,7 @@ def test_one_damaged_matrix_is_noticed(gguf: Any, tmp_path: Path) -> None:
     for name, offset, size in places:
         half = size // 2
         path.write_bytes(whole[:offset] + bytes(half) + whole[offset + half :])
-        model = ModelFile.read(path)
+        model = read_model(path)
         runner = LlamaRunner(model, settings)
         logits = selftest_child.exercise(runner, model.vocab_size)
         runner.close()

@@ -15,7 +15,7 @@ from runtimes.errors import OutOfMemoryError
 from runtimes.machine import bandwidth, cpu, hardware
 from runtimes.machine.cpu import CpuUse, cpu_use, others_share
 from runtimes.machine.state_file import load_state, save_state
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import read_model
 from runtimes.settings import RunnerSettings
 
 
@@ -137,7 +137,7 @@ def test_what_is_loaded_is_measured_against_the_containers_memory(
     assert free_memory() == bandwidth.buffer_bytes() * 8 == MIB
     path = pebble_built / "pebble-q8_0.gguf"
     with pytest.raises(OutOfMemoryError, match=r"0\.00 GiB"):
-        load_runner(ModelFile.read(path), RunnerSettings())
+        load_runner(read_model(path), RunnerSettings())
     assert fit(ModelEntry(str(path), "pebble", "q8_0", Origin.FILE, path)).free == MIB
 
 

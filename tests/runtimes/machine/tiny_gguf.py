@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from runtimes.load import backend
+from runtimes.models.registry import backend
 
 _VOCABULARY, _CONTEXT = 64, 128
 _HIDDEN, _FFN, _HEADS, _KV_HEADS = 256, 256, 4, 2

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto, helper, numpy_helper, save_model
 
-from runtimes.load import backend
+from runtimes.models.registry import backend
 
 VOCABULARY, HIDDEN, FFN, HEADS, KV_HEADS, HEAD_DIM, CONTEXT = 64, 64, 96, 4, 2, 16, 96
 BLOCK = 32

@@ -6,7 +6,7 @@ import pytest
 
 from runtimes.errors import ModelError
 from runtimes.models.gguf import read_header
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import backend_of, read_model
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def test_model_file_agrees_with_the_config(q8, pebble, pebble_built):
     import json
 
     config = json.loads((pebble / "config.json").read_text())
-    for model in (ModelFile.read(q8), ModelFile.read(pebble_built / "onnx-int8")):
+    for model in (read_model(q8), read_model(pebble_built / "onnx-int8")):
         assert model.layers == config["num_hidden_layers"]
         assert model.heads == config["num_attention_heads"]
         assert model.kv_heads == config["num_key_value_heads"]
@@ -42,16 +42,16 @@ def test_any_cut_is_noticed(q8, tmp_path):
     for size in (0, 3, 4, 8, 24, 100, 5000, len(data) // 2, len(data) - 100):
         cut.write_bytes(data[:size])
         with pytest.raises(ModelError):
-            ModelFile.read(cut)
+            read_model(cut)
 
 
 def test_other_files_are_named_for_what_they_are(tmp_path):
     text = tmp_path / "notes.gguf"
     text.write_text("not a model, just a text that is long enough for a header")
     with pytest.raises(ModelError, match="not a GGUF file"):
-        ModelFile.read(text)
+        read_model(text)
     with pytest.raises(ModelError, match="not an ONNX model folder"):
-        ModelFile.read(tmp_path)
+        read_model(tmp_path)
 
 
 def test_a_header_with_absurd_counts_ends_with_an_error(q8, tmp_path):
@@ -64,10 +64,10 @@ def test_a_header_with_absurd_counts_ends_with_an_error(q8, tmp_path):
 
 
 def test_the_first_bytes_tell_what_the_whole_file_does(q8):
-    data, whole = q8.read_bytes(), ModelFile.read(q8)
+    data, whole = q8.read_bytes(), read_model(q8)
     tokens = data.index(b"tokenizer.ggml.tokens") + 200
     for size in (tokens, len(data)):
-        seen = whole.backend.peek(data[:size], q8, len(data))
+        seen = backend_of(whole).peek(data[:size], q8, len(data))
         assert seen is not None
         same = "architecture context_length layers heads kv_heads head_dim vocab_size kv_elements"
         for name in f"{same} hidden feed_forward nbytes".split():
@@ -76,7 +76,7 @@ def test_the_first_bytes_tell_what_the_whole_file_does(q8):
 
 
 def test_first_bytes_that_do_not_tell_or_are_damaged(q8):
-    data, backend = q8.read_bytes(), ModelFile.read(q8).backend
+    data, backend = q8.read_bytes(), backend_of(read_model(q8))
     for size in (0, 3, 4, 24, 60):
         assert backend.peek(data[:size], q8, len(data)) is None
     for byte in range(0, 400, 3):

@@ -12,7 +12,8 @@ from quantize.resolve import resolve
 from runtimes.engine.engine import Engine
 from runtimes.errors import ModelError
 from runtimes.models.memory import estimate
-from runtimes.models.modelfile import ModelFile, fingerprint
+from runtimes.models.modelfile import fingerprint
+from runtimes.models.registry import read_model
 from runtimes.planner.known import fingerprint_of
 from runtimes.request import SamplingParams
 from runtimes.settings import RunnerSettings
@@ -32,7 +33,7 @@ def parts(q8: Path, tmp_path: Path) -> list[Path]:
 @pytest.mark.parametrize("counts", [(4, 10), (0, 10)])  # gguf-split --no-tensor-first-split
 def test_a_split_model_is_the_whole_model(q8: Path, tmp_path: Path, counts: tuple[int, int]):
     first, *_ = parts = split_gguf(q8, tmp_path, counts)
-    whole, model = ModelFile.read(q8), ModelFile.read(first)
+    whole, model = read_model(q8), read_model(first)
     assert model.nbytes == sum(part.stat().st_size for part in parts)
     assert model.quantization == whole.quantization
     extra = model.nbytes - whole.nbytes
@@ -49,7 +50,7 @@ def test_every_part_counts_in_the_fingerprint(
     parts: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("INGOT_HOME", str(tmp_path / "home"))
-    model = ModelFile.read(parts[0])
+    model = read_model(parts[0])
     before = fingerprint(model)
     assert fingerprint_of(model) == before
     data = bytearray(parts[2].read_bytes())
@@ -61,7 +62,7 @@ def test_every_part_counts_in_the_fingerprint(
 
 def test_a_part_that_is_not_there_or_not_the_first(parts: list[Path], q8: Path, tmp_path: Path):
     with pytest.raises(ModelError, match=r"give the first, .*model-00001-of-00003\.gguf"):
-        ModelFile.read(parts[1])
+        read_model(parts[1])
     for part, content, said in (
         (parts[1], parts[2].read_bytes(), "00002-of-00003.gguf is not what its name says"),
         (parts[2], parts[2].read_bytes()[:-1000], "00003-of-00003.gguf is truncated"),
@@ -69,22 +70,22 @@ def test_a_part_that_is_not_there_or_not_the_first(parts: list[Path], q8: Path, 
         kept = part.read_bytes()
         part.write_bytes(content)
         with pytest.raises(ModelError, match=said):
-            ModelFile.read(parts[0])
+            read_model(parts[0])
         part.write_bytes(kept)
     other = split_gguf(q8, tmp_path, (3, 10), name="other")
     shutil.copy(other[2], parts[2])
     shutil.copy(other[1], parts[1])
     with pytest.raises(ModelError, match="do not belong together"):
-        ModelFile.read(parts[0])
+        read_model(parts[0])
     parts[1].unlink()
     with pytest.raises(ModelError, match=r"there is no model-00002-of-00003\.gguf"):
-        ModelFile.read(parts[0])
+        read_model(parts[0])
     renamed = parts[0].rename(tmp_path / "renamed.gguf")
     with pytest.raises(ModelError, match="finds the others by name"):
-        ModelFile.read(renamed)
+        read_model(renamed)
 
 
 def test_a_folder_with_a_split_model_holds_one(parts: list[Path], tmp_path: Path):
     assert resolve(tmp_path) == parts[0]
     (entry,) = (one for one in catalog([tmp_path]) if one.path.parent == tmp_path)
-    assert (entry.path, entry.bytes) == (parts[0], ModelFile.read(parts[0]).nbytes)
+    assert (entry.path, entry.bytes) == (parts[0], read_model(parts[0]).nbytes)

@@ -22,7 +22,8 @@ from runtimes.errors import ModelError
 from runtimes.llamacpp.modelfile import peek
 from runtimes.models.gguf import named_parts, read_header
 from runtimes.models.memory import estimate
-from runtimes.models.modelfile import GENAI_CONFIG, ModelFile
+from runtimes.models.modelfile import GENAI_CONFIG
+from runtimes.models.registry import read_model
 from runtimes.onnx.graph_file import read_graph
 from runtimes.onnx.tokenizer import OnnxTokenizer
 from runtimes.onnx.wire import ParseWork, fields
@@ -100,7 +101,7 @@ NUMBERS = (
 def test_a_number_of_another_kind(header: Gguf, tmp_path: Path, key: str, name: str) -> None:
     path = write(tmp_path / "m.gguf", header, **{key: STRANGE[name]})
     with pytest.raises(ModelError) as caught:
-        ModelFile.read(path)
+        read_model(path)
     assert str(path) in str(caught.value)
     assert name == "lists" or key in str(caught.value)
     assert name == "lists" or "download or build it again" in str(caught.value)
@@ -123,12 +124,12 @@ def test_a_number_of_another_kind(header: Gguf, tmp_path: Path, key: str, name: 
 @pytest.mark.parametrize("key", ["general.architecture", "tokenizer.chat_template"])
 def test_a_text_of_another_kind(header: Gguf, tmp_path: Path, key: str, value: Any) -> None:
     with pytest.raises(ModelError, match=key):
-        ModelFile.read(write(tmp_path / "m.gguf", header, **{key: value}))
+        read_model(write(tmp_path / "m.gguf", header, **{key: value}))
 
 
 def test_texts_that_are_no_utf_8_are_read(header: Gguf, tmp_path: Path) -> None:
     given = {"tokenizer.chat_template": b"\xff\xfe{{ x }}"}
-    model = ModelFile.read(write(tmp_path / "m.gguf", header, **given))
+    model = read_model(write(tmp_path / "m.gguf", header, **given))
     assert model.chat_template == "\ufffd\ufffd{{ x }}"
 
 
@@ -145,7 +146,7 @@ def test_architectures_with_layers_of_their_own(header: Gguf, tmp_path: Path, ar
             }
             path = write(tmp_path / "m.gguf", header, **changed)
             try:
-                model = ModelFile.read(path)
+                model = read_model(path)
             except ModelError as error:
                 told = str(error)
             else:
@@ -172,7 +173,7 @@ def test_counts_that_the_file_cannot_hold(
     path.write_bytes(data)
     begun = time.process_time()
     with pytest.raises(ModelError, match=why):
-        ModelFile.read(path)
+        read_model(path)
     assert time.process_time() - begun < 5
 
 
@@ -185,22 +186,22 @@ def test_a_hole_of_a_terabyte_is_not_read(header: Gguf, tmp_path: Path) -> None:
             file.truncate(2**40)
         begun = time.process_time()
         with pytest.raises(ModelError, match=r"m\.gguf"):
-            ModelFile.read(path)
+            read_model(path)
         assert time.process_time() - begun < 5
 
 
 def test_what_is_given_twice_or_overlaps(header: Gguf, tmp_path: Path) -> None:
     twice = Gguf([*header.pairs, header.pairs[0]], header.tensors, size=header.size)
     with pytest.raises(ModelError, match="given twice"):
-        ModelFile.read(write(tmp_path / "m.gguf", twice))
+        read_model(write(tmp_path / "m.gguf", twice))
     same = Gguf(header.pairs, [*header.tensors, header.tensors[0]], size=header.size)
     with pytest.raises(ModelError, match="two tensors are called"):
-        ModelFile.read(write(tmp_path / "m.gguf", same))
+        read_model(write(tmp_path / "m.gguf", same))
     (name, shape, kind, offset), *rest = header.tensors
     many = [(name + bytes([65 + i]), shape, kind, offset) for i in range(20)]
     over = Gguf(header.pairs, [*many, *rest[:1]], size=header.size)
     with pytest.raises(ModelError, match="overlap"):
-        ModelFile.read(write(tmp_path / "m.gguf", over))
+        read_model(write(tmp_path / "m.gguf", over))
 
 
 def test_pipes_and_devices_are_not_opened(tmp_path: Path) -> None:
@@ -241,7 +242,7 @@ def test_long_numbers_of_protobuf_end_the_reading_at_once(folder: Path) -> None:
     for data in (b"\xff" * 20_000_000, b"\x3a" + b"\xff" * 5_000_000, b"\x3a\x80" * 9):
         (folder / "model.onnx").write_bytes(data)
         with pytest.raises(ModelError, match=r"model\.onnx is not an ONNX graph"):
-            estimate(ModelFile.read(folder), RunnerSettings(slots=1))
+            estimate(read_model(folder), RunnerSettings(slots=1))
     assert time.process_time() - begun < 5
     highest = memoryview(b"\x08" + b"\xff" * 9 + b"\x01")
     assert fields(highest, ParseWork())[1] == [2**64 - 1]
@@ -294,7 +295,7 @@ def test_settings_of_another_kind(folder: Path, key: str, value: Any) -> None:
     if key == "search" and isinstance(value, dict):
         return
     with pytest.raises(ModelError, match=r"onnx-int4"):
-        estimate(ModelFile.read(folder), RunnerSettings(slots=1))
+        estimate(read_model(folder), RunnerSettings(slots=1))
 
 
 @pytest.mark.parametrize("name", ["../model.onnx", "/etc/passwd", "a/../model.onnx", "**", "", "."])
@@ -303,7 +304,7 @@ def test_graphs_elsewhere(folder: Path, name: str) -> None:
     config["model"]["decoder"]["filename"] = name
     (folder / GENAI_CONFIG).write_text(json.dumps(config))
     with pytest.raises(ModelError, match=r"onnx-int4"):
-        ModelFile.read(folder)
+        read_model(folder)
 
 
 @pytest.mark.parametrize(
@@ -317,7 +318,7 @@ def test_settings_that_are_none(folder: Path, name: str, data: bytes) -> None:
     (folder / name).write_bytes(data)
     if name == GENAI_CONFIG or not data.startswith(b'{"'):
         with pytest.raises(ModelError, match=name):
-            ModelFile.read(folder)
+            read_model(folder)
 
 
 @pytest.mark.parametrize(
@@ -342,7 +343,7 @@ def test_ends_of_another_kind(folder: Path, ends: Any) -> None:
 def test_templates_that_are_no_text(folder: Path, data: bytes) -> None:
     (folder / "chat_template.jinja").write_bytes(data)
     with pytest.raises(ModelError, match=r"chat_template\.jinja"):
-        ModelFile.read(folder)
+        read_model(folder)
 
 
 def test_mutated_headers(pebble_built: Path) -> None:

@@ -19,7 +19,7 @@ from runtimes.models.memory import (
     largest_slots,
     require_fit,
 )
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import read_model
 from runtimes.onnx import memory as memory_onnx
 from runtimes.onnx.graph_file import Initializer, Node, OnnxGraph, read_graph
 from runtimes.settings import RunnerSettings
@@ -108,7 +108,7 @@ def test_llama_cpps_own_sums(
     path = write_sparse_gguf(
         tmp_path / "m.gguf", arch, layers=6, vocab=49152, extra=extra, **SHAPES[arch]
     )
-    model = ModelFile.read(path)
+    model = read_model(path)
     for slots, context, batch, unified in (
         (1, 512, 512, False),
         (4, 8192, 512, False),
@@ -166,14 +166,14 @@ def test_a_window_that_llama_cpp_ignores_does_not_count(tmp_path: Path) -> None:
     shape = {**SHAPES["llama"], "layers": 4, "vocab": 256}
     extra = {"attention.sliding_window": 16}
     path = write_sparse_gguf(tmp_path / "a.gguf", "llama", extra=extra, **shape)
-    assert ModelFile.read(path).window_elements == 0
+    assert read_model(path).window_elements == 0
     # One of six layers keeps everything; the pattern may be in the file too.
     path = write_sparse_gguf(tmp_path / "b.gguf", "gemma3", extra=extra, **{**shape, "layers": 12})
-    model = ModelFile.read(path)
+    model = read_model(path)
     assert model.window_elements == 5 * model.kv_elements
     extra["attention.sliding_window_pattern"] = 3
     path = write_sparse_gguf(tmp_path / "c.gguf", "gemma3", extra=extra, **{**shape, "layers": 12})
-    model = ModelFile.read(path)
+    model = read_model(path)
     assert model.window_elements == 2 * model.kv_elements
 
 
@@ -182,7 +182,7 @@ def asked(slots: int, context: int, **more: Any) -> RunnerSettings:
 
 
 def test_more_of_anything_takes_more(pebble_file: Path) -> None:
-    model = ModelFile.read(pebble_file)
+    model = read_model(pebble_file)
     least = estimate(model, asked(1, 256, batch=32)).total
     assert estimate(model, asked(2, 256, batch=32)).total > least
     assert estimate(model, asked(1, 512, batch=32)).total > least
@@ -190,7 +190,7 @@ def test_more_of_anything_takes_more(pebble_file: Path) -> None:
 
 
 def test_a_budget_for_all_slots_is_what_counts(gguf: Path) -> None:
-    model = ModelFile.read(gguf)
+    model = read_model(gguf)
     shared = asked(8, 512, unified_kv=True)
     whole = estimate(model, shared)
     half = estimate(model, replace(shared, kv_tokens=2048))
@@ -204,7 +204,7 @@ def test_a_budget_for_all_slots_is_what_counts(gguf: Path) -> None:
 
 
 def test_the_largest_settings_fit_and_one_more_does_not(pebble_file: Path) -> None:
-    model = ModelFile.read(pebble_file)
+    model = read_model(pebble_file)
     free = estimate(model, asked(6, 700)).total + 1000
     slots = largest_slots(model, asked(1, 700), free)
     assert slots == 6
@@ -217,7 +217,7 @@ def test_the_largest_settings_fit_and_one_more_does_not(pebble_file: Path) -> No
 
 
 def test_what_fits_is_said_as_flags_and_is_true(pebble_file: Path) -> None:
-    model = ModelFile.read(pebble_file)
+    model = read_model(pebble_file)
     free = estimate(model, asked(4, 1000)).total
     require_fit(model, asked(4, 1000), free)
     with pytest.raises(OutOfMemoryError, match="What fits") as caught:
@@ -235,7 +235,7 @@ def test_what_fits_is_said_as_flags_and_is_true(pebble_file: Path) -> None:
 
 
 def test_steps_that_are_too_long_are_what_is_to_be_lowered(gguf: Path) -> None:
-    model = ModelFile.read(gguf)
+    model = read_model(gguf)
     free = estimate(model, asked(1, 1024)).total + 10**6
     with pytest.raises(OutOfMemoryError, match="--batch-tokens") as caught:
         require_fit(model, asked(1, 1024, batch=10**8), free)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from runtimes.errors import ModelError, OutOfMemoryError
 from runtimes.models.memory import estimate
 from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import read_model
 from runtimes.planner.candidates import (
     ROWS,
     Candidate,
@@ -49,9 +50,7 @@ PLENTY = 2**40
 def models(pebble_built: Path) -> list[ModelFile]:
     from quantize.resolve import resolve
 
-    return [
-        ModelFile.read(resolve(pebble_built, recipe=recipe)) for recipe in ("q4_k_m", "onnx-int4")
-    ]
+    return [read_model(resolve(pebble_built, recipe=recipe)) for recipe in ("q4_k_m", "onnx-int4")]
 
 
 GPUS = frozenset({"llamacpp"})
@@ -369,7 +368,7 @@ def test_a_changed_file_has_another_fingerprint(tmp_path, models, monkeypatch) -
     path = tmp_path / "m.gguf"
     data = bytearray(models[0].path.read_bytes())
     path.write_bytes(data)
-    model = ModelFile.read(path)
+    model = read_model(path)
     first = fingerprint_of(model)
     assert fingerprint_of(model) == first == fingerprint_of(models[0])
     data[-1] ^= 1
@@ -407,7 +406,7 @@ def test_a_file_that_does_not_run_is_listed_and_another_is_chosen(models, tmp_pa
     data = models[0].path.read_bytes()
     # The header stays whole; llama.cpp misses a tensor that its architecture needs.
     broken.write_bytes(data.replace(b"output_norm.weight", b"output_morn.weight"))
-    bad = ModelFile.read(broken)
+    bad = read_model(broken)
     plan = make_plan([bad, models[0]], task("chat", overrides=Overrides(context=128)))
     assert plan.path == str(models[0].path)
     failed = {a.file: a.failure for a in plan.alternatives if a.failure}
@@ -434,7 +433,7 @@ def test_a_trial_that_dies_says_of_what(models) -> None:
 
 
 def test_the_size_of_a_step_is_measured_where_there_is_a_choice(pebble_built):
-    [model] = [ModelFile.read(path) for path in pebble_built.glob("*q8_0.gguf")]
+    [model] = [read_model(path) for path in pebble_built.glob("*q8_0.gguf")]
     candidate = Candidate(model, RunnerSettings(threads=2, gpu_layers=0))
     found = step_size(candidate, task(), slots=4, prefill_tps=5000.0)
     assert list(found.prefill_tps) == [128, 256, 512]

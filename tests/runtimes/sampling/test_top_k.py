@@ -12,8 +12,7 @@ from quantize.resolve import resolve
 from runtimes.engine.engine import Engine
 from runtimes.engine.loading import load_runner
 from runtimes.llamacpp.top_k import _PATIENCE, WIDTH
-from runtimes.load import backend
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import backend, read_model
 from runtimes.planner.candidates import Candidate, Overrides, PlanTask, sampling_variants
 from runtimes.request import Request, SamplingParams
 from runtimes.runner import Runner, StepPlan, StepRow, TopKLogits
@@ -41,7 +40,7 @@ def runner(request: pytest.FixtureRequest, q8_0: Path) -> Iterator[Runner]:
     settings = RunnerSettings(
         slots=3, context=256, unified_kv=request.param, device_sampling=True, scored=4
     )
-    runner, _ = load_runner(ModelFile.read(q8_0), settings)
+    runner, _ = load_runner(read_model(q8_0), settings)
     yield runner
     runner.close()
 
@@ -167,7 +166,7 @@ def test_answers_do_not_depend_on_who_looks_for_the_largest(q8_0):
 
 
 def test_the_planner_tries_it_of_either_runtime(pebble_built):
-    model = ModelFile.read(resolve(pebble_built, recipe="onnx-int8"))
+    model = read_model(resolve(pebble_built, recipe="onnx-int8"))
     task = PlanTask("batch", "balanced", cores=2, free=2**40, gpus=frozenset({"onnx"}))
     [other] = sampling_variants(Candidate(model, RunnerSettings(threads=2)), task)
     assert other.settings.device_sampling
@@ -175,7 +174,7 @@ def test_the_planner_tries_it_of_either_runtime(pebble_built):
 
 
 def test_the_planner_tries_it_on_a_gpu_only(q8_0):
-    model = ModelFile.read(q8_0)
+    model = read_model(q8_0)
     task = PlanTask("chat", "balanced", cores=2, free=2**40, gpus=frozenset({"llamacpp"}))
     candidate = Candidate(model, RunnerSettings(threads=2, gpu_layers=-1))
     [other] = sampling_variants(candidate, task)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from app.batch.input.template import RowTemplate
-from app.openai.task import InputError
 from app.openai.tool_forms import form_of
+from app.openai.validation import InputError
 from runtimes.chat import render_chat
 from runtimes.errors import RequestError
 from tests.conftest import ROOT

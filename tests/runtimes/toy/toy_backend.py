@@ -7,9 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from runtimes.backend import Backend
+from runtimes.backend import Backend, MemoryEstimate
 from runtimes.errors import ModelError
-from runtimes.models.memory import MemoryEstimate
 from runtimes.models.modelfile import ModelFile
 from runtimes.runner import Capabilities, Logits, StepPlan
 from runtimes.settings import RunnerSettings

@@ -13,6 +13,7 @@ from runtimes.engine.metrics import EngineStats, Metrics
 from runtimes.machine.selftest import ensure
 from runtimes.machine.state_file import load_state, save_entry
 from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import read_model
 from runtimes.request import Chunk, FinishReason, Request, SamplingParams
 from runtimes.settings import RunnerSettings
 from runtimes.stream import Stream
@@ -27,7 +28,7 @@ ASKED = RunnerSettings(slots=16, context=1024)
 
 @pytest.fixture
 def model(gguf: Path) -> ModelFile:
-    return ModelFile.read(gguf)
+    return read_model(gguf)
 
 
 def ready(model: ModelFile, recovery: Recovery, *, gpu: bool = False) -> Ready:

@@ -12,6 +12,7 @@ from runtimes.engine.metrics import EngineStats
 from runtimes.errors import IngotError, ModelError
 from runtimes.machine.cpu import available_cores
 from runtimes.models.modelfile import ModelFile, fingerprint
+from runtimes.models.registry import read_model
 from runtimes.request import Completion, Request
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.worker.engine import WorkerEngine
@@ -78,7 +79,7 @@ class EngineActor:
             _check(order)
             threads = min(order.settings.threads or order.cpus, order.cpus, available_cores())
             settings = replace(order.settings, threads=max(1, threads))
-            engine = load_engine(ModelFile.read(Path(order.path)), settings, order.scheduling)
+            engine = load_engine(read_model(Path(order.path)), settings, order.scheduling)
         except IngotError as error:
             raise type(error)(f"node {node}: {error}") from error
         self._engine = engine
@@ -93,7 +94,7 @@ def _check(order: Order) -> None:
         raise ModelError(f"Ingot {here} is installed; the job runs {order.version}")
     if not Path(order.path).exists():
         raise ModelError(f"there is no {order.path}; every node needs the model at that path")
-    if fingerprint(ModelFile.read(Path(order.path))) != order.fingerprint:
+    if fingerprint(read_model(Path(order.path))) != order.fingerprint:
         raise ModelError(f"{order.path} is another model than the job's; copy the job's there")
 
 

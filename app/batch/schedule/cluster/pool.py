@@ -17,6 +17,7 @@ from app.batch.schedule.cluster.engine import RayEngine
 from app.batch.schedule.engines import slots_for
 from app.batch.schedule.pool_engine import PoolEngine
 from runtimes.errors import IngotError, RequestError
+from runtimes.models.registry import backend_of
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +74,9 @@ def cluster_engines(plan: JobPlan, rows: int) -> Iterator[list[PoolEngine]]:
     try:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         choice = plan.choice
-        share = share_out(nodes, plan.engines, gpu=choice.file.backend.allows_gpu(choice.settings))
+        share = share_out(
+            nodes, plan.engines, gpu=backend_of(choice.file).allows_gpu(choice.settings)
+        )
         # Whether that fits is for each node to say.
         fixed = plan.spec.slots is not None
         slots = slots_for(choice, rows, fixed=fixed, engines=share.count, here=False)

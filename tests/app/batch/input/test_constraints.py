@@ -12,7 +12,8 @@ import pytest
 from app.batch.settings import JobSettings, row_key
 from app.openai.constraints import constraint_changes
 from app.openai.request import sampling_of
-from app.openai.task import InputError, task_at
+from app.openai.task import task_at
+from app.openai.validation import InputError
 from runtimes.request import Constraint, SamplingParams
 
 AGE = {

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from app.batch.input.prompting import Prompting
-from app.openai.task import Embed, InputError, Problem, Task
+from app.openai.task import Embed, Task
+from app.openai.validation import InputError, Problem
 from runtimes.request import Priority, SamplingParams
 
 CHAT = "/v1/chat/completions"

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from app.batch.input.prompting import lookup, row_id, task_of
-from app.openai.task import MISSING, InputError, Task
+from app.openai.task import Task
+from app.openai.validation import MISSING, InputError
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ import pytest
 from app.batch.input import template as template_module
 from app.batch.input.prompting import Prompting
 from app.batch.input.template import RowTemplate
-from app.openai.task import InputError, Task
+from app.openai.task import Task
+from app.openai.validation import InputError
 from runtimes.errors import RequestError
 
 

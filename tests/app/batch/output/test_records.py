@@ -15,7 +15,8 @@ from app.batch.output.records import RecordForm, flat_record
 from app.batch.output.tables import cells_of, columns_of
 from app.openai.answer import Answer
 from app.openai.request import Endpoint
-from app.openai.task import Problem, Task
+from app.openai.task import Task
+from app.openai.validation import Problem
 
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5, "cached_tokens": 1}
 ANSWER = Answer(

@@ -18,7 +18,7 @@ from app.batch.output.formats import FORMATS
 from app.batch.output.records import RecordForm
 from app.batch.output.unordered import UnorderedOutput
 from app.openai.answer import Answer
-from app.openai.task import Problem
+from app.openai.validation import Problem
 from runtimes.errors import RequestError
 
 ROWS = 6

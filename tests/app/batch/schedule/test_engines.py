@@ -29,7 +29,7 @@ from app.openai.task import Task
 from app.prompts import PromptStyle
 from runtimes.errors import IngotError, OutOfMemoryError, RequestError
 from runtimes.machine.topology import Core
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import read_model
 from runtimes.request import SamplingParams
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.worker.engine import WorkerEngine
@@ -140,7 +140,7 @@ def test_one_that_has_nothing_left_takes_from_the_others() -> None:
 @pytest.fixture
 def choice(gguf_file: Path) -> LoadChoice:
     settings = RunnerSettings(gpu_layers=0)
-    return LoadChoice(ModelFile.read(gguf_file), settings, SchedulerSettings(), planned=False)
+    return LoadChoice(read_model(gguf_file), settings, SchedulerSettings(), planned=False)
 
 
 def test_seats_share_the_cores(choice: LoadChoice, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from runtimes.machine.gpus import Gpu
 from runtimes.machine.selftest import Health, ensure
 from runtimes.machine.topology import Core
 from runtimes.models.memory import estimate
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import read_model
 from runtimes.settings import RunnerSettings, SchedulerSettings
 
 SETTINGS = RunnerSettings(slots=4, context=1024)
@@ -33,7 +33,7 @@ def choice(gguf_file: Path, monkeypatch: pytest.MonkeyPatch) -> LoadChoice:
     """On two cores, without NVIDIA's driver."""
     monkeypatch.setattr(engines, "cores", lambda: (Core((0,)), Core((1,))))
     monkeypatch.setattr(gpus, "find_gpus", lambda: ())
-    return LoadChoice(ModelFile.read(gguf_file), SETTINGS, SchedulerSettings(), planned=False)
+    return LoadChoice(read_model(gguf_file), SETTINGS, SchedulerSettings(), planned=False)
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_a_graph_has_no_layers_to_count(
     choice: LoadChoice, has: Callable[..., None], pebble_built: Path
 ) -> None:
     """A plan says 0 layers of an ONNX file, wherever it runs."""
-    file = ModelFile.read(resolve(pebble_built, recipe="onnx-int8"))
+    file = read_model(resolve(pebble_built, recipe="onnx-int8"))
     choice = replace(choice, file=file, settings=replace(SETTINGS, gpu_layers=0))
     has(Device("CUDA", "one"), Device("CUDA:1", "two"))
     assert on(choice, "auto", "CUDA,CUDA:1") == [("CUDA", {}), ("CUDA:1", {})]
@@ -129,7 +129,7 @@ def test_a_job_on_two_devices(
     """Where llama.cpp was built for Vulkan, one device that is listed twice will do."""
     monkeypatch.setenv("GGML_VK_VISIBLE_DEVICES", "0,0")
     monkeypatch.setenv("GGML_VK_DISABLE_FUSION", "1")
-    asked = "from runtimes.load import backend; print(len(backend('llamacpp').devices()))"
+    asked = "from runtimes.models import registry as r; print(len(r.backend('llamacpp').devices()))"
     counted = subprocess.run([sys.executable, "-c", asked], capture_output=True, check=True)
     if int(counted.stdout) < 2:
         pytest.skip("needs two devices beside the processor")

@@ -28,7 +28,8 @@ from app.batch.settings import JobSettings
 from app.batch.spec import BatchSpec, RunningOptions
 from app.models.planning import LoadChoice
 from runtimes.errors import ModelError, RequestError
-from runtimes.models.modelfile import ModelFile, fingerprint
+from runtimes.models.modelfile import fingerprint
+from runtimes.models.registry import read_model
 from runtimes.request import SamplingParams
 from runtimes.settings import RunnerSettings, SchedulerSettings
 
@@ -93,7 +94,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @pytest.fixture
 def choice(gguf_file: Path) -> LoadChoice:
     settings = RunnerSettings(slots=4, context=128, threads=1)
-    return LoadChoice(ModelFile.read(gguf_file), settings, SchedulerSettings(), planned=False)
+    return LoadChoice(read_model(gguf_file), settings, SchedulerSettings(), planned=False)
 
 
 class KillOne(Progress):

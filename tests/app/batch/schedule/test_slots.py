@@ -8,14 +8,14 @@ import pytest
 
 from app.batch.schedule.engines import default_slots
 from runtimes.models.memory import estimate
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import read_model
 from runtimes.settings import RunnerSettings
 
 
 @pytest.mark.parametrize("kind", ["gguf_file", "onnx_folder"])
 def test_slots_follow_rows_and_memory(kind: str, request: pytest.FixtureRequest) -> None:
     path: Path = request.getfixturevalue(kind)
-    model = ModelFile.read(path)
+    model = read_model(path)
     plenty = 2**40
     assert default_slots(model, RunnerSettings(), 1000, plenty) == 16
     assert default_slots(model, RunnerSettings(), 3, plenty) == 3

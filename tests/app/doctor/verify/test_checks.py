@@ -23,19 +23,19 @@ from runtimes.errors import IngotError, ModelError
 from runtimes.machine.gpu_watch import GpuWatch
 from runtimes.machine.gpus import Gpu
 from runtimes.machine.selftest import Health
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import read_model
 from runtimes.request import Completion
 from runtimes.worker.engine import WorkerEngine
 
 
 @pytest.fixture(scope="module", params=["gguf_file", "onnx_folder"])
 def target(request: pytest.FixtureRequest) -> VerifyTarget:
-    return VerifyTarget(ModelFile.read(request.getfixturevalue(request.param)), PROCESSOR)
+    return VerifyTarget(read_model(request.getfixturevalue(request.param)), PROCESSOR)
 
 
 @pytest.fixture(scope="module")
 def alone(gguf_file: Path) -> list[Completion]:
-    return greedy_answers(VerifyTarget(ModelFile.read(gguf_file), PROCESSOR), 1)
+    return greedy_answers(VerifyTarget(read_model(gguf_file), PROCESSOR), 1)
 
 
 def test_rows_together_answer_as_one_by_one(target: VerifyTarget) -> None:
@@ -91,7 +91,7 @@ def test_a_cancelled_request_makes_room(target: VerifyTarget) -> None:
 def test_every_device_of_a_runtime_and_no_other_in_its_place(gguf_file: Path) -> None:
     health = Health("llamacpp", True, True, "1", (), None, devices=(Device("GPU0", "some GPU"),))
     assert devices(health) == (PROCESSOR, "GPU0")
-    model = ModelFile.read(gguf_file)
+    model = read_model(gguf_file)
     other = VerifyTarget(model, "GPU0")
     with pytest.raises(ModelError, match="no device 'GPU0'"):
         answers(other)

@@ -12,7 +12,7 @@ import pytest
 from openai import BadRequestError, NotFoundError
 
 from runtimes.models.memory import estimate
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import read_model
 from runtimes.settings import RunnerSettings
 from tests.app.endless import CONTEXT, SAMPLING
 from tests.app.serve.batches.conftest import begin, ended, line, lines_of
@@ -244,7 +244,7 @@ def test_a_chat_does_not_wait_for_a_batch(endless):
 
 def test_a_batch_gives_its_room_to_another_model(endless, endless_gguf, monkeypatch):
     monkeypatch.setattr("app.serve.pool.REST_S", 1.0)
-    model = ModelFile.read(endless_gguf)
+    model = read_model(endless_gguf)
     need = estimate(model, RunnerSettings(slots=2, context=CONTEXT)).total / 2**30
     with endless("pebble", "granite", memory=1.5 * need) as server:
         client = server.client()

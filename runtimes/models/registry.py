@@ -1,0 +1,56 @@
+"""The registry of runtimes, the one place that names them all, and what needs one of them to be
+known of a model file. Loads no runtime."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from runtimes.errors import ModelError
+from runtimes.models.modelfile import ModelFile, RuntimeName
+
+if TYPE_CHECKING:
+    from runtimes.backend import Backend
+    from runtimes.runner import Tokenizer
+
+# By name, and imported when they are asked for.
+MODULES: dict[RuntimeName, str] = {
+    "llamacpp": "runtimes.llamacpp.backend",
+    "onnx": "runtimes.onnx.backend",
+}
+
+
+def backend(name: RuntimeName) -> Backend:
+    """The backend of this name."""
+    return cast("Backend", importlib.import_module(MODULES[name]).BACKEND)
+
+
+def backends() -> list[Backend]:
+    """All of them, in the order in which people see them."""
+    return [backend(name) for name in MODULES]
+
+
+def read_model(path: str | Path) -> ModelFile:
+    """Describe the model at ``path``; raises ModelError if there is none, or it is damaged."""
+    path = Path(path)
+    if not path.exists():
+        raise ModelError(f"there is no model at {path}")
+    # The last first: the first ones take every file and every folder, and say what is wrong.
+    found = (one.detect(path) for one in reversed(backends()))
+    return next(model for model in found if model is not None)
+
+
+def backend_of(model: ModelFile) -> Backend:
+    """The backend that runs ``model``."""
+    return backend(model.runtime)
+
+
+def gives_embeddings(model: ModelFile) -> bool:
+    """Whether ``model`` gives a text's embedding."""
+    return backend_of(model).embeds and not model.scores_pairs
+
+
+def tokenizer_of(model: ModelFile) -> Tokenizer:
+    """The tokenizer that the runner of ``model`` uses, without the weights; raises ModelError."""
+    return backend_of(model).tokenizer(model)
