@@ -1,12 +1,11 @@
-"""``Session``: the chat that is shown, and what is being written for it."""
+"""``Session``: the chat that is shown, what is typed for it, and what waits to be sent."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from app.chat.budget import DraftMessage
 from app.chat.conversation import Conversation
 from app.chat.drafts import Drafts
-from app.chat.followups import FollowUp, FollowUps
 from app.chat.host import EngineHost
 from app.chat.store.records import Attachment, Chat, Message
 from app.chat.store.store import ChatStore
@@ -20,6 +19,26 @@ class Before:
     editing: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class FollowUp:
+    """A message that waits for the answer before it. ``after_stop``: it was typed while the answer
+    was being stopped, and is sent all the same."""
+
+    text: str
+    attachments: tuple[Attachment, ...] = ()
+    after_stop: bool = False
+
+
+@dataclass(slots=True)
+class MessageQueue:
+    """The messages that wait in one chat. ``after`` is the answer that has ended, from then on; the
+    first of those that wait is to be sent after it."""
+
+    conversation: Conversation
+    waiting: list[FollowUp] = field(default_factory=list)
+    after: int | None = None
+
+
 class Session:
     """A chat is made when its first message is sent, or when something is set for it."""
 
@@ -30,7 +49,7 @@ class Session:
         self.attached: list[Attachment] = []
         self.editing: int | None = None  # the message that the prompt will replace
         self.put_aside = ""  # what ctrl+c took out of the prompt, until something is sent
-        self.followups = FollowUps()
+        self._queues: dict[int, MessageQueue] = {}  # by their chats
         self._drafts: dict[int | None, str] = {}  # of chats that were shown
         self._kept = Drafts(store, lambda: store.new_chat(host.model, self.system).id)
         self._state = 0
@@ -131,21 +150,61 @@ class Session:
     @property
     def queued(self) -> Sequence[FollowUp]:
         """In the chat that is shown, the next one first."""
-        return self.followups.of(self.chat_id)
+        queue = self._queue_of(self.chat_id)
+        return tuple(queue.waiting) if queue else ()
 
     def queue(self, text: str, *, after_stop: bool) -> None:
         """Send it, and what is attached, when the answer that is being written here has ended."""
-        one = FollowUp(text, tuple(self.attached), after_stop)
-        self.followups.add(self.conversation, one)
+        self.add(self.conversation, FollowUp(text, tuple(self.attached), after_stop))
         self.attached, self.put_aside = [], ""
 
+    def add(self, conversation: Conversation, one: FollowUp) -> None:
+        """Have it wait behind the others of its chat."""
+        queue = self._queues.setdefault(conversation.chat.id, MessageQueue(conversation))
+        queue.waiting.append(one)
+
     def unqueue(self, at: int = -1) -> str | None:
-        """Take back one that waits in the chat that is shown: its text; its files are attached."""
-        one = self.followups.take(self.chat_id, at)
+        """Take back one that waits in the chat that is shown: its text; its files are attached.
+        None when it is not there any more."""
+        one = self._take(self.chat_id, at)
         if one is None:
             return None
         self.attached = [*one.attachments, *self.attached]
         return one.text
+
+    def answered(self, chat: int, answer: int, *, whole: bool) -> None:
+        """An answer of this chat has ended. Unless it is whole, only what was typed after its stop
+        is to be sent."""
+        queue = self._queues.get(chat)
+        if queue is not None and (whole or queue.waiting[0].after_stop):
+            queue.after = answer
+
+    def stranded(self, chat: int | None) -> bool:
+        """Whether something waits there, but not for its turn."""
+        queue = self._queue_of(chat)
+        return queue is not None and queue.after is None
+
+    def ready(self) -> tuple[Conversation, int, FollowUp] | None:
+        """Take what may be sent now: its chat, the answer before it, and the message."""
+        for chat, queue in list(self._queues.items()):
+            if queue.after is not None:
+                after, queue.after = queue.after, None
+                one = self._take(chat, 0)
+                assert one is not None
+                return queue.conversation, after, one
+        return None
+
+    def _queue_of(self, chat: int | None) -> MessageQueue | None:
+        return None if chat is None else self._queues.get(chat)
+
+    def _take(self, chat: int | None, at: int) -> FollowUp | None:
+        queue = self._queue_of(chat)
+        if chat is None or queue is None or not -len(queue.waiting) <= at < len(queue.waiting):
+            return None
+        one = queue.waiting.pop(at)
+        if not queue.waiting:
+            del self._queues[chat]
+        return one
 
     # Drafts, on disk
 
@@ -154,8 +213,9 @@ class Session:
         ``keep_drafts``, in a thread. The shown chat comes last: it is to be resumed."""
         shown = self.draft if self.editing is not None else typed or self.put_aside
         drafts = {**self._drafts, self.chat_id: shown}
-        for chat, text in self.followups.texts().items():
-            drafts[chat] = "\n\n".join(part for part in (text, drafts.get(chat, "")) if part)
+        for chat, queue in self._queues.items():
+            texts = [*(one.text for one in queue.waiting), drafts.get(chat, "")]
+            drafts[chat] = "\n\n".join(text for text in texts if text.strip())
         drafts[self.chat_id] = drafts.pop(self.chat_id)
         self._state += 1
         return drafts, self._state

@@ -259,7 +259,7 @@ async def ask(app: MeasuredApp, tokens: int, prompt: str) -> dict[str, Any]:
 async def _answered(screen: ChatScreen, text: str) -> tuple[float, float]:
     """Seconds until ``text`` is answered, and the share of a core that this thread took."""
     cpu, begin = time.thread_time(), time.monotonic()
-    await screen.send(text)
+    await screen.answer.send(text)
     while screen.busy:
         await asyncio.sleep(0.05)
     wall = time.monotonic() - begin

@@ -1,55 +1,44 @@
-"""The chat: its widgets, its keys, and the parts that do what they say."""
+"""The chat: its keys, and what they do."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import PurePath
-from typing import TYPE_CHECKING, ClassVar
+from os.path import commonprefix
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from textual import events, on
-from textual.app import ComposeResult
+from textual import on
 from textual.binding import BindingType
-from textual.containers import Horizontal, Vertical
-from textual.widgets import Static, TextArea
+from textual.widgets import TextArea
 
-from app.chat import slash
-from app.chat.conversation import Conversation
-from app.chat.host import EngineHost, HostState
-from app.chat.sampling_form import from_mapping
-from app.chat.session import Session
-from app.chat.store.records import Message
-from app.chat.turn import Turn
-from app.figures import rate
-from app.tui.app import app_of, services_of
-from app.tui.keys import key, told
-from app.tui.screens.chat_actions import ChatActions
-from app.tui.screens.chat_answer import AnswerController
-from app.tui.screens.chat_send import Sender
-from app.tui.services import Services
+from app.chat import sampling_form, slash
+from app.chat.answering import PendingAnswer
+from app.chat.attachments import read_attachment
+from app.chat.figures import can_continue
+from app.chat.store.records import Attachment, Message, Role
+from app.chat.thinking import answer_of
+from app.tui.app import app_of
+from app.tui.keys import key
+from app.tui.screens.chat_frame import ChatFrame
 from app.tui.widgets.chat_sidebar import ChatSidebar
-from app.tui.widgets.chat_title import ChatTitle
-from app.tui.widgets.frame import ModeScreen
-from app.tui.widgets.prompt import Prompt, PromptHistory, SlashMenu
-from app.tui.widgets.prompt_box import PromptBox
+from app.tui.widgets.prompt import Prompt
 from app.tui.widgets.queued import QueuedMessages
-from app.tui.widgets.transcript import Transcript
 from app.tui.widgets.welcome import Starter
 from runtimes.errors import IngotError
-from runtimes.request import SamplingParams
 
 if TYPE_CHECKING:
     from textual.widgets import Markdown
 
-    from app.models.entries import ModelEntry as ModelEntry
+    from app.models.entries import ModelEntry
+    from app.tui.screens.answering import SystemChoice
+    from app.tui.screens.chats import ChatChoice
     from app.tui.widgets.prose import CodeBlock
 
-_PROMPTS = 500
 _WIDE = 140  # columns, from which on the list of chats is beside the chat
 
 
-class ChatScreen(ModeScreen):
+class ChatScreen(ChatFrame):
     """The base screen of the chat mode."""
 
     MODE = "chat"
@@ -95,153 +84,23 @@ class ChatScreen(ModeScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self.transcript = Transcript()
-        self.sidebar = ChatSidebar()
-        self.queued = QueuedMessages()
-        self.menu = SlashMenu()
-        self.prompt = Prompt(self.menu)
-        self.box = PromptBox(self.prompt)
-        self.bar = ChatTitle(self.transcript)
-        self.notice = Static(id="chat-notice", markup=False)
-        self.answer = AnswerController(self)
-        self.sender = Sender(self)
-        self.send = self.sender.send
-        self.prompt.recall = self.sender.unqueue
-        self.action_complete = self.sender.complete
-        self.actions = ChatActions(self)  # a method of it is the action of its name
-        for name in vars(ChatActions):
-            if not name.startswith("_"):
-                setattr(self, f"action_{name}", getattr(self.actions, name))
+        self.prompt.recall = self.answer.unqueue
+        self._refused: str | None = None  # a command that failed, while it stands in the prompt
+        self._at_branch: tuple[int | None, int | None] = (None, None)  # its message, and the leaf
 
-    def contents(self) -> ComposeResult:
-        self.session = Session(self.services.store, self.host)  # here: they need the app
-        with Horizontal():
-            yield self.sidebar
-            with Vertical():
-                yield self.bar
-                yield self.transcript
-                with Vertical(id="chat-bottom"):
-                    yield self.notice
-                    yield self.queued
-                    yield self.menu
-                    yield self.box
-
-    @on(events.Mount)
-    async def _begin(self) -> None:
-        """Show the chat that was asked for, or an empty one."""
-        app_of(self).engine_changed.subscribe(self, self._engine_changed)
-        self.sidebar.set_class(not self.services.config.chat.sidebar, "-hidden")
-        start = self.services.start
-        self._clock = self.set_interval(1.0, self.show_status, pause=True)
-        self.prompt.earlier = PromptHistory(self.services.store.prompts(_PROMPTS))
-        self.session.system = start.system or self.services.config.chat.system
-        if start.chat is not None:
-            await self.open_chat(start.chat)
-            if start.system is not None and self.session.shown is not None:
-                self.session.shown.update(system=start.system)
-        else:
-            await self.sync()
-        self.show_state()
-
-    def on_unmount(self) -> None:
-        self.session.keep_drafts(*self.session.unsent(self.prompt.text), durable=True)
-        self.answer.close()
-
-    # What the parts work with
-
-    @property
-    def services(self) -> Services:
-        return services_of(self)
-
-    @property
-    def host(self) -> EngineHost:
-        return self.services.host
-
-    @property
-    def path(self) -> Sequence[Message]:
-        return self.session.path
-
-    @property
-    def turn(self) -> Turn | None:
-        return self.answer.turn
-
-    @property
-    def plain(self) -> bool:
-        """Whether what is typed is continued, and not answered."""
-        shown = self.session.shown
-        return shown.plain(self.host) if shown is not None else self.host.plain
-
-    @property
-    def busy(self) -> bool:
-        return self.answer.busy
-
-    def params(self, conversation: Conversation) -> SamplingParams:
-        """Sampling as the chat has it, else as the settings say."""
-        return from_mapping(conversation.chat.sampling, self.services.config.sampling)
-
-    def load(self, model: str, entry: ModelEntry | None = None) -> None:
-        """Load MODEL instead of what is loaded; an answer that is being written ends."""
-        if self.turn is not None:
-            self.turn.stop()
-        app_of(self).load_model(model, entry.options if entry else None)
-
-    # The chat that is shown
-
-    async def open_chat(self, chat: int, message: int | None = None) -> None:
-        with self.errors_told():
-            conversation = Conversation.open(self.services.store, chat)
-            if message is not None:
-                conversation.show_message(message)
-            await self._show(self.answer.same(conversation))
-            if message is not None:
-                await self.transcript.reveal(message)
-
-    async def new_chat(self) -> None:
-        """An empty chat; the old one is in the list of chats."""
-        await self._show(None)
-        self.session.system = self.services.config.chat.system
-
-    async def _show(self, conversation: Conversation | None) -> None:
-        self.session.show(conversation, self.prompt.text)
-        self.prompt.fill(self.session.draft)
-        self.sender.give_back_queue()
-        await self.sync()
-        await self.transcript.to_end()
-        self.show_notice()
-        self.chat_changed()
-        self.prompt.focus()
-
-    async def sync(self) -> None:
-        """Show the path as it is now."""
-        entries = []
-        if self.path:  # imported with the first message
-            from app.tui.widgets.message_view import Entry
-        for message in self.path:
-            among = self.session.conversation.siblings(message.id)
-            index = next(i for i, one in enumerate(among, 1) if one.id == message.id)
-            entries.append(Entry(message, index, len(among)))
-        await self.transcript.sync(entries)
-        self.show_title()
-
-    def chat_changed(self) -> None:
-        """Another chat is shown, or the shown one has changed: other figures, other tokens."""
-        if self.turn is None:
-            self.answer.forget_figures()
-        self.sender.measure()
-
-    # What keys and widgets ask for
+    # What widgets ask for
 
     @on(Prompt.Sent)
     async def _sent(self, event: Prompt.Sent) -> None:
         if slash.is_command(event.text):
-            await self.sender.run(event.text)
+            await self._run(event.text)
         else:
-            await self.send(slash.plain(event.text))
+            await self.answer.send(slash.plain(event.text))
 
     @on(TextArea.Changed)
     def _typed(self) -> None:
-        self.sender.offer(self.prompt.text)
-        self.sender.keep_soon()
+        self._offer(self.prompt.text)
+        self.keep_soon()
         self.chat_changed()
 
     def action_select_last(self) -> None:
@@ -255,15 +114,15 @@ class ChatScreen(ModeScreen):
 
     @on(QueuedMessages.Wanted)
     def _take_back(self, event: QueuedMessages.Wanted) -> None:
-        self.sender.unqueue(event.at)
+        self.answer.unqueue(event.at)
         self.prompt.focus()
 
     @on(Prompt.Detach)
     def _take_off(self) -> None:
-        self.actions.detach(-1)
+        self.action_detach(-1)
 
     @on(ChatSidebar.Opened)
-    async def _chosen(self, event: ChatSidebar.Opened) -> None:
+    async def _opened(self, event: ChatSidebar.Opened) -> None:
         await self.open_chat(event.chat, event.message)
 
     @on(ChatSidebar.Left)
@@ -280,7 +139,7 @@ class ChatScreen(ModeScreen):
     # By their names: these widgets are imported with the first message.
 
     def on_code_block_copied(self, event: CodeBlock.Copied) -> None:
-        self.actions.copy_text(event.code)
+        self.copy_text(event.code)
 
     def on_markdown_link_clicked(self, event: Markdown.LinkClicked) -> None:
         """A model may link to anything: the address is copied, not opened."""
@@ -330,73 +189,380 @@ class ChatScreen(ModeScreen):
             self.prompt.fill("")
         return True
 
-    # What is told
+    # Commands
 
-    def _engine_changed(self, state: HostState) -> None:
-        self.answer.watch()
-        self.show_state()
+    def _offer(self, text: str) -> None:
+        """The menu above the prompt, for what is typed now."""
+        if text == self._refused:  # its error is shown
+            return
+        self._refused = None
+        if slash.is_command(text):
+            self.menu.offer(self._candidates(text))
+        else:
+            self.menu.hide()
+
+    def action_complete(self) -> None:
+        """Tab: what is marked, else as far as all that fits agrees."""
+        prompt = self.prompt
+        if (marked := self.menu.take()) is not None:
+            prompt.fill(marked)
+        elif offered := [one.text for one in self._candidates(prompt.text)]:
+            common = commonprefix(offered)  # noqa: RUF071, letters and not parts of a path
+            prompt.fill(common if len(common) > len(prompt.text) else offered[0])
+
+    def _candidates(self, text: str) -> list[slash.SlashChoice]:
+        host = self.host
+        return slash.candidates(text, [host.model] if host.model else [], host.adapters)
+
+    async def _run(self, text: str) -> None:
+        """Do what is typed; when it is no command or a wrong one, an error stands above it."""
+        prompt = self.prompt
+        try:
+            action = slash.parse(text)
+            assert action is not None
+            self.menu.hide()
+            typed = prompt.text  # since then: it belongs where the command leads
+            prompt.fill("")
+            try:
+                await self.app.run_action(action, self, {"screen": self})
+            finally:
+                if typed:
+                    prompt.fill(prompt.text + typed)
+        except IngotError as error:
+            prompt.give_back(text)
+            self._refused = prompt.text
+            self.menu.error(str(error))
+        else:
+            prompt.earlier.reset()
+
+    # Messages: the selected one, else the last one that fits
+
+    def _chosen(self, role: Role | None = None) -> Message | None:
+        """The selected message; else the last one (of the user, or an answer)."""
+        view = self.transcript.selected
+        if view is not None:
+            return self.session.conversation.message(view.message.id)
+        return next((m for m in reversed(self.path) if role in (None, m.role)), None)
+
+    def _question(self, message: Message | None) -> Message | None:
+        """``message``, or what it answers."""
+        if message is None or message.role is Role.USER or message.parent is None:
+            return message
+        return self.session.conversation.message(message.parent)
+
+    def _free(self) -> bool:
+        """Whether another answer may be asked for; says so if not."""
+        if self.busy:
+            self.warn("An answer is being written: [chat.stop esc] stops it.")
+        return not self.busy
+
+    def _ask(self, parent: Message, continues: Message | None = None) -> None:
+        conversation = self.session.conversation
+        self.answer.ask(PendingAnswer(conversation, parent, continues))
+        self.prompt.focus()
+
+    def action_regenerate(self) -> None:
+        """Another answer, in a branch beside the old one."""
+        message = self._question(self._chosen())
+        if message is not None and self._free():
+            self._ask(message)
+
+    def action_more(self) -> None:
+        """Continue an answer that was cut or stopped."""
+        message = self._chosen(Role.ASSISTANT)
+        if message is None or not self._free():
+            return
+        if not can_continue(message) or message.parent is None:
+            self.say("This answer is whole. [chat.regenerate ctrl+r] asks for another one.")
+            return
+        self._ask(self.session.conversation.message(message.parent), message)
+
+    def action_edit(self) -> None:
+        """Change an earlier message of yours; the old branch stays."""
+        message = self._question(self._chosen(Role.USER))
+        if message is None or not self._free():
+            return
+        prompt = self.prompt
+        self.session.edit(message, prompt.text)
+        prompt.fill(message.text)
+        prompt.focus()
+        self.show_notice()
+
+    async def action_branch(self, step: int, of: int | None = None) -> None:
+        """The branch before or after: at message ``of``, else at the selected one, else at the last
+        one that has several."""
+        view = self.transcript.selected
+        conversation = self.session.shown
+        message = None
+        if of is not None and conversation is not None:
+            message = conversation.message(of)
+        elif view is not None:
+            message = view.message
+        elif conversation is not None:
+            several = (m for m in reversed(self.path) if len(conversation.siblings(m.id)) > 1)
+            message = self._switched() or next(several, None)
+        if conversation is None or message is None or len(conversation.siblings(message.id)) < 2:
+            self.say(
+                "There is one branch only. [chat.edit alt+e] and [chat.regenerate ctrl+r] make"
+                " others."
+            )
+            return
+        with self.errors_told():
+            now = conversation.switch(message.id, step)
+            self._at_branch = (now.id, conversation.leaf)
+            await self.sync()
+            if view is not None:
+                await self.transcript.reveal(now.id)
         self.chat_changed()
 
-    def show_title(self) -> None:
-        shown = self.session.shown
-        self.bar.show((shown.chat.title if shown else "") or "New chat")
-        self.sidebar.show_chat(self.session.chat_id)
+    def _switched(self) -> Message | None:
+        """The message that was switched to last, while nothing else has changed the branch: the way
+        back begins where the way there ended."""
+        id, leaf = self._at_branch
+        path = self.path
+        return next((m for m in path if m.id == id and path[-1].id == leaf), None)
 
-    def show_notice(self) -> None:
-        """What is attached, what the prompt is for, and why nothing comes yet."""
-        parts = []
-        if self.session.editing is not None:
-            parts.append(
-                "Editing an earlier message: [chat.send enter] sends it as a branch,"
-                " [chat.stop esc] leaves it"
-            )
-        name = "Text, sent as it is" if self.plain else "Message"
-        self.box.name_it(name if self.session.editing is None else "Edit a message")
-        self.box.show_files(self.session.attached)
-        parts += [*self.answer.notice(), *self.sender.notice()]
-        self.queued.show(self.session.queued)
-        self.notice.update(told(self, "\n".join(parts)))
-        self.notice.display = bool(parts)
+    async def action_drop(self) -> None:
+        """Leave the selected message out of what the model is sent, or take it in again."""
+        view = self.transcript.selected
+        if view is None or (self.turn is not None and self.turn.message.id == view.message.id):
+            return
+        with self.errors_told():
+            message = self.session.conversation.message(view.message.id)
+            self.session.conversation.drop([message.id], not message.dropped)
+        await self.sync()
+        self.chat_changed()
 
-    def useful(self, action: str) -> bool:
-        return action != "stop" or self.busy
+    def action_copy(self) -> None:
+        """Copy a message, or a block of code in it."""
+        from app.tui.screens.dialogs import CopyChoice
+        from app.tui.widgets.segments import copyable
 
-    def show_state(self) -> None:
-        self.show_notice()
-        self.refresh_bindings()
-        self.show_status()
-
-    def show_status(self) -> None:
-        estimate, app, tps = self.sender.estimate, app_of(self), self.answer.figures.decode_tps
-        app.speed, app.decoding = "" if tps is None else rate(tps), self.turn is not None
-        note = told(self, self.answer.doing())
-        if self.host.state in (HostState.EMPTY, HostState.LOADING):  # seconds are counted
-            self._clock.resume()
+        message = self._chosen(Role.ASSISTANT)
+        if message is None:
+            return
+        offered = copyable(answer_of(message.text) or message.text)
+        if len(offered) == 1:
+            self._copy(offered[0][1])
         else:
-            self._clock.pause()
-        if self.transcript.welcome.display:
-            self.transcript.welcome.show(self.host, note)
-        figures = replace(self.answer.figures, note=note)
-        if estimate is not None and self.turn is None:
-            used, context = estimate.prompt_tokens, estimate.context
-            figures = replace(figures, used=used, context=context, estimated=True)
-        self.box.show_context(figures)
+            self.app.push_screen(CopyChoice(offered), self._copy)
 
-    @contextmanager
-    def errors_told(self) -> Iterator[None]:
-        """In any thread: an error ends the block, and is a toast."""
-        try:
-            yield
-        except IngotError as error:
-            self.call_later(self.tell, error)
+    def _copy(self, text: str | None) -> None:
+        if text is not None:
+            self.copy_text(text)
 
-    def tell(self, problem: object) -> None:
-        """An error, as a toast."""
-        self.notify(str(problem), severity="error", timeout=10, markup=False)
+    def copy_text(self, text: str) -> None:
+        """Into the clipboard, through the terminal."""
+        self.app.copy_to_clipboard(text)
+        lines = text.count("\n") + 1
+        self.say(f"Copied {len(text):,} characters, {lines:,} line{'s' if lines > 1 else ''}.")
 
-    def say(self, text: str) -> None:
-        self.notify(text, timeout=5, markup=False)
+    # Chats
 
-    def warn_busy(self) -> None:
-        """Why nothing can be asked for now."""
-        self.notify("An answer is being written: [chat.stop esc] stops it.", severity="warning")
+    async def action_new(self) -> None:
+        if self.session.shown is not None and not self.path:
+            self.say("This chat is empty.")
+        else:
+            await self.new_chat()
+
+    def action_chats(self, query: str = "") -> None:
+        """Open an earlier chat, looked for with ``query``: in the list beside the chat if that is
+        there and has not the focus yet, else in one of its own."""
+        from app.tui.screens.chats import ChatsScreen
+
+        if not query and self.sidebar.display and not self.sidebar.has_focus_within:
+            self.sidebar.enter()
+            return
+
+        async def chosen(choice: ChatChoice | None) -> None:
+            if choice is None:
+                if (shown := self.session.shown) is not None:
+                    shown.chat = self.services.store.chat(shown.chat.id)  # it may be renamed
+                self.show_title()
+            elif choice.chat is None:
+                await self.new_chat()
+            else:
+                await self.open_chat(choice.chat.id, choice.message)
+
+        panel = ChatsScreen(self.services.store, self.session.chat_id, query)
+        self.app.push_screen(panel, chosen)
+
+    def action_sidebar(self) -> None:
+        """Show the list beside the chat, or hide it."""
+        wanted = self.sidebar.has_class("-hidden")
+        if not wanted and self.sidebar.has_focus_within:
+            self.prompt.focus()
+        self.sidebar.set_class(not wanted, "-hidden")
+        app_of(self).remember("chat.sidebar", wanted)
+        if wanted and not self.has_class("-wide"):
+            self.say("The list of chats is shown where the terminal is at least 140 columns wide.")
+
+    def action_rename(self) -> None:
+        from app.tui.screens.dialogs import AskScreen
+
+        def named(title: str | None) -> None:
+            if title is not None:
+                with self.errors_told():
+                    self.session.conversation.rename(title)
+            self.show_title()
+
+        title = self.session.conversation.chat.title
+        self.app.push_screen(AskScreen("Title of this chat", title), named)
+
+    def action_export(self, path: str = "") -> None:
+        from app.tui.screens.files import ExportScreen
+
+        def written(file: Path | None) -> None:
+            if file is not None:
+                self.say(f"Written to {file}")
+
+        if not self.path:
+            self.say("There is nothing to export yet.")
+            return
+        panel = ExportScreen(self.session.conversation, path)
+        self.app.push_screen(panel, written)
+
+    # What goes with the next answer
+
+    def action_models(self, model: str = "") -> None:
+        from app.tui.screens.models import ModelsScreen
+
+        def chosen(found: tuple[ModelEntry, ...] | None) -> None:
+            if found:
+                self.load(found[0].model, found[0])
+
+        if model:
+            self.load(model)
+            return
+        choice = self.host.choice
+        current = str(choice.file.path) if choice else None
+        self.app.push_screen(ModelsScreen(app_of(self).named, current), chosen)
+
+    def action_adapter(self, name: str = "") -> None:
+        """The adapter of that name answers from now on; ``off``: the model as it is."""
+        host = self.host
+        if name or not host.adapters:
+            host.use(None if name == "off" and name not in host.adapters else name)
+            app_of(self).engine_changed.publish(host.state)
+        else:
+            names = ", ".join(host.adapters)
+            self.say(f"{host.adapter or 'No adapter'} is on. There is: {names}, or off.")
+
+    def action_find(self, words: str = "") -> None:
+        """Models on the hub; one that was downloaded there can be loaded at once."""
+        from app.tui.screens.find import FindScreen
+
+        def chosen(name: str | None) -> None:
+            if name is not None:
+                self.load(name)
+
+        self.app.push_screen(FindScreen(words), chosen)
+
+    def action_attach(self, path: str = "") -> None:
+        """A text file that goes with the next message."""
+        from app.tui.screens.files import AttachScreen
+
+        if path:
+            self.run_worker(
+                lambda: self._read(path), thread=True, exit_on_error=False, group="attach"
+            )
+        else:
+            self.app.push_screen(AttachScreen(), self._add_file)
+
+    def _read(self, path: str) -> None:
+        with self.errors_told():
+            attached = read_attachment(path)
+            if attached.warning:
+                self.call_later(self.say, attached.warning)
+            self.call_later(self._add_file, attached.attachment)
+
+    def _add_file(self, attachment: Attachment | None) -> None:
+        if attachment is not None:
+            self.session.attached.append(attachment)
+            self.show_notice()
+            self.chat_changed()
+
+    def action_detach(self, number: int) -> None:
+        """Take an attached file away."""
+        if self.session.attached:
+            del self.session.attached[number]
+            self.show_notice()
+            self.chat_changed()
+
+    def action_system(self, text: str | None = None) -> None:
+        from app.tui.screens.answering import SystemScreen
+
+        def chosen(choice: SystemChoice | None) -> None:
+            if choice is not None and choice.sampling is not None:
+                self._change(system=choice.system, sampling=dict(choice.sampling))
+            elif choice is not None:
+                self._change(system=choice.system)
+
+        session = self.session
+        if text is not None:
+            session.conversation.update(system=text or None)
+            self.say("System message set." if text else "No system message.")
+            self.chat_changed()
+            return
+        chat = session.shown.chat if session.shown else None
+        panel = SystemScreen(chat.system if chat else session.system, chat.sampling if chat else {})
+        self.app.push_screen(panel, chosen)
+
+    def action_raw(self) -> None:
+        """Send the text of this chat as it is, without the chat template; or with it again."""
+        host = self.host
+        if host.plain:
+            why = "--raw was given" if host.raw else "this model has no chat template"
+            self.say(f"Text is sent as it is anyway: {why}.")
+            return
+        raw = not self.session.conversation.chat.raw
+        self._change(raw=raw)
+        self.show_state()
+        if raw:
+            self.say("Raw: text is sent as it is, and the model continues it. /raw ends this.")
+        else:
+            self.say("Messages are sent with the chat template again.")
+
+    def action_sampling(self, name: str = "", *value: Any) -> None:
+        """Set a parameter, without a ``value`` to its default; without a ``name``, ask for all."""
+        from app.tui.screens.answering import SamplingScreen
+
+        def chosen(sampling: Mapping[str, Any] | None) -> None:
+            if sampling is not None:
+                self._change(sampling=dict(sampling))
+
+        if not name:
+            shown = self.session.shown
+            panel = SamplingScreen(shown.chat.sampling if shown else {})
+            self.app.push_screen(panel, chosen)
+            return
+        conversation, defaults = self.session.conversation, self.services.config.sampling
+        wanted = value[0] if value else getattr(defaults, name)
+        changed = replace(self.params(conversation), **{name: wanted})
+        conversation.update(sampling=sampling_form.to_mapping(changed, defaults))
+        said = sampling_form.summary(changed, defaults)
+        self.say(f"Sampling: {said}" if said else "Sampling is as the settings say.")
+        self.chat_changed()
+
+    def _change(self, **changes: Any) -> None:
+        """Change what the chat says of the next answer."""
+        with self.errors_told():
+            self.session.conversation.update(**changes)
+        self.chat_changed()
+
+    # What only slash commands do
+
+    def action_halt(self) -> None:
+        if not self.interrupt():
+            self.say("Nothing is being written.")
+
+    async def action_compare(self) -> None:
+        """Ask several files what was asked last here."""
+        app = self.app
+        await app.run_action("app.switch_mode('compare')")
+        if self.path:
+            app.screen.call_after_refresh(app.run_action, "self.from_chat")
+
+    def action_quit(self) -> None:
+        """Without a question."""
+        self.app.exit()

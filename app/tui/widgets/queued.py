@@ -8,7 +8,7 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Static
 
-from app.chat.followups import FollowUp
+from app.chat.session import FollowUp
 from app.tui.keys import told
 
 

@@ -21,7 +21,7 @@ from app.chat.store import ChatStore
 from app.config.settings import Config, Sampling
 from app.monitor.monitor import Monitor
 from app.tui.app import IngotApp
-from app.tui.screens import chat_answer
+from app.tui.screens import chat_frame
 from app.tui.services import Services, Start, open_services
 from tests.app import endless
 from tests.app.tui import parsed, settling
@@ -79,7 +79,7 @@ def pictures_at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
     """No waiting between two pictures of an answer."""
     if "home" in request.fixturenames:
         for bound in ("_MOST_OFTEN_S", "_LEAST_OFTEN_S"):
-            monkeypatch.setattr(chat_answer, bound, 0.01)
+            monkeypatch.setattr(chat_frame, bound, 0.01)
 
 
 @pytest.fixture

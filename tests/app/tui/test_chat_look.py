@@ -159,7 +159,7 @@ async def test_a_poem_keeps_its_lines_streamed_settled_and_opened_again(recorded
 
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await shown(app)
-        await screen.send("A poem")
+        await screen.answer.send("A poem")
         engine.may = 12
         await wait_until(
             lambda: "violets are blue,▍" not in lines(screen) and len(screen.path) == 2
@@ -180,7 +180,7 @@ async def test_a_cursor_stands_where_the_answer_is_being_written(recorded: Any):
     app, engine = recorded("One\n", "two", "\n\n```py\nx = 1", "\n```\n")
     async with app.run_test(size=SIZE):
         screen = await shown(app)
-        await screen.send("Go")
+        await screen.answer.send("Go")
         engine.may = 2
         await wait_until(lambda: any("two▍" in line for line in lines(screen)))
         assert sum("▍" in line for line in lines(screen)) == 1
@@ -262,7 +262,7 @@ async def test_the_gauge_is_in_the_border_and_follows_the_answer(recorded: Any):
     app, engine = recorded(*["word "] * 50)
     async with app.run_test(size=SIZE):
         screen = await shown(app)
-        await screen.send("Go")
+        await screen.answer.send("Go")
         engine.may = 20
         await wait_until(lambda: screen.turn is not None and screen.turn.meter.tokens == 20)
         await wait_until(lambda: screen.answer.figures.used and screen.answer.figures.used >= 20)
@@ -288,7 +288,7 @@ async def test_a_long_prompt_is_read_with_a_bar_and_the_time_left(
     question = "Tell me of the boat, the river and the mill. " * 40
     async with app.run_test(size=SIZE) as pilot:
         screen = await shown(app)
-        await screen.send(question)
+        await screen.answer.send(question)
         await wait_until(lambda: screen.turn is not None and len(screen.path) == 2)
         asked = len(held.held.encode_chat([{"role": "user", "content": question}]))
         assert asked > 300
@@ -343,7 +343,7 @@ async def test_one_begins_with_a_starter_by_key_or_by_mouse(recorded: Any):
         await wait_until(lambda: screen.prompt.text == starters[0].text)
         await pilot.press("up")
         await wait_until(lambda: screen.prompt.text == "mine")
-        await screen.send("Go")
+        await screen.answer.send("Go")
         await wait_until(lambda: not screen.transcript.welcome.display)
         screen.interrupt()
 

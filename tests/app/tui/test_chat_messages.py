@@ -17,7 +17,7 @@ async def test_another_answer_and_an_edit_are_branches(make: Any):
     app = make()
     async with app.run_test(size=SIZE) as pilot:
         screen = await shown(app)
-        await screen.send("First")
+        await screen.answer.send("First")
         first = await answered(screen, 2)
         await pilot.press("ctrl+r")
         await wait_until(lambda: screen.path[-1].id != first.id and not screen.busy)

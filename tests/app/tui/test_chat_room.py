@@ -84,7 +84,7 @@ def may_load(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 async def test_one_can_send_while_the_model_loads(chat_app: IngotApp, may_load: threading.Event):
     async with chat_app.run_test(size=SIZE) as pilot:
         screen = await shown(chat_app)
-        await screen.send("Hello")
+        await screen.answer.send("Hello")
         await pilot.pause()
         assert screen.busy
         assert "Waits for the model" in str(screen.notice.visual)

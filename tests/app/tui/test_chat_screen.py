@@ -62,7 +62,7 @@ async def test_esc_stops_and_keeps_what_came_and_the_draft(held: HeldHost, make:
     app = make(LONG, host=held)
     async with app.run_test(size=SIZE) as pilot:
         screen = await shown(app)
-        await screen.send("Tell me everything")
+        await screen.answer.send("Tell me everything")
         await wait_until(lambda: len(screen.path) == 2 and len(screen.path[-1].text) > 10)
         await pilot.press(*"next")
         await wait_until(lambda: screen.turn is not None)
@@ -100,7 +100,7 @@ async def test_reading_the_prompt_tells_how_far_it_is_where_the_answer_will_stan
     held.go.set()
     async with app.run_test(size=SIZE) as pilot:
         screen = await shown(app)
-        await screen.send("Tell me everything")
+        await screen.answer.send("Tell me everything")
         await wait_until(lambda: screen.turn is not None and len(screen.path) == 2)
         await wait_until(lambda: screen.transcript.view_of(screen.path[-1].id))
         view = screen.transcript.view_of(screen.path[-1].id)
@@ -118,7 +118,7 @@ async def test_reading_the_prompt_tells_how_far_it_is_where_the_answer_will_stan
 async def test_esc_says_so_while_the_engine_does_not_answer(endless_app: IngotApp):
     async with endless_app.run_test(size=SIZE):
         screen = await shown(endless_app)
-        await screen.send("Tell me a story.")
+        await screen.answer.send("Tell me a story.")
         await wait_until(lambda: screen.path and len(screen.path[-1].text) > 20)
         engine = endless_app.services.host.engine
         assert isinstance(engine, WorkerEngine)
@@ -147,7 +147,7 @@ async def test_files_go_with_a_message(make: Any, tmp_path: Path):
         assert str(screen.box.query_one(".files", Static).visual).count("notes.txt") == 2
         await pilot.press("backspace")
         await wait_until(lambda: len(screen.session.attached) == 1)
-        await screen.send("What is there?")
+        await screen.answer.send("What is there?")
         await answered(screen, 2)
         assert [a.name for a in screen.path[0].attachments] == ["notes.txt"]
         assert not screen.session.attached
@@ -167,12 +167,12 @@ async def test_a_model_without_a_template_goes_on_with_the_text(
             await wait_until(lambda: services.host.engine is not None)
             await wait_until(lambda: "no chat template" in str(list(app._notifications)))
             await wait_until(lambda: "continues your text" in screen.box.status.plain)
-            await screen.send("Once upon a time")
+            await screen.answer.send("Once upon a time")
             answer = await answered(screen, 2)
             assert answer.figures is not None
             engine = services.host.engine
             assert answer.figures.prompt_tokens == len(engine.encode("Once upon a time"))
-            await screen.send("And then")
+            await screen.answer.send("And then")
             more = await answered(screen, 4)
             text = f"Once upon a time{answer.text}\n\nAnd then"
             assert more.figures is not None

@@ -29,7 +29,7 @@ async def test_scrolling_up_stops_following_and_end_follows_again(home: Any):
     app, engine = recorded(home, tokens("code", 4000))
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await shown(app)
-        await screen.send("Go")
+        await screen.answer.send("Go")
         transcript = screen.transcript
         await wait_until(lambda: screen.turn is not None)
         await feed(screen, engine, 2000)
@@ -53,7 +53,7 @@ async def test_the_title_tells_the_question_while_that_is_scrolled_away(home: An
     app, engine = recorded(home, ["word\n\n"] * 60)
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await shown(app)
-        await screen.send("A question\nof two lines")
+        await screen.answer.send("A question\nof two lines")
         await wait_until(lambda: screen.turn is not None)
         await feed(screen, engine, 2)
         await pilot.pause()
@@ -175,7 +175,7 @@ async def test_what_is_far_above_is_laid_out_again_when_one_scrolls_up(home: Any
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await shown(app)
         transcript = screen.transcript
-        await screen.send("Go")
+        await screen.answer.send("Go")
         await wait_until(lambda: screen.turn is not None)
         await feed(screen, engine, 6000)
         await answered(screen, 2)

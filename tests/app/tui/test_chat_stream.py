@@ -16,9 +16,9 @@ from textual.widget import Widget
 from textual.widgets.markdown import MarkdownBlock
 
 from app.tui.measure import differs, tokens
-from app.tui.screens import chat_answer
+from app.tui.screens import chat_frame
 from app.tui.screens.chat import ChatScreen
-from app.tui.screens.chat_answer import ShowingPace
+from app.tui.screens.chat_frame import ShowingPace
 from app.tui.widgets import message_view
 from app.tui.widgets.frame import AppFooter
 from app.tui.widgets.markdown import AnswerMarkdown
@@ -65,7 +65,7 @@ async def test_what_was_fed_is_what_is_shown(home: Any, kind: str):
     app, engine = recorded(home, tokens(kind, 1500))
     async with app.run_test(size=(100, 30)) as pilot:
         screen = await shown(app)
-        await screen.send("Go")
+        await screen.answer.send("Go")
         await wait_until(lambda: screen.turn is not None)
         await feed(screen, engine, 1500)
         await answered(screen, 2)
@@ -93,11 +93,11 @@ async def test_the_first_piece_and_the_end_wait_for_no_picture(
     home: Any, monkeypatch: pytest.MonkeyPatch
 ):
     for bound in ("_MOST_OFTEN_S", "_LEAST_OFTEN_S"):
-        monkeypatch.setattr(chat_answer, bound, 3600.0)
+        monkeypatch.setattr(chat_frame, bound, 3600.0)
     app, engine = recorded(home, ["One, ", "two, ", "three."])
     async with app.run_test() as pilot:
         screen = await shown(app)
-        await screen.send("Go")
+        await screen.answer.send("Go")
         await wait_until(lambda: screen.turn is not None)
         engine.may = 1
         await wait_until(lambda: texts(screen)[-1] == "One, ")
@@ -129,7 +129,7 @@ async def test_while_an_answer_grows_only_what_changes_is_drawn(
     app, engine = recorded(home, ["word "] * 900)
     async with app.run_test(size=(100, 30)) as pilot:
         screen = await shown(app)
-        await screen.send("Go")
+        await screen.answer.send("Go")
         await wait_until(lambda: screen.turn is not None)
         await feed(screen, engine, 100)
         await pilot.pause()
@@ -197,7 +197,7 @@ async def test_a_block_that_has_ended_is_laid_out_once(home: Any, monkeypatch: p
     app, engine = recorded(home, ["Some words of a paragraph.\n\n"] * 12 + ["The end"])
     async with app.run_test(size=(100, 30)) as pilot:
         screen = await shown(app)
-        await screen.send("Go")
+        await screen.answer.send("Go")
         await wait_until(lambda: screen.turn is not None)
         await feed(screen, engine, 2)
         view: Any = screen.transcript.view_of(screen.path[-1].id)
@@ -220,7 +220,7 @@ async def test_code_is_highlighted_and_can_be_selected(home: Any):
     engine.may = 1
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await shown(app)
-        await screen.send("Go")
+        await screen.answer.send("Go")
         await wait_until(lambda: len(screen.path) == 2 and not screen.busy)
         await pilot.pause()
         view = screen.transcript.view_of(screen.path[-1].id)
@@ -237,7 +237,7 @@ async def test_an_answer_goes_on_behind_another_mode_and_another_chat(home: Any)
     app, engine = recorded(home, tokens("prose", 300))
     async with app.run_test(size=(100, 30)) as pilot:
         screen = await shown(app)
-        await screen.send("Go on")
+        await screen.answer.send("Go on")
         await wait_until(lambda: screen.turn is not None)
         message = screen.turn.message.id
         await feed(screen, engine, 100)

@@ -16,7 +16,7 @@ async def test_a_servers_model_answers_and_its_end_is_told(home, gguf_file):
             app = IngotApp(services)
             async with app.run_test(size=(100, 30)) as pilot:
                 screen = await shown(app)
-                await screen.send("What is the capital of France?")
+                await screen.answer.send("What is the capital of France?")
                 answer = await answered(screen, 2)
                 assert "Paris" in answer.text
                 view = screen.transcript.view_of(answer.id)
@@ -28,7 +28,7 @@ async def test_a_servers_model_answers_and_its_end_is_told(home, gguf_file):
                 await pilot.press("f2")
                 await wait_until(lambda: app.screen is screen)
                 server.pool.close()
-                await screen.send("What is 12 + 30?")
+                await screen.answer.send("What is 12 + 30?")
                 await wait_until(lambda: list(app._notifications))
                 assert [one.message for one in app._notifications] == [
                     "the server is shutting down"

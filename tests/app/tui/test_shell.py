@@ -188,7 +188,7 @@ async def test_ctrl_c_puts_away_what_was_typed_and_resuming_brings_it_back(
     async with again.run_test(size=(80, 24)) as pilot:
         chat = await _typing(pilot)
         assert chat.prompt.text == "long\ndraft"
-        await chat.send("sent")
+        await chat.answer.send("sent")
         assert services.store.draft(chat.session.chat_id) == ""
 
 

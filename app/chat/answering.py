@@ -1,0 +1,486 @@
+"""``Answering``: the states of an answer, from what is sent to what is stored.
+
+One answer at a time, and one that waits for it or for the model. The answer goes on while another
+chat or another mode is shown. Nothing here knows of widgets: a ``ChatView`` shows what has changed.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import partial
+from typing import Any, Protocol
+
+from app.chat.budget import DraftMessage, Shortage, TokenBudget, Way, WayOut, more_of, shortage
+from app.chat.conversation import Conversation
+from app.chat.figures import StatusFigures
+from app.chat.host import EngineHost, HostState
+from app.chat.reading import Reading, ReadMeter
+from app.chat.session import Before, Session
+from app.chat.store.records import Message, State
+from app.chat.turn import AnswerProgress, Turn
+from runtimes.errors import IngotError
+from runtimes.request import SamplingParams
+
+log = logging.getLogger(__name__)
+
+_WITHOUT_MODEL = {
+    HostState.LOADING: "loading the model",
+    HostState.EMPTY: "no model ([chat.models ctrl+t])",
+    HostState.FAILED: "the model did not load ([chat.models ctrl+t])",
+}
+
+
+class AnswerPhase(Enum):
+    """How far the answer is that comes first."""
+
+    IDLE = "idle"  # there is none
+    WAITING = "waiting"  # for a model
+    STARTING = "starting"  # its prompt is tokenized
+    STREAMING = "streaming"
+    SETTLING = "settling"  # it was stopped, and has not ended yet
+
+
+class ChatView(Protocol):
+    """What shows a chat. All but ``later`` is called in the view's own thread."""
+
+    @property
+    def session(self) -> Session:
+        """The chat that is shown, and what waits to be sent."""
+
+    @property
+    def host(self) -> EngineHost:
+        """The model."""
+
+    @property
+    def typed(self) -> str:
+        """What is in the prompt."""
+
+    @property
+    def plain(self) -> bool:
+        """Whether what is typed is continued, and not answered."""
+
+    def params(self, conversation: Conversation) -> SamplingParams:
+        """Sampling as the chat has it, else as the settings say."""
+
+    def later(self, step: Callable[..., Any], *args: Any) -> object:
+        """Call ``step``, which may be a coroutine, in the view's thread, from any other."""
+
+    def in_thread(self, work: Callable[[], None]) -> object:
+        """Call ``work`` in a thread of its own."""
+
+    def look_after(self) -> None:
+        """Call ``poll`` several times a second while the answer is ``busy``."""
+
+    def give_back(self, text: str) -> None:
+        """Put ``text`` into the prompt, before what is there."""
+
+    def clear_prompt(self) -> None:
+        """Nothing is typed any more."""
+
+    def sent(self, text: str) -> None:
+        """A message was sent: it can be had back among earlier ones, and is no draft any more."""
+
+    async def show_path(self, *, to_end: bool = True) -> None:
+        """Show the messages of the chat as they are now."""
+
+    async def show_more_of(self, answer: Message) -> None:
+        """An answer that is shown streams again."""
+
+    def show_state(self) -> None:
+        """Show what is written, what waits and why."""
+
+    def chat_changed(self) -> None:
+        """Other tokens would be sent next."""
+
+    async def new_chat(self) -> None:
+        """Show an empty chat."""
+
+    def ask_way_out(self, short: Shortage, then: Callable[[WayOut | None], Any]) -> None:
+        """Ask what to leave out of a prompt that does not fit."""
+
+    def tell(self, problem: object) -> None:
+        """Tell of an error."""
+
+    def say(self, text: str) -> None:
+        """Tell of something that needs no answer."""
+
+    def warn(self, text: str) -> None:
+        """Tell why something cannot be done now."""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingAnswer:
+    """An answer that is to be written: to ``parent``, or more of ``continues``."""
+
+    conversation: Conversation
+    parent: Message
+    continues: Message | None = None
+    checked: bool = False  # that it fits was asked
+    most: int | None = None  # tokens, where the user has chosen a shorter answer
+    before: Before | None = None  # of a parent that was sent just now
+
+
+class Answering:
+    """Used by one thread, the view's."""
+
+    def __init__(self, view: ChatView) -> None:
+        self._view = view
+        self.turn: Turn | None = None
+        self.pending: PendingAnswer | None = None
+        self.figures = StatusFigures()  # of the last answer in the shown chat
+        # Of the next prompt; None while an answer's figures are newer.
+        self.estimate: TokenBudget | None = None
+        self._of: Conversation | None = None  # what the turn writes into
+        self._starting = False
+        self._read_before: int | None = None  # tokens of prompts, before this one
+        self._reads = ReadMeter()
+        self._loading_since: float | None = None
+        self._prompt_tokens = 0
+
+    @property
+    def phase(self) -> AnswerPhase:
+        """Of what is written; of what waits where nothing is."""
+        if self.turn is not None:
+            return AnswerPhase.SETTLING if self.turn.stopping else AnswerPhase.STREAMING
+        if self._starting:
+            return AnswerPhase.STARTING
+        return AnswerPhase.IDLE if self.pending is None else AnswerPhase.WAITING
+
+    @property
+    def busy(self) -> bool:
+        """An answer is being written, or will be."""
+        return self.phase is not AnswerPhase.IDLE
+
+    @property
+    def writes_here(self) -> bool:
+        """The answer that is being written belongs to the chat that is shown."""
+        return self._of is not None and self._of is self._view.session.shown
+
+    def serves(self, conversation: Conversation | None) -> bool:
+        """Whether an answer is being written in this chat, or will be."""
+        asked = self.pending.conversation if self.pending is not None else None
+        return conversation is not None and conversation in (self._of, asked)
+
+    def same(self, conversation: Conversation) -> Conversation:
+        """The object that an answer is being written into, if it is this chat."""
+        if self._of is not None and self._of.chat.id == conversation.chat.id:
+            return self._of
+        return conversation
+
+    # Sending
+
+    async def send(self, text: str) -> None:
+        """Have a message answered: now, or behind the answer that is being written here."""
+        view, session = self._view, self._view.session
+        if self.serves(session.shown) and session.editing is None:
+            session.queue(text, after_stop=self.phase is AnswerPhase.SETTLING)
+            view.sent("")
+            view.show_state()
+        elif self.pending is not None:
+            view.warn("One message waits already; [chat.stop esc] takes it back.")
+            view.give_back(text)
+        elif self.writes_here:
+            view.warn("An answer is being written: [chat.stop esc] stops it.")
+            view.give_back(text)
+        else:
+            await self._say(text)
+
+    async def _say(self, text: str, *, checked: bool = False, most: int | None = None) -> None:
+        view = self._view
+        try:
+            message, before, draft = view.session.say(text)
+        except IngotError as error:
+            view.give_back(text)
+            view.tell(error)
+            return
+        view.sent(text)
+        if draft:
+            view.give_back(draft)
+        self.estimate = None
+        await view.show_path()
+        conversation = view.session.conversation
+        self.ask(PendingAnswer(conversation, message, None, checked, most, before))
+
+    async def follow_up(self, answer: Message | None = None) -> None:
+        """An answer has ended, or none will come: send what waits for its turn; what waits for an
+        answer that is not whole is given back."""
+        view, session = self._view, self._view.session
+        if answer is not None:
+            whole = answer.state in (State.DONE, State.CUT)
+            session.answered(answer.chat, answer.id, whole=whole)
+        self.give_back_queue()
+        found = None if self.busy else session.ready()
+        if found is None:
+            return
+        conversation, after, one = found
+        before = Before(conversation.leaf, None)
+        try:
+            message = conversation.say(one.text, one.attachments, after)
+        except IngotError as error:
+            session.add(conversation, one)
+            self.give_back_queue()
+            view.tell(error)
+            return
+        view.sent(one.text)
+        if conversation is session.shown:
+            self.estimate = None
+            await view.show_path()
+        self.ask(PendingAnswer(conversation, message, before=before))
+
+    def give_back_queue(self) -> None:
+        """What waits in the shown chat for an answer that will not come is a draft again."""
+        session = self._view.session
+        served = self.serves(session.shown) and self.phase is not AnswerPhase.SETTLING
+        if served or not session.stranded(session.chat_id):
+            return
+        texts = [one.text for one in session.queued]
+        while session.unqueue() is not None:  # from the last on: files stay in their order
+            pass
+        self._view.give_back("\n\n".join(texts))
+        self._view.show_state()
+
+    def unqueue(self, at: int = -1) -> bool:
+        """Take one message that waits back into the prompt; False when there is none."""
+        text = self._view.session.unqueue(at)
+        if text is not None:
+            self._view.give_back(text)
+            self._view.show_state()
+        return text is not None
+
+    # Asking
+
+    def ask(self, pending: PendingAnswer) -> None:
+        """Answer as soon as nothing else is being written and a model is there."""
+        self.pending = pending
+        self._view.look_after()
+        self._next()
+        self._view.show_state()
+
+    def _next(self) -> None:
+        """Begin with what waits, if that is possible now."""
+        ready = self._view.host.state is HostState.READY
+        if self.pending is not None and self.phase is AnswerPhase.WAITING and ready:
+            self._starting = True
+            self._view.in_thread(partial(self._start, self.pending))
+
+    def _start(self, pending: PendingAnswer) -> None:
+        """Tokenizes the prompt, so in a thread."""
+        later, host = self._view.later, self._view.host
+        conversation, more = pending.conversation, pending.continues
+        try:
+            params = self._view.params(conversation)
+            if pending.most is not None:
+                params = replace(params, max_tokens=pending.most)
+            if not pending.checked:
+                draft = (
+                    DraftMessage(parent=pending.parent.id) if more is None else more_of(host, more)
+                )
+                short = shortage(host, conversation, draft, params.max_tokens)
+                if short is not None:
+                    later(self._not_started, pending, short)
+                    return
+            before = host.tokens_read()
+            turn = Turn.start(host, conversation, pending.parent, params, continues=more)
+        except Exception as error:
+            if not isinstance(error, IngotError):
+                log.exception("asking for an answer")
+            later(self._not_started, pending, error)
+        else:
+            later(self._started, pending, turn, before)
+
+    async def _not_started(self, pending: PendingAnswer, why: Shortage | Exception) -> None:
+        self._starting = False
+        wanted = self.pending is pending
+        if wanted:
+            self.pending = None
+        self.give_back_queue()
+        if wanted or isinstance(why, Exception):
+            await self._refuse(pending, why)
+        await self.follow_up()
+        self._view.show_state()
+
+    async def _started(self, pending: PendingAnswer, turn: Turn, read_before: int | None) -> None:
+        self._starting, self._read_before, self._reads = False, read_before, ReadMeter()
+        self.turn, self._of = turn, pending.conversation
+        if self.pending is pending:
+            self.pending = None
+        else:
+            turn.stop()  # it was given up meanwhile
+        if self.writes_here:
+            if pending.continues is not None:
+                await self._view.show_more_of(turn.message)
+            await self._view.show_path()
+        self._view.show_state()
+        self._view.look_after()
+
+    # What could not be asked
+
+    async def _refuse(self, pending: PendingAnswer, why: Shortage | Exception) -> None:
+        """No answer could begin, or none would fit. Its question, if it was sent just now in the
+        chat that is shown, is a draft again."""
+        view, said, before = self._view, pending.parent, pending.before
+        draft, shown = None, view.session.shown
+        if before is not None and pending.conversation is shown and shown.leaf == said.id:
+            try:
+                view.session.take_back(said, before, view.typed)
+                draft = said.text
+                if before.editing is not None:
+                    view.clear_prompt()
+            except IngotError as error:
+                view.tell(error)
+            await view.show_path(to_end=False)
+        if isinstance(why, Shortage):
+            view.ask_way_out(why, partial(self._ask_so, pending, draft))
+        else:
+            view.give_back(draft or "")
+            view.tell(why)
+
+    async def _ask_so(self, pending: PendingAnswer, draft: str | None, way: WayOut | None) -> None:
+        """Ask what did not fit in the way that was chosen: what is a ``draft`` again, or a message
+        that is stored."""
+        view, session, asked = self._view, self._view.session, pending.parent
+        if draft is None and pending.conversation is not session.shown:
+            return
+        if way is None:
+            if draft is not None:
+                view.give_back(draft)
+                view.tell("Not sent: it does not fit into the context.")
+            elif pending.continues is None:
+                view.say(
+                    "Not sent to the model. [chat.regenerate ctrl+r] asks again, /edit changes it."
+                )
+            return
+        most = way.after.max_tokens if way.way is Way.SHORTER else None
+        try:
+            if way.way is Way.DROP_TURNS:
+                session.conversation.drop(way.ids)
+        except IngotError as error:
+            view.tell(error)
+            view.give_back(draft or "")
+            return
+        if draft is None and way.way in (Way.DROP_TURNS, Way.SHORTER):
+            await view.show_path(to_end=False)
+            self.ask(replace(pending, checked=True, most=most))
+            return
+        files = asked.attachments if draft is None else session.attached
+        if way.way is Way.NEW_CHAT:
+            await view.new_chat()
+            session.attached = list(files)
+        elif way.way is Way.DROP_FILES:
+            if draft is None:
+                session.edit(asked, view.typed)
+                view.clear_prompt()
+            session.attached = []
+        await self._say(draft or asked.text, checked=True, most=most)
+
+    # While it comes
+
+    def poll(self) -> AnswerProgress | None:
+        """Begin what can begin, and take what has come; None where nothing is being written. Once
+        it is done, ``ended`` follows."""
+        self._next()
+        if self.turn is None:
+            return None
+        progress = self.turn.poll()
+        self.figures, self._prompt_tokens = progress.figures, progress.prompt_tokens
+        self.estimate = None
+        return progress
+
+    async def ended(self) -> None:
+        """The answer is whole, and stored: what waits comes next."""
+        assert self.turn is not None
+        here, answer = self.writes_here, self.turn.message
+        self.turn, self._of = None, None
+        if here:
+            await self._view.show_path(to_end=False)
+        await self.follow_up(answer)
+        self._view.chat_changed()
+        self._view.show_state()
+        self._next()
+
+    def interrupt(self) -> bool:
+        """Stop what is being written or waits; False when there is nothing."""
+        if self.turn is not None:
+            self.turn.stop()
+        elif self.pending is None:
+            return False
+        self.pending = None
+        self.give_back_queue()
+        self._view.later(self.follow_up)
+        self._view.show_state()
+        return True
+
+    def close(self) -> None:
+        """Stop, and store what has come."""
+        if self.turn is not None:
+            self.turn.close()
+
+    # What is told about it
+
+    def notice(self) -> list[str]:
+        """Why nothing comes yet."""
+        if self.pending is None:
+            return []
+        if self.turn is not None:
+            where = "" if self.writes_here else " in another chat"
+            return [f"Waits until the answer{where} is written. [chat.stop esc] stops that one."]
+        match self._view.host.state:
+            case HostState.READY:
+                return []
+            case HostState.LOADING:
+                what = "the model to load; "
+            case _:
+                what = "a model: [chat.models ctrl+t] chooses one; "
+        return [f"Waits for {what}[chat.stop esc] takes it back."]
+
+    def doing(self) -> str:
+        """What the engine is at, where that is not to be seen in the chat."""
+        state = self._view.host.state
+        if (said := _WITHOUT_MODEL.get(state)) is not None:
+            if state is not HostState.LOADING:
+                return said
+            if self._loading_since is None:
+                self._loading_since = time.monotonic()
+            seconds = int(time.monotonic() - self._loading_since)
+            return f"{said}, {seconds} s" if seconds else said
+        self._loading_since = None
+        match self.phase:
+            case AnswerPhase.SETTLING:
+                return "stopping"
+            case AnswerPhase.STARTING:
+                return "reading the prompt"
+            case AnswerPhase.STREAMING:
+                return ""
+        return "continues your text" if self._view.plain else ""
+
+    def reading(self) -> str | Reading:
+        """How far the prompt is read; empty as soon as the answer comes."""
+        if self.turn is None or self.figures.ttft_s is not None:
+            return ""
+        if self.turn.stopping:
+            return "stopping: the part of the prompt that is being read ends first"
+        before = self._read_before
+        read = None if before is None else self._view.host.reads(before)
+        if read is None or not self._prompt_tokens:
+            return "reading the prompt"
+        return self._reads.at(time.monotonic(), read, self._prompt_tokens)
+
+    def forget_figures(self, path: Sequence[Message]) -> None:
+        """Another chat or model: the figures of the last answer of ``path``, if it has any and they
+        are of the model whose name stands beside them."""
+        answer = next((m for m in reversed(path) if m.figures), None)
+        host = self._view.host
+        self.figures = StatusFigures()
+        if answer is not None and answer.figures and host.label in ("", answer.model):
+            last = answer.figures
+            self.figures = StatusFigures(
+                decode_tps=last.decode_tps,
+                ttft_s=last.ttft_s,
+                prefill_tps=last.prefill_tps,
+                used=last.prompt_tokens + last.completion_tokens,
+                context=host.engine.context if host.engine else None,
+            )

@@ -1,0 +1,430 @@
+"""``ChatFrame``: the widgets of the chat, and what they show of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from textual import events, on
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
+from textual.timer import Timer
+from textual.widgets import Static
+from textual.worker import get_current_worker
+
+from app.chat import slash
+from app.chat.answering import Answering
+from app.chat.budget import DraftMessage, Shortage, TokenBudget, WayOut, measure
+from app.chat.conversation import Conversation
+from app.chat.host import EngineHost, HostState
+from app.chat.sampling_form import from_mapping
+from app.chat.session import Session
+from app.chat.store.records import Message
+from app.chat.turn import AnswerProgress, Turn
+from app.figures import rate
+from app.tui.app import app_of, services_of
+from app.tui.keys import told
+from app.tui.services import Services
+from app.tui.widgets.chat_sidebar import ChatSidebar
+from app.tui.widgets.chat_title import ChatTitle
+from app.tui.widgets.frame import ModeScreen
+from app.tui.widgets.prompt import Prompt, PromptHistory, SlashMenu
+from app.tui.widgets.prompt_box import PromptBox
+from app.tui.widgets.queued import QueuedMessages
+from app.tui.widgets.transcript import Transcript
+from runtimes.errors import IngotError
+from runtimes.request import SamplingParams
+
+if TYPE_CHECKING:
+    from app.models.entries import ModelEntry
+
+_PROMPTS = 500
+_PAUSE_S = 0.3  # of typing, before tokens are counted
+_KEEP_S = 0.5  # after a key, until what was typed is on disk
+_TICK_S = 0.05
+_LOOK_S = 0.1  # while no answer is written
+_MOST_OFTEN_S = 0.125
+_LEAST_OFTEN_S = 0.33
+_SHARE = 0.03  # of one core
+_FIGURES_S = 0.5  # those that one reads change no more often: each is drawn in a place of its own
+
+
+class ShowingPace:
+    """How often to show what has come: an engine uses every core, and waits for each of them, so
+    that it loses what showing takes. ``interval`` says how long to wait between two showings."""
+
+    def __init__(self, used: Callable[[], float] = time.thread_time) -> None:
+        """``used``: seconds that this thread has had of a core."""
+        self.interval = _LEAST_OFTEN_S  # the first ones take most
+        self._used = used
+        self._last: float | None = None
+
+    def showing(self) -> None:
+        """One begins. Painting comes after it, and is counted when the next one begins."""
+        used = self._used()
+        if self._last is not None:
+            wanted = min(_LEAST_OFTEN_S, max(_MOST_OFTEN_S, (used - self._last) / _SHARE))
+            self.interval += (wanted - self.interval) / 4  # one slow picture changes little
+        self._last = used
+
+
+class ChatFrame(ModeScreen):
+    """Shows the chat of a ``Session``, and the answer as it comes: the ``ChatView`` of an
+    ``Answering``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.transcript = Transcript()
+        self.sidebar = ChatSidebar()
+        self.queued = QueuedMessages()
+        self.menu = SlashMenu()
+        self.prompt = Prompt(self.menu)
+        self.box = PromptBox(self.prompt)
+        self.bar = ChatTitle(self.transcript)
+        self.notice = Static(id="chat-notice", markup=False)
+        self.answer = Answering(self)
+        self.counting: Timer | None = None  # until the tokens of what is typed are counted
+        self._keeping = False
+        self._pace = ShowingPace()
+        self._told = float("-inf")  # when the figures were shown
+        self._watching = False
+
+    def contents(self) -> ComposeResult:
+        self.session = Session(self.services.store, self.host)  # here: they need the app
+        with Horizontal():
+            yield self.sidebar
+            with Vertical():
+                yield self.bar
+                yield self.transcript
+                with Vertical(id="chat-bottom"):
+                    yield self.notice
+                    yield self.queued
+                    yield self.menu
+                    yield self.box
+
+    @on(events.Mount)
+    async def _begin(self) -> None:
+        """Show the chat that was asked for, or an empty one."""
+        app_of(self).engine_changed.subscribe(self, self._engine_changed)
+        self.sidebar.set_class(not self.services.config.chat.sidebar, "-hidden")
+        start = self.services.start
+        self._clock = self.set_interval(1.0, self.show_status, pause=True)
+        self.prompt.earlier = PromptHistory(self.services.store.prompts(_PROMPTS))
+        self.session.system = start.system or self.services.config.chat.system
+        if start.chat is not None:
+            await self.open_chat(start.chat)
+            if start.system is not None and self.session.shown is not None:
+                self.session.shown.update(system=start.system)
+        else:
+            await self.sync()
+        self.show_state()
+
+    def on_unmount(self) -> None:
+        self.session.keep_drafts(*self.session.unsent(self.prompt.text), durable=True)
+        self.answer.close()
+
+    # What it shows, and where from
+
+    @property
+    def services(self) -> Services:
+        return services_of(self)
+
+    @property
+    def host(self) -> EngineHost:
+        return self.services.host
+
+    @property
+    def path(self) -> Sequence[Message]:
+        return self.session.path
+
+    @property
+    def turn(self) -> Turn | None:
+        return self.answer.turn
+
+    @property
+    def typed(self) -> str:
+        return self.prompt.text
+
+    @property
+    def plain(self) -> bool:
+        """Whether what is typed is continued, and not answered."""
+        shown = self.session.shown
+        return shown.plain(self.host) if shown is not None else self.host.plain
+
+    @property
+    def busy(self) -> bool:
+        return self.answer.busy
+
+    def params(self, conversation: Conversation) -> SamplingParams:
+        """Sampling as the chat has it, else as the settings say."""
+        return from_mapping(conversation.chat.sampling, self.services.config.sampling)
+
+    def load(self, model: str, entry: ModelEntry | None = None) -> None:
+        """Load MODEL instead of what is loaded; an answer that is being written ends."""
+        if self.turn is not None:
+            self.turn.stop()
+        app_of(self).load_model(model, entry.options if entry else None)
+
+    # The chat that is shown
+
+    async def open_chat(self, chat: int, message: int | None = None) -> None:
+        with self.errors_told():
+            conversation = Conversation.open(self.services.store, chat)
+            if message is not None:
+                conversation.show_message(message)
+            await self._show(self.answer.same(conversation))
+            if message is not None:
+                await self.transcript.reveal(message)
+
+    async def new_chat(self) -> None:
+        """An empty chat; the old one is in the list of chats."""
+        await self._show(None)
+        self.session.system = self.services.config.chat.system
+
+    async def _show(self, conversation: Conversation | None) -> None:
+        self.session.show(conversation, self.prompt.text)
+        self.prompt.fill(self.session.draft)
+        self.answer.give_back_queue()
+        await self.show_path()
+        self.show_notice()
+        self.chat_changed()
+        self.prompt.focus()
+
+    async def show_path(self, *, to_end: bool = True) -> None:
+        """The messages of the chat, as they are now."""
+        await self.sync()
+        if to_end:
+            await self.transcript.to_end()
+
+    async def sync(self) -> None:
+        entries = []
+        if self.path:  # imported with the first message
+            from app.tui.widgets.message_view import Entry
+        for message in self.path:
+            among = self.session.conversation.siblings(message.id)
+            index = next(i for i, one in enumerate(among, 1) if one.id == message.id)
+            entries.append(Entry(message, index, len(among)))
+        await self.transcript.sync(entries)
+        self.show_title()
+
+    def chat_changed(self) -> None:
+        """Another chat is shown, or the shown one has changed: other figures, other tokens."""
+        if self.turn is None:
+            self.answer.forget_figures(self.path)
+            self.show_status()
+        self.measure()
+
+    # The answer, as it comes
+
+    def look_after(self) -> None:
+        """Look after what waits and what is written, until there is neither. Not by a timer: keys
+        that the screen handles would wait until a picture of the answer is ready."""
+        if not self._watching and self.is_attached:
+            self._watching = True
+            self.run_worker(self._watch(), group="answer")
+
+    async def _watch(self) -> None:
+        try:
+            while self.answer.busy:
+                if self.turn is not None:
+                    self._pace.showing()
+                waited = self.answer.figures.ttft_s is None
+                progress = self.answer.poll()
+                if progress is None:
+                    self.show_status()
+                else:
+                    await self._show_progress(progress, waited)
+                    if progress.done:
+                        self._pace = ShowingPace()
+                        await self.answer.ended()
+                await self._wait()
+            self.show_status()
+        finally:
+            self._watching = False
+
+    async def _wait(self) -> None:
+        """Until it is time to look again; the first piece and the end are shown as they come."""
+        until = time.monotonic() + (_LOOK_S if self.turn is None else self._pace.interval)
+        while (left := until - time.monotonic()) > 0 and not (self.turn and self.turn.due):
+            await asyncio.sleep(min(left, _TICK_S))
+
+    async def _show_progress(self, progress: AnswerProgress, waited: bool) -> None:
+        """What has come; ``waited`` for its first token until now."""
+        if progress.warning:
+            self.tell(progress.warning)
+        now = time.monotonic()
+        tells = progress.done or waited or now - self._told >= _FIGURES_S
+        if tells:
+            self._told = now
+            self.show_status()
+        if not self.answer.writes_here or not self.is_current:
+            return
+        view = self.transcript.view_of(progress.message.id)
+        if view is not None:
+            with self.app.batch_update():  # else it is drawn before all of it is there
+                await view.stream(progress.message, progress.text, progress.tokens)
+            if not progress.done:
+                view.wait_for(self.answer.reading())
+                if tells:
+                    view.live(progress.figures, progress.tokens)
+        self.transcript.fold()
+
+    async def show_more_of(self, answer: Message) -> None:
+        view = self.transcript.view_of(answer.id)
+        if view is not None:
+            await view.stream(answer, answer.text, 0)
+
+    def ask_way_out(self, short: Shortage, then: Callable[[WayOut | None], Any]) -> None:
+        """What to leave out of a prompt that does not fit."""
+        from app.tui.screens.dialogs import OverflowScreen
+
+        self.app.push_screen(OverflowScreen(short.budget, short.ways), then)
+
+    # The prompt
+
+    def give_back(self, text: str) -> None:
+        self.prompt.give_back(text)
+
+    def clear_prompt(self) -> None:
+        self.prompt.fill("")
+
+    def sent(self, text: str) -> None:
+        """It is among the earlier prompts; drafts have changed."""
+        if text:
+            self.prompt.earlier.add(text)
+        self.keep_soon()
+
+    def keep_soon(self) -> None:
+        """Drafts are on disk a moment after the first key that is not there yet."""
+        if not self._keeping:
+            self._keeping = True
+            self.set_timer(_KEEP_S, self._keep)
+
+    def _keep(self) -> None:
+        self._keeping = False
+        unsent = self.session.unsent(self.prompt.text)
+        self.run_worker(
+            partial(self.session.keep_drafts, *unsent),
+            thread=True,
+            exit_on_error=False,
+            group="drafts",
+        )
+
+    def measure(self) -> None:
+        """Count tokens a moment after the last key, in a thread."""
+        if self.counting is not None:
+            self.counting.stop()
+        self.counting = self.set_timer(_PAUSE_S, self._begin_count)
+
+    def _begin_count(self) -> None:
+        typed = self.prompt.text
+        asked = self.session.next_prompt("" if slash.is_command(typed) else typed)
+        count = partial(self._count, *asked)
+        self.run_worker(count, thread=True, exclusive=True, group="measure", exit_on_error=False)
+
+    def _count(self, conversation: Conversation, draft: DraftMessage) -> None:
+        worker = get_current_worker()
+        try:
+            budget = measure(self.host, conversation, draft, self.params(conversation).max_tokens)
+        except IngotError:
+            return  # no model, or its template refuses: sending will say so
+        if not worker.is_cancelled:
+            self.call_later(self._counted, budget)
+
+    def _counted(self, budget: TokenBudget) -> None:
+        if self.turn is None:  # else the line tells of the answer
+            self.answer.estimate = budget
+            self.show_state()
+
+    def _too_long(self) -> list[str]:
+        """That an answer might not fit."""
+        budget = self.answer.estimate
+        said = self.prompt.text.strip() or self.session.attached
+        if budget is None or not budget.tight or not said:
+            return []
+        if budget.over:
+            what = f"Too long: the prompt fills the context of {budget.context:,} tokens."
+        else:
+            what = f"Nearly full: {budget.room:,} tokens are left for the answer."
+        return [f"{what} Sending it offers what to leave out."]
+
+    # What is told
+
+    def _engine_changed(self, state: HostState) -> None:
+        self.look_after()
+        self.show_state()
+        self.chat_changed()
+
+    def show_title(self) -> None:
+        shown = self.session.shown
+        self.bar.show((shown.chat.title if shown else "") or "New chat")
+        self.sidebar.show_chat(self.session.chat_id)
+
+    def show_notice(self) -> None:
+        """What is attached, what the prompt is for, and why nothing comes yet."""
+        parts = []
+        if self.session.editing is not None:
+            parts.append(
+                "Editing an earlier message: [chat.send enter] sends it as a branch,"
+                " [chat.stop esc] leaves it"
+            )
+        name = "Text, sent as it is" if self.plain else "Message"
+        self.box.name_it(name if self.session.editing is None else "Edit a message")
+        self.box.show_files(self.session.attached)
+        parts += [*self.answer.notice(), *self._too_long()]
+        self.queued.show(self.session.queued)
+        self.notice.update(told(self, "\n".join(parts)))
+        self.notice.display = bool(parts)
+
+    def useful(self, action: str) -> bool:
+        return action != "stop" or self.busy
+
+    def show_state(self) -> None:
+        self.show_notice()
+        self.refresh_bindings()
+        self.show_status()
+
+    def show_status(self) -> None:
+        estimate, app, tps = self.answer.estimate, app_of(self), self.answer.figures.decode_tps
+        app.speed, app.decoding = "" if tps is None else rate(tps), self.turn is not None
+        note = told(self, self.answer.doing())
+        if self.host.state in (HostState.EMPTY, HostState.LOADING):  # seconds are counted
+            self._clock.resume()
+        else:
+            self._clock.pause()
+        if self.transcript.welcome.display:
+            self.transcript.welcome.show(self.host, note)
+        figures = replace(self.answer.figures, note=note)
+        if estimate is not None and self.turn is None:
+            used, context = estimate.prompt_tokens, estimate.context
+            figures = replace(figures, used=used, context=context, estimated=True)
+        self.box.show_context(figures)
+
+    @contextmanager
+    def errors_told(self) -> Iterator[None]:
+        """In any thread: an error ends the block, and is a toast."""
+        try:
+            yield
+        except IngotError as error:
+            self.call_later(self.tell, error)
+
+    def tell(self, problem: object) -> None:
+        """An error, as a toast."""
+        self.notify(str(problem), severity="error", timeout=10, markup=False)
+
+    def say(self, text: str) -> None:
+        self.notify(text, timeout=5, markup=False)
+
+    def warn(self, text: str) -> None:
+        self.notify(text, severity="warning")
+
+    def later(self, step: Callable[..., Any], *args: Any) -> object:
+        return self.call_later(step, *args)
+
+    def in_thread(self, work: Callable[[], None]) -> object:
+        return self.run_worker(work, thread=True, exit_on_error=False, group="start")
