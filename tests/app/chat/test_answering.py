@@ -1,0 +1,222 @@
+"""The states of an answer, without a screen: what waits, starts, streams, is stopped and stored."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from app.chat.answering import Answering, AnswerPhase, PendingAnswer
+from app.chat.budget import DraftMessage, Shortage, Way, WayOut, measure
+from app.chat.conversation import Conversation
+from app.chat.host import EngineHost
+from app.chat.session import Session
+from app.chat.store.records import Attachment, Message, Role, State
+from app.chat.store.store import ChatStore
+from runtimes.request import SamplingParams
+from tests.app.chat.conftest import ENDLESS
+
+SHORT = SamplingParams(max_tokens=8, ignore_eos=True)
+
+
+class View:
+    """Keeps what it is told to show. The thread of a test is the view's."""
+
+    def __init__(self, host: EngineHost, store: ChatStore, params: SamplingParams) -> None:
+        self.host, self.session, self._params = host, Session(store, host), params
+        self.typed, self.plain = "", False
+        self.told: list[str] = []
+        self.asked: list[tuple[Shortage, Callable[[WayOut | None], Any]]] = []
+        self.answer = Answering(self)
+        self.phases: list[AnswerPhase] = []
+        self._loop = asyncio.get_running_loop()
+
+    def params(self, conversation: Conversation) -> SamplingParams:
+        return self._params
+
+    def later(self, step: Callable[..., Any], *args: Any) -> object:
+        async def call() -> None:
+            done = step(*args)
+            if asyncio.iscoroutine(done):
+                await done
+
+        return asyncio.run_coroutine_threadsafe(call(), self._loop)
+
+    def in_thread(self, work: Callable[[], None]) -> None:
+        threading.Thread(target=work).start()
+
+    def look_after(self) -> None:
+        """``until`` polls."""
+
+    def give_back(self, text: str) -> None:
+        self.typed = "\n\n".join(part for part in (text, self.typed) if part)
+
+    def clear_prompt(self) -> None:
+        self.typed = ""
+
+    def sent(self, text: str) -> None:
+        """Nothing is kept."""
+
+    async def show_path(self, *, to_end: bool = True) -> None:
+        """Nothing is drawn."""
+
+    async def show_more_of(self, answer: Message) -> None:
+        """Nothing is drawn."""
+
+    def show_state(self) -> None:
+        if not self.phases or self.phases[-1] is not self.answer.phase:
+            self.phases.append(self.answer.phase)
+
+    def chat_changed(self) -> None:
+        """Nothing is counted."""
+
+    async def new_chat(self) -> None:
+        self.session.show(None, self.typed)
+
+    def ask_way_out(self, short: Shortage, then: Callable[[WayOut | None], Any]) -> None:
+        self.asked.append((short, then))
+
+    def tell(self, problem: object) -> None:
+        self.told.append(str(problem))
+
+    say = warn = tell
+
+    async def until(self, reached: Callable[[], Any]) -> None:
+        async with asyncio.timeout(30):
+            while not reached():
+                progress = self.answer.poll()
+                self.show_state()
+                if progress is not None and progress.done:
+                    await self.answer.ended()
+                await asyncio.sleep(0.005)
+
+    async def idle(self) -> None:
+        await self.until(lambda: not self.answer.busy)
+
+    @property
+    def said(self) -> list[tuple[Role, State]]:
+        return [(message.role, message.state) for message in self.session.path]
+
+
+USER, DONE = (Role.USER, State.DONE), (Role.ASSISTANT, State.CUT)
+STOPPED = (Role.ASSISTANT, State.STOPPED)
+
+
+async def test_a_message_passes_all_states_and_the_next_one_waits_for_it(
+    roomy: EngineHost, store: ChatStore
+) -> None:
+    view = View(roomy, store, SHORT)
+    await view.answer.send("Go")
+    await view.answer.send("Go on")  # behind the first one
+    assert [one.text for one in view.session.queued] == ["Go on"]
+    await view.idle()
+    assert view.said == [USER, DONE, USER, DONE]
+    assert [m.text for m in view.session.path if m.role is Role.USER] == ["Go", "Go on"]
+    steps = [AnswerPhase.WAITING, AnswerPhase.STARTING, AnswerPhase.STREAMING]
+    assert [phase for phase in view.phases if phase in steps][:2] == steps[1:]
+    assert view.phases[-1] is AnswerPhase.IDLE
+    assert view.answer.figures.used
+    assert not view.told
+
+
+async def test_without_a_model_it_waits_and_can_be_taken_back(store: ChatStore) -> None:
+    view = View(EngineHost(), store, SHORT)
+    await view.answer.send("Go")
+    assert view.answer.phase is AnswerPhase.WAITING
+    assert view.answer.notice()
+    assert "model" in view.answer.doing()
+    assert view.answer.poll() is None
+    other = Conversation.new(store)
+    view.session.show(other, "")
+    await view.answer.send("In another chat")  # one waits already
+    assert view.typed == "In another chat"
+    assert view.answer.interrupt()
+    assert view.answer.phase is AnswerPhase.IDLE
+    assert not view.answer.interrupt()
+
+
+async def test_a_stop_settles_and_gives_back_what_waits(
+    roomy: EngineHost, store: ChatStore
+) -> None:
+    view = View(roomy, store, ENDLESS)
+    await view.answer.send("Go")
+    await view.until(lambda: view.answer.figures.ttft_s is not None)
+    view.session.attached = [Attachment("notes.txt", "Some notes.")]
+    await view.answer.send("second")
+    await view.answer.send("third")
+    assert view.answer.interrupt()
+    assert view.answer.phase is AnswerPhase.SETTLING
+    assert view.answer.doing() == "stopping"
+    assert view.typed == "second\n\nthird"
+    assert [one.name for one in view.session.attached] == ["notes.txt"]
+    await asyncio.sleep(0.01)
+    await view.answer.send("after the stop")  # is sent all the same
+    view._params = SHORT
+    await view.idle()
+    assert view.said == [USER, STOPPED, USER, DONE]
+    assert view.session.path[2].text == "after the stop"
+
+
+async def test_an_answer_goes_on_while_another_chat_is_shown(
+    roomy: EngineHost, store: ChatStore
+) -> None:
+    view = View(roomy, store, ENDLESS)
+    await view.answer.send("Go")
+    await view.until(lambda: view.answer.turn)
+    first = view.session.shown
+    assert view.answer.writes_here
+    view.session.show(None, "")
+    assert not view.answer.writes_here
+    await view.answer.send("Here")
+    assert view.answer.notice()[0].startswith("Waits until the answer in another chat")
+    view._params = SHORT
+    view.answer.turn.stop()
+    await view.idle()
+    assert view.said == [USER, DONE]
+    assert first is not None
+    assert [message.state for message in first.path] == [State.DONE, State.STOPPED]
+
+
+@pytest.mark.parametrize("way", [None, Way.SHORTER, Way.NEW_CHAT])
+async def test_what_does_not_fit_is_a_draft_again_until_a_way_is_chosen(
+    host: EngineHost, store: ChatStore, way: Way | None
+) -> None:
+    view = View(host, store, SHORT)
+    empty, text = Conversation.new(store), "Who are you?"
+    while measure(host, empty, DraftMessage(text), 8).room > 100:
+        text += " Who are you?"
+    await view.answer.send(text)
+    await view.idle()
+    view._params = SamplingParams(max_tokens=500, ignore_eos=True)
+    await view.answer.send("And what can you do?")
+    await view.until(lambda: view.asked)
+    [(short, then)] = view.asked
+    assert view.said == [USER, DONE]
+    offered = {one.way: one for one in short.ways}
+    if way is None:
+        await then(None)
+        assert view.typed == "And what can you do?"
+        assert view.told == ["Not sent: it does not fit into the context."]
+        return
+    await then(offered[way])
+    await view.until(lambda: view.answer.figures.ttft_s is not None and view.answer.turn)
+    assert view.session.path[-2].text == "And what can you do?"
+    assert len(view.session.path) == (4 if way is Way.SHORTER else 2)
+    view.answer.interrupt()
+    await view.idle()
+
+
+async def test_what_cannot_be_asked_is_told(host: EngineHost, store: ChatStore) -> None:
+    view = View(host, store, SHORT)
+    await view.answer.send("Who are you?")
+    await view.idle()
+    whole = store.end_answer(view.session.path[-1].id, "It is.", (), State.DONE, None, None)
+    view.session.conversation.note(whole)
+    conversation, [question, _] = view.session.conversation, view.session.path
+    view.answer.ask(PendingAnswer(conversation, question, whole))
+    await view.until(lambda: view.told)
+    assert view.told == ["this answer is whole: there is nothing to continue"]
+    await view.idle()
