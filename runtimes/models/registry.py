@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from runtimes.errors import ModelError
-from runtimes.models.modelfile import ModelFile, RuntimeName
 
 if TYPE_CHECKING:
     from runtimes.backend import Backend
+    from runtimes.models.modelfile import ModelFile, RuntimeName
     from runtimes.runner import Tokenizer
 
 # By name, and imported when they are asked for.

@@ -397,13 +397,20 @@ def test_input_that_takes_long_gets_a_part_of_the_time(server, monkeypatch):
             thread.join()
 
 
-def test_a_large_body_waits_for_nobody_where_it_is_alone(server, monkeypatch):
-    monkeypatch.setattr(connection, "_SHARE", 1e-6)  # beside another it would take hours
+def test_a_large_body_gets_more_of_the_time_where_it_is_alone(server, monkeypatch):
+    shares, wait_s = [], connection._turns.wait_s
+
+    def noted(now: float, seconds: float, share: float) -> float:
+        shares.append(share)
+        return wait_s(now, seconds, share)
+
+    monkeypatch.setattr(connection._turns, "wait_s", noted)
     body = json.dumps(HELLO).encode()
     pieces = b"".join(b"1\r\n%c\r\n" % byte for byte in body + b" " * 20_000) + b"0\r\n\r\n"
     sock = connect(server, HEAD + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n")
     sock.sendall(pieces)
     assert ended(sock).startswith(b"HTTP/1.1 200")
+    assert shares[-1] == connection._SHARE_ALONE  # those of earlier tests are gone by then
 
 
 def test_a_body_in_small_pieces_is_read_all_the_same(server):

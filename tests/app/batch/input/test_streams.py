@@ -83,7 +83,7 @@ def test_a_bomb_is_one_long_line(tmp_path: Path, packing: str) -> None:
     )
     codes, peak = done.stdout.splitlines()
     assert codes == "['line_too_long']"
-    assert int(peak) < 220 * 1024
+    assert int(peak) < 240 * 1024  # with all of the line, it is 300
 
 
 def test_a_frame_that_is_to_be_skipped_may_come_first(tmp_path: Path) -> None:
