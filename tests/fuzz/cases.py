@@ -28,6 +28,14 @@ MOST_FOUND = 20
 Figures = Counter[str]
 
 
+def built() -> Path:
+    """Pebble's files: INGOT_TEST_BUILT, or those of `make demo`."""
+    found = Path(os.environ.get("INGOT_TEST_BUILT") or ROOT / "assets" / "pebble-built")
+    if not (found / "manifest.json").is_file():
+        raise SystemExit(f"{found} has no models: run `make demo` first")
+    return found
+
+
 @dataclass
 class Case:
     """One case: what it draws from, and the empty folder that it writes to."""

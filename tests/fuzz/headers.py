@@ -46,6 +46,7 @@ from runtimes.onnx.lora_file import read_adapter_header
 from runtimes.onnx.lora_graph import adapted_graph, products
 from runtimes.onnx.memory import graph_of
 from runtimes.settings import RunnerSettings
+from tests.fuzz.cases import built as files_built
 
 _MOST_CPU_S, _MOST_MB = 3.0, 500  # of a case, and of all cases of a process together
 _CHUNK = 2000  # cases of a seed
@@ -532,7 +533,7 @@ def run(
 ) -> dict[str, int]:
     """Cases for so long, or so many, in two processes; returns how many were opened and refused.
     Raises AssertionError, with the seed, the case and where it is kept, for a broken rule."""
-    built = built or Path(__file__).parents[2] / "assets" / "pebble-built"
+    built = built or files_built()
     end, figures = time.monotonic() + seconds, Counter[str]()
     with ProcessPoolExecutor(2) as pool:
         waiting = [pool.submit(chunk, seed + number, built) for number in range(4)]

@@ -41,10 +41,9 @@ from runtimes.errors import IngotError
 from runtimes.machine.selftest import remembered as health
 from runtimes.planner.known import made_plans
 from runtimes.worker.fallback import limit_lines
-from tests.fuzz.cases import CORPUS, Case, loop
+from tests.fuzz.cases import CORPUS, Case, built, loop
 from tests.fuzz.commands import ingot
 from tests.fuzz.mutate import TEXTS, damaged, dumped, mutated, strange
-from tests.fuzz.server import built
 
 _HEADER = SessionHeader("a" * 64, "llamacpp", "1", "f16", list(range(100)))
 _USAGE = {"prompt_tokens": 5, "completion_tokens": 2}

@@ -28,7 +28,8 @@ from typing import Any
 
 import psutil
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.fuzz.cases import ROOT, built
+
 HONEST, HOSTILE = 58, 6
 _NAME = "tests.fuzz.neighbours"
 _KEY = "an honest key"
@@ -53,7 +54,7 @@ def run(seconds: float, seed: int, kinds: str = "") -> dict[str, float]:
 
 @contextlib.contextmanager
 def _server(folder: str) -> Iterator[tuple[psutil.Process, int]]:
-    model = os.environ.get("INGOT_TEST_BUILT", ROOT / "assets" / "pebble-built")
+    model = built()
     line = [sys.executable, "-m", "app", "serve", f"pebble={model}", "--slots", "8", "--port", "0"]
     line += ["--api-key", _KEY, "--data", f"{folder}/data", "--saved-mb", "0"]
     env = {**os.environ, "INGOT_HOME": folder}

@@ -23,10 +23,9 @@ from app.batch.journal.journal import Entries
 from runtimes.errors import IngotError
 from tests.app.batch.input.malformed import line, whole
 from tests.fuzz import bodies
-from tests.fuzz.cases import Case, loop
+from tests.fuzz.cases import Case, built, loop
 from tests.fuzz.commands import ingot
 from tests.fuzz.mutate import TEXTS, damaged, dumped, mutated, strange
-from tests.fuzz.server import built
 
 _ROWS: list[dict[str, Any]] = [
     {"id": "a", "prompt": "What is 2 + 2?", "priority": "high"},

@@ -29,7 +29,7 @@ import psutil
 
 from tests.adapters import write_adapter
 from tests.app.openai.test_tools import HERMES
-from tests.fuzz.cases import ROOT, Findings, numbers
+from tests.fuzz.cases import ROOT, Findings, built, numbers
 from tests.fuzz.requests import Asked, Known, request, wrong
 
 CLIENTS = 6
@@ -46,13 +46,6 @@ _GOOD = {
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _TRACEBACK = re.compile(r"(?<!occurred:\n\n)(?<!exception:\n\n)^ *Traceback \(most", re.MULTILINE)
 _FRAME = re.compile(r'  File "([^"]+)", line (\d+)')
-
-
-def built() -> Path:
-    """Pebble's files: INGOT_TEST_BUILT, or those of `make demo`."""
-    found = Path(os.environ.get("INGOT_TEST_BUILT") or ROOT / "assets" / "pebble-built")
-    assert (found / "manifest.json").is_file(), f"{found} has no models: run `make demo` first"
-    return found
 
 
 def make_models(base: Path) -> tuple[dict[str, Path], Path]:
