@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.figures import timings_json, usage_json
-from app.prompts import PromptStyle, encode
+from app.openai.prepare import prepare
+from app.openai.task import Task
+from app.prompts import PromptStyle
 from runtimes.api import EngineApi
 from runtimes.models.modelfile import ModelFile
 from runtimes.request import Completion, FinishReason, Request, SamplingParams
@@ -43,7 +45,7 @@ def ask(
     closed pipe, cancels it too and is raised. A request that the engine lost before anything was
     emitted is asked again.
     """
-    ids = encode(engine, style, [{"role": "user", "content": prompt}])
+    ids = prepare(Task(turns=(prompt,)), engine, params, style).ids
     for _ in range(1 + _RETRIES):
         stream = engine.submit(Request(ids, params, adapter=adapter))
         interrupted, shown = False, ""

@@ -1,11 +1,11 @@
-"""From a prompt or a conversation to token ids that fit the engine's context."""
+"""A prompt from the command line, how it is sent, and how long it may be."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO, Protocol
 
-from runtimes.chat import Message, characters
+from runtimes.chat import characters
 from runtimes.errors import RequestError
 from runtimes.models.modelfile import ModelFile
 
@@ -32,26 +32,6 @@ class PromptTooLongError(RequestError):
         )
 
 
-class Encoder(Protocol):
-    """The part of an engine that turns text into tokens."""
-
-    @property
-    def model(self) -> ModelFile:
-        """Whose tokens they are."""
-
-    @property
-    def context(self) -> int:
-        """Tokens that a slot holds."""
-
-    def encode(self, text: str) -> list[int]:
-        """Ids of raw text."""
-
-    def encode_chat(
-        self, messages: Sequence[Message], *, tools: Sequence[Message] | None = None
-    ) -> list[int]:
-        """Ids of a conversation, by the model's chat template, which is given ``tools``."""
-
-
 @dataclass(frozen=True, slots=True)
 class PromptStyle:
     """``raw`` sends the text as it is; otherwise the chat template applies, after ``system``."""
@@ -65,44 +45,25 @@ class PromptStyle:
             raise RequestError("--system needs the chat template, which --raw leaves out")
 
 
-def conversation(style: PromptStyle, messages: Sequence[Message]) -> list[Message]:
-    """``messages`` after the system message of ``style``, unless they bring their own."""
-    if style.system is None or any(m["role"] in ("system", "developer") for m in messages):
-        return list(messages)
-    return [{"role": "system", "content": style.system}, *messages]
+class ContextOf(Protocol):
+    """The part of an engine that tells how much a prompt may have."""
+
+    @property
+    def model(self) -> ModelFile:
+        """The loaded file."""
+
+    @property
+    def context(self) -> int:
+        """Tokens that a slot holds."""
 
 
-def encode(
-    encoder: Encoder,
-    style: PromptStyle,
-    messages: Sequence[Message],
-    tools: Sequence[Message] | None = None,
-) -> list[int]:
-    """Token ids of a conversation. Raises RequestError when it cannot be asked as it is: raw text
-    of more than one message, a template that refuses it, no tokens, more than the context holds."""
-    require_short(encoder, messages)
-    if style.raw:
-        if len(messages) != 1:
-            raise RequestError(
-                "a conversation needs the chat template; --raw takes a single prompt"
-            )
-        ids = encoder.encode(str(messages[0]["content"]))
-    else:
-        ids = encoder.encode_chat(conversation(style, messages), tools=tools)
-    if not ids:
-        raise RequestError("the prompt has no tokens")
-    if len(ids) >= encoder.context:
-        raise PromptTooLongError(len(ids), encoder.context, encoder.model.context_length)
-    return ids
-
-
-def require_short(encoder: Encoder, said: object) -> None:
+def require_short(engine: ContextOf, said: object) -> None:
     """Raises PromptTooLongError for texts that are too long for the context, whatever tokens they
     have: those of many megabytes would take seconds to make, and hold up other requests."""
     count = characters(said)
-    if count > encoder.context * _MOST_PER_TOKEN:
-        longest = encoder.model.context_length
-        raise PromptTooLongError(0, encoder.context, longest, characters=count)
+    if count > engine.context * _MOST_PER_TOKEN:
+        longest = engine.model.context_length
+        raise PromptTooLongError(0, engine.context, longest, characters=count)
 
 
 def read_prompt(argument: str | None, command: str, warn: Callable[[str], None]) -> str:

@@ -50,6 +50,11 @@ class EngineApi(Protocol):
         """Ids of a conversation through the model's chat template, or through ``template``, which
         is given ``tools``; raises RequestError."""
 
+    def encode_continuation(
+        self, context: str | Sequence[Message], continuation: str
+    ) -> tuple[list[int], int]:
+        """Ids of both together, and where the continuation begins; raises RequestError."""
+
     def submit(self, request: Request) -> Stream:
         """Queue a request; returns at once.
 

@@ -10,13 +10,14 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 
-from app.chat.conversation import Conversation, render
-from app.chat.encoding import answered_ids, encode
+from app.chat.conversation import Conversation, answered_ids, render, task_of
 from app.chat.host import EngineHost
 from app.chat.store.records import Attachment, Message, Role, State
+from app.openai.prepare import prepare
 from runtimes import chat
 from runtimes.api import EngineApi
 from runtimes.errors import RequestError
+from runtimes.request import SamplingParams
 
 _KEPT = 16
 LEAST = 16  # tokens; an answer of fewer says nothing
@@ -224,7 +225,8 @@ def _count(
 ) -> int:
     """Tokens of a prompt of (role, content) pairs."""
     messages: list[chat.Message] = [{"role": role, "content": text} for role, text in texts]
-    return len(encode(engine, messages, plain=plain, template=template)[0])
+    task = task_of(messages, plain=plain)
+    return len(prepare(task, engine, SamplingParams(), template=template, bounded=False).ids)
 
 
 def _engine(host: EngineHost) -> EngineApi:

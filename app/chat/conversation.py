@@ -9,7 +9,9 @@ from app.chat.host import EngineHost
 from app.chat.store.records import Attachment, Chat, Message, Role
 from app.chat.store.store import ChatStore
 from app.chat.thinking import answer_of
+from app.openai.task import Task
 from runtimes import chat as model_chat
+from runtimes.api import EngineApi
 from runtimes.errors import RequestError
 
 
@@ -219,3 +221,39 @@ def render(system: str | None, path: Sequence[Message]) -> list[model_chat.Messa
     if system is not None and system.strip():
         found.insert(0, {"role": "system", "content": system})
     return list(found)
+
+
+def task_of(messages: Sequence[model_chat.Message], *, plain: bool) -> Task:
+    """To ask for the next message; with ``plain`` for what follows their text. Raises RequestError
+    for no messages."""
+    if not messages:
+        raise RequestError("there is nothing to answer: every message is left out")
+    if plain:
+        return Task(turns=(_text(messages),), raw=True)
+    return Task(history=tuple(messages))
+
+
+def _text(messages: Sequence[model_chat.Message]) -> str:
+    """What was said as one text: an answer continues where its question ends."""
+    text = ""
+    for message in messages:
+        apart = "\n\n" if text and message["role"] != "assistant" else ""
+        text += f"{apart}{message['content']}"
+    return text
+
+
+def answered_ids(engine: EngineApi, message: Message, label: str) -> tuple[list[int], bool]:
+    """Ids of what an answer has so far, and whether they are those that were generated: else the
+    loaded model (of this ``label``) has others, and the text is tokenized. Blocks."""
+    ids = list(message.token_ids)
+    known = _model(message.model) == _model(label) and max(ids, default=0) < engine.vocab_size
+    if ids and known:
+        return ids, True
+    begin = engine.encode("")  # the BOS token, where the model wants one
+    ids = engine.encode(message.text)
+    return ids[len(begin) :] if ids[: len(begin)] == begin else ids, False
+
+
+def _model(label: str | None) -> str | None:
+    """Of a label such as "pebble · q8_0"; token ids of its builds mean the same."""
+    return label and label.partition(" · ")[0]

@@ -105,6 +105,12 @@ class RemoteEngine(EngineApi):
         said = {"messages": [dict(message) for message in messages]}
         return self._tokens({**said, "tools": list(tools)} if tools else said)
 
+    def encode_continuation(
+        self, context: str | Sequence[Message], continuation: str
+    ) -> tuple[list[int], int]:
+        """Raises RequestError: a server has no path for it."""
+        raise RequestError("a server scores no texts: name a file")
+
     def submit(self, request: Request) -> Stream:
         """See ``EngineApi.submit``."""
         stream = Stream(request.id, self.cancel)

@@ -11,8 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Self
 
-from app.chat.conversation import Conversation
-from app.chat.encoding import answered_ids, encode
+from app.chat.conversation import Conversation, answered_ids, task_of
 from app.chat.figures import (
     STATES,
     UNFINISHED,
@@ -26,6 +25,7 @@ from app.chat.host import EngineHost
 from app.chat.journal import AnswerJournal
 from app.chat.store.records import AnswerFigures, Message, State
 from app.chat.thinking import opening
+from app.openai.prepare import prepare
 from app.prompts import PromptTooLongError
 from runtimes.api import EngineApi
 from runtimes.errors import IngotError, RequestError
@@ -115,10 +115,12 @@ class Turn:
             raise RequestError("this answer is whole: there is nothing to continue")
         plain, own = conversation.plain(host), host.template
         adapter, label = host.used()
-        ids, messages = encode(engine, conversation.prompt(parent.id), plain=plain, template=own)
+        task = task_of(conversation.prompt(parent.id), plain=plain)
+        said = prepare(task, engine, params, template=own, bounded=False)
+        ids = said.ids
         if continues is None:
             template = None if plain else own or engine.model.chat_template
-            begun = Begun(opening(template, messages))
+            begun = Begun(opening(template, said.form.messages))
         else:
             done, generated = answered_ids(engine, continues, label)
             ids += done

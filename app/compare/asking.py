@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from app.compare.records import PROBE, Contender, Question, Side, SideState
 from app.models.planning import LoadChoice, choose
 from app.models.resolve import load_engine
+from app.openai.prepare import prepare
+from app.openai.task import Task
 from app.options import PlanOptions
-from app.prompts import PromptStyle, encode
 from quantize.disk import human
 from quantize.quality.peak import peak_resident
 from runtimes.errors import IngotError
@@ -133,7 +134,7 @@ class AskedFile:
             self._set_figures(peak_bytes=peak)
 
     def _ask(self, engine: WorkerEngine, question: Question, begun: float) -> None:
-        prompt = encode(engine, PromptStyle(), question.messages)
+        prompt = prepare(Task(), engine, question.params, messages=question.messages).ids
         probe = engine.encode(PROBE)
         # The first steps read the file; they are not the answer's.
         engine.generate([probe[:_WARM_TOKENS]], SamplingParams(max_tokens=2, ignore_eos=True))

@@ -8,9 +8,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from app.openai.embeddings import SCHEMA, cut, embedding_task, embeddings_body
-from app.openai.encoding import encoded
+from app.openai.prepare import prepare
 from app.openai.task import Embed, Task
-from app.prompts import PromptStyle
 from app.serve.bodies import json_body, read_task
 from app.serve.generate import Generator, asked_model, while_connected
 from app.serve.openapi import json_body as body_schema
@@ -51,4 +50,4 @@ async def _answer(
 
 
 def _tokens(served: Served, text: Task) -> list[int]:
-    return encoded(text, text.opening, served.engine, PromptStyle(), SamplingParams()).ids
+    return prepare(text, served.engine, SamplingParams()).ids

@@ -13,13 +13,12 @@ from typing import Any, TypeVar
 from anyio import CapacityLimiter, to_thread
 from starlette.requests import Request as HttpRequest
 
-from app.openai.answer import Answer, answer_of, failure_of
-from app.openai.asking import Asked, asked
-from app.openai.completions import echoed
+from app.openai.answer import Answer, failure_of
+from app.openai.prepare import Prepared, prepare
+from app.openai.result import result
 from app.openai.task import Task
 from app.openai.tool_parser import ContentDelta, Delta
 from app.openai.validation import Problem
-from app.prompts import PromptStyle, encode
 from app.serve.errors import HttpError, problem_error
 from app.serve.loads import Loads
 from app.serve.pool import MOST_SLOTS, ModelPool, Served
@@ -47,7 +46,8 @@ class Generation:
 
     served: Served
     request: Request
-    asked: Asked
+    task: Task
+    prepared: Prepared
     stream: Stream
     _held: ExitStack
     _done: Callable[[Completion], None]
@@ -65,7 +65,7 @@ class Generation:
 
     async def deltas(self) -> AsyncIterator[tuple[int, Delta]]:
         """Text and calls of tools as they come, each with the number of its sample."""
-        parsers = [self.asked.parser() for _ in range(self.request.params.n)]
+        parsers = [self.prepared.form.parser() for _ in range(self.request.params.n)]
         async for chunk in self.pieces():
             parser = parsers[chunk.index]
             if parser is not None:
@@ -83,11 +83,7 @@ class Generation:
         problem = _problem_of(completion)
         if problem is not None:
             return failure_of(problem, partial=completion.text)
-        answer = answer_of([completion], self.asked.parser)
-        if self.request.params.prompt_logprobs is None:
-            return answer
-        text = str(self.asked.messages[0]["content"]) if self.asked.messages else None
-        return echoed(answer, text, self.request, completion)
+        return result(self.task, [self.request], [completion], self.prepared.form.parser)
 
     def close(self) -> None:
         """End it, if it still runs, and let others have its place. Idempotent."""
@@ -241,16 +237,21 @@ class Generator:
                 raise HttpError(400, "unsupported_parameter", why)
             engine, params = served.engine, task.sampling or self.defaults
             place.grow(params.samples, engine.slots)
-            said = asked(task, task.opening, engine.model.chat_template, params)
-            ids = list(task.ids)
-            if not ids:
-                ids = encode(engine, PromptStyle(raw=task.raw), said.messages, said.tools)
+            said = prepare(task, engine, params)
+            ids = said.ids
             request = Request(ids, said.params, task.priority, adapter=served.adapter)
             settings, adapter = served.choice.settings, served.adapter_file
             self.pool.prefixes.before(engine, settings, ids, adapter)
             stream = engine.submit(request)
             return Generation(
-                served, request, said, stream, held.pop_all(), self._done(served, ids), begun=begun
+                served,
+                request,
+                task,
+                said,
+                stream,
+                held.pop_all(),
+                self._done(served, ids),
+                begun=begun,
             )
 
     def _done(self, served: Served, ids: list[int]) -> Callable[[Completion], None]:

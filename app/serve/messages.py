@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse, Response
 
 from app.openai.anthropic import messages_task
 from app.openai.anthropic_answer import MessageEvents, error_body, message_body
-from app.openai.asking import asked
+from app.openai.prepare import prepare
 from app.openai.task import Task
 from app.prompts import require_short
 from app.serve.bodies import json_body, read_task
@@ -89,6 +89,5 @@ def _stop(generation: Generation) -> str | None:
 
 def _count(served: Served, defaults: SamplingParams, task_of: Callable[[], Task]) -> int:
     task, engine = task_of(), served.engine
-    said = asked(task, task.opening, engine.model.chat_template, defaults)
-    require_short(engine, said.messages)
-    return len(engine.encode_chat(said.messages, tools=said.tools))
+    require_short(engine, task.opening)
+    return len(prepare(task, engine, defaults, bounded=False).ids)

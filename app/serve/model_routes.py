@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from app.openai.asking import asked
+from app.openai.prepare import prepare
 from app.openai.request import body_task
 from app.openai.task import Task
 from app.openai.validation import as_unicode
@@ -130,6 +130,5 @@ def _tokens(
     if isinstance(text, str):
         require_short(engine, text)
         return engine.encode(text)
-    said = asked(text, text.opening, engine.model.chat_template, defaults)
-    require_short(engine, said.messages)
-    return engine.encode_chat(said.messages, tools=said.tools)
+    require_short(engine, text.opening)
+    return prepare(text, engine, defaults, bounded=False).ids

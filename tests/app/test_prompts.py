@@ -6,7 +6,8 @@ import io
 
 import pytest
 
-from app.prompts import PromptStyle, clean_argument, conversation, joined, read_text
+from app.openai.prepare import conversation
+from app.prompts import PromptStyle, clean_argument, joined, read_text
 from runtimes.errors import RequestError
 
 USER = {"role": "user", "content": "hi"}

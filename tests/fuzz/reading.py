@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from app.openai.anthropic import messages_task
-from app.openai.asking import asked
 from app.openai.completions import completion_tasks
 from app.openai.embeddings import embedding_task
+from app.openai.prepare import form_prompt
 from app.openai.request import body_task
 from app.openai.responses import response_task
 from app.openai.task import Task
@@ -61,7 +61,7 @@ def one(case: Case) -> None:
 
 def _ask(task: Task, template: str) -> None:
     """What a worker is sent."""
-    said = asked(task, task.opening, template, task.sampling or _DEFAULTS)
+    said = form_prompt(task, task.opening, template, task.sampling or _DEFAULTS)
     pickle.dumps((said.messages, said.tools, said.params))
 
 

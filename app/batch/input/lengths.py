@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from app.batch.input.source import Source
-from app.openai.encoding import encoded
+from app.openai.prepare import prepare
 from app.openai.task import Task
 from app.openai.validation import Problem
 from app.prompts import PromptStyle, PromptTooLongError
@@ -23,7 +23,7 @@ _NOTE_SECONDS = 10.0
 
 
 class FileEncoder:
-    """Turns text into the tokens that an engine would; an ``app.openai.encoding.TaskEncoder``.
+    """Turns text into the tokens that an engine would; an ``app.openai.prepare.Encoder``.
 
     Raises ModelError when the file's tokenizer cannot be read.
     """
@@ -39,10 +39,13 @@ class FileEncoder:
         return self.tokenizer.encode(text, add_special=True, parse_special=True)
 
     def encode_chat(
-        self, messages: Sequence[Message], *, tools: Sequence[Message] | None = None
+        self,
+        messages: Sequence[Message],
+        template: str | None = None,
+        tools: Sequence[Message] | None = None,
     ) -> list[int]:
-        """Ids of a conversation, by the model's chat template."""
-        return encode_chat(self.tokenizer, self.model.chat_template, messages, tools)
+        """Ids of a conversation, by the model's chat template or by ``template``."""
+        return encode_chat(self.tokenizer, template or self.model.chat_template, messages, tools)
 
     def encode_continuation(
         self, context: str | Sequence[Message], continuation: str
@@ -115,7 +118,7 @@ def _sizes(
     """Tokens of its first prompt and the texts of later turns, those of its answers at most, and
     those of its first prompt. Raises RequestError."""
     check_params(params, encoder.tokenizer.vocab_size)
-    said = encoded(task, task.opening, encoder, style, params)
+    said = prepare(task, encoder, params, style)
     first, most = len(said.ids), said.params
     if len(task.turns) > 1 and (style.raw or task.raw):
         raise RequestError("a conversation needs the chat template; --raw takes a single prompt")

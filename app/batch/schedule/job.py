@@ -26,8 +26,8 @@ from app.batch.report.forecast import BegunRows
 from app.batch.schedule.pending_rows import RowDispatcher
 from app.batch.schedule.pool_engine import EngineState, InFlightRow, PoolEngine
 from app.openai.answer import Answer, failure_of
-from app.openai.answering import task_answer
-from app.openai.encoding import encoded
+from app.openai.prepare import prepare
+from app.openai.result import result
 from app.openai.validation import Problem
 from app.prompts import PromptStyle, PromptTooLongError
 from runtimes.errors import IngotError, ModelError, RequestError
@@ -187,10 +187,9 @@ class Job:
         elif task.turns:
             row.messages.append({"role": "user", "content": task.turns[turn]})
         try:
-            said = encoded(
-                task, row.messages, member.engine, self._defaults.style, self._params(row, turn)
-            )
-            row.params, row.parser, row.prompt_tokens = said.params, said.parser, len(said.ids)
+            params, style = self._params(row, turn), self._defaults.style
+            said = prepare(task, member.engine, params, style, messages=row.messages)
+            row.params, row.parser, row.prompt_tokens = said.params, said.form.parser, len(said.ids)
             row.tokens.clear()
             first = not row.begun
             if first:
@@ -277,7 +276,7 @@ class Job:
             self._ask(row, member)
             return
         try:
-            answer = task_answer(row.input.task, row.requests, row.completions, row.parser)
+            answer = result(row.input.task, row.requests, row.completions, row.parser)
         except RequestError as error:
             self._fail(row, member, Problem("invalid_value", str(error)))
             return

@@ -11,7 +11,7 @@ from typing import Protocol
 from app.batch.input.row import Row
 from app.batch.report.answer_lengths import RowCounts
 from app.batch.schedule.beginning import Beginning
-from app.openai.encoding import TaskEncoder
+from app.openai.prepare import Encoder
 from app.openai.task import Task
 from app.openai.tool_parser import ToolParser
 from runtimes.chat import Message
@@ -26,7 +26,7 @@ _TRIALS = 3
 _log = logging.getLogger(__name__)
 
 
-class RowEngine(TaskEncoder, Protocol):
+class RowEngine(Encoder, Protocol):
     """The part of ``runtimes.api.EngineApi`` that a job needs. ``pid`` is None while there is no
     process, and another one after each death; ``encode`` waits for the next process."""
 

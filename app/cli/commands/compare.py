@@ -150,7 +150,8 @@ def _one(
     from app.compare.text import as_json as as_object
     from app.compare.text import lines
     from app.exitcodes import ExitCode
-    from app.prompts import PromptStyle, conversation, read_prompt
+    from app.openai.prepare import conversation
+    from app.prompts import PromptStyle, read_prompt
 
     params = sampling.params()
     text = read_prompt(prompt, "ingot compare MODEL", console.note)

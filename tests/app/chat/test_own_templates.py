@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from app.chat.encoding import encode
 from app.chat.host import EngineHost
 from app.chat.templates import KNOWN, read_template
+from app.openai.prepare import prepare
+from app.openai.task import Task
 from runtimes.chat import render_chat
 from runtimes.errors import RequestError
+from runtimes.request import SamplingParams
 
 SAID = [
     {"role": "system", "content": "Be brief."},
@@ -79,9 +81,9 @@ def test_what_is_no_file(tmp_path: Path) -> None:
 def test_the_engine_asks_by_it(host: EngineHost) -> None:
     engine = host.engine
     assert engine is not None
-    said = [{"role": "user", "content": "the sea"}]
+    task, params = Task(turns=("the sea",)), SamplingParams()
     own = "Once upon a time there was {{ messages[0].content }}"
-    ids, _ = encode(engine, said, template=own)
+    ids = prepare(task, engine, params, template=own).ids
     begin = engine.encode("")
     assert [*begin, *ids] == engine.encode("Once upon a time there was the sea")
-    assert encode(engine, said)[0] != ids
+    assert prepare(task, engine, params).ids != ids

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from app.openai.answer import answer_of
-from app.openai.asking import asked
+from app.openai.prepare import prepare
 from app.openai.request import body_task
 from app.openai.validation import InputError
-from app.prompts import PromptStyle, PromptTooLongError, encode
+from app.prompts import PromptTooLongError
 from runtimes.engine.engine import Engine
 from runtimes.request import FinishReason, Request, SamplingParams
 from runtimes.settings import RunnerSettings
@@ -152,14 +152,12 @@ def answers(engine: Engine, bodies: Sequence[dict[str, Any]]) -> Found:
         except InputError as error:
             found.refused.append(str(error))
             continue
-        template = engine.model.chat_template
-        said = asked(task, task.opening, template, task.sampling or params)
         try:
-            ids = encode(engine, PromptStyle(), said.messages, said.tools)
+            said = prepare(task, engine, task.sampling or params)
         except PromptTooLongError:
             found.unfit += 1
             continue
-        running.append((body, said, engine.submit(Request(ids, said.params))))
+        running.append((body, said, engine.submit(Request(said.ids, said.params))))
     for body, said, stream in running:
         completion = stream.result()
         if completion.finish_reason is FinishReason.ERROR:
@@ -167,7 +165,7 @@ def answers(engine: Engine, bodies: Sequence[dict[str, Any]]) -> Found:
         if completion.finish_reason is not FinishReason.STOP:
             continue
         found.finished += 1
-        answer = answer_of([completion], said.parser)
+        answer = answer_of([completion], said.form.parser)
         try:
             if "tools" in body:
                 for function in (call["function"] for call in answer.tool_calls or ()):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from app.openai.anthropic import messages_task
-from app.openai.asking import asked
+from app.openai.prepare import form_prompt
 from app.openai.request import body_task
 from app.openai.responses import response_task
 from app.openai.task import Task
@@ -50,7 +50,7 @@ def check(read: Any) -> None:
         task = read()
         assert isinstance(task, Task)
         for template in (PLAIN, HERMES, MISTRAL):
-            asked(task, task.opening, template, task.sampling or SamplingParams())
+            form_prompt(task, task.opening, template, task.sampling or SamplingParams())
 
 
 @settings(max_examples=300)

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from app.openai.anthropic import messages_task
-from app.openai.asking import asked
 from app.openai.completions import completion_tasks
 from app.openai.embeddings import embedding_task
+from app.openai.prepare import form_prompt
 from app.openai.request import _changed, body_task
 from app.openai.responses import response_task
 from app.openai.validation import InputError
@@ -129,7 +129,7 @@ def test_many_turns_of_the_user_become_one_in_time() -> None:
     results = [{"role": "tool", "tool_call_id": "1", "content": "y" * 2000}] * 4000
     said: list[Mapping[str, Any]] = [*called("{}"), *results]
     task = body_task({"messages": said}, "chat", SamplingParams())
-    messages = asked(task, task.opening, PLAIN, SamplingParams()).messages
+    messages = form_prompt(task, task.opening, PLAIN, SamplingParams()).messages
     assert len(messages) == 3
     assert time.monotonic() - begun < 30
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.openai.answer import answer_of
-from app.openai.asking import Asked, asked
+from app.openai.prepare import PromptForm, form_prompt
 from app.openai.request import body_task
 from app.openai.response import answer_body
 from app.openai.validation import InputError
@@ -59,13 +59,13 @@ MISTRAL = (
 )
 
 
-def ask(template: str | None = PLAIN, messages: Sequence[Any] = (USER,), **body: Any) -> Asked:
+def ask(template: str | None = PLAIN, messages: Sequence[Any] = (USER,), **body: Any) -> PromptForm:
     params = SamplingParams()
     task = body_task({"messages": list(messages), **body}, "chat", params)
-    return asked(task, task.opening, template, task.sampling or params)
+    return form_prompt(task, task.opening, template, task.sampling or params)
 
 
-def told(asked: Asked, template: str) -> str:
+def told(asked: PromptForm, template: str) -> str:
     return render_chat(template, asked.messages, tools=asked.tools)
 
 
@@ -86,7 +86,7 @@ class _Bytes:
         return bytes([token]) if token < 256 else b""
 
 
-def follows(asked: Asked, *parts: str | int) -> bool:
+def follows(asked: PromptForm, *parts: str | int) -> bool:
     """Whether the answer may be this, and end there."""
     constraint = asked.params.constraint
     assert constraint is not None

@@ -110,12 +110,14 @@ class RayEngine:
         return ids
 
     def encode_chat(
-        self, messages: Sequence[Message], *, tools: Sequence[Message] | None = None
+        self,
+        messages: Sequence[Message],
+        template: str | None = None,
+        tools: Sequence[Message] | None = None,
     ) -> list[int]:
         """See RowEngine; raises as ``encode``."""
-        ids: list[int] = self._call(
-            "encode_chat", [dict(message) for message in messages], None, tools
-        )
+        said = [dict(message) for message in messages]
+        ids: list[int] = self._call("encode_chat", said, template, tools)
         return ids
 
     def encode_continuation(

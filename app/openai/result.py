@@ -1,4 +1,4 @@
-"""What became of a task whose requests are all answered."""
+"""The door from an engine: from a task's completions to its answer."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,7 +12,7 @@ from app.openai.tool_parser import ToolParser
 from runtimes.request import Completion, Request
 
 
-def task_answer(
+def result(
     task: Task,
     requests: Sequence[Request],
     completions: Sequence[Completion],

@@ -1,0 +1,237 @@
+"""The door to an engine: from a task to the tokens and parameters that one model is asked with.
+
+Chat, run, batch, compare and the server pass it; ``result`` is the door back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
+
+from app.openai.task import Task
+from app.openai.tool_forms import ToolForm, form_of
+from app.openai.tool_grammar import tools_constraint
+from app.openai.tool_parser import ToolParser
+from app.openai.tool_prompt import form_messages, own_messages
+from app.prompts import PromptStyle, PromptTooLongError, require_short
+from runtimes.chat import Message
+from runtimes.errors import RequestError
+from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import gives_embeddings
+from runtimes.request import SamplingParams
+
+_PLAIN, _RAW = PromptStyle(), PromptStyle(raw=True)
+# Nothing is generated; the likeliest token at each place tells what greedy decoding would take.
+_SCORED = SamplingParams(max_tokens=0, prompt_logprobs=1)
+_Tokens = TypeVar("_Tokens")
+
+
+class Encoder(Protocol):
+    """The part of an engine that turns text into tokens."""
+
+    @property
+    def model(self) -> ModelFile:
+        """Whose tokens they are."""
+
+    @property
+    def context(self) -> int:
+        """Tokens that a slot holds."""
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of raw text."""
+
+    def encode_chat(
+        self,
+        messages: Sequence[Message],
+        template: str | None = None,
+        tools: Sequence[Message] | None = None,
+    ) -> list[int]:
+        """Ids of a conversation, by the model's chat template or by ``template``, which is given
+        ``tools``. Raises RequestError where it refuses the conversation."""
+
+    def encode_continuation(
+        self, context: str | Sequence[Message], continuation: str
+    ) -> tuple[list[int], int]:
+        """Ids of both together, and where the continuation begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptForm:
+    """A conversation in the form in which one model is asked it."""
+
+    messages: Sequence[Message]
+    params: SamplingParams  # with what the tools allow
+    tools: list[dict[str, Any]] | None = None  # for the template
+    calls: ToolForm | None = None  # how the answer calls tools; None: it calls none
+    names: tuple[str, ...] = ()  # of the tools
+
+    def parser(self) -> ToolParser | None:
+        """A reader of one answer; None where it is a text."""
+        return None if self.calls is None else ToolParser(self.calls, self.names)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a request is made of, and how its answer is read."""
+
+    ids: list[int]
+    form: PromptForm
+    scored_from: int = 1
+    embed: bool = False
+
+    @property
+    def params(self) -> SamplingParams:
+        """How it is sampled."""
+        return self.form.params
+
+
+def prepare(
+    task: Task,
+    encoder: Encoder,
+    params: SamplingParams,
+    style: PromptStyle = _PLAIN,
+    *,
+    messages: Sequence[Message] | None = None,
+    template: str | None = None,
+    bounded: bool = True,
+) -> Prepared:
+    """``task`` as the model is asked it, sampled by ``params``.
+
+    ``messages`` are those of a later turn, by default the task's own. ``template`` takes the place
+    of the model's. A system message that the template refuses stands before the first message of
+    the user instead. Blocks while tokens are made.
+
+    Raises RequestError for what cannot be asked: raw text of more than one message, a template that
+    refuses the conversation, no tokens, the beginning of an answer that could break its form;
+    and, where ``bounded``, PromptTooLongError for what leaves no room in the context.
+    """
+    if task.raw:  # what was written for completions has its own form already
+        style = _RAW
+    if task.embed is not None:
+        return _embedded(task, encoder)
+    if task.ids:
+        return Prepared(_fitting(list(task.ids), encoder), PromptForm((), params))
+    if task.then is not None:
+        params = _SCORED
+    given = conversation(style, task.opening if messages is None else messages)
+    said = form_prompt(task, given, template or encoder.model.chat_template, params)
+    if bounded:
+        require_short(encoder, [task.then or "", *said.messages])
+    if style.raw and len(said.messages) != 1:
+        raise RequestError("a conversation needs the chat template; --raw takes a single prompt")
+    if task.then is not None:
+        return _scored(task.then, said, encoder, style)
+    sent = said.messages
+    if style.raw:
+        ids = encoder.encode(str(sent[0]["content"]))
+    else:
+        tools = said.tools
+        ids, sent = _by_template(lambda given: encoder.encode_chat(given, template, tools), sent)
+    if not ids:
+        raise RequestError("the prompt has no tokens")
+    if bounded:
+        _fitting(ids, encoder)
+    return Prepared(ids, replace(said, messages=sent))
+
+
+def conversation(style: PromptStyle, messages: Sequence[Message]) -> list[Message]:
+    """``messages`` after the system message of ``style``, unless they bring their own."""
+    if style.system is None or any(m["role"] in ("system", "developer") for m in messages):
+        return list(messages)
+    return [{"role": "system", "content": style.system}, *messages]
+
+
+def form_prompt(
+    task: Task, messages: Sequence[Message], template: str | None, params: SamplingParams
+) -> PromptForm:
+    """``messages``, which are those of the task or of a later turn of it, with the tools that it
+    may call, and ``params`` with what these allow.
+
+    Raises RequestError where the beginning of an answer is given that could break its form.
+    """
+    if task.raw:
+        return PromptForm(list(messages), params)
+    said = [_with_known_role(message, template) for message in messages]
+    tools = task.tools
+    formed = tools is not None or params.constraint is not None
+    if formed and said[-1]["role"] == "assistant":
+        raise RequestError(
+            "the last message is the assistant's: an answer that is begun so can have neither tools"
+            " nor a form that it keeps to"
+        )
+    if tools is None and not any("tool_calls" in m or m["role"] == "tool" for m in said):
+        return PromptForm(said, params)
+    form = form_of(template)
+    said = form_messages(said, form) if form.told else own_messages(said, tools)
+    if tools is None:
+        return PromptForm(said, params)
+    constraint = tools_constraint(tools, form, params.constraint)
+    names = tuple(function["name"] for function in tools.functions)
+    told = tools.json() if form.told else None
+    return PromptForm(said, replace(params, constraint=constraint), told, form, names)
+
+
+def _with_known_role(message: Message, template: str | None) -> Message:
+    """OpenAI's new name for the system is known to few templates."""
+    if message["role"] != "developer" or "developer" in (template or ""):
+        return message
+    known: Mapping[str, Any] = {**message, "role": "system"}
+    return known
+
+
+def _by_template(
+    encode: Callable[[Sequence[Message]], _Tokens], messages: Sequence[Message]
+) -> tuple[_Tokens, Sequence[Message]]:
+    """``encode(messages)``, and the messages as they were sent: a system message that the template
+    refuses stands before the first message of the user. Raises what the template said first."""
+    try:
+        return encode(messages), messages
+    except RequestError:
+        joined = _without_system(messages)
+        if joined is None:
+            raise
+        try:
+            return encode(joined), joined
+        except RequestError:
+            pass
+        raise
+
+
+def _without_system(messages: Sequence[Message]) -> Sequence[Message] | None:
+    """None, if there is no system message that could be joined with what follows."""
+    first, *rest = messages
+    if first["role"] != "system" or not rest or rest[0]["role"] != "user":
+        return None
+    joined = {"role": "user", "content": f"{first['content']}\n\n{rest[0]['content']}"}
+    return [joined, *rest[1:]]
+
+
+def _embedded(task: Task, encoder: Encoder) -> Prepared:
+    model = encoder.model
+    if not gives_embeddings(model):
+        raise RequestError(
+            f"{model.path.name} gives no embeddings: choose the GGUF file of a model that is no"
+            " reranker"
+        )
+    require_short(encoder, task.turns)
+    ids = list(task.ids) or encoder.encode(task.turns[0])
+    return Prepared(_fitting(ids, encoder, room=0), PromptForm((), _SCORED), embed=True)
+
+
+def _scored(then: str, said: PromptForm, encoder: Encoder, style: PromptStyle) -> Prepared:
+    sent = said.messages
+    if style.raw:
+        ids, first = encoder.encode_continuation(str(sent[0]["content"]), then)
+    else:
+        (ids, first), sent = _by_template(
+            lambda given: encoder.encode_continuation(given, then), sent
+        )
+    return Prepared(_fitting(ids, encoder), replace(said, messages=sent), scored_from=first)
+
+
+def _fitting(ids: list[int], encoder: Encoder, room: int = 1) -> list[int]:
+    """``ids``. Raises PromptTooLongError where the context has no ``room`` beside them."""
+    if len(ids) + room > encoder.context:
+        raise PromptTooLongError(len(ids), encoder.context, encoder.model.context_length)
+    return ids
