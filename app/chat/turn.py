@@ -116,11 +116,11 @@ class Turn:
         plain, own = conversation.plain(host), host.template
         adapter, label = host.used()
         task = task_of(conversation.prompt(parent.id), plain=plain)
-        said = prepare(task, engine, params, template=own, bounded=False)
-        ids = said.ids
+        asked = prepare(task, engine, params, template=own, bounded=False)
+        ids = asked.ids
         if continues is None:
             template = None if plain else own or engine.model.chat_template
-            begun = Begun(opening(template, said.form.messages))
+            begun = Begun(opening(template, asked.form.messages))
         else:
             done, generated = answered_ids(engine, continues, label)
             ids += done
