@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from app import console
-from app.batch.output.wire import dump_line, writing
+from app.batch.output.records import dump_line, writing
 from app.batch.run import run_batch
 from app.batch.spec import BatchSpec, InputOptions
 from app.exitcodes import ExitCode

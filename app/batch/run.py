@@ -2,14 +2,13 @@
 
 import json
 import sys
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from app import console
-from app.batch.asking import check_task, embedding_file
 from app.batch.input.prompting import Prompting
 from app.batch.input.source import Shard, open_source
 from app.batch.interrupt import sigterm_as_ctrl_c
@@ -22,12 +21,52 @@ from app.batch.schedule.engines import Count, parse_count, placements
 from app.batch.settings import JobSettings
 from app.batch.spec import TEST_ROWS, TEST_TOKENS, BatchSpec
 from app.exitcodes import ExitCode
-from app.models.planning import LoadChoice, choose
+from app.models.planning import LoadChoice, choose, plan_files
 from app.models.prefixes import shared_prefixes
+from app.options import ModelOptions, PlanOptions
 from app.prompts import PromptStyle, clean_argument
 from runtimes.errors import RequestError
+from runtimes.machine.installed import find_installed
 from runtimes.models.modelfile import fingerprint
+from runtimes.models.registry import backend_of, gives_embeddings
 from runtimes.settings import PROMPT_CHUNK
+
+
+def check_task(spec: BatchSpec) -> Sequence[str] | None:
+    """The labels of a job that has them for all rows. Raises RequestError for options that say
+    something else than its --task."""
+    task, given = spec.rows.task, spec.constraints
+    if spec.rows.dimensions is not None and task != "embed":
+        raise RequestError("--dimensions is for --task embed")
+    if task == "generate":
+        return None
+    others = [one.name for one in fields(given) if getattr(given, one.name)]
+    if spec.rows.json_schema_field is not None:
+        others.append("json_schema_field")
+    if task == "classify" and others == ["choice"] and given.choice is not None:
+        if len(set(given.choice)) < max(2, len(given.choice)) or not all(
+            choice.strip() for choice in given.choice
+        ):
+            raise RequestError("--task classify needs two different --choice at least, none blank")
+        return given.choice
+    if others:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in others)
+        raise RequestError(f"--task {task} generates nothing: leave {flags} out")
+    return None
+
+
+def embedding_file(model: str, options: ModelOptions, settings: PlanOptions) -> ModelOptions:
+    """``options`` that name a file of ``model`` that gives embeddings, unless they name one
+    already. Raises RequestError where there is none."""
+    files = plan_files(model, options, settings.bits).models
+    able = [file for file in files if gives_embeddings(file) and find_installed(file.runtime)]
+    if not able:
+        names = ", ".join(f"{file.path.name} ({backend_of(file).label})" for file in files)
+        raise RequestError(
+            f"no file of {model} gives embeddings: {names}; ONNX graphs and rerankers give none"
+        )
+    named = options.recipe is not None or options.file is not None or len(files) == 1
+    return options if named else replace(options, file=able[0].path.name)
 
 
 def run_batch(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.builds.settings import estimated_size, offered
-from app.models.quality import kl_text
+from app.models.entries import kl_text
 from quantize.disk import human
 from quantize.manifest import FileEntry, load_manifest
 from quantize.recipes.recipe import Recipe

@@ -16,9 +16,8 @@ from typing import Any, Protocol
 
 from app.chat.budget import DraftMessage, Shortage, TokenBudget, Way, WayOut, more_of, shortage
 from app.chat.conversation import Conversation
-from app.chat.figures import StatusFigures
+from app.chat.figures import Reading, ReadMeter, StatusFigures
 from app.chat.host import EngineHost, HostState
-from app.chat.reading import Reading, ReadMeter
 from app.chat.session import Before, Session
 from app.chat.store.records import Message, State
 from app.chat.turn import AnswerProgress, Turn

@@ -19,9 +19,9 @@ from runtimes.errors import IngotError, RequestError
 
 if TYPE_CHECKING:  # what loads a model is imported when one is loaded: the app is drawn before
     from app.chat.remote import RemoteEngine
+    from app.models.entries import FileQuality
     from app.models.planning import LoadChoice
     from app.models.prefixes import SavedPrefixes
-    from app.models.quality import FileQuality
     from runtimes.api import EngineApi
     from runtimes.engine.metrics import EngineStats
     from runtimes.worker.engine import WorkerEngine
@@ -116,7 +116,7 @@ class EngineHost:
         0.041"; empty while nothing is loaded, or nothing is known."""
         if self.measured is None:
             return ""
-        from app.models.quality import quality_text
+        from app.models.entries import quality_text
 
         return quality_text(self.measured)
 

@@ -3,7 +3,7 @@ which are in the file of the settings and stand before those of the same name.""
 
 from pathlib import Path
 
-from app.config import writing
+from app.config import files
 from app.config.settings import BUILT_IN, Config, ConfigError, Preset
 
 
@@ -30,14 +30,14 @@ def save(preset: Preset, path: Path | None = None) -> Preset:
         raise ConfigError("a preset needs a name, in one line")
     system = preset.system.strip() if preset.system else None
     kept = Preset(name, system or None, dict(preset.sampling))
-    writing.set_preset(kept, path)
+    files.set_preset(kept, path)
     return kept
 
 
 def delete(config: Config, name: str, path: Path | None = None) -> None:
     """Take a preset of the user's out of the file. Raises ConfigError for one that comes with the
     app, and for one that there is not."""
-    if writing.remove_preset(name, path):
+    if files.remove_preset(name, path):
         return
     find(config, name)
     raise ConfigError(f"{name} comes with the app; one of yours by that name would stand before it")

@@ -11,7 +11,6 @@ from typing import Any
 from app.batch.input.prompting import Prompting
 from app.batch.input.row import Row
 from app.batch.input.source import open_source
-from app.compare.agreement import equal_from_start
 from app.compare.prompts import PromptsJob, labels_of
 from app.compare.records import PROBE
 from app.compare.results import (
@@ -21,11 +20,11 @@ from app.compare.results import (
     Results,
     Told,
     Unit,
+    equal_from_start,
     medians,
     pair_of,
 )
-from app.models.entries import ModelEntry
-from app.models.quality import file_quality
+from app.models.entries import ModelEntry, file_quality
 from app.models.resolve import model_file
 from app.openai.answer import Answer
 from app.options import ModelOptions

@@ -1,17 +1,207 @@
 """A comparison under way, for callers that look at it now and then."""
 
-import threading
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from __future__ import annotations
 
-from app.compare.agreement import agreement
-from app.compare.asking import AskedFile
-from app.compare.records import CompareReport, Contender, Question
+import logging
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from app.compare.records import PROBE, CompareReport, Contender, Question, Side, SideState
+from app.compare.results import agreement
 from app.here import real
 from app.models.entries import ModelEntry
-from runtimes.errors import RequestError
+from app.models.planning import LoadChoice, choose
+from app.models.resolve import load_engine
+from app.openai.prepare import prepare
+from app.openai.task import Task
+from app.options import PlanOptions
+from quantize.disk import human
+from quantize.quality.peak import peak_resident
+from runtimes.errors import IngotError, RequestError
 from runtimes.machine.hardware import memory_now
+from runtimes.models.memory import estimate
+from runtimes.request import MOST_TOP_LOGPROBS, Completion, FinishReason, Request, SamplingParams
+from runtimes.stream import Stream
+
+if TYPE_CHECKING:
+    from runtimes.worker.engine import WorkerEngine
+
+
+logger = logging.getLogger(__name__)
+
+_WARM_TOKENS = 16
+
+
+class AskedFile:
+    """The state of one file; any thread may take a ``snapshot`` or ``stop`` it."""
+
+    def __init__(self, contender: Contender) -> None:
+        self.needs = 0  # bytes of memory, once it is planned
+        self._choice: LoadChoice | None = None
+        self._lock = threading.RLock()
+        self._side = Side(contender, contender.label or contender.model, SideState.WAITING)
+        self._first = 0.0  # when the answer's first token came
+        self._engine: WorkerEngine | None = None
+        self._stream: Stream | None = None
+        self._stopped = False
+
+    def snapshot(self) -> Side:
+        """How far it is; figures of an answer under way are up to now."""
+        with self._lock:
+            if not self._side.state.ended:
+                self._look_at_memory()
+            return self._side
+
+    def stop(self) -> None:
+        """End what it does; what has come so far stays."""
+        with self._lock:
+            if self._side.state.ended:
+                return
+            self._stopped = True
+            stream, engine = self._stream, self._engine
+            if self._side.state is SideState.WAITING:
+                self._set(state=SideState.STOPPED)
+        if stream is not None:
+            stream.cancel()
+        elif engine is not None:
+            engine.close()  # it loads: nothing else ends that
+
+    def plan(self, free: int, beside: str) -> bool:
+        """Choose what to load; whether there is room for it in ``free`` bytes. ``beside`` says what
+        takes the rest. Never raises, nor does ``run``: what goes wrong is the side's error."""
+        with self._failing():
+            asked = self._side.contender
+            choice = choose(asked.model, asked.options, PlanOptions(), "chat", slots=1)
+            self.needs = estimate(choice.file, choice.settings).total
+            if self.needs <= free:
+                self._choice = choice
+                return True
+            self._end(f"it needs {human(self.needs)} of memory, {human(free)} are free{beside}")
+        return False
+
+    def run(self, question: Question) -> None:
+        """Load what was planned, and ask; the engine stays open for ``likeliest``."""
+        choice = self._choice
+        if choice is None or self._stopped:
+            return
+        begun = time.monotonic()
+        file = choice.file
+        self._set(state=SideState.LOADING, file=str(file.path), runtime=file.runtime)
+        with self._failing():
+            engine = load_engine(file, choice.settings, choice.scheduling, begun=self._begun)
+            self._ask(engine, question, begun)
+
+    def likeliest(self, index: int) -> None:
+        """Ask once more for the token at ``index`` of the answer, with the likeliest ones: into
+        ``Side.top``. Nothing happens where that cannot be asked any more."""
+        engine, side = self._engine, self._side
+        if engine is None or side.state is not SideState.DONE:
+            return
+        try:
+            asked = SamplingParams(max_tokens=1, logprobs=True, top_logprobs=MOST_TOP_LOGPROBS)
+            (found,) = engine.generate([[*side.prompt, *side.token_ids[:index]]], asked)
+        except IngotError as error:
+            logger.info("no log-probabilities of %s: %s", side.label, error)
+            return
+        if found.top_logprobs:
+            self._set(top={**side.top, index: found.top_logprobs[0]})
+
+    def close(self) -> None:
+        """End the engine. Idempotent."""
+        with self._lock:
+            self._look_at_memory()
+            engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()
+
+    def _begun(self, engine: WorkerEngine) -> None:
+        with self._lock:
+            self._engine = engine
+            stopped = self._stopped
+        if stopped:
+            engine.close()
+
+    def _look_at_memory(self) -> None:
+        """The kernel keeps the peak (Linux), or the largest size that was seen counts."""
+        if self._engine is not None and self._engine.pid is not None:
+            before = self._side.figures.peak_bytes or 0
+            peak = max(before, peak_resident(self._engine.pid)) or None
+            self._set_figures(peak_bytes=peak)
+
+    def _ask(self, engine: WorkerEngine, question: Question, begun: float) -> None:
+        prompt = prepare(Task(), engine, question.params, messages=question.messages).ids
+        probe = engine.encode(PROBE)
+        # The first steps read the file; they are not the answer's.
+        engine.generate([probe[:_WARM_TOKENS]], SamplingParams(max_tokens=2, ignore_eos=True))
+        self._set_figures(prompt_tokens=len(prompt), load_s=time.monotonic() - begun)
+        self._set(state=SideState.ANSWERING, prompt=tuple(prompt), probe=tuple(probe))
+        stream = engine.submit(Request(prompt, question.params))
+        with self._lock:
+            self._stream = stream
+            stopped = self._stopped
+        if stopped:
+            stream.cancel()
+        for chunk in stream:
+            self._add(chunk.text, chunk.token_ids)
+        self._finish(stream.result())
+
+    def _add(self, text: str, ids: Sequence[int]) -> None:
+        with self._lock:
+            side, now = self._side, time.monotonic()
+            self._first = self._first or now
+            starts = (*side.starts, *[len(side.text)] * len(ids))
+            self._set(text=side.text + text, token_ids=(*side.token_ids, *ids), starts=starts)
+            if len(starts) > 1 and now > self._first:
+                speed = (len(starts) - 1) / (now - self._first)
+                self._set_figures(completion_tokens=len(starts), decode_tps=speed)
+
+    def _finish(self, completion: Completion) -> None:
+        ids, timings = completion.token_ids, completion.timings
+        with self._lock:
+            self._look_at_memory()
+            starts = self._side.starts
+            starts += (len(completion.text),) * (len(ids) - len(starts))
+            self._set(text=completion.text, token_ids=tuple(ids), starts=starts)
+            self._set_figures(
+                completion_tokens=completion.usage.completion_tokens,
+                ttft_s=timings.ttft_s,
+                prefill_tps=timings.prefill_tps,
+                decode_tps=timings.decode_tps,
+                total_s=timings.total_s,
+                finish_reason=str(completion.finish_reason),
+            )
+        lost = completion.finish_reason is FinishReason.CANCELLED and not self._stopped
+        self._end("the engine stopped before the answer was complete" if lost else completion.error)
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        try:
+            yield
+        except IngotError as error:
+            self._end(str(error))
+        except Exception as error:
+            logger.exception("comparing %s", self._side.label)
+            self._end(f"internal error: {type(error).__name__}: {error}")
+
+    def _end(self, error: str | None) -> None:
+        if self._stopped:
+            self._set(state=SideState.STOPPED, error=None)
+        else:
+            self._set(state=SideState.FAILED if error else SideState.DONE, error=error)
+
+    def _set(self, **changes: Any) -> None:
+        with self._lock:
+            self._side = replace(self._side, **changes)
+
+    def _set_figures(self, **changes: Any) -> None:
+        with self._lock:
+            self._set(figures=replace(self._side.figures, **changes))
 
 
 class Comparison:

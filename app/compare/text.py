@@ -1,12 +1,37 @@
 """A comparison in words: lines for screens and the shell, Markdown and JSON for files."""
 
-from dataclasses import asdict
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
+from rich.table import Table
+from rich.text import Text
+
+from app.compare.blind import Ballot
+from app.compare.page import (
+    FILE_HEAD,
+    PAIR_HEAD,
+    file_cells,
+    notes,
+    pair_cells,
+    to_json,
+    votes_line,
+)
+from app.compare.prompts import PromptsJob
 from app.compare.records import Agreement, CompareReport, Parting, Side, SideState
+from app.compare.results import Results
 from app.figures import duration, rate
-from quantize.disk import human
+from quantize.disk import human, write_atomically
+from quantize.fromjson import from_json
+from quantize.terminal import Console
+from runtimes.errors import RequestError
 from runtimes.output import markdown, markdown_lines
+from runtimes.untrusted import visible
 
 _SHOWN = 24  # characters of a token
 _NAMES = {"mine": "first", "theirs": "other"}  # in JSON
@@ -178,3 +203,65 @@ def _quoted(text: str | None) -> str:
     if not text:
         return "a token without text"
     return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")
+
+
+_WIDE = 200  # of a pipe, where nothing is wrapped
+
+
+def print_tables(results: Results) -> None:
+    """Print all but the texts to stdout. Raises BrokenPipeError when nobody reads it."""
+    width = None if sys.stdout.isatty() else _WIDE
+    shown = Console(width=width, highlight=False, emoji=False, markup=False)
+    for table in figures(results):
+        shown.print(table)
+        shown.print()
+    for votes in results.votes:
+        shown.print(votes_line(votes, results))
+    for note in notes(results):
+        shown.print(note, style="dim")
+
+
+def figures(results: Results, hues: Sequence[str] = ()) -> list[Table]:
+    """Of the files, and of the pairs; names are in the colours of the files, if these are given."""
+    files = _table(FILE_HEAD, [file_cells(file) for file in results.files], hues)
+    pairs = [pair_cells(pair, results) for pair in results.pairs]
+    return [files, _table(PAIR_HEAD, pairs, hues[1:])]
+
+
+def _table(head: Sequence[str], lines: Sequence[Sequence[str]], hues: Sequence[str] = ()) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    used = [n for n in range(len(head)) if any(line[n] for line in lines)]
+    for at in used:
+        table.add_column(head[at], justify="right" if at else "left", overflow="fold")
+    for number, line in enumerate(lines):
+        name = Text(visible(line[0]), hues[number % len(hues)] if hues else "")
+        table.add_row(name, *(line[at] for at in used[1:]))
+    return table
+
+
+def report_of(job: PromptsJob) -> Results:
+    """Collect the answers, and keep the report. Raises IngotError or OSError."""
+    from app.compare.collect import collect  # the readers of all formats: those who look need none
+
+    results = collect(job)
+    write_atomically(job.folder / "results.json", to_json(results))
+    return with_votes(results, ballot_of(results, job.folder))
+
+
+def read_report(folder: Path) -> Results:
+    """What ``report_of`` kept in a job's folder. Raises RequestError."""
+    try:
+        data = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+        return from_json(Results, data)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise RequestError(f"no report of this comparison can be read: {error}") from error
+
+
+def ballot_of(results: Results, folder: Path) -> Ballot:
+    """The pairs of a report and the votes on them. Raises OSError."""
+    return Ballot(results, folder / "votes.jsonl")
+
+
+def with_votes(results: Results, ballot: Ballot) -> Results:
+    """The report as it is exported."""
+    return replace(results, votes=ballot.count())

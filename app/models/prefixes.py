@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from app.adapters import AdapterFile
-from app.config.reading import load
+from app.config.files import load
 from runtimes.api import EngineApi
 from runtimes.engine.prefix_pool import common_prefix
 from runtimes.engine.session import session_tokens

@@ -10,10 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from app.openai.task import Task
-from app.openai.tool_forms import ToolForm, form_of
-from app.openai.tool_grammar import tools_constraint
+from app.openai.tool_forms import ToolForm, form_messages, form_of, own_messages, tools_constraint
 from app.openai.tool_parser import ToolParser
-from app.openai.tool_prompt import form_messages, own_messages
 from app.prompts import PromptStyle, PromptTooLongError, require_short
 from runtimes.chat import Message
 from runtimes.errors import RequestError

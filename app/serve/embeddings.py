@@ -1,6 +1,8 @@
 """OpenAI's /v1/embeddings."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -10,12 +12,15 @@ from fastapi.responses import JSONResponse, Response
 from app.openai.embeddings import SCHEMA, cut, embedding_task, embeddings_body
 from app.openai.prepare import prepare
 from app.openai.task import Embed, Task
+from app.openai.validation import MOST_INPUTS, InputError, as_unicode, kind, require_object
+from app.prompts import require_short
 from app.serve.bodies import json_body, read_task
 from app.serve.generate import Generator, asked_model, while_connected
 from app.serve.openapi import json_body as body_schema
 from app.serve.options import MOST_IDS
 from app.serve.pool import Served
 from runtimes.request import SamplingParams
+from runtimes.worker.engine import WorkerEngine
 
 
 def routes(generator: Generator) -> APIRouter:
@@ -51,3 +56,121 @@ async def _answer(
 
 def _tokens(served: Served, text: Task) -> list[int]:
     return prepare(text, served.engine, SamplingParams()).ids
+
+
+_SCHEMA = {
+    "type": "object",
+    "required": ["query", "documents"],
+    "properties": {
+        "model": {"type": "string"},
+        "query": {"type": "string"},
+        "documents": {"type": "array", "items": {"type": ["string", "object"]}},
+        "top_n": {"type": "integer", "minimum": 1},
+        "return_documents": {"type": "boolean"},
+    },
+}
+_KNOWN = frozenset(_SCHEMA["properties"])
+
+
+@dataclass(frozen=True, slots=True)
+class RerankRequest:
+    """What a body asks for."""
+
+    query: str
+    documents: list[str]
+    most: int | None = None  # results that are wanted
+    told: bool = False  # with the documents' texts
+
+
+def rerank_routes(generator: Generator) -> APIRouter:
+    """The only one."""
+    router = APIRouter()
+
+    @router.post("/v1/rerank", openapi_extra=body_schema(_SCHEMA))
+    async def rerank(request: Request) -> Response:
+        """The documents by how well they answer the query, from 1 to 0."""
+        body = await json_body(request)
+        name, asked_of = asked_model(body), await read_task(request, partial(read_body, body))
+        asked = await generator.in_thread(asked_of)
+        del body  # is not needed any more, and may be large
+        return JSONResponse(await while_connected(request, _rerank_answer(generator, name, asked)))
+
+    return router
+
+
+def read_body(body: Any) -> RerankRequest:
+    """Raises InputError naming what is missing, wrong or not supported."""
+    require_object(body, "body")
+    for other in body.keys() - _KNOWN:
+        raise InputError("unsupported_parameter", f"{other[:60]} is not supported")
+    query, documents, most = (body.get(key) for key in ("query", "documents", "top_n"))
+    if not isinstance(documents, list) or not documents:
+        raise InputError("wrong_type", "documents must be a list of texts with at least one")
+    if len(documents) > MOST_INPUTS:
+        said = f"documents has {len(documents):,} texts, above {MOST_INPUTS:,}"
+        raise InputError("invalid_value", said)
+    if most is not None and (type(most) is not int or most < 1):
+        raise InputError("invalid_value", "top_n must be a whole number above 0")
+    told = body.get("return_documents") or False
+    if not isinstance(told, bool):
+        raise InputError("wrong_type", "return_documents must be true or false")
+    texts = [_text(_of(one), f"documents.{number}") for number, one in enumerate(documents)]
+    return RerankRequest(_text(query, "query"), texts, most, told)
+
+
+def _of(document: Any) -> Any:
+    return document.get("text") if isinstance(document, dict) else document
+
+
+def _text(value: Any, where: str) -> str:
+    if not isinstance(value, str) or not value:
+        found = "empty" if value == "" else kind(value)
+        raise InputError("wrong_type", f"{where} must be a text; it is {found}")
+    return as_unicode(value, where)
+
+
+async def _rerank_answer(
+    generator: Generator, name: str | None, asked: RerankRequest
+) -> dict[str, Any]:
+    scores, tokens = [], 0
+    async with generator.place(name) as served:
+        for number, document in enumerate(asked.documents):  # others' work comes between
+            where = f"documents.{number}"
+            pair = partial(_pair, served.engine, asked.query, document, where)
+            ids = await generator.in_thread(pair, served.name)
+            scores.append(_sigmoid((await generator.embedded(served, ids))[0]))
+            tokens += len(ids)
+    order = sorted(range(len(scores)), key=lambda index: -scores[index])[: asked.most]
+    return {
+        "model": served.name,
+        "results": [_result(asked, index, scores[index]) for index in order],
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+    }
+
+
+def _sigmoid(score: float) -> float:
+    return 1 / (1 + math.exp(-max(-500.0, min(500.0, score))))
+
+
+def _pair(engine: WorkerEngine, query: str, document: str, where: str) -> list[int]:
+    """As XLM-RoBERTa was trained: <s> query </s></s> document </s>. Raises InputError."""
+    if not engine.model.scores_pairs:
+        raise InputError(
+            "unsupported_model",
+            f"{engine.model.path.name} is no reranker that runs here: serve the GGUF file of an"
+            " XLM-RoBERTa cross-encoder, such as bge-reranker-v2-m3",
+        )
+    require_short(engine, query + document)
+    first, second = engine.encode(query), engine.encode(document)
+    ids = [*first, first[-1], *second[1:]]
+    if len(ids) > engine.context:
+        said = (
+            f"{where} and the query have {len(ids):,} tokens; the context holds {engine.context:,}"
+        )
+        raise InputError("context_length_exceeded", said)
+    return ids
+
+
+def _result(asked: RerankRequest, index: int, score: float) -> dict[str, Any]:
+    result: dict[str, Any] = {"index": index, "relevance_score": score}
+    return {**result, "document": {"text": asked.documents[index]}} if asked.told else result

@@ -6,7 +6,7 @@ from typing import Any
 from fastapi.responses import JSONResponse
 from starlette.requests import ClientDisconnect
 
-from app.openai.anthropic_answer import error_body as anthropic_error
+from app.openai.anthropic import error_body as anthropic_error
 from app.openai.response import error_body
 from app.openai.validation import InputError, Problem
 from app.prompts import PromptTooLongError

@@ -20,8 +20,7 @@ from app.openai.task import Task
 from app.openai.tool_parser import ContentDelta, Delta
 from app.openai.validation import Problem
 from app.serve.errors import HttpError, problem_error
-from app.serve.loads import Loads
-from app.serve.pool import MOST_SLOTS, ModelPool, Served
+from app.serve.pool import MOST_SLOTS, Loads, ModelPool, Served
 from runtimes.api import EngineApi
 from runtimes.checks import UNFOLLOWED
 from runtimes.request import Chunk, Completion, FinishReason, Request, SamplingParams

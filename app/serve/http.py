@@ -12,15 +12,13 @@ from starlette.types import ASGIApp
 from app.openai.validation import InputError
 from app.serve import (
     adapter_routes,
+    dialects,
     embeddings,
-    messages,
     model_routes,
     openai_routes,
-    rerank,
-    responses,
 )
 from app.serve.batches import routes as batch_routes
-from app.serve.batches.service import BatchService
+from app.serve.batches.work import BatchService
 from app.serve.errors import HttpError, error_response
 from app.serve.generate import Generator
 from app.serve.guard import Guard
@@ -39,10 +37,10 @@ def create_app(
     app = FastAPI(title="Ingot", docs_url=None, redoc_url=None, lifespan=lifespan)
     observer = Observer(generator, batches)
     app.include_router(openai_routes.routes(generator, observer))
-    app.include_router(messages.routes(generator, observer))
-    app.include_router(responses.routes(generator, observer))
+    app.include_router(dialects.messages_routes(generator, observer))
+    app.include_router(dialects.responses_routes(generator, observer))
     app.include_router(embeddings.routes(generator))
-    app.include_router(rerank.routes(generator))
+    app.include_router(embeddings.rerank_routes(generator))
     app.include_router(model_routes.routes(generator, observer, batches))
     app.include_router(adapter_routes.routes(generator, options.adapter_dir))
     if batches is not None:

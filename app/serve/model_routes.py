@@ -15,7 +15,7 @@ from app.openai.request import body_task
 from app.openai.task import Task
 from app.openai.validation import as_unicode
 from app.prompts import require_short
-from app.serve.batches.service import BatchService
+from app.serve.batches.work import BatchService
 from app.serve.bodies import json_body, read_task
 from app.serve.errors import HttpError
 from app.serve.generate import Generator, asked_model

@@ -15,8 +15,8 @@ from anyio import to_thread
 
 from app import console
 from app.batch.interrupt import sigterm_as_ctrl_c
-from app.serve.batches.data import claimed
-from app.serve.batches.service import BatchService
+from app.serve.batches.record import claimed
+from app.serve.batches.work import BatchService
 from app.serve.connection import MOST_CONNECTIONS, Connection
 from app.serve.generate import Generator
 from app.serve.http import create_app

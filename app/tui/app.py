@@ -24,9 +24,9 @@ from textual.screen import Screen
 from textual.signal import Signal
 
 from app.chat.host import HostState, LoadCancelledError
-from app.config.reading import load as load_config
+from app.config.files import load as load_config
+from app.config.files import set_value
 from app.config.settings import ConfigError
-from app.config.writing import set_value
 from app.exitcodes import ExitCode
 from app.options import ModelOptions, PlanOptions
 from app.tui import keys, modes, nocolor, terminal, theme

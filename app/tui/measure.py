@@ -38,7 +38,7 @@ from textual.widgets.markdown import MarkdownBlock
 from app.chat.host import EngineHost, HostState
 from app.chat.store import ChatStore
 from app.chat.store.records import Role, State
-from app.config.reading import load
+from app.config.files import load
 from app.monitor.monitor import Monitor
 from app.tui import terminal
 from app.tui.app import IngotApp

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from app.chat.host import EngineHost
 from app.chat.store import ChatStore
-from app.config.reading import load
+from app.config.files import load
 from app.config.settings import Config
 from app.models.prefixes import shared_prefixes
 from app.monitor.monitor import Monitor

@@ -30,8 +30,7 @@ from random import Random
 from typing import Any
 
 from app.models.catalog import entry_of
-from app.models.entries import details, fit
-from app.models.quality import file_quality
+from app.models.entries import details, file_quality, fit
 from quantize.errors import SourceError, UsageError
 from quantize.gguf.imatrixfile import read_matrix
 from quantize.recipes.bits import bits_per_weight

@@ -14,8 +14,8 @@ from typing import Any
 from unittest import mock
 
 from app.models import library
+from app.models.hub import Query, search
 from app.models.pulling import look, parse_request, pull
-from app.models.search import Query, search
 from quantize.hub.client import Hub, Patience, Repository
 from quantize.hub.names import parse_hub_name
 from quantize.hub.store import Store

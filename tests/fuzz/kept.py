@@ -13,27 +13,25 @@ from random import Random
 from typing import Any
 from unittest import mock
 
-from app.batch.journal.journal import Journal, journal_path
-from app.batch.journal.matching import Matcher
+from app.batch.journal.journal import Journal, Matcher, journal_path
 from app.batch.journal.state import read_state
 from app.batch.output.merge import merge
-from app.batch.report.status import status_of
+from app.batch.report.summary import status_of
 from app.batch.watch.follow import FollowedJournal
 from app.batch.watch.job import attach
 from app.batch.watch.presets import presets
 from app.batch.watch.records import known_jobs, last_run
 from app.batch.watch.rows import Rows
 from app.chat.load_settings import remembered
-from app.compare.report import ballot_of, read_report, with_votes
-from app.config.reading import load
+from app.compare.text import ballot_of, read_report, with_votes
+from app.config.files import load
 from app.models import library
 from app.models.catalog import catalog
 from app.models.resolve import recently_used
 from app.openai.answer import Answer
 from app.openai.validation import Problem
-from app.serve.batches.files import Files
 from app.serve.batches.record import Batch, BatchError, write_record
-from app.serve.batches.store import Batches
+from app.serve.batches.store import Batches, Files
 from quantize.manifest import entry_path, load_manifest
 from quantize.stages.stages import Stages
 from runtimes.engine.session import SessionHeader, read_session, session_tokens, write_session

@@ -18,8 +18,8 @@ from app.openai.responses import response_task
 from app.openai.task import Task
 from app.openai.validation import InputError
 from app.serve.batches.routes import _asked
+from app.serve.embeddings import read_body
 from app.serve.errors import HttpError
-from app.serve.rerank import read_body
 from runtimes.errors import IngotError
 from runtimes.request import SamplingParams
 from tests.app.openai.test_tools import HERMES, MISTRAL, PLAIN

@@ -1,17 +1,360 @@
 """The input formats, and which of them a file has: by its name where that says so, else by how it
 begins."""
 
-from pathlib import Path
+from __future__ import annotations
 
-from app.batch.input.csv_rows import CSV
-from app.batch.input.folder_rows import FOLDER
-from app.batch.input.jsonl_rows import JSONL
-from app.batch.input.lines import UTF8_BOM, InputStream
-from app.batch.input.parquet_rows import PARQUET
-from app.batch.input.row import Reader
-from app.batch.input.text_rows import TEXT
-from app.openai.validation import InputError
+import csv
+import datetime
+import decimal
+import json
+import math
+import os
+import stat
+from collections import Counter, deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from app.batch.input import lines
+from app.batch.input.lines import MAX_LINE, UTF8_BOM, InputStream, numbered_lines, rows_by_line
+from app.batch.input.row import Raw, Reader
+from app.openai.validation import InputError, Problem, kind
 from runtimes.errors import RequestError
+
+if TYPE_CHECKING:
+    from pyarrow.parquet import ParquetFile
+
+
+_BATCH_BYTES = 16 * 2**20
+_BATCH_ROWS = 1024
+
+
+def _read_parquet(path: Path, name: str) -> Iterator[Raw]:
+    """Rows from 1, their values as JSON has them; those before a damaged part come before its
+    error."""
+    pyarrow, file = _open(path, name)
+    number = 0
+    with file:
+        try:
+            # Statistics of the whole file tell how many rows make a few megabytes.
+            batch = max(1, min(_BATCH_ROWS, _BATCH_BYTES // _row_bytes(file)))
+            for records in file.iter_batches(batch_size=batch, use_threads=False):
+                names = records.schema.names
+                for cells in zip(*map(_cells, records.columns), strict=True):
+                    number += 1
+                    yield Raw(number, dict(zip(names, map(plain, cells), strict=True)))
+        except (pyarrow.ArrowException, OSError, ValueError) as error:
+            raise RequestError(f"{name} is damaged after row {number}: {_reason(error)}") from error
+
+
+def _cells(column: Any) -> list[Any]:
+    """The values of a column. Times that Python cannot hold (nanoseconds, the year 20000) are
+    Arrow's own text of them."""
+    import pyarrow
+
+    try:
+        values: list[Any] = column.to_pylist()
+    except (ValueError, OverflowError):
+        if not pyarrow.types.is_temporal(column.type):
+            raise
+        values = column.cast(pyarrow.string()).to_pylist()
+    return values
+
+
+def plain(value: Any) -> Any:
+    """The nearest that JSON has to a value of Arrow's."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if math.isfinite(value) else None
+        case list() | tuple():
+            return [plain(item) for item in value]
+        case dict():
+            return {str(key): plain(item) for key, item in value.items()}
+        case datetime.datetime() | datetime.date() | datetime.time():
+            return value.isoformat()
+        case datetime.timedelta():
+            return value.total_seconds()
+        case decimal.Decimal():
+            return str(value)
+        case bytes():
+            return value.decode("utf-8", errors="replace")
+        case _:
+            return str(value)
+
+
+def _open(path: Path, name: str) -> tuple[Any, ParquetFile]:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise RequestError(
+            f"{name} is a Parquet file, which needs pyarrow: pip install 'ingot[parquet]'"
+        ) from error
+    try:
+        file = parquet.ParquetFile(path, pre_buffer=False)
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        raise RequestError(f"{name} is not a complete Parquet file: {_reason(error)}") from error
+    for column, count in Counter(file.schema_arrow.names).items():
+        if count > 1:
+            file.close()
+            raise RequestError(f"{name} has two columns called {column[:60]!r}; rename one of them")
+    return pyarrow, file
+
+
+def _row_bytes(file: ParquetFile) -> int:
+    """Unpacked bytes of a row on average, at least 1."""
+    facts = file.metadata
+    total = sum(facts.row_group(i).total_byte_size for i in range(facts.num_row_groups))
+    return max(1, int(total // max(1, facts.num_rows)))
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+PARQUET = Reader(
+    "parquet",
+    _read_parquet,
+    "write one row for each prompt",
+    suffixes=(".parquet",),
+    magic=b"PAR1",
+    packed=False,
+    place="row {line}",
+)
+
+
+_DELIMITERS = ",;\t"  # whichever the header has most of
+
+
+class _Lines:
+    """Lines for Python's reader, which reads on after an exception; a generator would not. Those of
+    the present row can be read again, when a quote in the first turns out to be a mistake."""
+
+    def __init__(self, stream: InputStream) -> None:
+        self._lines = numbered_lines(stream)
+        self._again: deque[tuple[int, str | Problem]] = deque()
+        self._taken: list[tuple[int, str | Problem]] = []
+
+    def __iter__(self) -> _Lines:
+        return self
+
+    def __next__(self) -> str:
+        self._taken.append(self._again.popleft() if self._again else next(self._lines))
+        line = self._taken[-1][1]
+        if isinstance(line, Problem):
+            raise InputError(line.code, line.message)
+        return line
+
+    def begin_row(self) -> None:
+        """What was taken is done with."""
+        self._taken.clear()
+
+    @property
+    def first(self) -> int:
+        """The number of the row's first line."""
+        return self._taken[0][0]
+
+    def only_first(self) -> int:
+        """Give all but the first line of this row back; the number of the last."""
+        self._again.extendleft(reversed(self._taken[1:]))
+        return self._taken[-1][0]
+
+
+def _read_csv(path: Path, name: str) -> Iterator[Raw]:
+    """Rows below the header, numbered by the line where they begin. A row that is no CSV ends with
+    its first line: a quote that is never closed costs one row."""
+    with InputStream(path, name) as stream:
+        lines = _Lines(stream)
+        try:
+            first = next(lines, None)
+            if first is None:
+                return
+            delimiter = max(_DELIMITERS, key=first.count)
+            header = _header(next(csv.reader([first], delimiter=delimiter, strict=True)), name)
+        except (InputError, csv.Error, StopIteration) as error:
+            raise RequestError(f"{name}: its first line does not name columns: {error}") from error
+        csv.field_size_limit(MAX_LINE)
+        reader = csv.reader(lines, delimiter=delimiter, strict=True)
+        yield from _rows(reader, lines, header)
+
+
+def _rows(reader: Iterator[list[str]], lines: _Lines, header: list[str]) -> Iterator[Raw]:
+    while True:
+        lines.begin_row()
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except (InputError, csv.Error) as error:
+            first, last = lines.first, lines.only_first()
+            if isinstance(error, InputError):
+                problem = error.problem
+            else:
+                problem = Problem("invalid_csv", f"not CSV: {error}")
+            if first != last or "unexpected end" in str(error):
+                problem = Problem(
+                    "invalid_csv", f"a quote is not closed rightly (looked up to line {last})"
+                )
+            yield Raw(first, problem=problem)
+            continue
+        if not any(cells):  # a blank line, or one of delimiters alone
+            continue
+        fields = {key: cell for key, cell in zip(header, cells, strict=False) if key}
+        message = f"the row has {len(cells)} cells; the header has {len(header)}"
+        wrong = Problem("invalid_csv", message) if len(cells) != len(header) else None
+        yield Raw(lines.first, fields, wrong)
+
+
+def _header(names: list[str], name: str) -> list[str]:
+    """Column names; columns without one are left out of the rows."""
+    header = [text.strip() for text in names]
+    for text, count in Counter(filter(None, header)).items():
+        if count > 1:
+            raise RequestError(f"{name} has two columns called {text[:60]!r}; rename one of them")
+    if not any(header):
+        raise RequestError(f"{name}: its first line must name the columns; it is blank")
+    return header
+
+
+CSV = Reader(
+    "csv",
+    _read_csv,
+    "below the line that names the columns, write a line for each prompt",
+    suffixes=(".csv", ".tsv"),
+)
+
+
+def _read_folder(folder: Path, name: str) -> Iterator[Raw]:
+    """A row for each file that is not hidden, at any depth, in the order of the paths' parts."""
+    root = folder.resolve()
+    for number, path in enumerate(_files(root, name), 1):
+        relative = path.relative_to(root).as_posix()
+        fields: dict[str, Any] = {"id": relative, "name": path.name}
+        try:
+            text = _text(path, root)
+        except InputError as error:
+            yield Raw(number, fields, error.problem)
+        except OSError as error:
+            reason = f"it cannot be read: {error.strerror or error}"
+            yield Raw(number, fields, Problem("unreadable_file", reason))
+        else:
+            yield Raw(number, {**fields, "prompt": text})
+
+
+def _listing(folder: Path, name: str) -> Iterator[tuple[str, int, int]]:
+    """Path, size and time (ns) of each file, to tell whether anything changed."""
+    for path in _files(folder, name):
+        try:
+            status = path.stat()
+        except OSError:  # a broken link
+            yield str(path), -1, 0
+        else:
+            yield str(path), status.st_size, status.st_mtime_ns
+
+
+def _files(folder: Path, name: str) -> Iterator[Path]:
+    """Files and links, depth first; the names of one folder at each depth are held, which may be
+    any number of folders deep."""
+    open_ = [iter(_entries(folder, name))]
+    while open_:
+        entry = next(open_[-1], None)
+        if entry is None:
+            open_.pop()
+        elif not entry.name.startswith("."):
+            if entry.is_dir(follow_symlinks=False):
+                open_.append(iter(_entries(Path(entry.path), name)))
+            else:
+                yield Path(entry.path)
+
+
+def _entries(folder: Path, name: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except OSError as error:
+        raise RequestError(f"{name}: {folder} cannot be listed: {error.strerror}") from error
+
+
+def _text(path: Path, root: Path) -> str:
+    """The file's text, unpacked where it is compressed. Raises InputError or OSError."""
+    if path.is_symlink():
+        try:
+            target = path.resolve(strict=True)
+        except RuntimeError as error:  # how Python 3.11 tells of links in a ring
+            raise InputError("refused_link", "it is a link that leads nowhere") from error
+        if not target.is_relative_to(root):
+            raise InputError("refused_link", "it is a link that leads out of the folder")
+        if target.is_dir():
+            raise InputError("refused_link", "it is a link to a folder, which is not followed")
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise InputError("unreadable_file", "it is not a regular file")
+    with lines.InputStream(path, str(path)) as stream:
+        data = stream.read(lines.MAX_LINE + 1)
+    if len(data) > lines.MAX_LINE:
+        raise lines.too_long("file")
+    return lines.decode(data.removeprefix(lines.UTF8_BOM), "file")
+
+
+FOLDER = Reader(
+    "folder",
+    _read_folder,
+    "put a text file for each prompt into it",
+    place="file {id}",
+    listing=_listing,
+)
+
+
+def _read_jsonl(path: Path, name: str) -> Iterator[Raw]:
+    return rows_by_line(path, name, _object)
+
+
+def _object(text: str) -> dict[str, Any]:
+    """The object in a line. Raises InputError for anything else."""
+    try:
+        value = _DECODER.decode(text)
+    except json.JSONDecodeError as error:
+        raise InputError(
+            "invalid_json", f"not JSON: {error.msg.removesuffix(' at')} at column {error.colno}"
+        ) from error
+    except RecursionError as error:
+        raise InputError("invalid_json", "not usable JSON: nested too deeply") from error
+    except ValueError as error:  # a constant that JSON lacks, a number of thousands of digits
+        raise InputError("invalid_json", f"not JSON: {str(error)[:100]}") from error
+    if not isinstance(value, dict):
+        raise InputError("wrong_type", f"a row must be an object, not {kind(value)}")
+    return value
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON value")
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if math.isinf(value):
+        raise ValueError(f"{digits[:40]} is too large a number")
+    return value
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
+
+JSONL = Reader(
+    "jsonl",
+    _read_jsonl,
+    'write one object a line, such as {"prompt": "What is 2 + 2?"}',
+    suffixes=(".jsonl", ".ndjson", ".json"),
+    first=b"{",
+)
+
+
+def _read_text(path: Path, name: str) -> Iterator[Raw]:
+    return rows_by_line(path, name, lambda line: {"prompt": line})
+
+
+TEXT = Reader("text", _read_text, "write one prompt a line", suffixes=(".txt", ".text", ".md"))
+
 
 READERS = {reader.name: reader for reader in (JSONL, TEXT, CSV, PARQUET, FOLDER)}
 

@@ -1,12 +1,12 @@
 """A first pass over the input, before any model is loaded: what is there, what is still to do."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
 from itertools import islice
 
-from app.batch.input.ids import IdIndex, Repeats
-from app.batch.input.source import Source, Stamp
-from app.batch.journal.journal import Entries
-from app.batch.journal.matching import Matcher
+from app.batch.input.source import IdIndex, Repeats, Source, Stamp
+from app.batch.journal.journal import Entries, Matcher
 from app.openai.validation import Problem
 from runtimes.errors import RequestError
 from runtimes.request import Priority

@@ -14,20 +14,14 @@ import stat
 import sys
 import time
 from array import array
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from app.batch.journal.lines import (
-    DAMAGE,
-    HEADER,
-    VERSION,
-    VERSIONS,
-    lines_of,
-    sealed_line,
-)
+from app.batch.journal.lines import DAMAGE, HEADER, VERSION, VERSIONS, lines_of, sealed_line
 from app.batch.journal.state import NOT_OURS, JournalState
-from app.batch.output.wire import writing
+from app.batch.output.records import writing
 from app.batch.report.answer_lengths import LengthCounts
 from app.openai.answer import Answer
 from runtimes.errors import IngotError, RequestError
@@ -268,3 +262,48 @@ def _torn_header(line: bytes, offset: int) -> bool:
     piece = line.rstrip(b"\0")
     ours = piece.startswith(_MAGIC) or _MAGIC.startswith(piece)
     return offset == 0 and ours and not line.endswith(b"\n")
+
+
+class Matcher:
+    """Hands out the records of ``entries``, to rows in the order of the input."""
+
+    def __init__(self, entries: Entries) -> None:
+        """Index ``entries`` as they are now: 24 bytes a record."""
+        self._good = _Sorted(entries, answered=True)
+        self._bad = _Sorted(entries, answered=False)
+        self._keep_failures = entries.keep_failures
+        # At the position of each key's first record: how many of the key's records are taken.
+        self._taken = array("i", bytes(4 * len(self._good.keys)))
+
+    def take(self, key: bytes) -> int | None:
+        """The offset of an answer for ``key`` that no earlier row took; where failures stand, that
+        of a failure if there is no answer. None: the row is to be computed."""
+        start, end = self._good.range(key)
+        if start == end or self._taken[start] == end - start:
+            return self.failure(key) if self._keep_failures else None
+        at = start + self._taken[start]
+        self._taken[start] += 1
+        return self._good.offsets[at]
+
+    def failure(self, key: bytes) -> int | None:
+        """The offset of the latest failure recorded for ``key``."""
+        start, end = self._bad.range(key)
+        return max(self._bad.offsets[start:end]) if end > start else None
+
+
+class _Sorted:
+    """Records in the order of their keys; those of one key in the order of rows, then of time."""
+
+    def __init__(self, entries: Entries, *, answered: bool) -> None:
+        chosen = array("q", (i for i, good in enumerate(entries.answered) if good == answered))
+        # Python's sort is stable: by the last criterion first.
+        ordered = sorted(chosen, key=entries.offsets.__getitem__)
+        for column in (entries.indexes, entries.keys):
+            ordered.sort(key=column.__getitem__)
+        self.keys = array("Q", map(entries.keys.__getitem__, ordered))
+        self.offsets = array("q", map(entries.offsets.__getitem__, ordered))
+
+    def range(self, key: bytes) -> tuple[int, int]:
+        wanted = short_key(key)
+        start = bisect_left(self.keys, wanted)
+        return start, bisect_right(self.keys, wanted, lo=start)

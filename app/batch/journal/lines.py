@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.batch.output.wire import exact_line
+from app.batch.output.records import exact_line
 from app.batch.settings import KEY_BYTES
 from app.openai.answer import is_answer, is_count, is_number
 from runtimes.machine.processes import birth

@@ -22,7 +22,7 @@ from app.batch.journal.lines import (
     parse_line,
     sealed,
 )
-from app.batch.report.time_left import Left, left_of
+from app.batch.report.eta import Left, left_of
 from app.batch.settings import comparable
 from runtimes.errors import RequestError
 from runtimes.machine.processes import is_alive

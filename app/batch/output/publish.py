@@ -6,10 +6,8 @@ from pathlib import Path
 
 from app.batch.input.row import Row
 from app.batch.input.source import Source, Stamp
-from app.batch.journal.journal import Journal
-from app.batch.journal.matching import Matcher
-from app.batch.output.records import OutputFormat, Record, RecordForm, Records
-from app.batch.output.wire import writing
+from app.batch.journal.journal import Journal, Matcher
+from app.batch.output.records import OutputFormat, Record, RecordForm, Records, writing
 from app.batch.report.answer_lengths import RowCounts
 from app.openai.answer import Answer
 from quantize.outfile import outfile

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+import json
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from app.batch.input.row import Row
 from app.openai.answer import RECORD_NAMES, Answer
+from app.openai.embeddings import embeddings_body
+from app.openai.response import answer_body, error_body
 from app.openai.validation import Problem
+from runtimes.errors import OutOfMemoryError, RequestError
 
 Record = Mapping[str, Any]
 # Called as often as the records are needed; each call begins anew.
@@ -74,3 +82,127 @@ def flat_record(row: Row, answer: Answer, form: RecordForm) -> dict[str, Any]:
 def located(row: Row, problem: Problem) -> str:
     """An error's message with the row's place in the input before it."""
     return f"{row.where or f'line {row.line}'}: {problem.message}"
+
+
+_BUFFER = 1 << 20
+_KEY_DIGITS = 24
+
+
+def _write(path: Path, records: Records) -> None:
+    with path.open("wb", buffering=_BUFFER) as file:
+        file.writelines(map(dump_line, records()))
+
+
+def _read(
+    index_of: Callable[[Record], int | None], path: Path
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The records in the order of their rows. Lines may be in the order in which rows finished:
+    they are found by their offsets."""
+    indexes, offsets = array("q"), array("q")
+    with path.open("rb", buffering=_BUFFER) as file:
+        offset = 0
+        for line in file:
+            record = json.loads(line)
+            index = index_of(record) if isinstance(record, dict) else None
+            if not isinstance(index, int):
+                raise RequestError(f"{path} has a line without the index of its row")
+            indexes.append(index)
+            offsets.append(offset)
+            offset += len(line)
+        for at in sorted(range(len(indexes)), key=indexes.__getitem__):
+            file.seek(offsets[at])
+            yield indexes[at], json.loads(file.readline())
+
+
+def _index(record: Record) -> int | None:
+    return record.get("index")
+
+
+def _openai_record(row: Row, answer: Answer, form: RecordForm) -> dict[str, Any]:
+    """An error has both forms that readers look for: ``error``, and a response whose status is not
+    200 and whose body is an error object."""
+    name = f"{row.key.hex()[:_KEY_DIGITS]}_{row.index}"
+    error = None
+    if answer.error is not None:
+        problem = Problem(answer.error.code, located(row, answer.error))
+        error = {"code": problem.code, "message": problem.message}
+        status, body = error_body(problem)
+    else:
+        status, body = 200, _body(row, answer, form, name)
+    return {
+        "id": f"batch_req_{name}",
+        "custom_id": str(row.id),
+        "response": {"status_code": status, "request_id": f"req_{name}", "body": body},
+        "error": error,
+    }
+
+
+def _body(row: Row, answer: Answer, form: RecordForm, name: str) -> dict[str, Any]:
+    if answer.embedding is not None:
+        how = row.task.parts[0].embed
+        vectors = answer.embeddings or [answer.embedding]
+        tokens = (answer.usage or {}).get("prompt_tokens", 0)
+        packed = how is not None and how.packed
+        return embeddings_body(vectors, tokens, form.model, packed=packed)
+    # The answer to a plain row is a text completion where no chat template was used.
+    chat = row.endpoint == "chat" if row.endpoint else not form.raw
+    adapter = row.task.adapter
+    model = form.model if adapter is None else f"{form.model}:{adapter.name}"
+    return answer_body(answer, "chat" if chat else "completions", name, model)
+
+
+def openai_index(record: Record) -> int | None:
+    """The row's index, from the ``id`` of an output line; None for an id that is not ours."""
+    head, _, index = str(record.get("id")).rpartition("_")
+    good = head.startswith("batch_req_") and index.isascii() and index.isdigit()
+    return int(index) if good else None
+
+
+JSONL = OutputFormat("jsonl", flat_record, _write, partial(_read, _index), index=_index)
+OPENAI = OutputFormat(
+    "openai", _openai_record, _write, partial(_read, openai_index), index=openai_index
+)
+
+
+# Making an encoder takes longer than most lines.
+_READABLE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+_ESCAPED = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+
+
+def dump_line(value: Mapping[str, Any]) -> bytes:
+    """One JSON line in UTF-8 that any reader takes. Half a surrogate pair has no UTF-8, and many
+    readers refuse its escape, with all lines after it: it becomes the text of that escape."""
+    return _READABLE.encode(value).encode("utf-8", errors=_AS_TEXT) + b"\n"
+
+
+def exact_line(value: dict[str, Any]) -> bytes:
+    """One JSON line that Python reads back as it was, half surrogate pairs too."""
+    try:
+        return _READABLE.encode(value).encode("utf-8") + b"\n"
+    except UnicodeEncodeError:
+        return _ESCAPED.encode(value).encode("ascii") + b"\n"
+
+
+@contextmanager
+def writing(path: Path, kept: str = "") -> Iterator[None]:
+    """Raises OutOfMemoryError (also for a full disk) or RequestError where ``path`` cannot be
+    written; ``kept`` says where the answers are."""
+    try:
+        yield
+    except OSError as error:
+        said = f"{path} cannot be written: {error.strerror or error}"
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise RequestError(said) from error
+        again = f". {kept}; make room and run the same command again" if kept else ""
+        raise OutOfMemoryError(said + again) from error
+
+
+def _escapes(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    halves = error.object[error.start : error.end]
+    return "".join(f"\\\\u{ord(half):04x}" for half in halves), error.end
+
+
+_AS_TEXT = "ingot.escapes-as-text"

@@ -3,6 +3,7 @@ in a cell."""
 
 from __future__ import annotations
 
+import codecs
 import csv
 import json
 import sys
@@ -11,12 +12,22 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from app.batch.output.records import OutputFormat, Records, flat_record
+from app.batch.input.scan import InputScan
+from app.batch.output.records import (
+    _AS_TEXT,
+    JSONL,
+    OPENAI,
+    OutputFormat,
+    Records,
+    _escapes,
+    flat_record,
+)
 from app.openai.answer import RECORD_NAMES
 from runtimes.errors import RequestError
 
 if TYPE_CHECKING:
     import pyarrow
+
 
 Kind = Literal["empty", "boolean", "integer", "number", "text", "vector", "json"]
 
@@ -194,3 +205,24 @@ PARQUET = OutputFormat(
     suffixes=(".parquet", ".pq"),
     check=_pyarrow,
 )
+
+
+codecs.register_error(_AS_TEXT, _escapes)
+
+
+FORMATS = {format.name: format for format in (JSONL, OPENAI, CSV, PARQUET)}
+
+
+def suffix_format(path: Path) -> OutputFormat:
+    """What a file's name says of its format; JSON lines if nothing."""
+    suffix = path.suffix.lower()
+    return next((format for format in FORMATS.values() if suffix in format.suffixes), JSONL)
+
+
+def output_format(wanted: str, out: Path | None, found: InputScan) -> OutputFormat:
+    """``wanted`` unless it is auto, else what the name of ``out`` says, else what the rows are, all
+    shards' together: OpenAI's batch lines are answered by such lines."""
+    if wanted != "auto":
+        return FORMATS[wanted]
+    named = suffix_format(out) if out is not None else JSONL
+    return OPENAI if named is JSONL and 2 * found.requests > found.input_rows else named

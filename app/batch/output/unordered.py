@@ -18,8 +18,7 @@ from app.batch.input.scan import InputScan
 from app.batch.input.source import Source
 from app.batch.journal.journal import Journal
 from app.batch.output.publish import answers, check_unchanged, publish
-from app.batch.output.records import RecordForm
-from app.batch.output.wire import dump_line, writing
+from app.batch.output.records import RecordForm, dump_line, writing
 from app.batch.report.answer_lengths import RowCounts
 from app.openai.answer import Answer
 

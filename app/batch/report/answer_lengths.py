@@ -1,10 +1,6 @@
-"""What became of rows, and how long answers are: from those that ended, those that were cut off
-and those still running.
+"""Outcomes of rows, and how long answers are: of those that ended, and those that were cut off."""
 
-Short answers end first: the mean of what has ended says too little early on, and what runs says
-only how long it is at least. Both are used as in the statistics of survival: the estimate of Kaplan
-and Meier as far as answers have ended, beyond it a Pareto distribution of a fixed width.
-"""
+from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
@@ -18,9 +14,17 @@ from app.openai.validation import Problem
 from runtimes.request import Completion, FinishReason
 
 _PER_OCTAVE = 16  # bins: lengths within 4% of each other count as equal
+
+
 _TAIL = 0.5  # beyond what has ended, half of the answers stay below 2**_TAIL times that
+
+
 _DRAWN = 64
+
+
 _NEAR = 0.9  # of the limit: what is so long already becomes little longer
+
+
 _UNSEEN = 0.5  # answers that may be longer than any that ended
 
 

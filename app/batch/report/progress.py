@@ -17,8 +17,8 @@ from app import console
 from app.batch.input.scan import InputScan
 from app.batch.journal.journal import Journal
 from app.batch.journal.lines import LEFT
+from app.batch.report.eta import Left, left_json
 from app.batch.report.figures import Snapshot
-from app.batch.report.time_left import Left, left_json
 
 _LINE_S, _SILENT_S, _EVENT_S = 10.0, 3.0, 1.0
 _LEFT_S, _MOVED = 5.0, 0.1  # notes on the time left: how often at most, and after which change

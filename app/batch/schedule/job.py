@@ -22,7 +22,7 @@ from typing import Any
 from app.batch.input.row import Row
 from app.batch.interrupt import Interrupts
 from app.batch.report.answer_lengths import RowCounts
-from app.batch.report.forecast import BegunRows
+from app.batch.report.eta import BegunRows
 from app.batch.schedule.pending_rows import RowDispatcher
 from app.batch.schedule.pool_engine import EngineState, InFlightRow, PoolEngine
 from app.openai.answer import Answer, failure_of

@@ -13,8 +13,7 @@ from typing import Any
 
 from app.batch.input.row import Row
 from app.batch.input.source import Source
-from app.batch.journal.journal import Entries
-from app.batch.journal.matching import Matcher
+from app.batch.journal.journal import Entries, Matcher
 from runtimes.request import Priority
 
 WINDOW_ROWS = 1024

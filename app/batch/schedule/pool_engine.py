@@ -3,22 +3,52 @@
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
 from app.batch.input.row import Row
 from app.batch.report.answer_lengths import RowCounts
-from app.batch.schedule.beginning import Beginning
+from app.models.prefixes import LEAST_TOKENS, SavedPrefixes
 from app.openai.prepare import Encoder
 from app.openai.task import Task
 from app.openai.tool_parser import ToolParser
+from runtimes.api import EngineApi
 from runtimes.chat import Message
 from runtimes.engine.metrics import EngineStats
+from runtimes.engine.prefix_pool import common_prefix
 from runtimes.errors import IngotError, ModelError, RequestError
 from runtimes.request import Completion, FinishReason, Priority, Request, SamplingParams
+from runtimes.settings import RunnerSettings
 from runtimes.stream import Stream
+
+
+@dataclass(slots=True)
+class Beginning:
+    """Of the rows of one engine, which was loaded with ``settings``: taken from the disk before
+    they are read, and saved once, at the end."""
+
+    prefixes: SavedPrefixes
+    engine: EngineApi
+    settings: RunnerSettings
+    _common: Sequence[int] = field(default=(), init=False)  # or the only prompt so far
+    _rows: int = field(default=0, init=False)  # that begin with it
+
+    def before(self, prompt: Sequence[int]) -> None:
+        """A row's first prompt, which will be asked now."""
+        self.prefixes.before(self.engine, self.settings, prompt)
+        shared = common_prefix(self._common, prompt)
+        if shared >= LEAST_TOKENS:
+            self._common, self._rows = self._common[:shared], self._rows + 1
+        elif self._rows <= 1:
+            self._common, self._rows = prompt, 1
+
+    def keep(self) -> None:
+        """Save what two rows or more began with."""
+        if self._rows > 1:
+            self.prefixes.keep(self.engine, self.settings, self._common)
+
 
 # A kill from outside may hit the trial of a process too; one that is broken dies of each.
 _TRIALS = 3

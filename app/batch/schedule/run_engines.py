@@ -10,12 +10,10 @@ from app.batch.input.scan import InputScan
 from app.batch.interrupt import Interrupts
 from app.batch.plan import JobPlan
 from app.batch.report.answer_lengths import LengthCounts
-from app.batch.report.energy import PERIOD_S, energy_of
-from app.batch.report.figures import Snapshot, figures_of
-from app.batch.report.forecast import Forecast
+from app.batch.report.eta import Forecast, Left
+from app.batch.report.figures import PERIOD_S, Snapshot, energy_of, figures_of
 from app.batch.report.progress import Progress
 from app.batch.report.summary import Summary
-from app.batch.report.time_left import Left
 from app.batch.schedule.engines import local_engines
 from app.batch.schedule.job import Deliver, Job, RequestDefaults
 from app.batch.schedule.pool_engine import PoolEngine

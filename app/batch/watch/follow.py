@@ -2,7 +2,9 @@
 
 import json
 import os
+import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 from app.batch.journal.lines import MOST_LINE
 from app.batch.journal.state import JournalState
 from app.batch.watch.command import BatchCommand, command_from
+from app.batch.watch.records import records
 from app.batch.watch.rows import Rows, SpeedAt, SpeedHistory
 from app.openai.answer import Answer
 
@@ -235,3 +238,75 @@ class EventFeed:
             self.end = event
         elif kind == "note" and len(self.notes) < _NOTES:
             self.notes.append(str(event.get("text", "")))
+
+
+_END = 1 << 16  # bytes of a log that has its last event
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLike:
+    """At most so long, if it is as fast as the job of ``output`` was."""
+
+    seconds: float
+    output: Path
+
+
+def time_like(found: dict[str, Any]) -> TimeLike | None:
+    """``found`` is what a dry run tells: prompts one after another, answers of all slots together.
+    None when no such job was started here. Reads files: call it in a thread."""
+    for record in records():
+        end = _end(record.events)
+        fits = all(end.get(name) == found[name] for name in ("model", "slots"))
+        if fits and not end.get("engines") and end["prefill_tps"] > 0 and end["decode_tps"] > 0:
+            seconds = found["prompt_tokens"] / end["prefill_tps"]
+            seconds += found["most_answer_tokens"] / end["decode_tps"]
+            return TimeLike(seconds, record.output)
+    return None
+
+
+def _end(events: Path) -> dict[str, Any]:
+    """The last event of a run that told how it ended; empty if it did not."""
+    tail, last = FileTail(events, last=_END), b""
+    while lines := tail.read()[1]:
+        last = lines[-1][1]
+    event = event_of(last)
+    return event if event.get("event") == "end" else {}
+
+
+class RowSearch:
+    """``found`` grows while ``read`` goes through the journal, which may still be written to. May
+    be called from any thread."""
+
+    def __init__(self, journal: FollowedJournal, text: str) -> None:
+        self.words = text.casefold().split()
+        self.found: set[int] = set()
+        self._journal = journal
+        self._tail = FileTail(journal.path)
+        self._lock = threading.Lock()
+
+    def read(self) -> bool:
+        """Look at the next lines, for some milliseconds; True when there are more."""
+        with self._lock:
+            return self._read()
+
+    def _read(self) -> bool:
+        anew, lines = self._tail.read()
+        if anew:
+            self.found.clear()
+        for offset, line in lines:
+            record = self._journal.again(offset, line)
+            if record is None or "ingot" in record:
+                continue
+            text = text_of(Answer.from_json(record["answer"])).casefold()
+            if all(word in text for word in self.words):
+                self.found.add(record["index"])
+            else:
+                self.found.discard(record["index"])
+        return self._tail.behind > 0 and bool(lines)
+
+
+def text_of(answer: Answer) -> str:
+    """What one reads of a row in a list: its answer, or why it has none."""
+    if answer.error is not None:
+        return f"{answer.error.code}: {answer.error.message}"
+    return answer.response or ""

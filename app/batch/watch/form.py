@@ -1,15 +1,22 @@
 """What a user fills in to start a job."""
 
 import math
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from app.batch.output.formats import suffix_format
-from app.batch.output.lines import JSONL
+from app.adapters import name_and_path
+from app.batch.output.records import JSONL
+from app.batch.output.tables import suffix_format
 from app.batch.spec import WORDS, BatchSpec
+from app.batch.watch.command import BatchCommand, command_of
 from app.here import at_home
-from runtimes.errors import ParameterError
+from runtimes.errors import IngotError, ParameterError
+from runtimes.request import SamplingParams
 from runtimes.settings import MOST_SLOTS
 
 
@@ -166,3 +173,135 @@ def _value(name: str, text: str) -> Any:
     kind = "a whole number" if known["type"] is int else "a number"
     upto = "" if most == math.inf else f" to {most}"
     raise FormError(name, f"{kind} from {least}{upto}, not {text}")
+
+
+# Two fields have the option's plural as their name.
+_FIELD_OF = {"choice": "choices", "json_schema": "schema"}
+_NAMES = [*(name for name in FIELDS if name not in _FIELD_OF.values()), *_FIELD_OF]
+
+
+def form_like(command: BatchCommand, here: Path) -> JobForm | None:
+    """The form that would start a job anew from ``here``, with empty fields for what it leaves to
+    the command; None when it was no job with an output file."""
+    asked = command.asked()
+    if asked is None:
+        return None
+    spec, usual = _from(asked, command.folder, here), BatchSpec("")
+    texts: dict[str, Any] = {}
+    left: dict[str, Any] = {"force": False, "fresh": False, "input": "", "output": None}
+    for part in ("", "sampling", "constraints", "samples", "rows", "running"):
+        group, plain = (getattr(one, part) if part else one for one in (spec, usual))
+        fitting = {}
+        for name in (name for name in _NAMES if hasattr(group, name)):
+            text = _typed(getattr(group, name))
+            if text is None:
+                continue
+            fitting[name] = getattr(plain, name)
+            if getattr(group, name) != fitting[name]:
+                texts[_FIELD_OF.get(name, name)] = text
+        left |= {part: replace(group, **fitting)} if part else fitting
+    return JobForm(**texts, rest=replace(spec, **left))
+
+
+def _from(asked: BatchSpec, folder: Path, here: Path) -> BatchSpec:
+    """With the paths of a job that ran in ``folder`` as they are ``here``."""
+
+    def near(text: str) -> str:
+        path = folder / at_home(text)
+        return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+    schema, template, model = asked.constraints.json_schema, asked.rows.template, asked.model or ""
+    if schema is not None and not schema.lstrip().startswith("{"):
+        schema = near(schema)
+    named = map(name_and_path, asked.adapters.adapter or ())
+    adapters = [f"{name}={near(str(path))}" for name, path in named]
+    return replace(
+        asked,
+        input=near(asked.input),
+        output=near(str(asked.output)),
+        model=near(model) if os.path.exists(folder / model) else model,
+        adapters=replace(asked.adapters, adapter=adapters or None),
+        constraints=replace(asked.constraints, json_schema=schema),
+        rows=replace(asked.rows, template=template and Path(near(str(template)))),
+    )
+
+
+def _typed(value: Any) -> str | None:
+    """A value as one types it; None for what no line can hold."""
+    if isinstance(value, list):
+        return None if any("|" in text for text in value) else _typed(" | ".join(value))
+    text = "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    return None if "\n" in text else text
+
+
+_PLACES = dict.fromkeys(("input", "output", "model"), "x")
+
+
+def check(form: JobForm, folder: Path) -> BatchCommand:
+    """The command of ``form`` after looking at its files: the input's beginning, the template, the
+    model's description, the place of the output. Reads files; loads no model.
+
+    Raises FormError for the first thing that is wrong.
+    """
+    for name, text in look(form, folder).items():
+        raise FormError(name, text)
+    return command_of(form.spec(), folder)
+
+
+def look(form: JobForm, folder: Path) -> dict[str, str]:
+    """All that is wrong with ``form`` and its files, by the names of the fields, in their order."""
+    from app.batch.input.prompting import Prompting
+    from app.batch.input.source import open_source
+    from app.batch.runner import check_out
+    from app.models.resolve import model_file
+
+    errors = values_of(form)[1]
+    # The rest is looked at in a form in which the wrong fields say nothing.
+    said: dict[str, Any] = {name: _PLACES.get(name, "") for name in errors}
+    spec = replace(form, **said).spec()
+    asked = command_of(spec, folder).asked()
+    assert asked is not None
+    params, prompting = SamplingParams(), Prompting()
+    with _at("max_tokens", errors):
+        params = spec.samples.apply(spec.sampling.params())
+    schema = spec.constraints.json_schema
+    with _at("schema" if schema else "choices", errors):
+        there = str(folder / schema) if schema and not schema.lstrip().startswith("{") else schema
+        replace(spec.constraints, json_schema=there).constraint()
+    with _at("template", errors):
+        prompting = Prompting.from_options(asked.rows, params)
+    if "input" not in errors:
+        with (
+            _at("input", errors),
+            open_source(asked.input, prompting=prompting, limit=spec.rows.limit) as source,
+            _at("output", errors),
+        ):
+            if "output" not in errors:
+                check_out(Path(str(asked.output)), source, replace=form.fresh)
+    if "model" not in errors:
+        with _at("model", errors):
+            model_file(_in(folder, str(spec.model)), spec.options)
+    return {name: errors[name] for name in FIELDS if name in errors}
+
+
+def in_words(text: str) -> str:
+    """What the command says of its options, said of the fields."""
+    for option, label in OPTIONS.items():
+        text = re.sub(rf"--{option}(?![\w-])", f"“{label}”", text)
+    return text
+
+
+@contextmanager
+def _at(field: str, errors: dict[str, str]) -> Iterator[None]:
+    """What goes wrong here is an error of the field that it names itself, else of ``field``."""
+    try:
+        yield
+    except (IngotError, OSError) as error:
+        named = error.field if isinstance(error, ParameterError) else None
+        errors.setdefault(named if named in FIELDS else field, in_words(str(error)))
+
+
+def _in(folder: Path, model: str) -> str:
+    """A model that is a path in ``folder``, or as it is: a name in the library."""
+    path = folder / model
+    return str(path) if path.exists() else model

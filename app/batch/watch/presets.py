@@ -14,8 +14,7 @@ from typing import Any
 from app.batch.journal.journal import journal_path
 from app.batch.spec import BatchSpec
 from app.batch.watch.command import BatchCommand, command_from, command_of
-from app.batch.watch.form import FIELDS, JobForm
-from app.batch.watch.form_like import form_like
+from app.batch.watch.form import FIELDS, JobForm, form_like
 from app.batch.watch.records import last_run, records
 from quantize.disk import write_atomically
 from runtimes.errors import RequestError

@@ -5,8 +5,8 @@ from enum import StrEnum
 from typing import Any
 
 from app.batch.journal.lines import LOST, told
+from app.batch.report.eta import Left, left_of
 from app.batch.report.summary import Summary
-from app.batch.report.time_left import Left, left_of
 from app.batch.watch.follow import EventFeed, FollowedJournal
 from app.batch.watch.rows import SpeedAt
 from app.figures import duration, rate

@@ -180,7 +180,7 @@ def _many(
     from app.batch.run import run_batch
     from app.compare.page import to_json, write_results
     from app.compare.prompts import labels_of, run_prompts
-    from app.compare.report import report_of
+    from app.compare.text import report_of
     from app.exitcodes import ExitCode
 
     labels = labels_of(job.entries)
@@ -199,7 +199,7 @@ def _many(
     if as_json:
         console.emit(to_json(results))
     elif output is None:
-        from app.compare.table import print_tables
+        from app.compare.text import print_tables
 
         print_tables(results)
     elif not quiet:

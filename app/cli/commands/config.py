@@ -38,7 +38,7 @@ def show(
         return
     from dataclasses import replace
 
-    from app.config.reading import load
+    from app.config.files import load
 
     loaded = load()
     if loaded.config.keymap or loaded.config.theme:
@@ -71,7 +71,7 @@ def path() -> None:
 @config.command()
 def get(key: KeyArgument) -> None:
     """Print the value of one setting; nothing when it has none."""
-    from app.config.reading import load
+    from app.config.files import load
     from app.config.values import type_of
 
     type_of(key)  # raises where there is none
@@ -89,8 +89,8 @@ def set_(
     value: Annotated[str, typer.Argument(help='Its new value; a list as ["a", "b"].')],
 ) -> None:
     """Write a setting to the file; its comments and the other settings stay as they are."""
+    from app.config.files import set_value
     from app.config.values import parse
-    from app.config.writing import set_value
 
     parsed = parse(key, value)
     written = set_value(key, parsed)
@@ -100,8 +100,8 @@ def set_(
 @config.command()
 def unset(key: KeyArgument) -> None:
     """Remove a setting from the file, so that its default applies."""
+    from app.config.files import unset_value
     from app.config.settings import config_path
-    from app.config.writing import unset_value
 
     where = config_path()
     found = unset_value(key)

@@ -72,11 +72,10 @@ def doctor(
 
 def _verify(models: list[str], out: Path, minutes: float, *, as_json: bool) -> None:
     """A line for each check; exits with 1 when any has failed, 130 when interrupted."""
-    from app.doctor.verify.lines import counts
-    from app.doctor.verify.report import ReportFiles
+    from app.doctor.verify.report import ReportFiles, shown
     from app.doctor.verify.report import as_json as to_json
     from app.doctor.verify.run import Verification, verify
-    from app.doctor.verify.table import shown
+    from app.doctor.verify.target import counts
 
     with shown(silent=as_json) as table:
 

@@ -39,13 +39,14 @@ def plan(
     Exits 4 if nothing fits into memory.
     """
     from app.models.planning import (
+        as_object,
+        as_text,
         check_depth,
         note_context,
         overrides,
         plan_files,
         task_for,
     )
-    from app.models.plantext import as_object, as_text
     from runtimes.machine.selftest import ensure
     from runtimes.planner.known import load_plan, save_plan
     from runtimes.planner.search import make_plan

@@ -40,7 +40,7 @@ def serve(
             raise
         raise RequestError("`ingot serve` needs FastAPI: `pip install 'ingot[serve]'`") from None
     from app.adapters import adapter_names
-    from app.config.reading import load
+    from app.config.files import load
     from app.models.planning import choose
     from app.models.prefixes import shared_prefixes
     from app.options import with_own

@@ -9,9 +9,16 @@ from app.bench.harness import Samples
 from app.bench.memory import memory_check
 from app.bench.plan import regret
 from app.bench.work import TOGETHER, greedy, loaded, random_prompts, run
-from app.doctor.verify.gpu import gpu_figures, gpu_words
-from app.doctor.verify.lines import CheckResult, Skip, Verdict
-from app.doctor.verify.target import CONTEXT, PROCESSOR, ROWS, VerifyTarget
+from app.doctor.verify.answers import gpu_figures, gpu_words
+from app.doctor.verify.target import (
+    CONTEXT,
+    PROCESSOR,
+    ROWS,
+    CheckResult,
+    Skip,
+    Verdict,
+    VerifyTarget,
+)
 from runtimes.api import EngineApi
 from runtimes.machine.gpu_watch import GpuWatch
 from runtimes.planner.plan import PlanWorkload

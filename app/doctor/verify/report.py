@@ -8,20 +8,23 @@ import socket
 import sys
 import tempfile
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from app import console
 from app.bench.harness import rounded
 from app.doctor.report import rows
-from app.doctor.verify.lines import CheckLine, counts
 from app.doctor.verify.run import Verification
+from app.doctor.verify.target import CheckLine, Subject, counts
 from app.here import here, real
 from quantize.disk import write_atomically
 from runtimes.errors import RequestError
 from runtimes.output import json_text, markdown
 from runtimes.paths import cache_dir, data_dir, state_dir
+from runtimes.untrusted import visible
 
 _ROOT = r"(?<![\w.])(?:[A-Za-z]:)?[\\/]"
 # A folder and what is in it, from a root on; in quotes it may have spaces.
@@ -162,3 +165,69 @@ class Cleaner:
         for path in _PATHS:
             text = path.sub(r".../\1", text)
         return self._names.sub("...", text.replace(_KNOWN, "..."))
+
+
+_COLOURS = {"passed": "green", "failed": "bold red", "skipped": "yellow"}
+
+
+class Shown(Protocol):
+    """What is shown while checks run."""
+
+    def begins(self, check: str, subject: Subject) -> None:
+        """A check runs from now on."""
+
+    def ends(self, line: CheckLine) -> None:
+        """It is done."""
+
+
+class _Plain:
+    def begins(self, check: str, subject: Subject) -> None:
+        """Nothing: lines come as they are done."""
+
+    def ends(self, line: CheckLine) -> None:
+        words = [line.found.verdict, line.check, *_about(line.subject), line.found.said]
+        console.emit("  ".join(filter(None, words)) + "\n")
+
+
+class _Silent(_Plain):
+    def ends(self, line: CheckLine) -> None:
+        """Nothing: the report itself is what is wanted on stdout."""
+
+
+def _about(subject: Subject) -> tuple[str, str]:
+    return " ".join(filter(None, (subject.runtime, subject.device))), subject.file
+
+
+@contextmanager
+def shown(*, silent: bool) -> Iterator[Shown]:
+    """Where the lines go."""
+    if silent or not sys.stdout.isatty():
+        yield _Silent() if silent else _Plain()
+        return
+    from rich.console import Group
+    from rich.live import Live
+    from rich.spinner import Spinner
+    from rich.table import Table
+    from rich.text import Text
+
+    from quantize.terminal import Console
+
+    table = Table(box=None, pad_edge=False)
+    for name in ("", "check", "on", "file"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("found", overflow="fold")
+
+    with Live(console=Console(), refresh_per_second=4, vertical_overflow="visible") as live:
+
+        class Growing:
+            def begins(self, check: str, subject: Subject) -> None:
+                now = " ".join(filter(None, (check, *_about(subject))))
+                live.update(Group(table, Spinner("dots", Text(visible(now)))))
+
+            def ends(self, line: CheckLine) -> None:
+                colour, found = _COLOURS[line.found.verdict], line.found
+                cells = (line.check, *_about(line.subject), found.said)
+                table.add_row(Text(found.verdict, style=colour), *map(Text, map(visible, cells)))
+                live.update(table)
+
+        yield Growing()

@@ -2,7 +2,9 @@
 
 import contextlib
 import logging
+import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,18 +14,22 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
+from app import demo
+from app.doctor import checksums
 from app.doctor.report import Report, examine
-from app.doctor.verify import models
-from app.doctor.verify.answers import answers
-from app.doctor.verify.lines import CheckLine, CheckResult, Skip, Subject
+from app.doctor.verify.answers import answers, cancel, restart
 from app.doctor.verify.measured import memory, planner, speed
-from app.doctor.verify.robust import cancel, restart
-from app.doctor.verify.target import VerifyTarget, devices
+from app.doctor.verify.target import CheckLine, CheckResult, Skip, Subject, VerifyTarget, devices
+from app.models.planning import plan_files
+from app.options import ModelOptions
+from quantize.manifest import NAME
 from runtimes.errors import IngotError
+from runtimes.machine import processes
 from runtimes.machine.cpu import cpu_use, others_share
 from runtimes.machine.selftest import Health
 from runtimes.models.modelfile import ModelFile
 from runtimes.models.registry import backend, backend_of
+from runtimes.paths import cache_dir
 from runtimes.planner.plan import PlanWorkload
 
 log = logging.getLogger(__name__)
@@ -129,8 +135,8 @@ def _verify(run: Verification) -> None:
         run.check("self-test", subject, partial(_self_test, health, usable))
     asked = run.asked
     if not asked:
-        run.check("build", Subject(file="pebble"), models.build_pebble)
-        asked = [str(models.pebble())] if models.pebble().is_dir() else []
+        run.check("build", Subject(file="pebble"), build_pebble)
+        asked = [str(pebble())] if pebble().is_dir() else []
     working = {health.runtime: devices(health) for health in healths if health.usable}
     targets = [target for model in asked for target in _targets(run, model, working)]
     for name, check in _CHECKS.items():
@@ -164,14 +170,14 @@ def _targets(
     """The files of ``model`` on every device that can run them."""
     readable: list[ModelFile] = []
 
-    def read() -> CheckResult:
-        found, files = models.read(model)
+    def read_files() -> CheckResult:
+        found, files = read(model)
         readable.extend(files)
         return found
 
     subject = Subject(file=Path(model).name)
-    run.check("checksums", subject, partial(models.whole, model))
-    run.check("files", subject, read)
+    run.check("checksums", subject, partial(whole, model))
+    run.check("files", subject, read_files)
     targets = []
     for file in readable:
         label = backend_of(file).label
@@ -193,3 +199,61 @@ def _planner(run: Verification, asked: Sequence[str]) -> None:
         for model in asked:
             call = partial(planner, model, workload, run.others or 0.0)
             run.check("planner", Subject(file=Path(model).name), call)
+
+
+_EXTRA = "pip install 'ingot[quantize]'"
+
+
+def pebble() -> Path:
+    """The folder of the demo model's files: what `make demo` has built, or the cache's."""
+    built = demo.ROOT / demo.BUILT
+    return built if (built / NAME).is_file() else cache_dir() / "verify" / "pebble"
+
+
+def build_pebble() -> CheckResult:
+    """Make Pebble's files where they are not there. Raises Skip or IngotError saying what to do."""
+    folder, source = pebble(), demo.ROOT / demo.MODEL
+    if (folder / NAME).is_file():
+        return CheckResult("passed", "there already")
+    if not source.is_dir():
+        raise Skip("the demo model comes with Ingot's source only; name a MODEL to verify with")
+    # Under another name until it is whole.
+    making = folder.with_name(f"{folder.name}-making")
+    command = ("-m", "quantize", source, "--out", making, "--no-measure")
+    done = processes.run(*command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or [processes.ending(done.returncode)]
+        raise IngotError(
+            f"the demo model could not be built: {said[-1]}; {_EXTRA} brings what it needs,"
+            " or name a MODEL"
+        )
+    shutil.rmtree(folder, ignore_errors=True)
+    making.rename(folder)
+    return CheckResult("passed", "built from the demo model")
+
+
+def whole(model: str) -> CheckResult:
+    """Whether the bytes of the files are those that were built or pulled.
+
+    Raises Skip where nothing says what they should be, else as ``checksums.check``.
+    """
+    path = Path(model)
+    if path.exists() and not (path / NAME).is_file():
+        raise Skip("there are no checksums to compare with")
+    found = list(checksums.check(model))
+    damaged = [f"{one.path.name} {one.problem}" for one in found if one.problem]
+    if damaged:
+        return CheckResult(
+            "failed", "; ".join(damaged), {"files": len(found), "damaged": len(damaged)}
+        )
+    return CheckResult("passed", f"{len(found)} files as they were built", {"files": len(found)})
+
+
+def read(model: str) -> tuple[CheckResult, Sequence[ModelFile]]:
+    """The files that can be read, of every width. Raises as ``plan_files``."""
+    files = plan_files(model, ModelOptions(), "any")
+    names = [one.path.name for one in files.models]
+    if files.unreadable:
+        said = "; ".join(f"{name}: {why}" for name, why in files.unreadable)
+        return CheckResult("failed", said, {"files": names}), files.models
+    return CheckResult("passed", ", ".join(names), {"files": names}), files.models

@@ -1,8 +1,10 @@
-"""A model file on a device: what a check runs."""
+"""What is verified, and how a check ends."""
 
-from dataclasses import dataclass
+from __future__ import annotations
 
-from app.doctor.verify.lines import Subject
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
 from runtimes.api import EngineApi
 from runtimes.errors import IngotError
 from runtimes.machine.selftest import Health
@@ -10,8 +12,55 @@ from runtimes.models.modelfile import ModelFile
 from runtimes.models.registry import backend_of
 from runtimes.settings import RunnerSettings
 
+Verdict = Literal["passed", "failed", "skipped"]
+
+
+VERDICTS: tuple[Verdict, ...] = ("passed", "failed", "skipped")
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a check is about; a part that it is not about is empty."""
+
+    runtime: str = ""  # for people
+    device: str = ""
+    file: str = ""  # the model file's or the folder's name, without where it is
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """A check's verdict, the reason in words, and the figures for programs."""
+
+    verdict: Verdict
+    said: str
+    figures: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckLine:
+    """One check, done or skipped."""
+
+    check: str
+    subject: Subject
+    found: CheckResult
+    seconds: float
+
+
+class Skip(Exception):
+    """A check that cannot be done here; the text says why."""
+
+
+def counts(lines: list[CheckLine]) -> dict[Verdict, int]:
+    """How many lines have each verdict."""
+    return {name: sum(line.found.verdict == name for line in lines) for name in VERDICTS}
+
+
 PROCESSOR = "cpu"  # the device that others are compared with
+
+
 ROWS = 8  # that run together
+
+
 CONTEXT = 512  # tokens of a slot
 
 

@@ -7,28 +7,203 @@ on where it was. Work that ended the server's process again and again is not beg
 batch fails, and the others go on.
 """
 
+from __future__ import annotations
+
 import contextlib
 import logging
+import os
 import threading
-from collections.abc import Callable
-from dataclasses import replace
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from app.serve.batches.check import check
-from app.serve.batches.files import Files, new_file_id
-from app.serve.batches.record import Batch, BatchCounts, BatchError, Ending
-from app.serve.batches.results import answered, write_results
-from app.serve.batches.run import Live, run
-from app.serve.batches.store import Batches
-from app.serve.batches.waits import Waits
-from app.serve.errors import HttpError
+from app.batch.input.scan import InputScan
+from app.batch.interrupt import Interrupts
+from app.batch.journal.journal import Journal, journal_path
+from app.batch.plan import JobPlan
+from app.batch.report.figures import Snapshot
+from app.batch.report.progress import Progress
+from app.batch.runner import run_to_file
+from app.batch.schedule.pool_engine import Beginning, PoolEngine
+from app.batch.schedule.run_engines import Hosted
+from app.batch.settings import JobSettings, differences
+from app.batch.spec import BatchSpec, OutputOptions
+from app.serve.batches.check import answered, check, opened, write_results
+from app.serve.batches.record import (
+    BATCHES,
+    FILES,
+    OUT,
+    Batch,
+    BatchCounts,
+    BatchError,
+    Ending,
+    Status,
+)
+from app.serve.batches.store import BATCH_INPUT, Batches, Files, new_batch_id, new_file_id
+from app.serve.errors import HttpError, UnknownModelError
 from app.serve.pool import ModelPool
-from runtimes.errors import IngotError
+from runtimes.errors import IngotError, OutOfMemoryError, RequestError
+from runtimes.models.modelfile import fingerprint
 from runtimes.request import SamplingParams
 from runtimes.untrusted import visible
 
 logger = logging.getLogger(__name__)
+
+
+class OtherModelError(RequestError):
+    """A model of the same name answered the first rows of a batch."""
+
+
+class Live(Progress):
+    """A batch that runs: how far it is, and what ends it."""
+
+    def __init__(self, identity: str, counts: BatchCounts) -> None:
+        """``counts`` as they are known before the run has looked."""
+        super().__init__()
+        self.id, self.counts = identity, counts
+        self.snapshot: Snapshot | None = None
+        self.interrupts = Interrupts()
+        self.gave_way = False  # to another model
+        self.listeners.append(self._take)
+
+    def end(self) -> None:
+        """End the rows that run."""
+        self.interrupts.count = 2
+
+    def give_way(self) -> None:
+        """The same, since another model needs the room."""
+        self.gave_way = True
+        self.end()
+
+    def note(self, text: str) -> None:
+        """What the command would show."""
+        logger.info("%s: %s", self.id, visible(text))
+
+    def begin(self, found: InputScan) -> None:
+        """Before the first row is asked."""
+        self._count(found.cached, found.failed)
+
+    def _take(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self._count(snapshot.done - snapshot.failed, snapshot.failed)
+
+    def _count(self, completed: int, failed: int) -> None:
+        self.counts = replace(self.counts, completed=completed, failed=failed)
+
+
+def run(
+    folder: Path,
+    batch: Batch,
+    models: ModelPool,
+    sampling: SamplingParams,
+    live: Live,
+    *,
+    whole: bool = True,
+) -> bool:
+    """Answer what the journal lacks; whether all rows are done then. A journal with as many answers
+    as there are rows is ``whole``, unless they were found to be those of other rows.
+
+    Raises OtherModelError, and whatever the pool and the engine raise; what was answered is in the
+    journal.
+    """
+    assert batch.model is not None
+    found = answered(folder)
+    if whole and found is not None and found.completed == batch.counts.total:
+        return True  # what ended the server before came after the last row
+    with (
+        models.lease(batch.model, live.give_way) as served,
+        opened(folder, batch, sampling) as source,
+    ):
+        choice, adapter, out = served.choice, served.adapter_file, folder / OUT
+        settings = JobSettings(
+            model=batch.model,
+            runtime=choice.file.runtime,
+            fingerprint=fingerprint(choice.file),
+            sampling=sampling,
+            kv_type=choice.settings.kv_type,
+            adapters=None if adapter is None else {adapter.name: adapter.digest},
+        )
+        _check_model(out, settings)
+        spec = BatchSpec(str(source.path), str(out), out=OutputOptions(format="openai"))
+        beginning = Beginning(models.prefixes, served.engine, choice.settings)
+        member = PoolEngine(served.engine, batch.model, adapter=served.adapter, beginning=beginning)
+        plan = JobPlan(spec, source, choice, settings)
+        return run_to_file(plan, out, live, Hosted([member], live.interrupts)).ended is None
+
+
+def _check_model(out: Path, settings: JobSettings) -> None:
+    with Journal(journal_path(out)) as journal:
+        changed = (
+            journal.settings and len(journal.entries) and differences(journal.settings, settings)
+        )
+    if changed:
+        raise OtherModelError(
+            f"{settings.model} is not what answered the first rows ({'; '.join(changed)}); the"
+            " batch goes on when that is served again. Cancelling it gives what was answered"
+        )
+
+
+FIRST_S, LONGEST_S = 1.0, 60.0
+MOST_TRIES = 8  # without a row that was answered between them
+_MOST_DOUBLED = 20  # times, after which every pause is the longest
+# What the user of the server can change: a batch waits for it as long as it takes.
+_LASTING = (HttpError, UnknownModelError, OtherModelError, OutOfMemoryError)
+
+
+@dataclass(slots=True)
+class _Wait:
+    due: float
+    problem: BatchError
+    tries: int
+    rows: int
+
+
+@dataclass(slots=True)
+class Waits:
+    """Thread-safe. Messages name files below ``data`` without that: clients read them."""
+
+    data: Path
+    _waits: dict[str, _Wait] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def begin(self, identity: str, error: Exception, rows: int) -> BatchError | None:
+        """Let a batch with so many answered rows wait because of ``error``; longer each time. The
+        error, if it is to be tried no more."""
+        known = isinstance(error, (IngotError, HttpError))
+        said = str(error).replace(f"{self.data}{os.sep}", "") if known else "an internal error"
+        with self._lock:
+            before = self._waits.get(identity)
+            tries = 1 + (before.tries if before is not None and before.rows >= rows else 0)
+            if not isinstance(error, _LASTING) and tries >= MOST_TRIES:
+                self._waits.pop(identity, None)
+                return BatchError.of("engine_error", said)
+            pause = min(FIRST_S * 2 ** min(tries - 1, _MOST_DOUBLED), LONGEST_S)
+            problem = BatchError.of(
+                "waiting", f"{said}. The batch goes on by itself when that is over"
+            )
+            self._waits[identity] = _Wait(time.monotonic() + pause, problem, tries, rows)
+        if before is None or before.problem != problem:
+            why = visible(str(error)) if known else said
+            logger.warning("%s waits: %s", identity, why, exc_info=None if known else error)
+        return None
+
+    def end(self, identity: str) -> None:
+        """It need not wait any more."""
+        with self._lock:
+            self._waits.pop(identity, None)
+
+    def left(self, identity: str) -> float:
+        """Seconds until it may be tried; 0 for one that may be tried now."""
+        wait = self._waits.get(identity)
+        return 0.0 if wait is None else max(0.0, wait.due - time.monotonic())
+
+    def problem(self, identity: str) -> BatchError | None:
+        """Why it waits; None for one that does not."""
+        wait = self._waits.get(identity)
+        return None if wait is None else wait.problem
+
 
 _CLOSE_S = 10.0
 _STUCK_S = 1.0  # between two rounds of a thread of which one failed
@@ -320,3 +495,85 @@ class Work:
             changes: dict[str, Any] = {"output_file_id": None, "error_file_id": None, "kept": True}
             errors = (*now.errors, error)
             self._finish(now, lambda now: now.now("failed", errors=errors, **changes))
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A batch that has not ended, for those who watch the server."""
+
+    id: str
+    model: str | None
+    status: Status
+    counts: BatchCounts
+    waits: str | None = None  # why it does not go on
+    live: bool = False  # its rows run
+    snapshot: Snapshot | None = None  # of these
+
+
+class BatchService:
+    """Methods may be called from any thread; they wait for the disk at most."""
+
+    def __init__(self, data: Path, models: ModelPool, sampling: SamplingParams) -> None:
+        """What is in ``data``, which is ``claimed``. ``sampling`` is what a request's own
+        parameters are on top of. Raises RequestError or OutOfMemoryError where it cannot be
+        written."""
+        self.files, self.models = Files(data / FILES), models
+        self._batches = Batches(data / BATCHES)
+        self._work = Work(data, self._batches, self.files, models, sampling)
+        self.problem = self._work.problem
+        self.start, self.stop, self.close = self._work.start, self._work.stop, self._work.close
+
+    def create(
+        self, input_file_id: str, endpoint: str, metadata: Mapping[str, str] | None
+    ) -> Batch:
+        """A new batch. Raises HttpError for a file that is no input; RequestError or
+        OutOfMemoryError where the disk refuses."""
+        file = self.files.get(input_file_id)
+        if file.purpose != BATCH_INPUT:
+            said = f"{file.id} is a {file.purpose} file; the input of a batch is uploaded as"
+            raise HttpError(400, "invalid_value", f"{said} {BATCH_INPUT}")
+        batch = Batch(new_batch_id(), time.time(), endpoint, file.id, metadata)
+        self._batches.add(batch, self.files.path(file.id))
+        return batch
+
+    def get(self, identity: str) -> Batch:
+        """As it is now. Raises HttpError for an id that no batch has."""
+        return self._work.seen(self._batches.get(identity))
+
+    def all(self) -> list[Batch]:
+        """As they are now, the oldest first."""
+        return [self._work.seen(batch) for batch in self._batches.all()]
+
+    def cancel(self, identity: str) -> Batch:
+        """End the rows that run; what is done by then is in the output. Raises HttpError for one
+        that has ended, and as ``create``."""
+
+        def cancelled(batch: Batch) -> Batch:
+            if batch.ended:
+                said = f"the batch is {batch.status}, and cannot be cancelled any more"
+                raise HttpError(400, "invalid_value", said)
+            if batch.status == "cancelling" or batch.ending is not None:
+                return batch
+            return batch.now("cancelling")
+
+        with self._batches.changed:
+            batch = self._batches.change(identity, cancelled)
+            if batch.status == "cancelling":
+                self._work.cancelled(batch)
+        return self._work.seen(batch)
+
+    def running(self) -> list[Running]:
+        """Those that have not ended, the oldest first."""
+        found = []
+        for batch in map(self._work.seen, self._batches.open()):
+            live = self._work.live(batch)
+            waits = batch.errors[0].message if batch.errors else None
+            snapshot = None if live is None else live.snapshot
+            told = batch.id, batch.model, batch.status, batch.counts, waits
+            found.append(Running(*told, live=live is not None, snapshot=snapshot))
+        return found
+
+    def ended_rows(self) -> Mapping[tuple[str, str], int]:
+        """Rows of the batches that have ended, by the model that was asked for and the status."""
+        with self._batches.changed:
+            return self._batches.rows.copy()

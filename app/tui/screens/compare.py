@@ -19,8 +19,7 @@ from app.compare.run import Comparison, first_choice
 from app.compare.text import agreement_line, as_json, as_markdown
 from app.here import at_home
 from app.models.catalog import catalog
-from app.models.entries import ModelEntry, size_of
-from app.models.quality import file_quality, quality_text
+from app.models.entries import ModelEntry, file_quality, quality_text, size_of
 from app.tui.app import app_of, services_of
 from app.tui.keys import told
 from app.tui.screens.dialogs import AskScreen

@@ -11,7 +11,7 @@ from textual.widgets import Button, ProgressBar, Static
 
 from app.compare.blind import Ballot, BlindPair, Sided
 from app.compare.page import votes_line
-from app.compare.report import with_votes
+from app.compare.text import with_votes
 from app.tui.widgets.frame import ModeScreen
 
 _BUTTONS = {

@@ -18,9 +18,8 @@ from textual.widgets import Button, ProgressBar, Static
 from app.compare.page import notes, votes_line, write_results
 from app.compare.process import CompareProgress, PromptsProcess
 from app.compare.prompts import PromptsJob, check_prompts, labels_of
-from app.compare.report import ballot_of, read_report, with_votes
 from app.compare.results import PromptResult, Results
-from app.compare.table import figures
+from app.compare.text import ballot_of, figures, read_report, with_votes
 from app.figures import duration
 from app.here import at_home
 from app.models.entries import ModelEntry

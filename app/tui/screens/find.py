@@ -13,11 +13,11 @@ from textual.content import Content
 from textual.timer import Timer
 from textual.widgets import Checkbox, Input, Static
 
-from app.models import hubtext
+from app.models import hub
 from app.models.catalog import catalog
 from app.models.entries import size_of
+from app.models.hub import Found, look_up, search
 from app.models.pulling import PullRequest, parse_request
-from app.models.search import Found, look_up, search
 from app.tui.modes import Occupied
 from app.tui.screens.dialogs import ConfirmScreen, Panel
 from app.tui.widgets.download import Download
@@ -104,7 +104,7 @@ class FindScreen(Occupied, Panel[str]):
             named = None
         query = self.query_one(FindFilters).query_for(words)
         pane = self.query_one("#results")
-        heading = str(named.name) if named else hubtext.heading(query, memory_now()[1])
+        heading = str(named.name) if named else hub.heading(query, memory_now()[1])
         pane.border_title = Content(heading)
         pane.border_subtitle = ""
         self._left = None
@@ -129,7 +129,7 @@ class FindScreen(Occupied, Panel[str]):
                 rows = await asyncio.to_thread(lambda: list(islice(results, _ROWS)))
         except Exception as error:
             offline = isinstance(error, OfflineError)
-            self._say(hubtext.wrong(error), await asyncio.to_thread(_on_disk) if offline else "")
+            self._say(hub.wrong(error), await asyncio.to_thread(_on_disk) if offline else "")
             return
         self._left = results if len(rows) == _ROWS else None
         self._add(rows)
@@ -157,7 +157,7 @@ class FindScreen(Occupied, Panel[str]):
         try:
             rows = await asyncio.to_thread(lambda: list(islice(left, _ROWS)))
         except Exception as error:
-            self.notify(hubtext.wrong(error), severity="error", markup=False)
+            self.notify(hub.wrong(error), severity="error", markup=False)
             rows = []
         finally:
             self._reading = False

@@ -13,13 +13,12 @@ from textual.message import Message
 from textual.widgets import Button, Checkbox, Input, Static
 
 from app.batch.watch.command import BatchCommand, command_of
-from app.batch.watch.form import FIELDS, FRESH, FormError, JobForm, suggested_output
-from app.batch.watch.form_look import in_words, look
+from app.batch.watch.follow import time_like
+from app.batch.watch.form import FIELDS, FRESH, FormError, JobForm, in_words, look, suggested_output
 from app.batch.watch.presets import beside, save
 from app.batch.watch.preview import Preview, preview
 from app.batch.watch.process import DryRunProcess
 from app.batch.watch.records import absolute
-from app.batch.watch.speeds_before import time_like
 from app.here import at_home, here
 from app.tui.app import app_of
 from app.tui.screens.batch_panels import BatchFilesScreen, short

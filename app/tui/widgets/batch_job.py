@@ -14,9 +14,9 @@ from textual.content import Content
 from textual.widgets import Input
 
 from app.batch.watch.command import Foreign
+from app.batch.watch.follow import RowSearch
 from app.batch.watch.job import WatchedJob
 from app.batch.watch.rows import By, Which
-from app.batch.watch.search import RowSearch
 from app.batch.watch.view import JobView, Phase
 from app.figures import rate
 from app.tui.screens.batch_panels import BatchResumeScreen, BatchRowScreen, short

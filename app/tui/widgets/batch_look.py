@@ -8,8 +8,8 @@ from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.widgets import Static
 
+from app.batch.watch.follow import TimeLike
 from app.batch.watch.preview import Preview
-from app.batch.watch.speeds_before import TimeLike
 from app.figures import duration
 
 _PROBLEMS = 2

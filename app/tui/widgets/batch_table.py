@@ -6,9 +6,9 @@ from typing import ClassVar
 from rich.text import Text
 from textual.binding import Binding, BindingType
 
+from app.batch.watch.follow import text_of
 from app.batch.watch.job import WatchedJob
 from app.batch.watch.rows import RowState
-from app.batch.watch.search import text_of
 from app.figures import rate
 from app.openai.answer import Answer
 from app.tui.widgets.table import Table, TableColumn

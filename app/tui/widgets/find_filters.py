@@ -9,8 +9,7 @@ from textual.containers import Horizontal
 from textual.message import Message
 from textual.widgets import Checkbox, Select
 
-from app.models.remote import room_for
-from app.models.search import FORMATS, SORTS, Query
+from app.models.hub import FORMATS, SORTS, Query, room_for
 from app.tui.widgets.form import Check
 from runtimes.machine.hardware import memory_now
 

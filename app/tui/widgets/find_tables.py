@@ -5,9 +5,7 @@ from typing import ClassVar
 from rich.text import Text
 from textual import events
 
-from app.models.hubtext import short, size_class, updated
-from app.models.remote import RemoteBuild, Verdict
-from app.models.search import Found
+from app.models.hub import Found, RemoteBuild, Verdict, short, size_class, updated
 from app.tui.widgets.table import Table, TableColumn
 from quantize.disk import human
 

@@ -13,8 +13,7 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Static
 
-from app.chat.figures import StatusFigures
-from app.chat.reading import Reading
+from app.chat.figures import Reading, StatusFigures
 from app.chat.store.records import Message, Role, State
 from app.chat.thinking import split
 from app.tui.keys import told

@@ -5,8 +5,16 @@ from typing import Any
 
 from rich.text import Text
 
-from app.models.entries import Fit, ModelEntry, size_of, speed_of, state_of, type_of
-from app.models.quality import quality_of, quality_order
+from app.models.entries import (
+    Fit,
+    ModelEntry,
+    quality_of,
+    quality_order,
+    size_of,
+    speed_of,
+    state_of,
+    type_of,
+)
 from app.tui.widgets.table import Table, TableColumn
 
 # The figures' best first, unknown last; the catalog's order decides ties.

@@ -10,11 +10,19 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Button, Static
 
-from app.models import hubtext
-from app.models.advice import Advice, advise, bandwidth
+from app.models import hub
+from app.models.hub import (
+    Advice,
+    Contents,
+    Found,
+    RemoteBuild,
+    Verdict,
+    advise,
+    bandwidth,
+    contents,
+    quick,
+)
 from app.models.pulling import PullRequest
-from app.models.remote import Contents, RemoteBuild, Verdict, contents
-from app.models.search import Found, quick
 from app.tui.widgets.find_tables import BuildTable
 from quantize.hub.names import HubName
 from runtimes.machine.hardware import memory_now
@@ -59,7 +67,7 @@ class RepoView(Vertical):
         self.found, self._what, self._advice = found, what, None
         self._repo = name or (HubName(found.repo) if found else None)
         self.border_title = Content(str(self._repo or "Builds"))
-        self.query_one("#facts", Static).update("\n".join(hubtext.facts(found)) if found else "")
+        self.query_one("#facts", Static).update("\n".join(hub.facts(found)) if found else "")
         self._builds(())
         self._say("")
         if self._repo is not None:
@@ -81,7 +89,7 @@ class RepoView(Vertical):
             try:
                 self._known[name] = await asyncio.to_thread(contents, name, quick())
             except Exception as error:
-                self._say(hubtext.wrong(error), "bad")
+                self._say(hub.wrong(error), "bad")
                 return
         there = self._known[name]
         self._fill(there, found)
@@ -130,7 +138,7 @@ class RepoView(Vertical):
         if there is None:
             return
         table = self.query_one(BuildTable)
-        lines = [hubtext.memory(table.record, table.free)] if table.record else []
+        lines = [hub.memory(table.record, table.free)] if table.record else []
         advice = f"★ {self._advice.why}" if self._advice else ""
         if (
             there.builds
@@ -138,7 +146,7 @@ class RepoView(Vertical):
             and all(b.need.verdict(table.free) is Verdict.TOO_BIG for b in there.builds)
         ):
             advice = "Nothing of it fits into the memory that is free."
-        self._say("\n".join([*lines, *hubtext.further(there)]), advice=advice)
+        self._say("\n".join([*lines, *hub.further(there)]), advice=advice)
         button = self.query_one("#get", Button)
         button.label = "Use it" if table.record and table.record.here else "Download"
 
@@ -162,5 +170,5 @@ class RepoView(Vertical):
         same = sum(other.kept.label == build.kept.label for other in there.builds) > 1
         what = build.kept.main if same else build.kept.label
         big = build.need.verdict(table.free) is Verdict.TOO_BIG
-        about = hubtext.memory(build, table.free) if big else None
+        about = hub.memory(build, table.free) if big else None
         self.post_message(self.Chosen(PullRequest(name, what), build, about))

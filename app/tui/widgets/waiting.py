@@ -6,7 +6,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.widgets import Label, ProgressBar
 
-from app.chat.reading import Reading
+from app.chat.figures import Reading
 from app.figures import duration
 
 

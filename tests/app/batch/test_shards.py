@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.batch.input.jsonl_rows import JSONL
+from app.batch.input.readers import JSONL
 from app.batch.input.scan import scan
 from app.batch.input.source import Shard, Source
 from app.batch.journal.journal import Entries, Journal, journal_path
 from app.batch.journal.lines import END, RUN, end_note, run_note
-from app.batch.output.formats import FORMATS, output_format
 from app.batch.output.merge import merge
 from app.batch.output.publish import publish
 from app.batch.output.records import RecordForm
+from app.batch.output.tables import FORMATS, output_format
 from app.openai.answer import Answer
 from runtimes.errors import RequestError
 

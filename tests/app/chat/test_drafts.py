@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.chat.drafts import Drafts
+from app.chat.session import Drafts
 from app.chat.store.records import Role
 from app.chat.store.store import ChatStore
 

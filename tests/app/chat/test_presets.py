@@ -8,7 +8,7 @@ import pytest
 
 from app.chat import presets
 from app.chat.sampling_form import from_mapping
-from app.config.reading import load
+from app.config.files import load
 from app.config.settings import Config, ConfigError, Preset
 
 FILE = """\

@@ -1,6 +1,6 @@
 """When a prompt will be read, from how it went so far."""
 
-from app.chat.reading import Reading, ReadMeter
+from app.chat.figures import Reading, ReadMeter
 
 
 def test_the_time_left_is_that_at_the_measured_rate() -> None:

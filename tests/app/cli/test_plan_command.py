@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from app.models.planning import choose, plan_files
-from app.models.plantext import as_text
+from app.models.planning import as_text, choose, plan_files
 from app.options import ModelOptions, PlanOptions
 from quantize.manifest import load_manifest
 from runtimes.planner.candidates import PlanTask

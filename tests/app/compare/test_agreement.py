@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from app.compare.agreement import agreement, longest_common
 from app.compare.records import Contender, Side, SideFigures, SideState
+from app.compare.results import agreement, longest_common
 from app.compare.text import agreement_line
 
 EOS = 0

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from app.compare.blind import Ballot, Sided
-from app.compare.report import read_report
+from app.compare.text import read_report
 from runtimes.models.registry import read_model, tokenizer_of
 from runtimes.output import markdown_lines
 from tests.support import read_rows, until

@@ -14,9 +14,9 @@ from markdown_it import MarkdownIt
 from app.compare.blind import Ballot, Sided, Vote
 from app.compare.page import as_markdown, to_json
 from app.compare.records import CompareReport, Contender, Question, Side, SideState
-from app.compare.report import with_votes
 from app.compare.results import FileResult, PromptResult, Results, Told, pair_of, wilson
 from app.compare.text import as_markdown as as_page
+from app.compare.text import with_votes
 from runtimes.request import SamplingParams
 from tests.hostile import HOSTILE, harmful
 

@@ -17,10 +17,9 @@ from typing import Any
 import pytest
 
 from app.cli import main as cli
-from app.config.reading import load
+from app.config.files import load, set_value, unset_value
 from app.config.settings import Config, ConfigError, Preset, Sampling, config_path
 from app.config.values import SETTINGS, check, parse
-from app.config.writing import set_value, unset_value
 from runtimes.machine.locks import one_writer
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -402,7 +401,7 @@ def test_tables_within_each_other_are_a_problem(file: Path, text: str) -> None:
 
 _SET = """
 import sys
-from app.config.writing import set_value, unset_value
+from app.config.files import set_value, unset_value
 
 sys.stdin.readline()
 for number in range(20):
@@ -438,7 +437,7 @@ def test_threads_of_one_program_lose_nothing_either(file: Path) -> None:
 
 
 def test_who_holds_the_file_for_long_is_told(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.config.writing.one_writer", partial(one_writer, wait_s=0.05))
+    monkeypatch.setattr("app.config.files.one_writer", partial(one_writer, wait_s=0.05))
     before = file.read_bytes()
     with (
         one_writer(file.parent),

@@ -15,21 +15,19 @@ from app.compare.run import first_choice
 from app.models import library
 from app.models.catalog import catalog, entry_of
 from app.models.entries import (
+    FileQuality,
     ModelEntry,
     Origin,
     details,
+    file_quality,
     fit,
+    quality_of,
+    quality_order,
+    quality_text,
     size_of,
     speed_of,
     state_of,
     type_of,
-)
-from app.models.quality import (
-    FileQuality,
-    file_quality,
-    quality_of,
-    quality_order,
-    quality_text,
     with_bits,
 )
 from app.models.resolve import model_file, note_loaded, note_used, recently_used

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from app.models.advice import advise
+from app.models.hub import MARGIN, Contents, Need, RemoteBuild, Verdict, advise, contents
 from app.models.library import Kept
 from app.models.pulling import parse_request, pull
-from app.models.remote import MARGIN, Contents, Need, RemoteBuild, Verdict, contents
 from quantize.hub.errors import NotOnHubError
 from quantize.hub.names import HubName
 from runtimes.models.memory import estimate

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.models.search import Query, look_up, search
+from app.models.hub import Query, look_up, search
 from quantize.hub.errors import HubError, NotOnHubError, OfflineError
 from quantize.hub.names import HubName
 from tests.quantize.hub.fakehub import FakeHub

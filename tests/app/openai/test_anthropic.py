@@ -8,8 +8,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from app.openai.answer import Answer
-from app.openai.anthropic import messages_task
-from app.openai.anthropic_answer import MessageEvents, message_body
+from app.openai.anthropic import MessageEvents, message_body, messages_task
 from app.openai.tool_parser import ArgumentsDelta, CallBegin, ContentDelta
 from app.openai.validation import InputError
 from runtimes.request import Priority, SamplingParams

@@ -11,7 +11,7 @@ import pytest
 from textual.widgets import Input, Static
 
 from app.batch.journal.journal import journal_path
-from app.batch.report.time_left import Left
+from app.batch.report.eta import Left
 from app.batch.watch.job import WatchedJob
 from app.batch.watch.records import KnownJob
 from app.batch.watch.rows import SpeedAt

@@ -14,7 +14,7 @@ from textual.content import Content
 from textual.events import MouseScrollDown
 from textual.widgets import Digits, Input, ProgressBar, Static
 
-from app.compare import asking
+from app.compare import run
 from app.compare.records import (
     Agreement,
     CompareReport,
@@ -94,13 +94,13 @@ async def test_a_whole_comparison(
 ) -> None:
     said: list[str] = []  # those on the screen go after five seconds, however busy the machine is
     monkeypatch.setattr(CompareScreen, "notify", lambda _, text, **__: said.append(text))
-    load, may_load = asking.load_engine, threading.Event()
+    load, may_load = run.load_engine, threading.Event()
 
     def late(*given: Any, **named: Any) -> Any:
         may_load.wait(60)
         return load(*given, **named)
 
-    monkeypatch.setattr(asking, "load_engine", late)
+    monkeypatch.setattr(run, "load_engine", late)
     async with bare.run_test(size=(120, 40)) as pilot:
         screen = await opened(pilot)
         assert "ctrl+t chooses the files" in str(screen.query_one("#hint", Static).content)

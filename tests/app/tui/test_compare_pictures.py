@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from app.compare.agreement import equal_from_start
 from app.compare.blind import Ballot, Sided
-from app.compare.report import with_votes
-from app.compare.results import FileResult, PromptResult, Results, Told, pair_of
+from app.compare.results import FileResult, PromptResult, Results, Told, equal_from_start, pair_of
+from app.compare.text import with_votes
 from app.models.entries import ModelEntry, Origin
 from app.tui.screens.compare_answers import AnswersScreen
 from app.tui.screens.compare_blind import BlindScreen

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.batch.input.ids import IdIndex, Repeats
+from app.batch.input.source import IdIndex, Repeats
 
 _IDS = st.lists(st.integers(0, 9) | st.sampled_from(["0", "1", "a", "\ud800", "b\0", "b"]))
 

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from app.batch.journal.journal import Journal, JournalBusyError, journal_path
+from app.batch.journal.journal import Journal, JournalBusyError, Matcher, journal_path
 from app.batch.journal.lines import sealed_line
-from app.batch.journal.matching import Matcher
 from app.openai.answer import Answer
 from runtimes.errors import IngotError, RequestError
 

@@ -7,8 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.batch.journal.journal import Entries
-from app.batch.journal.matching import Matcher
+from app.batch.journal.journal import Entries, Matcher
 
 
 def key(number: int) -> bytes:

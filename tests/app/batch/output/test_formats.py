@@ -11,8 +11,8 @@ import pytest
 
 from app.batch.input.scan import InputScan
 from app.batch.input.source import Stamp
-from app.batch.output.formats import FORMATS, output_format, suffix_format
 from app.batch.output.publish import write_output
+from app.batch.output.tables import FORMATS, output_format, suffix_format
 
 RECORDS: list[dict[str, Any]] = [
     {"id": "a", "index": 0, "n": 1, "response": 'with "quotes", commas\nand lines', "ok": True},

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.batch.input.row import Row
-from app.batch.output.lines import JSONL, OPENAI, openai_index
-from app.batch.output.records import RecordForm, flat_record
+from app.batch.output.records import JSONL, OPENAI, RecordForm, flat_record, openai_index
 from app.batch.output.tables import cells_of, columns_of
 from app.openai.answer import Answer
 from app.openai.request import Endpoint

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.batch.input.jsonl_rows import JSONL
+from app.batch.input.readers import JSONL
 from app.batch.input.scan import scan
 from app.batch.input.source import Source
 from app.batch.journal.journal import Journal
-from app.batch.output.formats import FORMATS
 from app.batch.output.records import RecordForm
+from app.batch.output.tables import FORMATS
 from app.batch.output.unordered import UnorderedOutput
 from app.openai.answer import Answer
 from app.openai.validation import Problem

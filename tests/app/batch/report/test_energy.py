@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from app.batch.report.energy import energy_of
+from app.batch.report.figures import energy_of
 from app.batch.report.summary import Summary
-from app.batch.schedule.gpus import VISIBLE
+from app.batch.schedule.engines import VISIBLE
 from runtimes.machine.gpu_watch import GpuWatch, tokens_per_joule
 from runtimes.machine.gpus import Gpu, GpuReader
 

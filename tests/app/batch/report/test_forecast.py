@@ -6,8 +6,7 @@ import dataclasses
 
 from app.batch.input.row import Row
 from app.batch.report.answer_lengths import RowCounts
-from app.batch.report.forecast import BegunRows, Forecast
-from app.batch.report.time_left import Left
+from app.batch.report.eta import BegunRows, Forecast, Left
 from app.openai.task import Task
 from runtimes.engine.metrics import EngineStats, Metrics
 from runtimes.request import SamplingParams

@@ -13,10 +13,10 @@ from app import console
 from app.batch.journal.journal import Journal, journal_path
 from app.batch.journal.lines import END, RUN, end_note, run_note
 from app.batch.report import progress
+from app.batch.report.eta import Left, left_of
 from app.batch.report.figures import Snapshot
 from app.batch.report.progress import LeftNotes, Progress
-from app.batch.report.status import status_of
-from app.batch.report.time_left import Left, left_of
+from app.batch.report.summary import status_of
 from app.batch.watch.follow import FollowedJournal
 from app.batch.watch.rows import Rows
 from app.openai.answer import Answer

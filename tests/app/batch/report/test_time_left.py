@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from app.batch.report.answer_lengths import LengthCounts, fit
-from app.batch.report.time_left import Left, Rest, RowPace, left_json, left_of, time_left
+from app.batch.report.eta import Left, Rest, RowPace, left_json, left_of, time_left
 
 MOST = 512
 PROMPT, PREFILL = 30, 1000.0

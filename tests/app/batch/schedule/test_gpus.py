@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from app.batch.schedule import engines, gpus
+from app.batch.schedule import engines
 from app.batch.schedule.engines import placements, require_room
 from app.models.planning import LoadChoice
 from quantize.resolve import resolve
@@ -32,7 +32,7 @@ SETTINGS = RunnerSettings(slots=4, context=1024)
 def choice(gguf_file: Path, monkeypatch: pytest.MonkeyPatch) -> LoadChoice:
     """On two cores, without NVIDIA's driver."""
     monkeypatch.setattr(engines, "cores", lambda: (Core((0,)), Core((1,))))
-    monkeypatch.setattr(gpus, "find_gpus", lambda: ())
+    monkeypatch.setattr(engines, "find_gpus", lambda: ())
     return LoadChoice(read_model(gguf_file), SETTINGS, SchedulerSettings(), planned=False)
 
 
@@ -42,7 +42,7 @@ def has(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def listed(*devices: Device) -> None:
         found: Health = replace(ensure("llamacpp"), devices=devices)
-        monkeypatch.setattr(gpus, "ensure", lambda *_, **named: found)
+        monkeypatch.setattr(engines, "ensure", lambda *_, **named: found)
 
     return listed
 
@@ -62,15 +62,15 @@ def test_seats_share_nvidias_gpus(
     need = estimate(choice.file, SETTINGS).total
     there = tuple(Gpu(i, "a GPU", 4 * need, (i + 1) * need, "9.0", "1") for i in range(3))
     has(*(Device(f"CUDA{i}", "a GPU") for i in range(3)))
-    monkeypatch.setattr(gpus, "find_gpus", lambda: there)
-    monkeypatch.delenv(gpus.VISIBLE, raising=False)
+    monkeypatch.setattr(engines, "find_gpus", lambda: there)
+    monkeypatch.delenv(engines.VISIBLE, raising=False)
 
     def named(count: Any) -> list[str]:
-        return [environment[gpus.VISIBLE] for _, environment in on(choice, count)]
+        return [environment[engines.VISIBLE] for _, environment in on(choice, count)]
 
     assert named("auto") == ["0", "1", "2"]
     assert named(4) == ["0", "1", "2", "0"]
-    monkeypatch.setenv(gpus.VISIBLE, "2,1")
+    monkeypatch.setenv(engines.VISIBLE, "2,1")
     assert named("auto") == ["2", "1"]
     # Three fit on GPU 2, two on GPU 1; they are dealt out in turn.
     require_room(choice, SETTINGS, placements(5, choice))
@@ -114,7 +114,7 @@ def test_a_runtime_without_devices_uses_no_gpu(
     choice: LoadChoice, has: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     has()
-    monkeypatch.setattr(gpus, "find_gpus", lambda: (Gpu(0, "a GPU", 1, 1, "9.0", "1"),) * 3)
+    monkeypatch.setattr(engines, "find_gpus", lambda: (Gpu(0, "a GPU", 1, 1, "9.0", "1"),) * 3)
     assert on(choice, 2) == [("", {}), ("", {})]
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.batch.input.jsonl_rows import JSONL
 from app.batch.input.prompting import Prompting
+from app.batch.input.readers import JSONL
 from app.batch.input.source import Source
 from app.batch.journal.journal import Entries
 from app.batch.schedule.pending_rows import pending_rows

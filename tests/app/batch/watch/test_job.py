@@ -17,7 +17,7 @@ import pytest
 from app.batch.journal.journal import journal_path
 from app.batch.watch import records
 from app.batch.watch.command import Foreign
-from app.batch.watch.form_look import check
+from app.batch.watch.form import check
 from app.batch.watch.job import JobError, WatchedJob, attach, start_job
 from app.batch.watch.preview import open_row
 from app.batch.watch.records import JobRecord, known_jobs

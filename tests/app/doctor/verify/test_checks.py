@@ -11,13 +11,18 @@ from pathlib import Path
 import pytest
 
 from app.bench.harness import Samples
-from app.doctor.verify.answers import answers, greedy_answers, judge
-from app.doctor.verify.gpu import gpu_figures, gpu_words
-from app.doctor.verify.lines import Skip
+from app.doctor.verify.answers import (
+    answers,
+    cancel,
+    gpu_figures,
+    gpu_words,
+    greedy_answers,
+    judge,
+    restart,
+)
 from app.doctor.verify.measured import judge_regret, memory, planner, speed
-from app.doctor.verify.models import read, whole
-from app.doctor.verify.robust import cancel, restart
-from app.doctor.verify.target import PROCESSOR, ROWS, VerifyTarget, devices
+from app.doctor.verify.run import read, whole
+from app.doctor.verify.target import PROCESSOR, ROWS, Skip, VerifyTarget, devices
 from runtimes.backend import Device
 from runtimes.errors import IngotError, ModelError
 from runtimes.machine.gpu_watch import GpuWatch

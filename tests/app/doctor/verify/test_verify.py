@@ -16,10 +16,9 @@ from typing import Any
 import pytest
 
 from app import demo
-from app.doctor.verify.lines import CheckLine, CheckResult, Skip, Subject
-from app.doctor.verify.models import build_pebble, pebble, read
 from app.doctor.verify.report import Cleaner, ReportFiles, as_json
-from app.doctor.verify.run import Verification
+from app.doctor.verify.run import Verification, build_pebble, pebble, read
+from app.doctor.verify.target import CheckLine, CheckResult, Skip, Subject
 from runtimes.errors import IngotError
 from runtimes.machine import processes
 from tests.runtimes.worker.faults import build_fault_library

@@ -12,10 +12,9 @@ import pytest
 from app.batch.journal.journal import Journal
 from app.models.planning import choose
 from app.options import ModelOptions, PlanOptions
-from app.serve.batches import files, store, waits
-from app.serve.batches.data import claimed
-from app.serve.batches.record import RECORD
-from app.serve.batches.service import BatchService
+from app.serve.batches import store, work
+from app.serve.batches.record import RECORD, claimed
+from app.serve.batches.work import BatchService
 from app.serve.entries import ServedModel
 from app.serve.options import ServeSampling
 from app.serve.pool import ModelPool
@@ -40,7 +39,7 @@ def crashing(number: int, *, after: bool):
     time: before that or ``after`` it."""
     count = itertools.count(1)
     with pytest.MonkeyPatch.context() as patch:
-        for module, name in ((store, "write_record"), (files, "put")):
+        for module, name in ((store, "write_record"), (store, "put")):
             real = getattr(module, name)
 
             def write(*arguments, real=real):
@@ -129,12 +128,12 @@ def test_an_end_at_any_write(server, tmp_path, number, after):
 def new_before(service):
     """A batch whose creation is not counted."""
     with pytest.MonkeyPatch.context() as patch:
-        for module, name in ((store, "write_record"), (files, "put")):
+        for module, name in ((store, "write_record"), (store, "put")):
             patch.setattr(module, name, REAL[name])
         return new(service, lines())
 
 
-REAL = {"write_record": store.write_record, "put": files.put}
+REAL = {"write_record": store.write_record, "put": store.put}
 
 
 def test_no_other_writes_are_to_be_tried(server, tmp_path):
@@ -196,7 +195,7 @@ def test_what_was_answered_is_not_asked_again(server, tmp_path, monkeypatch):
 
 
 def pool_of(**models):
-    """A pool of these files."""
+    """A pool of these store."""
     return ModelPool(
         [
             ServedModel(name, partial(choose, str(path), ModelOptions(), PlanOptions(), "batch"))
@@ -242,7 +241,7 @@ def test_a_batch_waits_for_the_model_that_began_it(server, tmp_path, pebble_buil
 
 
 def test_a_model_that_cannot_be_loaded_fails_the_batch_in_the_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(waits, "FIRST_S", 0.001)
+    monkeypatch.setattr(work, "FIRST_S", 0.001)
     missing = tmp_path / "gone.gguf"
     with serving(tmp_path / "data", pool_of(pebble=missing)) as service:
         batch = new(service, lines())

@@ -14,18 +14,18 @@ from typing import Any
 
 import pytest
 
-from app.serve.batches.data import claimed, prepare
-from app.serve.batches.files import INPUT, OUTPUT, Files
 from app.serve.batches.record import (
     RECORD,
     Batch,
     BatchCounts,
     BatchError,
+    claimed,
+    prepare,
     read_record,
     write_record,
 )
-from app.serve.batches.service import BatchService
-from app.serve.batches.store import Batches
+from app.serve.batches.store import BATCH_INPUT, OUTPUT, Batches, Files
+from app.serve.batches.work import BatchService
 from app.serve.errors import HttpError
 from app.serve.options import ServeSampling
 from app.serve.pool import ModelPool
@@ -281,7 +281,7 @@ def test_a_description_that_is_no_object(tmp_path):
 def test_what_a_file_is_called_can_be_told(tmp_path, called):
     new = Files(tmp_path).begin()
     new.write(b"x")
-    new.keep(called, INPUT)
+    new.keep(called, BATCH_INPUT)
     [file] = Files(tmp_path).all()
     assert file.filename.isprintable()
     assert 1 <= len(file.filename) <= 512
@@ -339,7 +339,7 @@ def content_of(folder: Path) -> dict[str, bytes]:
 
 
 def test_only_what_a_server_left_unfinished_is_removed(tmp_path):
-    from app.serve.batches.data import BATCH_ID, FILE_ID
+    from app.serve.batches.record import BATCH_ID, FILE_ID
 
     project(tmp_path)
     before = content_of(tmp_path)

@@ -16,13 +16,10 @@ from typing import Any
 
 import pytest
 
-from app.serve.batches import results, store, waits, work
-from app.serve.batches.files import new_file_id
+from app.serve.batches import check, store, work
 from app.serve.batches.record import RECORD, Batch, BatchCounts, write_record
-from app.serve.batches.run import OtherModelError
-from app.serve.batches.service import BatchService
-from app.serve.batches.store import ATTEMPT, Batches, new_batch_id
-from app.serve.batches.waits import Waits
+from app.serve.batches.store import ATTEMPT, Batches, new_batch_id, new_file_id
+from app.serve.batches.work import BatchService, OtherModelError, Waits
 from runtimes.errors import IngotError, OutOfMemoryError
 from tests.app.endless import CONTEXT, SAMPLING
 from tests.app.serve.batches.conftest import begin, ended, line
@@ -39,7 +36,7 @@ CHAT = "/v1/chat/completions"
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
     """Batches that wait are tried again at once."""
-    monkeypatch.setattr(waits, "FIRST_S", 0.001)
+    monkeypatch.setattr(work, "FIRST_S", 0.001)
     monkeypatch.setattr(work, "_STUCK_S", 0.01)
 
 
@@ -70,7 +67,7 @@ PLACES = [
     (work, "write_results"),
     (store, "write_record"),
     (store, "replace_plain"),
-    (results, "Journal"),
+    (check, "Journal"),
     (work.Work, "_next"),
     (work.Work, "_put_off"),
     (work.Work, "_begin"),
@@ -154,7 +151,7 @@ def test_a_batch_may_wait_for_years(tmp_path):
     found = Waits(tmp_path)
     for _ in range(3000):
         assert found.begin("a", OutOfMemoryError("full"), 0) is None
-    assert 0 < found.left("a") <= waits.LONGEST_S
+    assert 0 < found.left("a") <= work.LONGEST_S
 
 
 def test_a_wait_that_is_over_wakes_nobody_who_cannot_help(server, tmp_path, monkeypatch):
@@ -186,7 +183,7 @@ def test_a_wait_that_is_over_wakes_nobody_who_cannot_help(server, tmp_path, monk
         until(lambda: service.get(other.id).errors)
         long = new(service, [line(1, max_tokens=2)])
         assert running.wait(120)
-        assert service._work._waits.left(other.id) <= waits.LONGEST_S
+        assert service._work._waits.left(other.id) <= work.LONGEST_S
         until(lambda: service._work._waits.left(other.id) == 0)
         slept.pop("ingot-batch-files", None)
         with changed:

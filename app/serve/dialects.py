@@ -1,34 +1,29 @@
 """Anthropic's /v1/messages, and how many tokens one would have."""
 
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
+from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from app.openai.anthropic import messages_task
-from app.openai.anthropic_answer import MessageEvents, error_body, message_body
+from app.openai.anthropic import MessageEvents, error_body, message_body, messages_task
 from app.openai.prepare import prepare
+from app.openai.responses import ResponseEvents, response_body, response_task
 from app.openai.task import Task
 from app.prompts import require_short
 from app.serve.bodies import json_body, read_task
 from app.serve.errors import MESSAGES, HttpError, http_error
 from app.serve.events import EventStream, named_events, whole_answer
-from app.serve.generate import (
-    Generation,
-    Generator,
-    asked_model,
-    error_of,
-    while_connected,
-)
+from app.serve.generate import Generation, Generator, asked_model, error_of, while_connected
 from app.serve.observe import Observer
 from app.serve.openapi import ANY_BODY
 from app.serve.pool import Served
 from runtimes.request import SamplingParams
 
 
-def routes(generator: Generator, observer: Observer) -> APIRouter:
+def messages_routes(generator: Generator, observer: Observer) -> APIRouter:
     """Both of them."""
     router = APIRouter()
 
@@ -91,3 +86,43 @@ def _count(served: Served, defaults: SamplingParams, task_of: Callable[[], Task]
     task, engine = task_of(), served.engine
     require_short(engine, task.opening)
     return len(prepare(task, engine, defaults, bounded=False).ids)
+
+
+def responses_routes(generator: Generator, observer: Observer) -> APIRouter:
+    """It alone."""
+    router = APIRouter()
+
+    @router.post("/v1/responses", openapi_extra=ANY_BODY)
+    async def responses(request: Request) -> Response:
+        """What follows an input: text, and calls of functions."""
+        body = await json_body(request)
+        name, streaming = asked_model(body), False
+        if isinstance(body, dict):
+            streaming = body.pop("stream", None) or False
+            body.pop("stream_options", None)
+            if not isinstance(streaming, bool):
+                raise HttpError(400, "wrong_type", "stream must be true or false")
+        task_of = await read_task(request, partial(response_task, body, generator.defaults))
+        generation = await while_connected(request, generator.begin(name, task_of))
+        del task_of
+        body.pop("input")  # is not needed any more, and may be large
+        observer.begin(request, generation)
+        number = secrets.token_hex(12)
+        if streaming:
+            return EventStream(_responses_events(generation, number, body), generation, observer)
+        answer = await whole_answer(request, generation, observer)
+        return JSONResponse(response_body(answer, number, generation.served.called, body))
+
+    return router
+
+
+async def _responses_events(
+    generation: Generation, number: str, body: Mapping[str, Any]
+) -> AsyncIterator[bytes]:
+    events = ResponseEvents(number, generation.served.called, body)
+    yield named_events(events.begin())
+    async for _, delta in generation.deltas():
+        yield named_events(events.add(delta))
+    answer = await generation.answer()
+    problem = error_of(answer)
+    yield named_events(events.end(answer) if problem is None else events.fail(problem.message))
