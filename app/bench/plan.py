@@ -21,8 +21,7 @@ from runtimes.planner.candidates import (
     thread_variants,
 )
 from runtimes.planner.plan import WORKLOADS, Plan, PlanWorkload, Profile
-from runtimes.planner.race import Round, without_drift
-from runtimes.planner.search import make_plan
+from runtimes.planner.search import Round, make_plan, without_drift
 from runtimes.planner.trial import load_trial
 
 # Samples are short, so that all settings of a round meet the same machine; medians want many.
@@ -102,7 +101,7 @@ def regret(model: str, workload: PlanWorkload, repeats: int) -> BenchResult:
 
 def _sweep(models: Sequence[ModelFile], task: PlanTask, repeats: int) -> list[_Point]:
     """Each round samples every setting in turn; what a whole round was slower than the others is
-    divided out (``runtimes.planner.race``)."""
+    divided out (``runtimes.planner.search``)."""
     found, _ = split_by_memory(candidates(models, task), task)
     for variants in (thread_variants, sampling_variants):
         found += [variant for candidate in found for variant in variants(candidate, task)]

@@ -11,6 +11,7 @@ from pathlib import Path
 from app.builds.settings import Settings
 from app.here import here
 from quantize.build.preflight import (
+    known_sizes,
     memory_parts,
     require_fitting,
     require_measuring,
@@ -19,7 +20,6 @@ from quantize.build.preflight import (
     space_parts,
     unlisted,
 )
-from quantize.build.sizes import known_sizes
 from quantize.build.workspace import WORK
 from quantize.disk import free_space, human
 from quantize.gguf.imatrixfile import is_matrix

@@ -104,7 +104,7 @@ def bare_prospects() -> Prospects:
 def prospects(source: SourceModel, out: Path) -> Prospects:
     """For ``source``, with the files that lie in ``out``. The first call for a model takes as long
     as llama.cpp needs to start, some tenths of a second; nothing is loaded."""
-    from quantize.build.sizes import known_sizes
+    from quantize.build.preflight import known_sizes
 
     free = memory_now()[1]
     try:

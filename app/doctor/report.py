@@ -6,13 +6,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from runtimes.backend import Device
-from runtimes.machine.bandwidth import memory_bandwidth
-from runtimes.machine.hardware import Hardware, detect
+from runtimes.machine.hardware import Hardware, detect, memory_bandwidth
 from runtimes.machine.installed import find_installed, versions
 from runtimes.machine.selftest import ATTENTION_DEPTH, Health, ensure
 from runtimes.models.registry import MODULES, backend
 from runtimes.untrusted import visible
-from runtimes.worker.fallback import limit_lines
+from runtimes.worker.recovery import limit_lines
 
 _GIB = 2**30
 # What a model file goes through: the runtimes, and what quantize makes files with.

@@ -413,8 +413,8 @@ class Advice:
 @lru_cache(maxsize=1)
 def bandwidth() -> float:
     """Bytes a second that this machine reads from memory; takes half a second the first time."""
-    from runtimes.machine.bandwidth import memory_bandwidth
     from runtimes.machine.cpu import available_cores
+    from runtimes.machine.hardware import memory_bandwidth
 
     return memory_bandwidth(available_cores())
 

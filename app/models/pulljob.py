@@ -10,8 +10,7 @@ from typing import Any
 
 from app.models.pulling import PullRequest, pull
 from quantize.hub.client import Hub, Patience
-from quantize.progress.console import Reporter
-from quantize.progress.pace import Pace
+from quantize.progress.console import Pace, Reporter
 from runtimes.errors import IngotError
 
 logger = logging.getLogger(__name__)

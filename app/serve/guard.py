@@ -16,7 +16,7 @@ from app.serve.options import (
     MOST_HEAD_BYTES,
     ServeOptions,
 )
-from runtimes.machine.heap import give_back
+from runtimes.machine.processes import give_back
 
 _OPEN = frozenset({"/health", "/ready"})
 _FILES = "/v1/files"

@@ -1,11 +1,20 @@
 """Which type each tensor gets: the least of one total that keeps a bound on the other."""
 
-from collections.abc import Callable, Sequence
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 
+from quantize.allocate.sweep import Array, Matrix
 from quantize.allocate.table import TypeChoice, Unit
+from quantize.quality.text import WINDOW
+from quantize.source import SourceModel
+from quantize.source.shapes import shapes_of
+from runtimes.errors import ModelError
 
 _STEPS = 1 << 15  # of the bound; what rounding up to them leaves is spent one tensor at a time
 
@@ -102,3 +111,102 @@ def _spend(
         _, unit, other = max(changes)
         left -= options[unit][other][1] - options[unit][chosen[unit]][1]
         chosen[unit] = other
+
+
+SAMPLE = 1 << 18  # weights of a tensor that are rounded in every type; of more a sample of rows
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Rater:
+    """How a format's table is made: ``rate`` tells what each of its types takes and loses, of a
+    tensor whose sensitivities were summed over so many tokens. It is called in a child process.
+    ``key`` is a hash of what decides the table besides the code in this folder."""
+
+    key: str
+    rate: Callable[[Matrix, int], Unit]
+
+
+def losses(
+    tensor: Matrix, kinds: Iterable[str], stored: Callable[[Array, str, int], Array]
+) -> dict[str, float]:
+    """The divergence by type, summed over the tokens, that ``stored`` causes: it makes of rows of
+    the tensor's matrix of that number what the type stores. Raises ModelError."""
+    found = dict.fromkeys(kinds, 0.0)
+    most = SAMPLE // len(tensor.weight)
+    for i, (weight, fisher) in enumerate(zip(tensor.weight, tensor.fisher, strict=True)):
+        rows, scale = _sampled(weight, fisher, most)
+        weight, worth = weight[rows], fisher[rows] * scale[:, None]
+        for kind in found:
+            moved = stored(weight, kind, i) - weight
+            found[kind] += 0.5 * float((worth * moved**2).sum(dtype=np.float64))
+    if not np.isfinite(list(found.values())).all():
+        raise ModelError(f"{tensor.name} has weights or gradients that are not finite")
+    return found
+
+
+def _sampled(weight: Array, fisher: Array, most: int) -> tuple[Ints, Array]:
+    """Rows whose errors stand for those of all, and how many rows each stands for: those that
+    matter most by themselves, and of the rest some that are drawn."""
+    rows, keep = len(weight), max(64, most // weight.shape[1])
+    if rows <= keep:
+        return np.arange(rows), np.ones(rows, np.float32)
+    order = np.argsort(-np.einsum("ij,ij,ij->i", fisher, weight, weight))
+    top, rest = order[: keep // 2], order[keep // 2 :]
+    drawn = np.random.default_rng(0).choice(rest, keep - len(top), replace=False)
+    scale = np.ones(keep, np.float32)
+    scale[len(top) :] = len(rest) / len(drawn)
+    return np.concatenate([top, drawn]), scale
+
+
+WINDOWS = 8  # of text that sensitivities are measured on
+_FLOAT = 4  # bytes
+_COPIES = 3  # of a layer's weights: in single precision, gradients, and their squares
+_OF_OUTPUT = 2  # whose gradients are never held at once
+_LOGITS = 4  # copies of a window's: of half and of single precision, probabilities, gradients
+_STATES = 24  # times the hidden size, for each token of a window: what one layer keeps to go back
+_PASSES = 4  # forward, once more, and back, which is two
+_ROUNDING_S = 4e-7  # seconds a weight, for all types; of large matrices a sample is rounded
+_SIDE = 1024  # of the matrix product that tells how fast this machine is
+
+
+def sweep_bytes(source: SourceModel) -> int:
+    """Memory that `quantize.allocate.sweep` takes at most: the weights, which are read where they
+    lie, and with them a layer, the output or the embedding in single precision, and a window's
+    states. An embedding of its own is not read before its turn."""
+    layer, head, width, vocab, tied = _parts(source)
+    stored = source.bytes / max(source.parameters, 1)
+    wide, window = head * _FLOAT * _OF_OUTPUT, WINDOW * _FLOAT
+    return source.bytes + max(
+        layer * _FLOAT * _COPIES + window * width * _STATES,
+        wide + window * vocab * _LOGITS - (0 if tied else int(head * stored)),
+        wide,
+    )
+
+
+def sweep_seconds(source: SourceModel) -> float:
+    """About how long it takes here, by the speed of one matrix product."""
+    a = np.ones((_SIDE, _SIDE), np.float32)
+    fastest = math.inf
+    for _ in range(3):
+        began = time.perf_counter()
+        a @ a
+        fastest = min(fastest, time.perf_counter() - began)
+    rate = 2 * _SIDE**3 / fastest
+    products = 2 * source.parameters * WINDOW * WINDOWS * _PASSES / rate
+    return products + source.parameters * _ROUNDING_S
+
+
+def _parts(source: SourceModel) -> tuple[int, int, int, int, bool]:
+    """Weights of the largest layer and of the output, the hidden size, the vocabulary, and whether
+    the output is the embedding."""
+    shapes = shapes_of(source).weights
+    layers: dict[str, int] = {}
+    for name, shape in shapes.items():
+        if name.startswith("blk."):
+            number = name.split(".")[1]
+            layers[number] = layers.get(number, 0) + math.prod(shape)
+    width, vocab = (*shapes.get("token_embd.weight", (0, 0)), 0)[:2]
+    tied = "output.weight" not in shapes
+    return max(layers.values(), default=0), width * vocab, width, vocab, tied

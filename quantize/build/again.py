@@ -7,8 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from quantize.allocate.measure import calibration_text
 from quantize.allocate.table import TypeTable
-from quantize.allocate.texts import calibration_text
 from quantize.build.making import is_build
 from quantize.build.run import BuildJob, Run
 from quantize.build.target_plan import chosen_table, maker_for

@@ -10,7 +10,7 @@ from quantize.gguf.convert import export_f16
 from quantize.gguf.imatrix import prepare_imatrix
 from quantize.gguf.quantize import quantize_gguf
 from quantize.manifest import Allocation
-from quantize.onnx.build import build_onnx
+from quantize.onnx.builder import build_onnx
 from quantize.quality.tokens import compare_built, require_parity
 from quantize.stages.stages import (
     Stage,

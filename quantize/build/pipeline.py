@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from quantize.allocate.texts import calibration_text
+from quantize.allocate.measure import calibration_text
 from quantize.build.making import make_file
 from quantize.build.measuring import check, measure, plan_measuring
 from quantize.build.preflight import require_fitting, require_room, require_sense, unlisted

@@ -3,36 +3,78 @@
 import contextlib
 import importlib.util
 import os
+import tempfile
 from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 
-from quantize.allocate.cost import sweep_bytes
-from quantize.allocate.texts import calibration_text, split_texts
-from quantize.build.sizes import known_sizes
+from quantize.allocate.measure import calibration_text, split_texts
+from quantize.allocate.solve import sweep_bytes
 from quantize.build.workspace import WORK
+from quantize.children.process import run_child
 from quantize.disk import free_space, human
 from quantize.errors import DiskFullError, SourceError, UsageError
 from quantize.gguf.converter import converter_folder
 from quantize.gguf.imatrixfile import is_matrix
 from quantize.gguf.quantize import check_overrides
+from quantize.gguf.sizes import gguf_sizes
 from quantize.hub.push import require_push
 from quantize.lora.adapter import merge_bytes
 from quantize.manifest import load_manifest
-from quantize.onnx.build import builder_may_know
-from quantize.onnx.builder import builder_folder
+from quantize.onnx.builder import builder_folder, builder_may_know
+from quantize.onnx.sizes import onnx_size
 from quantize.options import Options
 from quantize.quality.fidelity import reference_bytes
 from quantize.quality.text import read_text
 from quantize.recipes.bits import FileSize
 from quantize.recipes.choose import require_matrix
-from quantize.recipes.recipe import ONNX, Recipe
+from quantize.recipes.recipe import ONNX, RECIPES, Recipe
 from quantize.source import SourceModel
 from quantize.source.files import CONFIG, read_json
 from quantize.source.shapes import shapes_of
 from quantize.stages.stages import stages_size
-from runtimes.errors import ModelError, OutOfMemoryError, RuntimeMissingError
+from runtimes.errors import IngotError, ModelError, OutOfMemoryError, RuntimeMissingError
 from runtimes.machine.hardware import detect
 from runtimes.untrusted import is_link
+
+
+def predict_sizes(source: SourceModel, recipes: Sequence[Recipe]) -> dict[str, FileSize]:
+    """By the recipes' names, within 2% of the files for models of more than some megabytes; without
+    those that cannot be told. The headers of the weight files are read, in a child process.
+
+    Raises IngotError for a model that llama.cpp's quantizer does not understand.
+    """
+    types = tuple(dict.fromkeys(r.ftype for r in recipes if r.format == "gguf"))
+    with tempfile.TemporaryDirectory(prefix="ingot-sizes-") as work:
+        call = partial(gguf_sizes, source, types)
+        made = run_child(call, "looking at the sizes", Path(work)) if types else {}
+    shapes = shapes_of(source) if source.kind == "hf" else None
+    sizes = {}
+    for recipe in recipes:
+        if recipe.format == "gguf":
+            found = made.get(recipe.ftype)
+        else:
+            found = onnx_size(source, shapes, recipe) if shapes else None
+        if found is not None:
+            sizes[recipe.name] = found
+    return sizes
+
+
+def known_sizes(source: SourceModel) -> Mapping[str, FileSize]:
+    """``predict_sizes`` of all recipes, once a model; none where they cannot be told: of a model
+    that is still on the hub, or that llama.cpp does not know."""
+    changed = tuple(path.stat().st_mtime_ns for path in source.weights)
+    return _known(source, changed) if source.weights else {}
+
+
+@lru_cache(maxsize=8)
+def _known(source: SourceModel, changed: tuple[int, ...]) -> Mapping[str, FileSize]:
+    """``changed`` makes a file that was replaced another one."""
+    try:
+        return predict_sizes(source, tuple(RECIPES.values()))
+    except IngotError:
+        return {}
+
 
 _TRIES = 3.15  # files that a bound of divergence, or one in ONNX, may need
 _SPARE = 64_000_000  # vocabularies, tokenizer files, logs

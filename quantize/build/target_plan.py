@@ -7,15 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from quantize.allocate.measure import sensitivities
-from quantize.allocate.rate import Rater
-from quantize.allocate.solve import Figure, mixes
+from quantize.allocate.measure import TextFiles, calibration_text, sensitivities, split_texts
+from quantize.allocate.solve import Figure, Rater, mixes
 from quantize.allocate.speed import StepTimes, Timing, step_times
 from quantize.allocate.table import TypeTable
-from quantize.allocate.texts import TextFiles, calibration_text, split_texts
 from quantize.build.run import Run
-from quantize.build.target_gguf import gguf_maker
-from quantize.build.target_onnx import onnx_maker
+from quantize.build.target_files import gguf_maker, onnx_maker
 from quantize.onnx.variants import W8A8
 from quantize.recipes.recipe import ONNX, Recipe
 from quantize.recipes.target import QualityTarget

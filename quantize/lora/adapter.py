@@ -28,8 +28,8 @@ from quantize.source.files import (
     read_tensors,
     small_files,
 )
-from quantize.source.model import SourceModel
 from quantize.source.open import open_folder
+from quantize.source.shapes import SourceModel
 from quantize.stages.stages import Stages, stage_key, versions
 from quantize.stages.verify import digest
 

@@ -4,7 +4,7 @@ onnxruntime-genai's builder and our rewriting of its graph store for each."""
 import math
 from collections.abc import Mapping
 
-from quantize.onnx.build import builder_may_know
+from quantize.onnx.builder import builder_may_know
 from quantize.onnx.variants import variants_of
 from quantize.recipes.bits import FileSize
 from quantize.recipes.recipe import Recipe

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from quantize.manifest import FileEntry
-from quantize.progress.console import Reporter
-from quantize.progress.pace import Pace
+from quantize.progress.console import Pace, Reporter
 
 logger = logging.getLogger(__name__)
 

@@ -8,8 +8,17 @@ from rich.markup import escape
 from rich.table import Table
 
 from quantize.manifest import FileEntry, Manifest
-from quantize.report.facts import comparable_parts, is_steady, megabytes
-from quantize.report.figures import ACCURACY, BITS, PARITY, SIZE, Figure, of_fidelity
+from quantize.report.facts import (
+    ACCURACY,
+    BITS,
+    PARITY,
+    SIZE,
+    Figure,
+    comparable_parts,
+    is_steady,
+    megabytes,
+    of_fidelity,
+)
 from quantize.terminal import Console
 from runtimes.untrusted import visible
 

@@ -10,14 +10,16 @@ from quantize.manifest import FileEntry, Manifest
 from quantize.report.allocation import render_allocation, savings
 from quantize.report.chart import make_chart
 from quantize.report.facts import (
+    APART,
     alternatives,
     comparable_parts,
+    figures_of,
+    how_measured,
     outdone,
     recommended,
     sentence,
     title,
 )
-from quantize.report.figures import APART, figures_of, how_measured
 from quantize.report.picture import draw_png, draw_svg
 from runtimes.output import html, markdown
 

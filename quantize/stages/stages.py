@@ -63,7 +63,7 @@ def stage_key(name: str, inputs: Mapping[str, Any]) -> str:
 
 
 def versions(formats: Iterable[str]) -> dict[str, str]:
-    """The tools that make files of these formats, as far as they are installed."""
+    """The tools that make files of these formats, as far as they are hardware."""
     return installed.versions(dict.fromkeys(name for fmt in formats for name in _TOOLS[fmt]))
 
 

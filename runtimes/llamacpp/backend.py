@@ -88,8 +88,7 @@ class LlamaBackend(Backend):
     def fitted(self, model: ModelFile, settings: RunnerSettings) -> RunnerSettings:
         """Layers, where nobody has said how many, and the faster attention, if nobody has said
         which. Raises RequestError for one that keys and values cannot have."""
-        from runtimes.llamacpp.context import with_attention
-        from runtimes.llamacpp.offload import fitted
+        from runtimes.llamacpp.context import fitted, with_attention
 
         return with_attention(fitted(model, settings))
 

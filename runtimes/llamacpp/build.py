@@ -34,17 +34,19 @@ from pathlib import Path
 from typing import Any
 
 from runtimes.errors import IngotError
-from runtimes.llamacpp.gpu_build import (
+from runtimes.llamacpp.patches import fingerprint, prepared
+from runtimes.llamacpp.source import (
     KITS,
     NONE,
+    TESTED_VERSION,
+    BuildError,
     compilers,
     flag,
     gpu_of,
     kit_for,
     require_built,
+    sdist_path,
 )
-from runtimes.llamacpp.patches import fingerprint, prepared
-from runtimes.llamacpp.source import TESTED_VERSION, BuildError, sdist_path
 from runtimes.machine import processes
 from runtimes.machine.cpu import all_flags, cpu_name
 from runtimes.machine.installed import find_installed, library_identity

@@ -4,14 +4,78 @@ llama.cpp aborts the process where its preconditions are not met, so they are ch
 """
 
 import ctypes
+import struct
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from runtimes.errors import ModelError
 from runtimes.llamacpp.native import NativeBatch, library, recent_errors
-from runtimes.llamacpp.state import Bytes, with_streams
 from runtimes.runner import SavedKv, StepPlan, StepRow
+
+_PREFIX = 8
+_CELL = np.dtype([("position", "i4"), ("sequences", "u4"), ("sequence", "i4")])
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class _UnknownLayoutError(Exception):
+    """The bytes are not laid out as the docstring of this module says."""
+
+
+def with_streams(state: Bytes, streams: int) -> Bytes:
+    """The same keys and values for a cache of ``streams`` streams; a state of another layout than
+    this module knows as it is.
+    """
+    for has_values in (True, False):
+        try:
+            return _with_streams(state, streams, has_values)
+        except (_UnknownLayoutError, struct.error):
+            continue
+    return state
+
+
+def _with_streams(state: Bytes, streams: int, has_values: bool) -> Bytes:
+    pieces, at = [state[:_PREFIX]], _PREFIX
+    while at < len(state):
+        (count,) = struct.unpack_from("=I", state.data, at)
+        at += 4
+        record = np.zeros(4, np.uint8)  # no cells
+        for _ in range(count):
+            begin, at = at, _end(state, at, has_values)
+            if at - begin > 4:
+                if len(record) > 4:
+                    raise _UnknownLayoutError("cells in two streams")
+                record = state[begin:at]
+        pieces += [np.array([streams], np.uint32).view(np.uint8), record]
+        pieces.append(np.zeros(4 * (streams - 1), np.uint8))
+    if at != len(state):
+        raise _UnknownLayoutError("cut short")
+    return np.concatenate(pieces)
+
+
+def _end(state: Bytes, start: int, has_values: bool) -> int:
+    """Where the record ends whose number of cells is at ``start``."""
+    (cells,) = struct.unpack_from("=I", state.data, start)
+    at = start + 4
+    if cells == 0:
+        return at
+    meta = state[at : at + cells * _CELL.itemsize]
+    if len(meta) != cells * _CELL.itemsize or (meta.view(_CELL)["sequences"] != 1).any():
+        raise _UnknownLayoutError("cells")
+    at += len(meta)
+    transposed, layers = struct.unpack_from("=II", state.data, at)
+    at += 8
+    for part in range(layers * (2 if has_values else 1)):
+        if part >= layers and transposed:
+            _, inner, outer = struct.unpack_from("=iII", state.data, at)
+        else:
+            (_, inner), outer = struct.unpack_from("=iQ", state.data, at), 1
+        at += 12 + outer * cells * inner
+        if at > len(state):
+            raise _UnknownLayoutError("cut short")
+    return at
 
 
 class LlamaSlotCache:

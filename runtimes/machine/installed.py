@@ -1,4 +1,5 @@
-"""Which native libraries are installed, found without importing them."""
+"""Installed packages: where they are, their versions and what their native libraries are. Standard
+library only: the build of llama.cpp imports it before anything is installed."""
 
 import contextlib
 import hashlib

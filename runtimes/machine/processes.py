@@ -6,6 +6,7 @@ found it. Standard library only: the native build uses it before anything is ins
 """
 
 import contextlib
+import ctypes
 import logging
 import os
 import re
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -194,3 +196,11 @@ def import_advice(reason: str) -> str:
         f"could not import a module: {reason}; install its package again"
         + f", or take what hides it off PYTHONPATH ({hidden})" * bool(hidden)
     )
+
+
+def give_back() -> None:
+    """Give the system what is free of it; glibc would keep whatever lies below something that is
+    still in use. Other libraries do so by themselves."""
+    if sys.platform == "linux":
+        with suppress(AttributeError, OSError):
+            ctypes.CDLL(None).malloc_trim(0)

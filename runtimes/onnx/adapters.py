@@ -9,8 +9,7 @@ import numpy as np
 from runtimes.errors import IngotError, ModelError, OutOfMemoryError
 from runtimes.models.modelfile import ModelFile
 from runtimes.onnx.graph import bind_input
-from runtimes.onnx.lora_file import Matrix, Pair, read_lora
-from runtimes.onnx.lora_graph import MASK, Product, matrix_names, products
+from runtimes.onnx.lora import MASK, Matrix, Pair, Product, matrix_names, products, read_lora
 from runtimes.onnx.memory import graph_of
 
 Span = tuple[int, int]  # which rows of the matrices

@@ -70,7 +70,7 @@ class OnnxBackend(Backend):
 
     def adapter_problem(self, model: ModelFile, path: Path) -> str | None:
         """By what its header says."""
-        from runtimes.onnx.lora_file import read_adapter_header
+        from runtimes.onnx.lora import read_adapter_header
 
         try:
             read_adapter_header(path, model)

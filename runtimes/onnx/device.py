@@ -10,6 +10,7 @@ from typing import Any
 
 from runtimes.backend import Device
 from runtimes.errors import ModelError, RuntimeMissingError
+from runtimes.onnx.graph_file import FLOATS, INT64, constant, model, node, value_info
 
 log = logging.getLogger(__name__)
 
@@ -167,8 +168,6 @@ def _answers(provider: Provider) -> bool:
     """Whether a session can be opened with it."""
     import onnxruntime as ort
 
-    from runtimes.onnx.device_graphs import zeros
-
     options = ort.SessionOptions()
     options.log_severity_level = 4
     try:
@@ -177,3 +176,14 @@ def _answers(provider: Provider) -> bool:
         log.debug("%s cannot be used: %s", provider.name, error)
         return False
     return True
+
+
+def zeros(nbytes: int = 4) -> bytes:
+    """``made`` is zeros of ``shape`` [4], with elements of ``nbytes``."""
+    element = FLOATS[nbytes]
+    return model(
+        [node("Expand", ("zero", "shape"), "made")],
+        [value_info("shape", INT64, 4)],
+        [value_info("made", element, "a", "b", "c", "d")],
+        [constant("zero", element, 1, bytes(nbytes))],
+    )

@@ -7,19 +7,331 @@ its own.
 """
 
 import logging
+import struct
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from runtimes.errors import ModelError, OutOfMemoryError
 from runtimes.models.modelfile import ModelFile
-from runtimes.onnx.device_check import prompts_are_right, rows_are_right
-from runtimes.onnx.device_kv import DeviceCache
-from runtimes.onnx.device_tensors import LIKELIEST, Mover
-from runtimes.onnx.graph import Graph, bind_input
+from runtimes.onnx.device import Target, open_session, zeros
+from runtimes.onnx.graph import CacheTensor, Graph, bind_input, run
+from runtimes.onnx.graph_file import (
+    FLOATS,
+    INT32,
+    INT64,
+    MICROSOFT,
+    constant,
+    integer,
+    model,
+    node,
+    value_info,
+)
+from runtimes.onnx.kv import Slots
 from runtimes.onnx.steps import MOST_BINDINGS, Steps
-from runtimes.runner import Logits, StepRow, TopKLogits, consecutive_runs
+from runtimes.runner import Logits, SavedKv, StepRow, TopKLogits, consecutive_runs
 from runtimes.settings import RunnerSettings
+
+
+def _whole(*values: int) -> bytes:
+    return struct.pack(f"<{len(values)}q", *values)
+
+
+def copy(tensors: int, nbytes: int) -> bytes:
+    """``to.N`` has the first ``tokens`` [1] of ``from.N`` [rows, heads, context, size]."""
+    element, names = FLOATS[nbytes], range(tensors)
+    return model(
+        [node("Slice", (f"from.{n}", "zero", "tokens", "axis"), f"to.{n}") for n in names],
+        [
+            value_info("tokens", INT64, 1),
+            *(value_info(f"from.{n}", element, "r", f"h{n}", "c", f"d{n}") for n in names),
+        ],
+        [value_info(f"to.{n}", element, "r", f"h{n}", "t", f"d{n}") for n in names],
+        [constant("zero", INT64, 1, _whole(0)), constant("axis", INT64, 1, _whole(2))],
+    )
+
+
+def same(nbytes: int) -> bytes:
+    """``to`` [n, m] is what ``from`` is."""
+    element, shape = FLOATS[nbytes], ("n", "m")
+    made = node("Identity", ("from",), "to")
+    return model([made], [value_info("from", element, *shape)], [value_info("to", element, *shape)])
+
+
+def picked(vocab_size: int, nbytes: int, likeliest: int = 0) -> bytes:
+    """``picked`` is those of ``logits`` [b, n, vocab] that ``rows`` [m] counts, from 0 to b * n.
+
+    With ``likeliest`` also so many of each row's largest: ``values`` and ``ids``.
+    """
+    element = FLOATS[nbytes]
+    nodes = [
+        node("Reshape", ("logits", "flat"), "all"),
+        node("Gather", ("all", "rows"), "picked"),
+    ]
+    outputs = [value_info("picked", element, "m", vocab_size)]
+    constants = [constant("flat", INT64, 2, _whole(-1, vocab_size))]
+    if likeliest:
+        nodes.append(node("TopK", ("picked", "count"), ("values", "ids")))
+        outputs = [
+            value_info("values", element, "m", likeliest),
+            value_info("ids", INT64, "m", likeliest),
+        ]
+        constants.append(constant("count", INT64, 1, _whole(likeliest)))
+    inputs = [value_info("logits", element, "b", "n", vocab_size), value_info("rows", INT64, "m")]
+    return model(nodes, inputs, outputs, constants)
+
+
+def attention(heads: int, kv_heads: int, size: int, nbytes: int) -> bytes:
+    """``mixed`` [rows, n, heads * size] is what n tokens of each row take from one another, and
+    from what came before in ``past.key`` and ``past.value`` [rows, kv heads, context, size]."""
+    element = FLOATS[nbytes]
+    past, present = ("past.key", "past.value"), ("present.key", "present.value")
+    widths = {"query": heads * size, "key": kv_heads * size, "value": kv_heads * size}
+    attributes = integer("num_heads", heads) + integer("kv_num_heads", kv_heads)
+    inputs = (*widths, *past, "before", "all")
+    kept = ("rows", kv_heads, "context", size)
+    return model(
+        [node("GroupQueryAttention", inputs, ("mixed", *present), attributes, MICROSOFT)],
+        [
+            *(value_info(name, element, "rows", "n", width) for name, width in widths.items()),
+            *(value_info(name, element, *kept) for name in past),
+            value_info("before", INT32, "rows"),
+            value_info("all", INT32, 1),
+        ],
+        [
+            value_info("mixed", element, "rows", "n", heads * size),
+            *(value_info(name, element, *kept) for name in present),
+        ],
+    )
+
+
+LIKELIEST = 64  # tokens of a row, where not all are wanted; as many as llama.cpp is asked for
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A tensor on a device, or those of its rows that begin ``offset`` bytes behind its begin."""
+
+    tensor: Any
+    target: Target
+    dtype: Any
+    shape: tuple[int, ...]
+    offset: int | None = None  # None: all of it
+
+    def rows(self, low: int, high: int) -> "View":
+        """From row ``low`` up to ``high``, on a device that has addresses."""
+        row = int(np.prod(self.shape[1:])) * np.dtype(self.dtype).itemsize
+        return replace(self, shape=(high - low, *self.shape[1:]), offset=low * row)
+
+    def bind_input(self, binding: Any, name: str) -> None:
+        """Have a graph read it."""
+        if self.offset is None:
+            binding.bind_ortvalue_input(name, self.tensor)
+        else:
+            binding.bind_input(name, *self._place(self.offset))
+
+    def bind_output(self, binding: Any, name: str) -> None:
+        """Have a graph write it."""
+        if self.offset is None:
+            binding.bind_ortvalue_output(name, self.tensor)
+        else:
+            binding.bind_output(name, *self._place(self.offset))
+
+    def _place(self, offset: int) -> tuple[Any, ...]:
+        where, at = self.target, self.tensor.data_ptr() + offset
+        return where.provider.memory, where.index, self.dtype, self.shape, at
+
+
+class Mover:
+    """Allocates and copies tensors where a graph runs."""
+
+    def __init__(self, graph: Graph, target: Target, vocab_size: int) -> None:
+        """Raises ModelError."""
+        import onnxruntime as ort
+
+        self._target, self._vocab_size = target, vocab_size
+        kinds = {np.dtype(tensor.dtype) for tensor in graph.cache}
+        if len(kinds) != 1:
+            raise ModelError("keys and values of several types cannot be on a device")
+        self._dtype = kinds.pop()
+        nbytes = self._dtype.itemsize
+        options = ort.SessionOptions()
+        options.log_severity_level = 3
+        options.intra_op_num_threads = 1  # all that these graphs do is done on the device
+
+        def opened(content: bytes) -> Any:
+            return open_session(content, options, target)
+
+        self._zeros = opened(zeros(nbytes))
+        self._copy = opened(copy(len(graph.cache), nbytes))
+        self._same = opened(same(nbytes))
+        nbytes = np.dtype(graph.logits_dtype).itemsize
+        self._picked = opened(picked(vocab_size, nbytes))
+        self.finds_likeliest = vocab_size > LIKELIEST
+        if self.finds_likeliest:
+            self._likeliest = opened(picked(vocab_size, nbytes, LIKELIEST))
+
+    def zeros(self, shape: tuple[int, ...]) -> View:
+        """A tensor of zeros for keys or values. Raises OutOfMemoryError."""
+        sizes, binding = np.array(shape, np.int64), self._zeros.io_binding()
+        bind_input(binding, "shape", sizes)
+        self.bind_new(binding, "made")
+        run(self._zeros, binding)
+        return View(binding.get_outputs()[0], self._target, self._dtype, shape)
+
+    def placed(self, matrix: npt.NDArray[Any]) -> Any:
+        """A copy of a matrix, with elements as keys and values have. Raises OutOfMemoryError."""
+        binding = self._same.io_binding()
+        bind_input(binding, "from", matrix)
+        self.bind_new(binding, "to")
+        run(self._same, binding)
+        return binding.get_outputs()[0]
+
+    def bind_new(self, binding: Any, name: str) -> None:
+        """Have a graph allocate this output on the device."""
+        binding.bind_output(name, self._target.provider.memory, self._target.index)
+
+    def copy(
+        self, source: Sequence[View | npt.NDArray[Any]], target: Sequence[View], tokens: int
+    ) -> None:
+        """Fill tensors of the device with those of one slot."""
+        end, binding = np.array([tokens]), self._copying(source)
+        bind_input(binding, "tokens", end)
+        for n, value in enumerate(target):
+            value.bind_output(binding, f"to.{n}")
+        run(self._copy, binding)
+
+    def fetch(self, source: Sequence[View], tokens: int) -> list[npt.NDArray[Any]]:
+        """The first tokens of a slot as arrays."""
+        end, binding = np.array([tokens]), self._copying(source)
+        bind_input(binding, "tokens", end)
+        for n in range(len(source)):
+            binding.bind_output(f"to.{n}", "cpu")
+        run(self._copy, binding)
+        return [value.numpy() for value in binding.get_outputs()]
+
+    def _copying(self, source: Sequence[View | npt.NDArray[Any]]) -> Any:
+        binding = self._copy.io_binding()
+        for n, value in enumerate(source):
+            if isinstance(value, np.ndarray):
+                bind_input(binding, f"from.{n}", value)
+            else:
+                value.bind_input(binding, f"from.{n}")
+        return binding
+
+    def picked(self, logits: Any, rows: Sequence[int]) -> Logits:
+        """Rows of logits [b, n, vocab], counted from 0 to b * n, as an array [rows, vocab]."""
+        found = self._picking(self._picked, logits, rows, "picked")
+        values: Logits = found[0].astype(np.float32, copy=False)
+        return values
+
+    def likeliest(self, logits: Any, rows: Sequence[int]) -> TopKLogits:
+        """The same, of each row the largest ones only."""
+        values, ids = self._picking(self._likeliest, logits, rows, "values", "ids")
+        return TopKLogits(ids.astype(np.int32), values.astype(np.float32, copy=False))
+
+    @staticmethod
+    def _picking(session: Any, logits: Any, rows: Sequence[int], *names: str) -> list[Any]:
+        chosen, binding = np.array(rows), session.io_binding()
+        binding.bind_ortvalue_input("logits", logits)
+        bind_input(binding, "rows", chosen)
+        for name in names:
+            binding.bind_output(name, "cpu")
+        run(session, binding)
+        return [value.numpy() for value in binding.get_outputs()]
+
+
+class DeviceCache(Slots):
+    """Keys and values on a device, in places of [kv heads, context, head size] a layer.
+
+    ``together`` they are one tensor a layer, a place for each slot in order and one more to swap
+    by. Else each place has tensors of its own, and ``place`` says where a slot's tokens are: not
+    every device can be given a part of a tensor.
+    """
+
+    def __init__(
+        self, graph: Graph, mover: Mover, slots: int, context: int, *, together: bool
+    ) -> None:
+        """Raises OutOfMemoryError when the cache cannot be allocated, ModelError when the device
+        lacks the cache's type."""
+        tensors = graph.cache
+        per_token = sum(t.kv_heads * t.head_dim * np.dtype(t.dtype).itemsize for t in tensors)
+        super().__init__(slots, context, per_token)
+        self.mover, self.together, self._tensors = mover, together, tensors
+        if tensors:  # what fails for one token is not for lack of room
+            mover.zeros((1, tensors[0].kv_heads, 1, tensors[0].head_dim))
+        rows, times = (slots + 1, 1) if together else (1, slots)
+        shapes = [self._shape(tensor, rows) for tensor in tensors]
+        try:
+            self._views = [[mover.zeros(shape) for shape in shapes] for _ in range(times)]
+        except ModelError as error:  # a device says in words of its own that it has no room
+            raise OutOfMemoryError(
+                f"no room on the device for the cache of {slots} slots x {context} tokens"
+                f" ({error}); ask for fewer slots or a smaller context"
+            ) from error
+        self.place = list(range(slots))
+
+    def _shape(self, tensor: CacheTensor, rows: int = 1) -> tuple[int, int, int, int]:
+        return rows, tensor.kv_heads, self.context, tensor.head_dim
+
+    def places(self, low: int, high: int) -> list[View]:
+        """Each layer's keys and values in these places; of one place only if not ``together``."""
+        if self.together:
+            return [whole.rows(low, high) for whole in self._views[0]]
+        return self._views[low]
+
+    def _values(self, slot: int) -> list[View]:
+        place = self.place[slot]
+        return self.places(place, place + 1)
+
+    def hold(self, slot: int, length: int) -> None:
+        """See ``Slots.hold``."""
+        self.lengths[slot] = length
+
+    def trim(self, slot: int, length: int) -> None:
+        """See ``KvSlots.trim``."""
+        self.lengths[slot] = min(self.lengths[slot], length)
+
+    def _copy(self, source: int, target: int, length: int) -> None:
+        if source != target:
+            self.mover.copy(self._values(source), self._values(target), self.context)
+
+    def swap(self, first: int, second: int) -> None:
+        """See ``KvSlots.swap``; nothing is copied where places need no order."""
+        lengths = self.lengths
+        lengths[first], lengths[second] = lengths[second], lengths[first]
+        if not self.together:
+            self.place[first], self.place[second] = self.place[second], self.place[first]
+            return
+        spare = self.places(len(lengths), len(lengths) + 1)
+        one, other = self._values(first), self._values(second)
+        for source, target in ((one, spare), (other, one), (spare, other)):
+            self.mover.copy(source, target, self.context)
+
+    def save(self, slot: int) -> bytes:
+        """See ``Slots.save``; the same bytes as the processor's."""
+        length = self.lengths[slot]
+        rows = self.mover.fetch(self._values(slot), length) if length else []
+        return b"".join(row.tobytes() for row in rows)
+
+    def _load(self, slot: int, data: SavedKv, length: int) -> None:
+        at, payload, rows = 0, memoryview(data), []
+        for tensor in self._tensors:
+            row = np.zeros(self._shape(tensor), tensor.dtype)
+            part = row[0, :, :length]
+            end = at + part.nbytes
+            part[:] = np.frombuffer(payload[at:end], tensor.dtype).reshape(part.shape)
+            rows.append(row)
+            at = end
+        self.mover.copy(rows, self._values(slot), self.context)
+
+    def close(self) -> None:
+        """See ``Slots.close``."""
+        self._views.clear()
+
 
 log = logging.getLogger(__name__)
 
@@ -175,3 +487,95 @@ def open_steps(
         log.warning(text, target.name)
     likeliest = settings.device_sampling and mover.finds_likeliest
     return DeviceSteps(graph, cache, model.vocab_size, whole_prompts=whole, likeliest=likeliest)
+
+
+_TOKENS = 80  # more than kernels take at a time
+
+
+_CONTEXT = _TOKENS + 16
+
+
+_LENGTHS = (5, _TOKENS, 30)  # of rows that go together
+
+
+_TOLERANCE = 0.05  # of values around 0.3; floats of 16 bits leave a tenth of it
+
+
+def prompts_are_right(target: Target, model: ModelFile, dtype: Any) -> bool:
+    """Try the attention of a prompt, with the model's heads.
+
+    Where kernels take a device for another than it is, keys are left out: those of ONNX Runtime
+    1.27 for WebGPU are wrong on a device of software, whose subgroups have four lanes.
+    """
+    return _is_right(target, model, dtype, (0,), _TOKENS)
+
+
+def rows_are_right(target: Target, model: ModelFile, dtype: Any) -> bool:
+    """Try the attention of rows of different lengths in one pass: WebGPU's takes all of them for
+    as long as the longest (ONNX Runtime 1.27)."""
+    return _is_right(target, model, dtype, _LENGTHS, 1)
+
+
+def _is_right(
+    target: Target, model: ModelFile, dtype: Any, lengths: Sequence[int], tokens: int
+) -> bool:
+    """For rows that hold so many tokens, and get so many more."""
+    random, rows = np.random.default_rng(0), len(lengths)
+    counts = {"query": model.heads, "key": model.kv_heads, "value": model.kv_heads}
+    kept = rows, model.kv_heads, _CONTEXT, model.head_dim
+    shapes: dict[str, tuple[int, ...]] = {
+        name: (rows, tokens, count * model.head_dim) for name, count in counts.items()
+    }
+    shapes |= {"past.key": kept, "past.value": kept}
+    given = {name: random.standard_normal(shape).astype(dtype) for name, shape in shapes.items()}
+    given["before"] = np.array(lengths, np.int32) + np.int32(tokens - 1)
+    given["all"] = given["before"].max(keepdims=True) + np.int32(1)
+    found = [_mixed(model, where, given) for where in (target, None)]
+    worst = float(np.abs(found[0] - found[1]).max())
+    what = f"{tokens} tokens of {rows} rows"
+    log.debug("attention of %s on %s: off by %.5f", what, target.name, worst)
+    return worst <= _TOLERANCE
+
+
+def _mixed(model: ModelFile, target: Target | None, given: dict[str, Any]) -> Any:
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    nbytes = given["query"].itemsize
+    graph = attention(model.heads, model.kv_heads, model.head_dim, nbytes)
+    try:
+        session = open_session(graph, options, target)
+        mover = open_session(copy(1, nbytes), options, target)
+        return _computed(session, mover, target, given)
+    except Exception as error:  # onnxruntime's exceptions share no base class but Exception
+        name = target.name if target else "the processor"
+        said = f"ONNX Runtime cannot compute attention on {name}: {error}"
+        # What is on the device must not live on in the traceback, behind the sessions.
+        raise ModelError(said) from error.with_traceback(None)
+
+
+def _computed(session: Any, mover: Any, target: Target | None, given: dict[str, Any]) -> Any:
+    """What is allocated on a device here is gone before the sessions that did it, as it must."""
+    binding = session.io_binding()
+    binding.bind_output("mixed", "cpu")
+    for name, value in given.items():
+        if name.startswith("past."):
+            there = _placed(mover, target, value)
+            binding.bind_ortvalue_input(name, there)
+            binding.bind_ortvalue_output(name.replace("past", "present"), there)
+        else:
+            bind_input(binding, name, value)
+    run(session, binding)
+    return binding.get_outputs()[0].numpy().astype(np.float32)
+
+
+def _placed(mover: Any, target: Target | None, value: Any) -> Any:
+    """A copy in the memory where a graph runs."""
+    binding, end = mover.io_binding(), np.array([_CONTEXT])
+    bind_input(binding, "from.0", value)
+    bind_input(binding, "tokens", end)
+    memory, index = (target.provider.memory, target.index) if target else ("cpu", 0)
+    binding.bind_output("to.0", memory, index)
+    run(mover, binding)
+    return binding.get_outputs()[0]

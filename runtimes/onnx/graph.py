@@ -11,7 +11,7 @@ from runtimes.errors import ModelError, OutOfMemoryError, RuntimeMissingError
 from runtimes.models.modelfile import GENAI_CONFIG, ModelFile, read_json
 from runtimes.onnx.device import Target, open_session, target_of
 from runtimes.onnx.graph_file import LOGITS_FROM, decoder_of, shares_buffers
-from runtimes.onnx.lora_graph import Product, adapted_graph
+from runtimes.onnx.lora import Product, adapted_graph
 from runtimes.settings import RunnerSettings
 
 _DTYPES: dict[str, Any] = {

@@ -4,6 +4,8 @@ Field numbers are those of https://github.com/onnx/onnx/blob/main/onnx/onnx.prot
 """
 
 import mmap
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
@@ -12,8 +14,126 @@ from typing import Any
 
 from runtimes.errors import ModelError
 from runtimes.models.modelfile import GENAI_CONFIG
-from runtimes.onnx.wire import MOST_BYTES, Fields, ParseWork, fields, last_text, texts, varints
 from runtimes.untrusted import check_name, open_regular
+
+# A message: the values of each field, numbers or, where they have a length, bytes.
+Fields = defaultdict[int, list[Any]]
+
+MOST_BYTES = 2**31 - 1  # of a message, as protobuf says
+_MOST_NUMBER = 2**29 - 1  # of a field, as protobuf says
+_MOST_TEXT = 2**16  # bytes of a name
+
+
+@dataclass(slots=True)
+class ParseWork:
+    """What may still be read of a file, far above what the largest graphs have."""
+
+    fields: int = 2**20
+    characters: int = 2**25
+
+    def step(self) -> None:
+        """Count one field. Raises ValueError."""
+        self.fields -= 1
+        if self.fields < 0:
+            raise ValueError("it has too many parts")
+
+
+def fields(data: Any, work: ParseWork) -> Fields:
+    """A message's values by their numbers; raises ValueError or IndexError for what is none."""
+    found: Fields = defaultdict(list)
+    for number, value, _ in items(data, work):
+        if value is not None:
+            found[number].append(value)
+    return found
+
+
+def items(data: Any, work: ParseWork) -> Iterator[tuple[int, Any, memoryview]]:
+    """Each field's number, its value (None for the kinds that nothing here reads), and all of its
+    bytes."""
+    if not isinstance(data, memoryview):
+        raise ValueError("a number stands where a message is expected")
+    at, end = 0, len(data)
+    while at < end:
+        work.step()
+        begin = at
+        key, at = _varint(data, at)
+        number, kind = key >> 3, key & 7
+        value: Any = None
+        if kind == 0:
+            value, at = _varint(data, at)
+        else:
+            size, at = _varint(data, at) if kind == 2 else ({1: 8, 5: 4}.get(kind, -1), at)
+            if size < 0 or at + size > end:
+                raise ValueError("a field runs past its end")
+            value = data[at : at + size] if kind == 2 else None
+            at += size
+        if not 0 < number <= _MOST_NUMBER:
+            raise ValueError(f"there is no field {number}")
+        yield number, value, data[begin:at]
+
+
+def _varint(data: memoryview, at: int) -> tuple[int, int]:
+    """A number of 64 bits, which has 10 bytes at most, and where it ends."""
+    value = data[at]
+    at += 1
+    if value < 0x80:
+        return value, at
+    value &= 0x7F
+    for shift in range(7, 70, 7):
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & 0xFFFF_FFFF_FFFF_FFFF, at
+    raise ValueError("a number has more than 10 bytes")
+
+
+def varints(data: memoryview, work: ParseWork) -> list[int]:
+    """Numbers that are packed one behind the other."""
+    at, values = 0, []
+    while at < len(data):
+        work.step()
+        value, at = _varint(data, at)
+        values.append(value)
+    return values
+
+
+def last_text(values: list[Any], work: ParseWork) -> str:
+    """The text of a field that may be given once."""
+    return texts(values[-1:], work)[0] if values else ""
+
+
+def texts(values: list[Any], work: ParseWork) -> tuple[str, ...]:
+    """The texts of a field."""
+    return tuple(text(data, work) for data in values)
+
+
+def text(data: Any, work: ParseWork) -> str:
+    """A name. Raises ValueError for what is none."""
+    if not isinstance(data, memoryview) or len(data) > _MOST_TEXT:
+        raise ValueError("a name is no text, or too long")
+    work.characters -= len(data)
+    if work.characters < 0:
+        raise ValueError("its names are too long")
+    return str(data, "utf-8", errors="replace")
+
+
+def encode(number: int, value: int | str | bytes) -> bytes:
+    """A field: a number from 0 on, or a text or message with its length."""
+    if isinstance(value, int):
+        return _encoded(number << 3) + _encoded(value)
+    data = value.encode() if isinstance(value, str) else value
+    return _encoded(number << 3 | 2) + _encoded(len(data)) + data
+
+
+def _encoded(value: int) -> bytes:
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    found.append(value)
+    return bytes(found)
+
 
 # TensorProto.DataType -> bytes of an element
 _ELEMENT_BYTES = {1: 4, 2: 1, 3: 1, 4: 2, 5: 2, 6: 4, 7: 8, 9: 1, 10: 2, 11: 8, 12: 4, 13: 8, 16: 2}
@@ -166,3 +286,54 @@ def _element_type(value: Fields, work: ParseWork) -> int:
     kinds = fields(value[2][0], work)[1] if value[2] else []
     types = fields(kinds[0], work)[1] if kinds else []
     return _number(types)
+
+
+FLOAT, INT32, INT64, FLOAT16 = 1, 6, 7, 10  # TensorProto.DataType
+FLOATS = {2: FLOAT16, 4: FLOAT}  # by their bytes
+MICROSOFT = "com.microsoft"  # the domain of ONNX Runtime's own operators
+_INT = 2  # AttributeProto.AttributeType
+_IR_VERSION, _OPSET = 8, 17
+
+
+def node(
+    kind: str,
+    inputs: tuple[str, ...],
+    outputs: str | tuple[str, ...],
+    attributes: bytes = b"",
+    domain: str = "",
+) -> bytes:
+    """A NodeProto, named after its first output; an input that is not given is empty."""
+    made = (outputs,) if isinstance(outputs, str) else outputs
+    data = b"".join(encode(1, name) for name in inputs) + b"".join(encode(2, o) for o in made)
+    data += encode(3, f"{made[0]}/{kind}") + encode(4, kind) + attributes
+    return data + encode(7, domain) if domain else data
+
+
+def integer(name: str, value: int) -> bytes:
+    """A node's attribute."""
+    return encode(5, encode(1, name) + encode(3, value) + encode(20, _INT))
+
+
+def value_info(name: str, element: int, *shape: int | str) -> bytes:
+    """An input or output; sizes that are texts are found out by a run."""
+    sizes = b"".join(encode(1, encode(1 if isinstance(n, int) else 2, n)) for n in shape)
+    return encode(1, name) + encode(2, encode(1, encode(1, element) + encode(2, sizes)))
+
+
+def constant(name: str, element: int, count: int, data: bytes) -> bytes:
+    """A vector of the graph."""
+    return encode(1, count) + encode(2, element) + encode(8, name) + encode(9, data)
+
+
+def model(
+    nodes: Iterable[bytes],
+    inputs: Iterable[bytes],
+    outputs: Iterable[bytes],
+    constants: Iterable[bytes] = (),
+) -> bytes:
+    """A file's content."""
+    graph = encode(2, "small")
+    for number, parts in ((1, nodes), (5, constants), (11, inputs), (12, outputs)):
+        graph += b"".join(encode(number, part) for part in parts)
+    sets = (encode(2, _OPSET), encode(1, MICROSOFT) + encode(2, 1))
+    return encode(1, _IR_VERSION) + encode(7, graph) + b"".join(encode(8, one) for one in sets)

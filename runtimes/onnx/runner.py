@@ -8,13 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from runtimes.errors import ModelError, RequestError
-from runtimes.machine.heap import give_back
+from runtimes.machine.processes import give_back
 from runtimes.models.modelfile import ModelFile
 from runtimes.onnx.adapters import OnnxAdapters
 from runtimes.onnx.device_steps import open_steps
 from runtimes.onnx.graph import load_graph
 from runtimes.onnx.kv import SlotCache, Slots
-from runtimes.onnx.lora_graph import Product
+from runtimes.onnx.lora import Product
 from runtimes.onnx.steps import ConcatSteps, InPlaceSteps, Steps
 from runtimes.onnx.tokenizer import OnnxTokenizer
 from runtimes.runner import (

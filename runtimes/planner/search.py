@@ -1,14 +1,24 @@
 """Trials: every candidate briefly, then the best few longer and in turn."""
 
 import contextlib
+import hashlib
+import json
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from typing import NoReturn
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, NoReturn
 
 from runtimes.errors import ModelError
+from runtimes.machine.cpu import cpu_identity
+from runtimes.machine.installed import find_installed
+from runtimes.machine.state_file import load_state, save_entry
 from runtimes.models.memory import gib, require_fit
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.modelfile import ModelFile, fingerprint
+from runtimes.models.registry import MODULES
 from runtimes.planner.candidates import (
     Candidate,
     PlanTask,
@@ -17,22 +27,176 @@ from runtimes.planner.candidates import (
     split_by_memory,
     thread_variants,
 )
-from runtimes.planner.choose import Measured, best_of, finalists, reasons, slots_for
-from runtimes.planner.plan import Alternative, Plan
-from runtimes.planner.race import (
-    LEAST_ROUNDS,
-    MOST_ROUNDS,
-    Contender,
-    Round,
-    figures_of,
-    is_settled,
-    remaining,
-    without_drift,
-)
-from runtimes.planner.steps import step_size
+from runtimes.planner.choose import Measured, best_of, finalists, reasons, score, slots_for, spread
+from runtimes.planner.plan import SHORT_PROMPT, TRIAL_PROMPT, Alternative, Figures, Plan
 from runtimes.planner.trial import Trial, TrialError, load_trial
+from runtimes.settings import RunnerSettings
+
+LEAST_ROUNDS, MOST_ROUNDS = 4, 20
+_BEHIND = 0.85  # of the leader's score: what is slower than this is not measured again
+_SURE, _FINE = 2.0, 0.01  # standard errors that part two settings; an error that is small enough
+
+# A candidate with a number of rows together.
+Contender = tuple[Candidate, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Tokens a second in one round: of one prompt's prefill, and of all rows decoding together."""
+
+    prefill: dict[Candidate, float] = field(default_factory=dict)
+    decode: dict[Contender, float] = field(default_factory=dict)
+    depth: dict[Candidate, int] = field(default_factory=dict)  # the least that was measured
+
+    def measure(self, trial: Trial, candidate: Candidate, counts: Iterable[int]) -> None:
+        """Take a sample with each number of rows. Raises TrialError."""
+        for rows in counts:
+            # One prompt's prefill does not depend on the rows that decode afterwards.
+            sample = trial.sample(0 if candidate in self.prefill else TRIAL_PROMPT, rows)
+            if sample.prefill_tps is not None:
+                self.prefill[candidate] = sample.prefill_tps
+            self.decode[candidate, rows] = sample.decode_tps
+            self.depth[candidate] = min(self.depth.get(candidate, sample.depth), sample.depth)
+
+    def score(self, contender: Contender, task: PlanTask) -> float:
+        """Higher is better; see ``choose.score``."""
+        candidate, rows = contender
+        return score(Figures(self.prefill[candidate], {rows: self.decode[contender]}), task)
+
+
+def without_drift(rounds: Sequence[Round]) -> list[Round]:
+    """The rounds as if the machine had been equally fast in all of them."""
+    whole = [who for who in rounds[0].decode if all(who in one.decode for one in rounds)]
+    usual = {who: statistics.median(one.decode[who] for one in rounds) for who in whole}
+    steady = []
+    for one in rounds:
+        drift = statistics.median(one.decode[who] / usual[who] for who in whole) if whole else 1.0
+        prefill = {candidate: tps / drift for candidate, tps in one.prefill.items()}
+        steady.append(Round(prefill, {who: tps / drift for who, tps in one.decode.items()}))
+    return steady
+
+
+def figures_of(candidate: Candidate, rounds: Sequence[Round]) -> Figures:
+    """The candidate's median round, drift divided out; the scatter is that of the raw samples."""
+    rows = sorted({n for one in rounds for own, n in one.decode if own == candidate})
+    steady = without_drift(rounds)
+    decode = {n: _taken((candidate, n), steady) for n in rows}
+    raw = [[one.prefill[candidate] for one in rounds if candidate in one.prefill]]
+    raw += [_taken((candidate, n), rounds) for n in rows]
+    return Figures(
+        statistics.median(one.prefill[candidate] for one in steady if candidate in one.prefill),
+        {n: statistics.median(values) for n, values in decode.items()},
+        max(map(spread, raw)),
+        min((one.depth[candidate] for one in rounds if candidate in one.depth), default=0),
+    )
+
+
+def remaining(
+    rounds: Sequence[Round], among: Iterable[Contender], task: PlanTask
+) -> list[Contender]:
+    """Those of ``among`` that may still be the best, the best so far first."""
+    steady = without_drift(rounds)
+    scores = {who: statistics.median(_scores(who, steady, task)) for who in among}
+    ranked = sorted(scores, key=lambda who: -scores[who])
+    return [who for who in ranked if scores[who] >= _BEHIND * scores[ranked[0]]]
+
+
+def is_settled(rounds: Sequence[Round], ranked: Sequence[Contender], task: PlanTask) -> bool:
+    """Whether more rounds would hardly change which of ``ranked`` is the best, or by how much."""
+    leader = _scores(ranked[0], rounds, task)
+    for contender in ranked[1:]:
+        pairs = zip(leader, _scores(contender, rounds, task), strict=True)
+        ahead = [math.log(first / other) for first, other in pairs]
+        error = statistics.stdev(ahead) / math.sqrt(len(ahead))
+        if error > _FINE and statistics.mean(ahead) < _SURE * error:
+            return False
+    return True
+
+
+def _scores(contender: Contender, rounds: Sequence[Round], task: PlanTask) -> list[float]:
+    return [one.score(contender, task) for one in rounds if contender in one.decode]
+
+
+def _taken(contender: Contender, rounds: Sequence[Round]) -> list[float]:
+    return [one.decode[contender] for one in rounds if contender in one.decode]
+
 
 logger = logging.getLogger(__name__)
+
+_SIZES = (128, 256, 512)
+_GPU_SIZES = (*_SIZES, 1024, 2048)
+_ROUNDS = 3
+_SAMPLE_S = 2.5  # a prompt that takes longer is too long to be tried three times
+_ENOUGH = 0.98  # of the best speed
+
+
+@dataclass(frozen=True, slots=True)
+class StepSize:
+    """The choice."""
+
+    tokens: int  # of a step
+    # What a prompt of the largest size does in steps of each size, the median of the rounds.
+    prefill_tps: dict[int, float]  # empty where nothing was measured
+
+    def reason(self) -> str | None:
+        """Why, with the figures; None where nothing was measured."""
+        if not self.prefill_tps:
+            return None
+        most = max(self.prefill_tps)
+        tried = ", ".join(f"{tps:,.0f} tok/s by {n}" for n, tps in self.prefill_tps.items())
+        return f"steps of up to {self.tokens} tokens: a prompt of {most} goes in at {tried}"
+
+
+def step_size(
+    candidate: Candidate,
+    task: PlanTask,
+    slots: int,
+    prefill_tps: float,
+    progress: Callable[[str], None] = logger.info,
+) -> StepSize:
+    """Measure and choose; what was fixed, or the default where nothing can be told."""
+    usual = RunnerSettings().batch
+    if task.overrides.batch:
+        return StepSize(task.overrides.batch, {})
+    sizes = sizes_to_try(candidate, task, slots, prefill_tps)
+    if len(sizes) < 2:
+        return StepSize(usual, {})
+    progress(f"trying steps of {', '.join(map(str, sizes))} tokens")
+    try:
+        found = _measure(candidate, sizes)
+    except TrialError:
+        return StepSize(usual, {})
+    return StepSize(choose_size(found, usual), found)
+
+
+def sizes_to_try(
+    candidate: Candidate, task: PlanTask, slots: int, prefill_tps: float
+) -> tuple[int, ...]:
+    """Those that have room for a token of every row, fit a slot, and take no more than seconds."""
+    sizes = _GPU_SIZES if candidate.on_gpu(task) else _SIZES
+    most = min(task.context(candidate.model), int(_SAMPLE_S * prefill_tps))
+    return tuple(size for size in sizes if slots <= size <= most)
+
+
+def choose_size(prefill_tps: dict[int, float], usual: int) -> int:
+    """The smallest that is about as fast as the best. ``usual`` where the largest that was tried is
+    the only fast one and smaller than that: a larger one might be faster still."""
+    best = max(prefill_tps.values())
+    chosen = min(size for size, tps in prefill_tps.items() if tps >= _ENOUGH * best)
+    return max(chosen, usual) if chosen == max(prefill_tps) else chosen
+
+
+def _measure(candidate: Candidate, sizes: Sequence[int]) -> dict[int, float]:
+    """One prompt of the largest size, in turn by steps of each. Raises TrialError."""
+    prompt = sizes[-1]
+    samples: dict[int, list[float]] = {size: [] for size in sizes}
+    asked = replace(candidate.settings, slots=1, context=prompt + 8, batch=prompt)
+    with Trial(candidate.model.path, asked) as trial:
+        for _ in range(_ROUNDS):
+            for size in sizes:
+                samples[size].append(trial.prefill(prompt, size))
+    return {size: statistics.median(taken) for size, taken in samples.items()}
+
 
 Progress = Callable[[str], None]
 
@@ -195,3 +359,120 @@ def _raise_for_memory(found: Sequence[Candidate], task: PlanTask) -> NoReturn:
     said = f"may be used: three quarters of the {gib(task.free)} that are free"
     require_fit(smallest.model, smallest.sized(task, slots), task.usable, said=said)
     raise AssertionError("a candidate was refused that fits")
+
+
+_PLANS, _SEEN = "plans", "fingerprints"
+
+
+_REVISION = 3  # of the planner: what an older one chose does not count
+
+
+_PLANS_KEPT, _SEEN_KEPT = 64, 256
+
+
+_MOST_POWER = 20  # of two: plans are looked for up to a depth of a million tokens
+
+
+@dataclass(frozen=True, slots=True)
+class MadePlan:
+    """A plan, when it was made (seconds since 1970), and where its file was then."""
+
+    plan: Plan
+    made: float
+    path: Path
+
+
+def load_plan(models: Sequence[ModelFile], task: PlanTask, *, nearest: bool = False) -> Plan | None:
+    """The remembered plan for these files and this task; None when there is none.
+
+    The depth counts in powers of two; ``nearest`` also takes the plan of the nearest other one. A
+    plan whose memory is no longer free is not recalled.
+    """
+    own = _power(task.depth)
+    powers = range(max(own, _MOST_POWER) + 1) if nearest else (own,)
+    plans = load_state(_PLANS)
+    for key in _keys(models, task, sorted(powers, key=lambda power: abs(power - own))):
+        record = plans.get(key)
+        if not isinstance(record, dict):
+            continue
+        try:
+            plan = Plan.from_json(record["plan"])
+            path = {fingerprint_of(model): str(model.path) for model in models}[record["file"]]
+        except (KeyError, TypeError, ValueError, ModelError):
+            continue
+        if plan.memory <= task.free:
+            return replace(plan, path=path)
+    return None
+
+
+def save_plan(models: Sequence[ModelFile], task: PlanTask, plan: Plan) -> None:
+    """Keep ``plan`` for the next time."""
+    chosen = next(model for model in models if str(model.path) == plan.path)
+    record = {
+        "file": fingerprint_of(chosen),
+        "plan": plan.to_json(),
+        "made": time.time(),
+        "path": str(chosen.path.resolve()),
+    }
+    [key] = _keys(models, task, [_power(task.depth)])
+    save_entry(_PLANS, key, record, _PLANS_KEPT)
+
+
+def made_plans() -> list[MadePlan]:
+    """Every remembered plan, the latest first, whatever it was made for. Those that older versions
+    wrote without a date are left out."""
+    found = []
+    for record in load_state(_PLANS).values():
+        try:
+            plan, path = Plan.from_json(record["plan"]), Path(record["path"])
+            if path.name:
+                found.append(MadePlan(plan, float(record["made"]), path))
+        except (KeyError, TypeError, ValueError, OverflowError):
+            continue
+    return sorted(found, key=lambda one: one.made, reverse=True)
+
+
+def fingerprint_of(model: ModelFile) -> str:
+    """``fingerprint``, remembered for a file that has not been changed or replaced."""
+    path = model.path.resolve()
+    stamp = _stamp(path, *model.further)
+    entry: Any = load_state(_SEEN).get(str(path))
+    if isinstance(entry, list) and len(entry) == 2 and entry[0] == stamp:
+        return str(entry[1])
+    found = fingerprint(model)
+    save_entry(_SEEN, str(path), [stamp, found], _SEEN_KEPT)
+    return found
+
+
+def _power(depth: int) -> int:
+    """The depth's nearest power of two. Depths up to SHORT_PROMPT are measured alike."""
+    return round(math.log2(max(depth, SHORT_PROMPT)))
+
+
+def _keys(models: Sequence[ModelFile], task: PlanTask, powers: Iterable[int]) -> Iterator[str]:
+    """The task's key at each of these depths."""
+    libraries = [
+        (runtime, installed.version, installed.identity)
+        for runtime in MODULES
+        if (installed := find_installed(runtime))
+    ]
+    asked = (task.workload, task.profile, task.cores, sorted(task.gpus), asdict(task.overrides))
+    files = sorted(fingerprint_of(model) for model in models)
+    for power in powers:
+        parts = (_REVISION, cpu_identity(), libraries, asked, files, power)
+        yield hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+
+def _stamp(path: Path, *further: Path) -> str:
+    """Names, sizes and times of everything in it, and which file it is: one that is put into the
+    place of another may have its size, and may have been given its time."""
+    files = sorted(p for p in path.rglob("*") if p.is_file()) or [path, *further]
+    digest = hashlib.sha256()
+    try:
+        for file in files:
+            status = file.stat()
+            own = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+            digest.update(f"{file} {own}\n".encode())
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror or error}") from error
+    return digest.hexdigest()[:32]

@@ -9,9 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from runtimes.runner import Logits, TopKLogits
-from runtimes.sampling.draw import draw_among
 from runtimes.sampling.state import SamplerState
-from runtimes.sampling.whole_row import BLOCK, SCRATCH, at_least_best, best, draw_whole
+from runtimes.sampling.whole_row import BLOCK, SCRATCH, at_least_best, best, draw_among, draw_whole
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]

@@ -12,7 +12,7 @@ if __name__ == "__main__" and not (
 import argparse
 
 from runtimes.untrusted import visible
-from runtimes.worker.fallback import forget, limit_lines
+from runtimes.worker.recovery import forget, limit_lines
 
 
 def main() -> None:

@@ -17,11 +17,9 @@ from runtimes.models.modelfile import ModelFile
 from runtimes.request import FinishReason, Request
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.stream import Stream
-from runtimes.worker.in_flight import Answer, InFlight, InFlightRequest, fail
-from runtimes.worker.process import Placement
+from runtimes.worker.process import Placement, Watchdog
 from runtimes.worker.recovery import DeathLimit, Recovery
-from runtimes.worker.supervisor import Supervisor
-from runtimes.worker.watchdog import Watchdog
+from runtimes.worker.supervisor import Answer, InFlight, InFlightRequest, Supervisor, fail
 from runtimes.worker.wire import Call, Reply, Submit
 
 log = logging.getLogger(__name__)

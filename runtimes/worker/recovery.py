@@ -15,18 +15,289 @@
 - So many deaths in so many minutes end it: until the time is over, requests fail at once.
 """
 
+import hashlib
 import logging
+import re
 import time
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+import psutil
+
+from runtimes.errors import ModelError
+from runtimes.machine.cgroup import ROOT, groups, kernel_text
+from runtimes.machine.cpu import cpu_identity
+from runtimes.machine.installed import find_installed
+from runtimes.machine.processes import ending, import_failure
 from runtimes.machine.selftest import ensure, remembered
-from runtimes.models.registry import backend_of
+from runtimes.machine.state_file import load_state, save_entry, save_state
+from runtimes.models.memory import DEFAULT_CONTEXT
+from runtimes.models.modelfile import ModelFile, fingerprint
+from runtimes.models.registry import backend_of, read_model
 from runtimes.settings import RunnerSettings
-from runtimes.worker.death import Cause, Death
-from runtimes.worker.fallback import FORGET, LimitsFile, Record, SettingsLimits
 from runtimes.worker.wire import Ready
+
+_LINE_SHOWN = 300
+
+# What a native library says before it aborts, and what it says when it has no memory.
+_LAST_WORDS = re.compile(r"assert|abort|terminate|what\(\)|error|fatal|fail", re.IGNORECASE)
+_NO_MEMORY = re.compile(
+    r"bad_alloc|out of memory|failed to allocate|cannot allocate memory|MemoryError", re.IGNORECASE
+)
+_SIGNAL_WORDS = {
+    "SIGSEGV": "a wild memory access",
+    "SIGBUS": "a wild memory access, or a model file that changed on disk",
+    "SIGILL": "an instruction that this processor does not have",
+    "SIGABRT": "the native library gave up",
+    "SIGFPE": "an arithmetic error",
+}
+
+_SCARCE = 0.1  # of all memory; earlyoom's own limit
+_WINDOW_S = 10.0  # a big process takes seconds to end after it was killed
+_STALE_S = 30.0
+_FILES = (("", "memory.events"), ("memory", "memory.oom_control"))  # by the controller's name
+
+
+class Cause(StrEnum):
+    """Why a worker process ended without being told to."""
+
+    CRASH = "crash"  # a signal of its own making, or an exit
+    ILLEGAL = "illegal"  # an instruction that the processor does not have
+    MEMORY = "memory"  # it or the system says that memory ran out
+    SCARCE = "scarce"  # killed from outside while little memory was free
+    KILLED = "killed"  # from outside, or stopped there, and memory was not short
+    IMPORT = "import"  # Python could not import what it needs, which no settings change
+    HANG = "hang"  # it was killed here, after a step or a load without end
+
+
+_KILLS = {
+    Cause.MEMORY: "was killed: the machine ran out of memory",
+    Cause.SCARCE: "was killed from outside (SIGKILL) while little memory was free",
+    Cause.KILLED: "was killed from outside (SIGKILL)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """How a worker process ended; ``text`` continues the words "the worker process"."""
+
+    cause: Cause
+    text: str
+
+
+def explain(code: int, lines: list[str], killed: Cause) -> Death:
+    """From its exit code (negative: a signal), the last lines that it said, and what a SIGKILL
+    would mean."""
+    said = _last_words(lines)
+    if code > 0 and (failure := import_failure("\n".join(lines))):
+        return Death(Cause.IMPORT, failure)
+    no_memory = any(_NO_MEMORY.search(line) for line in lines[-10:])
+    crash = Cause.MEMORY if no_memory else Cause.CRASH
+    if code >= 0:
+        return Death(crash, f"ended with code {code}" + said)
+    name = ending(code)
+    if name == "SIGKILL":
+        return Death(killed, _KILLS[killed])
+    if name in {"SIGTERM", "SIGHUP", "SIGINT", "SIGQUIT"}:
+        return Death(Cause.KILLED, f"was ended from outside ({name})")
+    words = f" ({_SIGNAL_WORDS[name]})" if name in _SIGNAL_WORDS else ""
+    cause = Cause.ILLEGAL if name == "SIGILL" else crash
+    return Death(cause, f"died of {name}{words}{said}")
+
+
+def _last_words(lines: list[str]) -> str:
+    """The last line that tells a reason, else the last one, as the end of a sentence."""
+    telling = [line for line in lines if _LAST_WORDS.search(line)] or lines
+    return f": {telling[-1].strip()[:_LINE_SHOWN]}" if telling else ""
+
+
+class OomDetector:
+    """Whether memory was short when a process was killed. ``look`` about once a second, from one
+    thread at a time, while there is work."""
+
+    def __init__(self) -> None:
+        self._looks: deque[tuple[float, int | None, float]] = deque()  # time, kills, share free
+        self.look()
+
+    def look(self) -> None:
+        """See how it is now."""
+        now = time.monotonic()
+        self._looks.append((now, oom_kills(), free_share()))
+        # The first one that is kept is older than the window: what it counted came before.
+        while len(self._looks) > 1 and self._looks[1][0] < now - _WINDOW_S:
+            self._looks.popleft()
+
+    def cause(self) -> Cause:
+        """Of a SIGKILL just now."""
+        looks, now = list(self._looks), time.monotonic()
+        before, after = looks[0][1], oom_kills()
+        if before is not None and after is not None and after > before:
+            return Cause.MEMORY
+        lately = [free for at, _, free in looks if at > now - _STALE_S]
+        return Cause.SCARCE if min(lately, default=1.0) < _SCARCE else Cause.KILLED
+
+
+def free_share() -> float:
+    """How much of the machine's memory can be had without swapping, from 0 to 1; 1 where the system
+    does not tell."""
+    try:
+        memory = psutil.virtual_memory()
+    except (psutil.Error, OSError):
+        return 1.0
+    return float(memory.available / memory.total)
+
+
+def oom_kills(root: Path = ROOT) -> int | None:
+    """Processes that Linux has killed for memory: of this control group, else of the machine.
+
+    None where it does not tell.
+    """
+    files = [group / name for controller, name in _FILES for group in groups(controller, root)]
+    counts = (_count(path) for path in (*files, root / "proc/vmstat"))
+    return next((count for count in counts if count is not None), None)
+
+
+def _count(path: Path) -> int | None:
+    found = re.search(r"^oom_kill (\d+)$", kernel_text(path), re.MULTILINE)
+    return int(found[1]) if found else None
+
+
+STATE = "worker"  # the state file
+FORGET = "python -P -m runtimes.worker --forget"
+
+_REVISION = 2  # of what counts as a crash: limits that an older version found do not hold
+_KEPT = 32
+_TOKENS_S = 7 * 24 * 3600.0  # how much memory was free then says little about today
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsLimits:
+    """What settings must not exceed."""
+
+    extra_buffers: bool = True
+    gpu: bool = True
+    kv_tokens: int | None = None  # over all slots
+    draft: bool = True
+
+    def apply(self, settings: RunnerSettings, most_context: int) -> RunnerSettings:
+        """Settings within the limits: fewer slots first, then a smaller context.
+
+        ``most_context`` is the context that the model was made for.
+        """
+        settings = replace(
+            settings,
+            extra_buffers=settings.extra_buffers and self.extra_buffers,
+            gpu_layers=settings.gpu_layers if self.gpu else 0,
+            draft=settings.draft if self.draft else None,
+            device=settings.device if self.gpu else "cpu",
+            # An experimental part of llama.cpp, of no use without a GPU.
+            device_sampling=settings.device_sampling and self.gpu and self.extra_buffers,
+        )
+        if self.kv_tokens is None:
+            return settings
+        context = min(settings.context or DEFAULT_CONTEXT, most_context)
+        slots = max(1, min(settings.slots, self.kv_tokens // context))
+        return replace(
+            settings,
+            slots=slots,
+            context=min(context, self.kv_tokens // slots),
+            kv_tokens=settings.kv_tokens and min(settings.kv_tokens, self.kv_tokens),
+        )
+
+    def describe(self) -> str:
+        """The limits in words; empty without any."""
+        parts = []
+        if not self.gpu:
+            parts.append("without the GPU")
+        if not self.extra_buffers:
+            parts.append("without special kernels, slower")
+        if not self.draft:
+            parts.append("without a draft")
+        if self.kv_tokens is not None:
+            parts.append(f"with at most {self.kv_tokens:,} tokens in all slots together")
+        return " and ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What is kept of a model: limits with their reason, and a crash that was seen only once."""
+
+    bounds: SettingsLimits = SettingsLimits()  # called so in the state file
+    reason: str = ""
+    suspect: str = ""
+    suspect_at: float = 0.0  # seconds since the epoch
+
+
+class LimitsFile:
+    """The record of one model file; reading the model for its identity waits until it is needed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @cached_property
+    def model(self) -> ModelFile | None:
+        """What the file says of itself; None when it cannot be read."""
+        try:
+            return read_model(self._path)
+        except ModelError:
+            return None
+
+    @cached_property
+    def _key(self) -> str | None:
+        try:
+            if self.model is None or (installed := find_installed(self.model.runtime)) is None:
+                return None
+            library = (installed.version, installed.identity, cpu_identity())
+            parts = (fingerprint(self.model), *library, _REVISION)
+        except ModelError:
+            return None
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
+
+    def read(self) -> Record:
+        """What is kept of this model; nothing when it was never in trouble."""
+        entries = load_state(STATE)
+        return _from_json(entries.get(self._key)) if entries and self._key else Record()
+
+    def write(self, record: Record) -> None:
+        """Replace the record; an empty one is dropped."""
+        if self._key is None:
+            return
+        name = {"model": str(self._path), "at": time.strftime("%Y-%m-%d %H:%M")}
+        value = None if record == Record() else {**asdict(record), **name}
+        save_entry(STATE, self._key, value, _KEPT)
+
+
+def _from_json(value: Any) -> Record:
+    """A record without what has become old; an empty one when it is none."""
+    try:
+        limits = SettingsLimits(**value["bounds"])
+        suspect_at = float(value["suspect_at"])
+        if time.time() > suspect_at + _TOKENS_S:
+            limits = replace(limits, kv_tokens=None, draft=True)
+        return Record(limits, str(value["reason"]), str(value["suspect"]), suspect_at)
+    except (KeyError, TypeError, ValueError):
+        return Record()
+
+
+def limit_lines() -> list[str]:
+    """A line for each model that is loaded with limits."""
+    lines = []
+    for value in load_state(STATE).values():
+        record = _from_json(value)
+        if record.bounds != SettingsLimits():
+            name = Path(str(value.get("model"))).name
+            lines.append(f"{name}: {record.bounds.describe()} ({record.reason})")
+    return lines
+
+
+def forget() -> None:
+    """Drop all limits."""
+    save_state(STATE, {})
+
 
 log = logging.getLogger(__name__)
 

@@ -36,13 +36,12 @@ from quantize.gguf.imatrixfile import read_matrix
 from quantize.recipes.bits import bits_per_weight
 from quantize.source.open import open_gguf
 from runtimes.errors import IngotError, ModelError
+from runtimes.llamacpp.context import layers_that_fit
 from runtimes.llamacpp.modelfile import peek
-from runtimes.llamacpp.offload import layers_that_fit
 from runtimes.models.memory import estimate, require_fit
 from runtimes.models.modelfile import GENAI_CONFIG
 from runtimes.models.registry import backend_of, read_model
-from runtimes.onnx.lora_file import read_adapter_header
-from runtimes.onnx.lora_graph import adapted_graph, products
+from runtimes.onnx.lora import adapted_graph, products, read_adapter_header
 from runtimes.onnx.memory import graph_of
 from runtimes.settings import RunnerSettings
 from tests.fuzz.cases import built as files_built

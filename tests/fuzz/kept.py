@@ -37,8 +37,8 @@ from quantize.stages.stages import Stages
 from runtimes.engine.session import SessionHeader, read_session, session_tokens, write_session
 from runtimes.errors import IngotError
 from runtimes.machine.selftest import remembered as health
-from runtimes.planner.known import made_plans
-from runtimes.worker.fallback import limit_lines
+from runtimes.planner.search import made_plans
+from runtimes.worker.recovery import limit_lines
 from tests.fuzz.cases import CORPUS, Case, built, loop
 from tests.fuzz.commands import ingot
 from tests.fuzz.mutate import TEXTS, damaged, dumped, mutated, strange

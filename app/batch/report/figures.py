@@ -11,7 +11,7 @@ from app.batch.schedule.engines import VISIBLE
 from app.batch.schedule.pool_engine import EngineState, PoolEngine
 from app.figures import rate, rounded
 from runtimes.engine.metrics import EngineStats, Percentiles
-from runtimes.machine.gpu_watch import GpuWatch, tokens_per_joule
+from runtimes.machine.gpus import GpuWatch, tokens_per_joule
 
 
 @dataclass(frozen=True, slots=True)

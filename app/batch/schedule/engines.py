@@ -17,10 +17,10 @@ from app.batch.schedule.pool_engine import Beginning, PoolEngine
 from app.models.planning import LoadChoice
 from app.models.resolve import load_engine
 from runtimes.errors import OutOfMemoryError, RequestError
+from runtimes.machine.cpu import Core, cores, shares
 from runtimes.machine.gpus import find_gpus
 from runtimes.machine.hardware import memory_now
 from runtimes.machine.selftest import ensure
-from runtimes.machine.topology import Core, cores, shares
 from runtimes.models.memory import estimate, gib, largest_slots
 from runtimes.models.modelfile import ModelFile, RuntimeName
 from runtimes.models.registry import backend

@@ -18,7 +18,7 @@ from app.batch.schedule.engines import local_engines
 from app.batch.schedule.job import Deliver, Job, RequestDefaults
 from app.batch.schedule.pool_engine import PoolEngine
 from app.prompts import PromptStyle
-from runtimes.machine.gpu_watch import GpuWatch
+from runtimes.machine.gpus import GpuWatch
 
 # Figures are asked of the worker process, and the sizes of processes of the system.
 _SNAPSHOT_SECONDS, _MEMORY_SECONDS, _FORECAST_SECONDS = 0.2, 2.0, 1.0

@@ -11,7 +11,7 @@ from app.bench.work import greedy, run
 from app.doctor.verify.target import PROCESSOR, CheckResult, Skip, VerifyTarget
 from runtimes.api import EngineApi
 from runtimes.errors import IngotError
-from runtimes.machine.gpu_watch import GpuWatch, tokens_per_joule
+from runtimes.machine.gpus import GpuWatch, tokens_per_joule
 from runtimes.request import Completion, FinishReason, Request
 from runtimes.settings import SchedulerSettings
 from runtimes.worker.engine import WorkerEngine

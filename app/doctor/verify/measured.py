@@ -20,7 +20,7 @@ from app.doctor.verify.target import (
     VerifyTarget,
 )
 from runtimes.api import EngineApi
-from runtimes.machine.gpu_watch import GpuWatch
+from runtimes.machine.gpus import GpuWatch
 from runtimes.planner.plan import PlanWorkload
 
 # Off by so much of what was measured, or by so few bytes: of a tiny model the libraries' own few

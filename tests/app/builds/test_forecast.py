@@ -10,8 +10,7 @@ import pytest
 
 from app.builds.forecast import foresee
 from app.builds.settings import Settings
-from quantize.build.preflight import memory_parts, space_parts
-from quantize.build.sizes import known_sizes
+from quantize.build.preflight import known_sizes, memory_parts, space_parts
 from quantize.build.workspace import Workspace
 from quantize.errors import SourceError
 from quantize.options import Options, SourceOptions

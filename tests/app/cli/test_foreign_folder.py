@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from runtimes.llamacpp.backend import BACKEND
-from runtimes.worker.fallback import FORGET
+from runtimes.worker.recovery import FORGET
 from tests.app.tui.test_terminal import Terminal
 from tests.support import link_source
 

@@ -7,8 +7,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from quantize.build.preflight import memory_parts, require_memory, require_space, space_parts
-from quantize.build.sizes import known_sizes
+from quantize.build.preflight import (
+    known_sizes,
+    memory_parts,
+    require_memory,
+    require_space,
+    space_parts,
+)
 from quantize.errors import DiskFullError
 from quantize.manifest import load_manifest
 from quantize.options import MeasureOptions, Options, SourceOptions

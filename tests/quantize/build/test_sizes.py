@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from quantize.build.sizes import predict_sizes
+from quantize.build.preflight import predict_sizes
 from quantize.gguf.convert import export_f16
 from quantize.gguf.quantize import quantize_gguf
 from quantize.manifest import load_manifest

@@ -14,8 +14,8 @@ from pathlib import Path
 import onnx_ir as ir
 import pytest
 
-from quantize.allocate.onnx_types import fused
 from quantize.allocate.table import read_table
+from quantize.allocate.types import fused
 from quantize.build import target as building
 from quantize.build.again import find_listed
 from quantize.build.pipeline import build

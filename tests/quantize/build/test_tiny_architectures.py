@@ -21,7 +21,7 @@ import pytest
 from quantize.children.process import run_child
 from quantize.gguf.convert import _lost_window
 from quantize.manifest import load_manifest
-from quantize.onnx.build import OnnxBuild, build_onnx
+from quantize.onnx.builder import OnnxBuild, build_onnx
 from quantize.recipes.recipe import RECIPES
 from quantize.source import SourceModel
 from quantize.source.synthetic import byte_level

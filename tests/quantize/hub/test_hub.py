@@ -22,7 +22,7 @@ from quantize.hub.store import Store
 from quantize.hub.transfer import fetch
 from quantize.options import SourceOptions
 from quantize.source import open_source
-from quantize.source.download import download_model
+from quantize.source.open import download_model
 from tests.quantize.hub.fakehub import FakeHub
 from tests.quantize.hub.hubs import AT_ONCE, HURRIED, PATIENT, Notes, files_of, small_model
 

@@ -13,9 +13,8 @@ import pytest
 from rich.console import Console
 
 from quantize.manifest import FileEntry, ModelOrigin
-from quantize.progress.console import ConsoleReporter, beating
+from quantize.progress.console import ConsoleReporter, Pace, beating, figures
 from quantize.progress.events import JsonReporter
-from quantize.progress.pace import Pace, figures
 
 ENTRY = FileEntry(
     format="gguf",

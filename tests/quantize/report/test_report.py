@@ -29,12 +29,12 @@ from quantize.report.chart import make_chart
 from quantize.report.facts import (
     alternatives,
     comparable_parts,
+    how_measured,
     outdone,
     pareto_front,
     recommended,
     sentence,
 )
-from quantize.report.figures import how_measured
 from quantize.report.picture import draw_chart
 from quantize.report.table import build_table
 from quantize.report.write import FILES, render_card, render_page, write_report

@@ -23,10 +23,9 @@ from runtimes.engine.engine import Engine
 from runtimes.errors import IngotError, ModelError, OutOfMemoryError, RuntimeMissingError
 from runtimes.machine.installed import find_installed
 from runtimes.models.registry import backend_of, read_model
-from runtimes.onnx import device_steps, device_tensors
+from runtimes.onnx import device_steps
 from runtimes.onnx.device import target_of
-from runtimes.onnx.device_check import rows_are_right
-from runtimes.onnx.device_kv import DeviceCache
+from runtimes.onnx.device_steps import DeviceCache, rows_are_right
 from runtimes.onnx.runner import OnnxRunner
 from runtimes.request import Completion, Request, SamplingParams
 from runtimes.runner import Logits, StepPlan, StepRow, TopKLogits, require_full_logits
@@ -254,7 +253,7 @@ def test_rows_go_together_beside_one_that_is_full(folder: Path, device: str) -> 
 def test_the_largest_logits_are_found_there(
     folder: Path, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (device_tensors, device_steps):
+    for module in (device_steps, device_steps):
         monkeypatch.setattr(module, "LIKELIEST", 16)  # of 64 tokens
     settings = RunnerSettings(slots=3, context=60, device=device, device_sampling=True)
     with contextlib.closing(OnnxRunner(read_model(folder), settings)) as runner:

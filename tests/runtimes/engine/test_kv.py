@@ -12,7 +12,7 @@ import pytest
 from quantize.resolve import resolve
 from runtimes.engine.loading import load_runner
 from runtimes.errors import ModelError
-from runtimes.llamacpp.state import with_streams
+from runtimes.llamacpp.kv import with_streams
 from runtimes.models.registry import read_model
 from runtimes.runner import Logits, Runner, StepPlan, StepRow
 from runtimes.settings import RunnerSettings

@@ -17,9 +17,8 @@ import pytest
 from runtimes.errors import IngotError
 from runtimes.llamacpp import build, source
 from runtimes.llamacpp.build import GCC_AMX_FLAGS, find_compiler, plan_build
-from runtimes.llamacpp.gpu_build import KITS, flag, gpu_of, require_built
 from runtimes.llamacpp.patches import ATTENTION, OPS, PLAN, VULKAN, prepared
-from runtimes.llamacpp.source import BuildError
+from runtimes.llamacpp.source import KITS, BuildError, flag, gpu_of, require_built
 from runtimes.machine.installed import find_installed
 
 VERSION = source.TESTED_VERSION

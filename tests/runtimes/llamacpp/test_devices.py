@@ -22,8 +22,8 @@ from app.exitcodes import ExitCode
 from quantize.resolve import resolve
 from runtimes.engine.engine import Engine
 from runtimes.errors import ModelError
-from runtimes.llamacpp import native, offload
-from runtimes.llamacpp.offload import device_bytes, layers_that_fit
+from runtimes.llamacpp import context, native
+from runtimes.llamacpp.context import device_bytes, layers_that_fit
 from runtimes.models.memory import with_defaults
 from runtimes.models.registry import backend, read_model
 from runtimes.request import Completion, FinishReason, Request, SamplingParams
@@ -174,7 +174,7 @@ def test_what_does_not_fit_stays_on_the_processor(
     whole = device_bytes(file, asked, file.layers + 1)
     found = backend("llamacpp").devices()
     nearly_full = tuple(replace(one, memory_free=whole, memory_total=whole) for one in found)
-    monkeypatch.setattr(offload, "devices", lambda: nearly_full)
+    monkeypatch.setattr(context, "devices", lambda: nearly_full)
     with Engine.load(gguf, asked) as engine:
         layers = engine.stats().gpu_layers
         assert layers < file.layers

@@ -12,7 +12,7 @@ from app.batch.schedule.engines import free_memory
 from app.models.entries import ModelEntry, Origin, fit
 from runtimes.engine.loading import load_runner
 from runtimes.errors import OutOfMemoryError
-from runtimes.machine import bandwidth, cpu, hardware
+from runtimes.machine import cpu, hardware
 from runtimes.machine.cpu import CpuUse, cpu_use, others_share
 from runtimes.machine.state_file import load_state, save_state
 from runtimes.models.registry import read_model
@@ -134,7 +134,7 @@ def test_what_is_loaded_is_measured_against_the_containers_memory(
     limits["sys/fs/cgroup/memory.max"] = str(213 * MIB)  # 1 MiB is left
     system(tmp_path, V2, limits)
     monkeypatch.setattr(hardware.memory_now, "__defaults__", (tmp_path,))
-    assert free_memory() == bandwidth.buffer_bytes() * 8 == MIB
+    assert free_memory() == hardware.buffer_bytes() * 8 == MIB
     path = pebble_built / "pebble-q8_0.gguf"
     with pytest.raises(OutOfMemoryError, match=r"0\.00 GiB"):
         load_runner(read_model(path), RunnerSettings())
@@ -155,14 +155,14 @@ def test_instruction_sets_of_other_processors(monkeypatch: pytest.MonkeyPatch) -
 
 def test_bandwidth() -> None:
     # From a slow memory card's controller to the largest server socket.
-    assert 0.5e9 < bandwidth.memory_bandwidth(hardware.detect().usable_cores) < 2e12
+    assert 0.5e9 < hardware.memory_bandwidth(hardware.detect().usable_cores) < 2e12
 
 
 def test_more_is_swept_than_the_caches_hold() -> None:
     """A buffer that fits the cache would report the cache's speed, ten times the memory's."""
     caches = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")
     cache = int(caches.read_text().strip().rstrip("K")) << 10 if caches.exists() else 1 << 20
-    assert cache < bandwidth.buffer_bytes() < psutil.virtual_memory().total / 4
+    assert cache < hardware.buffer_bytes() < psutil.virtual_memory().total / 4
 
 
 def test_what_is_remembered_survives_and_what_is_damaged_is_forgotten(tmp_path: Path) -> None:

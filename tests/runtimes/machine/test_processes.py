@@ -33,7 +33,7 @@ OTHERS = {
     "app/bench/llama_server.py",
     "runtimes/machine/cpu.py",
     "runtimes/llamacpp/build.py",
-    "runtimes/llamacpp/gpu_build.py",
+    "runtimes/llamacpp/source.py",
     "quantize/children/forkserver.py",  # forks itself
 }
 STARTERS = {

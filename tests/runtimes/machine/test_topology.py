@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runtimes.machine.topology import Core, cores, parse_list, shares
+from runtimes.machine.cpu import Core, cores, parse_list, shares
 
 
 @pytest.fixture

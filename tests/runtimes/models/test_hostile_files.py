@@ -23,9 +23,8 @@ from runtimes.models.gguf import named_parts, read_header
 from runtimes.models.memory import estimate
 from runtimes.models.modelfile import GENAI_CONFIG
 from runtimes.models.registry import read_model
-from runtimes.onnx.graph_file import read_graph
+from runtimes.onnx.graph_file import ParseWork, fields, read_graph
 from runtimes.onnx.tokenizer import OnnxTokenizer
-from runtimes.onnx.wire import ParseWork, fields
 from runtimes.settings import RunnerSettings
 from tests.fuzz.headers import Gguf, chunk
 

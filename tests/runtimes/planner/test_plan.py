@@ -34,11 +34,21 @@ from runtimes.planner.choose import (
     slots_for,
     speeds,
 )
-from runtimes.planner.known import fingerprint_of, load_plan, save_plan
 from runtimes.planner.plan import DEPTHS, PROFILES, TRIAL_TOKENS, Figures, Plan
-from runtimes.planner.race import Round, figures_of, is_settled, remaining, without_drift
-from runtimes.planner.search import make_plan
-from runtimes.planner.steps import choose_size, sizes_to_try, step_size
+from runtimes.planner.search import (
+    Round,
+    choose_size,
+    figures_of,
+    fingerprint_of,
+    is_settled,
+    load_plan,
+    make_plan,
+    remaining,
+    save_plan,
+    sizes_to_try,
+    step_size,
+    without_drift,
+)
 from runtimes.planner.trial import Trial, TrialError, load_trial
 from runtimes.planner.trial_child import FILL_S, LEAST_DEPTH, depth_to_fill, extrapolated
 from runtimes.settings import RunnerSettings

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runtimes.worker.fallback import forget
+from runtimes.worker.recovery import forget
 
 
 @pytest.fixture(scope="session")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from runtimes.worker import death
-from runtimes.worker.death import Cause, OomDetector, explain, free_share, oom_kills
+from runtimes.worker import recovery
+from runtimes.worker.recovery import Cause, OomDetector, explain, free_share, oom_kills
 
 EVENTS = "low 0\nhigh 0\nmax 12\noom 3\noom_kill {count}\noom_group_kill 0\n"
 CONTROL = "oom_kill_disable 0\nunder_oom 0\noom_kill {count}\n"
@@ -39,8 +39,8 @@ def test_whom_the_system_killed(tmp_path: Path, group: str, files: dict[str, str
 def test_the_system_killed_somebody_lately_or_long_ago(monkeypatch):
     counts = iter([3, 3, 4, 4])
     now = [100.0]
-    monkeypatch.setattr(death, "oom_kills", lambda: next(counts))
-    monkeypatch.setattr(death.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(recovery, "oom_kills", lambda: next(counts))
+    monkeypatch.setattr(recovery.time, "monotonic", lambda: now[0])
     detector = OomDetector()
     detector.look()
     assert detector.cause() is Cause.MEMORY
@@ -55,7 +55,7 @@ def test_a_kill_means_what_the_memory_says(monkeypatch):
     assert 0 < free_share() < 1
     causes = []
     for scarce in (0.0, 1.0):  # nothing, anything counts as little
-        monkeypatch.setattr(death, "_SCARCE", scarce)
+        monkeypatch.setattr(recovery, "_SCARCE", scarce)
         causes.append(explain(-9, ["x"], OomDetector().cause()).cause)
     causes += [explain(code, [], Cause.MEMORY).cause for code in (-9, -1, -11)]
     assert causes == [Cause.KILLED, Cause.SCARCE, Cause.MEMORY, Cause.KILLED, Cause.CRASH]

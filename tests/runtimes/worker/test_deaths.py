@@ -26,9 +26,8 @@ from runtimes.request import Completion, FinishReason, Request, SamplingParams
 from runtimes.settings import RunnerSettings
 from runtimes.stream import Stream
 from runtimes.worker.engine import WorkerEngine
-from runtimes.worker.fallback import STATE, limit_lines
 from runtimes.worker.process import WorkerProcess
-from runtimes.worker.recovery import DeathLimit
+from runtimes.worker.recovery import STATE, DeathLimit, limit_lines
 from tests.runtimes.worker.faults import build_fault_library
 
 SETTINGS = RunnerSettings(slots=8, context=256, threads=1)

@@ -23,10 +23,10 @@ from runtimes.machine.selftest import ensure
 from runtimes.machine.state_file import load_state
 from runtimes.request import SamplingParams
 from runtimes.settings import RunnerSettings
-from runtimes.worker import watchdog
+from runtimes.worker import process
 from runtimes.worker.engine import WorkerEngine
-from runtimes.worker.fallback import STATE
-from runtimes.worker.watchdog import LoadMonitor
+from runtimes.worker.process import LoadMonitor
+from runtimes.worker.recovery import STATE
 
 SETTINGS = RunnerSettings(slots=2, context=64, threads=1)
 
@@ -86,7 +86,7 @@ def test_what_a_worker_logs_has_its_level_and_name_once(gguf, caplog):
 
 
 def test_what_counts_as_a_sign_of_life(gguf, monkeypatch):
-    monkeypatch.setattr(watchdog, "_COMPUTING", 2)
+    monkeypatch.setattr(process, "_COMPUTING", 2)
 
     def watch(program: str, seconds: float) -> str | None:
         """What is wrong with it, as soon as something is."""

@@ -17,10 +17,8 @@ from runtimes.models.registry import read_model
 from runtimes.request import Chunk, FinishReason, Request, SamplingParams
 from runtimes.settings import RunnerSettings
 from runtimes.stream import Stream
-from runtimes.worker.death import Cause, Death
-from runtimes.worker.fallback import SettingsLimits, limit_lines
-from runtimes.worker.in_flight import InFlightRequest
-from runtimes.worker.recovery import DeathLimit, Recovery
+from runtimes.worker.recovery import Cause, Death, DeathLimit, Recovery, SettingsLimits, limit_lines
+from runtimes.worker.supervisor import InFlightRequest
 from runtimes.worker.wire import Ready
 
 ASKED = RunnerSettings(slots=16, context=1024)
@@ -159,7 +157,7 @@ def test_what_ran_out_of_memory_is_tried_in_full_a_week_later(model, monkeypatch
     bound = recovery(model).settings()
     assert (bound.slots, bound.extra_buffers) == (8, False)
     later = time.time() + 8 * 24 * 3600
-    monkeypatch.setattr("runtimes.worker.fallback.time.time", lambda: later)
+    monkeypatch.setattr("runtimes.worker.recovery.time.time", lambda: later)
     bound = recovery(model).settings()
     assert (bound.slots, bound.extra_buffers) == (16, False)
 

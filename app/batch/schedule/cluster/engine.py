@@ -16,7 +16,7 @@ from runtimes.grammars import check_request
 from runtimes.models.modelfile import ModelFile
 from runtimes.request import Completion, FinishReason, Request
 from runtimes.stream import Stream
-from runtimes.worker.in_flight import InFlightRequest
+from runtimes.worker.supervisor import InFlightRequest
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,7 @@ import pytest
 from app.batch.report.figures import energy_of
 from app.batch.report.summary import Summary
 from app.batch.schedule.engines import VISIBLE
-from runtimes.machine.gpu_watch import GpuWatch, tokens_per_joule
-from runtimes.machine.gpus import Gpu, GpuReader
+from runtimes.machine.gpus import Gpu, GpuReader, GpuWatch, tokens_per_joule
 
 GPUS = [Gpu(i, f"GPU {i}", 100, 40, "9.0", "1", watts=100.0 * (i + 1)) for i in range(2)]
 

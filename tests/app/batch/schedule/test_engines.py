@@ -28,7 +28,7 @@ from app.openai.answer import Answer
 from app.openai.task import Task
 from app.prompts import PromptStyle
 from runtimes.errors import IngotError, OutOfMemoryError, RequestError
-from runtimes.machine.topology import Core
+from runtimes.machine.cpu import Core
 from runtimes.models.registry import read_model
 from runtimes.request import SamplingParams
 from runtimes.settings import RunnerSettings, SchedulerSettings
@@ -197,7 +197,7 @@ def on_every_core() -> None:
 def test_a_killed_command_is_gone_on_with_by_another_number(
     ingot: Any, gguf_file: Path, tmp_path: Path
 ) -> None:
-    counted = "from runtimes.machine.topology import cores; print(len(cores()))"
+    counted = "from runtimes.machine.cpu import cores; print(len(cores()))"
     found = subprocess.run(
         [sys.executable, "-c", counted], preexec_fn=on_every_core, capture_output=True, check=True
     )

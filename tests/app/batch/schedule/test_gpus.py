@@ -18,9 +18,9 @@ from app.models.planning import LoadChoice
 from quantize.resolve import resolve
 from runtimes.backend import Device
 from runtimes.errors import OutOfMemoryError
+from runtimes.machine.cpu import Core
 from runtimes.machine.gpus import Gpu
 from runtimes.machine.selftest import Health, ensure
-from runtimes.machine.topology import Core
 from runtimes.models.memory import estimate
 from runtimes.models.registry import read_model
 from runtimes.settings import RunnerSettings, SchedulerSettings

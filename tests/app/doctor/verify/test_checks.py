@@ -25,8 +25,7 @@ from app.doctor.verify.run import read, whole
 from app.doctor.verify.target import PROCESSOR, ROWS, Skip, VerifyTarget, devices
 from runtimes.backend import Device
 from runtimes.errors import IngotError, ModelError
-from runtimes.machine.gpu_watch import GpuWatch
-from runtimes.machine.gpus import Gpu
+from runtimes.machine.gpus import Gpu, GpuWatch
 from runtimes.machine.selftest import Health
 from runtimes.models.registry import read_model
 from runtimes.request import Completion

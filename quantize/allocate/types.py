@@ -1,19 +1,82 @@
-"""The ways to store a tensor in an ONNX graph."""
+"""The types of llama.cpp that a tensor may get."""
 
+import functools
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 
-from quantize.allocate.rate import Rater, losses
+from quantize.allocate.solve import Rater, losses
 from quantize.allocate.sweep import BLOCKS, ROW, Array, Matrix
 from quantize.allocate.table import TypeChoice, Unit
+from quantize.gguf.imatrixfile import read_matrix
+from quantize.gguf.quantize import TYPES, needs_matrix
+from quantize.gguf.rounding import rounded
 from quantize.onnx.channels import round_channels
 from quantize.onnx.rounding import dequantize, round_matrix
 from quantize.onnx.variants import W8A8, Variant, parse_variant
 from runtimes.errors import ModelError
+from runtimes.models.gguf import TENSOR_TYPES
+
+_ALIGNMENT = 32  # bytes that tensors of a GGUF file are padded to
+# Types that are worth choosing among; those of blocks of 256 where the rows allow them.
+_TYPES = (
+    *("f16", "q8_0", "q6_k", "q5_1", "q5_0", "q5_k", "q4_1", "q4_k", "q4_0", "iq4_nl", "iq4_xs"),
+    *("q3_k", "iq3_s", "q2_k", "iq3_xxs", "iq2_s"),
+)
+
+
+def gguf_rater(key: str, matrix: Path) -> Rater:
+    """With the importance ``matrix`` that the file will be made with."""
+    return Rater(key, partial(_unit, matrix))
+
+
+@functools.lru_cache(maxsize=1)
+def _means(matrix: Path) -> Mapping[str, Array]:
+    return {name: entry.means for name, entry in read_matrix(matrix).entries.items()}
+
+
+def _unit(matrix: Path, tensor: Matrix, tokens: int) -> Unit:
+    """What each type that fits ``tensor`` takes and loses."""
+    count, rows, width = tensor.weight.shape
+    means = _means(matrix).get(tensor.name)
+    own = None if means is None else means.reshape(count, width)
+    kinds = [
+        kind
+        for kind in _TYPES
+        if width % TENSOR_TYPES[TYPES[kind]][1] == 0
+        and (means is not None or not needs_matrix(kind, tensor.name))
+    ]
+
+    def stored(weight: Array, kind: str, i: int) -> Array:
+        return rounded(weight, kind, None if own is None else own[i])
+
+    lost = losses(tensor, kinds, stored)
+    choices = (
+        TypeChoice(
+            kind,
+            _nbytes(tensor.weight.size, kind),
+            (lost[kind] + (0.0 if kind == "f16" else _inputs(tensor, kind))) / tokens,
+        )
+        for kind in kinds
+    )
+    return Unit(tensor.name, count, rows, width, tuple(choices))
+
+
+def _inputs(tensor: Matrix, kind: str) -> float:
+    """The divergence of inputs in 8 bits, which kernels of that type round to."""
+    block = 256 if TENSOR_TYPES[TYPES[kind]][1] == 256 else 32
+    return tensor.activations.get(block, 0.0)
+
+
+def _nbytes(weights: int, kind: str) -> int:
+    _, block, size = TENSOR_TYPES[TYPES[kind]]
+    return -(-weights // block * size // _ALIGNMENT) * _ALIGNMENT
+
 
 _VARIANTS = (
     *("8s32", "8s64", "8s128"),
@@ -26,7 +89,7 @@ _PART_OF_QKV = re.compile(r"\.attn_[qkv]\.")
 
 def onnx_rater(key: str) -> Rater:
     """Rounding is weighed by the sensitivities themselves."""
-    return Rater(key, _unit)
+    return Rater(key, _onnx_types_unit)
 
 
 def fused(units: Iterable[Unit]) -> tuple[Unit, ...]:
@@ -37,7 +100,7 @@ def fused(units: Iterable[Unit]) -> tuple[Unit, ...]:
     return tuple(_one(name, parts) if len(parts) > 1 else parts[0] for name, parts in found.items())
 
 
-def _unit(tensor: Matrix, tokens: int) -> Unit:
+def _onnx_types_unit(tensor: Matrix, tokens: int) -> Unit:
     """What each variant that fits ``tensor`` takes and loses."""
     count, rows, width = tensor.weight.shape
     if count > 1:
@@ -64,7 +127,7 @@ def _unit(tensor: Matrix, tokens: int) -> Unit:
         TypeChoice(
             kind,
             rows * variant.row_bytes(width),
-            (lost[kind] + _inputs(tensor, variant)) / tokens,
+            (lost[kind] + _onnx_types_inputs(tensor, variant)) / tokens,
         )
         for kind, variant in variants.items()
     )
@@ -72,7 +135,7 @@ def _unit(tensor: Matrix, tokens: int) -> Unit:
     return Unit(tensor.name, 1, rows, width, tuple(choices), told)
 
 
-def _inputs(tensor: Matrix, variant: Variant) -> float:
+def _onnx_types_inputs(tensor: Matrix, variant: Variant) -> float:
     """The divergence of inputs in 8 bits, in blocks as long as the weights' own: between, or
     beside, those that were measured, by the logarithm."""
     if not variant.block:
