@@ -19,9 +19,11 @@ from textual.binding import Binding, BindingType
 from textual.dom import DOMNode
 from textual.driver import Driver
 from textual.filter import LineFilter, Monochrome, NoColor
+from textual.geometry import Size
 from textual.reactive import reactive
 from textual.screen import Screen
 from textual.signal import Signal
+from textual.widgets import Static
 
 from app.chat.host import HostState, LoadCancelledError
 from app.config.files import load as load_config
@@ -29,14 +31,11 @@ from app.config.files import set_value
 from app.config.settings import ConfigError
 from app.exitcodes import ExitCode
 from app.options import ModelOptions, PlanOptions
-from app.tui import keys, modes, nocolor, terminal, theme
-from app.tui.compositor import ControlFilter
-from app.tui.in_order import InOrder, act, one_types
+from app.tui import keys, modes, terminal, theme
 from app.tui.keys import key
 from app.tui.services import Services, Start, open_services
 from app.tui.settings import problems
-from app.tui.styles import Sheet
-from app.tui.widgets.too_small import check_room
+from app.tui.textual_patches import ControlFilter, InOrder, Sheet, act, one_types
 from runtimes.errors import IngotError
 from runtimes.paths import state_dir
 
@@ -85,8 +84,8 @@ class IngotApp(App[None]):
         self.engine_changed: Signal[HostState] = Signal(self, "engine_changed")
         for own in theme.OWN:
             self.register_theme(own)
-        self.no_color = nocolor.wanted()
-        self._colourless, self._on_black = nocolor.Colourless(), theme.OnBlack()
+        self.no_color = theme.no_color()
+        self._colourless, self._on_black = theme.Colourless(), theme.OnBlack()
         self._shown = ControlFilter()
         self._starting = 0  # parts of the start that have not ended
         self.named: list[str] = []  # as MODEL, the latest last, whether they could be loaded or not
@@ -327,7 +326,7 @@ class IngotApp(App[None]):
         return [*kept, self._on_black] if self.theme == theme.INGOT_TERMINAL.name else kept
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
-        return theme.tokens(plain=nocolor.wanted())
+        return theme.tokens(plain=theme.no_color())
 
     def get_css_variables(self) -> dict[str, str]:
         self.theme_variables = theme.legible(super().get_css_variables())
@@ -399,3 +398,23 @@ def run(start: Start, *, mouse: bool = True) -> int:
         sys.stderr.write(f"ingot: internal error; {log_file} says where\n")
         return int(ExitCode.INTERNAL)
     return app.return_code or 0
+
+
+_WIDTH, _HEIGHT = 60, 16  # the least
+
+
+class TooSmall(Static):
+    """Says what is needed; the screen keeps running below it."""
+
+
+def check_room(screen: Screen[Any], size: Size) -> None:
+    """Cover the screen, or uncover it, by the terminal's size."""
+    covers = screen.query(TooSmall)
+    has, needs = f"{size.width}x{size.height}", f"{_WIDTH}x{_HEIGHT}"
+    said = f"This terminal has {has}.\nIngot needs {needs}: make it larger."
+    if size.width >= _WIDTH and size.height >= _HEIGHT:
+        covers.remove()
+    elif covers:
+        covers.first().update(said)
+    else:
+        screen.mount(TooSmall(said))

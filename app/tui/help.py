@@ -17,7 +17,7 @@ from textual.widgets import Input, Markdown, Static
 from app.tui.keys import shown, told
 from app.tui.screens.dialogs import Panel
 from app.tui.tasks import bound, by_task
-from app.tui.widgets.readline import SearchLine
+from app.tui.widgets.prompt import SearchLine
 
 _TWO = 110  # columns of the terminal, from which on there are two of groups
 _LOW, _HIGH = 6, 8  # lines around what scrolls, in a low terminal and in one with room around

@@ -17,8 +17,8 @@ from textual.binding import BindingType
 from textual.events import ScreenResume
 from textual.screen import Screen
 
-from app.tui.compositor import SteadyCompositor
 from app.tui.keys import key
+from app.tui.textual_patches import SteadyCompositor
 
 Result = TypeVar("Result")
 

@@ -19,7 +19,7 @@ from app.chat import slash
 from app.tui import modes
 from app.tui.keys import shown
 from app.tui.tasks import bound
-from app.tui.widgets.readline import SearchLine
+from app.tui.widgets.prompt import SearchLine
 
 _TASK = 10  # cells for the task
 _EDGES = 8  # cells beside a line: the border, its padding and the scroll bar

@@ -54,12 +54,12 @@ def driver() -> type[Driver] | None:
     if sys.platform != "win32" and not in_browser():
         from textual.drivers.linux_driver import LinuxDriver
 
-        from app.tui import nocolor
+        from app.tui import theme
 
         class StdoutDriver(LinuxDriver):
             def __init__(self, *arguments: Any, **named: Any) -> None:
                 super().__init__(*arguments, **named)
-                sieve = nocolor.without_colours if nocolor.wanted() else None
+                sieve = theme.without_colours if theme.no_color() else None
                 self._file = cast(Any, Screen(cast(IO[str], sys.__stdout__), sieve))
 
         found = StdoutDriver

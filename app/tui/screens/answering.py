@@ -17,8 +17,8 @@ from app.chat.sampling_form import FIELDS, SamplingTexts
 from app.config.settings import ConfigError, Preset
 from app.tui.app import app_of, services_of
 from app.tui.screens.dialogs import AskScreen, ConfirmScreen, Panel
-from app.tui.widgets.readline import Area, Line
-from app.tui.widgets.two_clicks import TwoClicks
+from app.tui.widgets.chat_list import TwoClicks
+from app.tui.widgets.prompt import Area, Line
 
 
 @dataclass(frozen=True, slots=True)

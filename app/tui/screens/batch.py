@@ -12,8 +12,7 @@ from textual.widgets import ContentSwitcher
 from app.batch.watch.job import WatchedJob, attach, start_job
 from app.tui.app import services_of
 from app.tui.keys import told
-from app.tui.screens.batch_jobs import BatchJobsScreen
-from app.tui.screens.batch_panels import BatchLeaveScreen, short
+from app.tui.screens.batch_panels import BatchJobsScreen, BatchLeaveScreen, short
 from app.tui.screens.dialogs import ConfirmScreen
 from app.tui.widgets.batch_form import BatchForm
 from app.tui.widgets.batch_job import BatchJob

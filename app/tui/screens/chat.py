@@ -23,7 +23,7 @@ from app.tui.keys import key
 from app.tui.screens.chat_frame import ChatFrame
 from app.tui.widgets.chat_sidebar import ChatSidebar
 from app.tui.widgets.prompt import Prompt
-from app.tui.widgets.queued import QueuedMessages
+from app.tui.widgets.prompt_box import QueuedMessages
 from app.tui.widgets.welcome import Starter
 from runtimes.errors import IngotError
 
@@ -336,7 +336,7 @@ class ChatScreen(ChatFrame):
     def action_copy(self) -> None:
         """Copy a message, or a block of code in it."""
         from app.tui.screens.dialogs import CopyChoice
-        from app.tui.widgets.segments import copyable
+        from app.tui.widgets.prose import copyable
 
         message = self._chosen(Role.ASSISTANT)
         if message is None:

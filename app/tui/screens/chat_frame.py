@@ -34,8 +34,7 @@ from app.tui.widgets.chat_sidebar import ChatSidebar
 from app.tui.widgets.chat_title import ChatTitle
 from app.tui.widgets.frame import ModeScreen
 from app.tui.widgets.prompt import Prompt, PromptHistory, SlashMenu
-from app.tui.widgets.prompt_box import PromptBox
-from app.tui.widgets.queued import QueuedMessages
+from app.tui.widgets.prompt_box import PromptBox, QueuedMessages
 from app.tui.widgets.transcript import Transcript
 from runtimes.errors import IngotError
 from runtimes.request import SamplingParams

@@ -17,7 +17,7 @@ from app.chat.store.records import Chat, Hit
 from app.chat.store.store import ChatStore
 from app.tui.screens.dialogs import AskScreen, Panel
 from app.tui.widgets.chat_list import ChatList
-from app.tui.widgets.readline import SearchLine
+from app.tui.widgets.prompt import SearchLine
 
 _WAITS_S = 0.12  # after a key press, before the search begins
 _NEWEST = 500

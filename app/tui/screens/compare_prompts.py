@@ -25,7 +25,7 @@ from app.here import at_home
 from app.models.entries import ModelEntry
 from app.options import SamplingOptions
 from app.tui.app import app_of
-from app.tui.screens.compare_answers import AnswersScreen
+from app.tui.screens.compare import AnswersScreen
 from app.tui.screens.compare_blind import BlindScreen
 from app.tui.screens.dialogs import AskScreen
 from app.tui.widgets.compare_panes import HUES

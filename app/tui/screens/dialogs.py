@@ -16,7 +16,7 @@ from textual.widgets.option_list import Option
 from app.chat.budget import TokenBudget, WayOut
 from app.tui.modes import Styled
 from app.tui.widgets.key_hints import KeyHints
-from app.tui.widgets.readline import Line
+from app.tui.widgets.prompt import Line
 
 Result = TypeVar("Result")
 

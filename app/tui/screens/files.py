@@ -12,7 +12,7 @@ from app.chat.export import FORMATS, ExistsError, export, suggested_path
 from app.chat.store.records import Attachment
 from app.tui.app import services_of
 from app.tui.screens.dialogs import ConfirmScreen, Panel, Result
-from app.tui.widgets.path_input import PathInput
+from app.tui.widgets.form import PathInput
 from runtimes.errors import IngotError
 
 _PAUSE_S = 0.2  # of typing, before a file is read

@@ -21,9 +21,8 @@ from app.models.pulling import PullRequest, parse_request
 from app.tui.modes import Occupied
 from app.tui.screens.dialogs import ConfirmScreen, Panel
 from app.tui.widgets.download import Download
-from app.tui.widgets.find_filters import FindFilters
-from app.tui.widgets.find_tables import BuildTable, RepoTable
-from app.tui.widgets.readline import SearchLine
+from app.tui.widgets.find_tables import BuildTable, FindFilters, RepoTable
+from app.tui.widgets.prompt import SearchLine
 from app.tui.widgets.repo_view import RepoView
 from quantize.hub.errors import OfflineError
 from runtimes.errors import RequestError

@@ -23,7 +23,7 @@ from app.tui.screens.dialogs import ConfirmScreen, Panel
 from app.tui.screens.find import FindScreen
 from app.tui.screens.load_settings import LoadScreen
 from app.tui.widgets.model_table import ModelTable
-from app.tui.widgets.readline import SearchLine
+from app.tui.widgets.prompt import SearchLine
 from runtimes.errors import IngotError
 
 log = logging.getLogger(__name__)

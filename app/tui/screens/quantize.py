@@ -15,10 +15,10 @@ from app.builds.progress import RunState
 from app.builds.results import read_result
 from app.tui.screens.dialogs import ConfirmScreen
 from app.tui.widgets.frame import ModeScreen
-from app.tui.widgets.front import FrontChart
 from app.tui.widgets.quantize_files import QuantizeResult
 from app.tui.widgets.quantize_form import QuantizeForm, blamed, foreseen
 from app.tui.widgets.quantize_run import QuantizeProgress
+from app.tui.widgets.recipe_chart import FrontChart
 from runtimes.errors import IngotError, ModelError
 
 _TICK_S = 0.25

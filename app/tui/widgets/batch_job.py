@@ -21,16 +21,14 @@ from app.batch.watch.view import JobView, Phase
 from app.figures import rate
 from app.tui.screens.batch_panels import BatchResumeScreen, BatchRowScreen, short
 from app.tui.screens.dialogs import AskScreen, ConfirmScreen
-from app.tui.widgets.axis import Axis
-from app.tui.widgets.batch_filter import RowFilter, Words
-from app.tui.widgets.batch_header import JobHeader
 from app.tui.widgets.batch_row import RowPane
-from app.tui.widgets.batch_table import BatchTable
-from app.tui.widgets.chart import Chart, Series
+from app.tui.widgets.batch_table import BatchTable, JobHeader, RowFilter, Words
+from app.tui.widgets.chart import Axis, Chart, Series
 from app.tui.widgets.table import Table
 from runtimes.errors import IngotError
 
 log = logging.getLogger(__name__)
+
 
 _TICK_S = 0.25
 _SORTS: tuple[By, ...] = ("row", "state", "prompt", "answer", "speed")

@@ -16,6 +16,8 @@ from app.batch.watch.rows import RowState
 log = logging.getLogger(__name__)
 
 _ROLES = {"user": "$text-primary", "assistant": "$text-success", "not finished": "$text-warning"}
+
+
 _SETTLE_S = 0.1  # so long the cursor may move on before a row is read
 
 

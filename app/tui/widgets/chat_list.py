@@ -7,11 +7,27 @@ from rich.cells import cell_len, set_cell_size
 from textual import events
 from textual.content import Content
 from textual.message import Message
+from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
 from app.chat.listing import by_day, model_name
 from app.chat.store.records import Chat, Hit
-from app.tui.widgets.two_clicks import TwoClicks
+
+
+class TwoClicks(OptionList):
+    """The first click goes to an option, as in tables; one on the option under the cursor takes it.
+    With ``at_once`` the first one does."""
+
+    at_once = False
+
+    def on_click(self, event: events.Click) -> None:
+        """Textual calls its own next, which takes the option."""
+        at = event.style.meta.get("option")
+        if not self.at_once and at is not None and at != self.highlighted:
+            event.prevent_default()
+            if not self.get_option_at_index(at).disabled:
+                self.highlighted = at
+
 
 _UNTITLED = "(empty chat)"
 _NEAR = 12  # lines before the end of a list

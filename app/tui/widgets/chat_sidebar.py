@@ -19,7 +19,7 @@ from app.chat.store.errors import StoreError
 from app.chat.store.records import Hit
 from app.tui.app import services_of
 from app.tui.widgets.chat_list import ChatList
-from app.tui.widgets.readline import SearchLine
+from app.tui.widgets.prompt import SearchLine
 
 _WAITS_S = 0.12  # after a key press or a change, before the list is read
 _PAGE = 100  # chats that are read at once; scrolling reads more

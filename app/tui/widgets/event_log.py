@@ -14,7 +14,7 @@ from textual.reactive import reactive
 from textual.widgets import Input, RichLog, Static
 
 from app.monitor.monitor import Event
-from app.tui.widgets.readline import SearchLine
+from app.tui.widgets.prompt import SearchLine
 
 LEVELS = (
     (logging.DEBUG, "everything"),

@@ -1,14 +1,18 @@
 """The line below a message: which model, which of its branches, and what the answer cost."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len
+from textual.app import ComposeResult
+from textual.containers import Horizontal
 from textual.content import Content
 from textual.style import Style
 from textual.widget import Widget
+from textual.widgets import Label, ProgressBar
 
-from app.chat.figures import FEW, StatusFigures
+from app.chat.figures import FEW, Reading, StatusFigures
 from app.chat.store.records import AnswerFigures, Message
 from app.figures import duration, rate
 
@@ -139,3 +143,46 @@ def live_facts(figures: StatusFigures, count: int) -> tuple[Fact, ...]:
 def tokens(count: int) -> str:
     """A count in words."""
     return f"{count:,} token{'' if count == 1 else 's'}"
+
+
+class Waiting(Horizontal):
+    """``show`` it what the answer waits for."""
+
+    def __init__(self, what: str | Reading) -> None:
+        super().__init__()
+        self._what = what
+        self._said = Label(classes="said", markup=False)
+        self._bar = ProgressBar(show_percentage=False, show_eta=False)
+        self._left = Label(classes="left", markup=False)
+
+    def compose(self) -> ComposeResult:
+        yield self._said
+        yield self._bar
+        yield self._left
+
+    def on_mount(self) -> None:
+        self.show(self._what)
+
+    @property
+    def text(self) -> str:
+        """What is said, as text."""
+        return f"{self._said.visual} {self._left.visual}".strip()
+
+    def show(self, what: str | Reading) -> None:
+        self._what = what
+        if not self.is_mounted:
+            return
+        reads = isinstance(what, Reading)
+        self._bar.display = self._left.display = reads
+        if isinstance(what, Reading):
+            self._bar.update(total=what.total, progress=what.read)
+            self._left.update("" if what.left_s is None else f"{left(what.left_s)} left")
+            read = f"{what.read:>{len(f'{what.total:,}')},}"
+            self._said.update(f"Reading {read} of {what.total:,} tokens")
+        else:
+            self._said.update(what[:1].upper() + what[1:])
+
+
+def left(seconds: float) -> str:
+    """In whole seconds: what is estimated has no tenths."""
+    return "less than 1 s" if seconds < 1 else duration(math.ceil(seconds)).replace(".0 s", " s")

@@ -12,8 +12,7 @@ from app.figures import duration
 from app.monitor.machine import OURSELVES, MachineUse
 from app.monitor.monitor import MonitorSample, TokenRates
 from app.tui.keys import told
-from app.tui.widgets.axis import Axis
-from app.tui.widgets.chart import Chart, Series
+from app.tui.widgets.chart import Axis, Chart, Series
 from quantize.disk import human
 from runtimes.engine.metrics import EngineStats, Percentiles
 

@@ -1,17 +1,53 @@
 """Where one writes: the prompt in a box, with the attached files, and how full the context is."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
+from textual.message import Message
 from textual.widgets import Static
 
 from app.chat.figures import StatusFigures
+from app.chat.session import FollowUp
 from app.chat.store.records import Attachment
-from app.tui.widgets.gauge import line
+from app.tui.keys import told
 from app.tui.widgets.message_foot import clickable
 from app.tui.widgets.prompt import Prompt
+
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+_HEIGHTS = "▁▂▃▄▅▆▇█"
+
+
+def bar(share: float, width: int) -> str:
+    """``width`` characters, filled to ``share`` (0 to 1)."""
+    full, rest = divmod(round(min(max(share, 0.0), 1.0) * width * 8), 8)
+    return ("█" * full + (_EIGHTHS[rest] if rest else "")).ljust(width)
+
+
+def gauge(share: float | None, width: int) -> str:
+    """A bar between brackets, ``width`` characters in all; None is empty."""
+    return f"[{bar(share or 0.0, max(width - 2, 1))}]"
+
+
+def history(values: Sequence[float], width: int, top: float | None = None) -> str:
+    """The last ``width`` values, oldest first; ``top`` is full height (None: the largest)."""
+    last = list(values)[-width:]
+    most = top if top is not None else max(last, default=0.0)
+    if most <= 0:
+        return (_HEIGHTS[0] * len(last)).rjust(width)
+    marks = (min(int(max(v, 0.0) / most * len(_HEIGHTS)), len(_HEIGHTS) - 1) for v in last)
+    return "".join(_HEIGHTS[mark] for mark in marks).rjust(width)
+
+
+def line(share: float, width: int) -> tuple[str, str]:
+    """A line of ``width`` characters: the part that is filled, and the rest."""
+    full = round(min(max(share, 0.0), 1.0) * width)
+    full = max(full, 1) if share > 0 else full
+    return "━" * full, "─" * (width - full)
+
 
 _NEAR, _FULL = 0.75, 0.9  # shares of the context
 _GAUGE, _SHORT = 20, 10  # columns
@@ -99,3 +135,33 @@ def status_of(figures: StatusFigures, width: int) -> Content:
         (percent, style if share >= _NEAR else ""),
     )
     return Content(" ─ ").join([note, gauge]) if figures.note else gauge
+
+
+class QueuedMessages(Static):
+    """A line each, the next one first; a click takes one back."""
+
+    @dataclass
+    class Wanted(Message):
+        """One is to be taken back."""
+
+        at: int
+
+    def __init__(self) -> None:
+        super().__init__(markup=False)
+
+    def show(self, waiting: Sequence[FollowUp]) -> None:
+        hint = told(self, "[chat.older ↑] takes it back, [chat.stop esc] all")
+        lines = []
+        for at, one in enumerate(waiting, 1):
+            text = " ".join(one.text.split())
+            files = f"  + {len(one.attachments)}" if one.attachments else ""
+            last = (f"  {hint}", "$text-muted") if at == len(waiting) else ""
+            label = (f"queued {at}  ", "$text-warning")
+            lines.append(Content.assemble(label, text, files, last))
+        self.update(Content("\n").join(lines))
+        self.display = bool(waiting)
+
+    def on_click(self, event: events.Click) -> None:
+        at = event.y + self.scroll_offset.y
+        if at >= 0:
+            self.post_message(self.Wanted(at))

@@ -15,7 +15,7 @@ from app.builds.progress import (
     stage_line,
     stage_state,
 )
-from app.tui.widgets.front import FrontChart
+from app.tui.widgets.recipe_chart import FrontChart
 
 _NOTHING = "Nothing runs. Choose a model and recipes, and press Build."
 _COLORS = {

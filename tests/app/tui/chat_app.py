@@ -11,9 +11,9 @@ from app.chat.store import ChatStore
 from app.chat.store.records import AnswerFigures, Message, Role, State
 from app.tui.app import IngotApp
 from app.tui.screens.chat import ChatScreen
+from app.tui.widgets.message_foot import Waiting
 from app.tui.widgets.message_view import MessageView
 from app.tui.widgets.transcript import Transcript
-from app.tui.widgets.waiting import Waiting
 from tests.support import wait_until
 
 FIGURES = AnswerFigures(120, 20, 248, 0.135, 1250.0, 42.5, 6.0, "stop")

@@ -28,18 +28,17 @@ from app.tui.help import HelpScreen
 from app.tui.palette import Commands, Palette
 from app.tui.screens.answering import SamplingScreen, SystemScreen
 from app.tui.screens.batch import BatchScreen
-from app.tui.screens.batch_jobs import BatchJobsScreen
 from app.tui.screens.batch_panels import (
     BatchFilesScreen,
+    BatchJobsScreen,
     BatchLeaveScreen,
+    BatchPresetsScreen,
     BatchResumeScreen,
     BatchRowScreen,
 )
-from app.tui.screens.batch_presets import BatchPresetsScreen
 from app.tui.screens.chat import ChatScreen
 from app.tui.screens.chats import ChatsScreen
-from app.tui.screens.compare import CompareScreen
-from app.tui.screens.compare_answers import AnswersScreen
+from app.tui.screens.compare import AnswersScreen, CompareScreen
 from app.tui.screens.compare_blind import BlindScreen
 from app.tui.screens.compare_prompts import ComparePromptsScreen
 from app.tui.screens.dialogs import (
@@ -59,8 +58,7 @@ from app.tui.widgets.batch_form import BatchForm
 from app.tui.widgets.batch_job import BatchJob
 from app.tui.widgets.batch_table import BatchTable
 from app.tui.widgets.find_tables import BuildTable
-from app.tui.widgets.quantize_files import FileTable, QuantizeResult
-from app.tui.widgets.type_map import TypesScreen
+from app.tui.widgets.quantize_files import FileTable, QuantizeResult, TypesScreen
 from tests.app.tui.chat_app import add_turn
 from tests.app.tui.test_batch_snapshots import ROWS, frozen
 from tests.support import wait_until

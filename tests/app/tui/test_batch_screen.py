@@ -23,20 +23,21 @@ from app.batch.watch.job import attach
 from app.batch.watch.rows import RowState
 from app.batch.watch.view import Phase
 from app.tui.screens.batch import BatchScreen
-from app.tui.screens.batch_jobs import BatchJobsScreen, JobTable
 from app.tui.screens.batch_panels import (
     BatchFilesScreen,
+    BatchJobsScreen,
     BatchLeaveScreen,
+    BatchPresetsScreen,
     BatchResumeScreen,
     BatchRowScreen,
+    JobTable,
+    PresetTable,
 )
-from app.tui.screens.batch_presets import BatchPresetsScreen, PresetTable
 from app.tui.screens.dialogs import AskScreen, ConfirmScreen
 from app.tui.screens.models import ModelsScreen
 from app.tui.widgets.batch_form import BatchForm
-from app.tui.widgets.batch_header import JobHeader
 from app.tui.widgets.batch_job import BatchJob
-from app.tui.widgets.batch_table import BatchTable
+from app.tui.widgets.batch_table import BatchTable, JobHeader
 from tests.app import endless, stopping
 from tests.app.batch.watch.leftovers import kill_jobs
 from tests.app.tui.batch_app import BatchApp

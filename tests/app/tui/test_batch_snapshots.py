@@ -17,14 +17,13 @@ from app.batch.watch.records import KnownJob
 from app.batch.watch.rows import SpeedAt
 from app.batch.watch.view import JobView, Phase
 from app.tui.screens.batch import BatchScreen
-from app.tui.screens.batch_jobs import BatchJobsScreen
 from app.tui.screens.batch_panels import (
     BatchFilesScreen,
+    BatchJobsScreen,
     BatchLeaveScreen,
     BatchRowScreen,
 )
-from app.tui.widgets.batch_form import BatchForm
-from app.tui.widgets.batch_look import Counts
+from app.tui.widgets.batch_form import BatchForm, Counts
 from app.tui.widgets.batch_row import RowPane
 from app.tui.widgets.batch_table import BatchTable
 from tests.app.tui.batch_app import BatchApp

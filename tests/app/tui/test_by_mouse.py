@@ -19,9 +19,14 @@ from app.chat.presets import find
 from app.tui.app import IngotApp
 from app.tui.help import HelpScreen
 from app.tui.screens.answering import SamplingScreen, SystemChoice, SystemScreen
-from app.tui.screens.batch_jobs import BatchJobsScreen
-from app.tui.screens.batch_panels import BatchFilesScreen, BatchLeaveScreen, BatchRowScreen
-from app.tui.screens.batch_presets import BatchPresetsScreen, PresetTable
+from app.tui.screens.batch_panels import (
+    BatchFilesScreen,
+    BatchJobsScreen,
+    BatchLeaveScreen,
+    BatchPresetsScreen,
+    BatchRowScreen,
+    PresetTable,
+)
 from app.tui.screens.chat import ChatScreen
 from app.tui.screens.chats import ChatChoice, ChatsScreen
 from app.tui.screens.dialogs import (

@@ -11,9 +11,8 @@ from textual.app import App, ComposeResult
 from textual.color import Color
 from textual.filter import LineFilter
 
-from app.tui import nocolor, theme
-from app.tui.widgets.axis import Axis, numbers, sampled, scale, times
-from app.tui.widgets.chart import Chart, Mark, Series
+from app.tui import theme
+from app.tui.widgets.chart import Axis, Chart, Mark, Series, numbers, sampled, scale, times
 from tests.support import wait_until
 
 RAMP = [(float(x), x / 2) for x in range(101)]
@@ -23,7 +22,7 @@ class ChartApp(App[None]):
     def __init__(self, chart: Chart) -> None:
         super().__init__()
         self.chart = chart
-        self.no_color = nocolor.wanted()
+        self.no_color = theme.no_color()
 
     def on_mount(self) -> None:
         for own in theme.OWN:
@@ -35,7 +34,7 @@ class ChartApp(App[None]):
         return self.theme_variables
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        return [nocolor.Colourless()] if self.no_color else []
+        return [theme.Colourless()] if self.no_color else []
 
     def compose(self) -> ComposeResult:
         yield self.chart

@@ -12,13 +12,12 @@ from rich.cells import cell_len
 
 from app.chat.figures import StatusFigures
 from app.chat.store.records import Message, Role, State
-from app.tui.widgets.message_foot import Fact, facts_of, fitting
+from app.tui.widgets.message_foot import Fact, facts_of, fitting, left
 from app.tui.widgets.message_view import state_text
 from app.tui.widgets.prompt import PromptHistory
 from app.tui.widgets.prompt_box import status_of
-from app.tui.widgets.segments import Section, Splitter, copyable, settled
+from app.tui.widgets.prose import Section, Splitter, copyable, settled
 from app.tui.widgets.text_lines import TextLines, wrap
-from app.tui.widgets.waiting import left
 from tests.app.tui.chat_app import FIGURES
 
 MARKDOWN = st.text(st.sampled_from("ab `~\n-*1.#"), max_size=80)

@@ -11,7 +11,7 @@ from app.compare.blind import Ballot, Sided
 from app.compare.results import FileResult, PromptResult, Results, Told, equal_from_start, pair_of
 from app.compare.text import with_votes
 from app.models.entries import ModelEntry, Origin
-from app.tui.screens.compare_answers import AnswersScreen
+from app.tui.screens.compare import AnswersScreen
 from app.tui.screens.compare_blind import BlindScreen
 from app.tui.screens.compare_prompts import ComparePromptsScreen, RowTable
 from tests.app.tui.conftest import SIZES

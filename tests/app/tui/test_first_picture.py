@@ -11,8 +11,8 @@ from textual.css import stylesheet
 
 from app.tui import modes
 from app.tui.app import IngotApp
-from app.tui.compositor import SteadyCompositor
 from app.tui.screens.dialogs import ConfirmScreen
+from app.tui.textual_patches import SteadyCompositor
 from tests.app.tui.chat_app import shown
 from tests.app.tui.parsed import parse_rules
 from tests.support import wait_until
@@ -29,7 +29,7 @@ import sys
 from app.cli.main import main
 assert main(["chat", sys.argv[1], "--resume", "--raw", "--system", "x"]) == 2
 from app.tui.app import IngotApp
-from app.tui.compositor import SteadyCompositor
+from app.tui.textual_patches import SteadyCompositor
 from app.tui.services import Start, open_services
 names = []
 class Drawn(IngotApp):

@@ -12,7 +12,7 @@ from textual.binding import Binding
 from app.tui.app import IngotApp
 from app.tui.help import HelpScreen
 from app.tui.keys import at_once, declared, problems, shown, usable
-from app.tui.widgets.readline import Area, Line
+from app.tui.widgets.prompt import Area, Line
 from tests.support import wait_until
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "chat.md"

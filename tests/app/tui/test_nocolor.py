@@ -13,8 +13,8 @@ from app.monitor.monitor import Monitor
 from app.tui.app import IngotApp
 from app.tui.measure import RecordedEngine, RecordedHost
 from app.tui.modes import MODES
-from app.tui.nocolor import Colourless, wanted, without_colours
 from app.tui.services import Services, Start
+from app.tui.theme import Colourless, wanted, without_colours
 from tests.app.tui.chat_app import ANSWER, add_turn, shown
 from tests.support import wait_until
 

@@ -8,8 +8,7 @@ from textual.widgets import Static
 
 from app.builds.results import read_result
 from app.tui.app import IngotApp
-from app.tui.widgets.quantize_files import FileTable, QuantizeResult
-from app.tui.widgets.type_map import TypeMapView, TypesScreen
+from app.tui.widgets.quantize_files import FileTable, QuantizeResult, TypeMapView, TypesScreen
 from quantize.manifest import Allocation, Manifest, load_manifest, write_manifest
 from tests.app.tui.quantize_app import open_screen
 from tests.support import wait_until

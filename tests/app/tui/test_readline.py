@@ -13,8 +13,7 @@ from textual.command import CommandInput
 from app.chat.store import ChatStore
 from app.chat.store.records import Role
 from app.tui.palette import Palette
-from app.tui.widgets.prompt import Prompt
-from app.tui.widgets.readline import Area, Line, SearchLine
+from app.tui.widgets.prompt import Area, Line, Prompt, SearchLine
 from tests.app.tui.bursts import burst
 from tests.app.tui.terminal import Terminal
 from tests.support import wait_until

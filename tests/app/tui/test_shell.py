@@ -15,14 +15,13 @@ from app.chat.store.records import Role, State
 from app.models import resolve as models
 from app.options import ModelOptions
 from app.tui import app as shell
-from app.tui.app import IngotApp
+from app.tui.app import IngotApp, TooSmall
 from app.tui.help import HelpScreen
 from app.tui.modes import MODES
 from app.tui.screens.chat import ChatScreen
 from app.tui.screens.dialogs import ThemeScreen
 from app.tui.services import Start, open_services
 from app.tui.widgets.model_table import ModelTable
-from app.tui.widgets.too_small import TooSmall
 from tests.app.tui.chat_app import shown
 from tests.app.tui.conftest import ask, is_ready, searched
 from tests.support import wait_until
