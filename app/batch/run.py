@@ -31,6 +31,8 @@ from runtimes.models.modelfile import fingerprint
 from runtimes.models.registry import backend_of, gives_embeddings
 from runtimes.settings import PROMPT_CHUNK
 
+# What a job asks beside answers: options that contradict it, and a file that can do it.
+
 
 def check_task(spec: BatchSpec) -> Sequence[str] | None:
     """The labels of a job that has them for all rows. Raises RequestError for options that say

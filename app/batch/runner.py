@@ -185,6 +185,9 @@ def _tell(found: InputScan, source: Source, progress: Progress) -> None:
         progress.note(line)
 
 
+# Refusals before any work: an output that must not be touched, settings that changed.
+
+
 def check_out(out: Path, source: Source, *, replace: bool) -> None:
     """Raises RequestError when ``out`` cannot be written, is the input, or is not ours."""
     if out.is_dir():

@@ -115,6 +115,9 @@ class Meter:
         return (after - before) / (end - start) if end > start else None
 
 
+# How far the engine has read a prompt, and when it will be through.
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """``read`` of ``total`` tokens; ``left_s`` is None until enough was read to tell."""

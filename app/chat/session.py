@@ -15,6 +15,9 @@ from runtimes.errors import IngotError
 log = logging.getLogger(__name__)
 
 
+# ``Drafts``: what was typed and not sent, on its way to the disk while one types.
+
+
 class Drafts:
     """Stores drafts by the numbers of their chats. What was typed where no chat is yet (None) gets
     one of its own, which ``new_chat`` makes. Methods may be called from any thread; they write."""

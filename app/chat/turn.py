@@ -36,6 +36,9 @@ from runtimes.request import Chunk, Completion, FinishReason, Request, SamplingP
 log = logging.getLogger(__name__)
 
 
+# An answer on its way to the disk, in a thread, so that a slow disk keeps nobody waiting.
+
+
 class AnswerJournal:
     """Saves one answer of the store. Used by one thread; only making it takes time."""
 

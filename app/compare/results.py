@@ -195,6 +195,9 @@ def wilson(wins: int, of: int) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
+# Where two greedy answers part, and how much of them is equal.
+
+
 def agreement(first: Side, other: Side) -> Agreement | None:
     """``other`` against ``first``; None while one of them has nothing.
 

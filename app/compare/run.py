@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# One file of a comparison: load it, warm it up, ask it. Blocking: for a thread of its own.
+
+
 _WARM_TOKENS = 16
 
 

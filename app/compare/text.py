@@ -208,6 +208,9 @@ def _quoted(text: str | None) -> str:
 _WIDE = 200  # of a pipe, where nothing is wrapped
 
 
+# Results as tables for a terminal; plain text where stdout is none.
+
+
 def print_tables(results: Results) -> None:
     """Print all but the texts to stdout. Raises BrokenPipeError when nobody reads it."""
     width = None if sys.stdout.isatty() else _WIDE
@@ -237,6 +240,10 @@ def _table(head: Sequence[str], lines: Sequence[Sequence[str]], hues: Sequence[s
         name = Text(visible(line[0]), hues[number % len(hues)] if hues else "")
         table.add_row(name, *(line[at] for at in used[1:]))
     return table
+
+
+# The report of a comparison: made when its job is done, kept for those who look at it later, with
+# the votes that were cast since.
 
 
 def report_of(job: PromptsJob) -> Results:

@@ -171,6 +171,9 @@ def _begin_with_preset(
             values[key], sources[key] = value, "preset"
 
 
+# Changing one setting in the user's file. The comments and the order of the rest stay.
+
+
 def set_value(key: str, value: Any, path: Path | None = None) -> Path:
     """Write a setting to the file, made when it is not there; the file that was written.
 

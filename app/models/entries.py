@@ -222,6 +222,9 @@ def _quality(entry: ModelEntry) -> str:
 _LEAST_KL = 0.0001  # of what four places can say
 
 
+# What a file stores for a weight, and how far that has moved it from the original.
+
+
 @dataclass(frozen=True, slots=True)
 class FileQuality:
     """Of one file; None where nobody knows."""

@@ -209,6 +209,9 @@ def _named_size(repo: str) -> int | None:
 
 logger = logging.getLogger(__name__)
 
+# The builds of a repository on the hub, and whether they would run here.
+
+
 _START = 128 * 2**10  # bytes of a file: what describes a model stands before its tokenizer
 MARGIN = 0.25  # of a build's bytes, for all but the weights, where its header is not known
 _COMFORT = 0.8  # of the free memory; more is tight
@@ -318,6 +321,9 @@ def _need(kept: Kept, file: ModelFile | None) -> Need:
     return Need(needs, min(DEFAULT_CONTEXT, file.context_length), by_header=True)
 
 
+# What the hub has, in words for people.
+
+
 _VERDICTS = {
     Verdict.FITS: "it fits",
     Verdict.TIGHT: "it fits, without room for much else",
@@ -395,6 +401,9 @@ def heading(query: Query, free: int) -> str:
     kind = "Instruct models" if query.instruct else "Models"
     fit = f" that fit in {human(free)}" if query.largest is not None else ""
     return f"{kind}{fit}, by {query.sort}"
+
+
+# Which build of a model to take on this machine.
 
 
 _READING = 10.0  # tokens a second, about as fast as people read

@@ -219,6 +219,9 @@ def note_context(options: ModelOptions, file: ModelFile) -> None:
         )
 
 
+# A plan for people and for programs.
+
+
 _CONTEXTS = (1024, 4096, 16384, 65536)
 _SLOTS = (1, 4, 16, 32)
 

@@ -25,6 +25,9 @@ class Choice(TypedDict, total=False):
     tool_calls: ToolCalls
 
 
+# What is in the hands of a worker process: requests, and calls that wait for a reply.
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """An answer, or the error in its place. Names and order of the fields are those on disk, where

@@ -207,6 +207,9 @@ def _call(block: Mapping[str, Any], where: str) -> dict[str, Any]:
     return {"id": identity, "type": "function", "function": {"name": name, "arguments": given}}
 
 
+# Answers as Anthropic's Messages API has them: whole, as events, and errors.
+
+
 _STOPS = {
     "stop": "end_turn",
     "length": "max_tokens",

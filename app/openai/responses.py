@@ -148,6 +148,9 @@ def _text(value: Any, where: str) -> str:
     return as_unicode(value, where)
 
 
+# Answers as OpenAI's Responses API has them: whole, and as events.
+
+
 Events = list[dict[str, Any]]
 # What a response repeats of its request, and what stands there if the request says nothing.
 _REPEATED: dict[str, Any] = {

@@ -105,6 +105,10 @@ def _tells_tools(template: str) -> bool:
         return False
 
 
+# The constraint by which an answer is a text, or calls of the tools with arguments that follow
+# their schemas.
+
+
 def tools_constraint(tools: Tools, form: ToolForm, answer: Constraint | None) -> Constraint:
     """``answer``: the JSON schema of an answer that is no call."""
     lines = []
@@ -162,6 +166,9 @@ For each function call, return a json object with function name and arguments wi
 <tool_call>
 {{"name": <function-name>, "arguments": <args-json-object>}}
 </tool_call>"""
+# A conversation with tools as one model is asked it: by its template's own form, else by ours.
+
+
 _ID_CHARACTERS = 9  # of a call, which Mistral's templates count
 
 

@@ -25,6 +25,12 @@ _LOAD = json_schema(
 _UNLOAD = json_schema({"type": "object", "required": ["lora_name"], "properties": _NAMED})
 
 
+# OpenAI's /v1/responses, without anything that has to be stored.
+
+
+# Anthropic's /v1/messages, and how many tokens one would have.
+
+
 def routes(generator: Generator, folder: Path | None) -> APIRouter:
     """Both. Without ``folder`` they refuse everything."""
     router = APIRouter()

@@ -22,6 +22,8 @@ from app.serve.pool import Served
 from runtimes.request import SamplingParams
 from runtimes.worker.engine import WorkerEngine
 
+# /v1/rerank: which documents answer a query best. The body is Jina's and Cohere's.
+
 
 def routes(generator: Generator) -> APIRouter:
     """The only one."""
@@ -93,7 +95,7 @@ def rerank_routes(generator: Generator) -> APIRouter:
         name, asked_of = asked_model(body), await read_task(request, partial(read_body, body))
         asked = await generator.in_thread(asked_of)
         del body  # is not needed any more, and may be large
-        return JSONResponse(await while_connected(request, _rerank_answer(generator, name, asked)))
+        return JSONResponse(await while_connected(request, _rank(generator, name, asked)))
 
     return router
 
@@ -129,7 +131,7 @@ def _text(value: Any, where: str) -> str:
     return as_unicode(value, where)
 
 
-async def _rerank_answer(
+async def _rank(
     generator: Generator, name: str | None, asked: RerankRequest
 ) -> dict[str, Any]:
     scores, tokens = [], 0

@@ -19,6 +19,9 @@ from app.serve.batches.work import BatchService
 from app.serve.generate import Generation, Generator
 from app.serve.pool import ModelPool
 
+# Figures for Prometheus that are looked up when they are asked for.
+
+
 _OTHER = "other"  # a model that is not served, or not any more
 
 

@@ -25,6 +25,8 @@ from app.serve.observe import Observer
 from app.serve.openapi import body_of
 from app.serve.options import MOST_IDS, MOST_VALUES
 
+# A body with several prompts: all of them run at once, and one body answers them.
+
 
 async def answer_several(
     request: Request, generator: Generator, observer: Observer, name: str | None, tasks: list[Task]

@@ -381,6 +381,9 @@ class ModelPool:
         self._lock.wait_for(lambda: not users, _GIVE_WAY_S)
 
 
+# Leases of models for the event loop: requests wait for a model that loads without threads.
+
+
 @dataclass(slots=True, eq=False)
 class _Load:
     """One load, and how many requests wait for it. ``held`` has its lease until all of them have

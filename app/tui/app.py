@@ -400,6 +400,9 @@ def run(start: Start, *, mouse: bool = True) -> int:
     return app.return_code or 0
 
 
+# A cover for terminals in which no screen has room.
+
+
 _WIDTH, _HEIGHT = 60, 16  # the least
 
 

@@ -56,6 +56,10 @@ class ControlFilter(LineFilter):
         return Segment.adjust_line_length(made, sum(cell_len(one.text) for one in segments))
 
 
+# Style sheets, each parsed once. Textual 8.2.8 parses all of them anew for every screen that
+# brings one of its own, and forgets the first where there are more than 64.
+
+
 _SOURCES = 1024  # more than there are
 
 RuleSet.__hash__ = object.__hash__  # type: ignore[method-assign]  # the same, without Python
@@ -74,6 +78,15 @@ class Sheet(Stylesheet):
 
     def reparse(self) -> None:
         self.parse()
+
+
+# Keys act in the order in which they came, also when many come at once: from a slow line, a
+# program, or one who types while the app is at work.
+#
+# Textual hands all of them on at once. Letters wait in the queue of the widget with the focus,
+# while a key that comes first acts before them, and any other one once it has bubbled up to the
+# app, behind them; and what comes behind a key that moves the focus would still go where the
+# focus was.
 
 
 _AT_MOST_S = 1.0  # a widget that waits for something else does not hold up a key like ctrl+c

@@ -238,6 +238,12 @@ def _luminance(colour: Color) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
+# NO_COLOR (https://no-color.org): no colour code at all, not even grey or a default.
+#
+# Textual turns colours into greys instead. What a background alone would tell, such as the row
+# under the cursor or selected text, is shown in reverse video here.
+
+
 # A highlight's background differs from the widget's own by at least this much of full brightness.
 _HIGHLIGHT = 0.12
 # Select graphic rendition, ECMA-48 8.3.117: its parameters are attributes and colours.
@@ -246,7 +252,7 @@ _SGR = re.compile("\x1b\\[([0-9;:]*)m")
 _COLOUR = re.compile(
     r";0*(?:[345]8(?:;5;\d*|;2(?:;\d*){3}|(?::\d*)*)|[34][0-79]|59|9[0-7]|10[0-7])(?=;|$)"
 )
-_NOCOLOR_PLAIN = Style(dim=False)
+_NO_STYLE = Style(dim=False)
 _REVERSED = Style(dim=False, reverse=True)
 
 
@@ -272,7 +278,7 @@ def colourless(style: Style, background: Color) -> Style:
     """``style`` with its attributes only, reversed where its background is a highlight."""
     plain = style.without_color
     highlight = not style.reverse and _differs(style.bgcolor, background)
-    return plain + (_REVERSED if highlight else _NOCOLOR_PLAIN)
+    return plain + (_REVERSED if highlight else _NO_STYLE)
 
 
 def _differs(colour: RichColor | None, background: Color) -> bool:

@@ -125,6 +125,10 @@ def _resumed(folder: Path, raters: int) -> tuple[int, list[list[Unit]]]:
     return state["done"], [[from_json(Unit, unit) for unit in own] for own in state["units"]]
 
 
+# The texts that a target is found with: to measure sensitivities on, and to measure tries on.
+# They share nothing with each other, nor with the one that has the verdict.
+
+
 _BUNDLED = BUNDLED.with_name(CALIBRATION)
 _LEAST = 4_000  # characters
 _MOST = 400_000  # characters; more is not needed

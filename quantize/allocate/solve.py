@@ -113,6 +113,9 @@ def _spend(
         chosen[unit] = other
 
 
+# What the types of a format cost and lose, tried on a tensor's weights.
+
+
 SAMPLE = 1 << 18  # weights of a tensor that are rounded in every type; of more a sample of rows
 
 Ints = npt.NDArray[np.int64]
@@ -158,6 +161,9 @@ def _sampled(weight: Array, fisher: Array, most: int) -> tuple[Ints, Array]:
     scale = np.ones(keep, np.float32)
     scale[len(top) :] = len(rest) / len(drawn)
     return np.concatenate([top, drawn]), scale
+
+
+# What measuring a table takes, before it begins: memory, and time.
 
 
 WINDOWS = 8  # of text that sensitivities are measured on

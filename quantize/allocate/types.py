@@ -78,6 +78,9 @@ def _nbytes(weights: int, kind: str) -> int:
     return -(-weights // block * size // _ALIGNMENT) * _ALIGNMENT
 
 
+# The ways to store a tensor in an ONNX graph.
+
+
 _VARIANTS = (
     *("8s32", "8s64", "8s128"),
     *("4z16", "4s16", "4z32", "4s32", "4z64", "4s64", "4z128", "4s128"),
@@ -89,7 +92,7 @@ _PART_OF_QKV = re.compile(r"\.attn_[qkv]\.")
 
 def onnx_rater(key: str) -> Rater:
     """Rounding is weighed by the sensitivities themselves."""
-    return Rater(key, _onnx_types_unit)
+    return Rater(key, _node_unit)
 
 
 def fused(units: Iterable[Unit]) -> tuple[Unit, ...]:
@@ -100,7 +103,7 @@ def fused(units: Iterable[Unit]) -> tuple[Unit, ...]:
     return tuple(_one(name, parts) if len(parts) > 1 else parts[0] for name, parts in found.items())
 
 
-def _onnx_types_unit(tensor: Matrix, tokens: int) -> Unit:
+def _node_unit(tensor: Matrix, tokens: int) -> Unit:
     """What each variant that fits ``tensor`` takes and loses."""
     count, rows, width = tensor.weight.shape
     if count > 1:
@@ -127,7 +130,7 @@ def _onnx_types_unit(tensor: Matrix, tokens: int) -> Unit:
         TypeChoice(
             kind,
             rows * variant.row_bytes(width),
-            (lost[kind] + _onnx_types_inputs(tensor, variant)) / tokens,
+            (lost[kind] + _node_inputs(tensor, variant)) / tokens,
         )
         for kind, variant in variants.items()
     )
@@ -135,7 +138,7 @@ def _onnx_types_unit(tensor: Matrix, tokens: int) -> Unit:
     return Unit(tensor.name, 1, rows, width, tuple(choices), told)
 
 
-def _onnx_types_inputs(tensor: Matrix, variant: Variant) -> float:
+def _node_inputs(tensor: Matrix, variant: Variant) -> float:
     """The divergence of inputs in 8 bits, in blocks as long as the weights' own: between, or
     beside, those that were measured, by the logarithm."""
     if not variant.block:

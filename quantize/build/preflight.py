@@ -37,6 +37,9 @@ from runtimes.errors import IngotError, ModelError, OutOfMemoryError, RuntimeMis
 from runtimes.machine.hardware import detect
 from runtimes.untrusted import is_link
 
+# How large each recipe's file of a model will be, before anything is built: bytes and bits a
+# weight, with the tensors counted that fall back to a larger type.
+
 
 def predict_sizes(source: SourceModel, recipes: Sequence[Recipe]) -> dict[str, FileSize]:
     """By the recipes' names, within 2% of the files for models of more than some megabytes; without

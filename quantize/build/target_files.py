@@ -167,6 +167,9 @@ _FLOAT = 4  # bytes of a weight that is not rounded
 _TABLE = "token_embd.weight"
 
 
+# ONNX folders for targets.
+
+
 @dataclass(frozen=True)
 class OnnxMaker:
     """From the model ``source``, of so many ``weights``; ``key`` is of its files, of the text that

@@ -30,6 +30,16 @@ if sys.platform == "linux":
 
 logger = logging.getLogger(__name__)
 
+# Notices that a worker process makes no progress, whether it hangs, is stopped or lost a lock.
+#
+# Once it has loaded, by what it says. One that loads is judged by the system's account of it and
+# of its own children, not by a message that it would have to send: a native load can hold
+# Python's lock for minutes and be well, and one that is deadlocked in native code would let a
+# thread send such messages for ever.
+#
+# Time in which this process did not run either (Ctrl-Z, a machine that slept) does not count.
+
+
 T = TypeVar("T")
 
 _TAIL = 8  # lines of the child's output that an error shows

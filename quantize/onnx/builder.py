@@ -143,6 +143,9 @@ def _name_windowed_layers(config: Any) -> None:
         config.layer_types = ["sliding_attention"] * config.num_hidden_layers
 
 
+# Hugging Face folder to an ONNX folder that our runner and onnxruntime-genai load.
+
+
 _W8A8 = "w8a8"
 
 

@@ -172,6 +172,9 @@ def _live(console: Console) -> Progress:
 _WINDOW = 20.0  # seconds that the rate looks back; a stage's first steps are rarely typical
 
 
+# How fast a stage goes and how long it has left.
+
+
 _MEGA = 1e6
 
 

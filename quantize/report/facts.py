@@ -189,6 +189,9 @@ def outdone(manifest: Manifest) -> list[str]:
     return said
 
 
+# Every figure of a manifest as text, for the page and the model card.
+
+
 APART = (
     "These figures are of another measurement (text, number of tokens, programs or machine) than"
     " those above and must not be compared with them."

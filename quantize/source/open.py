@@ -171,6 +171,9 @@ def open_gguf(path: Path, *, requantize: bool = False) -> SourceModel:
 _WEIGHTS = (".safetensors", ".bin")
 
 
+# A model from the hub: only the files that a build needs, the small ones first.
+
+
 def download_model(
     name: HubName, options: SourceOptions, progress: Reporter, hub: Hub | None = None
 ) -> tuple[Path, str]:

@@ -14,6 +14,8 @@ from quantize.disk import sha256_of
 from quantize.manifest import ModelOrigin
 from quantize.source.files import CONFIG, EVALUATION, GRADED, read_json, read_tensors, small_files
 
+# What later steps know of the model that they build from.
+
 
 @dataclass(frozen=True, slots=True)
 class SourceModel:

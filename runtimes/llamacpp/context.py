@@ -163,7 +163,12 @@ def _no_context(
     )
 
 
-_OFFLOAD_BLOCK = re.compile(r"blk\.(\d{1,4})\.")
+_LAYER_BLOCK = re.compile(r"blk\.(\d{1,4})\.")
+# What layers take on a device, and how many of them fit there.
+#
+# Checked against the buffer sizes that llama.cpp 0.3.36 reports on a Vulkan device.
+
+
 _OUTPUT, _EMBEDDINGS = "output", "token_embd.weight"
 # Of a device's memory: drivers, and backends for their own kernels, take some besides.
 _LEFT_SHARE, _LEFT_AT_MOST = 1 / 16, 2**30
@@ -224,7 +229,7 @@ def _weights(path: Path) -> tuple[list[int], int]:
     output = 0
     own = any(one.name == f"{_OUTPUT}.weight" for one in header.tensors)
     for one in header.tensors:
-        if found := _OFFLOAD_BLOCK.match(one.name):
+        if found := _LAYER_BLOCK.match(one.name):
             blocks[int(found[1])] += one.nbytes
         elif one.name.startswith(_OUTPUT) or (one.name == _EMBEDDINGS and not own):
             output += one.nbytes

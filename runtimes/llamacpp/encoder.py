@@ -20,6 +20,9 @@ from runtimes.settings import SCORED_CHUNK, RunnerSettings
 _LAST = b"3"  # llama.h's LLAMA_POOLING_TYPE_LAST, as the header of a file has it
 
 
+# Embeddings: the model's last hidden states, on a context of their own beside the runner's.
+
+
 class Embedder:
     """Made when the first text is embedded: it holds a cache of one slot."""
 

@@ -14,6 +14,24 @@ from runtimes.errors import ModelError
 from runtimes.llamacpp.native import NativeBatch, library, recent_errors
 from runtimes.runner import SavedKv, StepPlan, StepRow
 
+# llama.cpp's serialised state of one sequence, for caches of another layout than its own.
+#
+# What ``llama_state_seq_get_data`` writes (``state_write`` in llama-kv-cache.cpp, and the ``_iswa``
+# one, which writes two caches), native byte order::
+#
+#     u32 magic, i32 sequence
+#     for each cache: u32 streams, and for each stream: u32 cells, and unless that is 0 a record:
+#       for each cell: i32 position, u32 1, i32 sequence
+#       u32 values are transposed, u32 layers
+#       for each layer: i32 type, u64 bytes a cell, keys [cells, bytes]
+#       then for each layer, unless the model keeps no values:
+#         i32 type, u64 bytes a cell, values [cells, bytes]; or, transposed,
+#         i32 type, u32 bytes an element, u32 elements, values [elements, cells, bytes]
+#
+# The number of streams is the slots of a split cache and 1 of a unified one; a sequence is in one
+# of them. Recurrent states and the caches of a few architectures look otherwise.
+
+
 _PREFIX = 8
 _CELL = np.dtype([("position", "i4"), ("sequences", "u4"), ("sequence", "i4")])
 

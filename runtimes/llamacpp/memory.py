@@ -181,6 +181,15 @@ def _cells(model: ModelFile, cache: Cache) -> tuple[int, int]:
 _COUNTS = (2, 3, 4, 5, 7, 8, 11, 12, 16, 20, 24, MOST_PROBED)
 
 
+# How many rows a pass must have for a row's result not to depend on how many there are.
+#
+# llama.cpp's kernels for few rows add up in another order than those for many: which, and from
+# how many rows on, depends on the types of the file's tensors, on the processor and on the build.
+# On AVX2, for one, files with K-quants compute a row alike in every pass of 8 rows or more whose
+# number is a multiple of 4, Q8_0 and F16 in every one of 2 or more. So it is measured when a file
+# is loaded.
+
+
 @dataclass(frozen=True, slots=True)
 class Alike:
     """Passes of at least ``least`` rows, a multiple of ``quantum``, compute a row alike."""

@@ -35,6 +35,8 @@ from runtimes.models.modelfile import ModelFile
 from runtimes.runner import Capabilities, Logits, StepPlan, StepRow, TopKLogits, consecutive_runs
 from runtimes.settings import MOST_SLOTS, RunnerSettings, outputs_at_once
 
+# LoRA adapters beside a model in llama.cpp, which applies them to a whole context at a time.
+
 
 class LlamaAdapters:
     """Implements ``runtimes.runner.AdapterSlots``. Their memory goes with the model's."""

@@ -148,6 +148,9 @@ def available_cores(root: Path = cgroup.ROOT) -> int:
     return min(usable, psutil.cpu_count(logical=False) or usable)
 
 
+# Which logical processors share a core, and which cores are near the same memory.
+
+
 _SYSTEM = Path("/sys/devices/system")
 
 

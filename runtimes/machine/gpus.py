@@ -109,6 +109,9 @@ def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
+# What NVIDIA GPUs did while something ran: how busy they were, their memory, their energy.
+
+
 @dataclass(slots=True)
 class GpuUse:
     """What one GPU did while it was watched."""

@@ -57,6 +57,9 @@ def memory_now(root: Path = cgroup.ROOT) -> tuple[int, int]:
 log = logging.getLogger(__name__)
 
 _BUFFER = 256 << 20  # bytes
+# Measured memory bandwidth: what bounds the speed of decoding one row.
+
+
 _MEASURE_S = 0.25
 
 

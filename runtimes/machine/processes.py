@@ -198,6 +198,9 @@ def import_advice(reason: str) -> str:
     )
 
 
+# Memory that this process has freed, and the C library keeps for it.
+
+
 def give_back() -> None:
     """Give the system what is free of it; glibc would keep whatever lies below something that is
     still in use. Other libraries do so by themselves."""

@@ -40,6 +40,10 @@ def _whole(*values: int) -> bytes:
     return struct.pack(f"<{len(values)}q", *values)
 
 
+# Small graphs that move keys, values, logits and adapters' matrices on a device: ONNX Runtime's
+# Python package has no other way to allocate there, or to copy a tensor.
+
+
 def copy(tensors: int, nbytes: int) -> bytes:
     """``to.N`` has the first ``tokens`` [1] of ``from.N`` [rows, heads, context, size]."""
     element, names = FLOATS[nbytes], range(tensors)
@@ -106,6 +110,9 @@ def attention(heads: int, kv_heads: int, size: int, nbytes: int) -> bytes:
             *(value_info(name, element, *kept) for name in present),
         ],
     )
+
+
+# Tensors on a device: how they are allocated, copied, and bound to a graph, whole or in part.
 
 
 LIKELIEST = 64  # tokens of a row, where not all are wanted; as many as llama.cpp is asked for
@@ -242,6 +249,9 @@ class Mover:
             binding.bind_output(name, "cpu")
         run(session, binding)
         return [value.numpy() for value in binding.get_outputs()]
+
+
+# The slot cache on a device.
 
 
 class DeviceCache(Slots):
@@ -493,6 +503,12 @@ _TOKENS = 80  # more than kernels take at a time
 
 
 _CONTEXT = _TOKENS + 16
+
+
+# Whether a device computes attention as the processor does.
+#
+# Keys and values are written in place, as steps do it: devices have kernels of their own for
+# that.
 
 
 _LENGTHS = (5, _TOKENS, 30)  # of rows that go together

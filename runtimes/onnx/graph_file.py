@@ -16,6 +16,13 @@ from runtimes.errors import ModelError
 from runtimes.models.modelfile import GENAI_CONFIG
 from runtimes.untrusted import check_name, open_regular
 
+# Protobuf messages as bytes, read and written without onnx.
+#
+# The wire format is https://protobuf.dev/programming-guides/encoding. A file may come from
+# anybody: what is read of it is bounded by a `ParseWork`, and no message is read because another
+# one nests it.
+
+
 # A message: the values of each field, numbers or, where they have a length, bytes.
 Fields = defaultdict[int, list[Any]]
 
@@ -286,6 +293,11 @@ def _element_type(value: Fields, work: ParseWork) -> int:
     kinds = fields(value[2][0], work)[1] if value[2] else []
     types = fields(kinds[0], work)[1] if kinds else []
     return _number(types)
+
+
+# ONNX graphs as bytes, made without onnx.
+#
+# Field numbers are those of https://github.com/onnx/onnx/blob/main/onnx/onnx.proto.
 
 
 FLOAT, INT32, INT64, FLOAT16 = 1, 6, 7, 10  # TensorProto.DataType

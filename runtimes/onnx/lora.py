@@ -167,6 +167,9 @@ def _beside(product: Product) -> list[bytes]:
     return [*nodes, node("Add", (_base(product.output), delta), product.output)]
 
 
+# A LoRA adapter's GGUF file, as llama.cpp's converter writes it, for the weights of a graph.
+
+
 Matrix = npt.NDArray[np.float32]
 # Architectures whose converter leaves the rows of weights as they are, or in an order that is
 # known here; as GGUF files and as genai_config.json name them.

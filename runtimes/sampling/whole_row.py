@@ -11,6 +11,12 @@ import numpy.typing as npt
 
 from runtimes.sampling.state import SamplerState
 
+# Temperature, top-k, top-p, min-p and the draw, for many short rows at once.
+#
+# ``whole_row.draw_whole`` gives a row the same kept tokens, and goes through them in the same
+# order.
+
+
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

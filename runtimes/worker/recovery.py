@@ -41,6 +41,15 @@ from runtimes.models.registry import backend_of, read_model
 from runtimes.settings import RunnerSettings
 from runtimes.worker.wire import Ready
 
+# How a worker process ended, in words and as a cause that something may follow from.
+#
+# Linux counts whom it killed for lack of memory: of a control group (``oom_kill`` in
+# memory.events of version 2, in memory.oom_control of version 1:
+# Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst), and of the whole machine
+# (``oom_kill`` in /proc/vmstat). Other killers (earlyoom, systemd-oomd) leave no count: they act
+# when little has been free for a while.
+
+
 _LINE_SHOWN = 300
 
 # What a native library says before it aborts, and what it says when it has no memory.
@@ -164,6 +173,12 @@ def oom_kills(root: Path = ROOT) -> int | None:
 def _count(path: Path) -> int | None:
     found = re.search(r"^oom_kill (\d+)$", kernel_text(path), re.MULTILINE)
     return int(found[1]) if found else None
+
+
+# Settings that spare what a worker process has died of, and the state file that keeps them.
+#
+# Limits hold for a model's contents, the native library's files and the processor together: a
+# rebuilt library, another model or another machine starts without them.
 
 
 STATE = "worker"  # the state file

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
 
 
+# Rows of a Parquet file, a few megabytes at a time.
+
+
 _BATCH_BYTES = 16 * 2**20
 _BATCH_ROWS = 1024
 
@@ -123,6 +126,9 @@ PARQUET = Reader(
     packed=False,
     place="row {line}",
 )
+
+
+# Rows of a CSV file (RFC 4180) with a header: each cell a text under its column's name.
 
 
 _DELIMITERS = ",;\t"  # whichever the header has most of
@@ -243,6 +249,9 @@ def _read_folder(folder: Path, name: str) -> Iterator[Raw]:
             yield Raw(number, {**fields, "prompt": text})
 
 
+# The files of a folder, one row each, its path below the folder as its id.
+
+
 def _listing(folder: Path, name: str) -> Iterator[tuple[str, int, int]]:
     """Path, size and time (ns) of each file, to tell whether anything changed."""
     for path in _files(folder, name):
@@ -327,6 +336,9 @@ def _object(text: str) -> dict[str, Any]:
     return value
 
 
+# Rows of JSON lines: an object each.
+
+
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON value")
 
@@ -351,6 +363,9 @@ JSONL = Reader(
 
 def _read_text(path: Path, name: str) -> Iterator[Raw]:
     return rows_by_line(path, name, lambda line: {"prompt": line})
+
+
+# Rows of plain text: a line is a prompt.
 
 
 TEXT = Reader("text", _read_text, "write one prompt a line", suffixes=(".txt", ".text", ".md"))

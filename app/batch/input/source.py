@@ -32,6 +32,9 @@ log = logging.getLogger(__name__)
 _MOST_SHARDS = 100_000
 
 
+# Rows whose id an earlier row has, found among millions of rows in little memory.
+
+
 _empty = partial(array, "q")
 
 

@@ -264,6 +264,12 @@ def _torn_header(line: bytes, offset: int) -> bool:
     return offset == 0 and ours and not line.endswith(b"\n")
 
 
+# Which journal record answers which row.
+#
+# Rows with the same content have the same key, so records are handed out one at a time: the
+# second of two equal rows gets the second record, and is computed if there is none.
+
+
 class Matcher:
     """Hands out the records of ``entries``, to rows in the order of the input."""
 

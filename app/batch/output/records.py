@@ -85,6 +85,11 @@ def located(row: Row, problem: Problem) -> str:
 
 
 _BUFFER = 1 << 20
+# Records as JSON lines, and as the lines of OpenAI's batch output files.
+#
+# Source of the latter: the request output object of OpenAI's Batch API reference.
+
+
 _KEY_DIGITS = 24
 
 
@@ -162,6 +167,9 @@ JSONL = OutputFormat("jsonl", flat_record, _write, partial(_read, _index), index
 OPENAI = OutputFormat(
     "openai", _openai_record, _write, partial(_read, openai_index), index=openai_index
 )
+
+
+# JSON lines as bytes, and what is said when they cannot be written.
 
 
 # Making an encoder takes longer than most lines.

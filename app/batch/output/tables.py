@@ -210,6 +210,9 @@ PARQUET = OutputFormat(
 codecs.register_error(_AS_TEXT, _escapes)
 
 
+# The output formats, and which of them a job has.
+
+
 FORMATS = {format.name: format for format in (JSONL, OPENAI, CSV, PARQUET)}
 
 

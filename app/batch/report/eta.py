@@ -16,6 +16,14 @@ from app.figures import duration
 from runtimes.engine.metrics import EngineStats
 from runtimes.request import SamplingParams
 
+# How long a job still takes, from what is known of its rows: a pure function.
+#
+# The rest of the job is played through: each slot takes the next row when its row ends, as the
+# scheduler does, at the measured speeds. How long answers become is drawn evenly from what is
+# known of their lengths: by the answers that are there, and by those that run with their tokens
+# so far.
+
+
 # What a step with hardly any rows takes of the time of a full one: reading the weights. Between a
 # processor's fifth and a GPU's nearly all; known from no measurement before rows run out.
 _EMPTY_STEP = 0.4

@@ -179,6 +179,9 @@ def _ratio(value: float, by: float) -> float:
     return value / by if by > 0 else 0.0
 
 
+# The energy that GPUs took while a job's rows ran.
+
+
 PERIOD_S = 1.0  # between two readings
 
 

@@ -149,6 +149,9 @@ def write_report(path: Path, report: dict[str, Any]) -> None:
         partial.write_text(json.dumps(report, indent=2) + "\n", "utf-8")
 
 
+# `ingot batch status OUT`: how far a job is, from its journal alone.
+
+
 @dataclass(frozen=True, slots=True)
 class Status:
     """Rates are of the run so far, and over its last minute."""

@@ -29,6 +29,9 @@ from runtimes.worker.engine import WorkerEngine
 from runtimes.worker.process import Placement
 from runtimes.worker.recovery import DeathLimit
 
+# The GPUs that engines of a job are dealt out to, and how an engine is kept on one of them.
+
+
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 

@@ -23,6 +23,8 @@ from runtimes.request import Completion, FinishReason, Priority, Request, Sampli
 from runtimes.settings import RunnerSettings
 from runtimes.stream import Stream
 
+# What the rows of a job begin with: a system prompt, instructions, examples.
+
 
 @dataclass(slots=True)
 class Beginning:

@@ -243,6 +243,9 @@ class EventFeed:
 _END = 1 << 16  # bytes of a log that has its last event
 
 
+# How long a job may take, by the speeds of an earlier one with the same model and slots.
+
+
 @dataclass(frozen=True, slots=True)
 class TimeLike:
     """At most so long, if it is as fast as the job of ``output`` was."""
@@ -271,6 +274,9 @@ def _end(events: Path) -> dict[str, Any]:
         last = lines[-1][1]
     event = event_of(last)
     return event if event.get("event") == "end" else {}
+
+
+# Words looked for in the answers and errors of a job.
 
 
 class RowSearch:

@@ -175,6 +175,9 @@ def _value(name: str, text: str) -> Any:
     raise FormError(name, f"{kind} from {least}{upto}, not {text}")
 
 
+# Forms of jobs that were there before.
+
+
 # Two fields have the option's plural as their name.
 _FIELD_OF = {"choice": "choices", "json_schema": "schema"}
 _NAMES = [*(name for name in FIELDS if name not in _FIELD_OF.values()), *_FIELD_OF]
@@ -235,6 +238,9 @@ def _typed(value: Any) -> str | None:
 
 
 _PLACES = dict.fromkeys(("input", "output", "model"), "x")
+
+
+# What is wrong with a form, checked as the command would check it.
 
 
 def check(form: JobForm, folder: Path) -> BatchCommand:

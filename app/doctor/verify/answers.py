@@ -99,8 +99,11 @@ def _apart(reference: Completion, done: Completion, parting: AnswerParting | Non
     return [abs(a - b) for a, b in pairs][: parting.token if parting else None]
 
 
-_ROBUST_TOKENS = 16
+_ANSWER_TOKENS = 16
 _TRIES = 4
+
+
+# Whether a worker that dies comes back, and a cancelled request makes room.
 
 
 def restart(target: VerifyTarget) -> CheckResult:
@@ -155,12 +158,15 @@ def _answer(engine: WorkerEngine, prompt: list[int]) -> Completion:
     Raises IngotError when it does not come.
     """
     for _ in range(_TRIES):
-        done = engine.submit(Request(prompt, greedy(_ROBUST_TOKENS))).result()
+        done = engine.submit(Request(prompt, greedy(_ANSWER_TOKENS))).result()
         if not done.retryable:
             break
     if done.finish_reason is not FinishReason.LENGTH:
         raise IngotError(f"no answer came: {done.error or done.finish_reason}")
     return done
+
+
+# What NVIDIA GPUs did while rows decoded, for the report and for people.
 
 
 def gpu_figures(watch: GpuWatch, tps: float) -> list[dict[str, Any]]:

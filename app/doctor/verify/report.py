@@ -170,6 +170,9 @@ class Cleaner:
 _COLOURS = {"passed": "green", "failed": "bold red", "skipped": "yellow"}
 
 
+# The lines as they come: a table in a terminal, plain lines elsewhere.
+
+
 class Shown(Protocol):
     """What is shown while checks run."""
 

@@ -201,6 +201,9 @@ def _planner(run: Verification, asked: Sequence[str]) -> None:
             run.check("planner", Subject(file=Path(model).name), call)
 
 
+# The model files that a verification runs: those of MODEL, or Pebble's.
+
+
 _EXTRA = "pip install 'ingot[quantize]'"
 
 

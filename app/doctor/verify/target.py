@@ -12,6 +12,9 @@ from runtimes.models.modelfile import ModelFile
 from runtimes.models.registry import backend_of
 from runtimes.settings import RunnerSettings
 
+# What a check found, and what all of them did.
+
+
 Verdict = Literal["passed", "failed", "skipped"]
 
 

@@ -178,6 +178,9 @@ def _error(
     return BatchError.of(code, message, line, param, _MOST_TEXT)
 
 
+# The files that a batch leaves: its answers as lines of OpenAI's batch output, and its errors.
+
+
 def answered(folder: Path) -> BatchCounts | None:
     """The rows that the journal of a batch has, as far as they are known without its input; None
     where there is no journal. Raises RequestError for one that cannot be read."""

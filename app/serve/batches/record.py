@@ -28,6 +28,13 @@ from runtimes.untrusted import inside, is_link, parse_json, visible
 
 logger = logging.getLogger(__name__)
 
+# The folder that a server keeps its data in: one server each. Everything in it is written beside
+# its place and renamed, so that a kill at any moment leaves the old content or the new.
+#
+# Others may have put anything there: only names that a server makes are read or removed, only
+# plain files are opened, and no link is followed.
+
+
 FILES, BATCHES = "files", "batches"  # folders in it
 FILE_ID = re.compile(r"file-[0-9a-f]{24}")
 BATCH_ID = re.compile(r"batch_[0-9a-f]{24}")

@@ -22,6 +22,9 @@ from app.serve.bodies import json_body
 from app.serve.errors import HttpError
 from app.serve.openapi import ANY_BODY
 
+# A file as it is uploaded: multipart/form-data, written to the disk as it comes.
+
+
 _MOST_FIELD_BYTES = 4096
 _MOST_PARTS = 16
 MOST_UPLOADS = 64  # at a time: each has a file open, and may fill the disk

@@ -184,6 +184,10 @@ def _link(content: Path, place: Path) -> None:
             os.fsync(file.fileno())
 
 
+# Files that clients upload and that batches make: a folder each, with ``content`` and
+# ``meta.json``. What a client calls a file is data, and never part of a path.
+
+
 BATCH_INPUT, OUTPUT = "batch", "batch_output"  # what files are for
 MOST_NAME = 512  # characters of what a client calls a file
 _CONTENT, _META = "content", "meta.json"

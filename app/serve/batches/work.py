@@ -52,6 +52,9 @@ from runtimes.untrusted import visible
 logger = logging.getLogger(__name__)
 
 
+# One batch on a loaded model: what `ingot batch` does, on the engine of the server.
+
+
 class OtherModelError(RequestError):
     """A model of the same name answered the first rows of a batch."""
 
@@ -143,6 +146,9 @@ def _check_model(out: Path, settings: JobSettings) -> None:
             f"{settings.model} is not what answered the first rows ({'; '.join(changed)}); the"
             " batch goes on when that is served again. Cancelling it gives what was answered"
         )
+
+
+# Batches that cannot go on now: why, and when each is tried again.
 
 
 FIRST_S, LONGEST_S = 1.0, 60.0
@@ -495,6 +501,9 @@ class Work:
             changes: dict[str, Any] = {"output_file_id": None, "error_file_id": None, "kept": True}
             errors = (*now.errors, error)
             self._finish(now, lambda now: now.now("failed", errors=errors, **changes))
+
+
+# Batches and files of a server, as its routes ask for them.
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,6 +179,9 @@ class BatchLeaveScreen(ConfirmScreen):
 _LOOKS = {"running": "running", "finished": "done", "killed": "failed", "stopped": "waiting"}
 
 
+# Which job to look at: those that run on this machine, and those of before.
+
+
 class JobTable(Table[KnownJob]):
     """The state, how far it is, and when something happened last."""
 
@@ -280,6 +283,9 @@ def ago(seconds: float) -> str:
 
 def _figure(value: int | None) -> str:
     return "" if value is None else f"{value:,}"
+
+
+# A form to begin with: empty, saved under a name, or that of an earlier job.
 
 
 _NAME, _MODEL = 20, 18

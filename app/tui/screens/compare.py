@@ -338,6 +338,9 @@ def about(entry: ModelEntry) -> str:
     return " · ".join(part for part in (*size, quality_text(file_quality(entry))) if part)
 
 
+# All files' answers to one prompt of a comparison, beside each other.
+
+
 class AnswersScreen(ModeScreen):
     """One of a report's rows, and from there the others."""
 

@@ -34,6 +34,9 @@ _PROBLEMS = 2
 _GIB = 2**30
 
 
+# What a job would be, beside its form: what a dry run counts, and the first rows of the input.
+
+
 class Counts(VerticalScroll, can_focus=False):
     """Rows, tokens, memory and time of the job that the form asks for."""
 

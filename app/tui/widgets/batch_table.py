@@ -102,6 +102,9 @@ class BatchTable(Table[int]):
 
 
 _CELLS = 48  # of the strip; more slots than that share cells
+# A job in a few lines: what it does, how far it is, what its slots do.
+
+
 _BAD = frozenset({Phase.FAILED, Phase.DIED})
 _WAIT = frozenset({Phase.PAUSED, Phase.PAUSING, Phase.STOPPED, Phase.STOPPING, Phase.ELSEWHERE})
 
@@ -201,6 +204,9 @@ def strip_of(counts: tuple[int, int, int]) -> list[tuple[str, str]]:
 
 def _figure(name: str, value: str) -> Content:
     return Content.assemble((f"{name} ", "$text-muted"), value)
+
+
+# Which rows of a job are listed: kinds to choose among, and words to look for.
 
 
 KINDS: tuple[Which, ...] = ("live", "all", "running", "done", "failed")

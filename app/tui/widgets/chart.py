@@ -34,6 +34,9 @@ from textual.color import Color
 from textual_hires_canvas import Canvas
 
 _STEPS = (1, 2, 5, 10)
+# The axes of a chart: how far they go, which values are marked on them, and how these are told.
+
+
 _DAY = 86400
 # Of time, in seconds: steps that people count in.
 _TIMES = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, _DAY)

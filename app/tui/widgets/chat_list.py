@@ -13,6 +13,8 @@ from textual.widgets.option_list import Option
 from app.chat.listing import by_day, model_name
 from app.chat.store.records import Chat, Hit
 
+# A list of options with which more can be done than to take them.
+
 
 class TwoClicks(OptionList):
     """The first click goes to an option, as in tables; one on the option under the cursor takes it.

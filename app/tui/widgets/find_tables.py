@@ -108,6 +108,9 @@ _TITLES = dict(zip(FORMATS, ("GGUF", "ONNX", "Originals"), strict=True))
 _SIZES = (1, 2, 4, 8, 16, 32)  # GB, to choose a limit from
 
 
+# What the search leaves out: formats, sizes, models that do not chat; and the order.
+
+
 class FindFilters(Horizontal):
     """One line where there is room, else two. ``Changed`` when any of them is."""
 

@@ -242,6 +242,9 @@ class Form(Vertical):
             line.update(field.about if field else "")
 
 
+# A line for a path, with what it may become below it.
+
+
 class _Line(Line):
     """Tab completes as far as it is clear; down goes to the list."""
 

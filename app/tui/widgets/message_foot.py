@@ -145,6 +145,9 @@ def tokens(count: int) -> str:
     return f"{count:,} token{'' if count == 1 else 's'}"
 
 
+# What stands where an answer will stand: how far the prompt is read, and when it will be done.
+
+
 class Waiting(Horizontal):
     """``show`` it what the answer waits for."""
 

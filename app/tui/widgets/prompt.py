@@ -21,6 +21,9 @@ from app.tui.textual_patches import act
 from app.tui.widgets.welcome import Starter
 
 _WORD = re.compile(r"[^\W_]+")  # readline's: letters and digits
+# Where one types, with the keys of readline: a line, a line that searches, and an area.
+
+
 _SOLID = re.compile(r"\S+")
 
 

@@ -18,6 +18,9 @@ from app.tui.widgets.message_foot import clickable
 from app.tui.widgets.prompt import Prompt
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
+# Bars and short histories in characters: lengths and shapes tell, not colours.
+
+
 _HEIGHTS = "▁▂▃▄▅▆▇█"
 
 
@@ -135,6 +138,9 @@ def status_of(figures: StatusFigures, width: int) -> Content:
         (percent, style if share >= _NEAR else ""),
     )
     return Content(" ─ ").join([note, gauge]) if figures.note else gauge
+
+
+# What waits for the answer that is being written, above the prompt.
 
 
 class QueuedMessages(Static):

@@ -29,6 +29,12 @@ from runtimes.untrusted import visible
 
 # CommonMark 0.31, 4.5: a backtick fence's info string has no backticks.
 _OPEN = re.compile(r"(`{3,})([^`\n]*)\n|(~{3,})([^\n]*)\n")
+# Streamed Markdown in parts that can each be shown by what suits it: prose, and fenced code.
+#
+# Only fences that begin in the first column are told apart; an indented one belongs to the list
+# that it stands in.
+
+
 _MAYBE_OPEN = re.compile(r"`{1,2}$|`{3,}[^`\n]*$|~{1,2}$|~{3,}[^\n]*$")
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")  # str.splitlines would also break at other characters
 _BULLET = re.compile(r"(?:[-*+]|\d{1,9}[.)])[ \t]")
@@ -147,7 +153,7 @@ _INLINE = re.compile(
 )
 _STYLES = {"code": "$text-warning on $warning 10%", "bold": "bold", "em": "italic"}
 _PAGE = 24  # blocks
-_PROSE_LONG = 2_000  # characters
+_LONG_BLOCK = 2_000  # characters
 _HEADING = re.compile(r"#{1,6} ")
 
 
@@ -226,7 +232,7 @@ class Prose(Column, Vertical):
         done, self._pending = self._pending[:end], self._pending[end:]
         self._settled += done
         page = self._pages[-1]
-        if len(page.children) >= _PAGE or len(done) >= _PROSE_LONG:
+        if len(page.children) >= _PAGE or len(done) >= _LONG_BLOCK:
             # What is appended to a list is parsed again with all of the list.
             page = AnswerMarkdown()
             await self.mount(page, after=self._pages[-1])

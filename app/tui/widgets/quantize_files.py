@@ -29,6 +29,9 @@ _SHADE = 55  # percent of the colour behind the largest type
 _WIDEST = 3  # columns of a layer
 
 
+# Layers against roles: which type each tensor of a file has.
+
+
 class TypeMapView(Vertical):
     """Each cell has the bits of its type, and is the darker the more they are."""
 

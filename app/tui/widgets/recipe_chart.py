@@ -10,6 +10,9 @@ from quantize.recipes.recipe import PRESETS
 from quantize.report.chart import Point
 
 _MEASURED, _PUBLISHED = "●", "○"
+# The chart of size against divergence: which files are worth having.
+
+
 _GIGA = 2e9  # bytes, from which on the axis is in GB
 
 
@@ -58,7 +61,7 @@ _LOOKS = {"gguf": ("$text-secondary", "●"), "onnx": ("$text-success", "◆")}
 _STAR = "★"
 _STEPS = 24  # between two points of the front
 _CHOSEN = "$text-primary"
-_FRONT_GIGA = 2000  # megabytes, from which on an axis is in GB
+_GIGA_BYTES = 2000  # megabytes, from which on an axis is in GB
 
 
 class FrontChart(Chart):
@@ -74,7 +77,7 @@ class FrontChart(Chart):
         """The files of ``result``, and of them ``current``, which stands out."""
         points = result.chart.points if result is not None and result.chart else ()
         rows = {row.recipe: row for row in result.rows} if result is not None else {}
-        scale = 1000.0 if any(point.megabytes >= _FRONT_GIGA for point in points) else 1.0
+        scale = 1000.0 if any(point.megabytes >= _GIGA_BYTES for point in points) else 1.0
         self.x = Axis("GB" if scale > 1 else "MB")
         front = _straight([(p.megabytes / scale, p.divergence) for p in points if p.on_front])
         series = [Series("front", front, color="$border-blurred")] if len(front) > 1 else []
