@@ -561,7 +561,7 @@ class ChatScreen(ChatFrame):
         app = self.app
         await app.run_action("app.switch_mode('compare')")
         if self.path:
-            app.screen.call_after_refresh(app.run_action, "self.from_chat")
+            app.screen.call_after_refresh(app.run_action, "screen.from_chat")
 
     def action_quit(self) -> None:
         """Without a question."""
