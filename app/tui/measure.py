@@ -126,7 +126,10 @@ class RecordedEngine:
         return self
 
     def encode_chat(
-        self, messages: Sequence[chat.Message], template: str | None = None
+        self,
+        messages: Sequence[chat.Message],
+        template: str | None = None,
+        tools: Sequence[chat.Message] | None = None,
     ) -> list[int]:
         """As many ids as words."""
         return [0] * (1 + sum(len(str(m["content"]).split()) for m in messages))
