@@ -131,9 +131,7 @@ def _text(value: Any, where: str) -> str:
     return as_unicode(value, where)
 
 
-async def _rank(
-    generator: Generator, name: str | None, asked: RerankRequest
-) -> dict[str, Any]:
+async def _rank(generator: Generator, name: str | None, asked: RerankRequest) -> dict[str, Any]:
     scores, tokens = [], 0
     async with generator.place(name) as served:
         for number, document in enumerate(asked.documents):  # others' work comes between

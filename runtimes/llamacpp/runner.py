@@ -17,17 +17,10 @@ from runtimes.llamacpp.context import keeps_state, load_model, make_context, mix
 from runtimes.llamacpp.devices import offloaded_layers, offloads
 from runtimes.llamacpp.encoder import Embedder
 from runtimes.llamacpp.kv import LlamaSlotCache
-from runtimes.llamacpp.memory import (
-    KV_ELEMENT_BYTES,
-    MOST_PROBED,
-    Alike,
-    filled,
-    find_alike,
-    parted,
-    sequences,
-)
+from runtimes.llamacpp.memory import KV_ELEMENT_BYTES, MOST_PROBED, sequences
 from runtimes.llamacpp.native import NativeBatch, library, recent_errors
 from runtimes.llamacpp.omp_wait import OmpWaitPolicy
+from runtimes.llamacpp.shapes import Alike, filled, find_alike, parted
 from runtimes.llamacpp.tokenizer import LlamaTokenizer
 from runtimes.llamacpp.top_k import TopKSamplers
 from runtimes.machine.cpu import available_cores

@@ -14,7 +14,8 @@ import pytest
 from runtimes.engine.engine import Engine
 from runtimes.engine.loading import load_runner
 from runtimes.errors import RequestError
-from runtimes.llamacpp.memory import MOST_PROBED, Alike, filled, parted, sequences
+from runtimes.llamacpp.memory import MOST_PROBED, sequences
+from runtimes.llamacpp.shapes import Alike, filled, parted
 from runtimes.models.memory import estimate
 from runtimes.models.registry import backend_of, read_model
 from runtimes.request import Priority, Request, SamplingParams
