@@ -17,8 +17,8 @@ from runtimes.backend import MemoryEstimate
 from runtimes.errors import RequestError
 from runtimes.models.memory import estimate, gib
 from runtimes.planner.candidates import Overrides
+from runtimes.planner.known import load_plan
 from runtimes.planner.plan import TRIAL_TOKENS, Figures
-from runtimes.planner.search import load_plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from runtimes.errors import IngotError
 from runtimes.machine.installed import find_installed
 from runtimes.models.gguf import named_parts
 from runtimes.models.registry import backends
-from runtimes.planner.search import MadePlan, made_plans
+from runtimes.planner.known import MadePlan, made_plans
 
 _ROOT = Path(__file__).resolve().parents[2]
 _DEMO = Path("assets") / "pebble-built"  # where `make demo` puts it

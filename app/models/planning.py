@@ -15,6 +15,7 @@ from runtimes.models.memory import estimate, gib
 from runtimes.models.modelfile import ModelFile
 from runtimes.models.registry import backend, read_model
 from runtimes.planner.candidates import Overrides, PlanTask
+from runtimes.planner.known import load_plan
 from runtimes.planner.plan import (
     DEPTHS,
     STALL_S,
@@ -24,7 +25,6 @@ from runtimes.planner.plan import (
     PlanWorkload,
     Profile,
 )
-from runtimes.planner.search import load_plan
 from runtimes.settings import RunnerSettings, SchedulerSettings
 
 logger = logging.getLogger(__name__)

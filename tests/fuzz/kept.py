@@ -37,7 +37,7 @@ from quantize.stages.stages import Stages
 from runtimes.engine.session import SessionHeader, read_session, session_tokens, write_session
 from runtimes.errors import IngotError
 from runtimes.machine.selftest import remembered as health
-from runtimes.planner.search import made_plans
+from runtimes.planner.known import made_plans
 from runtimes.worker.recovery import limit_lines
 from tests.fuzz.cases import CORPUS, Case, built, loop
 from tests.fuzz.commands import ingot

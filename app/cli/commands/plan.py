@@ -48,7 +48,8 @@ def plan(
         task_for,
     )
     from runtimes.machine.selftest import ensure
-    from runtimes.planner.search import load_plan, make_plan, save_plan
+    from runtimes.planner.known import load_plan, save_plan
+    from runtimes.planner.search import make_plan
 
     files = plan_files(model, options, settings.bits)
     for runtime in {one.runtime for one in files.models}:

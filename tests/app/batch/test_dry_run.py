@@ -110,8 +110,8 @@ def test_the_time_is_the_plans(
 
     from app.models.planning import plan_files, task_for
     from app.options import ModelOptions
+    from runtimes.planner.known import save_plan
     from runtimes.planner.plan import Figures, Plan
-    from runtimes.planner.search import save_plan
     from runtimes.settings import RunnerSettings
 
     files = plan_files(str(gguf_file), ModelOptions(), None).models

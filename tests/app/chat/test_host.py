@@ -19,8 +19,8 @@ from app.options import ModelOptions, PlanOptions
 from runtimes.engine.metrics import EngineStats
 from runtimes.errors import IngotError, ModelError, RequestError
 from runtimes.models.registry import read_model
+from runtimes.planner.known import save_plan
 from runtimes.planner.plan import Figures, Plan
-from runtimes.planner.search import save_plan
 from runtimes.settings import RunnerSettings
 from tests.support import until
 

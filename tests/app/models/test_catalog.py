@@ -43,7 +43,7 @@ from runtimes.errors import ModelError
 from runtimes.machine.state_file import save_state
 from runtimes.models.modelfile import ModelFile
 from runtimes.models.registry import read_model
-from runtimes.planner import search
+from runtimes.planner import known
 from runtimes.planner.candidates import PlanTask
 from runtimes.planner.plan import Alternative, Figures, Plan
 from runtimes.settings import RunnerSettings
@@ -171,7 +171,7 @@ def test_what_was_measured_here(built: Path):
     """The chosen file and the others of the same plan, until a file is replaced."""
     model = read_model(built / "pebble-q4_k_m.gguf")
     task = PlanTask("chat", "balanced", cores=2, free=10**10)
-    search.save_plan([model], task, plan_of(model, "onnx-int4"))
+    known.save_plan([model], task, plan_of(model, "onnx-int4"))
     found = by_recipe(catalog([built]))
     chosen, other = found["q4_k_m"].measured, found["onnx-int4"].measured
     assert chosen is not None
@@ -309,13 +309,13 @@ def test_the_first_choice_of_a_comparison(built: Path):
 def test_plans_without_a_date_are_left_out():
 
     save_state("plans", {"a": {"file": "x", "plan": {}}, "b": 3, "c": {"made": 1.0}})
-    assert search.made_plans() == []
+    assert known.made_plans() == []
 
 
 def test_records_of_plans_can_be_read_by_people(built: Path, home: Path):
     model = read_model(built / "pebble-q4_k_m.gguf")
     task = PlanTask("chat", "balanced", cores=2, free=10**10)
-    search.save_plan([model], task, plan_of(model, "onnx-int4"))
+    known.save_plan([model], task, plan_of(model, "onnx-int4"))
     (record,) = json.loads((home / "state" / "plans.json").read_text()).values()
     assert record["path"] == str(model.path)
-    assert search.load_plan([model], task) is not None
+    assert known.load_plan([model], task) is not None

@@ -14,7 +14,7 @@ from runtimes.errors import ModelError
 from runtimes.models.memory import estimate
 from runtimes.models.modelfile import fingerprint
 from runtimes.models.registry import read_model
-from runtimes.planner.search import fingerprint_of
+from runtimes.planner.known import fingerprint_of
 from runtimes.request import SamplingParams
 from runtimes.settings import RunnerSettings
 from tests.runtimes.models.split_gguf import split_gguf

@@ -34,17 +34,15 @@ from runtimes.planner.choose import (
     slots_for,
     speeds,
 )
+from runtimes.planner.known import fingerprint_of, load_plan, save_plan
 from runtimes.planner.plan import DEPTHS, PROFILES, TRIAL_TOKENS, Figures, Plan
 from runtimes.planner.search import (
     Round,
     choose_size,
     figures_of,
-    fingerprint_of,
     is_settled,
-    load_plan,
     make_plan,
     remaining,
-    save_plan,
     sizes_to_try,
     step_size,
     without_drift,
