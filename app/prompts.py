@@ -3,11 +3,11 @@
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import IO, Protocol
+from typing import IO
 
+from runtimes.api import Encoder
 from runtimes.chat import characters
 from runtimes.errors import RequestError
-from runtimes.models.modelfile import ModelFile
 
 _MOST_PER_TOKEN = 64  # characters, on average
 _UTF8_BOM = b"\xef\xbb\xbf"
@@ -45,19 +45,7 @@ class PromptStyle:
             raise RequestError("--system needs the chat template, which --raw leaves out")
 
 
-class ContextOf(Protocol):
-    """The part of an engine that tells how much a prompt may have."""
-
-    @property
-    def model(self) -> ModelFile:
-        """The loaded file."""
-
-    @property
-    def context(self) -> int:
-        """Tokens that a slot holds."""
-
-
-def require_short(engine: ContextOf, said: object) -> None:
+def require_short(engine: Encoder, said: object) -> None:
     """Raises PromptTooLongError for texts that are too long for the context, whatever tokens they
     have: those of many megabytes would take seconds to make, and hold up other requests."""
     count = characters(said)

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from runtimes.engine.metrics import EngineStats
 
 
-class EngineApi(Protocol):
-    """Every method may be called from any thread. A context manager that closes on leaving."""
+class Encoder(Protocol):
+    """The part of an engine that turns text into tokens."""
 
     @property
     def model(self) -> ModelFile:
@@ -25,6 +25,27 @@ class EngineApi(Protocol):
     @property
     def context(self) -> int:
         """Tokens that one request may hold, prompt and completion together."""
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a plain text, with the BOS token if the model wants one."""
+
+    def encode_chat(
+        self,
+        messages: Sequence[Message],
+        template: str | None = None,
+        tools: Sequence[Message] | None = None,
+    ) -> list[int]:
+        """Ids of a conversation through the model's chat template, or through ``template``, which
+        is given ``tools``; raises RequestError where it refuses the conversation."""
+
+    def encode_continuation(
+        self, context: str | Sequence[Message], continuation: str
+    ) -> tuple[list[int], int]:
+        """Ids of both together, and where the continuation begins; raises RequestError."""
+
+
+class EngineApi(Encoder, Protocol):
+    """Every method may be called from any thread. A context manager that closes on leaving."""
 
     @property
     def slots(self) -> int:
@@ -37,23 +58,6 @@ class EngineApi(Protocol):
     @property
     def pid(self) -> int | None:
         """The process that holds the model; None while there is none."""
-
-    def encode(self, text: str) -> list[int]:
-        """Ids of a plain text, with the BOS token if the model wants one."""
-
-    def encode_chat(
-        self,
-        messages: Sequence[Message],
-        template: str | None = None,
-        tools: Sequence[Message] | None = None,
-    ) -> list[int]:
-        """Ids of a conversation through the model's chat template, or through ``template``, which
-        is given ``tools``; raises RequestError."""
-
-    def encode_continuation(
-        self, context: str | Sequence[Message], continuation: str
-    ) -> tuple[list[int], int]:
-        """Ids of both together, and where the continuation begins; raises RequestError."""
 
     def submit(self, request: Request) -> Stream:
         """Queue a request; returns at once.

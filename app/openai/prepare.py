@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from app.openai.task import Task
 from app.openai.tool_forms import ToolForm, form_messages, form_of, own_messages, tools_constraint
 from app.openai.tool_parser import ToolParser
 from app.prompts import PromptStyle, PromptTooLongError, require_short
+from runtimes.api import Encoder
 from runtimes.chat import Message
 from runtimes.errors import RequestError
-from runtimes.models.modelfile import ModelFile
 from runtimes.models.registry import gives_embeddings
 from runtimes.request import SamplingParams
 
@@ -23,35 +23,6 @@ _PLAIN, _RAW = PromptStyle(), PromptStyle(raw=True)
 # Nothing is generated; the likeliest token at each place tells what greedy decoding would take.
 _SCORED = SamplingParams(max_tokens=0, prompt_logprobs=1)
 _Tokens = TypeVar("_Tokens")
-
-
-class Encoder(Protocol):
-    """The part of an engine that turns text into tokens."""
-
-    @property
-    def model(self) -> ModelFile:
-        """Whose tokens they are."""
-
-    @property
-    def context(self) -> int:
-        """Tokens that a slot holds."""
-
-    def encode(self, text: str) -> list[int]:
-        """Ids of raw text."""
-
-    def encode_chat(
-        self,
-        messages: Sequence[Message],
-        template: str | None = None,
-        tools: Sequence[Message] | None = None,
-    ) -> list[int]:
-        """Ids of a conversation, by the model's chat template or by ``template``, which is given
-        ``tools``. Raises RequestError where it refuses the conversation."""
-
-    def encode_continuation(
-        self, context: str | Sequence[Message], continuation: str
-    ) -> tuple[list[int], int]:
-        """Ids of both together, and where the continuation begins."""
 
 
 @dataclass(frozen=True, slots=True)

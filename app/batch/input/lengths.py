@@ -23,7 +23,7 @@ _NOTE_SECONDS = 10.0
 
 
 class FileEncoder:
-    """Turns text into the tokens that an engine would; an ``app.openai.prepare.Encoder``.
+    """Turns text into the tokens that an engine would; an ``runtimes.api.Encoder``.
 
     Raises ModelError when the file's tokenizer cannot be read.
     """

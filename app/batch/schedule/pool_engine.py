@@ -11,10 +11,9 @@ from typing import Protocol
 from app.batch.input.row import Row
 from app.batch.report.answer_lengths import RowCounts
 from app.models.prefixes import LEAST_TOKENS, SavedPrefixes
-from app.openai.prepare import Encoder
 from app.openai.task import Task
 from app.openai.tool_parser import ToolParser
-from runtimes.api import EngineApi
+from runtimes.api import Encoder, EngineApi
 from runtimes.chat import Message
 from runtimes.engine.metrics import EngineStats
 from runtimes.engine.prefix_pool import common_prefix
