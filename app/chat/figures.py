@@ -1,4 +1,5 @@
-"""The figures of an answer: while it comes, and those that are kept with it."""
+"""The figures of an answer: while its prompt is read, while it comes, and those that are kept with
+it."""
 
 from collections import deque
 from dataclasses import dataclass

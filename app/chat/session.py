@@ -1,4 +1,5 @@
-"""``Session``: the chat that is shown, what is typed for it, and what waits to be sent."""
+"""``Session``: the chat that is shown, what is typed for it, and what waits to be sent; drafts on
+disk."""
 
 import logging
 import threading

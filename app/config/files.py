@@ -1,4 +1,4 @@
-"""Settings as they are gathered: from the file, the environment and the command line."""
+"""Settings from the file, the environment and the command line; and changes of the user's file."""
 
 import contextlib
 import os

@@ -1,4 +1,5 @@
-"""Looking for models on the hub by words, formats and sizes.
+"""The hub: models looked for by words, formats and sizes, the builds of one, whether they would
+run here, and which to take.
 
 huggingface_hub's own ``list_models`` has no timeout and tries for half a minute before it says that
 there is no network, so its pages are asked for here as it asks, with our patience.

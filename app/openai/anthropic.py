@@ -1,4 +1,4 @@
-"""What a body of Anthropic's Messages API asks.
+"""Anthropic's Messages API: bodies as tasks, and answers as its bodies and events.
 
 Source of the format: the Messages and Count tokens pages of Anthropic's API reference.
 """

@@ -1,4 +1,5 @@
-"""What a body of OpenAI's Responses API asks. Nothing is stored: a conversation comes whole.
+"""OpenAI's Responses API: bodies as tasks, and answers as its bodies and events. Nothing is
+stored: a conversation comes whole.
 
 Source of the format: the Responses pages of OpenAI's API reference.
 """

@@ -1,4 +1,5 @@
-"""How models write the calls of tools: what a chat template shows of it."""
+"""Tools in the form of a model's template: how calls are written, the grammar of an answer with
+calls, and conversations with them."""
 
 import hashlib
 import json

@@ -1,4 +1,5 @@
-"""Anthropic's /v1/messages, and how many tokens one would have."""
+"""Other dialects than OpenAI's chat: Anthropic's /v1/messages with its count of tokens, and
+OpenAI's /v1/responses."""
 
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping

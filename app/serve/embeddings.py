@@ -1,4 +1,4 @@
-"""OpenAI's /v1/embeddings."""
+"""OpenAI's /v1/embeddings, and /v1/rerank."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,5 @@
-"""How the pictures of a screen are put together."""
+"""Amendments of Textual 8.2.8: how pictures are put together, style sheets that are parsed once,
+and keys that act in the order in which they came."""
 
 import asyncio
 from contextlib import suppress

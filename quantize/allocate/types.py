@@ -1,4 +1,4 @@
-"""The types of llama.cpp that a tensor may get."""
+"""The types that a tensor may get: llama.cpp's, and those of an ONNX graph."""
 
 import functools
 import math

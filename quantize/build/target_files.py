@@ -1,4 +1,4 @@
-"""GGUF files for targets."""
+"""Files for targets: GGUF files and ONNX folders."""
 
 import math
 import re

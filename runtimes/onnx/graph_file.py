@@ -1,4 +1,5 @@
-"""Read what an ONNX graph does with its weights, without onnx or onnxruntime.
+"""ONNX graphs read and written without onnx or onnxruntime: what a graph does with its weights,
+small graphs, and protobuf.
 
 Field numbers are those of https://github.com/onnx/onnx/blob/main/onnx/onnx.proto.
 """

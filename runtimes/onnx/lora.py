@@ -1,4 +1,5 @@
-"""A graph with room for LoRA adapters beside its matrix products.
+"""LoRA adapters on an ONNX graph: their files read, and a graph with room for several beside its
+matrix products.
 
 Beside a product y = x W of a weight come y + ((x A) * mask) B: A [ranks, inputs] and B [ranks,
 outputs] have those of several adapters one below the other, and the mask [rows, 1, ranks] is 1

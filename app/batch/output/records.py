@@ -1,4 +1,4 @@
-"""What a record of the output is, and an output format."""
+"""Records of the output: a row with its answer, as JSON lines and as OpenAI's batch lines."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Records as rows of a CSV or Parquet table: which columns there are, of which type, and what is
-in a cell."""
+"""Records as rows of a CSV or Parquet table: columns, their types and cells; and the list of all
+output formats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a user fills in to start a job."""
+"""The form of a job: its fields, how they become a job, what is wrong with them, and the forms of
+earlier jobs."""
 
 import math
 import os

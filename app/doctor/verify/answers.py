@@ -1,4 +1,5 @@
-"""Whether a device's answers are the processor's."""
+"""Checks of answers: whether a device's are the processor's, and whether a worker that dies comes
+back."""
 
 import math
 from dataclasses import asdict, replace

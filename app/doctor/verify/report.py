@@ -1,4 +1,5 @@
-"""What a user can send: one JSON and one Markdown file, without what says who or where they are."""
+"""The report of a verification: its lines in a terminal, and one JSON and one Markdown file to
+send, without what says who or where the user is."""
 
 import contextlib
 import getpass

@@ -1,5 +1,5 @@
-"""Whether an input can be run: before any token, every line is read, and what is wrong with each is
-told."""
+"""A batch before and after it runs: whether its input can be run, read line by line before any
+token; and the files of answers and errors that it leaves."""
 
 import itertools
 import time

@@ -1,4 +1,5 @@
-"""One batch: what is kept of it, in ``batch.json``, and OpenAI's object of it.
+"""Batches as they are kept: the record of one (``batch.json``), OpenAI's object of it, and the
+data folder of a server.
 
 A record may have been written by an earlier version, damaged, or made by somebody else: what is
 read of it is checked field by field, and nothing is written that could not be read again.

@@ -19,6 +19,7 @@ from app.tui.widgets.monitor_panes import (
     LatencyPane,
     MemoryPane,
     Pane,
+    SamplePane,
     SpeedPane,
 )
 from quantize.disk import human
@@ -109,10 +110,10 @@ class MonitorScreen(ModeScreen):
     ) -> None:
         """Draw ``sample``, the histories, and events that are not shown yet."""
         for pane in self.query(Pane):
-            if isinstance(pane, SpeedPane):
-                pane.draw(speeds, sample.time)
-            else:
+            if isinstance(pane, SamplePane):
                 pane.show(sample, samples)
+            elif isinstance(pane, SpeedPane):
+                pane.draw(speeds, sample.time)
         self.query_one(EventLogView).add(more)
 
     def action_pause(self) -> None:

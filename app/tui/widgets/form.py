@@ -135,11 +135,6 @@ def path_field(
     return Field(label, entry, about)
 
 
-def path_line(label: str, placeholder: str, name: str, suffix: str | None = None) -> Field:
-    """``path_field`` without help."""
-    return path_field(name, label, placeholder, suffix=suffix)
-
-
 class Group(Vertical):
     """Fields that belong together, in a border with a title."""
 

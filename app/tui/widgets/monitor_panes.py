@@ -1,5 +1,6 @@
 """The monitor's panels: processor, memory, engine and latency, each drawn from a sample."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
@@ -43,10 +44,6 @@ class Pane(Vertical):
         super().__init__(id=id, classes="pane")
         self.border_title = self.TITLE
 
-    def show(self, sample: MonitorSample, samples: Sequence[MonitorSample]) -> None:
-        """Draw ``sample``, after ``samples``."""
-        raise NotImplementedError
-
     def write(self, selector: str, *lines: str | Content | Row) -> None:
         """Lines into a Static; of a pair the figure stands at the right end."""
         width = self.content_size.width
@@ -55,7 +52,15 @@ class Pane(Vertical):
         self.query_one(selector, Static).update(whole)
 
 
-class CpuPane(Pane):
+class SamplePane(Pane):
+    """A panel of what holds now."""
+
+    @abstractmethod
+    def show(self, sample: MonitorSample, samples: Sequence[MonitorSample]) -> None:
+        """Draw ``sample``, after ``samples``."""
+
+
+class CpuPane(SamplePane):
     """The last minute of the processor: all of it, and what Ingot takes."""
 
     TITLE = "CPU"
@@ -93,7 +98,7 @@ class CpuPane(Pane):
         self.write("#cpu-text", *lines)
 
 
-class MemoryPane(Pane):
+class MemoryPane(SamplePane):
     """Memory and who holds it."""
 
     TITLE = "Memory"
@@ -115,7 +120,7 @@ class MemoryPane(Pane):
         self.write("#memory-text", *lines, "", *_processes(use))
 
 
-class EnginePane(Pane):
+class EnginePane(SamplePane):
     """What the engine has to do, its KV cache, and what its steps cost."""
 
     TITLE = "Engine"
@@ -154,7 +159,7 @@ class EnginePane(Pane):
         )
 
 
-class LatencyPane(Pane):
+class LatencyPane(SamplePane):
     """How long the last requests waited for their tokens."""
 
     TITLE = "Latency"

@@ -3,6 +3,7 @@ commands that fit what was typed after a slash.
 """
 
 import re
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, cast
 
@@ -66,17 +67,17 @@ class _Readline:
         elif event.key.startswith("alt+"):  # not text, though a terminal may send a letter with it
             event.prevent_default()
 
+    @abstractmethod
     def spot(self) -> tuple[str, int]:
         """The text, and where the cursor is in it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def go(self, to: int) -> None:
         """Put the cursor there."""
-        raise NotImplementedError
 
+    @abstractmethod
     def cut(self, to: int) -> None:
         """Delete from the cursor to there; what is selected instead, if anything is."""
-        raise NotImplementedError
 
     def action_word_left(self) -> None:
         self.go(left_of(*self.spot()))
