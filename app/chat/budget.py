@@ -13,13 +13,13 @@ from typing import Any
 from app.chat.conversation import Conversation, answered_ids, render, task_of
 from app.chat.host import EngineHost
 from app.chat.store.records import Attachment, Message, Role, State
-from app.openai.prepare import prepare
+from app.openai.prepare import Prepared, prepare
 from runtimes import chat
 from runtimes.api import EngineApi
 from runtimes.errors import RequestError
 from runtimes.request import SamplingParams
 
-_KEPT = 16
+_KEPT = 8  # prompts, with their tokens
 LEAST = 16  # tokens; an answer of fewer says nothing
 _SHARE = 4  # a quarter of the context is room enough for an answer of any length that is allowed
 
@@ -211,22 +211,30 @@ def _budget(
     draft: DraftMessage,
     max_tokens: int,
 ) -> TokenBudget:
-    engine: Any = _engine(host)  # hashable, which the protocol does not say
-    texts = tuple((message["role"], message["content"]) for message in messages)
-    asked = 0
-    if any(role != "system" for role, _ in texts):
-        asked = _count(engine, texts, conversation.plain(host), host.template)
+    engine, asked = _engine(host), 0
+    if any(message["role"] != "system" for message in messages):
+        plain = conversation.plain(host)
+        asked = len(prepared(engine, messages, plain=plain, template=host.template).ids)
     return TokenBudget(asked + draft.answered, max_tokens, engine.context)
 
 
+def prepared(
+    engine: EngineApi, messages: Sequence[chat.Message], *, plain: bool, template: str | None
+) -> Prepared:
+    """A conversation as the engine is asked it, however long; ``plain`` is without the template.
+    What was counted last is not tokenized again. Raises RequestError."""
+    known: Any = engine  # hashable, which the protocol does not say
+    texts = tuple((message["role"], message["content"]) for message in messages)
+    return _prepared(known, texts, plain, template)
+
+
 @lru_cache(_KEPT)
-def _count(
+def _prepared(
     engine: EngineApi, texts: tuple[tuple[str, str], ...], plain: bool, template: str | None
-) -> int:
-    """Tokens of a prompt of (role, content) pairs."""
+) -> Prepared:
     messages: list[chat.Message] = [{"role": role, "content": text} for role, text in texts]
     task = task_of(messages, plain=plain)
-    return len(prepare(task, engine, SamplingParams(), template=template, bounded=False).ids)
+    return prepare(task, engine, SamplingParams(), template=template, bounded=False)
 
 
 def _engine(host: EngineHost) -> EngineApi:

@@ -13,7 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Self
 
-from app.chat.conversation import Conversation, answered_ids, task_of
+from app.chat.budget import prepared
+from app.chat.conversation import Conversation, answered_ids
 from app.chat.figures import (
     STATES,
     UNFINISHED,
@@ -27,7 +28,6 @@ from app.chat.host import EngineHost
 from app.chat.store.records import AnswerFigures, Message, State
 from app.chat.store.store import ChatStore
 from app.chat.thinking import opening
-from app.openai.prepare import prepare
 from app.prompts import PromptTooLongError
 from runtimes.api import EngineApi
 from runtimes.errors import IngotError, RequestError
@@ -181,9 +181,8 @@ class Turn:
             raise RequestError("this answer is whole: there is nothing to continue")
         plain, own = conversation.plain(host), host.template
         adapter, label = host.used()
-        task = task_of(conversation.prompt(parent.id), plain=plain)
-        asked = prepare(task, engine, params, template=own, bounded=False)
-        ids = asked.ids
+        asked = prepared(engine, conversation.prompt(parent.id), plain=plain, template=own)
+        ids = list(asked.ids)
         if continues is None:
             template = None if plain else own or engine.model.chat_template
             begun = Begun(opening(template, asked.form.messages))

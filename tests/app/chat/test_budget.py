@@ -122,3 +122,22 @@ def test_what_is_too_long_by_itself_has_no_way_out(
     assert ways_out(host, conversation, huge, 100) == []
     files = DraftMessage("Read this.", (Attachment("a.txt", "Count. " * 600),))
     assert [way.way for way in ways_out(host, conversation, files, 100)] == [Way.DROP_FILES]
+
+
+def test_what_was_counted_is_not_tokenized_again(
+    host: EngineHost, conversation: Conversation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = host.engine
+    assert engine is not None
+    asked, encode_chat = [], type(engine).encode_chat
+
+    def noted(own: object, *arguments: object) -> list[int]:
+        asked.append(arguments)
+        return encode_chat(own, *arguments)
+
+    monkeypatch.setattr(type(engine), "encode_chat", noted)
+    measure(host, conversation, DraftMessage("Name a river."), 64)
+    said = conversation.say("Name a river.")
+    for _ in range(2):  # the answer again has its tokens too
+        until(Turn.start(host, conversation, said, SamplingParams(max_tokens=2)))
+    assert len(asked) == 1
