@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any, TypeVar
 
 import pytest
@@ -75,3 +76,12 @@ def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> Path:
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """What a JSONL file holds."""
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def set_clock(
+    monkeypatch: pytest.MonkeyPatch, module: ModuleType, seconds: Callable[[], float]
+) -> None:
+    """``time.monotonic`` of this module alone: threads that run beside a test, such as a server's,
+    have timers by the real one."""
+    own = SimpleNamespace(**{**vars(time), "monotonic": seconds})
+    monkeypatch.setattr(module, "time", own)

@@ -8,6 +8,7 @@ import pytest
 
 from runtimes.worker import recovery
 from runtimes.worker.recovery import Cause, OomDetector, explain, free_share, oom_kills
+from tests.support import set_clock
 
 EVENTS = "low 0\nhigh 0\nmax 12\noom 3\noom_kill {count}\noom_group_kill 0\n"
 CONTROL = "oom_kill_disable 0\nunder_oom 0\noom_kill {count}\n"
@@ -40,7 +41,7 @@ def test_the_system_killed_somebody_lately_or_long_ago(monkeypatch):
     counts = iter([3, 3, 4, 4])
     now = [100.0]
     monkeypatch.setattr(recovery, "oom_kills", lambda: next(counts))
-    monkeypatch.setattr(recovery.time, "monotonic", lambda: now[0])
+    set_clock(monkeypatch, recovery, lambda: now[0])
     detector = OomDetector()
     detector.look()
     assert detector.cause() is Cause.MEMORY

@@ -17,9 +17,11 @@ from runtimes.models.registry import read_model
 from runtimes.request import Chunk, FinishReason, Request, SamplingParams
 from runtimes.settings import RunnerSettings
 from runtimes.stream import Stream
+from runtimes.worker import recovery as recovery_module
 from runtimes.worker.recovery import Cause, Death, DeathLimit, Recovery, SettingsLimits, limit_lines
 from runtimes.worker.supervisor import InFlightRequest
 from runtimes.worker.wire import Ready
+from tests.support import set_clock
 
 ASKED = RunnerSettings(slots=16, context=1024)
 
@@ -133,7 +135,7 @@ def test_kills_while_memory_is_scarce_cost_slots_for_a_while(model, monkeypatch)
     assert (one.settings().slots, one.settings().context) == (1, 1024)  # no request is cut short
     # What is remembered stays; the slots that were asked for come back.
     later = time.monotonic() + 1801
-    monkeypatch.setattr("runtimes.worker.recovery.time.monotonic", lambda: later)
+    set_clock(monkeypatch, recovery_module, lambda: later)
     one.died(Death(Cause.KILLED, "was killed"), ready(model, one))
     assert (one.settings().slots, one.settings().extra_buffers) == (16, False)
 
@@ -184,7 +186,7 @@ def test_deaths_are_counted_and_forgotten_with_time(model, monkeypatch):
     one.died(kill, ready(model, one))
     assert "died 2 times" in (one.refusal() or "")
     later = time.monotonic() + 61
-    monkeypatch.setattr("runtimes.worker.recovery.time.monotonic", lambda: later)
+    set_clock(monkeypatch, recovery_module, lambda: later)
     assert one.refusal() is None
 
 
