@@ -14,7 +14,7 @@ from app.tui.app import IngotApp
 from app.tui.measure import RecordedEngine, RecordedHost
 from app.tui.modes import MODES
 from app.tui.services import Services, Start
-from app.tui.theme import Colourless, wanted, without_colours
+from app.tui.theme import Colourless, no_color, without_colours
 from tests.app.tui.chat_app import ANSWER, add_turn, shown
 from tests.support import wait_until
 
@@ -25,7 +25,7 @@ WIDGET = Color.parse("#181F27")
     ("environ", "no_colour"), [({}, False), ({"NO_COLOR": ""}, False), ({"NO_COLOR": "1"}, True)]
 )
 def test_only_a_no_color_that_is_not_empty_counts(environ: dict[str, str], no_colour: bool) -> None:
-    assert wanted(environ) is no_colour
+    assert no_color(environ) is no_colour
 
 
 def test_colours_go_and_attributes_stay() -> None:
