@@ -76,6 +76,16 @@ def emit(text: str) -> None:
     sys.stdout.flush()
 
 
+def shows_thoughts() -> bool:
+    """Whether thoughts may be written beside an answer: only where somebody reads along."""
+    return is_terminal(sys.stderr)
+
+
+def emit_thought(text: str) -> None:
+    """Write a piece of a thought to stderr at once, dim where the terminal can."""
+    messages().print(visible(text, lines=True), style="dim", markup=False, emoji=False, end="")
+
+
 def emit_json(data: Any, indent: int | None = None) -> None:
     """Write JSON to stdout. Raises BrokenPipeError as ``emit`` does."""
     emit(json_text(data, indent) + "\n")

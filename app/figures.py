@@ -23,7 +23,10 @@ _SEVERAL_A_STEP = (
 def usage_json(usage: Usage) -> dict[str, int]:
     """Token counts, named as OpenAI's API names them."""
     names = ("prompt_tokens", "completion_tokens", "total_tokens")
-    return {name: getattr(usage, name) for name in names}
+    counts = {name: int(getattr(usage, name)) for name in names}
+    if usage.thought_tokens:
+        counts["reasoning_tokens"] = usage.thought_tokens
+    return counts
 
 
 def timings_json(timings: Timings) -> dict[str, float | None]:
@@ -45,6 +48,8 @@ def figures_line(completion: Completion) -> str:
         parts.append(f"decode {rate(timings.decode_tps)} ({usage.completion_tokens} tokens)")
     else:
         parts.append(f"{usage.completion_tokens} tokens")
+    if usage.thought_tokens:
+        parts.append(f"{usage.thought_tokens} of thinking")
     if timings.forced_tokens:
         parts.append(f"{timings.forced_tokens} forced")
     if timings.proposed_tokens:
@@ -53,7 +58,8 @@ def figures_line(completion: Completion) -> str:
             guesses += f" (the draft's: {timings.accepted_drafts} of {timings.drafted_tokens})"
         parts.append(guesses)
     parts.append(f"total {duration(timings.total_s)}")
-    parts.append(f"ended by {completion.finish_reason}")
+    where = " within the reasoning" if completion.thinks else ""
+    parts.append(f"ended by {completion.finish_reason}{where}")
     return " · ".join(parts)
 
 

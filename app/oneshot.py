@@ -10,7 +10,7 @@ from app.openai.task import Task
 from app.prompts import PromptStyle
 from runtimes.api import EngineApi
 from runtimes.models.modelfile import ModelFile
-from runtimes.request import Completion, FinishReason, Request, SamplingParams
+from runtimes.request import Completion, FinishReason, SamplingParams
 
 # A worker process that dies may die once more before it is started with safer settings.
 _RETRIES = 2
@@ -38,20 +38,26 @@ def ask(
     params: SamplingParams,
     emit: Callable[[str], None] | None,
     adapter: str | None = None,
+    *,
+    think: Callable[[str], None] | None = None,
 ) -> OneAnswer:
-    """Ask ``prompt`` and ``emit`` the answer piece by piece, with a line end at its end.
+    """Ask ``prompt`` and ``emit`` the answer piece by piece, with a line end at its end; ``think``
+    takes the pieces of a thought before it.
 
     Ctrl-C cancels it: what was generated so far is the answer. An error of ``emit``, such as a
     closed pipe, cancels it too and is raised. A request that the engine lost before anything was
     emitted is asked again.
     """
-    ids = prepare(Task(turns=(prompt,)), engine, params, style).ids
+    said = prepare(Task(turns=(prompt,)), engine, params, style)
     for _ in range(1 + _RETRIES):
-        stream = engine.submit(Request(ids, params, adapter=adapter))
+        stream = engine.submit(said.request(adapter=adapter))
         interrupted, shown = False, ""
         try:
             for chunk in stream:
-                if emit is not None:
+                if chunk.thought:
+                    if think is not None:
+                        think(chunk.text)
+                elif emit is not None:
                     emit(chunk.text)
                     shown = chunk.text or shown
         except KeyboardInterrupt:
@@ -74,6 +80,7 @@ def result_json(
     result: dict[str, Any] = {
         "text": completion.text,
         "finish_reason": str(completion.finish_reason),
+        **({} if completion.thought is None else {"reasoning": completion.thought}),
         "usage": usage_json(completion.usage),
         "timings": timings_json(completion.timings),
         "model": {

@@ -54,6 +54,12 @@ class SamplingOptions:
     min_tokens: int = option(0, "Do not end an answer before this many tokens.", min=0)
     seed: int | None = option(None, "Makes sampling repeatable.")
     stop: list[str] | None = option(None, "End before this text; repeatable.")
+    thinking: Literal["on", "off", "low", "medium", "high"] | None = option(
+        None, "Whether, or how long, a model that can think does so before it answers."
+    )
+    think_tokens: int | None = option(
+        None, "Tokens of such a thought at most; then the answer begins.", min=0, metavar="N"
+    )
 
     def params(self) -> SamplingParams:
         """The engine's form. Raises RequestError for a value out of its range."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from runtimes.chat import Message
 from runtimes.models.modelfile import ModelFile
@@ -34,12 +34,17 @@ class Encoder(Protocol):
         messages: Sequence[Message],
         template: str | None = None,
         tools: Sequence[Message] | None = None,
+        variables: Mapping[str, Any] | None = None,
     ) -> list[int]:
         """Ids of a conversation through the model's chat template, or through ``template``, which
-        is given ``tools``; raises RequestError where it refuses the conversation."""
+        is given ``tools`` and ``variables``; raises RequestError where it refuses the conversation.
+        """
 
     def encode_continuation(
-        self, context: str | Sequence[Message], continuation: str
+        self,
+        context: str | Sequence[Message],
+        continuation: str,
+        variables: Mapping[str, Any] | None = None,
     ) -> tuple[list[int], int]:
         """Ids of both together, and where the continuation begins; raises RequestError."""
 

@@ -69,6 +69,18 @@ def _compile(template: str) -> Template | RequestError:
         return RequestError(f"the chat template does not compile{where}: {_reason(error)}")
 
 
+@lru_cache(maxsize=8)
+def template_names(template: str) -> frozenset[str]:
+    """Names of the variables that a template reads from outside; none of one that does not
+    compile."""
+    from jinja2 import meta
+
+    found = _compile(template)
+    if isinstance(found, RequestError):
+        return frozenset()
+    return frozenset(meta.find_undeclared_variables(found.environment.parse(template)))
+
+
 def _reason(error: Exception) -> str:
     import jinja2
 
@@ -87,8 +99,10 @@ def render_chat(
     eos_token: str = "",
     add_generation_prompt: bool = True,
     tools: Sequence[Message] | None = None,
+    variables: Mapping[str, Any] | None = None,
 ) -> str:
     """The prompt text for ``messages``, in which ``tools``, JSON objects, may be called.
+    ``variables`` are further ones of the template, by name.
 
     Raises RequestError when the model has no template, or the template refuses the conversation
     (an unknown role, two user turns in a row where it forbids them), fails, takes longer than some
@@ -113,6 +127,7 @@ def render_chat(
                 add_generation_prompt=add_generation_prompt,
                 tools=list(tools) if tools else None,
                 documents=None,
+                **(variables or {}),
             )
     except Exception as error:  # whatever an expression of the template runs into
         raise RequestError(
@@ -137,14 +152,15 @@ def encode_chat(
     template: str | None,
     messages: Sequence[Message],
     tools: Sequence[Message] | None = None,
+    variables: Mapping[str, Any] | None = None,
 ) -> list[int]:
-    """Ids of a rendered conversation; raises RequestError. ``tools``: see ``render_chat``. The text
-    of a last message of the assistant is what the answer begins with: it stands behind the
-    template's prompt for an answer.
+    """Ids of a rendered conversation; raises RequestError. ``tools`` and ``variables`` are those of
+    ``render_chat``. The text of a last message of the assistant is what the answer begins with: it
+    stands behind the template's prompt for an answer.
 
     No BOS is added beyond the template's own, as ``apply_chat_template`` of transformers does it.
     """
-    text = _rendered(tokenizer, template, messages, tools)
+    text = _rendered(tokenizer, template, messages, tools, variables)
     return tokenizer.encode(text, add_special=False, parse_special=True)
 
 
@@ -153,15 +169,22 @@ def encode_continuation(
     template: str | None,
     context: str | Sequence[Message],
     continuation: str,
+    variables: Mapping[str, Any] | None = None,
 ) -> tuple[list[int], int]:
     """Ids of a text, or of a conversation by the template, with what follows it, and where that
     begins: as lm-evaluation-harness does it. Both are encoded as one text; the first so many tokens
-    are the context's as it has by itself, and white space at its end belongs to what follows.
+    are the context's as it has by itself, and white space at its end belongs to what follows. A
+    thought that the template begins is ended before it.
 
     Raises RequestError, also where nothing would be left that follows.
     """
     plain = isinstance(context, str)
-    text = context if isinstance(context, str) else _rendered(tokenizer, template, context)
+    if isinstance(context, str):
+        text = context
+    else:
+        text = _rendered(tokenizer, template, context, variables=variables)
+        if begun := THOUGHT_BEGUN.search(text):
+            text = f"{text.rstrip()}\n\n</{begun[1][1:]}\n\n"
     before = text.rstrip()
     first = len(tokenizer.encode(before, add_special=plain, parse_special=True))
     ids = tokenizer.encode(text + continuation, add_special=plain, parse_special=True)
@@ -178,6 +201,7 @@ def _rendered(
     template: str | None,
     messages: Sequence[Message],
     tools: Sequence[Message] | None = None,
+    variables: Mapping[str, Any] | None = None,
 ) -> str:
     begun = ""
     if messages and messages[-1].get("role") == "assistant":
@@ -189,6 +213,7 @@ def _rendered(
         bos_token=tokenizer.bos_token,
         eos_token=tokenizer.eos_token,
         tools=tools,
+        variables=variables,
     )
     if begun and THOUGHT_BEGUN.search(text):
         raise RequestError(

@@ -6,7 +6,7 @@ import itertools
 import math
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import Literal
+from typing import Literal, get_args
 
 from runtimes.errors import ParameterError, RequestError
 
@@ -14,6 +14,8 @@ _ids = itertools.count(1)
 
 MOST_TOP_LOGPROBS = 20
 MOST_SAMPLES = 64
+ThinkingLevel = Literal["on", "off", "low", "medium", "high"]
+MOST_THINK_TOKENS = 2**31 - 1
 
 
 class Priority(IntEnum):
@@ -50,6 +52,35 @@ class Constraint:
 
 
 @dataclass(frozen=True, slots=True)
+class ThoughtForm:
+    """Texts around a thought: it begins behind ``opens`` and ends before ``closes``. ``then``
+    stands between it and the answer; an answer without a thought may begin with ``head``."""
+
+    opens: str
+    closes: str
+    then: str = "\n\n"
+    head: str = ""
+
+    def empty(self) -> str:
+        """A thought without a word."""
+        return f"{self.opens}\n\n{self.closes}{self.then}"
+
+
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """How the thought of one request is told from its answer, and when it ends.
+
+    ``at``: where the answer goes on: where the prompt ends, which tells whether the template has
+    begun a thought, in the middle of a ``thought``, or in the ``answer``. ``expected``: whether an
+    answer under a constraint may have a thought before it that the template has not begun.
+    """
+
+    form: ThoughtForm
+    at: Literal["prompt", "thought", "answer"] = "prompt"
+    expected: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How the next token is chosen; ``runtimes.sampling`` has the order of the steps."""
 
@@ -80,6 +111,9 @@ class SamplingParams:
     # Of each prompt token given those before it, and of so many likeliest ones there; with it
     # ``max_tokens`` may be 0. What is cached of the prompt is computed again.
     prompt_logprobs: int | None = None
+    # Tokens of a thought before the answer, at most; None: until it ends by itself or repeats.
+    think_tokens: int | None = None
+    thinking: ThinkingLevel | None = None  # what the chat template is told; None: nothing
 
     def __post_init__(self) -> None:
         """Raises ParameterError naming the first field that is out of its range."""
@@ -103,6 +137,7 @@ class SamplingParams:
             ("n", self.n, 1, MOST_SAMPLES),
             ("best_of", self.samples, self.n, MOST_SAMPLES),
             ("min_tokens", self.min_tokens, 0, self.max_tokens),
+            ("think_tokens", self.think_tokens or 0, 0, MOST_THINK_TOKENS),
         ):
             if not least <= value <= most:
                 message = f"{name} must be from {least} to {most}, not {value!r}"
@@ -110,6 +145,10 @@ class SamplingParams:
         if not all(math.isfinite(bias) for _, bias in self.logit_bias):
             message = "logit_bias must be finite numbers; -100 bans a token in practice"
             raise ParameterError(message, "logit_bias")
+        if self.thinking not in (None, *get_args(ThinkingLevel)):
+            levels = ", ".join(get_args(ThinkingLevel))
+            message = f"thinking must be one of {levels}, not {str(self.thinking)[:40]!r}"
+            raise ParameterError(message, "thinking")
         if any(not text for text in self.stop):
             raise ParameterError("a stop string must not be empty", "stop")
 
@@ -155,6 +194,7 @@ class Request:
     # not computed again.
     scored_from: int = 1
     embed: bool = False  # the prompt's embedding is wanted, and no token
+    thinking: Thinking | None = None  # tells a thought from the answer; None: all of it is text
 
     def __post_init__(self) -> None:
         """Raises RequestError for an empty prompt."""
@@ -170,11 +210,13 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts of one completion; ``cached_tokens`` of the prompt were not computed again."""
+    """Token counts of one completion; ``cached_tokens`` of the prompt were not computed again, and
+    ``thought_tokens`` of the completion stand before the answer."""
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
+    thought_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:
@@ -232,6 +274,7 @@ class Chunk:
     text: str
     token_ids: tuple[int, ...]
     index: int = 0
+    thought: bool = False  # the text belongs to the thought before the answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +298,8 @@ class Completion:
     retryable: bool = False  # of an error: the same request may succeed if it is submitted again
     stop: str | None = None  # the stop string that ended it
     embedding: tuple[float, ...] | None = None  # of length 1; where it is wanted
+    thought: str | None = None  # before the text; None where there is none
+    thinks: bool = False  # it ended within the thought
 
     @property
     def choices(self) -> tuple[Completion, ...]:

@@ -37,6 +37,9 @@ class JobSettings:
         for name in ("computing", "adapters"):
             if value[name] is None:
                 del value[name]
+        for name in ("thinking", "think_tokens"):  # as in journals from before there were any
+            if value["sampling"][name] is None:
+                del value["sampling"][name]
         if self.task == "generate":  # as in journals from before there were others
             del value["task"]
         return value
@@ -72,6 +75,7 @@ def _question(task: Task) -> list[Any]:
         "parts": [_question(part) for part in task.parts],
         "labels": task.labels,
         **({} if task.adapter is None else {"adapter": task.adapter.digest}),
+        **({} if task.variables is None else {"variables": task.variables}),
     }
     if any(value not in (None, (), []) for value in more.values()):
         question.append(more)

@@ -17,7 +17,7 @@ from app.openai.prepare import Prepared, prepare
 from runtimes import chat
 from runtimes.api import EngineApi
 from runtimes.errors import RequestError
-from runtimes.request import SamplingParams
+from runtimes.request import SamplingParams, ThinkingLevel
 
 _KEPT = 8  # prompts, with their tokens
 LEAST = 16  # tokens; an answer of fewer says nothing
@@ -98,26 +98,39 @@ class Shortage:
 
 
 def shortage(
-    host: EngineHost, conversation: Conversation, draft: DraftMessage, max_tokens: int
+    host: EngineHost,
+    conversation: Conversation,
+    draft: DraftMessage,
+    max_tokens: int,
+    thinking: ThinkingLevel | None = None,
 ) -> Shortage | None:
     """What is short, None when nothing is; an answer that is continued needs little. Blocks; raises
     as ``measure``."""
-    budget = measure(host, conversation, draft, max_tokens)
+    budget = measure(host, conversation, draft, max_tokens, thinking)
     if not (budget.room < LEAST if draft.answered else budget.tight):
         return None
-    return Shortage(budget, ways_out(host, conversation, draft, max_tokens))
+    return Shortage(budget, ways_out(host, conversation, draft, max_tokens, thinking))
 
 
 def measure(
-    host: EngineHost, conversation: Conversation, draft: DraftMessage, max_tokens: int
+    host: EngineHost,
+    conversation: Conversation,
+    draft: DraftMessage,
+    max_tokens: int,
+    thinking: ThinkingLevel | None = None,
 ) -> TokenBudget:
     """The budget of what would be asked. Blocks. Raises RequestError when no model is loaded, or
     its template refuses the conversation."""
-    return _budget(host, conversation, _messages(conversation, draft), draft, max_tokens)
+    messages = _messages(conversation, draft)
+    return _budget(host, conversation, messages, draft, max_tokens, thinking)
 
 
 def ways_out(
-    host: EngineHost, conversation: Conversation, draft: DraftMessage, max_tokens: int
+    host: EngineHost,
+    conversation: Conversation,
+    draft: DraftMessage,
+    max_tokens: int,
+    thinking: ThinkingLevel | None = None,
 ) -> list[WayOut]:
     """What makes enough room, the gentlest first; what cannot help is left out. Blocks; raises as
     ``measure``."""
@@ -129,7 +142,7 @@ def ways_out(
         dropped: Sequence[int], given: DraftMessage = draft, most: int = max_tokens
     ) -> TokenBudget:
         messages = _messages(conversation, given, frozenset(dropped))
-        return _budget(host, conversation, messages, given, most)
+        return _budget(host, conversation, messages, given, most, thinking)
 
     def offer(way: Way, says: str, after: TokenBudget, ids: tuple[int, ...] = ()) -> None:
         if after.room > now.room and not after.over:
@@ -210,31 +223,42 @@ def _budget(
     messages: Sequence[chat.Message],
     draft: DraftMessage,
     max_tokens: int,
+    thinking: ThinkingLevel | None,
 ) -> TokenBudget:
     engine, asked = _engine(host), 0
     if any(message["role"] != "system" for message in messages):
         plain = conversation.plain(host)
-        asked = len(prepared(engine, messages, plain=plain, template=host.template).ids)
+        found = prepared(engine, messages, plain=plain, template=host.template, thinking=thinking)
+        asked = len(found.ids)
     return TokenBudget(asked + draft.answered, max_tokens, engine.context)
 
 
 def prepared(
-    engine: EngineApi, messages: Sequence[chat.Message], *, plain: bool, template: str | None
+    engine: EngineApi,
+    messages: Sequence[chat.Message],
+    *,
+    plain: bool,
+    template: str | None,
+    thinking: ThinkingLevel | None,
 ) -> Prepared:
     """A conversation as the engine is asked it, however long; ``plain`` is without the template.
     What was counted last is not tokenized again. Raises RequestError."""
     known: Any = engine  # hashable, which the protocol does not say
-    texts = tuple((message["role"], message["content"]) for message in messages)
-    return _prepared(known, texts, plain, template)
+    texts = tuple(tuple(message.items()) for message in messages)
+    return _prepared(known, texts, plain, template, thinking)
 
 
 @lru_cache(_KEPT)
 def _prepared(
-    engine: EngineApi, texts: tuple[tuple[str, str], ...], plain: bool, template: str | None
+    engine: EngineApi,
+    texts: tuple[tuple[tuple[str, str], ...], ...],
+    plain: bool,
+    template: str | None,
+    thinking: ThinkingLevel | None,
 ) -> Prepared:
-    messages: list[chat.Message] = [{"role": role, "content": text} for role, text in texts]
-    task = task_of(messages, plain=plain)
-    return prepare(task, engine, SamplingParams(), template=template, bounded=False)
+    task = task_of([dict(text) for text in texts], plain=plain)
+    params = SamplingParams(thinking=thinking)
+    return prepare(task, engine, params, template=template, bounded=False)
 
 
 def _engine(host: EngineHost) -> EngineApi:

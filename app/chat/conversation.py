@@ -8,7 +8,7 @@ from app.chat.attachments import with_attachments
 from app.chat.host import EngineHost
 from app.chat.store.records import Attachment, Chat, Message, Role
 from app.chat.store.store import ChatStore
-from app.chat.thinking import answer_of
+from app.chat.thinking import answer_of, thought_of
 from app.openai.task import Task
 from runtimes import chat as model_chat
 from runtimes.api import EngineApi
@@ -214,10 +214,13 @@ def render(system: str | None, path: Sequence[Message]) -> list[model_chat.Messa
             text = answer_of(message.text)
             if not text.strip():
                 continue
+            thought = thought_of(message.text)
         if found and found[-1]["role"] == message.role:
             found[-1]["content"] += f"\n\n{text}"
         else:
             found.append({"role": str(message.role), "content": text})
+        if message.role is Role.ASSISTANT and thought:  # a template takes it that wants it
+            found[-1]["reasoning_content"] = thought
     if system is not None and system.strip():
         found.insert(0, {"role": "system", "content": system})
     return list(found)

@@ -98,21 +98,32 @@ class RemoteEngine(EngineApi):
         messages: Sequence[Message],
         template: str | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
     ) -> list[int]:
         """See ``EngineApi.encode_chat``; the template is the server's."""
         if template is not None:
             raise RequestError("a server uses the template of its model: leave --chat-template out")
-        said = {"messages": [dict(message) for message in messages]}
-        return self._tokens({**said, "tools": list(tools)} if tools else said)
+        said: dict[str, Any] = {"messages": [dict(message) for message in messages]}
+        if tools:
+            said["tools"] = list(tools)
+        if variables:
+            said["chat_template_kwargs"] = dict(variables)
+        return self._tokens(said)
 
     def encode_continuation(
-        self, context: str | Sequence[Message], continuation: str
+        self,
+        context: str | Sequence[Message],
+        continuation: str,
+        variables: Mapping[str, Any] | None = None,
     ) -> tuple[list[int], int]:
         """Raises RequestError: a server has no path for it."""
         raise RequestError("a server scores no texts: name a file")
 
     def submit(self, request: Request) -> Stream:
-        """See ``EngineApi.submit``."""
+        """See ``EngineApi.submit``. Raises RequestError for a bound of a thought: what a server
+        continues is plain text."""
+        if request.params.think_tokens is not None:
+            raise RequestError("the server's model cannot be bounded in its thoughts from here")
         stream = Stream(request.id, self.cancel)
         with self._lock:
             self._running[request.id] = stream
@@ -377,6 +388,7 @@ def _body(name: str, request: Request) -> dict[str, Any]:
         field.name: value
         for field in dataclasses.fields(params)
         if (value := getattr(params, field.name)) != getattr(_DEFAULTS, field.name)
+        and field.name != "thinking"  # its template was told with the prompt
     }
     # The server's defaults may be others.
     said = {"temperature": params.temperature, "max_tokens": params.max_tokens, **changed}

@@ -29,12 +29,18 @@ class SamplingField:
     help: str
 
 
-_KINDS = {"int": "whole", "float": "number", "int | None": "seed", "tuple[str, ...]": "texts"}
+_KINDS = {
+    "int": "whole",
+    "float": "number",
+    "int | None": "optional",
+    "str | None": "word",
+    "tuple[str, ...]": "texts",
+}
 FIELDS = tuple(
     SamplingField(item.name, _KINDS[str(item.type)], **item.metadata)
     for item in dataclasses.fields(Sampling)
 )
-_BLANK: Mapping[str, Any] = {"seed": None, "texts": ()}
+_BLANK: Mapping[str, Any] = {"optional": None, "word": None, "texts": ()}
 _BY_NAME = {one.name: one for one in FIELDS}
 
 
@@ -70,8 +76,8 @@ def read_value(name: str, text: str) -> Any:
 
 
 def read(texts: Mapping[str, str], defaults: Sampling) -> SamplingTexts:
-    """The form as it is typed now. A field that is missing or blank has its default; seed and stop
-    texts are then none."""
+    """The form as it is typed now. A field that is missing or blank has its default; what may be
+    nothing is then nothing."""
     values: dict[str, Any] = {}
     errors: dict[str, str] = {}
     for one in FIELDS:
@@ -125,8 +131,10 @@ def _value(one: SamplingField, text: str) -> Any:
     match one.kind:
         case "texts":
             return tuple(part for part in _parts(text) if part)
-        case "seed":
+        case "optional":
             return None if text.lower() in ("", "none", "random") else int(text)
+        case "word":
+            return None if text.lower() in ("", "none") else text.lower()
         case "whole":
             return int(text)
     return float(text.replace(",", ".") if text.count(",") == 1 else text)

@@ -67,6 +67,16 @@ def _set(rest: str) -> tuple[Any, ...]:
     return field.name, sampling_form.read_value(field.name, text)
 
 
+def _think(rest: str) -> tuple[Any, ...]:
+    """A level, or a number of tokens that a thought may have."""
+    if not rest:
+        return ()
+    if rest.lower() == "default":
+        return ("thinking",)
+    name = "think_tokens" if rest[0].isdigit() else "thinking"
+    return name, sampling_form.read_value(name, rest)
+
+
 SPECS: tuple[Spec, ...] = (
     Spec("new", "", "begin an empty chat", "screen.new"),
     Spec("chats", "[WORDS]", "open or search earlier chats", "screen.chats", _words),
@@ -76,6 +86,7 @@ SPECS: tuple[Spec, ...] = (
     Spec("find", "[WORDS]", "find a model on the hub", "screen.find", _words),
     Spec("system", "[TEXT|off]", "set the system message", "screen.system", _system),
     Spec("set", "[NAME VALUE]", "set a sampling parameter", "screen.sampling", _set),
+    Spec("think", "[LEVEL|N]", "think or not, or N tokens at most", "screen.sampling", _think),
     Spec("raw", "", "send text as it is; the answer continues it", "screen.raw"),
     Spec("attach", "[PATH]", "send a text file along", "screen.attach", _path),
     Spec("export", "[PATH]", "write the chat to a .md or .json", "screen.export", _path),

@@ -6,8 +6,9 @@ open the block in the prompt.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from runtimes.chat import THINKING, THOUGHT_BEGUN, Message, render_chat
 from runtimes.errors import RequestError
@@ -17,6 +18,7 @@ _MARK = re.compile(
     rf"|(?P<close></(?:{'|'.join(THINKING)})>)",
     re.MULTILINE | re.IGNORECASE,
 )
+OPENS, CLOSES = "<think>\n", "\n</think>\n\n"  # as an answer's thought is kept
 _LONGEST = max(len(name) for name in THINKING) + 3  # of a tag: </reasoning>
 _TAGS = tuple(f"<{slash}{name}>" for slash in ("", "/") for name in THINKING)
 
@@ -74,13 +76,30 @@ def answer_of(text: str) -> str:
     return "\n\n".join(part.text for part in parts if not part.thinking).strip()
 
 
-def opening(template: str | None, messages: Sequence[Message]) -> str:
+def thinks(text: str) -> bool:
+    """Whether an answer so far ends within a thought."""
+    parts = split(text)
+    return bool(parts) and parts[-1].open
+
+
+def thought_of(text: str) -> str:
+    """The thinking of an answer, without its tags."""
+    if "<" not in text:
+        return ""
+    return "\n\n".join(part.text for part in split(text) if part.thinking)
+
+
+def opening(
+    template: str | None,
+    messages: Sequence[Message],
+    variables: Mapping[str, Any] | None = None,
+) -> str:
     """The tag with which the model's chat template begins the answer itself, and a line end; "" if
     it begins none. The template's prompt ends with it, so that the model will not write it."""
     if template is None or not any(f"<{name}>" in template for name in THINKING):
         return ""
     try:
-        found = THOUGHT_BEGUN.search(render_chat(template, messages))
+        found = THOUGHT_BEGUN.search(render_chat(template, messages, variables=variables))
     except RequestError:
         return ""
     return f"{found[1]}\n" if found else ""

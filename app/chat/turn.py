@@ -27,7 +27,7 @@ from app.chat.figures import (
 from app.chat.host import EngineHost
 from app.chat.store.records import AnswerFigures, Message, State
 from app.chat.store.store import ChatStore
-from app.chat.thinking import opening
+from app.chat.thinking import CLOSES, OPENS, opening, thinks
 from app.prompts import PromptTooLongError
 from runtimes.api import EngineApi
 from runtimes.errors import IngotError, RequestError
@@ -146,6 +146,7 @@ class Turn:
         self._conversation, self._engine, self._request = conversation, engine, request
         self._begun = begun
         self._text, self._ids = begun.text, list(begun.token_ids)
+        self._thinks = thinks(begun.text)  # the text ends within a thought
         self._pieces: deque[Chunk] = deque(maxlen=2)
         self._stop_asked = False
         self._tries = 0
@@ -181,20 +182,24 @@ class Turn:
             raise RequestError("this answer is whole: there is nothing to continue")
         plain, own = conversation.plain(host), host.template
         adapter, label = host.used()
-        asked = prepared(engine, conversation.prompt(parent.id), plain=plain, template=own)
+        messages = conversation.prompt(parent.id)
+        asked = prepared(engine, messages, plain=plain, template=own, thinking=params.thinking)
         ids = list(asked.ids)
+        thinking = asked.thinking
         if continues is None:
             template = None if plain else own or engine.model.chat_template
-            begun = Begun(opening(template, asked.form.messages))
+            begun = Begun(opening(template, asked.form.messages, asked.variables))
         else:
             done, generated = answered_ids(engine, continues, label)
             ids += done
             known = tuple(done) if generated else ()
             begun = Begun(continues.text, known, continues.figures, generated)
+            if thinking is not None:
+                thinking = replace(thinking, at="thought" if thinks(continues.text) else "answer")
             params = replace(params, min_tokens=max(0, params.min_tokens - len(done)))
         if len(ids) >= engine.context:
             raise PromptTooLongError(len(ids), engine.context, engine.model.context_length)
-        request = Request(ids, params, adapter=adapter)
+        request = Request(ids, asked.changed(params), adapter=adapter, thinking=thinking)
         if adapter is None:
             host.recall(ids)
         if continues is None:
@@ -275,6 +280,9 @@ class Turn:
         if completion is not None and self._again(completion):
             return
         for chunk in chunks:
+            if chunk.thought is not self._thinks and chunk.text:
+                self._thinks = chunk.thought
+                self._text += OPENS if chunk.thought else CLOSES
             self._text += chunk.text
             self._ids += chunk.token_ids
         self._pieces += chunks
@@ -295,7 +303,9 @@ class Turn:
         self._tries += 1
         try:
             last = self._request
-            request = Request(last.prompt, last.params, adapter=last.adapter)
+            request = Request(
+                last.prompt, last.params, adapter=last.adapter, thinking=last.thinking
+            )
             self._stream = self._engine.submit(request)
         except IngotError as error:  # it may have less room than before
             log.info("the request cannot be asked again: %s", error)

@@ -97,6 +97,12 @@ class Sampling:
     stop: tuple[str, ...] = _param(
         (), "Stop texts", r"texts, | between, \n a line end", "end an answer"
     )
+    thinking: str | None = _param(
+        None, "Thinking", "on, off, low to high", "whether the model thinks before it answers"
+    )
+    think_tokens: int | None = _param(
+        None, "Longest thought", "0 or more, or nothing", "tokens of a thought at most"
+    )
 
     def params(self, **changes: Any) -> SamplingParams:
         """The engine's form, with ``changes``. Raises RequestError for a value out of range."""

@@ -8,12 +8,20 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, TypedDict
 
 from app.figures import timings_json, usage_json
-from app.openai.tool_parser import ArgumentsDelta, CallBegin, ContentDelta, Delta, ToolParser
+from app.openai.tool_parser import (
+    ArgumentsDelta,
+    CallBegin,
+    ContentDelta,
+    Delta,
+    ThoughtDelta,
+    ToolParser,
+)
 from app.openai.validation import Problem
 from runtimes.request import Completion, FinishReason, Timings, Usage
 
 TokenLogprobs = list[dict[str, Any]]
 ToolCalls = list[dict[str, Any]]  # as OpenAI's messages have them
+IN_REASONING = "within the reasoning"
 
 
 class Choice(TypedDict, total=False):
@@ -23,6 +31,8 @@ class Choice(TypedDict, total=False):
     finish_reason: str
     logprobs: TokenLogprobs
     tool_calls: ToolCalls
+    reasoning: str
+    finish_details: str
 
 
 # What is in the hands of a worker process: requests, and calls that wait for a reply.
@@ -49,6 +59,8 @@ class Answer:
     usage: Mapping[str, int] | None = None
     timings: Mapping[str, float | None] | None = None
     tool_calls: ToolCalls | None = None  # beside the response, which may then be empty
+    reasoning: str | None = None  # the thought before the response
+    finish_details: str | None = None  # IN_REASONING where the answer ended within its thought
     partial: str | None = None  # beside an error: what there was of the response
     created: float | None = None  # Unix seconds; OpenAI's bodies have it, flat records do not
 
@@ -82,6 +94,10 @@ class Answer:
             choice["logprobs"] = self.logprobs
         if self.tool_calls is not None:
             choice["tool_calls"] = self.tool_calls
+        if self.reasoning is not None:
+            choice["reasoning"] = self.reasoning
+        if self.finish_details is not None:
+            choice["finish_details"] = self.finish_details
         return choice
 
     @property
@@ -97,7 +113,7 @@ class Answer:
 
 
 _NAMES = tuple(field.name for field in fields(Answer))
-_TEXT = ("response", "label", "finish_reason", "partial")
+_TEXT = ("response", "label", "finish_reason", "partial", "reasoning", "finish_details")
 _OBJECTS = ("scores", "logprobs", "choices", "tool_calls")  # lists of them
 _MOST_COUNT, _MOST_NUMBER = 2**31, 1e15
 _FLOATS = {int, float}
@@ -180,6 +196,8 @@ def answer_of(
         logprobs=first.get("logprobs"),
         choices=choices if last.others else None,
         tool_calls=first.get("tool_calls"),
+        reasoning=first.get("reasoning"),
+        finish_details=first.get("finish_details"),
         **figures_of(completions),
     )
 
@@ -193,6 +211,9 @@ def figures_of(completions: Sequence[Completion]) -> dict[str, Any]:
             choice.usage.completion_tokens for one in completions for choice in one.choices
         ),
         cached_tokens=sum(one.usage.cached_tokens for one in completions),
+        thought_tokens=sum(
+            choice.usage.thought_tokens for one in completions for choice in one.choices
+        ),
     )
     return {
         "usage": {**usage_json(usage), "cached_tokens": usage.cached_tokens},
@@ -205,6 +226,10 @@ def _choice(sample: Completion, parser: ToolParser | None) -> Choice:
     choice: Choice = {"text": sample.text, "finish_reason": str(sample.finish_reason)}
     if (logprobs := _token_logprobs(sample)) is not None:
         choice["logprobs"] = logprobs
+    if sample.thought is not None:
+        choice["reasoning"] = sample.thought
+    if sample.thinks:
+        choice["finish_details"] = IN_REASONING
     if parser is not None:
         text, calls = joined([*parser.feed(sample.text), *parser.end()])
         if calls:
@@ -221,6 +246,8 @@ def joined(deltas: Sequence[Delta]) -> tuple[str, ToolCalls]:
         match delta:
             case ContentDelta():
                 text += delta.text
+            case ThoughtDelta():
+                pass  # a parser is given the answer only
             case CallBegin():
                 function = {"name": delta.name, "arguments": ""}
                 calls.append({"id": delta.id, "type": "function", "function": function})
@@ -249,11 +276,12 @@ def _token_logprobs(choice: Completion) -> TokenLogprobs | None:
     texts, logprobs = choice.token_bytes, choice.logprobs
     if texts is None or logprobs is None:
         return None
-    count = len(logprobs)
+    count, first = len(logprobs), choice.usage.thought_tokens  # the thought has none
     # The token that ended the answer is no part of its text.
     if choice.finish_reason is FinishReason.STOP and count and not texts[choice.token_ids[-1]]:
         count -= 1
-    return logprob_entries(choice.token_ids[:count], logprobs, choice.top_logprobs, texts)
+    tops = None if choice.top_logprobs is None else choice.top_logprobs[first:]
+    return logprob_entries(choice.token_ids[first:count], logprobs[first:], tops, texts)
 
 
 def logprob_entries(

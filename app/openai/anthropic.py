@@ -12,9 +12,10 @@ from typing import Any
 
 from app.openai.answer import Answer
 from app.openai.constraints import schema_constraint
+from app.openai.reasoning import message_reasoning
 from app.openai.request import CHAT_NAMES, OF_SERVERS, as_served, check_together, sampling_of
 from app.openai.task import Task
-from app.openai.tool_parser import ArgumentsDelta, CallBegin, ContentDelta, Delta
+from app.openai.tool_parser import ArgumentsDelta, CallBegin, ContentDelta, Delta, ThoughtDelta
 from app.openai.tools import Tools, checked_function, tools_of
 from app.openai.validation import (
     MOST_MESSAGES,
@@ -28,17 +29,18 @@ from app.openai.validation import (
 from runtimes.chat import Message
 from runtimes.request import SamplingParams
 
-# Who asks, how it is billed, cached and where it runs; effort and thinking only hint at how to
-# answer.
+# Who asks, how it is billed, cached and where it runs; effort only hints at how to answer.
 _IGNORED = frozenset(
-    "model metadata service_tier cache_control inference_geo speed thinking user_profile_id"
+    "model metadata service_tier cache_control inference_geo speed user_profile_id"
     " workspace_id diagnostics".split()
 )
 # A message is one, without log-probabilities; the rest may be said as elsewhere.
 _SAMPLED = CHAT_NAMES - set(
     "max_completion_tokens response_format n stop logprobs top_logprobs".split()
 )
-_KNOWN = frozenset("messages system stop_sequences tools tool_choice output_config".split())
+_KNOWN = frozenset(
+    "messages system stop_sequences tools tool_choice output_config thinking".split()
+)
 _NAMES = _KNOWN | _IGNORED | _SAMPLED | OF_SERVERS
 
 
@@ -82,7 +84,7 @@ def _sampling(body: Mapping[str, Any], defaults: SamplingParams) -> SamplingPara
             raise InputError("invalid_value", f"{where}.type must be json_schema")
         schema_constraint(wanted.get("schema"), f"{where}.schema")
         given["response_format"] = {"type": "json_schema", "json_schema": wanted}
-    return sampling_of(given, "chat", defaults)
+    return sampling_of(given, "chat", defaults, message_reasoning(body))
 
 
 def _tools(body: Mapping[str, Any]) -> Tools | None:
@@ -152,6 +154,7 @@ def _of_blocks(role: str, content: Any, where: str) -> list[Message]:
     texts: list[str] = []
     calls: list[dict[str, Any]] = []
     results: list[Message] = []
+    thoughts: list[str] = []
     for number, block in enumerate(content):
         at = f"{where}.{number}"
         require_object(block, at, "a content block")
@@ -167,19 +170,22 @@ def _of_blocks(role: str, content: Any, where: str) -> list[Message]:
                     raise InputError("wrong_type", f"{at}.tool_use_id must be a text")
                 said = f"Error: {text}" if block.get("is_error") else text
                 results.append({"role": "tool", "content": said, "tool_call_id": identity})
-            case (("thinking" | "redacted_thinking"), "assistant"):
-                pass  # templates leave it out of earlier answers
+            case "thinking", "assistant":
+                thoughts.append(_text(block.get("thinking"), f"{at}.thinking"))
+            case "redacted_thinking", "assistant":
+                pass  # nobody but its provider can read it
             case other, _:
                 said = f"{at}.type: {shown(other)} is not supported here"
                 raise InputError("unsupported_parameter", said)
     text = "".join(texts)
+    more = {"reasoning_content": "\n\n".join(thoughts)} if thoughts else {}
     if calls:
-        return [{"role": role, "content": text, "tool_calls": calls}]
+        return [{"role": role, "content": text, "tool_calls": calls, **more}]
     if role == "user" and not text.strip():
         if not results:
             raise InputError("empty_prompt", f"{where} is blank")
         return results
-    return [*results, {"role": role, "content": text}]
+    return [*results, {"role": role, "content": text, **more}]
 
 
 def _text(value: Any, where: str) -> str:
@@ -221,6 +227,8 @@ _STOPS = {
 def message_body(answer: Answer, name: str, model: str, stop: str | None) -> dict[str, Any]:
     """The body of an answer without an error. ``stop``: the stop sequence that ended it."""
     content: list[dict[str, Any]] = []
+    if answer.reasoning:
+        content.append({"type": "thinking", "thinking": answer.reasoning, "signature": ""})
     if answer.response:
         content.append({"type": "text", "text": answer.response})
     for call in answer.tool_calls or ():
@@ -281,6 +289,10 @@ class MessageEvents:
     def add(self, delta: Delta) -> list[dict[str, Any]]:
         """More of the answer."""
         match delta:
+            case ThoughtDelta():
+                empty = {"type": "thinking", "thinking": "", "signature": ""}
+                opened = [] if self._open == "thinking" else self._start(empty)
+                return [*opened, self._delta({"type": "thinking_delta", "thinking": delta.text})]
             case ContentDelta():
                 opened = [] if self._open == "text" else self._start({"type": "text", "text": ""})
                 return [*opened, self._delta({"type": "text_delta", "text": delta.text})]

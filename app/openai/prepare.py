@@ -6,8 +6,8 @@ Chat, run, batch, compare and the server pass it; ``result`` is the door back.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeVar
 
 from app.openai.task import Task
 from app.openai.tool_forms import ToolForm, form_messages, form_of, own_messages, tools_constraint
@@ -17,7 +17,8 @@ from runtimes.api import Encoder
 from runtimes.chat import Message
 from runtimes.errors import RequestError
 from runtimes.models.registry import gives_embeddings
-from runtimes.request import SamplingParams
+from runtimes.request import Priority, Request, SamplingParams, Thinking
+from runtimes.thinking import choice_of, switched_off, thought_form
 
 _PLAIN, _RAW = PromptStyle(), PromptStyle(raw=True)
 # Nothing is generated; the likeliest token at each place tells what greedy decoding would take.
@@ -48,6 +49,33 @@ class Prepared:
     form: PromptForm
     scored_from: int = 1
     embed: bool = False
+    thinking: Thinking | None = None
+    variables: Mapping[str, Any] = field(default_factory=dict)  # that the template was given
+
+    def changed(self, params: SamplingParams) -> SamplingParams:
+        """``params`` in the place of those that it was prepared with."""
+        if params.think_tokens is not None:
+            return params
+        return replace(params, think_tokens=self.params.think_tokens)
+
+    def request(
+        self,
+        *,
+        priority: Priority = Priority.NORMAL,
+        timeout_s: float | None = None,
+        adapter: str | None = None,
+    ) -> Request:
+        """The request to the engine. Raises RequestError for an empty prompt."""
+        return Request(
+            self.ids,
+            self.params,
+            priority,
+            timeout_s,
+            adapter=adapter,
+            scored_from=self.scored_from,
+            embed=self.embed,
+            thinking=self.thinking,
+        )
 
     @property
     def params(self) -> SamplingParams:
@@ -84,24 +112,43 @@ def prepare(
     if task.then is not None:
         params = _SCORED
     given = conversation(style, task.opening if messages is None else messages)
+    known = None if style.raw else template or encoder.model.chat_template
+    choice = choice_of(known, "off" if task.then is not None else params.thinking)
+    variables = {**choice.variables, **(task.variables or {})}
+    if choice.budget is not None and params.think_tokens is None:
+        params = replace(params, think_tokens=choice.budget)
     said = form_prompt(task, given, template or encoder.model.chat_template, params)
     if bounded:
         require_short(encoder, [task.then or "", *said.messages])
     if style.raw and len(said.messages) != 1:
         raise RequestError("a conversation needs the chat template; --raw takes a single prompt")
     if task.then is not None:
-        return _scored(task.then, said, encoder, style)
+        return _scored(task.then, said, encoder, style, variables)
     sent = said.messages
     if style.raw:
         ids = encoder.encode(str(sent[0]["content"]))
     else:
         tools = said.tools
-        ids, sent = _by_template(lambda given: encoder.encode_chat(given, template, tools), sent)
+        ids, sent = _by_template(
+            lambda given: encoder.encode_chat(given, template, tools, variables), sent
+        )
     if not ids:
         raise RequestError("the prompt has no tokens")
     if bounded:
         _fitting(ids, encoder)
-    return Prepared(ids, replace(said, messages=sent))
+    thinking = _thinking(known, sent, variables)
+    return Prepared(ids, replace(said, messages=sent), thinking=thinking, variables=variables)
+
+
+def _thinking(
+    template: str | None, sent: Sequence[Message], variables: Mapping[str, Any]
+) -> Thinking | None:
+    form = thought_form(template)
+    if form is None:
+        return None
+    begun = bool(sent) and sent[-1]["role"] == "assistant"  # the answer goes on with its text
+    at: Literal["prompt", "answer"] = "answer" if begun else "prompt"
+    return Thinking(form, at, expected=not switched_off(variables))
 
 
 def conversation(style: PromptStyle, messages: Sequence[Message]) -> list[Message]:
@@ -188,13 +235,19 @@ def _embedded(task: Task, encoder: Encoder) -> Prepared:
     return Prepared(_fitting(ids, encoder, room=0), PromptForm((), _SCORED), embed=True)
 
 
-def _scored(then: str, said: PromptForm, encoder: Encoder, style: PromptStyle) -> Prepared:
+def _scored(
+    then: str,
+    said: PromptForm,
+    encoder: Encoder,
+    style: PromptStyle,
+    variables: Mapping[str, Any],
+) -> Prepared:
     sent = said.messages
     if style.raw:
         ids, first = encoder.encode_continuation(str(sent[0]["content"]), then)
     else:
         (ids, first), sent = _by_template(
-            lambda given: encoder.encode_continuation(given, then), sent
+            lambda given: encoder.encode_continuation(given, then, variables), sent
         )
     return Prepared(_fitting(ids, encoder), replace(said, messages=sent), scored_from=first)
 

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from app.openai.constraints import constraint_changes
+from app.openai.reasoning import CHAT_REASONING, Reasoning, chat_reasoning
 from app.openai.task import Task, task_at
 from app.openai.tools import Tools, chat_function, tools_of
 from app.openai.validation import (
@@ -41,7 +42,7 @@ _PROMPT = {"chat": "messages", "completions": "prompt"}
 # an answer wrong.
 IGNORED = frozenset(
     "model user metadata store service_tier safety_identifier prompt_cache_key"
-    " prompt_cache_retention reasoning_effort verbosity prediction".split()
+    " prompt_cache_retention verbosity prediction".split()
 )
 # What is not supported, with the values that ask for nothing.
 _IDLE: dict[str, tuple[Any, ...]] = {
@@ -55,6 +56,7 @@ _IDLE: dict[str, tuple[Any, ...]] = {
 OF_SERVERS = frozenset({"priority", "reproducible"})  # a batch has its own
 _TOOLS = {"tools", "tool_choice", "parallel_tool_calls"}
 _PRIORITIES = {name: one for one in Priority for name in (one.name.lower(), str(int(one)))}
+_NO_REASONING = Reasoning()
 _MOST_INT = 2**31 - 1
 _MOST_SEED = 2**63
 _MOST_REMEMBERED = 2**14  # characters of a constraint that is kept for other requests
@@ -73,6 +75,7 @@ def body_task(
     name = _PROMPT[endpoint]
     known = _NAMES[endpoint] | IGNORED | {name} | (_TOOLS if endpoint == "chat" else set())
     known |= OF_SERVERS if served else set()
+    known |= CHAT_REASONING if endpoint == "chat" else {"reasoning_effort"}
     for other, value in body.items():
         if other not in known and value is not None and value not in _IDLE.get(other, ()):
             said = f"{other}: {shown(value)}" if other in _IDLE else other[:60]
@@ -97,7 +100,8 @@ def body_task(
         said = f"messages has {len(prompt):,} messages, above {MOST_MESSAGES:,}"
         raise InputError("invalid_value", said)
     task = Task() if ids else task_at(prompt, f"body.{name}")
-    sampling = sampling_of(body, endpoint, defaults)
+    thoughts = chat_reasoning(body) if endpoint == "chat" else Reasoning()
+    sampling = sampling_of(body, endpoint, defaults, thoughts)
     tools = tools_of(body, chat_function) if endpoint == "chat" else None
     check_together(tools, sampling or defaults)
     task = Task(
@@ -107,6 +111,7 @@ def body_task(
         raw=endpoint == "completions",
         tools=tools,
         ids=ids,
+        variables=thoughts.variables,
     )
     return as_served(task, body) if served else task
 
@@ -200,7 +205,15 @@ def _logit_bias(value: Any, name: str) -> tuple[tuple[int, float], ...]:
 
 _READERS = {"int": _integer, "float": _number, "bool": _boolean}
 _OWN_READERS = {"stop": _stop, "seed": _integer, "logit_bias": _logit_bias}
-_READ_APART = {"logprobs", "top_logprobs", "best_of", "constraint", "prompt_logprobs"}
+_READ_APART = {
+    "logprobs",
+    "top_logprobs",
+    "best_of",
+    "constraint",
+    "prompt_logprobs",
+    "thinking",
+    "think_tokens",
+}
 # A body may have each parameter of ours: the field that it becomes, and what reads it. A later one
 # of two for the same field wins.
 _PLAIN: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
@@ -217,14 +230,17 @@ CHAT_NAMES = _NAMES["chat"]
 
 
 def sampling_of(
-    body: Mapping[str, Any], endpoint: Generating, defaults: SamplingParams
+    body: Mapping[str, Any],
+    endpoint: Generating,
+    defaults: SamplingParams,
+    reasoning: Reasoning = _NO_REASONING,
 ) -> SamplingParams | None:
     """The body's own parameters on top of ``defaults``; None where it has none.
-    ``null`` is ignored.
+    ``null`` is ignored. ``reasoning``: its wishes for thoughts.
 
     Raises InputError naming the parameter that has a wrong type or value.
     """
-    changes: dict[str, Any] = {}
+    changes: dict[str, Any] = reasoning.changes()
     for name, (field, read) in _PLAIN.items():
         if name in _NAMES[endpoint] and body.get(name) is not None:
             changes[field] = read(body[name], name)

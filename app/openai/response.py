@@ -3,13 +3,13 @@
 Source of the format: the chat completion, completion and error objects of OpenAI's API reference.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
 from app.openai.answer import Answer, Choice, TokenLogprobs
 from app.openai.request import Generating
-from app.openai.tool_parser import ArgumentsDelta, CallBegin, ContentDelta, Delta
+from app.openai.tool_parser import ArgumentsDelta, CallBegin, ContentDelta, Delta, ThoughtDelta
 from app.openai.validation import Problem
 
 # Errors that are no fault of the request; every other one is answered as a bad request.
@@ -40,6 +40,7 @@ def answer_body(answer: Answer, endpoint: Generating, name: str, model: str) -> 
         "usage": {
             **{k: usage[k] for k in ("prompt_tokens", "completion_tokens", "total_tokens")},
             "prompt_tokens_details": {"cached_tokens": usage.get("cached_tokens", 0)},
+            **_reasoning_usage(usage),
         },
     }
     if answer.timings is not None:
@@ -47,11 +48,24 @@ def answer_body(answer: Answer, endpoint: Generating, name: str, model: str) -> 
     return body
 
 
+def _reasoning_usage(usage: Mapping[str, int]) -> dict[str, Any]:
+    if "reasoning_tokens" not in usage:
+        return {}
+    return {"completion_tokens_details": {"reasoning_tokens": usage["reasoning_tokens"]}}
+
+
+def _thought(text: str) -> dict[str, str]:
+    """A thought by both names that clients read."""
+    return {"reasoning_content": text, "reasoning": text}
+
+
 def delta_body(delta: Delta) -> dict[str, Any]:
     """A piece of an answer, as a chunk's ``delta``."""
     match delta:
         case ContentDelta():
             return {"content": delta.text}
+        case ThoughtDelta():
+            return _thought(delta.text)
         case CallBegin():
             function = {"name": delta.name, "arguments": ""}
             call = {"id": delta.id, "type": "function", "function": function}
@@ -71,12 +85,17 @@ def _choice(index: int, choice: Choice, *, chat: bool) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": choice["text"], "refusal": None}
         if calls:
             message |= {"content": choice["text"] or None, "tool_calls": calls}
+        if "reasoning" in choice:
+            message |= _thought(choice["reasoning"])
         said = {
             "message": message,
             "logprobs": None if tokens is None else {"content": tokens, "refusal": None},
         }
     # A full context is a length to OpenAI's clients.
-    return {"index": index, **said, "finish_reason": "length" if reason == "context" else reason}
+    ended: dict[str, Any] = {"finish_reason": "length" if reason == "context" else reason}
+    if "finish_details" in choice:
+        ended["finish_details"] = choice["finish_details"]
+    return {"index": index, **said, **ended}
 
 
 def _text_logprobs(text: str, tokens: TokenLogprobs | None) -> dict[str, Any] | None:

@@ -13,9 +13,10 @@ from dataclasses import replace
 from typing import Any
 
 from app.openai.answer import Answer, TokenLogprobs
+from app.openai.reasoning import response_reasoning
 from app.openai.request import CHAT_NAMES, OF_SERVERS, as_served, check_together, sampling_of
 from app.openai.task import Task, task_at
-from app.openai.tool_parser import ArgumentsDelta, CallBegin, ContentDelta, Delta
+from app.openai.tool_parser import ArgumentsDelta, CallBegin, ContentDelta, Delta, ThoughtDelta
 from app.openai.tools import checked_function, tools_of
 from app.openai.validation import (
     MOST_MESSAGES,
@@ -30,12 +31,13 @@ from runtimes.request import SamplingParams
 
 # Who asks, what is kept, how it is billed, and what only hints at how to answer.
 _IGNORED = frozenset(
-    "model user metadata store service_tier safety_identifier prompt_cache_key reasoning truncation"
+    "model user metadata store service_tier safety_identifier prompt_cache_key truncation"
     " prompt_cache_retention max_tool_calls include".split()
 )
 _IDLE: dict[str, tuple[Any, ...]] = {"background": (False,), "stream": (False,)}
 _KNOWN = frozenset(
-    "input instructions max_output_tokens text tools tool_choice parallel_tool_calls".split()
+    "input instructions max_output_tokens text tools tool_choice parallel_tool_calls"
+    " reasoning".split()
 )
 _OTHER_NAMES = frozenset({"max_tokens", "max_completion_tokens", "response_format", "n"})
 _SAMPLED = CHAT_NAMES - _OTHER_NAMES
@@ -89,7 +91,7 @@ def _sampling(body: Mapping[str, Any], defaults: SamplingParams) -> SamplingPara
         if wanted.get("type") == "json_schema":
             wanted = {"type": "json_schema", "json_schema": wanted}
         given["response_format"] = wanted
-    return sampling_of(given, "chat", defaults)
+    return sampling_of(given, "chat", defaults, response_reasoning(body))
 
 
 def _function(tool: Any, where: str) -> Mapping[str, Any]:
@@ -113,7 +115,11 @@ def _messages(items: list[Any]) -> list[dict[str, Any]]:
         match item.get("type", "message"):
             case "message":
                 text = _text(item.get("content"), f"{where}.content")
-                said_so_far.append({"role": item.get("role"), "content": text})
+                last = said_so_far[-1] if said_so_far else {}
+                if item.get("role") == "assistant" and _only_thought(last):
+                    last["content"] = text
+                else:
+                    said_so_far.append({"role": item.get("role"), "content": text})
             case "function_call":
                 names = {"name": item.get("name"), "arguments": item.get("arguments")}
                 call = {"id": item.get("call_id"), "type": "function", "function": names}
@@ -125,11 +131,31 @@ def _messages(items: list[Any]) -> list[dict[str, Any]]:
                 result = {"role": "tool", "content": text, "tool_call_id": item.get("call_id")}
                 said_so_far.append(result)
             case "reasoning":
-                pass  # templates leave it out of earlier answers
+                thought = _thought(item, where)
+                if thought:  # of the message or the calls behind it
+                    said_so_far.append(
+                        {"role": "assistant", "content": "", "reasoning_content": thought}
+                    )
             case other:
                 said = f"{where}.type: {shown(other)} is not supported here"
                 raise InputError("unsupported_parameter", said)
-    return said_so_far
+    return [message for message in said_so_far if not _only_thought(message)]
+
+
+def _only_thought(message: Mapping[str, Any]) -> bool:
+    """Whether a message has nothing but a thought: the answer behind it is missing yet."""
+    said = message.get("content") or message.get("tool_calls")
+    return not said and "reasoning_content" in message
+
+
+def _thought(item: Mapping[str, Any], where: str) -> str:
+    """The text of a reasoning item; "" where its text is a provider's secret."""
+    parts = item.get("content") or item.get("summary") or []
+    if not isinstance(parts, list):
+        raise InputError("wrong_type", f"{where} must have a list of texts, not {kind(parts)}")
+    texts = [part.get("text") for part in parts if isinstance(part, Mapping)]
+    thought = "".join(text for text in texts if isinstance(text, str))
+    return as_unicode(thought, where)
 
 
 def _text(value: Any, where: str) -> str:
@@ -205,6 +231,11 @@ class ResponseEvents:
     def add(self, delta: Delta) -> Events:
         """More of the answer."""
         match delta:
+            case ThoughtDelta():
+                thinks = self._open and self._items[-1]["type"] == "reasoning"
+                events = [] if thinks else self._start(_reasoning_item())
+                self._items[-1]["content"][0]["text"] += delta.text
+                return [*events, self._piece("reasoning_text.delta", delta=delta.text)]
             case ContentDelta():
                 text_item = self._open and self._items[-1]["type"] == "message"
                 events = [] if text_item else self._start_text()
@@ -276,7 +307,10 @@ class ResponseEvents:
         self._open = False
         item = self._items[-1]
         item["status"] = status
-        if item["type"] == "message":
+        if item["type"] == "reasoning":
+            [part] = item["content"]
+            events = [self._piece("reasoning_text.done", text=part["text"])]
+        elif item["type"] == "message":
             [part] = item["content"]
             part["logprobs"] = logprobs or []
             events = [
@@ -293,7 +327,7 @@ class ResponseEvents:
         """An event about the item that is being said."""
         item = self._items[-1]
         where = {"item_id": item["id"], "output_index": len(self._items) - 1}
-        if item["type"] == "message":
+        if item["type"] in ("message", "reasoning"):
             where["content_index"] = 0
         return self._event(f"response.{name}", **where, **more)
 
@@ -302,9 +336,21 @@ class ResponseEvents:
         return {"type": name, "sequence_number": self._count - 1, **more}
 
 
+def _reasoning_item() -> dict[str, Any]:
+    return {
+        "id": f"rs_{secrets.token_hex(12)}",
+        "type": "reasoning",
+        "status": "in_progress",
+        "summary": [],
+        "content": [{"type": "reasoning_text", "text": ""}],
+    }
+
+
 def response_body(answer: Answer, name: str, model: str, body: Mapping[str, Any]) -> dict[str, Any]:
     """The body of an answer without an error."""
     events = ResponseEvents(name, model, body)
+    if answer.reasoning:
+        events.add(ThoughtDelta(answer.reasoning))
     if answer.response:
         events.add(ContentDelta(answer.response))
     for index, call in enumerate(answer.tool_calls or ()):
@@ -326,6 +372,6 @@ def _usage(answer: Answer) -> dict[str, Any]:
         "input_tokens": usage.get("prompt_tokens", 0),
         "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
         "output_tokens": usage.get("completion_tokens", 0),
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": usage.get("reasoning_tokens", 0)},
         "total_tokens": usage.get("total_tokens", 0),
     }

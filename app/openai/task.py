@@ -47,6 +47,7 @@ class Task:
     # embed, or a prompt with each of its continuations.
     parts: tuple[Task, ...] = ()
     labels: tuple[str, ...] = ()  # what the continuations stand for; one of them is the answer
+    variables: Mapping[str, Any] | None = None  # of the chat template, beside those of thinking
 
     @property
     def opening(self) -> list[Message]:
@@ -108,6 +109,9 @@ def _message(item: Any, where: str) -> Message:
         raise InputError("wrong_type", f"{where}.role must be {roles}; it is {found}")
     more: dict[str, Any] = {}
     content = item.get("content", MISSING)
+    thought = item.get("reasoning_content") or item.get("reasoning")
+    if role == "assistant" and isinstance(thought, str):
+        more["reasoning_content"] = as_unicode(thought, f"{where}.reasoning_content")
     if role == "assistant" and item.get("tool_calls"):
         more["tool_calls"] = _calls(item["tool_calls"], f"{where}.tool_calls")
         content = "" if content in (None, MISSING) else content

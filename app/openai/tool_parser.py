@@ -20,6 +20,13 @@ class ContentDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class ThoughtDelta:
+    """More of the thought before the answer."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class CallBegin:
     """A call, by its number in the answer."""
 
@@ -36,7 +43,7 @@ class ArgumentsDelta:
     text: str
 
 
-Delta = ContentDelta | CallBegin | ArgumentsDelta
+Delta = ContentDelta | ThoughtDelta | CallBegin | ArgumentsDelta
 
 
 class ToolParser:

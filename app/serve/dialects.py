@@ -86,7 +86,7 @@ def _stop(generation: Generation) -> str | None:
 def _count(served: Served, defaults: SamplingParams, task_of: Callable[[], Task]) -> int:
     task, engine = task_of(), served.engine
     require_short(engine, task.opening)
-    return len(prepare(task, engine, defaults, bounded=False).ids)
+    return len(prepare(task, engine, task.sampling or defaults, bounded=False).ids)
 
 
 def responses_routes(generator: Generator, observer: Observer) -> APIRouter:

@@ -17,7 +17,7 @@ from app.openai.answer import Answer, failure_of
 from app.openai.prepare import Prepared, prepare
 from app.openai.result import result
 from app.openai.task import Task
-from app.openai.tool_parser import ContentDelta, Delta
+from app.openai.tool_parser import ContentDelta, Delta, ThoughtDelta
 from app.openai.validation import Problem
 from app.serve.errors import HttpError, problem_error
 from app.serve.pool import MOST_SLOTS, Loads, ModelPool, Served
@@ -67,7 +67,9 @@ class Generation:
         parsers = [self.prepared.form.parser() for _ in range(self.request.params.n)]
         async for chunk in self.pieces():
             parser = parsers[chunk.index]
-            if parser is not None:
+            if chunk.thought:
+                yield chunk.index, ThoughtDelta(chunk.text)
+            elif parser is not None:
                 for delta in parser.feed(chunk.text):
                     yield chunk.index, delta
             elif chunk.text:
@@ -238,7 +240,7 @@ class Generator:
             place.grow(params.samples, engine.slots)
             said = prepare(task, engine, params)
             ids = said.ids
-            request = Request(ids, said.params, task.priority, adapter=served.adapter)
+            request = said.request(priority=task.priority, adapter=served.adapter)
             settings, adapter = served.choice.settings, served.adapter_file
             self.pool.prefixes.before(engine, settings, ids, adapter)
             stream = engine.submit(request)

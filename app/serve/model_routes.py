@@ -131,4 +131,4 @@ def _tokens(
         require_short(engine, text)
         return engine.encode(text)
     require_short(engine, text.opening)
-    return prepare(text, engine, defaults, bounded=False).ids
+    return prepare(text, engine, text.sampling or defaults, bounded=False).ids

@@ -236,6 +236,8 @@ async def _chunks(
     for choice in body["choices"]:
         ended = _piece(choice["index"], {} if chat else "", choice["finish_reason"])
         ended["logprobs"] = choice["logprobs"]
+        if "finish_details" in choice:
+            ended["finish_details"] = choice["finish_details"]
         if with_ids and generation.completion is not None:  # those that ended it have no text
             sample = generation.completion.choices[choice["index"]]
             ended["token_ids"] = sample.token_ids[told[choice["index"]] :]

@@ -130,6 +130,7 @@ class RecordedEngine:
         messages: Sequence[chat.Message],
         template: str | None = None,
         tools: Sequence[chat.Message] | None = None,
+        variables: object = None,
     ) -> list[int]:
         """As many ids as words."""
         return [0] * (1 + sum(len(str(m["content"]).split()) for m in messages))

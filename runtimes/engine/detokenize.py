@@ -27,7 +27,11 @@ class Detokenizer:
 
         Without ``may_stop`` stop strings in it do not count, and it is not held back for one.
         """
-        return self._advance(self._decoder.decode(piece), final=False, may_stop=may_stop)
+        return self.add(self._decoder.decode(piece), may_stop=may_stop)
+
+    def add(self, text: str, *, may_stop: bool = True) -> str:
+        """Take text that is whole characters already; return as ``feed``."""
+        return self._advance(text, final=False, may_stop=may_stop)
 
     def finish(self) -> str:
         """Return what was held back, at the end of the completion."""

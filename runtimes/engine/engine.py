@@ -8,10 +8,10 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from runtimes.api import EngineApi
 from runtimes.chat import Message, encode_chat, encode_continuation
@@ -29,9 +29,10 @@ from runtimes.grammars import check_request, deep_stacks
 from runtimes.machine.hardware import memory_now
 from runtimes.models.modelfile import ModelFile
 from runtimes.models.registry import read_model
-from runtimes.request import FinishReason, Request
+from runtimes.request import FinishReason, Request, ThoughtForm
 from runtimes.runner import Runner, Tokenizer
 from runtimes.sampling.grammar import GrammarCompiler, MatcherMaker
+from runtimes.sampling.thoughts import ThoughtTokens
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.stream import Stream
 
@@ -65,6 +66,7 @@ class Engine(EngineApi):
         if room is None:
             room = int(min(_MOST_PREFIX_BYTES, memory_now()[1] * _PREFIX_SHARE))
         self._grammars = GrammarCompiler(tokenizer)
+        self._thoughts: dict[ThoughtForm, ThoughtTokens] = {}
         self._core = EngineCore(runner, self._settings, scheduling, room, draft)
         self._wake = threading.Condition()
         self._commands: deque[Callable[[], None]] = deque([self._core.warm_up])
@@ -130,22 +132,25 @@ class Engine(EngineApi):
         messages: Sequence[Message],
         template: str | None = None,
         tools: Sequence[Message] | None = None,
+        variables: Mapping[str, Any] | None = None,
     ) -> list[int]:
         """See ``EngineApi.encode_chat``."""
         self.model.require_writer()
+        template = template or self.model.chat_template
         with self._open_vocabulary():
-            return encode_chat(
-                self.tokenizer, template or self.model.chat_template, messages, tools
-            )
+            return encode_chat(self.tokenizer, template, messages, tools, variables)
 
     def encode_continuation(
-        self, context: str | Sequence[Message], continuation: str
+        self,
+        context: str | Sequence[Message],
+        continuation: str,
+        variables: Mapping[str, Any] | None = None,
     ) -> tuple[list[int], int]:
         """See ``runtimes.chat.encode_continuation``."""
         self.model.require_writer()
+        template = self.model.chat_template
         with self._open_vocabulary():
-            template = self.model.chat_template
-            return encode_continuation(self.tokenizer, template, context, continuation)
+            return encode_continuation(self.tokenizer, template, context, continuation, variables)
 
     @contextlib.contextmanager
     def _open_vocabulary(self) -> Iterator[None]:
@@ -366,12 +371,20 @@ class Engine(EngineApi):
             if compiled is not None:
                 state.new_matcher = compiled.result()
             adapters.require(self._runner, state.request)  # it may have been unloaded since
+            if (thinking := state.request.thinking) is not None:
+                state.thought_tokens = self._thought_tokens(thinking.form)
             self._core.add(state)
         except IngotError as error:
             state.give_up(FinishReason.ERROR, str(error))
         except Exception as error:
             logger.exception("a request could not be taken in")
             state.give_up(FinishReason.ERROR, f"the engine failed: {error}")
+
+    def _thought_tokens(self, form: ThoughtForm) -> ThoughtTokens:
+        found = self._thoughts.get(form)
+        if found is None:
+            found = self._thoughts[form] = ThoughtTokens(self.tokenizer, form)
+        return found
 
     def _embed_next(self) -> bool:
         """Embed one text; False where none waits."""

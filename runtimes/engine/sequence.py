@@ -13,6 +13,7 @@ from runtimes.request import Chunk, Completion, FinishReason, Request, Timings, 
 from runtimes.runner import Tokenizer
 from runtimes.sampling import Sampled, SamplerState
 from runtimes.sampling.grammar import MatcherMaker
+from runtimes.sampling.thoughts import Thoughts, ThoughtTokens
 
 
 class Sink(Protocol):
@@ -35,6 +36,7 @@ class RequestState:
     tokenizer: Tokenizer
     grammar: str | None = None  # of its constraint
     new_matcher: MatcherMaker | None = None  # of its constraint, compiled
+    thought_tokens: ThoughtTokens | None = None  # where its thinking is told from the answer
     scores: PromptScores | None = field(init=False)
     sequences: list[Sequence] = field(default_factory=list)
     completions: dict[int, Completion] = field(default_factory=dict)  # by the sample's index
@@ -70,6 +72,8 @@ class RequestState:
             ranked = [replace(one, logprobs=None) for one in ranked]
         if not self.streams:
             for number, one in enumerate(ranked):
+                if one.thought:
+                    self.sink.put(Chunk(one.thought, (), number, thought=True))
                 self.sink.put(Chunk(one.text, one.token_ids, number))
         self.sink.finish(replace(ranked[0], others=tuple(ranked[1:])))
 
@@ -117,6 +121,7 @@ class Sequence:
 
     # Its answer
     sampler: SamplerState = field(init=False)
+    thoughts: Thoughts | None = None
     text: Detokenizer = field(init=False)
     forced_tokens: int = 0
     guessed: Guessed = field(default_factory=Guessed)
@@ -129,12 +134,17 @@ class Sequence:
 
     def __post_init__(self) -> None:
         self.prompt, params = self.request.prompt, self.request.params
+        matcher = self.state.new_matcher() if self.state.new_matcher else None
+        if self.state.thought_tokens is not None and self.request.thinking is not None:
+            self.thoughts = self.state.thought_tokens.follow(
+                self.prompt, self.request.thinking, params.think_tokens, matcher
+            )
         self.sampler = SamplerState(
             params,
             self.prompt,
             eos_ids=self.state.tokenizer.eos_ids,
             sample_index=self.index,
-            matcher=self.state.new_matcher() if self.state.new_matcher else None,
+            matcher=self.thoughts or matcher,
         )
         self.text = Detokenizer(params.stop)
 
@@ -218,8 +228,15 @@ class Sequence:
         matcher, tokenizer = self.sampler.matcher, self.state.tokenizer
         if token in tokenizer.eos_ids and (matcher or not params.ignore_eos):
             return FinishReason.STOP
-        piece = self.text.feed(self._bytes_of(token), may_stop=drawn >= params.min_tokens)
+        may_stop = drawn >= params.min_tokens
         self.silent.append(token)
+        if self.thoughts is None:
+            piece = self.text.feed(self._bytes_of(token), may_stop=may_stop)
+        else:
+            thought, answer = self.thoughts.said
+            if thought:
+                self._put(thought, thought=True)
+            piece = self.text.add(answer, may_stop=may_stop) if answer else ""
         if piece:
             self._put(piece)
         if self.text.stopped or (matcher is not None and matcher.complete and not matcher.error):
@@ -233,11 +250,23 @@ class Sequence:
 
     def complete(self, reason: FinishReason, error: str | None = None) -> Completion:
         """Flush the text and hand the completion to the request."""
+        if self.thoughts is not None:
+            thought, answer = self.thoughts.finish()
+            if thought:
+                self._put(thought, thought=True)
+            if answer and (piece := self.text.add(answer)):
+                self._put(piece)
         rest = self.text.finish()
         if rest:
             self._put(rest)
         tokens, params, scores = tuple(self.output), self.request.params, self.state.scores
-        usage = Usage(len(self.prompt), len(tokens), min(self.reused, len(self.prompt)))
+        thoughts = self.thoughts
+        usage = Usage(
+            len(self.prompt),
+            len(tokens),
+            min(self.reused, len(self.prompt)),
+            min(thoughts.count, len(tokens)) if thoughts else 0,
+        )
         unscored = (None,) * (scores.first if scores else 0)
         completion = Completion(
             id=self.request.id,
@@ -257,6 +286,8 @@ class Sequence:
             if params.logprobs or params.top_logprobs or scores
             else None,
             stop=self.text.stopped_by,
+            thought=thoughts.text or None if thoughts else None,
+            thinks=thoughts is not None and thoughts.open,
         )
         self.state.record(self.index, completion)
         return completion
@@ -273,10 +304,10 @@ class Sequence:
         ids = set(self.output).union(*self.top_logprobs, scores.tokens() if scores else ())
         return {token: self._bytes_of(token) for token in ids}
 
-    def _put(self, piece: str) -> None:
+    def _put(self, piece: str, *, thought: bool = False) -> None:
         tokens, self.silent = tuple(self.silent), []
         if self.state.streams:
-            self.state.sink.put(Chunk(piece, tokens, self.index))
+            self.state.sink.put(Chunk(piece, tokens, self.index, thought))
 
     def _timings(self, usage: Usage) -> Timings:
         now, submitted = time.monotonic(), self.state.submitted
@@ -289,5 +320,7 @@ class Sequence:
             total_s=now - submitted,
             forced_tokens=self.forced_tokens,
             **asdict(self.guessed),
-            **asdict(usage),
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            cached_tokens=usage.cached_tokens,
         )

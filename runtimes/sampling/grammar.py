@@ -29,6 +29,16 @@ class GrammarMatcher:
         self._forced: list[int] | None = None  # not known yet
 
     @property
+    def masks(self) -> bool:
+        """Whether ``mask`` may change logits: always."""
+        return True
+
+    @property
+    def override(self) -> int | None:
+        """None: ``mask`` leaves the forced token."""
+        return None
+
+    @property
     def complete(self) -> bool:
         """Whether nothing can follow."""
         return bool(self._matcher.is_stopped())

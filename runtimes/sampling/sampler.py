@@ -67,8 +67,9 @@ def sample(logits: Logits | TopKLogits, states: Sequence[SamplerState]) -> list[
 
 def _sampled(logits: Logits | TopKLogits, states: Sequence[SamplerState]) -> list[Sampled]:
     if isinstance(logits, TopKLogits):  # never given to rows that want log-probabilities
-        return [Sampled(token) for token in _from_top_k(logits, states).tolist()]
-    tokens = _choose(logits, states)
+        tokens = _overridden(_from_top_k(logits, states), states)
+        return [Sampled(token) for token in tokens.tolist()]
+    tokens = _overridden(_choose(logits, states), states)
     sampled = [Sampled(token) for token in tokens.tolist()]
     wanted = [i for i, state in enumerate(states) if state.params.wants_logprobs]
     if not wanted:
@@ -81,6 +82,14 @@ def _sampled(logits: Logits | TopKLogits, states: Sequence[SamplerState]) -> lis
         top = found.likeliest(row, count) if count else None
         sampled[i] = Sampled(sampled[i].token, float(found.chosen[row]), top)
     return sampled
+
+
+def _overridden(tokens: Ints, states: Sequence[SamplerState]) -> Ints:
+    """``tokens``, with those in place that rows have no choice about."""
+    for i, state in enumerate(states):
+        if state.matcher is not None and (token := state.matcher.override) is not None:
+            tokens[i] = token
+    return tokens
 
 
 def _from_top_k(top_k: TopKLogits, states: Sequence[SamplerState]) -> Ints:

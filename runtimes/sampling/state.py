@@ -1,13 +1,13 @@
 """What sampling must remember of one row, and the changes that it makes to the row's logits."""
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from runtimes.request import SamplingParams
-from runtimes.sampling.grammar import GrammarMatcher
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
@@ -20,12 +20,46 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _SAMPLE = 0xD1B54A32D192ED03  # any odd number but the one above
 
 
+class TokenFollower(Protocol):
+    """What follows a row's answer and says what may come next: ``GrammarMatcher`` for a constraint,
+    ``Thoughts`` for a thought and the constraint behind it."""
+
+    @property
+    def masks(self) -> bool:
+        """Whether ``mask`` may change logits now."""
+
+    @property
+    def override(self) -> int | None:
+        """The token that comes next, whatever the logits say."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing can follow."""
+
+    @property
+    def error(self) -> str | None:
+        """Why no token may follow."""
+
+    @property
+    def markers(self) -> Mapping[int, bytes]:
+        """Control tokens that are part of the text, with what they are in it."""
+
+    def accept(self, token: int) -> None:
+        """The row continues with ``token``."""
+
+    def forced(self) -> list[int]:
+        """Tokens that come next without a choice."""
+
+    def mask(self, logits: Floats, endings: Ints) -> bool:
+        """Ban what must not follow; whether something else than ``endings`` may."""
+
+
 class SamplerState:
     """One row's parameters, its seed, and the tokens that penalties count.
 
     ``eos_ids`` are banned below ``min_tokens``. ``sample_index`` tells the samples of one request
     apart: each draws from a stream of its own, and the first from that of the seed itself.
-    ``matcher`` follows the row's constraint.
+    ``matcher`` follows the row's constraint and its thought.
     """
 
     def __init__(
@@ -35,7 +69,7 @@ class SamplerState:
         *,
         eos_ids: frozenset[int] = frozenset(),
         sample_index: int = 0,
-        matcher: GrammarMatcher | None = None,
+        matcher: TokenFollower | None = None,
     ) -> None:
         self.params = params
         self.matcher = matcher
@@ -71,7 +105,7 @@ class SamplerState:
     def edits(self) -> bool:
         """Whether ``edit`` would change anything now."""
         return (
-            self.matcher is not None
+            (self.matcher is not None and self.matcher.masks)
             or self._bias is not None
             or self._bans_eos
             or len(self._seen) > 0

@@ -63,7 +63,8 @@ class _Sink:
 
     def put(self, chunk: Chunk) -> None:
         """See runtimes.engine.sequence.Sink."""
-        self.out((self.number, chunk.text, chunk.token_ids, chunk.index))
+        said = self.number, chunk.text, chunk.token_ids, chunk.index
+        self.out((*said, True) if chunk.thought else said)
 
     def finish(self, completion: Completion) -> None:
         """See runtimes.engine.sequence.Sink."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import queue
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -138,18 +138,24 @@ class WorkerEngine(EngineApi):
         messages: Sequence[Message],
         template: str | None = None,
         tools: Sequence[Message] | None = None,
+        variables: Mapping[str, Any] | None = None,
     ) -> list[int]:
         """See ``EngineApi.encode_chat``."""
         said = [dict(message) for message in messages]
-        ids: list[int] = self._call("encode_chat", said, template, tools)
+        ids: list[int] = self._call("encode_chat", said, template, tools, variables)
         return ids
 
     def encode_continuation(
-        self, context: str | Sequence[Message], continuation: str
+        self,
+        context: str | Sequence[Message],
+        continuation: str,
+        variables: Mapping[str, Any] | None = None,
     ) -> tuple[list[int], int]:
         """See ``runtimes.chat.encode_continuation``."""
         said = context if isinstance(context, str) else [dict(message) for message in context]
-        found: tuple[list[int], int] = self._call("encode_continuation", said, continuation)
+        found: tuple[list[int], int] = self._call(
+            "encode_continuation", said, continuation, variables
+        )
         return found
 
     def submit(self, request: Request) -> Stream:

@@ -63,14 +63,16 @@ class InFlightRequest:
         now = time.monotonic()
         own = [chunk for chunk in self.chunks if chunk.index == 0]
         tokens = tuple(token for chunk in own for token in chunk.token_ids)
-        text = "".join(chunk.text for chunk in own)
+        text = "".join(chunk.text for chunk in own if not chunk.thought)
+        thought = "".join(chunk.text for chunk in own if chunk.thought) or None
         sizes = len(self.request.prompt), len(tokens)
         first = self.first or now
         waited, total_s = first - self.submitted, now - self.submitted
         timings = Timings(0.0, waited, waited, now - first, total_s, *sizes)
         usage = Usage(*sizes)
         said = (text, tokens, reason, usage, timings)
-        self.stream.finish(Completion(self.request.id, *said, error=error, retryable=retryable))
+        done = Completion(self.request.id, *said, error=error, retryable=retryable, thought=thought)
+        self.stream.finish(done)
 
 
 Lost = list[InFlightRequest | Answer]

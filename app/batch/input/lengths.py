@@ -1,8 +1,9 @@
 """How long an input's prompts are, counted with the model's tokenizer, without its weights."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from app.batch.input.source import Source
 from app.openai.prepare import prepare
@@ -43,16 +44,21 @@ class FileEncoder:
         messages: Sequence[Message],
         template: str | None = None,
         tools: Sequence[Message] | None = None,
+        variables: Mapping[str, Any] | None = None,
     ) -> list[int]:
         """Ids of a conversation, by the model's chat template or by ``template``."""
-        return encode_chat(self.tokenizer, template or self.model.chat_template, messages, tools)
+        template = template or self.model.chat_template
+        return encode_chat(self.tokenizer, template, messages, tools, variables)
 
     def encode_continuation(
-        self, context: str | Sequence[Message], continuation: str
+        self,
+        context: str | Sequence[Message],
+        continuation: str,
+        variables: Mapping[str, Any] | None = None,
     ) -> tuple[list[int], int]:
         """Ids of both together, and where the continuation begins."""
         template = self.model.chat_template
-        return encode_continuation(self.tokenizer, template, context, continuation)
+        return encode_continuation(self.tokenizer, template, context, continuation, variables)
 
 
 @dataclass(slots=True)

@@ -30,8 +30,9 @@ from app.openai.prepare import prepare
 from app.openai.result import result
 from app.openai.validation import Problem
 from app.prompts import PromptStyle, PromptTooLongError
+from runtimes.chat import Message
 from runtimes.errors import IngotError, ModelError, RequestError
-from runtimes.request import Completion, FinishReason, Priority, Request, SamplingParams
+from runtimes.request import Completion, FinishReason, Priority, SamplingParams
 
 _TICK_SECONDS = 0.2
 # So many rows fail one after another only when the engine itself is broken: then it is given up
@@ -55,6 +56,14 @@ class RequestDefaults:
     style: PromptStyle
     timeout_s: float | None = None  # for all turns of a row together
     retries: int = 1  # how often a row is asked again after a timeout or an error of the engine
+
+
+def _answered(completion: Completion) -> Message:
+    """The answer as the next turn's template reads it: whether it wants the thought is its own."""
+    said: dict[str, Any] = {"role": "assistant", "content": completion.text}
+    if completion.thought is not None:
+        said["reasoning_content"] = completion.thought
+    return said
 
 
 class Job:
@@ -197,13 +206,9 @@ class Job:
                 most = said.params if row.input.task.parts else self._asked(row)
                 self.begun.add(row.input, len(said.ids), most)
             left = None if row.deadline is None else row.deadline - time.monotonic()
-            request = Request(
-                prompt=said.ids,
-                params=said.params,
+            request = said.request(
                 priority=Priority(max(Priority.CRITICAL, row.rank)),
                 timeout_s=None if left is None else max(left, 0.001),
-                scored_from=said.scored_from,
-                embed=said.embed,
                 adapter=member.adapter if (own := row.input.task.adapter) is None else own.name,
             )
             row.requests.append(request)
@@ -272,7 +277,7 @@ class Job:
     def _answered(self, row: InFlightRow, member: PoolEngine, completion: Completion) -> None:
         row.completions.append(completion)
         if len(row.completions) < row.input.task.asked:
-            row.messages.append({"role": "assistant", "content": completion.text})
+            row.messages.append(_answered(completion))
             self._ask(row, member)
             return
         try:

@@ -53,9 +53,12 @@ def run(
     from app.oneshot import ask, result_json
     from app.prompts import PromptStyle, clean_argument, read_prompt
     from runtimes.errors import RequestError
+    from runtimes.thinking import choice_of
 
     params = replace(sampling.params(), constraint=constraints.constraint())
     style = PromptStyle(clean_argument(system, console.note), raw)
+    if raw and params.thinking is not None:
+        raise RequestError("--thinking needs the chat template, which --raw leaves out")
     text = read_prompt(prompt, "ingot run MODEL", console.note)
     given = adapters.adapter or []
     if len(given) > 1:
@@ -87,7 +90,22 @@ def run(
             begun()
             console.emit(piece)
 
-        answer = ask(engine, text, style, params, None if as_json else show, adapter)
+        def think(piece: str) -> None:
+            begun()
+            console.emit_thought(piece)
+
+        thinks = console.shows_thoughts() and not (quiet or as_json)
+        answer = ask(
+            engine,
+            text,
+            style,
+            params,
+            None if as_json else show,
+            adapter,
+            think=think if thinks else None,
+        )
+        if unknown := choice_of(file.chat_template, params.thinking).unknown:
+            console.note(f"--thinking {params.thinking}: {unknown}")
         draft = engine.stats().draft
     if as_json:
         console.emit_json(result_json(answer.completion, file, adapter))

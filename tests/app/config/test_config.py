@@ -106,6 +106,8 @@ def test_every_setting_is_tried_above(file: Path) -> None:
         "sampling.repetition_penalty",
         "sampling.presence_penalty",
         "sampling.frequency_penalty",
+        "sampling.thinking",
+        "sampling.think_tokens",
     }
 
 

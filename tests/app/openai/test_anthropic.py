@@ -76,7 +76,12 @@ def test_a_conversation_with_tools() -> None:
     assert found.opening == [
         {"role": "system", "content": "Be kind."},
         {"role": "user", "content": "How is\n\nRome?"},
-        {"role": "assistant", "content": "Let me see.", "tool_calls": [call]},
+        {
+            "role": "assistant",
+            "content": "Let me see.",
+            "tool_calls": [call],
+            "reasoning_content": "hm",
+        },
         {"role": "tool", "content": "sunny", "tool_call_id": "t1"},
         {"role": "user", "content": "And now?"},
     ]

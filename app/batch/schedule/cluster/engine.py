@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
@@ -114,18 +114,24 @@ class RayEngine:
         messages: Sequence[Message],
         template: str | None = None,
         tools: Sequence[Message] | None = None,
+        variables: Mapping[str, Any] | None = None,
     ) -> list[int]:
         """See RowEngine; raises as ``encode``."""
         said = [dict(message) for message in messages]
-        ids: list[int] = self._call("encode_chat", said, template, tools)
+        ids: list[int] = self._call("encode_chat", said, template, tools, variables)
         return ids
 
     def encode_continuation(
-        self, context: str | Sequence[Message], continuation: str
+        self,
+        context: str | Sequence[Message],
+        continuation: str,
+        variables: Mapping[str, Any] | None = None,
     ) -> tuple[list[int], int]:
         """See RowEngine; raises as ``encode``."""
         said = context if isinstance(context, str) else [dict(message) for message in context]
-        found: tuple[list[int], int] = self._call("encode_continuation", said, continuation)
+        found: tuple[list[int], int] = self._call(
+            "encode_continuation", said, continuation, variables
+        )
         return found
 
     def submit(self, request: Request) -> Stream:

@@ -1,0 +1,336 @@
+"""Thoughts of an answer as it is sampled: which of its text is thought, when a thought has to end,
+and what may follow. A constraint holds for the answer behind the thought."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from runtimes.request import Thinking, ThoughtForm
+from runtimes.runner import Tokenizer
+from runtimes.sampling.grammar import GrammarMatcher
+
+Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int64]
+
+# Stands at the end of a thought that has to end, before the closing tag.
+CLOSING = "\n\nI have to answer now.\n"
+# Tokens at a prompt's end that tell whether a thought has begun there.
+_TAIL = 24
+# A thought repeats itself when its last so many tokens are one text again and again, and so often
+# at least. It is looked at every so many tokens.
+_REPEATED, _TIMES, _EVERY = 256, 4, 32
+
+
+class Phase(Enum):
+    """Where in an answer the next token stands."""
+
+    BEFORE = "before"  # nothing has come that tells
+    INSIDE = "inside"
+    CLOSED = "closed"  # behind the thought's closing tag, before the answer's first word
+    ANSWER = "answer"
+
+
+class Said(NamedTuple):
+    """New text of the thought, and of the answer."""
+
+    thought: str
+    answer: str
+
+
+class ThoughtTokens:
+    """What a tokenizer makes of the texts around a thought. One for each form and tokenizer."""
+
+    def __init__(self, tokenizer: Tokenizer, form: ThoughtForm) -> None:
+        self.form = form
+        self._tokenizer = tokenizer
+        self.plain = tokenizer.token_bytes
+        self.encode = lru_cache(maxsize=64)(self._encode)
+        self.crossing = lru_cache(maxsize=64)(self._crossing)
+        texts = (form.opens, form.closes, form.then, form.head)
+        # Control tokens among them, which have no bytes of their own.
+        self.markers: dict[int, bytes] = {}
+        for piece in {piece for text in texts for piece in _controls(text)}:
+            ids = self.encode(piece)
+            if len(ids) == 1 and not tokenizer.token_bytes(ids[0]):
+                self.markers[ids[0]] = piece.encode()
+        self.opening = self.encode(form.opens)
+
+    def bytes_of(self, token: int) -> bytes:
+        """The token's text, also that of a control token of the form."""
+        return self.markers.get(token) or self.plain(token)
+
+    def follow(
+        self,
+        prompt: Sequence[int],
+        thinking: Thinking,
+        budget: int | None,
+        answer: GrammarMatcher | None,
+    ) -> Thoughts:
+        """A follower of one answer to ``prompt``, whose constraint ``answer`` follows. ``budget``:
+        tokens of the thought; None: until it ends by itself or repeats itself."""
+        begun = {"thought": Phase.INSIDE, "answer": Phase.ANSWER}.get(thinking.at)
+        phase = begun or self._at_end(prompt)
+        return Thoughts(self, phase, budget, answer, expected=thinking.expected)
+
+    def _at_end(self, prompt: Sequence[int]) -> Phase:
+        data = b"".join(map(self.bytes_of, prompt[-_TAIL:]))
+        text = data.decode("utf-8", errors="replace").rstrip()
+        if text.endswith(self.form.opens):
+            return Phase.INSIDE
+        return Phase.ANSWER if text.endswith(self.form.closes) else Phase.BEFORE
+
+    def _encode(self, text: str) -> tuple[int, ...]:
+        return tuple(self._tokenizer.encode(text, add_special=False, parse_special=True))
+
+    def _crossing(self, begun: int) -> Ints:
+        """Tokens that end the closing tag, of which ``begun`` characters stand there, and go on
+        with more than white space: nobody could check the rest against a constraint."""
+        tag, found = self.form.closes.encode(), list[int]()
+        rest = tag[begun:]
+        for token in range(self._tokenizer.vocab_size):
+            data = self.bytes_of(token)
+            if begun and data.startswith(rest):
+                after = data[len(rest) :]
+            elif (at := data.find(tag)) >= 0:
+                after = data[at + len(tag) :]
+            else:
+                continue
+            if after.strip():
+                found.append(token)
+        return np.array(found, np.int64)
+
+
+class Thoughts:
+    """Follows one answer. It stands in the place of its constraint's matcher, whose methods it has:
+    ``accept``, ``forced``, ``mask``, ``complete``, ``error`` and ``markers``."""
+
+    def __init__(
+        self,
+        tokens: ThoughtTokens,
+        phase: Phase,
+        budget: int | None,
+        answer: GrammarMatcher | None,
+        *,
+        expected: bool = True,
+    ) -> None:
+        """Made by ``ThoughtTokens.follow``."""
+        self.phase = phase
+        self.text = ""  # of the thought
+        self.said = Said("", "")  # by the last token
+        self.count = 0  # tokens before the answer's first, where there is a thought
+        self._tokens, self._form = tokens, tokens.form
+        self._budget, self._answer, self._expected = budget, answer, expected
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._held = ""  # text that may become a tag
+        self._after = ""  # text that has come behind the closing tag
+        self._forced: list[int] = []
+        self._ids: list[int] = []  # of the thought
+        self._opens = False  # whether the opening tag's first token can only mean a thought
+        self._ended = False  # the thought's end was forced
+        self._plan()
+
+    @property
+    def open(self) -> bool:
+        """Whether the answer stands in its thought."""
+        return self.phase is Phase.INSIDE
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing can follow."""
+        return self._constrains and self._answer is not None and self._answer.complete
+
+    @property
+    def error(self) -> str | None:
+        """Why no token may follow, of the constraint."""
+        return None if self._answer is None else self._answer.error
+
+    @property
+    def markers(self) -> Mapping[int, bytes]:
+        """Control tokens that are part of the answer's text."""
+        return {} if self._answer is None else self._answer.markers
+
+    @property
+    def masks(self) -> bool:
+        """Whether ``mask`` changes anything now."""
+        return self._answer is not None
+
+    @property
+    def override(self) -> int | None:
+        """The token that comes next, whatever the logits say."""
+        return self._forced[0] if self._forced else None
+
+    @property
+    def _constrains(self) -> bool:
+        return self._answer is not None and self.phase is Phase.ANSWER
+
+    def accept(self, token: int) -> None:
+        """The answer continues with ``token``; ``said`` is its text."""
+        forced = bool(self._forced) and self._forced[0] == token
+        self._forced = self._forced[1:] if forced else []
+        before = self._answer is not None and self.phase is Phase.BEFORE
+        if before and not (forced or self._opens_with(token)):
+            self.phase = Phase.ANSWER
+        if self.phase is Phase.ANSWER:
+            if self._answer is not None:
+                self._answer.accept(token)
+            text = self.markers.get(token) or self._tokens.plain(token)
+            self.said = Said("", self._decoder.decode(text))
+            return
+        self.count += 1
+        if self.phase is Phase.INSIDE:
+            self._ids.append(token)
+        self.said = self._feed(self._decoder.decode(self._tokens.bytes_of(token)))
+        self.text += self.said.thought
+        if self.said.answer:  # its first token, which may have ended the thought, too
+            self.count = max(0, self.count - 1)
+        if not self._forced:
+            self._plan()
+
+    def finish(self) -> Said:
+        """Text that was held back, at the answer's end."""
+        held, self._held = self._held + self._decoder.decode(b"", final=True), ""
+        if self.phase is Phase.INSIDE:
+            self.text += (rest := held.rstrip("\n"))
+            return Said(rest, "")
+        if self.phase is Phase.BEFORE:
+            self.count = 0
+        return Said("", "" if self.phase is Phase.CLOSED else held)
+
+    def forced(self) -> list[int]:
+        """Tokens that come next, whatever the logits say."""
+        if self._forced:
+            return self._forced
+        return self._answer.forced() if self._answer is not None and self._constrains else []
+
+    def mask(self, logits: Floats, endings: Ints) -> bool:
+        """``GrammarMatcher.mask``, for the answer. Before it the opening tag may come, too; a
+        thought may not end the answer, or its tag with more than white space behind it."""
+        if self._answer is None or self._forced:
+            return True
+        if self.phase is Phase.ANSWER:
+            return self._answer.mask(logits, endings)
+        if self.phase is Phase.BEFORE:
+            first = self._tokens.opening[0] if self._tokens.opening else len(logits)
+            value = logits[first] if first < len(logits) else None
+            goes_on = self._answer.mask(logits, endings)
+            if value is not None and self._expected:
+                self._opens = logits[first] == -np.inf or len(self._tokens.opening) == 1
+                if self._opens:
+                    logits[first] = value
+                    return True
+            return goes_on
+        logits[endings[endings < len(logits)]] = -np.inf
+        crossing = self._tokens.crossing(len(self._begun_tag()))
+        logits[crossing[crossing < len(logits)]] = -np.inf
+        return True
+
+    def _opens_with(self, token: int) -> bool:
+        if not self._opens or token != self._tokens.opening[0]:
+            return False
+        self._forced = list(self._tokens.opening[1:])
+        return True
+
+    def _begun_tag(self) -> str:
+        """As much of the closing tag as the text ends with."""
+        return _overlap(self._held, self._form.closes)
+
+    def _plan(self) -> None:
+        """Force the thought's end where it is due, and what stands before a constrained answer."""
+        form, budget = self._form, self._budget
+        if self.phase is Phase.BEFORE and budget == 0 and self.count == 0:
+            self._forced = [*self._tokens.encode(form.empty())]
+        elif self.phase is Phase.INSIDE and not self._ended and self._over():
+            self._ended = True
+            begun = self._begun_tag()
+            said = "\n" if budget == 0 else "" if begun else CLOSING
+            self._forced = [*self._tokens.encode(said + form.closes[len(begun) :] + form.then)]
+        elif self.phase is Phase.CLOSED and self._answer is not None:
+            if not self._ended and not self._held and "\n" not in self._after:
+                self._forced = [*self._tokens.encode(form.then)]
+            self._ended = True
+            if not self._forced:
+                self.phase = Phase.ANSWER
+
+    def _over(self) -> bool:
+        budget, count = self._budget, len(self._ids)
+        if budget is not None:
+            return count >= budget
+        return count > 0 and count % _EVERY == 0 and repeats(self._ids)
+
+    def _feed(self, text: str) -> Said:
+        held, self._held = self._held + text, ""
+        form = self._form
+        if self.phase is Phase.BEFORE:
+            begun = held.lstrip()
+            if begun.startswith(form.opens):
+                self.phase, held = Phase.INSIDE, begun[len(form.opens) :]
+            elif form.head and begun.startswith(form.head):
+                self.phase, held = Phase.ANSWER, begun[len(form.head) :]
+            elif form.opens.startswith(begun) or form.head.startswith(begun):
+                self._held = held
+                return Said("", "")
+            else:
+                self.phase = Phase.ANSWER
+            if self.phase is Phase.ANSWER:
+                self.count = 0
+                return Said("", held)
+        thought = ""
+        if self.phase is Phase.INSIDE:
+            at = held.find(form.closes)
+            if at < 0:
+                keep = len(_overlap(held, form.closes))
+                cut = len(held[: len(held) - keep].rstrip("\n"))
+                thought, self._held = held[:cut], held[cut:]
+                return Said(thought if self.text else thought.lstrip("\n"), "")
+            thought = held[:at].rstrip("\n")
+            thought = thought if self.text else thought.lstrip("\n")
+            self.phase, held = Phase.CLOSED, held[at + len(form.closes) :]
+        return Said(thought, self._behind(held))
+
+    def _behind(self, text: str) -> str:
+        """The answer's text behind the closing tag, without what stands between."""
+        then = self._form.then
+        self._after += text
+        rest = self._after.lstrip()
+        if not then.isspace():
+            if then.startswith(rest) and rest != then:
+                return ""  # more has to tell
+            rest = rest.removeprefix(then)
+        if not rest:
+            return ""
+        self.phase = Phase.ANSWER
+        return rest
+
+
+def repeats(ids: Sequence[int]) -> bool:
+    """Whether a text's last tokens are one piece again and again: the last ``_REPEATED``, with a
+    period of at most a quarter of them."""
+    if len(ids) < _REPEATED:
+        return False
+    tail = np.array(ids[-_REPEATED:])
+    periods = range(1, _REPEATED // _TIMES + 1)
+    return any(np.array_equal(tail[period:], tail[:-period]) for period in periods)
+
+
+def _overlap(text: str, tag: str) -> str:
+    """The longest beginning of ``tag``, but not all of it, that ``text`` ends with."""
+    for size in range(min(len(tag) - 1, len(text)), 0, -1):
+        if text.endswith(tag[:size]):
+            return tag[:size]
+    return ""
+
+
+def _controls(text: str) -> list[str]:
+    """Texts of a form that may be control tokens."""
+    found, at = [], 0
+    while (begin := text.find("<", at)) >= 0 and (end := text.find(">", begin)) >= 0:
+        found.append(text[begin : end + 1])
+        at = end + 1
+    return found
