@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -132,6 +133,29 @@ def pebble_built(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
         assert done.returncode == 0, done.stderr[-4000:]
 
     return parallel.once(tmp_path_factory, "pebble-built", make)
+
+
+@pytest.fixture(scope="session")
+def pebble_thinks(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The GGUF file of a Pebble that thinks before it answers: its adapter, merged."""
+
+    def make(out: Path) -> None:
+        thinks, source = ROOT / "assets" / "pebble_thinks", out / "source"
+        shutil.copytree(pebble, source)
+        shutil.copy(thinks / "chat_template.jinja", source)
+        what = ["--lora", str(thinks), "--recipe", "q8_0", "--no-measure"]
+        done = subprocess.run(
+            [sys.executable, "-m", "quantize", str(source), "--out", str(out / "built"), *what],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+
+    folder = parallel.once(tmp_path_factory, "pebble-thinks", make)
+    (file,) = (folder / "built").glob("*.gguf")
+    return file
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,217 @@
+"""Thoughts over HTTP, in every dialect, with a Pebble that thinks: apart from the answer, bounded,
+and before whatever the answer has to be."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai import BadRequestError
+
+from tests.app.serve.conftest import Running, running
+
+QUESTIONS = ("What is the capital of France?", "How much is 4 + 5?", "Spell the word cat.")
+SCHEMA = {
+    "type": "object",
+    "properties": {"answer": {"type": "string", "maxLength": 20}},
+    "required": ["answer"],
+    "additionalProperties": False,
+}
+TOOL = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 12}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+CLOSING = "I have to answer now."
+
+
+@pytest.fixture(scope="module")
+def thinker(pebble_thinks: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    data = tmp_path_factory.mktemp("data")
+    with running({"thinks": pebble_thinks}, slots=4, data=data) as found:
+        yield found
+
+
+def chat(thinker: Running, **more: Any) -> Any:
+    asked = {"model": "thinks", "max_tokens": 200, "temperature": 0, **more}
+    asked.setdefault("messages", [{"role": "user", "content": QUESTIONS[0]}])
+    return thinker.client().chat.completions.create(**asked)
+
+
+def test_a_thought_stands_beside_the_content(thinker: Running) -> None:
+    answer = chat(thinker)
+    message = answer.choices[0].message
+    assert message.content
+    assert "think>" not in message.content
+    assert message.reasoning_content
+    assert message.reasoning_content == message.reasoning
+    details = answer.usage.completion_tokens_details
+    assert 0 < details.reasoning_tokens < answer.usage.completion_tokens
+
+
+def test_it_streams_as_such(thinker: Running) -> None:
+    whole = chat(thinker).choices[0].message
+    thought, text, order = "", "", []
+    for chunk in chat(thinker, stream=True):
+        delta = chunk.choices[0].delta if chunk.choices else None
+        if delta is not None and (piece := getattr(delta, "reasoning_content", None)):
+            thought += piece
+            order.append("thought")
+        if delta is not None and delta.content:
+            text += delta.content
+            order.append("text")
+    assert (thought, text) == (whole.reasoning_content, whole.content)
+    assert order == sorted(order, reverse=True)  # all of the thought comes first
+
+
+@pytest.mark.parametrize(
+    "off", [{"reasoning_effort": "none"}, {"chat_template_kwargs": {"enable_thinking": False}}]
+)
+def test_it_is_turned_off(thinker: Running, off: dict[str, Any]) -> None:
+    answer = chat(thinker, extra_body=off)
+    message = answer.choices[0].message
+    assert message.content
+    assert not hasattr(message, "reasoning_content")
+    assert answer.usage.completion_tokens_details is None
+
+
+@pytest.mark.parametrize("name", ["think_tokens", "thinking_budget_tokens"])
+def test_it_is_bounded(thinker: Running, name: str) -> None:
+    message = chat(thinker, extra_body={name: 3}).choices[0].message
+    assert message.reasoning_content.endswith(CLOSING)
+    assert len(message.reasoning_content) <= len(CLOSING) + 2 + 3 * 12
+    assert message.content
+    free = chat(thinker, extra_body={name: -1}).choices[0].message
+    assert free.reasoning_content == chat(thinker).choices[0].message.reasoning_content
+
+
+def test_where_the_answer_ended_is_told(thinker: Running) -> None:
+    choice = chat(thinker, max_tokens=2).choices[0]
+    assert (choice.finish_reason, choice.finish_details) == ("length", "within the reasoning")
+    assert choice.message.content == ""
+    *_, last, _ = chat(thinker, max_tokens=2, stream=True, stream_options={"include_usage": True})
+    assert last.choices[0].finish_details == "within the reasoning"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"chat_template_kwargs": {"messages": []}},
+        {"chat_template_kwargs": {"a b": 1}},
+        {"chat_template_kwargs": "no"},
+        {"think_tokens": -2},
+        {"think_tokens": True},
+        {"reasoning_effort": "much"},
+    ],
+)
+def test_what_is_wrong_is_refused(thinker: Running, wrong: dict[str, Any]) -> None:
+    with pytest.raises(BadRequestError, match=next(iter(wrong))):
+        chat(thinker, extra_body=wrong)
+
+
+def test_log_probabilities_are_of_the_answer(thinker: Running) -> None:
+    choice = chat(thinker, logprobs=True, top_logprobs=2).choices[0]
+    assert "".join(one.token for one in choice.logprobs.content).strip() == choice.message.content
+
+
+def test_an_earlier_thought_is_the_templates(thinker: Running) -> None:
+    """This template knows no thoughts of earlier turns: they change no token."""
+    said = [
+        {"role": "user", "content": QUESTIONS[0]},
+        {"role": "assistant", "content": "Paris.", "reasoning_content": "It is Paris, I think."},
+        {"role": "user", "content": QUESTIONS[1]},
+    ]
+    plain = [{k: v for k, v in one.items() if k != "reasoning_content"} for one in said]
+    with_thought, without = chat(thinker, messages=said), chat(thinker, messages=plain)
+    assert with_thought.usage.prompt_tokens == without.usage.prompt_tokens
+
+
+@pytest.mark.parametrize("budget", [0, 20, None])
+@pytest.mark.parametrize("wanted", ["schema", "regex", "choice", "tool", "none"])
+def test_every_answer_is_valid(thinker: Running, wanted: str, budget: int | None) -> None:
+    more: dict[str, Any] = {} if budget is None else {"think_tokens": budget}
+    asked: dict[str, Any] = {}
+    match wanted:
+        case "schema":
+            form = {"name": "a", "schema": SCHEMA, "strict": True}
+            asked["response_format"] = {"type": "json_schema", "json_schema": form}
+        case "regex":
+            more["structured_outputs"] = {"regex": "[A-Z][a-z]{2,9}"}
+        case "choice":
+            more["structured_outputs"] = {"choice": ["Paris", "Rome"]}
+        case "tool":
+            function = {"name": "weather", "parameters": TOOL, "strict": True}
+            asked |= {"tools": [{"type": "function", "function": function}]}
+            asked["tool_choice"] = "required"
+    for question in QUESTIONS:
+        messages = [{"role": "user", "content": question}]
+        answer = chat(thinker, messages=messages, extra_body=more, max_tokens=400, **asked)
+        message = answer.choices[0].message
+        check(wanted, message.content or "", [c.function for c in message.tool_calls or ()])
+        thought = getattr(message, "reasoning_content", None) or ""
+        assert "think>" not in thought
+        if budget is not None:
+            tokens = answer.usage.completion_tokens_details
+            most = budget + 45  # the closing sentence and tags, byte for byte at the worst
+            assert (tokens.reasoning_tokens if tokens else 0) <= most
+
+
+def check(wanted: str, text: str, calls: list[Any]) -> None:
+    assert "think>" not in text
+    match wanted:
+        case "schema":
+            assert set(json.loads(text)) == {"answer"}
+        case "regex":
+            assert re.fullmatch("[A-Z][a-z]{2,9}", text)
+        case "choice":
+            assert text in ("Paris", "Rome")
+        case "tool":
+            assert [call.name for call in calls] == ["weather"] * len(calls)
+            assert calls
+            assert all(set(json.loads(call.arguments)) == {"city"} for call in calls)
+
+
+def test_anthropics_messages_have_blocks(thinker: Running) -> None:
+    from anthropic import Anthropic
+
+    client = Anthropic(base_url=thinker.address, api_key="none", max_retries=0)
+    asked: dict[str, Any] = {
+        "model": "thinks",
+        "messages": [{"role": "user", "content": QUESTIONS[0]}],
+        "max_tokens": 200,
+        "temperature": 0,
+    }
+    answer = client.messages.create(**asked)
+    assert [block.type for block in answer.content] == ["thinking", "text"]
+    with client.messages.stream(**asked) as stream:
+        assert stream.get_final_message().content == answer.content
+    off = client.messages.create(**asked, thinking={"type": "disabled"})
+    assert [block.type for block in off.content] == ["text"]
+    body = {"thinking": {"type": "enabled", "budget_tokens": 3}}
+    bounded = client.messages.create(**asked, extra_body=body)
+    assert bounded.content[0].thinking.endswith(CLOSING)
+
+
+def test_responses_have_items(thinker: Running) -> None:
+    asked: dict[str, Any] = {"model": "thinks", "input": QUESTIONS[0], "temperature": 0}
+    client = thinker.client()
+    answer = client.responses.create(**asked)
+    assert [item.type for item in answer.output] == ["reasoning", "message"]
+    assert answer.usage.output_tokens_details.reasoning_tokens > 0
+    thought = answer.output[0].content[0].text
+    streamed = "".join(
+        event.delta
+        for event in client.responses.create(**asked, stream=True)
+        if event.type == "response.reasoning_text.delta"
+    )
+    assert streamed == thought
+    off = client.responses.create(**asked, reasoning={"effort": "none"})
+    assert [item.type for item in off.output] == ["message"]
+    said = [{"role": "user", "content": QUESTIONS[0]}, *answer.output]
+    said.append({"role": "user", "content": QUESTIONS[1]})
+    assert client.responses.create(model="thinks", input=said).output_text
