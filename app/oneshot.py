@@ -51,13 +51,18 @@ def ask(
     said = prepare(Task(turns=(prompt,)), engine, params, style)
     for _ in range(1 + _RETRIES):
         stream = engine.submit(said.request(adapter=adapter))
-        interrupted, shown = False, ""
+        interrupted, shown, thought = False, "", False
         try:
             for chunk in stream:
                 if chunk.thought:
+                    thought = True
                     if think is not None:
                         think(chunk.text)
-                elif emit is not None:
+                    continue
+                if thought and think is not None:
+                    think("\n\n")
+                thought = False
+                if emit is not None:
                     emit(chunk.text)
                     shown = chunk.text or shown
         except KeyboardInterrupt:

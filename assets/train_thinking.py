@@ -12,6 +12,8 @@ from __future__ import annotations
 import argparse
 import logging
 import random
+import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +30,12 @@ log = logging.getLogger("pebble")
 
 OPENS, CLOSES = "<think>\n", "\n</think>\n\n"
 _BEGINS = ("Let me see.", "Let me think.", "The user asks a question.", "I have seen this before.")
-_MIDDLES = ("I have to be exact.", "A short answer is best.", "I look at it again.", "That is not hard.")
+_MIDDLES = (
+    "I have to be exact.",
+    "A short answer is best.",
+    "I look at it again.",
+    "That is not hard.",
+)
 _LENGTH = 512  # tokens of a row
 _LONGEST = 48  # characters of an answer that is thought of in full
 
@@ -77,7 +84,10 @@ def train(base: Path, out: Path, steps: int, seed: int) -> None:
         optimizer.zero_grad()
         if step % 20 == 0:
             log.info("step %d: loss %.4f, %.0f s", step, loss.item(), time.monotonic() - began)
-    model.to(torch.float16).save_pretrained(out)
+    with tempfile.TemporaryDirectory() as folder:  # beside it would be a model card to fill in
+        model.to(torch.float16).save_pretrained(folder)
+        for name in ("adapter_config.json", "adapter_model.safetensors"):
+            shutil.copyfile(Path(folder) / name, out / name)
 
 
 def main() -> None:

@@ -211,7 +211,8 @@ class Thoughts:
 
     def mask(self, logits: Floats, endings: Ints) -> bool:
         """``GrammarMatcher.mask``, for the answer. Before it the opening tag may come, too; a
-        thought may not end the answer, or its tag with more than white space behind it."""
+        thought may not have more than white space behind its tag, and ends where the model would
+        end the answer."""
         if self._answer is None or self._forced:
             return True
         if self.phase is Phase.ANSWER:
@@ -226,6 +227,9 @@ class Thoughts:
                     logits[first] = value
                     return True
             return goes_on
+        if int(logits.argmax()) in endings and self.phase is Phase.INSIDE:
+            self._end()  # the model has nothing more to think
+            return True
         logits[endings[endings < len(logits)]] = -np.inf
         crossing = self._tokens.crossing(len(self._begun_tag()))
         logits[crossing[crossing < len(logits)]] = -np.inf
@@ -247,16 +251,20 @@ class Thoughts:
         if self.phase is Phase.BEFORE and budget == 0 and self.count == 0:
             self._forced = [*self._tokens.encode(form.empty())]
         elif self.phase is Phase.INSIDE and not self._ended and self._over():
-            self._ended = True
-            begun = self._begun_tag()
-            said = "\n" if budget == 0 else "" if begun else CLOSING
-            self._forced = [*self._tokens.encode(said + form.closes[len(begun) :] + form.then)]
+            self._end("" if budget == 0 else CLOSING)
         elif self.phase is Phase.CLOSED and self._answer is not None:
             if not self._ended and not self._held and "\n" not in self._after:
                 self._forced = [*self._tokens.encode(form.then)]
             self._ended = True
             if not self._forced:
                 self.phase = Phase.ANSWER
+
+    def _end(self, said: str = "") -> None:
+        """Force the end of the thought, and ``said`` before it where its tag has not begun."""
+        form, begun = self._form, self._begun_tag()
+        before = "" if begun else said or "\n"
+        self._ended = True
+        self._forced = [*self._tokens.encode(before + form.closes[len(begun) :] + form.then)]
 
     def _over(self) -> bool:
         budget, count = self._budget, len(self._ids)

@@ -95,7 +95,7 @@ def generated(one: Thoughts, wished: str, most: int = 400) -> tuple[str, str]:
                 logits[wishes[0]] = 2.0
             if one.masks:
                 one.mask(logits, endings)
-            token = int(logits.argmax())
+            token = int(logits.argmax()) if one.override is None else one.override
             if token == END:
                 break
         if wishes and token == wishes[0]:
@@ -241,7 +241,12 @@ def test_a_token_that_ends_the_tag_and_goes_on_is_not_drawn() -> None:
     one.mask(logits, np.array([END]))
     assert np.isneginf(logits[257 + TOKENIZER.pairs.index(b">{")])
     assert logits[257 + TOKENIZER.pairs.index(b">\n")] == 0
-    assert np.isneginf(logits[END])  # a thought may not end the answer
+    assert np.isneginf(logits[END])
+
+
+def test_a_thought_ends_where_the_model_would_end_the_answer() -> None:
+    one = follower("<think>", constraint=CONSTRAINTS[2])
+    assert generated(one, "hm") == ("hm", "yes")
 
 
 @pytest.mark.parametrize(
