@@ -55,7 +55,9 @@ class SamplingOptions:
     seed: int | None = option(None, "Makes sampling repeatable.")
     stop: list[str] | None = option(None, "End before this text; repeatable.")
     thinking: Literal["on", "off", "low", "medium", "high"] | None = option(
-        None, "Whether, or how long, a model that can think does so before it answers."
+        None,
+        "Whether, or how long, a model thinks before it answers: on, off, low, medium or high.",
+        metavar="LEVEL",
     )
     think_tokens: int | None = option(
         None, "Tokens of such a thought at most; then the answer begins.", min=0, metavar="N"
