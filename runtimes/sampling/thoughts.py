@@ -133,7 +133,8 @@ class Thoughts:
         self._forced: list[int] = []
         self._ids: list[int] = []  # of the thought
         self._opens = False  # whether the opening tag's first token can only mean a thought
-        self._ended = False  # the thought's end was forced
+        self._ended = False  # nothing more is forced
+        self._cut = False  # the thought was ended for the model
         self._plan()
 
     @property
@@ -180,8 +181,8 @@ class Thoughts:
         if self.phase is Phase.ANSWER:
             if self._answer is not None:
                 self._answer.accept(token)
-            text = self.markers.get(token) or self._tokens.plain(token)
-            self.said = Said("", self._decoder.decode(text))
+            data = self.markers.get(token) or self._tokens.plain(token)
+            self.said = Said("", self._cleaned(self._decoder.decode(data)))
             return
         self.count += 1
         if self.phase is Phase.INSIDE:
@@ -235,6 +236,16 @@ class Thoughts:
         logits[crossing[crossing < len(logits)]] = -np.inf
         return True
 
+    def _cleaned(self, text: str) -> str:
+        """The answer's text. Behind a thought that was ended for it, a model may go on thinking,
+        and end that with a tag of its own, which is left out."""
+        if not self._cut or self._answer is not None:
+            return text
+        held = (self._held + text).replace(self._form.closes, "")
+        cut = len(held) - len(_overlap(held, self._form.closes))
+        self._held = held[cut:]
+        return held[:cut]
+
     def _opens_with(self, token: int) -> bool:
         if not self._opens or token != self._tokens.opening[0]:
             return False
@@ -263,7 +274,7 @@ class Thoughts:
         """Force the end of the thought, and ``said`` before it where its tag has not begun."""
         form, begun = self._form, self._begun_tag()
         before = "" if begun else said or "\n"
-        self._ended = True
+        self._ended = self._cut = True
         self._forced = [*self._tokens.encode(before + form.closes[len(begun) :] + form.then)]
 
     def _over(self) -> bool:
@@ -300,7 +311,7 @@ class Thoughts:
             thought = held[:at].rstrip("\n")
             thought = thought if self.text else thought.lstrip("\n")
             self.phase, held = Phase.CLOSED, held[at + len(form.closes) :]
-        return Said(thought, self._behind(held))
+        return Said(thought, self._cleaned(self._behind(held)))
 
     def _behind(self, text: str) -> str:
         """The answer's text behind the closing tag, without what stands between."""

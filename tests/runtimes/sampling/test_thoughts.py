@@ -176,6 +176,13 @@ def test_a_thought_that_repeats_itself_is_ended() -> None:
     assert 256 <= len(thought) - len(CLOSING) <= 256 + 7 + 64
 
 
+def test_the_tag_of_a_model_that_goes_on_thinking_is_left_out() -> None:
+    one = follower("<think>", budget=4)
+    _, answer = generated(one, "hmhm more\n</think>\n\nYes </th", most=90)
+    assert answer == "more\n\n\nYes </th"
+    assert said(follower("<think>"), TOKENIZER.encode("a</think>b</think>c")) == ("a", "b</think>c")
+
+
 def test_repetition_needs_a_period() -> None:
     assert repeats([1, 2, 3] * 90)
     assert repeats(list(range(500)) + [7] * 256)
