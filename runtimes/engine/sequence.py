@@ -226,7 +226,7 @@ class Sequence:
         self.sampler.accept(token)
         params, drawn = self.request.params, self.sampler.drawn
         matcher, tokenizer = self.sampler.matcher, self.state.tokenizer
-        if token in tokenizer.eos_ids and (matcher or not params.ignore_eos):
+        if token in tokenizer.eos_ids and (params.constraint or not params.ignore_eos):
             return FinishReason.STOP
         may_stop = drawn >= params.min_tokens
         self.silent.append(token)

@@ -1,0 +1,133 @@
+"""Thoughts in the engine, on both runtimes: streamed apart, bounded, the same however they run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from quantize.resolve import resolve
+from runtimes.engine.engine import Engine
+from runtimes.request import Completion, Constraint, Request, SamplingParams, Thinking
+from runtimes.settings import RunnerSettings, SchedulerSettings
+from runtimes.thinking import thought_form
+from runtimes.worker.engine import WorkerEngine
+
+FORM = thought_form("<think>")
+assert FORM is not None
+SENTENCE = "I have to answer now."
+OBJECT = {
+    "type": "object",
+    "properties": {"a": {"type": "string", "maxLength": 5}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
+SCHEMA = Constraint("json_schema", json.dumps(OBJECT))
+
+
+@pytest.fixture(scope="module", params=["q8_0", "onnx-int4"])
+def path(request: pytest.FixtureRequest, pebble_built: Path) -> Path:
+    return resolve(pebble_built, recipe=request.param)
+
+
+@pytest.fixture(scope="module")
+def engine(path: Path) -> Iterator[Engine]:
+    with Engine.load(path, RunnerSettings(slots=4, context=512)) as engine:
+        yield engine
+
+
+def request_of(engine: Engine, params: SamplingParams, question: str = "Who are you?") -> Request:
+    """A prompt whose template has begun a thought, which Pebble never ends by itself."""
+    text = f"<|user|>\n{question}<|end|>\n<|assistant|>\n<think>\n"
+    ids = engine.tokenizer.encode(text, add_special=True, parse_special=True)
+    assert FORM is not None
+    return Request(ids, params, thinking=Thinking(FORM))
+
+
+def ask(engine: Engine, params: SamplingParams) -> Completion:
+    stream = engine.submit(request_of(engine, params))
+    chunks = list(stream)
+    done = stream.result(60)
+    for one in done.choices:
+        index = done.choices.index(one)
+        own = [chunk for chunk in chunks if chunk.index == index]
+        assert "".join(chunk.text for chunk in own if chunk.thought) == (one.thought or "")
+        assert "".join(chunk.text for chunk in own if not chunk.thought) == one.text
+    return done
+
+
+def test_a_bound_is_kept(engine: Engine) -> None:
+    done = ask(engine, SamplingParams(max_tokens=80, think_tokens=6, ignore_eos=True))
+    assert done.thought is not None
+    assert done.thought.endswith(SENTENCE)
+    assert done.text
+    assert 6 < done.usage.thought_tokens < done.usage.completion_tokens == 80
+    assert not done.thinks
+
+
+def test_forced_tokens_cost_no_step(path: Path, engine: Engine) -> None:
+    params = SamplingParams(max_tokens=60, think_tokens=4, constraint=SCHEMA)
+    settings = RunnerSettings(slots=4, context=512)
+    with Engine.load(path, settings, SchedulerSettings(speculation=True)) as guessing:
+        done = ask(guessing, params)
+        assert guessing.stats().steps < done.usage.completion_tokens - 15
+    assert set(json.loads(done.text)) == {"a"}
+    assert done.text == ask(engine, params).text
+
+
+@pytest.mark.parametrize("constraint", [None, SCHEMA])
+def test_samples_have_thoughts_of_their_own(engine: Engine, constraint: Constraint | None) -> None:
+    params = SamplingParams(
+        max_tokens=90, temperature=1.0, seed=4, n=3, think_tokens=8, constraint=constraint
+    )
+    done = ask(engine, params)
+    assert len({one.thought for one in done.choices}) == 3
+    if constraint is not None:
+        assert all(set(json.loads(one.text)) == {"a"} for one in done.choices)
+    best = ask(engine, SamplingParams(max_tokens=40, temperature=1.0, seed=4, best_of=3))
+    assert best.thought
+
+
+def test_log_probabilities_change_nothing(engine: Engine) -> None:
+    plain = ask(engine, SamplingParams(max_tokens=60, think_tokens=5))
+    told = ask(engine, SamplingParams(max_tokens=60, think_tokens=5, logprobs=True))
+    assert (told.thought, told.text) == (plain.thought, plain.text)
+    assert told.logprobs is not None
+    assert len(told.logprobs) == told.usage.completion_tokens
+
+
+def test_stop_texts_count_in_the_answer_only(engine: Engine) -> None:
+    whole = ask(engine, SamplingParams(max_tokens=60, think_tokens=5))
+    assert whole.thought is not None
+    stop = ask(engine, SamplingParams(max_tokens=60, think_tokens=5, stop=("have to", "I")))
+    assert stop.thought == whole.thought
+    assert "I" not in stop.text
+
+
+def test_reproducible_engines_agree(path: Path) -> None:
+    params = SamplingParams(max_tokens=60, think_tokens=5, constraint=SCHEMA)
+    settings = RunnerSettings(slots=2, context=512, reproducible=True)
+    with Engine.load(path, settings) as alone:
+        first = ask(alone, params)
+        again = ask(alone, params)
+    assert (first.thought, first.text) == (again.thought, again.text)
+    assert set(json.loads(first.text)) == {"a"}
+
+
+def test_speculation_changes_nothing(path: Path, engine: Engine) -> None:
+    params = SamplingParams(max_tokens=60, think_tokens=20)
+    plain = ask(engine, params)
+    settings = RunnerSettings(slots=4, context=512)
+    with Engine.load(path, settings, SchedulerSettings(speculation=True)) as guessing:
+        assert ask(guessing, params).text == plain.text
+
+
+def test_a_worker_hands_on_both(path: Path, engine: Engine) -> None:
+    params = SamplingParams(max_tokens=60, think_tokens=6)
+    with WorkerEngine.load(path, RunnerSettings(slots=4, context=512)) as worker:
+        stream = worker.submit(request_of(engine, params))
+        chunks, done = list(stream), stream.result(60)
+    assert "".join(chunk.text for chunk in chunks if chunk.thought) == done.thought
+    assert done.thought == ask(engine, params).thought
