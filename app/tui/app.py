@@ -15,7 +15,7 @@ from typing import Any, ClassVar, cast
 
 from textual import events, work
 from textual.app import App, ScreenStackError, UnknownModeError
-from textual.binding import Binding, BindingType
+from textual.binding import Binding
 from textual.dom import DOMNode
 from textual.driver import Driver
 from textual.filter import LineFilter, Monochrome, NoColor
@@ -62,7 +62,7 @@ class IngotApp(App[None]):
     TITLE = "Ingot"
     MODES: ClassVar[dict[str, str | Callable[[], Screen[Any]]]] = modes.openers()
     DEFAULT_MODE = modes.CHAT.name
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS = [
         key("f1", "app.help", "Help", "for what has the focus", show=True),
         *modes.bindings(),
         key("ctrl+p", "app.palette", "Commands", action="command_palette", show=True),

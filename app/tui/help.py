@@ -1,7 +1,7 @@
 """F1: what is said about the focused widget, and what keys do there now, by task."""
 
 from inspect import cleandoc
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from rich.console import Group as Renderables
 from rich.table import Table
@@ -14,9 +14,8 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Input, Markdown, Static
 
-from app.tui.keys import shown, told
+from app.tui.keys import bound, by_task, shown, told
 from app.tui.screens.dialogs import Panel
-from app.tui.tasks import bound, by_task
 from app.tui.widgets.prompt import SearchLine
 
 _TWO = 110  # columns of the terminal, from which on there are two of groups
@@ -47,7 +46,7 @@ class HelpGroup(NamedTuple):
 class KeyGroup(Static):
     """Draws a group; with a filter the rows that fit, and nothing when none does."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {
+    COMPONENT_CLASSES = {
         "key-group--title",
         "key-group--key",
         "key-group--more",
@@ -83,7 +82,7 @@ class KeyGroup(Static):
 class HelpScreen(Panel[None]):
     """Taken down by esc, or by F1 again. What is typed filters the keys."""
 
-    HORIZONTAL_BREAKPOINTS = [(0, "-one"), (_TWO, "-two")]  # noqa: RUF012, as Textual has it
+    HORIZONTAL_BREAKPOINTS = [(0, "-one"), (_TWO, "-two")]
 
     def __init__(self, screen: Screen[Any]) -> None:
         super().__init__("Help")

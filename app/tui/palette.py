@@ -4,11 +4,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from textual import events, on, work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.command import CommandInput, CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 from textual.screen import Screen
@@ -17,8 +16,7 @@ from textual.worker import Worker, WorkerError
 
 from app.chat import slash
 from app.tui import modes
-from app.tui.keys import shown
-from app.tui.tasks import bound
+from app.tui.keys import bind, bound, shown
 from app.tui.widgets.prompt import SearchLine
 
 _TASK = 10  # cells for the task
@@ -125,9 +123,9 @@ class PaletteLine(CommandInput, SearchLine):
 class Palette(CommandPalette, modes.Styled[Any]):
     """Textual's, drawn anew where its width changes. Enter takes what was typed."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("home", "command_list('first')", "First command", False, id="palette.first"),
-        Binding("end", "command_list('last')", "Last command", False, id="palette.last"),
+    BINDINGS = [
+        bind("home", "palette.first", "First command", action="command_list('first')", show=False),
+        bind("end", "palette.last", "Last command", action="command_list('last')", show=False),
     ]
 
     def compose(self) -> ComposeResult:

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from textual import on, work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
 from textual.events import DescendantFocus
 from textual.widgets import Input, Label, OptionList, Static
@@ -16,8 +15,9 @@ from app.chat import presets, sampling_form
 from app.chat.sampling_form import FIELDS, SamplingTexts
 from app.config.settings import ConfigError, Preset
 from app.tui.app import app_of, services_of
+from app.tui.keys import bind
 from app.tui.screens.dialogs import AskScreen, ConfirmScreen, Panel
-from app.tui.widgets.chat_list import TwoClicks
+from app.tui.widgets.chat_sidebar import TwoClicks
 from app.tui.widgets.prompt import Area, Line
 
 
@@ -39,10 +39,10 @@ class SystemScreen(Panel[SystemChoice]):
     earlier answers stay. A preset saves them, with the sampling of this chat, under a name.
     """
     CSS_PATH = "answering.tcss"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+s", "use", "Use", id="system.use", priority=True),
-        Binding("f9", "save", "Save as preset", id="system.save", priority=True),
-        Binding("delete,ctrl+d", "delete", "Delete preset", id="system.delete"),
+    BINDINGS = [
+        bind("ctrl+s", "system.use", "Use", priority=True),
+        bind("f9", "system.save", "Save as preset", priority=True),
+        bind("delete,ctrl+d", "system.delete", "Delete preset"),
     ]
 
     HEADING = "System message"
@@ -135,12 +135,12 @@ class SamplingScreen(Panel[Mapping[str, Any]]):
     settings (`[sampling]` in the settings file). Up and down move between lines.
     """
     CSS_PATH = "answering.tcss"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter,ctrl+s", "use", "Use", id="sampling.use", priority=True),
-        Binding("alt+l", "reset", "Reset line", id="sampling.reset", priority=True),
-        Binding("alt+r", "reset_all", "Reset all", id="sampling.reset_all", priority=True),
-        Binding("up", "app.focus_previous", show=False, id="sampling.up"),
-        Binding("down", "app.focus_next", show=False, id="sampling.down"),
+    BINDINGS = [
+        bind("enter,ctrl+s", "sampling.use", "Use", priority=True),
+        bind("alt+l", "sampling.reset", "Reset line", priority=True),
+        bind("alt+r", "sampling.reset_all", "Reset all", priority=True),
+        bind("up", "sampling.up", action="app.focus_previous", show=False),
+        bind("down", "sampling.down", action="app.focus_next", show=False),
     ]
     HEADING = "Sampling of this chat"
 

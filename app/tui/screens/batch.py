@@ -2,16 +2,14 @@
 
 import asyncio
 from contextlib import suppress
-from typing import ClassVar
 
 from textual import on, work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.widgets import ContentSwitcher
 
 from app.batch.watch.job import WatchedJob, attach, start_job
 from app.tui.app import services_of
-from app.tui.keys import told
+from app.tui.keys import bind, told
 from app.tui.screens.batch_panels import BatchJobsScreen, BatchLeaveScreen, short
 from app.tui.screens.dialogs import ConfirmScreen
 from app.tui.widgets.batch_form import BatchForm
@@ -25,10 +23,9 @@ class BatchScreen(ModeScreen):
     the app has ended if the user wants that."""
 
     MODE = "batch"
-    CSS_PATH: ClassVar[list[str]] = ["../widgets/form.tcss", "batch.tcss"]  # type: ignore[assignment]
-    # As Textual has them:
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-normal"), (150, "-wide")]  # noqa: RUF012
-    VERTICAL_BREAKPOINTS = [(0, "-low"), (32, "-tall"), (48, "-high")]  # noqa: RUF012
+    CSS_PATH = ["../widgets/form.tcss", "batch.tcss"]
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-normal"), (150, "-wide")]
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (32, "-tall"), (48, "-high")]
     BINDING_GROUP_TITLE = "Batch"
     HELP = """
     Answers every row of a file, as `ingot batch` does, in a process of its own: nothing that
@@ -44,9 +41,9 @@ class BatchScreen(ModeScreen):
     all. **[batch.search /]** looks for words, **[batch.sort alt+s]** sorts by the next column,
     **[batch.turn alt+u]** turns the order round, **[batch.go_to g]** goes to a row.
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+o", "jobs", "Jobs", id="batch.jobs"),
-        Binding("f10", "page", "New/Job", id="batch.page"),
+    BINDINGS = [
+        bind("ctrl+o", "batch.jobs", "Jobs"),
+        bind("f10", "batch.page", "New/Job"),
     ]
 
     def __init__(self) -> None:

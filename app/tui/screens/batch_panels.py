@@ -1,16 +1,17 @@
 """What opens over the batch screen: files, one row whole, and leaving while a job runs."""
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import Callable, Iterable
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from rich.text import Text
 from textual import on, work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Button, DirectoryTree, Input, Static
@@ -22,13 +23,97 @@ from app.batch.watch.job import WatchedJob
 from app.batch.watch.presets import JobPreset, forget, presets, summary
 from app.batch.watch.preview import ShownRow, open_row
 from app.batch.watch.records import KnownJob, known_jobs
+from app.batch.watch.rows import RowState
 from app.here import at_home, here, whole
-from app.tui.keys import told
+from app.tui.keys import bind, told
 from app.tui.screens.dialogs import ConfirmScreen, Panel
-from app.tui.widgets.batch_row import conversation
 from app.tui.widgets.form import path_field
 from app.tui.widgets.table import Table, TableColumn
 from runtimes.errors import IngotError
+
+log = logging.getLogger(__name__)
+
+_ROLES = {"user": "$text-primary", "assistant": "$text-success", "not finished": "$text-warning"}
+
+
+_SETTLE_S = 0.1  # so long the cursor may move on before a row is read
+
+
+class RowPane(VerticalScroll):
+    """``follow`` shows a row, and again when something new is known of it."""
+
+    def __init__(self, id: str | None = None) -> None:
+        super().__init__(id=id, classes="pane", can_focus=False)
+        self.border_title = "Row"
+        self.row: ShownRow | None = None
+        self._wanted: tuple[WatchedJob, int, RowState] | None = None
+        self._reading = False
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="row-text")
+
+    def follow(self, job: WatchedJob, index: int | None) -> None:
+        """Show this row once the cursor stays there."""
+        wanted = None if index is None else (job, index, job.state(index))
+        if wanted == self._wanted:
+            return
+        self._wanted = wanted
+        if wanted is None:
+            self.row, self.border_title, self.border_subtitle = None, "Row", ""
+            self.query_one("#row-text", Static).update("")
+        elif not self._reading:
+            self._reading = True
+            self.run_worker(self._read(), group="row-pane", exit_on_error=False)
+
+    async def _read(self) -> None:
+        """One at a time: a row late in a large input takes a while."""
+        try:
+            shown = None
+            await asyncio.sleep(_SETTLE_S)
+            while (wanted := self._wanted) is not None and wanted != shown:
+                row = await asyncio.to_thread(open_row, *wanted[:2])
+                shown = wanted
+                if self.is_attached:
+                    self._show(row, wanted[2])
+                await asyncio.sleep(_SETTLE_S)
+        except Exception:
+            log.exception("reading a row")
+        finally:
+            self._reading = False
+
+    def _show(self, row: ShownRow, state: RowState) -> None:
+        other = self.row is None or self.row.index != row.index
+        self.row = row
+        self.border_title = Content(f"Row {row.index:,} · {row.id}")
+        self.border_subtitle = Content(row.where)
+        self.query_one("#row-text", Static).update(conversation(row, state))
+        if other:
+            self.scroll_home(animate=False)
+
+
+def conversation(row: ShownRow, state: RowState | None = None) -> Content:
+    """Who said what, then what is wrong, and what it took."""
+    parts = [_turn(role, text) for role, text in row.history]
+    several = len(row.turns) > 1
+    for turn, answer in zip_longest(row.turns, row.answers if several else ()):
+        parts += [_turn("user", turn)] if turn is not None else []
+        parts += [_turn("assistant", answer)] if answer is not None else []
+    parts += [_turn("assistant", answer) for answer in (() if several else row.answers)]
+    if row.partial:
+        parts.append(_turn("not finished", row.partial))
+    if row.error:
+        parts.append(Content.styled(f"✗ {row.error}", "$text-error"))
+    elif state is RowState.RUNNING and not row.answers:
+        parts.append(Content.styled("it is being answered", "$text-primary"))
+    elif not row.answers:
+        parts.append(Content.styled("not answered yet", "$text-muted"))
+    parts += [Content.styled(text, "$text-muted") for text in (row.figures, row.note) if text]
+    return Content("\n\n").join(parts)
+
+
+def _turn(role: str, text: str) -> Content:
+    return Content.assemble((role, f"bold {_ROLES.get(role, '$text-muted')}"), "\n", text)
+
 
 _JOURNAL = journal_path(Path("x")).name[1:]
 
@@ -52,9 +137,9 @@ class BatchFilesScreen(Panel[Path]):
     Enter takes a file and opens a folder; **[batch.files_take ctrl+s]** takes a folder, whose texts
     are a prompt each; **[batch.files_up backspace]** goes one folder up.
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("backspace", "up", "Folder above", id="batch.files_up"),
-        Binding("ctrl+s", "take", "Take the folder", id="batch.files_take"),
+    BINDINGS = [
+        bind("backspace", "batch.files_up", "Folder above", action="up"),
+        bind("ctrl+s", "batch.files_take", "Take the folder", action="take"),
     ]
 
     def __init__(self, folder: Path) -> None:
@@ -86,9 +171,9 @@ class BatchRowScreen(Panel[None]):
     HELP = """
     One row: its prompt, its answer or error, and its figures. Up and down scroll.
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "leave", "Back", id="batch.row_back", show=False),
-        Binding("ctrl+y", "copy", "Copy the answer", id="batch.row_copy"),
+    BINDINGS = [
+        bind("enter", "batch.row_back", "Back", action="leave", show=False),
+        bind("ctrl+y", "batch.row_copy", "Copy the answer", action="copy"),
     ]
 
     def __init__(self, job: WatchedJob, index: int) -> None:
@@ -139,11 +224,11 @@ class BatchLeaveScreen(ConfirmScreen):
     ``pause`` is called for leaving with the job told to end. The cursor starts on letting it run,
     which loses nothing."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("r", "choose('run')", "Let it run", id="batch.leave_run"),
-        Binding("p", "choose('pause')", "Pause it", id="batch.leave_pause"),
-        Binding("up", "app.focus_previous", show=False, id="batch.leave_up"),
-        Binding("down", "app.focus_next", show=False, id="batch.leave_down"),
+    BINDINGS = [
+        bind("r", "batch.leave_run", "Let it run", action="choose('run')"),
+        bind("p", "batch.leave_pause", "Pause it", action="choose('pause')"),
+        bind("up", "batch.leave_up", action="app.focus_previous", show=False),
+        bind("down", "batch.leave_down", action="app.focus_next", show=False),
     ]
 
     HEADING = "Leave"
@@ -185,7 +270,7 @@ _LOOKS = {"running": "running", "finished": "done", "killed": "failed", "stopped
 class JobTable(Table[KnownJob]):
     """The state, how far it is, and when something happened last."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {
+    COMPONENT_CLASSES = {
         "job-table--running",
         "job-table--done",
         "job-table--failed",
@@ -223,8 +308,8 @@ class BatchJobsScreen(Panel[Path]):
     started in the app and run. Enter, or a second click, follows one. A job that was started
     elsewhere can be watched, and resumed once it has ended.
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+r", "again", "Look again", id="batch.jobs_again", priority=True),
+    BINDINGS = [
+        bind("ctrl+r", "batch.jobs_again", "Look again", action="again", priority=True),
     ]
 
     def __init__(
@@ -294,7 +379,7 @@ _NAME, _MODEL = 20, 18
 class PresetTable(Table[JobPreset]):
     """Saved ones have a star."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"preset-table--saved", "preset-table--quiet"}
+    COMPONENT_CLASSES = {"preset-table--saved", "preset-table--quiet"}
 
     def __init__(self, clock: Callable[[], float]) -> None:
         columns: tuple[TableColumn[JobPreset], ...] = (
@@ -320,8 +405,8 @@ class BatchPresetsScreen(Panel[JobForm]):
     Enter takes the settings of an earlier job, or those that were saved under a name (★). An input
     that the form has already stays, with its output. Delete forgets a saved one.
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("delete,ctrl+d", "forget", "Forget", id="batch.presets_forget"),
+    BINDINGS = [
+        bind("delete,ctrl+d", "batch.presets_forget", "Forget", action="forget"),
     ]
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:

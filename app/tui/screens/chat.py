@@ -50,7 +50,7 @@ class ChatScreen(ChatFrame):
     **[chat.after alt+→]** show another branch.
     """
     AUTO_FOCUS: ClassVar[str | None] = "Prompt"
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (_WIDE, "-wide")]  # noqa: RUF012, as Textual has it
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (_WIDE, "-wide")]
     CSS_PATH: ClassVar[str | PurePath | list[str | PurePath] | None] = [
         "chat.tcss",
         "../widgets/chat_sidebar.tcss",

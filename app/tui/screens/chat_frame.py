@@ -31,11 +31,10 @@ from app.tui.app import app_of, services_of
 from app.tui.keys import told
 from app.tui.services import Services
 from app.tui.widgets.chat_sidebar import ChatSidebar
-from app.tui.widgets.chat_title import ChatTitle
 from app.tui.widgets.frame import ModeScreen
 from app.tui.widgets.prompt import Prompt, PromptHistory, SlashMenu
 from app.tui.widgets.prompt_box import PromptBox, QueuedMessages
-from app.tui.widgets.transcript import Transcript
+from app.tui.widgets.transcript import ChatTitle, Transcript
 from runtimes.errors import IngotError
 from runtimes.request import SamplingParams
 

@@ -3,11 +3,9 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
 
 from textual import on, work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.timer import Timer
 from textual.widgets import Input, OptionList, Static
 
@@ -15,8 +13,9 @@ from app.chat.listing import find_chats
 from app.chat.store.errors import StoreError
 from app.chat.store.records import Chat, Hit
 from app.chat.store.store import ChatStore
+from app.tui.keys import bind
 from app.tui.screens.dialogs import AskScreen, Panel
-from app.tui.widgets.chat_list import ChatList
+from app.tui.widgets.chat_sidebar import ChatList
 from app.tui.widgets.prompt import SearchLine
 
 _WAITS_S = 0.12  # after a key press, before the search begins
@@ -37,21 +36,21 @@ class ChatsScreen(Panel[ChatChoice]):
     was deleted here, leaving asks for a new one. The search begins with ``query``."""
 
     CSS_PATH = "chats.tcss"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "leave", "Back", id="chats.leave"),
-        Binding("enter", "open", "Open", id="chats.open", priority=True),
-        Binding("ctrl+n", "new", "New", id="chats.new", priority=True),
-        Binding("ctrl+l", "rename", "Rename", id="chats.rename", priority=True),
-        Binding("delete,ctrl+d", "delete", "Delete", id="chats.delete"),
-        Binding("ctrl+z", "undo", "Undo", id="chats.undo", priority=True),
-        Binding("f10", "deleted", "Deleted", id="chats.deleted", priority=True),
+    BINDINGS = [
+        bind("escape", "chats.leave", "Back"),
+        bind("enter", "chats.open", "Open", priority=True),
+        bind("ctrl+n", "chats.new", "New", priority=True),
+        bind("ctrl+l", "chats.rename", "Rename", priority=True),
+        bind("delete,ctrl+d", "chats.delete", "Delete"),
+        bind("ctrl+z", "chats.undo", "Undo", priority=True),
+        bind("f10", "chats.deleted", "Deleted", priority=True),
         *(
-            Binding(key, f"move('{key}')", show=False, id=f"chats.{key}", priority=True)
+            bind(key, f"chats.{key}", action=f"move('{key}')", show=False, priority=True)
             for key in _MOVES
         ),
         # Of the line above the list while there is something in it.
-        Binding("home,ctrl+home", "move('home')", show=False, id="chats.home"),
-        Binding("end,ctrl+end", "move('end')", show=False, id="chats.end"),
+        bind("home,ctrl+home", "chats.home", action="move('home')", show=False),
+        bind("end,ctrl+end", "chats.end", action="move('end')", show=False),
     ]
 
     def __init__(

@@ -5,12 +5,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
-from pathlib import PurePath
-from typing import ClassVar
 
 from textual import on, work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Static
 
@@ -32,7 +29,7 @@ from app.here import at_home
 from app.models.catalog import catalog
 from app.models.entries import ModelEntry, file_quality, quality_text, size_of
 from app.tui.app import app_of, services_of
-from app.tui.keys import told
+from app.tui.keys import bind, told
 from app.tui.screens.dialogs import AskScreen
 from app.tui.screens.models import ModelsScreen
 from app.tui.widgets.compare_panes import ComparePane, ComparePanes, SameStrip
@@ -60,21 +57,21 @@ class CompareScreen(ModeScreen):
     at once (done sooner, but each is slower), **[compare.new ctrl+n]** starts over.
     **[compare.prompts F8]** has all files answer a file of prompts, unattended.
     """
-    CSS_PATH: ClassVar[str | PurePath | list[str | PurePath] | None] = [
+    CSS_PATH = [
         "compare.tcss",
         "../widgets/prompt.tcss",
     ]
-    AUTO_FOCUS: ClassVar[str | None] = "Prompt"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "stop", "Stop", id="compare.stop"),
-        Binding("ctrl+t", "files", "Files", id="compare.files", priority=True),
-        Binding("ctrl+r", "again", "Again", id="compare.again", priority=True),
-        Binding("alt+a", "together", "At once", id="compare.together", priority=True),
-        Binding("ctrl+s", "length", "Length", id="compare.length", show=False, priority=True),
-        Binding("ctrl+n", "new", "New", id="compare.new", show=False, priority=True),
-        Binding("ctrl+o", "from_chat", "From chat", id="compare.from_chat", priority=True),
-        Binding("f8", "prompts", "Prompts file", id="compare.prompts", priority=True),
-        Binding("f9", "save", "Save", id="compare.save", priority=True),
+    AUTO_FOCUS = "Prompt"
+    BINDINGS = [
+        bind("escape", "compare.stop", "Stop"),
+        bind("ctrl+t", "compare.files", "Files", priority=True),
+        bind("ctrl+r", "compare.again", "Again", priority=True),
+        bind("alt+a", "compare.together", "At once", priority=True),
+        bind("ctrl+s", "compare.length", "Length", show=False, priority=True),
+        bind("ctrl+n", "compare.new", "New", show=False, priority=True),
+        bind("ctrl+o", "compare.from_chat", "From chat", priority=True),
+        bind("f8", "compare.prompts", "Prompts file", priority=True),
+        bind("f9", "compare.save", "Save", priority=True),
     ]
 
     def __init__(self) -> None:
@@ -349,11 +346,11 @@ class AnswersScreen(ModeScreen):
     All answers to one prompt; **▶** shows where one parts from the first file's.
     **[answers.earlier ←]** and **[answers.later →]** show the prompts before and after it.
     """
-    CSS_PATH: ClassVar[str | PurePath | list[str | PurePath] | None] = "compare.tcss"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left", "turn(-1)", "Earlier", id="answers.earlier", priority=True),
-        Binding("right", "turn(1)", "Later", id="answers.later", priority=True),
-        Binding("escape", "dismiss", "Back", id="answers.back"),
+    CSS_PATH = "compare.tcss"
+    BINDINGS = [
+        bind("left", "answers.earlier", "Earlier", action="turn(-1)", priority=True),
+        bind("right", "answers.later", "Later", action="turn(1)", priority=True),
+        bind("escape", "answers.back", "Back", action="dismiss"),
     ]
 
     def __init__(self, results: Results, at: int) -> None:

@@ -1,22 +1,82 @@
 """Panels over a screen, and what every screen asks: a line, yes or no, one of a list."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from typing import ClassVar, Generic, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
+from typing import Generic, TypeVar
 
 from textual import events, on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
+from textual.dom import DOMNode
 from textual.screen import ModalScreen
+from textual.style import Style
 from textual.widgets import Button, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from app.chat.budget import TokenBudget, WayOut
+from app.tui.keys import bind, shown
 from app.tui.modes import Styled
-from app.tui.widgets.key_hints import KeyHints
 from app.tui.widgets.prompt import Line
+
+_GAP = 3  # cells between two keys
+
+
+class KeyHints(Static):
+    """What works now in the screen that it stands in, without what holds in the whole app."""
+
+    def on_mount(self) -> None:
+        self.screen.bindings_updated_signal.subscribe(self, lambda _: self._say())
+
+    def on_resize(self, event: events.Resize) -> None:
+        self._say()
+
+    def _say(self) -> None:
+        width, lines, taken = self.content_size.width, [Content()], 0
+        for hint in self._hints():
+            if taken and taken + _GAP + hint.cell_length > width:
+                lines.append(Content())
+                taken = 0
+            if taken:
+                lines[-1] += Content(" " * _GAP)
+                taken += _GAP
+            lines[-1] += hint
+            taken += hint.cell_length
+        self.update(Content("\n").join(lines))
+
+    def _hints(self) -> Iterator[Content]:
+        """First those of the focused widget, then those of the screen in the order in which it
+        declares them."""
+        screen = self.screen
+        classes = [one.__dict__.get("BINDINGS", []) for one in type(screen).__mro__]
+        declared = [one.id for found in classes for one in Binding.make_bindings(found)]
+        helps = any(node.HELP for node in (screen.focused or screen).ancestors_with_self)
+        self._does: dict[str, tuple[str, DOMNode]] = {}
+        found: dict[str, tuple[int, Content]] = {}
+        for node, binding, enabled, _ in screen.active_bindings.values():
+            id = binding.id or ""
+            if not id or not enabled or not binding.show or binding.action in found:
+                continue
+            if node is not self.app or (id == "app.help" and helps):
+                place = declared.index(id) if id in declared else -1
+                if id == "app.help" or id.endswith(".leave"):  # the way back, then help
+                    place = len(declared) + (id == "app.help")
+                found[binding.action] = place, _hint(id, binding.key, binding.description)
+                self._does[id] = binding.action, node
+        yield from (hint for _, hint in sorted(found.values(), key=itemgetter(0)))
+
+    async def on_click(self, event: events.Click) -> None:
+        """What a key does, whatever it means where one types."""
+        if (does := self._does.get(event.style.meta.get("binding", ""))) is not None:
+            await self.app.run_action(*does)
+
+
+def _hint(id: str, key: str, does: str) -> Content:
+    text = Content.assemble((shown(key), "bold $text-primary"), f" {does}")
+    return text.stylize(Style.from_meta({"binding": id}))
+
 
 Result = TypeVar("Result")
 
@@ -26,10 +86,10 @@ class Panel(ModalScreen[Result | None], Styled[Result | None], Generic[Result]):
     at the bottom the keys. Ends with None when it was left: by esc, or by a click beside the box
     where nothing is lost."""
 
-    HEADING: ClassVar[str] = ""
-    VERTICAL_BREAKPOINTS = [(0, "-low"), (30, "-tall")]  # noqa: RUF012  (as Textual has it)
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "leave", "Back", id="panel.leave"),
+    HEADING = ""
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (30, "-tall")]
+    BINDINGS = [
+        bind("escape", "panel.leave", "Back"),
     ]
 
     def __init__(self, heading: str = "") -> None:
@@ -72,8 +132,8 @@ class AskScreen(Panel[str]):
     """Ends with one line of text. An empty one is not taken; nor is one of which ``wrong`` says
     what is wrong with it."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "take", "OK", id="ask.take", priority=True),
+    BINDINGS = [
+        bind("enter", "ask.take", "OK", priority=True),
     ]
 
     def __init__(
@@ -111,10 +171,10 @@ class ConfirmScreen(Panel[bool]):
     """Ends with whether ``question`` was answered by ``yes``. The cursor starts on the way back."""
 
     HEADING = "Please confirm"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("n", "leave", "Back", id="confirm.no", show=False),
-        Binding("y", "dismiss(True)", "Yes", id="confirm.yes"),
-        Binding("left,right", "app.focus_next", show=False, id="confirm.other"),
+    BINDINGS = [
+        bind("n", "confirm.no", "Back", action="leave", show=False),
+        bind("y", "confirm.yes", "Yes", action="dismiss(True)"),
+        bind("left,right", "confirm.other", action="app.focus_next", show=False),
     ]
 
     def __init__(self, question: str, yes: str) -> None:
@@ -137,8 +197,8 @@ class ConfirmScreen(Panel[bool]):
 class PickScreen(Panel[Result]):
     """Ends with what was picked of (how it is shown, what it is); ``about`` stands above them."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "pick", "Choose", id="pick.choose", priority=True),
+    BINDINGS = [
+        bind("enter", "pick.choose", "Choose", action="pick", priority=True),
     ]
 
     def __init__(

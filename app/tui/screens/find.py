@@ -2,31 +2,158 @@
 
 import asyncio
 from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
 from itertools import islice
-from typing import ClassVar
+from pathlib import Path
 
 from textual import on, work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
+from textual.message import Message
 from textual.timer import Timer
-from textual.widgets import Checkbox, Input, Static
+from textual.widgets import Button, Checkbox, Input, ProgressBar, Static
 
-from app.models import hub
+from app.figures import duration
+from app.models import hub, library
 from app.models.catalog import catalog
 from app.models.entries import size_of
 from app.models.hub import Found, look_up, search
 from app.models.pulling import PullRequest, parse_request
+from app.models.pulljob import PullJob, PullState
+from app.tui.keys import bind
 from app.tui.modes import Occupied
 from app.tui.screens.dialogs import ConfirmScreen, Panel
-from app.tui.widgets.download import Download
-from app.tui.widgets.find_tables import BuildTable, FindFilters, RepoTable
 from app.tui.widgets.prompt import SearchLine
-from app.tui.widgets.repo_view import RepoView
+from app.tui.widgets.repo_view import BuildTable, FindFilters, RepoTable, RepoView
+from quantize.disk import human
 from quantize.hub.errors import OfflineError
 from runtimes.errors import RequestError
 from runtimes.machine.hardware import memory_now
+
+_LOOKS = 1 / 8  # seconds between two looks at the job
+
+
+class Download(Vertical):
+    """Hidden until something is pulled. Stopping keeps what has arrived: the same download resumes
+    from there later. ``use`` is what can be done with a model that is here."""
+
+    @dataclass
+    class Ended(Message):
+        """``name`` is the model's in the library; None when it was stopped or failed."""
+
+        name: str | None
+
+    @dataclass
+    class Wanted(Message):
+        """The downloaded model is to be used."""
+
+        name: str
+
+    def __init__(self, use: str, id: str | None = None) -> None:
+        super().__init__(id=id, classes="pane")
+        self._use = use
+        self._request: PullRequest | None = None
+        self._job: PullJob | None = None
+        self.pulled: str | None = None
+
+    def compose(self) -> ComposeResult:
+        with Horizontal():
+            yield ProgressBar(id="bar", show_eta=False)
+            yield Static(id="progress", markup=False)
+            yield Button("Stop", id="act", compact=True)
+
+    def on_mount(self) -> None:
+        self.display = False
+
+    def on_unmount(self) -> None:
+        """Nothing runs unseen."""
+        self.stop()
+
+    @property
+    def running(self) -> bool:
+        """Whether bytes may still come."""
+        return self._job is not None
+
+    def begin(self, request: PullRequest) -> None:
+        """Pull ``request``, unless another one is on its way."""
+        if self._job is not None:
+            self.notify("One download at a time: esc stops the one that runs.", severity="warning")
+            return
+        self._request, self.pulled = request, None
+        self._follow(request)
+
+    def stop(self) -> bool:
+        """Stop what runs; False when nothing does."""
+        if self._job is not None:
+            self._job.cancel()
+        return self._job is not None
+
+    @work(exit_on_error=False, group="download")
+    async def _follow(self, request: PullRequest) -> None:
+        job = self._job = PullJob(request)
+        job.start()
+        self.display = True
+        self.border_title = Content(f"Download {request.name}:{request.what}")
+        while not (state := job.poll()).ended:
+            self.show(state)
+            await asyncio.sleep(_LOOKS)
+        self._job = None
+        self.show(state)
+        if state.path is not None:
+            self.pulled = await asyncio.to_thread(name_of, state.path)
+        self.post_message(self.Ended(self.pulled))
+
+    def show(self, state: PullState) -> None:
+        """Draw how far it is."""
+        bar, said = self.query_one("#bar", ProgressBar), self.query_one("#progress", Static)
+        button = self.query_one("#act", Button)
+        bar.display = state.total is not None and not state.ended
+        bar.update(total=state.total, progress=state.done)
+        self.set_class(state.error is not None, "-failed")
+        said.set_class(state.path is not None, "good")
+        if state.path is not None:
+            said.update("It is here, whole and checked.")
+            button.label, button.variant = self._use, "primary"
+            button.focus()
+        elif state.ended:
+            stopped = "Stopped. What has arrived stays; the same download resumes from there."
+            said.update(state.error or stopped)
+            button.label, button.variant = "Go on", "default"
+        else:
+            said.update(progress_line(state))
+            button.label, button.variant = "Stop", "default"
+
+    @on(Button.Pressed)
+    def _pressed(self, event: Button.Pressed) -> None:
+        event.stop()
+        if self.pulled is not None:
+            self.post_message(self.Wanted(self.pulled))
+        elif not self.stop() and self._request is not None:
+            self.begin(self._request)
+
+
+def progress_line(state: PullState) -> str:
+    """Such as "1.2 GB of 4.7 GB · 25 MB/s · 2 min 20 s left", as much as is known."""
+    if state.total is None:
+        return f"{state.stage or 'waiting'} ..."
+    parts = [f"{human(state.done)} of {human(state.total)}"]
+    if state.rate is not None:
+        parts.append(f"{human(int(state.rate))}/s")
+    if state.seconds_left is not None:
+        parts.append(f"{duration(state.seconds_left)} left")
+    line = " · ".join(parts)
+    return f"{line}\n{state.note}" if state.note else line
+
+
+def name_of(path: Path) -> str:
+    """A pulled file as the library calls it."""
+    for model in library.models():
+        for build in model.builds:
+            if model.path(build) == path:
+                return f"{model.repo}:{build.label}"
+    return str(path)
+
 
 _TYPED_S = 0.4  # after a key press, before the hub is asked
 _ROWS = 40  # that are read at a time, and left to read before the last is reached
@@ -44,17 +171,17 @@ class FindScreen(Occupied, Panel[str]):
     marks the build for this machine: the largest that fits into the free memory with room, as long
     as it answers about as fast as one reads.
     """
-    CSS_PATH: ClassVar[list[str]] = ["../widgets/form.tcss", "find.tcss"]  # type: ignore[assignment]
+    CSS_PATH = ["../widgets/form.tcss", "find.tcss"]
     HEADING = "Find models"
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012 -- Textual's
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "leave", "Stop / Back", id="find.leave"),
-        Binding("tab", "app.focus_next", "Next", id="find.other", show=True),
-        Binding("alt+t", "fits", "Fits here", id="find.fits", priority=True),
-        Binding("alt+s", "sort", "Sort", id="find.sort", priority=True),
-        *(Binding(key, action, show=False, id=f"find.{key}") for key, action in _MOVES.items()),
-        Binding("home,ctrl+home", "end(-1)", show=False, id="find.home"),
-        Binding("end,ctrl+end", "end(1)", show=False, id="find.end"),
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]
+    BINDINGS = [
+        bind("escape", "find.leave", "Stop / Back"),
+        bind("tab", "find.other", "Next", action="app.focus_next"),
+        bind("alt+t", "find.fits", "Fits here", priority=True),
+        bind("alt+s", "find.sort", "Sort", priority=True),
+        *(bind(key, f"find.{key}", action=action, show=False) for key, action in _MOVES.items()),
+        bind("home,ctrl+home", "find.home", action="end(-1)", show=False),
+        bind("end,ctrl+end", "find.end", action="end(1)", show=False),
     ]
 
     def __init__(self, words: str = "", use: str = "Chat now") -> None:

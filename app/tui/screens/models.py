@@ -2,29 +2,265 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any
 
+from rich.text import Text
 from textual import on, work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
 from textual.widgets import Button, Input, Static
 from textual.worker import WorkerError
 
+from app.chat import load_settings
+from app.chat.load_settings import LoadSettings
 from app.here import real
 from app.models import library
 from app.models.catalog import catalog
-from app.models.entries import ModelEntry, Origin, details, fit, size_of, with_bits
+from app.models.entries import (
+    Fit,
+    ModelEntry,
+    Origin,
+    details,
+    fit,
+    quality_of,
+    quality_order,
+    size_of,
+    speed_of,
+    state_of,
+    type_of,
+    with_bits,
+)
+from app.models.planning import LoadChoice, choose
+from app.options import PlanOptions
+from app.tui.keys import bind
 from app.tui.screens.dialogs import ConfirmScreen, Panel
 from app.tui.screens.find import FindScreen
-from app.tui.screens.load_settings import LoadScreen
-from app.tui.widgets.model_table import ModelTable
+from app.tui.widgets.form import Field, FieldHelp, Form, text_field
 from app.tui.widgets.prompt import SearchLine
+from app.tui.widgets.table import Table, TableColumn
+from quantize.disk import human
 from runtimes.errors import IngotError
+from runtimes.machine.cpu import available_cores
+from runtimes.machine.hardware import memory_now
+from runtimes.models.memory import DEFAULT_CONTEXT
+
+# The figures' best first, unknown last; the catalog's order decides ties.
+_KEYS: dict[str, Callable[[ModelEntry], Any]] = {
+    "name": lambda entry: 0,
+    "size": lambda entry: float("inf") if entry.bytes is None else entry.bytes,
+    "speed": lambda entry: -(entry.decode_tps or 0.0),
+    "quality": quality_order,
+}
+ORDERS = tuple(_KEYS)
+
+
+class ModelTable(Table[ModelEntry]):
+    """Rows are keyed by ``ModelEntry.key``. ``marked`` entries carry a tick, the ``current`` one a
+    dot; what cannot be used says so in the last column."""
+
+    def __init__(self, id: str | None = None) -> None:
+        columns: tuple[TableColumn[ModelEntry], ...] = (
+            TableColumn("Model", self._label),
+            TableColumn("Type", type_of, 13),
+            TableColumn("Size", size_of, 7, right=True),
+            TableColumn("tok/s", speed_of, 7, right=True),
+            TableColumn("Quality", quality_of, 9, right=True),
+            TableColumn("Memory", lambda entry: state_of(entry, self.fit_of(entry)), 7),
+        )
+        super().__init__(columns, key=lambda entry: entry.key, id=id)
+        self.order = ORDERS[0]
+        self.marked: list[str] = []
+        self.current: str | None = None
+        self._entries: dict[str, ModelEntry] = {}
+        self._fits: dict[str, Fit] = {}
+        self._words: tuple[str, ...] = ()
+
+    def set_entries(self, entries: Iterable[ModelEntry]) -> None:
+        self._entries = {entry.key: entry for entry in entries}
+        self._again()
+
+    def note(self, entry: ModelEntry, fit: Fit | None) -> None:
+        """Note what was found out about a file: its memory, or that it is broken."""
+        self._entries[entry.key] = entry
+        if fit is not None:
+            self._fits[entry.key] = fit
+        self._again()
+
+    def set_filter(self, text: str) -> None:
+        """Show only entries that match every word of ``text``."""
+        self._words = tuple(text.split())
+        self._again()
+
+    def next_order(self) -> None:
+        self.order = ORDERS[(ORDERS.index(self.order) + 1) % len(ORDERS)]
+        self._again()
+
+    def toggle(self, key: str) -> None:
+        """Tick an entry, or take its tick away."""
+        if key in self.marked:
+            self.marked.remove(key)
+        else:
+            self.marked.append(key)
+        self._again()
+
+    def entries(self, keys: Collection[str]) -> tuple[ModelEntry, ...]:
+        """Those of these keys that still exist, in the order of ``keys``."""
+        return tuple(self._entries[key] for key in keys if key in self._entries)
+
+    def fit_of(self, entry: ModelEntry) -> Fit | None:
+        return self._fits.get(entry.key)
+
+    def _again(self) -> None:
+        found = [entry for entry in self._entries.values() if entry.matches(self._words)]
+        self.show(sorted(found, key=_KEYS[self.order]))
+
+    def _label(self, entry: ModelEntry) -> Text:
+        """With its middle left out where it is too long: the recipe tells files apart."""
+        sign = "✓ " if entry.key in self.marked else "● " if entry.key == self.current else ""
+        room, label = self.room - len(sign), entry.label
+        if len(label) > room:
+            end = f" · {entry.recipe}" if entry.recipe else entry.name[-6:]
+            label = f"{entry.name[: max(room - len(end) - 1, 1)]}…{end}"[:room]
+        return Text(sign + label, style="bold" if sign else "")
+
+
+_LABELS = {
+    "context": ("Context", "tokens of a prompt and its answer at most; more take more memory"),
+    "threads": ("Threads", "of the processor"),
+    "device": ("Device", "cpu, or one that `ingot doctor` lists; several with commas between"),
+    "gpu_layers": ("GPU layers", "on the GPU; -1 is all of them, 0 none"),
+    "kv_type": ("KV cache", "f16, q8_0 or q4_0: smaller types take less memory, and lose a little"),
+    "template": ("Template", "a file of Jinja2, or chatml, llama3, gemma, instead of the model's"),
+}
+
+
+class LoadForm(Form):
+    """The settings that the runtime of a file has. Empty is as planned."""
+
+    def __init__(self, choice: LoadChoice, said: LoadSettings) -> None:
+        super().__init__()
+        self._choice, self._said = choice, said
+
+    def compose(self) -> ComposeResult:
+        for name in load_settings.known_to(self._choice.file):
+            label, about = _LABELS[name]
+            field = text_field(name, label, self._planned(name), about)
+            value = getattr(self._said, name)
+            assert isinstance(field.entry, Input)
+            field.entry.value = "" if value is None else str(value)
+            yield field
+        yield FieldHelp()
+        yield Static(id="load-memory", markup=False)
+
+    def on_mount(self) -> None:
+        self.query(Input).first().focus()
+        self.look_later(0.01)
+
+    def _planned(self, name: str) -> str:
+        settings, file = self._choice.settings, self._choice.file
+        match name:
+            case "context":
+                value = str(settings.context or min(DEFAULT_CONTEXT, file.context_length))
+            case "threads":
+                value = str(settings.threads or available_cores())
+            case "gpu_layers":
+                value = "all" if settings.gpu_layers < 0 else str(settings.gpu_layers)
+            case "device" | "kv_type":
+                value = getattr(settings, name)
+            case _:
+                return "the model's own" if file.chat_template else "none: it continues text"
+        return f"{value}, as {'planned' if self._choice.planned else 'usual'}"
+
+    def read(self) -> LoadSettings | None:
+        """What is typed; None, and the errors under their fields, where something is wrong."""
+        texts = {str(f.entry.id): self.text_of(str(f.entry.id)) for f in self.query(Field)}
+        said, errors = load_settings.read(texts, self._choice.file)
+        self.refuse_all(errors)
+        return None if errors else said
+
+    @on(Input.Changed)
+    def _typed(self) -> None:
+        self.look_later()
+
+    async def look(self) -> None:
+        """What it would take."""
+        said = self.read()
+        shown = self.query_one("#load-memory", Static)
+        if said is None:
+            shown.update("")
+            return
+        try:
+            needs = load_settings.memory(self._choice, said)
+        except IngotError as error:
+            shown.update(str(error))
+            return
+        free = memory_now()[1]
+        fits = "fits" if needs <= free else "does not fit"
+        shown.update(f"Memory: needs {human(needs)}, {human(free)} are free: {fits}")
+        shown.set_class(needs > free, "bad")
+
+
+class LoadScreen(Panel[bool]):
+    """Ends with True once the settings are remembered, and the file is to be loaded."""
+
+    HELP = """
+    How this file is loaded, from now on: an empty line is as `ingot plan` has chosen, or the usual.
+    What the command line gives comes before it.
+    """
+    CSS_PATH = ["../widgets/form.tcss", "load_settings.tcss"]
+    BINDINGS = [
+        bind("ctrl+s", "load.use", "Load", priority=True),
+        bind("alt+r", "load.reset", "As planned", priority=True),
+    ]
+
+    def __init__(self, entry: ModelEntry) -> None:
+        super().__init__(f"Load {entry.label}")
+        self._entry = entry
+
+    def contents(self) -> ComposeResult:
+        yield Static("reading the file", id="load-state", markup=False)
+        with Horizontal(id="load-buttons"):
+            yield Button("As planned", id="load-reset", action="screen.reset", compact=True)
+            yield Button(
+                "Load", variant="primary", id="load-use", action="screen.use", compact=True
+            )
+
+    def on_mount(self) -> None:
+        self._look_at_it()
+
+    @work(thread=True, exit_on_error=False)
+    def _look_at_it(self) -> None:
+        try:
+            entry = self._entry
+            choice = choose(entry.model, entry.options, PlanOptions(), "chat", slots=1)
+            said = load_settings.remembered(choice.file.path)
+        except IngotError as error:
+            self.call_later(self.query_one("#load-state", Static).update, str(error))
+            return
+        self.call_later(self._show, choice, said)
+
+    async def _show(self, choice: LoadChoice, said: LoadSettings) -> None:
+        self._path = choice.file.path
+        self.query_one("#load-state").display = False
+        await self.query_one(".box").mount(LoadForm(choice, said), before="#load-buttons")
+
+    def action_use(self) -> None:
+        for form in self.query(LoadForm):
+            said = form.read()
+            if said is None:
+                form.action_next_error()
+            else:
+                load_settings.remember(self._path, said)
+                self.dismiss(True)
+
+    def action_reset(self) -> None:
+        for line in self.query(Input):
+            line.value = ""
+
 
 log = logging.getLogger(__name__)
 
@@ -40,21 +276,21 @@ class ModelsScreen(Panel[tuple[ModelEntry, ...]]):
     """
 
     CSS_PATH = "models.tcss"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "leave", "Back", id="models.leave"),
-        Binding("enter", "choose", "Choose", id="models.choose", priority=True),
-        Binding("ctrl+x,insert", "tick", "Tick", id="models.tick", priority=True),
-        Binding("alt+m", "get", "Find models", id="models.get", priority=True),
-        Binding("ctrl+s", "settings", "Settings", id="models.settings", priority=True),
-        Binding("alt+s", "sort", "Sort", id="models.sort", priority=True),
-        Binding("delete,ctrl+d", "remove", "Delete", id="models.remove"),
+    BINDINGS = [
+        bind("escape", "models.leave", "Back"),
+        bind("enter", "models.choose", "Choose", priority=True),
+        bind("ctrl+x,insert", "models.tick", "Tick", priority=True),
+        bind("alt+m", "models.get", "Find models", priority=True),
+        bind("ctrl+s", "models.settings", "Settings", priority=True),
+        bind("alt+s", "models.sort", "Sort", priority=True),
+        bind("delete,ctrl+d", "models.remove", "Delete"),
         *(
-            Binding(key, action, show=False, id=f"models.{key}", priority=True)
+            bind(key, f"models.{key}", action=action, show=False, priority=True)
             for key, action in _MOVES.items()
         ),
         # Of the line above the table while there is something in it.
-        Binding("home,ctrl+home", "end(-1)", show=False, id="models.home"),
-        Binding("end,ctrl+end", "end(1)", show=False, id="models.end"),
+        bind("home,ctrl+home", "models.home", action="end(-1)", show=False),
+        bind("end,ctrl+end", "models.end", action="end(1)", show=False),
     ]
 
     def __init__(

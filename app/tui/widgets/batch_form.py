@@ -3,13 +3,12 @@
 import asyncio
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 from textual import on, work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import Container, Grid, Horizontal, Vertical, VerticalScroll
 from textual.message import Message
 from textual.widgets import Button, Checkbox, Input, Static
@@ -24,6 +23,7 @@ from app.batch.watch.records import absolute
 from app.figures import duration
 from app.here import at_home, here
 from app.tui.app import app_of
+from app.tui.keys import bind
 from app.tui.screens.batch_panels import BatchFilesScreen, BatchPresetsScreen, short
 from app.tui.screens.dialogs import AskScreen
 from app.tui.screens.models import ModelsScreen
@@ -40,7 +40,7 @@ _GIB = 2**30
 class Counts(VerticalScroll, can_focus=False):
     """Rows, tokens, memory and time of the job that the form asks for."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"counts--muted", "counts--bad", "counts--good"}
+    COMPONENT_CLASSES = {"counts--muted", "counts--bad", "counts--good"}
 
     def __init__(self, id: str) -> None:
         super().__init__(id=id, classes="pane")
@@ -94,7 +94,7 @@ def figures_of(found: dict[str, Any], like: TimeLike | None) -> list[tuple[str, 
 class FirstRows(VerticalScroll):
     """The first rows, as the job would read them."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"rows--number", "rows--bad"}
+    COMPONENT_CLASSES = {"rows--number", "rows--bad"}
 
     def __init__(self, id: str) -> None:
         super().__init__(id=id, classes="pane")
@@ -151,12 +151,12 @@ class BatchForm(Form):
     started and nothing is wrong with it."""
 
     BINDING_GROUP_TITLE = "New job"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+g", "start", "Start", id="batch.start"),
-        Binding("f8", "files", "Files", id="batch.files"),
-        Binding("f7", "like", "Presets", id="batch.like"),
-        Binding("f9", "save", "Save", id="batch.save", show=False),
-        Binding("ctrl+t", "model", "Model", id="batch.model"),
+    BINDINGS = [
+        bind("ctrl+g", "batch.start", "Start"),
+        bind("f8", "batch.files", "Files"),
+        bind("f7", "batch.like", "Presets"),
+        bind("f9", "batch.save", "Save", show=False),
+        bind("ctrl+t", "batch.model", "Model"),
     ]
 
     @dataclass

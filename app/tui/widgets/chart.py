@@ -26,7 +26,7 @@ It is drawn on the canvas of textual-plot. That one's own chart took twelve time
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from rich.style import Style
 from textual import events
@@ -253,7 +253,7 @@ class Chart(Canvas):
     """See above. ``empty`` is what it says without data."""
 
     ALLOW_SELECT = False
-    DEFAULT_CSS: ClassVar[str] = "Chart { height: 1fr; width: 1fr; }"
+    DEFAULT_CSS = "Chart { height: 1fr; width: 1fr; }"
 
     def __init__(
         self,

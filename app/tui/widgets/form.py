@@ -10,11 +10,9 @@ import os
 from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from textual import events, on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.css.query import NoMatches
@@ -28,6 +26,7 @@ from textual.widgets.option_list import Option
 
 from app.chat.attachments import complete_path
 from app.here import at_home
+from app.tui.keys import bind
 from app.tui.widgets.prompt import Line
 
 _LABEL = 12  # cells; form.tcss has the entry beside it
@@ -51,8 +50,8 @@ class _Paths(Suggester):
 class PathLine(Line):
     """A line in which tab takes the suggested path, and leaves it where there is none."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("tab", "complete", "Complete the path", id="path.complete", show=False),
+    BINDINGS = [
+        bind("tab", "path.complete", "Complete the path", show=False),
     ]
 
     def action_complete(self) -> None:
@@ -68,8 +67,8 @@ class Check(Checkbox):
     """``[x] text``: what is ticked can be seen without colour. Space, enter or a click toggle."""
 
     BUTTON_LEFT, BUTTON_INNER, BUTTON_RIGHT = "", "[ ]", ""
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("space,enter", "toggle_button", "Tick", id="check.toggle", show=False),
+    BINDINGS = [
+        bind("space,enter", "check.toggle", "Tick", action="toggle_button", show=False),
     ]
 
     DEFAULT_CLASSES = "-textual-compact"  # see ``Line``
@@ -153,8 +152,8 @@ class FieldHelp(Static):
 class Form(Vertical):
     """Fields and boxes; ``look`` is called once the user pauses."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("alt+n", "next_error", "Next error", id="form.next_error"),
+    BINDINGS = [
+        bind("alt+n", "form.next_error", "Next error"),
     ]
 
     def __init__(self, id: str | None = None) -> None:
@@ -244,10 +243,10 @@ class _Line(Line):
     """Tab completes as far as it is clear; down goes to the list."""
 
     BINDING_GROUP_TITLE = "Path"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("tab", "complete", "Complete the path", id="path.complete"),
-        Binding("down", "list", "To the list", id="path.list"),
-        Binding("enter", "submit", "Take it", id="path.take"),
+    BINDINGS = [
+        bind("tab", "path.complete", "Complete the path"),
+        bind("down", "path.list", "To the list"),
+        bind("enter", "path.take", "Take it", action="submit"),
     ]
 
     def action_complete(self) -> None:

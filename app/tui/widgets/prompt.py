@@ -5,7 +5,7 @@ commands that fit what was typed after a slash.
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 from textual import events
 from textual.binding import Binding, BindingType
@@ -17,7 +17,7 @@ from textual.widget import Widget
 from textual.widgets import Input, Static, TextArea
 
 from app.chat.slash import SlashChoice
-from app.tui.keys import told
+from app.tui.keys import bind, told
 from app.tui.textual_patches import act
 from app.tui.widgets.welcome import Starter
 
@@ -29,7 +29,7 @@ _SOLID = re.compile(r"\S+")
 
 
 def _key(keys: str, action: str, title: str) -> Binding:
-    return Binding(keys, action, title, show=False, id=f"text.{action}")
+    return bind(keys, f"text.{action}", title, action=action, show=False)
 
 
 # Where Textual has others or none. Its ctrl+a, d, e, h, k and u are readline's, too.
@@ -98,7 +98,7 @@ class _Readline:
 class Line(_Readline, Input):
     """One line, as a rule without a border."""
 
-    BINDINGS: ClassVar[list[BindingType]] = _KEYS
+    BINDINGS = _KEYS
     # From the beginning: Textual would style each line three times.
     DEFAULT_CLASSES = "-textual-compact"
     compact = reactive(True, toggle_class=DEFAULT_CLASSES)
@@ -146,7 +146,7 @@ class SearchLine(Line):
 class Area(_Readline, TextArea):
     """Several lines."""
 
-    BINDINGS: ClassVar[list[BindingType]] = _KEYS
+    BINDINGS = _KEYS
 
     def spot(self) -> tuple[str, int]:
         return self.text, self._plain.get_index_from_location(self.cursor_location)
@@ -288,13 +288,13 @@ class Prompt(Area):
     prompts. A **/** at the beginning offers commands: these keys move among them,
     **[chat.send enter]** takes the marked one, **[chat.complete tab]** completes them.
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "send", "Send", id="chat.send"),
-        Binding("ctrl+j,shift+enter,alt+enter", "new_line", "New line", id="chat.newline"),
-        Binding("up", "older", "Earlier prompt", id="chat.older", show=False),
-        Binding("down", "newer", "Later prompt", id="chat.newer", show=False),
-        Binding("ctrl+up", "screen.select_last", "Select a message", id="chat.select", show=False),
-        Binding("tab", "complete", "Complete a command", id="chat.complete", show=False),
+    BINDINGS = [
+        bind("enter", "chat.send", "Send"),
+        bind("ctrl+j,shift+enter,alt+enter", "chat.newline", "New line", action="new_line"),
+        bind("up", "chat.older", "Earlier prompt", show=False),
+        bind("down", "chat.newer", "Later prompt", show=False),
+        bind("ctrl+up", "chat.select", "Select a message", action="screen.select_last", show=False),
+        bind("tab", "chat.complete", "Complete a command", show=False),
     ]
 
     class Sent(Message):

@@ -160,7 +160,7 @@ _HEADING = re.compile(r"#{1,6} ")
 class CodeTheme(HighlightTheme):
     """Textual's colours of code at their full strength."""
 
-    STYLES = {  # noqa: RUF012 -- as Textual declares it
+    STYLES = {
         kind: re.sub(r" \d+%", "", style.replace("$text 60%", "$text-muted"))
         for kind, style in HighlightTheme.STYLES.items()
     }

@@ -3,26 +3,29 @@
 import asyncio
 import os
 import sys
+from collections.abc import Sequence
 from functools import partial
-from typing import ClassVar
+from itertools import pairwise
 
 from textual import on, work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, HorizontalScroll, Vertical
 from textual.content import Content
 from textual.message import Message
 from textual.widgets import Button, Static
 
+from app.builds.prospects import RUNTIMES
 from app.builds.results import FileRow, Result, remove_file
 from app.builds.types import Cell, TypeMap
 from app.here import real, whole
 from app.models.catalog import entry_of
 from app.options import ModelOptions
 from app.tui.app import app_of
+from app.tui.keys import bind
 from app.tui.screens.dialogs import ConfirmScreen, Panel
-from app.tui.widgets.recipe_chart import FrontChart
+from app.tui.widgets.chart import Axis, Chart, Mark, Series
 from app.tui.widgets.table import Table, TableColumn
+from quantize.report.chart import Point
 from runtimes.errors import IngotError
 
 _SHADE = 55  # percent of the colour behind the largest type
@@ -107,6 +110,62 @@ def _numbers(layers: tuple[int, ...], wide: int) -> Content:
     return Content.styled(line, "$text-muted")
 
 
+# Of each format: the colour of its points, and their form, for who sees no colours.
+_LOOKS = {"gguf": ("$text-secondary", "●"), "onnx": ("$text-success", "◆")}
+_STAR = "★"
+_STEPS = 24  # between two points of the front
+_CHOSEN = "$text-primary"
+_GIGA_BYTES = 2000  # megabytes, from which on an axis is in GB
+
+
+class FrontChart(Chart):
+    """Left is smaller, lower is closer to the original. The line is the front: no other file is as
+    small and closer. The recommended file has a star."""
+
+    def __init__(self, id: str | None = None) -> None:
+        empty = "Each file that is measured becomes a point here."
+        super().__init__(x=Axis("MB"), y=Axis("KL", log=True), empty=empty, id=id, classes="pane")
+        self.border_title = "Size against KL from the original"
+
+    def show_result(self, result: Result | None, current: str | None = None) -> None:
+        """The files of ``result``, and of them ``current``, which stands out."""
+        points = result.chart.points if result is not None and result.chart else ()
+        rows = {row.recipe: row for row in result.rows} if result is not None else {}
+        scale = 1000.0 if any(point.megabytes >= _GIGA_BYTES for point in points) else 1.0
+        self.x = Axis("GB" if scale > 1 else "MB")
+        front = _straight([(p.megabytes / scale, p.divergence) for p in points if p.on_front])
+        series = [Series("front", front, color="$border-blurred")] if len(front) > 1 else []
+        for kind, (color, marker) in _LOOKS.items():
+            own = [p for p in points if rows[p.label].format == kind]
+            if own:
+                at = [(p.megabytes / scale, p.divergence) for p in own]
+                series.append(Series(RUNTIMES[kind], at, "points", color, marker))
+        # Who comes first has its name: the one under the cursor, then the recommended one.
+        order = sorted(points, key=lambda p: (p.label != current, not rows[p.label].best))
+        marks = [_mark(p, rows[p.label], scale, current=p.label == current) for p in order]
+        self.border_subtitle = f"{_STAR} recommended" if any(r.best for r in rows.values()) else ""
+        self.show(series, marks)
+
+
+def _straight(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """``points`` with others between them, so that what joins them is straight on a logarithmic
+    axis."""
+    made = list(points[:1])
+    for (x, y), (to_x, to_y) in pairwise(points):
+        shares = [step / _STEPS for step in range(1, _STEPS + 1)]
+        made += [(x + (to_x - x) * share, y * (to_y / y) ** share) for share in shares]
+    return made
+
+
+def _mark(point: Point, row: FileRow, scale: float, *, current: bool) -> Mark:
+    color, marker = _LOOKS[row.format]
+    if row.best:
+        marker = _STAR
+    label = f"[{point.label}]" if current else point.label
+    x = point.megabytes / scale
+    return Mark(x, point.divergence, label, marker, _CHOSEN if current or row.best else color)
+
+
 _EMPTY = "No files yet. Name a model that was built before, or build one."
 
 
@@ -125,12 +184,12 @@ class QuantizeResult(Vertical):
     every tensor, layers against roles, with what was predicted and measured, and what one more
     megabyte would buy; a tall screen has that below.
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("v", "compare", "Compare", id="quantize.compare"),
-        Binding("c", "path", "Copy path", id="quantize.path"),
-        Binding("delete,ctrl+d", "remove", "Delete", id="quantize.remove"),
-        Binding("o", "report", "Report", id="quantize.report"),
-        Binding("m", "types", "Types", id="quantize.types"),
+    BINDINGS = [
+        bind("v", "quantize.compare", "Compare"),
+        bind("c", "quantize.path", "Copy path"),
+        bind("delete,ctrl+d", "quantize.remove", "Delete"),
+        bind("o", "quantize.report", "Report"),
+        bind("m", "quantize.types", "Types"),
     ]
 
     class Removed(Message):
@@ -265,9 +324,9 @@ _BUTTONS = (
 class FileTable(Table[FileRow]):
     """The files of a ``Result``, with the columns that it has."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "select", "Chat", id="quantize.chat_row"),
-        Binding("space", "mark", "Mark", id="quantize.mark"),
+    BINDINGS = [
+        bind("enter", "quantize.chat_row", "Chat", action="select"),
+        bind("space", "quantize.mark", "Mark"),
     ]
 
     def __init__(self, id: str | None = None) -> None:

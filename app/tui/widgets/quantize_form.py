@@ -4,28 +4,271 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
-from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.containers import Container, Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.message import Message
-from textual.widgets import Button, Input, Static
+from textual.widgets import Button, Collapsible, Input, Label, Static
 
-from app.builds.settings import TARGETS, FieldError, Settings
+from app.builds.prospects import RUNTIMES, Prospect, Prospects, bare_prospects
+from app.builds.settings import DEFAULT_RECIPES, TARGETS, FieldError, Settings, offered
+from app.tui.keys import bind
+from app.tui.widgets.chart import Axis, Chart, Mark
 from app.tui.widgets.form import Check, Form, Group, path_field, text_field
-from app.tui.widgets.recipe_cards import RecipeCards
-from app.tui.widgets.recipe_chart import RecipeChart
 from quantize.disk import human
+from quantize.recipes.recipe import PRESETS, Recipe
 from runtimes.errors import IngotError
 
 if TYPE_CHECKING:
     from app.builds.forecast import BuildForecast
-    from app.builds.prospects import Prospects
-    from quantize.recipes.recipe import Recipe
+
+_WIDTH = 32  # columns that a card wants, with the gap beside it
+_MARK = "✓ "
+_FITS = {True: "fits", False: "too big", None: ""}
+
+
+class RecipeCard(Static):
+    """One recipe. A click chooses it, or leaves it out again."""
+
+    class Clicked(Message):
+        """By the mouse."""
+
+        def __init__(self, card: RecipeCard) -> None:
+            super().__init__()
+            self.card = card
+
+    def __init__(self, prospect: Prospect) -> None:
+        super().__init__(id=f"card-{prospect.recipe.name}", classes="card")
+        self.prospect = prospect
+        self.chosen = False
+        self.fits: bool | None = None
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.prospect.recipe
+
+    @property
+    def marked_title(self) -> str:
+        return f"{_MARK if self.chosen else ''}{self.recipe.name}"
+
+    def show(self, prospect: Prospect, fits: bool | None, *, chosen: bool) -> None:
+        """What is known by now."""
+        self.prospect, self.fits, self.chosen = prospect, fits, chosen
+        self.set_class(chosen, "-chosen")
+        self.set_class(fits is False, "-large")
+        self.border_title = Content(self.marked_title)
+        told = ("built" if prospect.there else "", _FITS[fits])
+        self.border_subtitle = " · ".join(filter(None, told))
+        self.refresh()
+
+    def render(self) -> Content:
+        left, right = self.prospect.size_text, self.prospect.bits_text
+        room = max(self.content_size.width - len(left) - len(right), 1)
+        quality = self.prospect.quality_text
+        if self.recipe.needs_imatrix:
+            quality = f"{quality.removesuffix(' on Llama-3-8B')}, needs a matrix"
+        return Content.assemble((left, "bold"), " " * room, right, "\n", (quality, "$text-muted"))
+
+    def on_click(self) -> None:
+        self.post_message(self.Clicked(self))
+
+
+class RecipeCards(Vertical, can_focus=True):
+    """The cards of both runtimes; the less usual types are folded away. The arrows move between
+    cards, and space or enter chooses the one that they are on."""
+
+    BINDING_GROUP_TITLE = "Recipes"
+    HELP = """
+    A recipe is one kind of file. The **arrows** move between the cards, **space**, **enter** or a
+    click chooses one: chosen cards have a ✓. The four that are chosen at first are what most
+    people want: 4 and 8 bits for llama.cpp and for ONNX Runtime.
+
+    Once a model is named, a card says what this very model will take: the size of the file, bits
+    a weight with the tensors counted that need a larger type, and whether it fits into the free
+    memory with a conversation of 4,096 tokens. The distance to the original is what was measured
+    in the folder before; else what llama.cpp has published for the type on another model.
+    """
+    BINDINGS = [
+        bind("space,enter", "recipes.tick", "Choose", action="choose"),
+        bind("left", "recipes.left", "Card before", action="step(-1)", show=False),
+        bind("right", "recipes.right", "Card after", action="step(1)", show=False),
+        bind("up", "recipes.up", "Card above", action="line(-1)", show=False),
+        bind("down", "recipes.down", "Card below", action="line(1)", show=False),
+        bind("home", "recipes.first", "First card", action="end(0)", show=False),
+        bind("end", "recipes.last", "Last card", action="end(-1)", show=False),
+    ]
+
+    class Changed(Message):
+        """Another choice."""
+
+    class Highlighted(Message):
+        """Another card is under the cursor."""
+
+    def __init__(self, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._chosen = set(DEFAULT_RECIPES)
+        self.prospects = bare_prospects()
+        self._cursor = RECIPE_ORDER[0][0].name
+
+    def compose(self) -> ComposeResult:
+        for runtime, recipes in zip(RUNTIMES.values(), RECIPE_ORDER, strict=True):
+            yield Label(runtime, classes="cards-title")
+            yield Container(*self._made(recipes), classes="cards")
+        more = Container(classes="cards", id="more-cards")
+        title = f"{len(_FURTHER)} further types: smaller ones, older ones, and floats"
+        yield Collapsible(more, title=title, id="more-recipes")
+
+    def _made(self, recipes: Iterable[Recipe]) -> list[RecipeCard]:
+        return [RecipeCard(self.prospects.recipes[recipe.name]) for recipe in recipes]
+
+    def on_mount(self) -> None:
+        self._show()
+
+    def on_resize(self, event: events.Resize) -> None:
+        columns = max(1, (event.size.width + 1) // _WIDTH)
+        for grid in self.query(".cards"):
+            grid.styles.grid_size_columns = columns
+
+    # What is chosen
+
+    @property
+    def chosen(self) -> tuple[str, ...]:
+        """Names, in the order of `quantize recipes`."""
+        return tuple(r.name for r in offered() if r.name in self._chosen)
+
+    def choose(self, names: Sequence[str]) -> None:
+        """These and no others."""
+        self._chosen = set(names)
+        self._show()
+        self.post_message(self.Changed())
+
+    def show_prospects(self, prospects: Prospects | None) -> None:
+        """What the cards would make of a model; None without one."""
+        self.prospects = prospects or bare_prospects()
+        self._show()
+
+    def _show(self) -> None:
+        for card in self.query(RecipeCard):
+            name = card.recipe.name
+            prospect = self.prospects.recipes[name]
+            card.show(prospect, self.prospects.fits(name), chosen=name in self._chosen)
+            card.set_class(name == self._cursor, "-cursor")
+
+    def action_choose(self) -> None:
+        self._chosen ^= {self._cursor}
+        self._show()
+        self.post_message(self.Changed())
+
+    @on(RecipeCard.Clicked)
+    def _clicked(self, event: RecipeCard.Clicked) -> None:
+        event.stop()
+        self.focus(scroll_visible=False)
+        self._go(event.card)
+        self.action_choose()
+
+    # The card under the cursor
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.prospects.recipes[self._cursor].recipe
+
+    @property
+    def _cards(self) -> list[RecipeCard]:
+        """Those that can be seen."""
+        open_ = not self.query_one(Collapsible).collapsed
+        further = set(self.query_one("#more-cards").query(RecipeCard))
+        return [card for card in self.query(RecipeCard) if open_ or card not in further]
+
+    def _at(self, cards: list[RecipeCard]) -> int:
+        return next((i for i, card in enumerate(cards) if card.recipe.name == self._cursor), 0)
+
+    def _go(self, card: RecipeCard) -> None:
+        self._cursor = card.recipe.name
+        self._show()
+        card.scroll_visible(animate=False)
+        self.post_message(self.Highlighted())
+
+    def action_step(self, by: int) -> None:
+        cards = self._cards
+        self._go(cards[min(max(self._at(cards) + by, 0), len(cards) - 1)])
+
+    def action_end(self, at: int) -> None:
+        self._go(self._cards[at])
+
+    def action_line(self, by: int) -> None:
+        """The nearest card of the next row, which may be another runtime's."""
+        cards = self._cards
+        here = cards[self._at(cards)].region
+        beyond = [card for card in cards if (card.region.y - here.y) * by > 0]
+        if beyond:
+            near = min(beyond, key=lambda c: (abs(c.region.y - here.y), abs(c.region.x - here.x)))
+            self._go(near)
+
+    @on(Collapsible.Expanded)
+    async def _unfolded(self) -> None:
+        """The further cards are made when they are first asked for."""
+        grid = self.query_one("#more-cards")
+        if not grid.children:
+            await grid.mount_all(self._made(_FURTHER))
+            self._show()
+
+
+def _usual(fmt: str) -> list[Recipe]:
+    return [recipe for recipe in offered() if recipe.format == fmt and recipe.name in PRESETS]
+
+
+RECIPE_ORDER = tuple(_usual(fmt) for fmt in RUNTIMES)
+_FURTHER = [recipe for recipe in offered() if recipe.name not in PRESETS]
+
+
+_MEASURED, _PUBLISHED = "●", "○"
+_GIGA = 2e9  # bytes, from which on the axis is in GB
+
+
+class RecipeChart(Chart):
+    """Left is smaller, lower is closer. The chosen ones stand out; one whose distance nobody has
+    measured has no point. Without a model the sizes are bits a weight."""
+
+    def __init__(self, id: str | None = None) -> None:
+        super().__init__(y=Axis("KL", log=True), id=id, classes="pane")
+        self.border_title = "Size against KL from the original"
+
+    def show_recipes(self, found: Prospects, chosen: Sequence[str], current: str) -> None:
+        """``current`` is under the cursor."""
+        known = [one for one in found.recipes.values() if one.kl]
+        sized = any(one.bytes for one in known)
+        large = any((one.bytes or 0) >= _GIGA for one in known)
+        self.x = Axis(("GB" if large else "MB") if sized else "bits a weight")
+        unit = 1e9 if large else 1e6
+
+        def size(one: Prospect) -> float:
+            return (one.bytes or 0) / unit if sized else one.recipe.bits_per_weight
+
+        def mark(one: Prospect) -> Mark:
+            name, kl = one.recipe.name, one.kl or 0.0
+            label = f"[{name}]" if name == current else name
+            color = "$text-primary" if name in chosen else "$text-muted"
+            return Mark(size(one), kl, label, _MEASURED if one.measured else _PUBLISHED, color)
+
+        def rank(one: Prospect) -> tuple[bool, bool, bool]:
+            """Who comes first has its name beside it where room is scarce."""
+            name = one.recipe.name
+            return name != current, name not in chosen, name not in PRESETS
+
+        told = {
+            f"{_MEASURED} measured here": any(one.measured for one in known),
+            f"{_PUBLISHED} what llama.cpp publishes of Llama-3-8B": not all(
+                one.measured for one in known
+            ),
+        }
+        self.border_subtitle = "   ".join(text for text, there in told.items() if there)
+        self.show((), [mark(one) for one in sorted(known, key=rank)])
+
 
 _AGAIN_S = 2.0  # while another run builds there: its files appear as they are finished
 # Options of the command as the form calls them.

@@ -5,16 +5,17 @@ A DataTable keeps objects for every cell of every row.
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from rich.segment import Segment
 from rich.text import Text
 from textual import events
-from textual.binding import Binding, BindingType
 from textual.geometry import Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
+
+from app.tui.keys import bind
 
 Record = TypeVar("Record")
 _NEAR = 500  # rows in which the record under the cursor is looked for when there are others
@@ -36,7 +37,7 @@ class Table(ScrollView, Generic[Record], can_focus=True):
     """Records are told apart by ``key``. ``Highlighted`` when another one may be under the cursor,
     ``Selected`` when enter is pressed on it, or it is clicked once more."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"table--head", "table--cursor", "table--bad"}
+    COMPONENT_CLASSES = {"table--head", "table--cursor", "table--bad"}
     DEFAULT_CSS = """
     Table {
         overflow-x: hidden;
@@ -45,14 +46,14 @@ class Table(ScrollView, Generic[Record], can_focus=True):
         & > .table--bad { color: $text-error; }
     }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "move(-1)", "Row above", id="table.up", show=False),
-        Binding("down", "move(1)", "Row below", id="table.down", show=False),
-        Binding("pageup", "page(-1)", "Page up", id="table.page_up", show=False),
-        Binding("pagedown", "page(1)", "Page down", id="table.page_down", show=False),
-        Binding("home", "end(-1)", "First row", id="table.first", show=False),
-        Binding("end", "end(1)", "Last row", id="table.last", show=False),
-        Binding("enter", "select", "Select", id="table.select", show=False),
+    BINDINGS = [
+        bind("up", "table.up", "Row above", action="move(-1)", show=False),
+        bind("down", "table.down", "Row below", action="move(1)", show=False),
+        bind("pageup", "table.page_up", "Page up", action="page(-1)", show=False),
+        bind("pagedown", "table.page_down", "Page down", action="page(1)", show=False),
+        bind("home", "table.first", "First row", action="end(-1)", show=False),
+        bind("end", "table.last", "Last row", action="end(1)", show=False),
+        bind("enter", "table.select", "Select", show=False),
     ]
 
     @dataclass

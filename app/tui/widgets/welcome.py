@@ -1,16 +1,13 @@
 """What an empty chat shows: the loaded model, and a few ways to begin."""
 
-from typing import ClassVar
-
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import Center, Grid, Vertical
 from textual.content import Content
 from textual.message import Message
 from textual.widgets import Static
 
 from app.chat.host import EngineHost, HostState
-from app.tui.keys import told
+from app.tui.keys import bind, told
 from quantize.disk import human
 
 _MARK = (" ▗▟█████▙▖ ", "▟█████████▙")
@@ -44,16 +41,16 @@ class Starter(Static, can_focus=True):
     A way to begin. **[starter.take enter]**, or a click, puts it into the prompt, where it can be
     changed before it is sent. **1** to **4** take them by number, arrows go to the others.
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter,space", "take", "Take", id="starter.take"),
-        Binding("left", "move(-1)", id="starter.left", show=False),
-        Binding("right", "move(1)", id="starter.right", show=False),
-        Binding("up", "move(-2)", id="starter.up", show=False),
-        Binding("down", "move(2)", id="starter.down", show=False),
-        Binding("1", "nth(1)", id="starter.first", show=False),
-        Binding("2", "nth(2)", id="starter.second", show=False),
-        Binding("3", "nth(3)", id="starter.third", show=False),
-        Binding("4", "nth(4)", id="starter.fourth", show=False),
+    BINDINGS = [
+        bind("enter,space", "starter.take", "Take"),
+        bind("left", "starter.left", action="move(-1)", show=False),
+        bind("right", "starter.right", action="move(1)", show=False),
+        bind("up", "starter.up", action="move(-2)", show=False),
+        bind("down", "starter.down", action="move(2)", show=False),
+        bind("1", "starter.first", action="nth(1)", show=False),
+        bind("2", "starter.second", action="nth(2)", show=False),
+        bind("3", "starter.third", action="nth(3)", show=False),
+        bind("4", "starter.fourth", action="nth(4)", show=False),
     ]
 
     class Taken(Message):

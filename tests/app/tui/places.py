@@ -39,8 +39,7 @@ from app.tui.screens.batch_panels import (
 from app.tui.screens.chat import ChatScreen
 from app.tui.screens.chats import ChatsScreen
 from app.tui.screens.compare import AnswersScreen, CompareScreen
-from app.tui.screens.compare_blind import BlindScreen
-from app.tui.screens.compare_prompts import ComparePromptsScreen
+from app.tui.screens.compare_prompts import BlindScreen, ComparePromptsScreen
 from app.tui.screens.dialogs import (
     AskScreen,
     ConfirmScreen,
@@ -50,15 +49,13 @@ from app.tui.screens.dialogs import (
 )
 from app.tui.screens.files import AttachScreen, ExportScreen
 from app.tui.screens.find import FindScreen
-from app.tui.screens.load_settings import LoadScreen
-from app.tui.screens.models import ModelsScreen
+from app.tui.screens.models import LoadScreen, ModelsScreen
 from app.tui.screens.monitor import MonitorScreen
 from app.tui.screens.quantize import QuantizeScreen
 from app.tui.widgets.batch_form import BatchForm
-from app.tui.widgets.batch_job import BatchJob
-from app.tui.widgets.batch_table import BatchTable
-from app.tui.widgets.find_tables import BuildTable
+from app.tui.widgets.batch_job import BatchJob, BatchTable
 from app.tui.widgets.quantize_files import FileTable, QuantizeResult, TypesScreen
+from app.tui.widgets.repo_view import BuildTable
 from tests.app.tui.chat_app import add_turn
 from tests.app.tui.test_batch_snapshots import ROWS, frozen
 from tests.support import wait_until

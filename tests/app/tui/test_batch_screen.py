@@ -36,8 +36,7 @@ from app.tui.screens.batch_panels import (
 from app.tui.screens.dialogs import AskScreen, ConfirmScreen
 from app.tui.screens.models import ModelsScreen
 from app.tui.widgets.batch_form import BatchForm
-from app.tui.widgets.batch_job import BatchJob
-from app.tui.widgets.batch_table import BatchTable, JobHeader
+from app.tui.widgets.batch_job import BatchJob, BatchTable, JobHeader
 from tests.app import endless, stopping
 from tests.app.batch.watch.leftovers import kill_jobs
 from tests.app.tui.batch_app import BatchApp

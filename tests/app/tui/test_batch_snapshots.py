@@ -22,10 +22,10 @@ from app.tui.screens.batch_panels import (
     BatchJobsScreen,
     BatchLeaveScreen,
     BatchRowScreen,
+    RowPane,
 )
 from app.tui.widgets.batch_form import BatchForm, Counts
-from app.tui.widgets.batch_row import RowPane
-from app.tui.widgets.batch_table import BatchTable
+from app.tui.widgets.batch_job import BatchTable
 from tests.app.tui.batch_app import BatchApp
 from tests.app.tui.conftest import SIZES
 from tests.support import wait_until

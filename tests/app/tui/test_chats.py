@@ -13,7 +13,7 @@ from app.chat.store.records import Chat, Hit, Role
 from app.chat.store.store import ChatStore
 from app.tui.screens.chats import ChatChoice, ChatsScreen
 from app.tui.screens.dialogs import AskScreen
-from app.tui.widgets.chat_list import ChatList, _lines, when
+from app.tui.widgets.chat_sidebar import ChatList, _lines, when
 from tests.app.tui.conftest import SIZES
 from tests.support import wait_until
 

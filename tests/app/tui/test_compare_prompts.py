@@ -16,8 +16,7 @@ from app.compare.results import FileResult, PromptResult, Results, Told, pair_of
 from app.models.catalog import entry_of
 from app.models.entries import ModelEntry
 from app.tui.screens.compare import AnswersScreen, CompareScreen
-from app.tui.screens.compare_blind import BlindScreen
-from app.tui.screens.compare_prompts import ComparePromptsScreen, RowTable
+from app.tui.screens.compare_prompts import BlindScreen, ComparePromptsScreen, RowTable
 from app.tui.screens.dialogs import AskScreen
 from app.tui.widgets.compare_panes import ComparePane
 from tests.app import stopping

@@ -12,11 +12,9 @@ from textual.widgets import Button, Input, ProgressBar, Static
 
 from app.models.pulljob import PullState
 from app.tui.app import IngotApp
-from app.tui.screens.find import FindScreen
+from app.tui.screens.find import Download, FindScreen, progress_line
 from app.tui.screens.models import ModelsScreen
-from app.tui.widgets.download import Download, progress_line
-from app.tui.widgets.find_tables import BuildTable, RepoTable
-from app.tui.widgets.repo_view import RepoView
+from app.tui.widgets.repo_view import BuildTable, RepoTable, RepoView
 from tests.app.tui.conftest import SIZES, ask, is_ready, searched
 from tests.quantize.hub.fakehub import FakeHub
 from tests.support import wait_until

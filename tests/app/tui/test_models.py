@@ -15,8 +15,7 @@ from app.models import library
 from app.models.entries import Fit, ModelEntry, Origin, PlannedSpeed
 from app.tui.app import IngotApp
 from app.tui.screens.find import FindScreen
-from app.tui.screens.models import ModelsScreen
-from app.tui.widgets.model_table import ModelTable
+from app.tui.screens.models import ModelsScreen, ModelTable
 from quantize.manifest import Fidelity, FileSpeeds, Perplexity, Quality, TokenParity
 from runtimes.models.modelfile import ModelFile
 from runtimes.models.registry import read_model

@@ -21,10 +21,8 @@ from app.monitor.machine import MachineUse, ProcessUse
 from app.monitor.monitor import Event, MonitorSample, TokenRates
 from app.tui.app import IngotApp
 from app.tui.screens import monitor
-from app.tui.screens.monitor import MonitorScreen
+from app.tui.screens.monitor import EventLogView, Gauge, MonitorScreen, Pane
 from app.tui.widgets.chart import Chart
-from app.tui.widgets.event_log import EventLogView
-from app.tui.widgets.monitor_panes import Gauge, Pane
 from runtimes.backend import MemoryEstimate
 from runtimes.engine.metrics import EngineStats, Percentiles
 from runtimes.machine.gpus import Gpu

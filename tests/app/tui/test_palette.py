@@ -11,10 +11,9 @@ from textual.widgets._footer import FooterKey
 
 from app.tui.app import IngotApp
 from app.tui.help import HelpScreen, KeyGroup, groups
-from app.tui.keys import declared
+from app.tui.keys import TASKS, declared
 from app.tui.palette import Palette, commands
 from app.tui.screens.find import FindScreen
-from app.tui.tasks import TASKS
 from tests.app.tui.chat_app import shown
 from tests.app.tui.conftest import searched
 from tests.app.tui.test_theme import faint

@@ -20,8 +20,8 @@ from app.tui.help import HelpScreen
 from app.tui.modes import MODES
 from app.tui.screens.chat import ChatScreen
 from app.tui.screens.dialogs import ThemeScreen
+from app.tui.screens.models import ModelTable
 from app.tui.services import Start, open_services
-from app.tui.widgets.model_table import ModelTable
 from tests.app.tui.chat_app import shown
 from tests.app.tui.conftest import ask, is_ready, searched
 from tests.support import wait_until
