@@ -1,7 +1,7 @@
 """F1: what is said about the focused widget, and what keys do there now, by task."""
 
 from inspect import cleandoc
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.console import Group as Renderables
 from rich.table import Table
@@ -14,33 +14,18 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Input, Markdown, Static
 
-from app.tui.keys import bound, by_task, shown, told
+from app.tui.keys import Bound, bound, told
 from app.tui.screens.dialogs import Panel
 from app.tui.widgets.prompt import SearchLine
 
 _TWO = 110  # columns of the terminal, from which on there are two of groups
 _LOW, _HIGH = 6, 8  # lines around what scrolls, in a low terminal and in one with room around
 _TALL = 30
-
-
-class HelpLine(NamedTuple):
-    """One line of help."""
-
-    keys: str
-    does: str
-    more: str
-
-
-class HelpGroup(NamedTuple):
-    """What serves one task."""
-
-    title: str
-    rows: tuple[HelpLine, ...]
-
-    def with_words(self, words: list[str]) -> "HelpGroup":
-        """Those rows that have all ``words``, be it in the title."""
-        rows = (row for row in self.rows if _has(f"{self.title} {' '.join(row)}", words))
-        return HelpGroup(self.title, tuple(rows))
+_SCROLLS = {
+    **{key: key for key in ("up", "down", "home", "end")},
+    "pageup": "page_up",
+    "pagedown": "page_down",
+}
 
 
 class KeyGroup(Static):
@@ -52,15 +37,14 @@ class KeyGroup(Static):
         "key-group--more",
     }
 
-    def __init__(self, group: HelpGroup, width: int) -> None:
+    def __init__(self, title: str, rows: list[Bound], width: int) -> None:
         super().__init__()
-        self._group = self.filtered = group
-        self._width = width
+        self.title, self._all, self.rows, self._width = title, rows, rows, width
 
     def filter(self, words: list[str]) -> None:
-        """Show the rows that have all ``words``."""
-        self.filtered = self._group.with_words(words)
-        self.display = bool(self.filtered.rows)
+        """Show the rows that have all ``words``, be it in the title."""
+        self.rows = [row for row in self._all if _has(self.title, row, words)]
+        self.display = bool(self.rows)
         self.refresh(layout=True)
 
     def render(self) -> RenderResult:
@@ -71,12 +55,12 @@ class KeyGroup(Static):
         table = Table.grid(padding=(0, 2, 0, 0), expand=True)
         table.add_column(width=self._width)
         table.add_column(ratio=1)
-        for row in self.filtered.rows:
-            does = Text(row.does)
+        for row in self.rows:
+            does = Text(row.title)
             if row.more:
                 does.append(f" · {row.more}", more)
-            table.add_row(Text(row.keys, key), does)
-        return Renderables(Text(self._group.title, title), table)
+            table.add_row(Text(" ".join(row.keys), key), does)
+        return Renderables(Text(self.title, title), table)
 
 
 class HelpScreen(Panel[None]):
@@ -91,16 +75,16 @@ class HelpScreen(Panel[None]):
 
     def contents(self) -> ComposeResult:
         # Room for the longest key; where one thing has several, each that does not fit has a line.
-        keys = (key for one in self.groups for row in one.rows for key in row.keys.split())
+        keys = (key for rows in self.groups.values() for row in rows for key in row.keys)
         width = max(map(len, keys), default=0)
         yield SearchLine(placeholder="Type to find a key", id="keys-filter")
         with VerticalScroll(can_focus=False):
             if self._text:
                 yield Markdown(self._text)
             with Horizontal(id="key-columns"):
-                for column in _halves(self.groups):
+                for column in _halves(list(self.groups.items())):
                     with Vertical():
-                        yield from (KeyGroup(group, width) for group in column)
+                        yield from (KeyGroup(*group, width) for group in column)
             yield Static("No key does that here.", id="no-key", classes="muted")
 
     @on(Input.Changed)
@@ -122,47 +106,35 @@ class HelpScreen(Panel[None]):
         scroll.styles.min_height = None
         scroll.styles.max_height = height - (_LOW if height < _TALL else _HIGH)
 
-    def key_up(self) -> None:
-        self.query_one(VerticalScroll).scroll_up()
-
-    def key_down(self) -> None:
-        self.query_one(VerticalScroll).scroll_down()
-
-    def key_home(self) -> None:
-        self.query_one(VerticalScroll).scroll_home()
-
-    def key_end(self) -> None:
-        self.query_one(VerticalScroll).scroll_end()
-
-    def key_pageup(self) -> None:
-        self.query_one(VerticalScroll).scroll_page_up()
-
-    def key_pagedown(self) -> None:
-        self.query_one(VerticalScroll).scroll_page_down()
+    def on_key(self, event: events.Key) -> None:
+        """Scroll: the filter keeps the cursor."""
+        if scroll := _SCROLLS.get(event.key):
+            getattr(self.query_one(VerticalScroll), f"scroll_{scroll}")()
 
 
-def groups(screen: Screen[Any]) -> list[HelpGroup]:
-    """What keys do on ``screen`` now, by task."""
-    return [
-        HelpGroup(
-            task,
-            tuple(HelpLine(" ".join(map(shown, one.keys)), one.title, one.more) for one in those),
-        )
-        for task, those in by_task(bound(screen))
-    ]
+def groups(screen: Screen[Any]) -> dict[str, list[Bound]]:
+    """Sort what keys do on ``screen`` now by task."""
+    found: dict[str, list[Bound]] = {}
+    for one in bound(screen):
+        found.setdefault(one.task, []).append(one)
+    return found
 
 
-def _halves(of: list[HelpGroup]) -> tuple[list[HelpGroup], list[HelpGroup]]:
+Group = tuple[str, list[Bound]]
+
+
+def _halves(of: list[Group]) -> tuple[list[Group], list[Group]]:
     """Two columns as even as can be."""
-    heights = [len(one.rows) + 2 for one in of]
+    heights = [len(rows) + 2 for _, rows in of]
     cut = min(
         range(1, len(of) + 1), key=lambda at: max(sum(heights[:at]), sum(heights[at:])), default=0
     )
     return of[:cut], of[cut:]
 
 
-def _has(text: str, words: list[str]) -> bool:
-    return all(word in text.lower() for word in words)
+def _has(title: str, row: Bound, words: list[str]) -> bool:
+    text = " ".join((title, *row.keys, row.title, row.more)).lower()
+    return all(word in text for word in words)
 
 
 def _text(node: DOMNode) -> str:

@@ -1,16 +1,18 @@
-"""Keys as users write and read them, and what is wrong with a keymap."""
+"""Keys: how users write and read them, problems of a keymap, and what each key does now, from
+which the footer, the hints of dialogs, help and the palette are made."""
 
 import inspect
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from importlib import import_module
 from pkgutil import walk_packages
 from typing import Any
 
 from textual.app import App
-from textual.binding import Binding
+from textual.binding import ActiveBinding, Binding
 from textual.dom import DOMNode
 from textual.keys import KEY_ALIASES, Keys, _character_to_key
 from textual.screen import Screen
@@ -285,31 +287,42 @@ _PLACES = {id: (task, place) for task, ids in TASKS.items() for place, id in enu
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A binding that works now, with all of its keys: Textual's own have no id."""
+    """A thing that can be done now, by ``keys`` as people write them. ``id`` is its binding's:
+    Textual's own have none. The palette lists what is not ``early`` only for what was typed."""
 
     task: str
     id: str | None
     keys: tuple[str, ...]
     title: str
     more: str
-    action: str
-    node: DOMNode
+    run: partial[Any]
+    early: bool = True
 
 
 def bound(screen: Screen[Any]) -> list[Bound]:
-    """What keys do on ``screen`` now, by task: what only this screen or the focused widget has,
-    then the tasks above, at last the screens, the app, and what Textual's own widgets do."""
+    """List what keys do on ``screen`` now, by task: what only this screen or the focused widget
+    has, then the tasks above, at last the screens, the app, and what Textual's own widgets do."""
     found: dict[tuple[Any, ...], list[str]] = {}
     for node, binding, enabled, tooltip in screen.active_bindings.values():
         if binding.description and enabled:
             more = tooltip or binding.tooltip
             kind = (_task(node, binding), binding.id, binding.description, more, binding.action)
-            found.setdefault((*kind, node), []).append(binding.key)
+            found.setdefault((*kind, node), []).append(shown(binding.key))
+    run = screen.app.run_action
     made = [
-        Bound(task, id, tuple(keys), title, more, action, node)
+        Bound(task, id, tuple(keys), title, more, partial(run, action, node))
         for (task, id, title, more, action, node), keys in found.items()
     ]
     return sorted(made, key=_place)  # those of one place stay as they were declared
+
+
+def offered(screen: Screen[Any]) -> Iterator[ActiveBinding]:
+    """Bindings that ``screen`` offers now, the focused widget's first, each action once."""
+    seen = set()
+    for one in screen.active_bindings.values():
+        if one.binding.show and one.enabled and one.binding.action not in seen:
+            seen.add(one.binding.action)
+            yield one
 
 
 def _task(node: DOMNode, binding: Binding) -> str:
@@ -327,9 +340,3 @@ def _place(one: Bound) -> tuple[int, int]:
         return -1, 0
     task, place = _PLACES[one.id]
     return list(TASKS).index(task), place
-
-
-def by_task(those: list[Bound]) -> Iterator[tuple[str, list[Bound]]]:
-    """Each task with what serves it, in order."""
-    for task in dict.fromkeys(one.task for one in those):
-        yield task, [one for one in those if one.task == task]

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,7 +15,7 @@ from textual.worker import Worker, WorkerError
 
 from app.chat import slash
 from app.tui import modes
-from app.tui.keys import bind, bound, shown
+from app.tui.keys import Bound, bind, bound
 from app.tui.widgets.prompt import SearchLine
 
 _TASK = 10  # cells for the task
@@ -29,25 +28,8 @@ _NEVER = frozenset({"compare", "help", "quit", "stop"})
 _IN_CHAT = frozenset({"continue", "copy", "edit", "regen"})
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
-    """``action`` runs at ``node``; ``early``: it is told before anything is typed."""
-
-    task: str
-    id: str  # of the binding; "" without one
-    title: str
-    more: str
-    how: str  # its key, or what is typed into the prompt
-    run: partial[Any]
-    early: bool = True
-
-    @property
-    def text(self) -> str:
-        return f"{self.title} · {self.more}" if self.more else self.title
-
-
-def commands(screen: Screen[Any]) -> Iterator[Command]:
-    """What a key does on ``screen``, what else the chat can do, and each theme."""
+def commands(screen: Screen[Any]) -> Iterator[Bound]:
+    """List what a key does on ``screen``, what else the chat can do, and each theme."""
     app = screen.app
     told = False
     for one in bound(screen):
@@ -56,14 +38,13 @@ def commands(screen: Screen[Any]) -> Iterator[Command]:
         if one.task == "App" and not told:
             told = True
             yield from _of_the_chat(screen)
-        run = partial(app.run_action, one.action, one.node)
-        yield Command(one.task, one.id, one.title, one.more, shown(one.keys[0]), run)
+        yield one
     for name in sorted(app.available_themes):
         run = partial(app.run_action, f"app.use_theme({name!r})")
-        yield Command("App", "", f"Theme {name}", "", "", run, early=False)
+        yield Bound("App", None, (), f"Theme {name}", "", run, early=False)
 
 
-def _of_the_chat(screen: Screen[Any]) -> Iterator[Command]:
+def _of_the_chat(screen: Screen[Any]) -> Iterator[Bound]:
     """Slash commands that no key of ``screen`` has; from another mode they turn to the chat."""
     if not isinstance(screen, modes.Occupied) or screen.is_modal:
         return
@@ -79,7 +60,7 @@ def _of_the_chat(screen: Screen[Any]) -> Iterator[Command]:
         ):
             title = f"{spec.about[:1].upper()}{spec.about[1:]}"
             run = partial(screen.app.run_action, f"app.in_chat({spec.action!r})")
-            yield Command("Chat", "", title, "", f"/{spec.name}", run)
+            yield Bound("Chat", None, (f"/{spec.name}",), title, "", run)
 
 
 class Commands(Provider):
@@ -91,28 +72,30 @@ class Commands(Provider):
             if one.early:
                 task = "" if one.task == last else one.task
                 last = one.task
-                line = self._line(task, Content(one.text), one)
-                yield DiscoveryHit(line, one.run, one.text)
+                line = self._line(task, Content(_text(one)), one)
+                yield DiscoveryHit(line, one.run, _text(one))
 
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
         for one in commands(self.screen):
-            score = _TITLE * matcher.match(one.title) or matcher.match(one.text)
+            text = _text(one)
+            score = _TITLE * matcher.match(one.title) or matcher.match(text)
             if one.title.lower().startswith(query.lower()):
                 score *= _TITLE
             if score > 0:
-                line = self._line(one.task, matcher.highlight(one.text), one)
-                yield Hit(score, line, one.run, one.text)
+                line = self._line(one.task, matcher.highlight(text), one)
+                yield Hit(score, line, one.run, text)
 
-    def _line(self, task: str, text: Content, one: Command) -> Content:
+    def _line(self, task: str, text: Content, one: Bound) -> Content:
         """The task, what it does, and the key at the right edge."""
+        key = one.keys[0] if one.keys else ""
         text = text.stylize("not bold $text-muted", len(one.title))
-        room = max(_width(self.app.size.width) - _EDGES - _TASK - len(one.how) - 2, 10)
+        room = max(_width(self.app.size.width) - _EDGES - _TASK - len(key) - 2, 10)
         return Content.assemble(
             (f"{task:<{_TASK}}", "not bold $text-muted"),
             text.truncate(room, ellipsis=True).pad_right(max(room - text.cell_length, 0)),
             "  ",
-            (one.how, "not bold $text-primary"),
+            (key, "not bold $text-primary"),
         )
 
 
@@ -160,6 +143,10 @@ class Palette(CommandPalette, modes.Styled[Any]):
     def on_resize(self, event: events.Resize) -> None:
         self.query_one("#--container").styles.width = _width(event.size.width)
         self._gather_commands(self.query_one(CommandInput).value.strip())
+
+
+def _text(one: Bound) -> str:
+    return f"{one.title} · {one.more}" if one.more else one.title
 
 
 def _width(terminal: int) -> int:

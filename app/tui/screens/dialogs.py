@@ -17,7 +17,7 @@ from textual.widgets import Button, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from app.chat.budget import TokenBudget, WayOut
-from app.tui.keys import bind, shown
+from app.tui.keys import bind, offered, shown
 from app.tui.modes import Styled
 from app.tui.widgets.prompt import Line
 
@@ -54,18 +54,17 @@ class KeyHints(Static):
         declared = [one.id for found in classes for one in Binding.make_bindings(found)]
         helps = any(node.HELP for node in (screen.focused or screen).ancestors_with_self)
         self._does: dict[str, tuple[str, DOMNode]] = {}
-        found: dict[str, tuple[int, Content]] = {}
-        for node, binding, enabled, _ in screen.active_bindings.values():
+        found: list[tuple[int, Content]] = []
+        for node, binding, _, _ in offered(screen):
             id = binding.id or ""
-            if not id or not enabled or not binding.show or binding.action in found:
+            if not id or (node is self.app and not (id == "app.help" and helps)):
                 continue
-            if node is not self.app or (id == "app.help" and helps):
-                place = declared.index(id) if id in declared else -1
-                if id == "app.help" or id.endswith(".leave"):  # the way back, then help
-                    place = len(declared) + (id == "app.help")
-                found[binding.action] = place, _hint(id, binding.key, binding.description)
-                self._does[id] = binding.action, node
-        yield from (hint for _, hint in sorted(found.values(), key=itemgetter(0)))
+            place = declared.index(id) if id in declared else -1
+            if id == "app.help" or id.endswith(".leave"):  # the way back, then help
+                place = len(declared) + (id == "app.help")
+            found.append((place, _hint(id, binding.key, binding.description)))
+            self._does[id] = binding.action, node
+        yield from (hint for _, hint in sorted(found, key=itemgetter(0)))
 
     async def on_click(self, event: events.Click) -> None:
         """What a key does, whatever it means where one types."""

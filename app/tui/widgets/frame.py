@@ -17,7 +17,7 @@ from textual.widgets._footer import FooterKey
 from app.chat.host import HostState
 from app.tui import modes
 from app.tui.app import IngotApp, app_of
-from app.tui.keys import shown, told
+from app.tui.keys import offered, shown, told
 
 _BRAND = "◆ Ingot"
 _PAD = 2  # cells around a tab, and beside the brand
@@ -139,16 +139,12 @@ class AppFooter(Footer):
         return own[:kept] + everywhere, state
 
     def _keys(self) -> Iterator[tuple[DOMNode, _Key]]:
-        """What works now, the focused widget's first, each action once."""
-        seen = set()
-        for node, binding, enabled, tooltip in self.screen.active_bindings.values():
-            screen = self.screen
-            useful = not isinstance(screen, ModeScreen) or screen.useful(binding.action)
-            if not binding.show or not enabled or not useful or binding.action in seen:
-                continue
-            seen.add(binding.action)
-            display, does = self.app.get_key_display(binding), binding.description
-            yield node, _Key(binding.key, display, does, binding.action, False, tooltip)
+        """What works now, the focused widget's first."""
+        screen = self.screen
+        for node, binding, _, tooltip in offered(screen):
+            if not isinstance(screen, ModeScreen) or screen.useful(binding.action):
+                display, does = self.app.get_key_display(binding), binding.description
+                yield node, _Key(binding.key, display, does, binding.action, False, tooltip)
 
     def on_mount(self) -> None:
         super().on_mount()
