@@ -153,7 +153,7 @@ class IngotApp(App[None]):
         super().notify(keys.told(self, message), **options | {"markup": False})
 
     def warn(self, text: str) -> None:
-        self.notify(text, severity="warning", timeout=10, markup=False)
+        self.notify(text, severity="warning", timeout=10)
 
     @work(thread=True, exit_on_error=False, group="modules")
     def _import_later(self) -> None:
@@ -209,7 +209,7 @@ class IngotApp(App[None]):
             )
         if error is not None:
             title = "The model could not be loaded"
-            self.notify(error, title=title, severity="error", timeout=15, markup=False)
+            self.notify(error, title=title, severity="error", timeout=15)
 
     # Leaving
 

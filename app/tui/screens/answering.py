@@ -92,7 +92,7 @@ class SystemScreen(Panel[SystemChoice]):
         sampling = self._own if self._chosen is None else self._chosen.sampling
         preset = Preset(name, self._area.text.strip() or None, sampling)
         if self._changed(lambda: presets.save(preset)):
-            self.notify(f"The preset {name} is saved.", markup=False)
+            self.notify(f"The preset {name} is saved.")
 
     @work(exit_on_error=False, group="dialog")
     async def action_delete(self) -> None:

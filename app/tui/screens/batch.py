@@ -100,7 +100,7 @@ class BatchScreen(ModeScreen):
         try:
             await self.show(await asyncio.to_thread(attach, output))
         except IngotError as error:
-            self.notify(str(error), severity="error", timeout=10, markup=False)
+            self.notify(str(error), severity="error", timeout=10)
 
     # Pages
 

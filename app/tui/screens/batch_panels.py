@@ -9,7 +9,6 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from rich.text import Text
 from textual import on, work
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
@@ -261,7 +260,7 @@ class BatchLeaveScreen(ConfirmScreen):
         self.dismiss(what != "stay")
 
 
-_LOOKS = {"running": "running", "finished": "done", "killed": "failed", "stopped": "waiting"}
+_LOOKS = {"running": "active", "finished": "good", "killed": "bad", "stopped": "wait"}
 
 
 # Which job to look at: those that run on this machine, and those of before.
@@ -270,33 +269,24 @@ _LOOKS = {"running": "running", "finished": "done", "killed": "failed", "stopped
 class JobTable(Table[KnownJob]):
     """The state, how far it is, and when something happened last."""
 
-    COMPONENT_CLASSES = {
-        "job-table--running",
-        "job-table--done",
-        "job-table--failed",
-        "job-table--waiting",
-        "job-table--quiet",
-    }
-
     def __init__(self, clock: Callable[[], float]) -> None:
         columns: tuple[TableColumn[KnownJob], ...] = (
-            TableColumn("state", self._state, 9),
+            TableColumn("state", _state, 9),
             TableColumn("output", lambda job: end_of(short(job.output), self.room)),
             TableColumn("done", lambda job: _figure(job.done), 10, True),
-            TableColumn("rows", lambda job: self._styled(_figure(job.rows)), 10, True),
-            TableColumn("", self._share, 4, True),
-            TableColumn("when", lambda job: self._styled(ago(clock() - job.at)), 10, True),
+            TableColumn("rows", lambda job: (_figure(job.rows), "muted"), 10, True),
+            TableColumn("", _share, 4, True),
+            TableColumn("when", lambda job: (ago(clock() - job.at), "muted"), 10, True),
         )
         super().__init__(columns, key=lambda job: job.output, id="jobs-list")
 
-    def _state(self, job: KnownJob) -> Text:
-        return self._styled("yours" if job.own else job.state, _LOOKS.get(job.state, "quiet"))
 
-    def _share(self, job: KnownJob) -> str:
-        return f"{100 * job.done // job.rows}%" if job.rows and job.done is not None else ""
+def _state(job: KnownJob) -> tuple[str, str]:
+    return "yours" if job.own else job.state, _LOOKS.get(job.state, "muted")
 
-    def _styled(self, text: str, how: str = "quiet") -> Text:
-        return Text(text, self.get_component_rich_style(f"job-table--{how}", partial=True))
+
+def _share(job: KnownJob) -> str:
+    return f"{100 * job.done // job.rows}%" if job.rows and job.done is not None else ""
 
 
 class BatchJobsScreen(Panel[Path]):
@@ -379,22 +369,15 @@ _NAME, _MODEL = 20, 18
 class PresetTable(Table[JobPreset]):
     """Saved ones have a star."""
 
-    COMPONENT_CLASSES = {"preset-table--saved", "preset-table--quiet"}
-
     def __init__(self, clock: Callable[[], float]) -> None:
         columns: tuple[TableColumn[JobPreset], ...] = (
-            TableColumn("", lambda p: self._styled("★" if _saved(p) else " ", "saved"), 1),
+            TableColumn("", lambda p: ("★" if _saved(p) else " ", "active"), 1),
             TableColumn("like", lambda p: end_of(p.name, _NAME), _NAME),
-            TableColumn("model", lambda p: self._styled(end_of(p.form.model, _MODEL)), _MODEL),
-            TableColumn(
-                "when", lambda p: self._styled(ago(clock() - p.at) if p.at else ""), 10, True
-            ),
-            TableColumn("settings", lambda p: self._styled(summary(p.form))),
+            TableColumn("model", lambda p: (end_of(p.form.model, _MODEL), "muted"), _MODEL),
+            TableColumn("when", lambda p: (ago(clock() - p.at) if p.at else "", "muted"), 10, True),
+            TableColumn("settings", lambda p: (summary(p.form), "muted")),
         )
         super().__init__(columns, key=lambda preset: (preset.name, preset.at), id="presets")
-
-    def _styled(self, text: str, how: str = "quiet") -> Text:
-        return Text(text, self.get_component_rich_style(f"preset-table--{how}", partial=True))
 
 
 class BatchPresetsScreen(Panel[JobForm]):
@@ -451,7 +434,7 @@ class BatchPresetsScreen(Panel[JobForm]):
         try:
             await asyncio.to_thread(forget, chosen.name)
         except IngotError as error:
-            self.notify(str(error), severity="error", markup=False)
+            self.notify(str(error), severity="error")
         self.found = [one for one in self.found or [] if one is not chosen]
         self.query_one(PresetTable).show(self.found)
 

@@ -14,13 +14,12 @@ from app.chat.store.errors import StoreError
 from app.chat.store.records import Chat, Hit
 from app.chat.store.store import ChatStore
 from app.tui.keys import bind
-from app.tui.screens.dialogs import AskScreen, Panel
+from app.tui.screens.dialogs import AskScreen, ListPanel, list_keys
 from app.tui.widgets.chat_sidebar import ChatList
 from app.tui.widgets.prompt import SearchLine
 
 _WAITS_S = 0.12  # after a key press, before the search begins
 _NEWEST = 500
-_MOVES = {"up": "cursor_up", "down": "cursor_down", "pageup": "page_up", "pagedown": "page_down"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +30,12 @@ class ChatChoice:
     message: int | None = None
 
 
-class ChatsScreen(Panel[ChatChoice]):
+class ChatsScreen(ListPanel[ChatChoice]):
     """Ends with what to show, None when it was left. ``current`` is the chat that is open; when it
     was deleted here, leaving asks for a new one. The search begins with ``query``."""
 
     CSS_PATH = "chats.tcss"
+    LIST = "#list"
     BINDINGS = [
         bind("escape", "chats.leave", "Back"),
         bind("enter", "chats.open", "Open", priority=True),
@@ -44,13 +44,7 @@ class ChatsScreen(Panel[ChatChoice]):
         bind("delete,ctrl+d", "chats.delete", "Delete"),
         bind("ctrl+z", "chats.undo", "Undo", priority=True),
         bind("f10", "chats.deleted", "Deleted", priority=True),
-        *(
-            bind(key, f"chats.{key}", action=f"move('{key}')", show=False, priority=True)
-            for key in _MOVES
-        ),
-        # Of the line above the list while there is something in it.
-        bind("home,ctrl+home", "chats.home", action="move('home')", show=False),
-        bind("end,ctrl+end", "chats.end", action="move('end')", show=False),
+        *list_keys("chats", priority=True),
     ]
 
     def __init__(
@@ -137,11 +131,6 @@ class ChatsScreen(Panel[ChatChoice]):
             return bool(self._undo)
         return True
 
-    def action_move(self, key: str) -> None:
-        """The search keeps the cursor; these keys move through the list."""
-        action = {**_MOVES, "home": "first", "end": "last"}[key]
-        getattr(self.query_one(ChatList), f"action_{action}")()
-
     def action_open(self) -> None:
         hit = self._chosen(self.action_open)
         if hit is None:
@@ -183,7 +172,7 @@ class ChatsScreen(Panel[ChatChoice]):
             return
         self._undo.append(hit.chat.id)
         title = hit.chat.title or "an empty chat"
-        self.notify(f"Deleted: {title}. [chats.undo ctrl+z] brings it back.", markup=False)
+        self.notify(f"Deleted: {title}. [chats.undo ctrl+z] brings it back.")
 
     def action_undo(self) -> None:
         if self._undo:
@@ -203,7 +192,7 @@ class ChatsScreen(Panel[ChatChoice]):
         try:
             change()
         except StoreError as error:
-            self.notify(str(error), severity="error", markup=False)
+            self.notify(str(error), severity="error")
             return False
         self._read()
         return True

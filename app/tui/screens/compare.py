@@ -302,7 +302,7 @@ class CompareScreen(ModeScreen):
             conversation = Conversation.open(services_of(self).store, asked[-1].chat)
             self.take(conversation.prompt(asked[-1].id))
         except IngotError as error:
-            self.notify(str(error), severity="error", markup=False)
+            self.notify(str(error), severity="error")
 
     @work(exit_on_error=False, group="dialog")
     async def action_save(self) -> None:
@@ -324,9 +324,9 @@ class CompareScreen(ModeScreen):
             why = f"{path}: {error.strerror or error}"
             if isinstance(error, FileExistsError):
                 why = f"{path} exists already; take another name."
-            self.notify(why, title="Not saved", severity="error", markup=False)
+            self.notify(why, title="Not saved", severity="error")
         else:
-            self.notify(f"Saved: {path}", markup=False)
+            self.notify(f"Saved: {path}")
 
 
 def about(entry: ModelEntry) -> str:

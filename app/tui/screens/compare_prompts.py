@@ -131,7 +131,7 @@ class BlindScreen(ModeScreen):
         try:
             self.ballot.say(self.pair, Sided(said))
         except OSError as error:
-            self.notify(f"Not kept: {error}", severity="error", markup=False)
+            self.notify(f"Not kept: {error}", severity="error")
             return
         self._show()
 
@@ -140,7 +140,7 @@ class BlindScreen(ModeScreen):
         try:
             self.ballot.take_back()
         except OSError as error:
-            self.notify(f"Not kept: {error}", severity="error", markup=False)
+            self.notify(f"Not kept: {error}", severity="error")
         self._show()
 
     @on(Button.Pressed)
@@ -441,9 +441,9 @@ class ComparePromptsScreen(ModeScreen):
             await asyncio.to_thread(write_results, self.results, path)
         except (IngotError, OSError) as error:
             why = str(error).removeprefix("--output: ")
-            self.notify(why, title="Not saved", severity="error", markup=False)
+            self.notify(why, title="Not saved", severity="error")
         else:
-            self.notify(f"Saved: {path}", markup=False)
+            self.notify(f"Saved: {path}")
 
 
 def _mark(row: PromptResult, number: int) -> Text:

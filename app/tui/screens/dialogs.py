@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from textual import events, on
 from textual.app import ComposeResult
@@ -125,6 +125,39 @@ class Panel(ModalScreen[Result | None], Styled[Result | None], Generic[Result]):
 
     def action_leave(self) -> None:
         self.dismiss(None)
+
+
+class ListPanel(Panel[Result]):
+    """A panel with a line to search in above a list. The line keeps the cursor: ``list_keys`` move
+    through the list, which has the id ``LIST``."""
+
+    LIST: ClassVar[str]
+
+    def action_list(self, action: str) -> None:
+        getattr(self.query_one(self.LIST), f"action_{action}")()
+
+
+_LIST_KEYS = {
+    "up": "cursor_up",
+    "down": "cursor_down",
+    "pageup": "page_up",
+    "pagedown": "page_down",
+    "home": "first",
+    "end": "last",
+}
+
+
+def list_keys(area: str, *, priority: bool = False) -> Iterator[Binding]:
+    """Make the bindings of a ``ListPanel``. Home and end are the line's while it has text."""
+    for key, action in _LIST_KEYS.items():
+        ends = key in ("home", "end")
+        yield bind(
+            f"{key},ctrl+{key}" if ends else key,
+            f"{area}.{key}",
+            action=f"list('{action}')",
+            show=False,
+            priority=priority and not ends,
+        )
 
 
 class AskScreen(Panel[str]):

@@ -93,7 +93,7 @@ class AttachScreen(FilePanel[Attachment]):
         if not self.is_current:
             return  # left while the file was read
         if attached.warning:
-            self.app.notify(attached.warning, severity="warning", markup=False)
+            self.app.notify(attached.warning, severity="warning")
         self.dismiss(attached.attachment)
 
 

@@ -23,7 +23,7 @@ from app.models.pulling import PullRequest, parse_request
 from app.models.pulljob import PullJob, PullState
 from app.tui.keys import bind
 from app.tui.modes import Occupied
-from app.tui.screens.dialogs import ConfirmScreen, Panel
+from app.tui.screens.dialogs import ConfirmScreen, ListPanel, list_keys
 from app.tui.widgets.prompt import SearchLine
 from app.tui.widgets.repo_view import BuildTable, FindFilters, RepoTable, RepoView
 from quantize.disk import human
@@ -157,10 +157,9 @@ def name_of(path: Path) -> str:
 
 _TYPED_S = 0.4  # after a key press, before the hub is asked
 _ROWS = 40  # that are read at a time, and left to read before the last is reached
-_MOVES = {"up": "move(-1)", "down": "move(1)", "pageup": "page(-1)", "pagedown": "page(1)"}
 
 
-class FindScreen(Occupied, Panel[str]):
+class FindScreen(Occupied, ListPanel[str]):
     """Ends with the name of a model in the library that is to be used, None when it was left.
 
     ``words`` may also be ORG/NAME or ORG/NAME:BUILD. ``use`` is what a downloaded model is for.
@@ -174,14 +173,13 @@ class FindScreen(Occupied, Panel[str]):
     CSS_PATH = ["../widgets/form.tcss", "find.tcss"]
     HEADING = "Find models"
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]
+    LIST = "#repos"
     BINDINGS = [
         bind("escape", "find.leave", "Stop / Back"),
         bind("tab", "find.other", "Next", action="app.focus_next"),
         bind("alt+t", "find.fits", "Fits here", priority=True),
         bind("alt+s", "find.sort", "Sort", priority=True),
-        *(bind(key, f"find.{key}", action=action, show=False) for key, action in _MOVES.items()),
-        bind("home,ctrl+home", "find.home", action="end(-1)", show=False),
-        bind("end,ctrl+end", "find.end", action="end(1)", show=False),
+        *list_keys("find"),
     ]
 
     def __init__(self, words: str = "", use: str = "Chat now") -> None:
@@ -283,7 +281,7 @@ class FindScreen(Occupied, Panel[str]):
         try:
             rows = await asyncio.to_thread(lambda: list(islice(left, _ROWS)))
         except Exception as error:
-            self.notify(hub.wrong(error), severity="error", markup=False)
+            self.notify(hub.wrong(error), severity="error")
             rows = []
         finally:
             self._reading = False
@@ -322,16 +320,6 @@ class FindScreen(Occupied, Panel[str]):
         builds = self.query_one(BuildTable)
         if builds.display:
             builds.focus()
-
-    def action_move(self, step: int) -> None:
-        """The search line keeps the cursor; these keys move through the table."""
-        self.query_one(RepoTable).action_move(step)
-
-    def action_page(self, step: int) -> None:
-        self.query_one(RepoTable).action_page(step)
-
-    def action_end(self, side: int) -> None:
-        self.query_one(RepoTable).action_end(side)
 
     def action_fits(self) -> None:
         self.query_one("#fits", Checkbox).toggle()

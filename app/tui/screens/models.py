@@ -37,7 +37,7 @@ from app.models.entries import (
 from app.models.planning import LoadChoice, choose
 from app.options import PlanOptions
 from app.tui.keys import bind
-from app.tui.screens.dialogs import ConfirmScreen, Panel
+from app.tui.screens.dialogs import ConfirmScreen, ListPanel, Panel, list_keys
 from app.tui.screens.find import FindScreen
 from app.tui.widgets.form import Field, FieldHelp, Form, text_field
 from app.tui.widgets.prompt import SearchLine
@@ -264,10 +264,8 @@ class LoadScreen(Panel[bool]):
 
 log = logging.getLogger(__name__)
 
-_MOVES = {"up": "move(-1)", "down": "move(1)", "pageup": "page(-1)", "pagedown": "page(1)"}
 
-
-class ModelsScreen(Panel[tuple[ModelEntry, ...]]):
+class ModelsScreen(ListPanel[tuple[ModelEntry, ...]]):
     """Ends with the chosen entries, none when it was left.
 
     ``given`` are files and folders to list beside what is known anyway, ``current`` is the path
@@ -276,6 +274,7 @@ class ModelsScreen(Panel[tuple[ModelEntry, ...]]):
     """
 
     CSS_PATH = "models.tcss"
+    LIST = "#table"
     BINDINGS = [
         bind("escape", "models.leave", "Back"),
         bind("enter", "models.choose", "Choose", priority=True),
@@ -284,13 +283,7 @@ class ModelsScreen(Panel[tuple[ModelEntry, ...]]):
         bind("ctrl+s", "models.settings", "Settings", priority=True),
         bind("alt+s", "models.sort", "Sort", priority=True),
         bind("delete,ctrl+d", "models.remove", "Delete"),
-        *(
-            bind(key, f"models.{key}", action=action, show=False, priority=True)
-            for key, action in _MOVES.items()
-        ),
-        # Of the line above the table while there is something in it.
-        bind("home,ctrl+home", "models.home", action="end(-1)", show=False),
-        bind("end,ctrl+end", "models.end", action="end(1)", show=False),
+        *list_keys("models", priority=True),
     ]
 
     def __init__(
@@ -384,16 +377,6 @@ class ModelsScreen(Panel[tuple[ModelEntry, ...]]):
         one = not self._several
         return {"tick": self._several, "remove": one, "settings": one}.get(action, True)
 
-    def action_move(self, step: int) -> None:
-        """The filter keeps the cursor; these keys move through the table."""
-        self.query_one(ModelTable).action_move(step)
-
-    def action_page(self, step: int) -> None:
-        self.query_one(ModelTable).action_page(step)
-
-    def action_end(self, side: int) -> None:
-        self.query_one(ModelTable).action_end(side)
-
     def action_tick(self) -> None:
         table = self.query_one(ModelTable)
         entry = table.record
@@ -416,7 +399,7 @@ class ModelsScreen(Panel[tuple[ModelEntry, ...]]):
     def _refused(self, entry: ModelEntry) -> bool:
         """Whether a file cannot be loaded at all; a lack of memory is for the loader to say."""
         if entry.broken:
-            self.notify(entry.broken, title=entry.label, severity="error", markup=False)
+            self.notify(entry.broken, title=entry.label, severity="error")
         return entry.broken is not None
 
     def action_settings(self) -> None:
@@ -464,7 +447,7 @@ class ModelsScreen(Panel[tuple[ModelEntry, ...]]):
             return
         if entry.origin is not Origin.LIBRARY:
             why = f"Only pulled models are removed here. This one is yours: {entry.path}"
-            self.notify(why, severity="warning", markup=False)
+            self.notify(why, severity="warning")
             return
         if entry.key == self.query_one(ModelTable).current:
             self.notify("It is loaded. Load another one first.", severity="warning")
@@ -474,9 +457,9 @@ class ModelsScreen(Panel[tuple[ModelEntry, ...]]):
             return
         try:
             await asyncio.to_thread(_remove, entry.model)
-            self.notify(f"{entry.model} is deleted; {size_of(entry)} are free", markup=False)
+            self.notify(f"{entry.model} is deleted; {size_of(entry)} are free")
         except (IngotError, OSError) as error:
-            self.notify(str(error), severity="error", markup=False)
+            self.notify(str(error), severity="error")
         self._read()
 
 

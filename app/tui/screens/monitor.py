@@ -496,7 +496,7 @@ class MonitorScreen(ModeScreen):
         try:
             freed = await asyncio.to_thread(services_of(self).monitor.trim)
         except IngotError as error:
-            self.notify(str(error), severity="warning", markup=False)
+            self.notify(str(error), severity="warning")
             return
         self.notify(f"{human(freed)} of keys and values are free again.", title="Caches trimmed")
         self._tick()

@@ -235,10 +235,10 @@ class QuantizeScreen(ModeScreen):
         run = process.run
         match run.state:
             case RunState.DONE:
-                self.notify(f"{process.settings.model} is built.", markup=False)
+                self.notify(f"{process.settings.model} is built.")
             case RunState.PARTLY:
                 text = f"{', '.join(run.kept_back)}: too far from the original, not published."
-                self.notify(text, severity="warning", timeout=15, markup=False)
+                self.notify(text, severity="warning", timeout=15)
             case RunState.FAILED:
                 self.notify("The build failed.", severity="error")
         written = run.manifest or next(iter(run.files.values()), None)
@@ -267,7 +267,7 @@ class QuantizeScreen(ModeScreen):
             result = await asyncio.to_thread(read_result, folder)
         except ModelError as error:
             if turn:
-                self.notify(str(error), severity="error", markup=False)
+                self.notify(str(error), severity="error")
         self.query_one(QuantizeResult).show(result)
         self.query_one("#run-front", FrontChart).show_result(result)
         if turn and result is not None:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.text import Text
 from textual import on, work
 from textual.app import ComposeResult
 from textual.containers import Container, Horizontal, Vertical
@@ -26,29 +25,23 @@ from app.tui.screens.batch_panels import BatchResumeScreen, BatchRowScreen, RowP
 from app.tui.screens.dialogs import AskScreen, ConfirmScreen
 from app.tui.widgets.chart import Axis, Chart, Series
 from app.tui.widgets.prompt import SearchLine
-from app.tui.widgets.table import Table, TableColumn
+from app.tui.widgets.table import Cell, Table, TableColumn
 from runtimes.errors import IngotError
 
 _TEXT = 200  # characters of an answer
 STATES = {
-    RowState.WAITING: ("waiting", "quiet"),
-    RowState.RUNNING: ("running", "running"),
-    RowState.DONE: ("done", "done"),
-    RowState.EARLIER: ("before", "quiet"),
-    RowState.FAILED: ("failed", "failed"),
-    RowState.INVALID: ("invalid", "failed"),
+    RowState.WAITING: ("waiting", "muted"),
+    RowState.RUNNING: ("running", "active"),
+    RowState.DONE: ("done", "good"),
+    RowState.EARLIER: ("before", "muted"),
+    RowState.FAILED: ("failed", "bad"),
+    RowState.INVALID: ("invalid", "bad"),
 }
 
 
 class BatchTable(Table[int]):
     """Its records are the rows' indexes; ``job`` knows the rest."""
 
-    COMPONENT_CLASSES = {
-        "batch-table--quiet",
-        "batch-table--running",
-        "batch-table--done",
-        "batch-table--failed",
-    }
     HELP = """
     The rows of the job. `running` rows have a slot; `before` are answers of an earlier run, which
     are not computed again; `invalid` rows were never asked. Tokens of prompt and answer are
@@ -62,8 +55,8 @@ class BatchTable(Table[int]):
 
     def __init__(self, id: str | None = None) -> None:
         columns: tuple[TableColumn[int], ...] = (
-            TableColumn("row", lambda i: self._quiet(f"{i:,}"), 9, right=True, name="row"),
-            TableColumn("state", self._state_cell, 7, name="state"),
+            TableColumn("row", lambda i: (f"{i:,}", "muted"), 9, right=True, name="row"),
+            TableColumn("state", lambda i: STATES[self._state(i)], 7, name="state"),
             TableColumn("prompt", lambda i: self._count(i, "prompt_tokens"), 7, True, "prompt"),
             TableColumn("answer", lambda i: self._count(i, "completion_tokens"), 7, True, "answer"),
             TableColumn("tok/s", self._speed, 7, True, "speed"),
@@ -85,27 +78,18 @@ class BatchTable(Table[int]):
     def _answer(self, index: int) -> Answer:
         return (self.job and self.job.answer(index)) or Answer()
 
-    def _quiet(self, text: str) -> Text:
-        return self._styled(text, "quiet")
-
-    def _styled(self, text: str, how: str) -> Text:
-        return Text(text, self.get_component_rich_style(f"batch-table--{how}", partial=True))
-
-    def _state_cell(self, index: int) -> Text:
-        return self._styled(*STATES[self._state(index)])
-
-    def _count(self, index: int, name: str) -> Text:
+    def _count(self, index: int, name: str) -> Cell:
         value = (self._answer(index).usage or {}).get(name)
-        return self._quiet("" if value is None else f"{value:,}")
+        return "" if value is None else f"{value:,}", "muted"
 
     def _speed(self, index: int) -> str:
         value = (self._answer(index).timings or {}).get("decode_tps")
         return "" if value is None else rate(value).removesuffix(" tok/s")
 
-    def _text(self, index: int) -> Text:
+    def _text(self, index: int) -> Cell:
         answer = self._answer(index)
         text = " ".join(text_of(answer)[:_TEXT].split())
-        return Text(text) if answer.error is None else self._styled(text, "failed")
+        return text if answer.error is None else (text, "bad")
 
 
 _CELLS = 48  # of the strip; more slots than that share cells
@@ -405,7 +389,7 @@ class BatchJob(Vertical):
             return
         await self._list(self.job, keep=False)
         if go_to is not None and not self.query_one(BatchTable).go_to(go_to):
-            self.notify(f"There is no row {go_to:,}.", severity="warning", markup=False)
+            self.notify(f"There is no row {go_to:,}.", severity="warning")
 
     def _turn_list(self, which: Which, go_to: int | None = None) -> None:
         self._shown = which
@@ -456,7 +440,6 @@ class BatchJob(Vertical):
             title=f"Batch: {view.phase}",
             severity="error" if bad else "warning" if view.failed else "information",
             timeout=10,
-            markup=False,
         )
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -492,7 +475,7 @@ class BatchJob(Vertical):
             else:
                 await asyncio.to_thread(getattr(job, what))
         except (IngotError, OSError) as error:
-            self.notify(str(error), severity="error", timeout=10, markup=False)
+            self.notify(str(error), severity="error", timeout=10)
         if what == "resume":
             self._turn_list("live")
 
@@ -525,7 +508,7 @@ class BatchJob(Vertical):
             return
         digits = text.replace(",", "")
         if not digits.isdecimal():
-            self.notify(f"There is no row {text}.", severity="warning", markup=False)
+            self.notify(f"There is no row {text}.", severity="warning")
             return
         self.query_one(Words).value = ""
         self._turn_list("all", int(digits))

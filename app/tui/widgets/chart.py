@@ -15,10 +15,9 @@ and of files by size and quality, one of them starred::
 
     chart.show([Series("GGUF", points, kind="points")], marks=[Mark(3.2, 0.04, "q4_k_m")])
 
-A value that is not a number (``math.nan``) is a gap. ``now`` is an upright line. Series drawn later
-cover earlier ones; a legend is shown for two or more. The figures at the left always have the same
-width. The chart fills its place, from about 30x6 on; give it a height. It takes neither the focus
-nor the mouse.
+A value that is not a number (``math.nan``) is a gap. Series drawn later cover earlier ones; a
+legend is shown for two or more. The figures at the left always have the same width. The chart fills
+its place, from about 30x6 on; give it a height. It takes neither the focus nor the mouse.
 
 It is drawn on the canvas of textual-plot. That one's own chart took twelve times as long (90 ms).
 """
@@ -218,7 +217,7 @@ def sampled(points: Sequence[tuple[float, float]], x: Scale, columns: int) -> li
 
 _EIGHTHS = "▁▂▃▄▅▆▇"
 _FULL, _SHADE = "█", "░"  # areas that another one covers are shaded where there are no colours
-_GRID, _NOW = "┈", "│"
+_GRID = "┈"
 _GUTTER = 6  # columns of the figures at the left, and a space
 _ROWS_A_TICK, _COLUMNS_A_TICK = 3, 12
 _LEGEND = {"line": "━━", "area": "██"}
@@ -268,13 +267,10 @@ class Chart(Canvas):
         self.x, self.y, self.empty = x or Axis(), y or Axis(), empty
         self.series: Sequence[Series] = ()
         self.marks: Sequence[Mark] = ()
-        self.now: float | None = None
 
-    def show(
-        self, series: Sequence[Series], marks: Sequence[Mark] = (), now: float | None = None
-    ) -> None:
+    def show(self, series: Sequence[Series], marks: Sequence[Mark] = ()) -> None:
         """Draw these instead of what was shown."""
-        self.series, self.marks, self.now = series, marks, now
+        self.series, self.marks = series, marks
         self._draw()
 
     def on_mount(self) -> None:
@@ -301,7 +297,7 @@ class Chart(Canvas):
         plot = Plot(left, top, max(self.size.width - left, 1), max(self.size.height - top - 1, 1))
         xs = [x for one in self.series for x, y in one.points if y == y]
         ys = [y for one in self.series for _, y in one.points if y == y]
-        xs += [mark.x for mark in self.marks] + ([] if self.now is None else [self.now])
+        xs += [mark.x for mark in self.marks]
         ys += [mark.y for mark in self.marks]
         dots = bool(self.marks) or any(one.kind == "points" for one in self.series)
         steps = plot.width // _COLUMNS_A_TICK
@@ -331,9 +327,6 @@ class Chart(Canvas):
             _, row = plot.cell(plot.x.low, value)
             self.set_pixels(((c, row) for c in range(plot.left, plot.right)), _GRID, grid)
             self._write(plot.left - 1 - len(label), row, label, text)
-        if self.now is not None:
-            column, _ = plot.cell(self.now, plot.y.low)
-            self.set_pixels(((column, r) for r in range(plot.top, plot.bottom)), _NOW, text)
         free, end = 0, plot.right
         if self.x.label:
             end -= len(self.x.label)

@@ -278,7 +278,7 @@ class QuantizeResult(Vertical):
         if row is not None:
             path = str(whole(row.path))
             self.app.copy_to_clipboard(path)
-            self.notify(f"{path}\n(copied)", title=row.recipe, timeout=10, markup=False)
+            self.notify(f"{path}\n(copied)", title=row.recipe, timeout=10)
 
     @work(exit_on_error=False, group="remove")
     async def action_remove(self) -> None:
@@ -292,7 +292,7 @@ class QuantizeResult(Vertical):
         try:
             await asyncio.to_thread(remove_file, result.folder, row.recipe)
         except (IngotError, OSError) as error:
-            self.notify(str(error), title="It was not deleted", severity="error", markup=False)
+            self.notify(str(error), title="It was not deleted", severity="error")
         self.post_message(self.Removed())
 
     def action_types(self) -> None:
@@ -310,7 +310,7 @@ class QuantizeResult(Vertical):
             self.notify("There is no report yet; building writes it.", severity="warning")
             return
         self.app.copy_to_clipboard(str(path))
-        self.notify(f"{path}\n(its path is copied)", title="Report", timeout=10, markup=False)
+        self.notify(f"{path}\n(its path is copied)", title="Report", timeout=10)
         if _has_desktop() and not self.app.is_headless:
             self.app.open_url(real(path).as_uri())
 

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from rich.text import Text
 from textual import events, on, work
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical, VerticalScroll
@@ -66,15 +65,6 @@ class RepoTable(Table[Found]):
 class BuildTable(Table[RemoteBuild]):
     """The builds of one repository. The ``best`` one carries a star, what is here says so."""
 
-    COMPONENT_CLASSES = {"build--good", "build--wait", "build--bad"}
-    DEFAULT_CSS = """
-    BuildTable {
-        & > .build--good { color: $text-success; }
-        & > .build--wait { color: $text-warning; }
-        & > .build--bad { color: $text-error; }
-    }
-    """
-
     def __init__(self, id: str | None = None) -> None:
         columns = (
             TableColumn[RemoteBuild]("Build", self._label),
@@ -97,12 +87,9 @@ class BuildTable(Table[RemoteBuild]):
         bits = build.bits(self.parameters)
         return f"{bits:.1f}" if bits and self.parameters else f"{bits or '?'}"
 
-    def _memory(self, build: RemoteBuild) -> Text:
+    def _memory(self, build: RemoteBuild) -> tuple[str, str]:
         verdict = build.need.verdict(self.free)
-        if build is self.record:  # the cursor has colours of its own
-            return Text(str(verdict))
-        name = f"build--{_COLOURS[verdict]}"
-        return Text(str(verdict), self.get_component_rich_style(name, partial=True))
+        return str(verdict), _COLOURS[verdict]
 
 
 def _licence(found: Found) -> str:

@@ -153,7 +153,7 @@ async def places(
             panel.query_one(OptionList).focus()
         if isinstance(panel, BatchPresetsScreen):
             await wait_until(lambda panel=panel: panel.found)  # type: ignore[misc]
-            panel.query_one("#presets").action_move(1)
+            panel.query_one("#presets").action_cursor_down()
         await pilot.pause()
         yield type(panel).__name__, panel
         await away(panel)

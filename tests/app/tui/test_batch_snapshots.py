@@ -24,7 +24,7 @@ from app.tui.screens.batch_panels import (
     BatchRowScreen,
     RowPane,
 )
-from app.tui.widgets.batch_form import BatchForm, Counts
+from app.tui.widgets.batch_form import Aside, BatchForm, figures_of
 from app.tui.widgets.batch_job import BatchTable
 from tests.app.tui.batch_app import BatchApp
 from tests.app.tui.conftest import SIZES
@@ -154,11 +154,11 @@ def test_a_new_job(snap: Any, app: BatchApp, size: tuple[int, int]) -> None:
         screen = screen_of(pilot.app)
         form = screen.query_one(BatchForm)
         form.fill(input="questions.jsonl", model="pebble-built", max_tokens="64", slots="2")
-        counts = screen.query_one(Counts)
+        counts = screen.query_one("#form-counts", Aside)
         told = counts.query_one(Static)
         await wait_until(lambda: "What is wrong" in str(told.content))  # the last that a look does
         form.refuse("model", "")
-        counts.show(COUNTED)
+        counts.show(figures_of(COUNTED, None), wrap=True)
         screen.query_one("#input", Input).focus()
 
     assert snap(app, terminal_size=size, run_before=fill)

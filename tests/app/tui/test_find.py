@@ -15,7 +15,7 @@ from app.tui.app import IngotApp
 from app.tui.screens.find import Download, FindScreen, progress_line
 from app.tui.screens.models import ModelsScreen
 from app.tui.widgets.repo_view import BuildTable, RepoTable, RepoView
-from tests.app.tui.conftest import SIZES, ask, is_ready, searched
+from tests.app.tui.conftest import SIZES, ask, cells_of, is_ready, searched
 from tests.quantize.hub.fakehub import FakeHub
 from tests.support import wait_until
 
@@ -61,7 +61,7 @@ def names(screen: FindScreen) -> list[str]:
 
 def builds(screen: FindScreen) -> list[list[str]]:
     table = screen.query_one(BuildTable)
-    return [[cell.strip() for cell in table.cells(build)] for build in table.rows]
+    return [[cell.strip() for cell in cells_of(table, build)] for build in table.rows]
 
 
 def title(screen: FindScreen, id: str) -> str:
