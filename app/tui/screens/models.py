@@ -211,7 +211,7 @@ class LoadScreen(Panel[bool]):
     How this file is loaded, from now on: an empty line is as `ingot plan` has chosen, or the usual.
     What the command line gives comes before it.
     """
-    CSS_PATH = ["../widgets/form.tcss", "load_settings.tcss"]
+    CSS_PATH = ["../widgets/form.tcss", "models.tcss"]
     BINDINGS = [
         bind("ctrl+s", "load.use", "Load", priority=True),
         bind("alt+r", "load.reset", "As planned", priority=True),

@@ -32,7 +32,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
     monkeypatch.setenv("HF_ENDPOINT", served.url)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DOWNLOAD_TIMEOUT", 60)
     monkeypatch.setattr("app.tui.widgets.repo_view.bandwidth", lambda: 60e9)
-    for module in ("screens.find", "widgets.find_tables", "widgets.repo_view"):
+    for module in ("screens.find", "widgets.repo_view"):
         monkeypatch.setattr(f"app.tui.{module}.memory_now", lambda: (16 * GB, 8 * GB))
     monkeypatch.delenv("HF_TOKEN", raising=False)
     known = {"total": 200_000, "architecture": "llama", "context_length": 2048}
