@@ -60,7 +60,9 @@ class IngotApp(App[None]):
 
     CSS_PATH = Path(__file__).with_name("app.tcss")  # also for a subclass elsewhere
     TITLE = "Ingot"
-    MODES: ClassVar[dict[str, str | Callable[[], Screen[Any]]]] = modes.openers()
+    MODES: ClassVar[dict[str, str | Callable[[], Screen[Any]]]] = {
+        mode.name: mode.open for mode in modes.MODES
+    }
     DEFAULT_MODE = modes.CHAT.name
     BINDINGS = [
         key("f1", "app.help", "Help", "for what has the focus", show=True),

@@ -58,6 +58,13 @@ class Styled(Screen[Result]):
         if self._leave is not None:
             self.call_later(self._leave)
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return self.can(action)
+
+    def can(self, action: str) -> bool:
+        """Whether an action of this screen means anything now."""
+        return True
+
     def dismiss(self, result: Result | None = None) -> AwaitComplete:
         """Textual takes away the last screen of the mode that is shown: with the key of a mode
         right behind esc it would be one of that mode. This one goes when its mode comes back."""
@@ -115,11 +122,6 @@ MODES = (
     Mode("quantize", "f5", "Quantize", "app.tui.screens.quantize", "QuantizeScreen"),
     Mode("monitor", "f6", "Monitor", "app.tui.screens.monitor", "MonitorScreen"),
 )
-
-
-def openers() -> dict[str, str | Callable[[], Screen[Any]]]:
-    """Textual's table of modes."""
-    return {mode.name: mode.open for mode in MODES}
 
 
 def bindings() -> list[BindingType]:

@@ -5,7 +5,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from textual import events, on, work
+from textual import events, on
 from textual.app import ComposeResult
 from textual.command import CommandInput, CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
@@ -16,6 +16,7 @@ from textual.worker import Worker, WorkerError
 from app.chat import slash
 from app.tui import modes
 from app.tui.keys import Bound, bind, bound
+from app.tui.textual_patches import latest
 from app.tui.widgets.prompt import SearchLine
 
 _TASK = 10  # cells for the task
@@ -129,7 +130,7 @@ class Palette(CommandPalette, modes.Styled[Any]):
             event.prevent_default()
             self._take_when_found()
 
-    @work(exclusive=True, exit_on_error=False, group="take")
+    @latest
     async def _take_when_found(self) -> None:
         while looking := self._looking():
             with suppress(WorkerError):  # it has given way to another one

@@ -2,11 +2,13 @@
 and keys that act in the order in which they came."""
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from rich.cells import cell_len
 from rich.segment import Segment
+from textual import work
 from textual._compositor import Compositor
 from textual.app import App
 from textual.cache import LRUCache
@@ -18,8 +20,23 @@ from textual.filter import LineFilter
 from textual.geometry import Size
 from textual.widget import Widget
 from textual.widgets import Input, TextArea
+from textual.worker import Worker
 
 from runtimes.untrusted import visible
+
+P = ParamSpec("P")
+Result = TypeVar("Result")
+Method = Callable[P, Coroutine[None, None, Result]]
+
+
+def background(method: Method[P, Result]) -> Callable[P, Worker[Result]]:
+    """Decorator: a worker of its own runs the method. An error ends it alone, not the app."""
+    return work(exit_on_error=False)(method)
+
+
+def latest(method: Method[P, Result]) -> Callable[P, Worker[Result]]:
+    """Decorator: ``background``, and a call ends the one before it."""
+    return work(exit_on_error=False, exclusive=True, group=method.__name__)(method)
 
 
 class SteadyCompositor(Compositor):

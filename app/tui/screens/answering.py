@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from textual import on, work
+from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, VerticalScroll
 from textual.events import DescendantFocus
@@ -17,6 +17,7 @@ from app.config.settings import ConfigError, Preset
 from app.tui.app import app_of, services_of
 from app.tui.keys import bind
 from app.tui.screens.dialogs import AskScreen, ConfirmScreen, Panel
+from app.tui.textual_patches import background
 from app.tui.widgets.chat_sidebar import TwoClicks
 from app.tui.widgets.prompt import Area, Line
 
@@ -83,7 +84,7 @@ class SystemScreen(Panel[SystemChoice]):
         sampling = None if self._chosen is None else dict(self._chosen.sampling)
         self.dismiss(SystemChoice(self._area.text.strip() or None, sampling))
 
-    @work(exit_on_error=False, group="dialog")
+    @background
     async def action_save(self) -> None:
         before = self._chosen.name if self._chosen else ""
         name = await self.app.push_screen_wait(AskScreen("Name of the preset", before))
@@ -94,7 +95,7 @@ class SystemScreen(Panel[SystemChoice]):
         if self._changed(lambda: presets.save(preset)):
             self.notify(f"The preset {name} is saved.")
 
-    @work(exit_on_error=False, group="dialog")
+    @background
     async def action_delete(self) -> None:
         found = self.query_one("#presets", OptionList)
         option = found.highlighted_option if found.has_focus else None

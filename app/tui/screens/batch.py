@@ -3,7 +3,7 @@
 import asyncio
 from contextlib import suppress
 
-from textual import on, work
+from textual import on
 from textual.app import ComposeResult
 from textual.widgets import ContentSwitcher
 
@@ -12,6 +12,7 @@ from app.tui.app import services_of
 from app.tui.keys import bind, told
 from app.tui.screens.batch_panels import BatchJobsScreen, BatchLeaveScreen, short
 from app.tui.screens.dialogs import ConfirmScreen
+from app.tui.textual_patches import background
 from app.tui.widgets.batch_form import BatchForm
 from app.tui.widgets.batch_job import BatchJob
 from app.tui.widgets.frame import ModeScreen
@@ -48,11 +49,11 @@ class BatchScreen(ModeScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self._panel = BatchJob(id="job")
+        self._panel = BatchJob()
 
     def contents(self) -> ComposeResult:
         with ContentSwitcher(initial="new"):
-            yield BatchForm(id="new")
+            yield BatchForm()
             yield self._panel
 
     def on_mount(self) -> None:
@@ -73,7 +74,7 @@ class BatchScreen(ModeScreen):
         self._turn_to("job")
 
     @on(BatchForm.Checked)
-    @work(exit_on_error=False, group="start")
+    @background
     async def _start(self, event: BatchForm.Checked) -> None:
         form, job = self.query_one(BatchForm), self.job
         if job is not None and job.own and job.view().phase.active:
@@ -92,7 +93,7 @@ class BatchScreen(ModeScreen):
         form.say("")
         await self.show(started)
 
-    @work(exit_on_error=False, group="dialog")
+    @background
     async def action_jobs(self) -> None:
         output = await self.app.push_screen_wait(BatchJobsScreen())
         if output is None:
@@ -112,7 +113,7 @@ class BatchScreen(ModeScreen):
         self.set_focus(self.query_one("#input" if page == "new" else "#rows-table"))
         self.refresh_bindings()
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+    def can(self, action: str) -> bool:
         return action != "page" or self.job is not None
 
     def useful(self, action: str) -> bool:

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from textual import on, work
+from textual import on
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.content import Content
@@ -26,6 +26,7 @@ from app.batch.watch.rows import RowState
 from app.here import at_home, here, whole
 from app.tui.keys import bind, told
 from app.tui.screens.dialogs import ConfirmScreen, Panel
+from app.tui.textual_patches import background, latest
 from app.tui.widgets.form import path_field
 from app.tui.widgets.table import Table, TableColumn
 from runtimes.errors import IngotError
@@ -41,8 +42,8 @@ _SETTLE_S = 0.1  # so long the cursor may move on before a row is read
 class RowPane(VerticalScroll):
     """``follow`` shows a row, and again when something new is known of it."""
 
-    def __init__(self, id: str | None = None) -> None:
-        super().__init__(id=id, classes="pane", can_focus=False)
+    def __init__(self) -> None:
+        super().__init__(id="job-row", classes="pane", can_focus=False)
         self.border_title = "Row"
         self.row: ShownRow | None = None
         self._wanted: tuple[WatchedJob, int, RowState] | None = None
@@ -114,6 +115,7 @@ def _turn(role: str, text: str) -> Content:
     return Content.assemble((role, f"bold {_ROLES.get(role, '$text-muted')}"), "\n", text)
 
 
+_now = time.time
 _JOURNAL = journal_path(Path("x")).name[1:]
 
 
@@ -184,7 +186,7 @@ class BatchRowScreen(Panel[None]):
         with VerticalScroll():
             yield Static(id="row-whole")
 
-    @work(exit_on_error=False, group="row")
+    @background
     async def on_mount(self) -> None:
         row = await asyncio.to_thread(open_row, self._job, self._index)
         box = self.query_one(".box")
@@ -250,7 +252,7 @@ class BatchLeaveScreen(ConfirmScreen):
         event.stop()
         self.action_choose(event.button.id or "stay")
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+    def can(self, action: str) -> bool:
         """There is no yes here."""
         return action != "dismiss"
 
@@ -269,14 +271,14 @@ _LOOKS = {"running": "active", "finished": "good", "killed": "bad", "stopped": "
 class JobTable(Table[KnownJob]):
     """The state, how far it is, and when something happened last."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self) -> None:
         columns: tuple[TableColumn[KnownJob], ...] = (
             TableColumn("state", _state, 9),
             TableColumn("output", lambda job: end_of(short(job.output), self.room)),
             TableColumn("done", lambda job: _figure(job.done), 10, True),
             TableColumn("rows", lambda job: (_figure(job.rows), "muted"), 10, True),
             TableColumn("", _share, 4, True),
-            TableColumn("when", lambda job: (ago(clock() - job.at), "muted"), 10, True),
+            TableColumn("when", lambda job: (ago(job.at), "muted"), 10, True),
         )
         super().__init__(columns, key=lambda job: job.output, id="jobs-list")
 
@@ -302,18 +304,13 @@ class BatchJobsScreen(Panel[Path]):
         bind("ctrl+r", "batch.jobs_again", "Look again", action="again", priority=True),
     ]
 
-    def __init__(
-        self,
-        jobs: Callable[[], list[KnownJob]] = known_jobs,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self) -> None:
         super().__init__("Jobs")
-        self._jobs, self._clock = jobs, clock
         self.found: list[KnownJob] = []
 
     def contents(self) -> ComposeResult:
         yield Static("looking ...", id="jobs-said", classes="hint", markup=False)
-        yield JobTable(self._clock)
+        yield JobTable()
         yield path_field(
             "jobs-output", "Other", "the output of a job that is not listed", suffix=""
         )
@@ -321,9 +318,9 @@ class BatchJobsScreen(Panel[Path]):
     def on_mount(self) -> None:
         self.action_again()
 
-    @work(exit_on_error=False, exclusive=True, group="jobs")
+    @latest
     async def action_again(self) -> None:
-        self.found = await asyncio.to_thread(self._jobs)
+        self.found = await asyncio.to_thread(known_jobs)
         table, said = self.query_one(JobTable), self.query_one("#jobs-said", Static)
         table.styles.height = min(len(self.found) + 1, 16)
         table.show(self.found)
@@ -348,8 +345,9 @@ def end_of(text: str, wide: int) -> str:
     return text if len(text) <= wide else "…" + text[1 - wide :]
 
 
-def ago(seconds: float) -> str:
-    """How long ago something was."""
+def ago(then: float) -> str:
+    """Say how long ago a time was."""
+    seconds = _now() - then
     for span, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= span:
             return f"{seconds // span:.0f} {unit} ago"
@@ -369,12 +367,12 @@ _NAME, _MODEL = 20, 18
 class PresetTable(Table[JobPreset]):
     """Saved ones have a star."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self) -> None:
         columns: tuple[TableColumn[JobPreset], ...] = (
             TableColumn("", lambda p: ("★" if _saved(p) else " ", "active"), 1),
             TableColumn("like", lambda p: end_of(p.name, _NAME), _NAME),
             TableColumn("model", lambda p: (end_of(p.form.model, _MODEL), "muted"), _MODEL),
-            TableColumn("when", lambda p: (ago(clock() - p.at) if p.at else "", "muted"), 10, True),
+            TableColumn("when", lambda p: (ago(p.at) if p.at else "", "muted"), 10, True),
             TableColumn("settings", lambda p: (summary(p.form), "muted")),
         )
         super().__init__(columns, key=lambda preset: (preset.name, preset.at), id="presets")
@@ -392,16 +390,15 @@ class BatchPresetsScreen(Panel[JobForm]):
         bind("delete,ctrl+d", "batch.presets_forget", "Forget", action="forget"),
     ]
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._clock = clock
         self.found: list[JobPreset] | None = None
 
     def contents(self) -> ComposeResult:
         yield Static("looking ...", id="presets-said", classes="hint")
-        yield PresetTable(self._clock)
+        yield PresetTable()
 
-    @work(exit_on_error=False, exclusive=True, group="presets")
+    @latest
     async def on_mount(self) -> None:
         found = await asyncio.to_thread(presets, here())
         self.found = [JobPreset("an empty form", JobForm()), *found]
@@ -422,11 +419,11 @@ class BatchPresetsScreen(Panel[JobForm]):
     def _moved(self) -> None:
         self.refresh_bindings()
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+    def can(self, action: str) -> bool:
         chosen = self.query_one(PresetTable).record if action == "forget" else None
         return action != "forget" or (chosen is not None and _saved(chosen))
 
-    @work(exit_on_error=False, group="presets")
+    @background
     async def action_forget(self) -> None:
         chosen = self.query_one(PresetTable).record
         if chosen is None:

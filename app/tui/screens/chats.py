@@ -1,6 +1,5 @@
 """The user's chats: search, open, rename, delete and bring back."""
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -47,15 +46,9 @@ class ChatsScreen(ListPanel[ChatChoice]):
         *list_keys("chats", priority=True),
     ]
 
-    def __init__(
-        self,
-        store: ChatStore,
-        current: int | None = None,
-        query: str = "",
-        clock: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, store: ChatStore, current: int | None = None, query: str = "") -> None:
         super().__init__()
-        self._store, self._current, self._query, self._clock = store, current, query, clock
+        self._store, self._current, self._query = store, current, query
         self._undo: list[int] = []
         self._bin = False  # the deleted ones are listed
         self._listed: str | None = None  # what the list was searched for
@@ -64,7 +57,7 @@ class ChatsScreen(ListPanel[ChatChoice]):
 
     def contents(self) -> ComposeResult:
         yield SearchLine(self._query, "Search in all chats", id="search")
-        yield ChatList(id="list", clock=self._clock)
+        yield ChatList(id="list")
         yield Static(id="said", markup=False)
 
     def on_mount(self) -> None:
@@ -123,7 +116,7 @@ class ChatsScreen(ListPanel[ChatChoice]):
             return None
         return self.query_one(ChatList).chosen
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+    def can(self, action: str) -> bool:
         """Deleted chats can only be brought back; undo needs something to undo."""
         if action in ("new", "rename", "delete"):
             return not self._bin

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
 
-from textual import on, work
+from textual import on
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Static
@@ -32,6 +32,7 @@ from app.tui.app import app_of, services_of
 from app.tui.keys import bind, told
 from app.tui.screens.dialogs import AskScreen
 from app.tui.screens.models import ModelsScreen
+from app.tui.textual_patches import background, latest
 from app.tui.widgets.compare_panes import ComparePane, ComparePanes, SameStrip
 from app.tui.widgets.frame import ModeScreen
 from app.tui.widgets.prompt import Prompt
@@ -91,7 +92,7 @@ class CompareScreen(ModeScreen):
         yield Vertical(id="agreement")
         yield self.prompt
 
-    @work(exit_on_error=False, group="catalog")
+    @background
     async def on_mount(self) -> None:
         """Two files of the loaded model, if there are two."""
         self.prompt.placeholder = "What all files are asked"
@@ -213,7 +214,7 @@ class CompareScreen(ModeScreen):
 
     # Keys
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+    def can(self, action: str) -> bool:
         asked = self._question is not None or self.report is not None
         return {"stop": self.running, "again": asked, "save": asked}.get(action, True)
 
@@ -244,7 +245,7 @@ class CompareScreen(ModeScreen):
         self.prompt.focus()
         self.tell_how()
 
-    @work(exit_on_error=False, group="dialog")
+    @background
     async def action_files(self) -> None:
         if self._refused():
             return
@@ -253,7 +254,7 @@ class CompareScreen(ModeScreen):
         if entries := await self.app.push_screen_wait(picker):
             await self.choose(entries)
 
-    @work(exit_on_error=False, exclusive=True, group="prompts")
+    @latest
     async def action_prompts(self) -> None:
         """Have the chosen files answer a file of prompts."""
         if self._refused():
@@ -264,7 +265,7 @@ class CompareScreen(ModeScreen):
         module = await asyncio.to_thread(import_module, "app.tui.screens.compare_prompts")
         self.app.push_screen(module.ComparePromptsScreen(self.entries))
 
-    @work(exit_on_error=False, group="dialog")
+    @background
     async def action_length(self) -> None:
         now = f"{self.params.max_tokens:,}"
         text = await self.app.push_screen_wait(
@@ -304,7 +305,7 @@ class CompareScreen(ModeScreen):
         except IngotError as error:
             self.notify(str(error), severity="error")
 
-    @work(exit_on_error=False, group="dialog")
+    @background
     async def action_save(self) -> None:
         """Write the comparison to a file: Markdown, or JSON if its name ends so."""
         report = self.report

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rich.console import Group as Lines
 from rich.text import Text
-from textual import on, work
+from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widgets import Button, ProgressBar, Static
@@ -26,6 +26,7 @@ from app.tui.app import app_of
 from app.tui.keys import bind
 from app.tui.screens.compare import AnswersScreen
 from app.tui.screens.dialogs import AskScreen
+from app.tui.textual_patches import background
 from app.tui.widgets.compare_panes import HUES
 from app.tui.widgets.form import FieldHelp, Form, Group, path_field, text_field
 from app.tui.widgets.frame import ModeScreen
@@ -119,7 +120,7 @@ class BlindScreen(ModeScreen):
             self.query_one("#blind-left").focus()
         self.refresh_bindings()
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+    def can(self, action: str) -> bool:
         if action == "undo":
             return bool(self.ballot.votes)
         return self.pair is not None if action == "vote" else True
@@ -287,7 +288,7 @@ class ComparePromptsScreen(ModeScreen):
         self._show(CompareProgress())
         self._offer()
 
-    @work(exit_on_error=False, group="look")
+    @background
     async def _look(self) -> None:
         process = self.process
         if process is None or self._looking:
@@ -377,7 +378,7 @@ class ComparePromptsScreen(ModeScreen):
         for name in ("#start", "#prompts-form"):
             self.query_one(name).display = not found
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+    def can(self, action: str) -> bool:
         found = self.results is not None
         can = {"start": self.process is None and not found}
         return (can | dict.fromkeys(("new", "blind", "save"), found)).get(action, True)
@@ -413,7 +414,7 @@ class ComparePromptsScreen(ModeScreen):
         if row is not None and self.results is not None:
             self.app.push_screen(AnswersScreen(self.results, self.results.rows.index(row)))
 
-    @work(exit_on_error=False, group="dialog")
+    @background
     async def action_blind(self) -> None:
         """Vote, and count."""
         if self.results is None or self.job is None:
@@ -427,7 +428,7 @@ class ComparePromptsScreen(ModeScreen):
         self.results = replace(results, votes=ballot.count())
         self.show_figures()
 
-    @work(exit_on_error=False, group="dialog")
+    @background
     async def action_save(self) -> None:
         """Write the report that the command writes."""
         if self.results is None:

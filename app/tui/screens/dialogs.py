@@ -245,7 +245,7 @@ class PickScreen(Panel[Result]):
         if self._offered:
             yield OptionList(*(Option(shown) for shown, _ in self._offered), id="offered")
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+    def can(self, action: str) -> bool:
         return action != "pick" or bool(self._offered)
 
     def action_pick(self) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from textual import on, work
+from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
@@ -24,6 +24,7 @@ from app.models.pulljob import PullJob, PullState
 from app.tui.keys import bind
 from app.tui.modes import Occupied
 from app.tui.screens.dialogs import ConfirmScreen, ListPanel, list_keys
+from app.tui.textual_patches import background, latest
 from app.tui.widgets.prompt import SearchLine
 from app.tui.widgets.repo_view import BuildTable, FindFilters, RepoTable, RepoView
 from quantize.disk import human
@@ -50,8 +51,8 @@ class Download(Vertical):
 
         name: str
 
-    def __init__(self, use: str, id: str | None = None) -> None:
-        super().__init__(id=id, classes="pane")
+    def __init__(self, use: str) -> None:
+        super().__init__(id="download", classes="pane")
         self._use = use
         self._request: PullRequest | None = None
         self._job: PullJob | None = None
@@ -89,7 +90,7 @@ class Download(Vertical):
             self._job.cancel()
         return self._job is not None
 
-    @work(exit_on_error=False, group="download")
+    @background
     async def _follow(self, request: PullRequest) -> None:
         job = self._job = PullJob(request)
         job.start()
@@ -195,11 +196,11 @@ class FindScreen(Occupied, ListPanel[str]):
         yield FindFilters(id="filters")
         with Horizontal(id="halves"):
             with Vertical(classes="pane", id="results"):
-                yield RepoTable(id="repos")
+                yield RepoTable()
                 yield Static(id="wrong", classes="bad", markup=False)
                 yield Static(id="said", classes="muted", markup=False)
-            yield RepoView(id="one")
-        yield Download(self._use, id="download")
+            yield RepoView()
+        yield Download(self._use)
 
     def on_mount(self) -> None:
         self.query_one("#words").focus()
@@ -237,7 +238,7 @@ class FindScreen(Occupied, ListPanel[str]):
         else:
             self._find(search(query))
 
-    @work(exclusive=True, exit_on_error=False, group="find")
+    @latest
     async def _find(
         self, results: Iterator[Found] | None, named: PullRequest | None = None
     ) -> None:
@@ -271,7 +272,7 @@ class FindScreen(Occupied, ListPanel[str]):
         more = "" if self._left is None else " and more"
         self.query_one("#results").border_subtitle = f"{len(all_rows):,}{more}" if all_rows else ""
 
-    @work(exit_on_error=False, group="more")
+    @background
     async def _more(self) -> None:
         """The next rows, when the cursor comes near to the last."""
         left = self._left
@@ -330,7 +331,7 @@ class FindScreen(Occupied, ListPanel[str]):
     # Getting
 
     @on(RepoView.Chosen)
-    @work(exit_on_error=False, group="dialog")
+    @background
     async def _chosen(self, event: RepoView.Chosen) -> None:
         if event.build.here:
             self.dismiss(f"{event.request.name.repo}:{event.build.kept.label}")

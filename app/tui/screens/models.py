@@ -39,6 +39,7 @@ from app.options import PlanOptions
 from app.tui.keys import bind
 from app.tui.screens.dialogs import ConfirmScreen, ListPanel, Panel, list_keys
 from app.tui.screens.find import FindScreen
+from app.tui.textual_patches import background, latest
 from app.tui.widgets.form import Field, FieldHelp, Form, text_field
 from app.tui.widgets.prompt import SearchLine
 from app.tui.widgets.table import Table, TableColumn
@@ -62,7 +63,7 @@ class ModelTable(Table[ModelEntry]):
     """Rows are keyed by ``ModelEntry.key``. ``marked`` entries carry a tick, the ``current`` one a
     dot; what cannot be used says so in the last column."""
 
-    def __init__(self, id: str | None = None) -> None:
+    def __init__(self) -> None:
         columns: tuple[TableColumn[ModelEntry], ...] = (
             TableColumn("Model", self._label),
             TableColumn("Type", type_of, 13),
@@ -71,7 +72,7 @@ class ModelTable(Table[ModelEntry]):
             TableColumn("Quality", quality_of, 9, right=True),
             TableColumn("Memory", lambda entry: state_of(entry, self.fit_of(entry)), 7),
         )
-        super().__init__(columns, key=lambda entry: entry.key, id=id)
+        super().__init__(columns, key=lambda entry: entry.key, id="table")
         self.order = ORDERS[0]
         self.marked: list[str] = []
         self.current: str | None = None
@@ -309,7 +310,7 @@ class ModelsScreen(ListPanel[tuple[ModelEntry, ...]]):
             if not self._several:
                 yield Button("Load settings", id="load", action="screen.settings", compact=True)
             yield Button("Find models", id="find", action="screen.get", compact=True)
-        yield ModelTable(id="table")
+        yield ModelTable()
         with VerticalScroll(id="about", can_focus=False):
             yield Static(id="details", markup=False)
 
@@ -320,7 +321,7 @@ class ModelsScreen(ListPanel[tuple[ModelEntry, ...]]):
         self._tell(f"order: {table.order}")
         self._read()
 
-    @work(exclusive=True, exit_on_error=False, group="catalog")
+    @latest
     async def _read(self) -> None:
         """What there is, at once; then what each needs, which means opening it."""
         entries = await asyncio.to_thread(catalog, self._given)
@@ -373,7 +374,7 @@ class ModelsScreen(ListPanel[tuple[ModelEntry, ...]]):
         else:
             self.action_choose()
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+    def can(self, action: str) -> bool:
         one = not self._several
         return {"tick": self._several, "remove": one, "settings": one}.get(action, True)
 
@@ -430,7 +431,7 @@ class ModelsScreen(ListPanel[tuple[ModelEntry, ...]]):
         else:
             self.dismiss(())
 
-    @work(exit_on_error=False, group="dialog")
+    @background
     async def action_get(self) -> None:
         use = "Tick it" if self._several else "Use it"
         name = await self.app.push_screen_wait(FindScreen(use=use))
@@ -440,7 +441,7 @@ class ModelsScreen(ListPanel[tuple[ModelEntry, ...]]):
         if name and self.query_one(ModelTable).go_to(f"{name}\0"):
             self._clicked()
 
-    @work(exit_on_error=False, group="dialog")
+    @background
     async def action_remove(self) -> None:
         entry = self.query_one(ModelTable).record
         if entry is None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from rich.text import Text
-from textual import events, on, work
+from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Grid, Horizontal, Vertical, VerticalScroll
 from textual.content import Content
@@ -20,6 +20,7 @@ from app.monitor.machine import OURSELVES, MachineUse
 from app.monitor.monitor import Event, MonitorSample, TokenRates
 from app.tui.app import services_of
 from app.tui.keys import bind, told
+from app.tui.textual_patches import background, latest
 from app.tui.widgets.chart import Axis, Chart, Series
 from app.tui.widgets.frame import ModeScreen
 from app.tui.widgets.prompt import SearchLine
@@ -49,8 +50,8 @@ class EventLogView(Vertical):
     level: reactive[int] = reactive(0, init=False)
     title: reactive[str] = reactive("", init=False)  # what stands before everything else
 
-    def __init__(self, id: str | None = None) -> None:
-        super().__init__(id=id, classes="pane")
+    def __init__(self) -> None:
+        super().__init__(id="events", classes="pane")
         self._events: list[Event] = []
 
     def compose(self) -> ComposeResult:
@@ -439,7 +440,7 @@ class MonitorScreen(ModeScreen):
             with Horizontal(id="speeds"):
                 yield SpeedPane("decode")
                 yield SpeedPane("prefill")
-            yield EventLogView(id="events")
+            yield EventLogView()
 
     def on_mount(self) -> None:
         self.set_interval(_PERIOD_S, self._tick)
@@ -453,7 +454,7 @@ class MonitorScreen(ModeScreen):
             self._looking = True
             self._look()
 
-    @work(exit_on_error=False, group="sample")
+    @background
     async def _look(self) -> None:
         """In a thread: the engine may take a moment to answer."""
         monitor = services_of(self).monitor
@@ -491,7 +492,7 @@ class MonitorScreen(ModeScreen):
     def action_filter(self) -> None:
         self.query_one(EventLogView).focus_filter()
 
-    @work(exit_on_error=False, exclusive=True, group="trim")
+    @latest
     async def action_trim(self) -> None:
         try:
             freed = await asyncio.to_thread(services_of(self).monitor.trim)

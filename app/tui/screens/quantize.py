@@ -4,7 +4,7 @@ import asyncio
 import time
 from pathlib import Path
 
-from textual import on, work
+from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
@@ -23,6 +23,7 @@ from app.builds.progress import (
 from app.builds.results import read_result
 from app.tui.keys import bind
 from app.tui.screens.dialogs import ConfirmScreen
+from app.tui.textual_patches import background, latest
 from app.tui.widgets.frame import ModeScreen
 from app.tui.widgets.quantize_files import FrontChart, QuantizeResult
 from app.tui.widgets.quantize_form import QuantizeForm, blamed, foreseen
@@ -176,11 +177,11 @@ class QuantizeScreen(ModeScreen):
     def contents(self) -> ComposeResult:
         with TabbedContent(initial="form"):
             with TabPane("1 Choose", id="form"):
-                yield QuantizeForm(id="quantize-form")
+                yield QuantizeForm()
             with TabPane("2 Build", id="run"):
                 yield QuantizeProgress(id="quantize-run")
             with TabPane("3 Files", id="result"):
-                yield QuantizeResult(id="quantize-result")
+                yield QuantizeResult()
 
     def on_mount(self) -> None:
         self.query_one("#model").focus()
@@ -191,7 +192,7 @@ class QuantizeScreen(ModeScreen):
 
     # Building
 
-    @work(exit_on_error=False, group="build")
+    @background
     async def action_build(self) -> None:
         if self._busy:
             self.notify("A run is in progress; esc stops it.", severity="warning")
@@ -260,7 +261,7 @@ class QuantizeScreen(ModeScreen):
             self._read(shown.folder, turn=False)
         self.query_one(QuantizeForm).look_later()  # its card is no longer of a file that is there
 
-    @work(exit_on_error=False, exclusive=True, group="read")
+    @latest
     async def _read(self, folder: Path, *, turn: bool) -> None:
         result = None
         try:
@@ -294,7 +295,7 @@ class QuantizeScreen(ModeScreen):
             " finished is kept, and building it again resumes from there."
         )
 
-    @work(exit_on_error=False, group="stop")
+    @background
     async def action_stop(self) -> None:
         if not self.running:
             return
@@ -307,7 +308,7 @@ class QuantizeScreen(ModeScreen):
         if self.interrupt() and self._process is not None:
             await asyncio.to_thread(self._process.wait, _WAIT_S)
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+    def can(self, action: str) -> bool:
         return self.running if action == "stop" else True
 
     # Pages

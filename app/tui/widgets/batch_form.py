@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.style import Style
 from rich.table import Table
 from rich.text import Text
-from textual import on, work
+from textual import on
 from textual.app import ComposeResult
 from textual.containers import Container, Grid, Horizontal, Vertical, VerticalScroll
 from textual.message import Message
@@ -30,6 +30,7 @@ from app.tui.keys import bind
 from app.tui.screens.batch_panels import BatchFilesScreen, BatchPresetsScreen, short
 from app.tui.screens.dialogs import AskScreen
 from app.tui.screens.models import ModelsScreen
+from app.tui.textual_patches import background, latest
 from app.tui.widgets.form import Check, Field, FieldHelp, Form, Group, path_field, text_field
 from runtimes.errors import IngotError
 
@@ -141,8 +142,8 @@ class BatchForm(Form):
 
         command: BatchCommand
 
-    def __init__(self, id: str | None = None) -> None:
-        super().__init__(id=id)
+    def __init__(self) -> None:
+        super().__init__(id="new")
         self._suggested = ""
         self._rest = JobForm().rest
         self._counted = ""  # the command of which the counts are shown
@@ -213,7 +214,7 @@ class BatchForm(Form):
                 rows.say(f"✗ {in_words(str(error))}")
         self._count(None if errors else command_of(form.spec(), here()))
 
-    @work(exit_on_error=False, exclusive=True, group="dry-run")
+    @latest
     async def _count(self, command: BatchCommand | None) -> None:
         """Have a dry run count; none while something is wrong."""
         counts = self.query_one("#form-counts", Aside)
@@ -241,7 +242,7 @@ class BatchForm(Form):
     # What its keys do
 
     @on(Button.Pressed, "#start")
-    @work(exit_on_error=False, exclusive=True, group="start")
+    @latest
     async def action_start(self) -> None:
         self._asked = True
         form = self.form
@@ -265,14 +266,14 @@ class BatchForm(Form):
         self.look_later(0)
 
     @on(Button.Pressed, "#like")
-    @work(exit_on_error=False, group="dialog")
+    @background
     async def action_like(self) -> None:
         form = await self.app.push_screen_wait(BatchPresetsScreen())
         if form is not None:
             self.put(form)
 
     @on(Button.Pressed, "#save")
-    @work(exit_on_error=False, group="dialog")
+    @background
     async def action_save(self) -> None:
         """All but input and output, under a name."""
         name = await self.app.push_screen_wait(AskScreen("Save these settings as"))
@@ -288,7 +289,7 @@ class BatchForm(Form):
         else:
             self.notify(f"[batch.like ctrl+r] has {name} now.")
 
-    @work(exit_on_error=False, group="dialog")
+    @background
     async def action_model(self) -> None:
         typed = self.form.model.strip()
         given = [*app_of(self).named, *([typed] if typed and Path(typed).exists() else [])]
@@ -296,7 +297,7 @@ class BatchForm(Form):
         if chosen:
             self.fill(model=str(chosen[0].path))
 
-    @work(exit_on_error=False, group="dialog")
+    @background
     async def action_files(self) -> None:
         typed = at_home(self.form.input)
         folder = typed if typed.is_dir() else typed.parent

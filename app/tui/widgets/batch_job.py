@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from textual import on, work
+from textual import on
 from textual.app import ComposeResult
 from textual.containers import Container, Horizontal, Vertical
 from textual.content import Content
@@ -23,6 +23,7 @@ from app.openai.answer import Answer
 from app.tui.keys import bind
 from app.tui.screens.batch_panels import BatchResumeScreen, BatchRowScreen, RowPane, short
 from app.tui.screens.dialogs import AskScreen, ConfirmScreen
+from app.tui.textual_patches import background, latest
 from app.tui.widgets.chart import Axis, Chart, Series
 from app.tui.widgets.prompt import SearchLine
 from app.tui.widgets.table import Cell, Table, TableColumn
@@ -53,7 +54,7 @@ class BatchTable(Table[int]):
         bind("enter", "batch.open", "Open", action="select"),
     ]
 
-    def __init__(self, id: str | None = None) -> None:
+    def __init__(self) -> None:
         columns: tuple[TableColumn[int], ...] = (
             TableColumn("row", lambda i: (f"{i:,}", "muted"), 9, right=True, name="row"),
             TableColumn("state", lambda i: STATES[self._state(i)], 7, name="state"),
@@ -62,7 +63,7 @@ class BatchTable(Table[int]):
             TableColumn("tok/s", self._speed, 7, True, "speed"),
             TableColumn("", self._text),
         )
-        super().__init__(columns, key=lambda index: index, id=id)
+        super().__init__(columns, key=lambda index: index, id="rows-table")
         self.job: WatchedJob | None = None
 
     def show(self, rows: Sequence[int], *, keep: bool = True) -> None:
@@ -288,8 +289,8 @@ class BatchJob(Vertical):
         bind("g", "batch.go_to", "Row", show=False),
     ]
 
-    def __init__(self, id: str | None = None) -> None:
-        super().__init__(id=id)
+    def __init__(self) -> None:
+        super().__init__(id="job")
         self.job: WatchedJob | None = None
         self._shown: Which = "live"
         self._by: tuple[By, bool] = ("row", False)  # the column, and whether downwards
@@ -309,8 +310,8 @@ class BatchJob(Vertical):
             with Vertical(classes="pane", id="job-list") as rows:
                 rows.border_title = "Rows"
                 yield RowFilter()
-                yield BatchTable(id="rows-table")
-            yield RowPane(id="job-row")
+                yield BatchTable()
+            yield RowPane()
 
     async def show(self, job: WatchedJob) -> None:
         """Follow ``job`` from now on."""
@@ -323,7 +324,7 @@ class BatchJob(Vertical):
         self.query_one(BatchTable).show((), keep=False)
         self._follow(job)
 
-    @work(exit_on_error=False, exclusive=True, group="follow")
+    @latest
     async def _follow(self, job: WatchedJob) -> None:
         """Read on, a few times a second, until another job is shown."""
         while self.job is job:
@@ -383,7 +384,7 @@ class BatchJob(Vertical):
         table.sorting = None if which == "live" else by
         table.show(found, keep=keep and which != "live")
 
-    @work(exit_on_error=False, exclusive=True, group="list")
+    @latest
     async def _list_anew(self, go_to: int | None = None) -> None:
         if self.job is None:
             return
@@ -408,7 +409,7 @@ class BatchJob(Vertical):
             self._shown = "all"
         self._find(job)
 
-    @work(exit_on_error=False, exclusive=True, group="find")
+    @latest
     async def _find(self, job: WatchedJob) -> None:
         more = True
         while more and job is self.job:
@@ -459,7 +460,7 @@ class BatchJob(Vertical):
 
     # What its keys do
 
-    @work(exit_on_error=False, group="do")
+    @background
     async def action_do(self, what: str) -> None:
         """``pause``: finish the running rows, then end. ``stop``: end at once. ``resume``."""
         job = self.job
@@ -479,7 +480,7 @@ class BatchJob(Vertical):
         if what == "resume":
             self._turn_list("live")
 
-    @work(exit_on_error=False, group="dialog")
+    @background
     async def action_stop(self) -> None:
         """End at once, giving up the running rows."""
         question = "Stop at once? Running rows are given up; finished rows are kept."
@@ -501,7 +502,7 @@ class BatchJob(Vertical):
     def action_turn(self) -> None:
         self._order(self._by[0], down=not self._by[1])
 
-    @work(exit_on_error=False, group="dialog")
+    @background
     async def action_go_to(self) -> None:
         text = await self.app.push_screen_wait(AskScreen("Row", placeholder="its number, from 0"))
         if text is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len, set_cell_size
@@ -42,6 +42,7 @@ class TwoClicks(OptionList):
                 self.highlighted = at
 
 
+_now = time.time
 _UNTITLED = "(empty chat)"
 _NEAR = 12  # lines before the end of a list
 
@@ -55,16 +56,9 @@ class ChatList(TwoClicks):
     class NearEnd(Message):
         """What comes next might be wanted."""
 
-    def __init__(
-        self,
-        id: str | None = None,
-        clock: Callable[[], float] = time.time,
-        *,
-        brief: bool = False,
-    ) -> None:
+    def __init__(self, id: str, *, brief: bool = False) -> None:
         super().__init__(id=id, markup=False)
-        self._clock, self._brief = clock, brief
-        self.at_once = brief
+        self._brief = self.at_once = brief
         self._hits: list[Hit] = []
         self._rows: list[Hit | str] = []  # what the options stand for: chats and headings
         self._dated = False
@@ -113,7 +107,7 @@ class ChatList(TwoClicks):
 
     def _draw(self) -> None:
         width = max(self.scrollable_content_region.width - (0 if self._brief else 2), 20)
-        now = self._clock()
+        now = _now()
         groups = by_day(self._hits, now) if self._dated else [("", self._hits)]
         options: list[Option] = []
         self._rows = []

@@ -5,6 +5,7 @@ commands that fit what was typed after a slash.
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 from textual import events
@@ -297,12 +298,11 @@ class Prompt(Area):
         bind("tab", "chat.complete", "Complete a command", show=False),
     ]
 
+    @dataclass
     class Sent(Message):
         """Enter was pressed on a text that is not blank."""
 
-        def __init__(self, text: str) -> None:
-            super().__init__()
-            self.text = text
+        text: str
 
     class Detach(Message):
         """Backspace in an empty prompt."""

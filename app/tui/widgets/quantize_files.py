@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 
-from textual import on, work
+from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, HorizontalScroll, Vertical
 from textual.content import Content
@@ -23,6 +23,7 @@ from app.options import ModelOptions
 from app.tui.app import app_of
 from app.tui.keys import bind
 from app.tui.screens.dialogs import ConfirmScreen, Panel
+from app.tui.textual_patches import background, latest
 from app.tui.widgets.chart import Axis, Chart, Mark, Series
 from app.tui.widgets.table import Table, TableColumn
 from quantize.report.chart import Point
@@ -195,13 +196,13 @@ class QuantizeResult(Vertical):
     class Removed(Message):
         """A file was deleted."""
 
-    def __init__(self, id: str | None = None) -> None:
-        super().__init__(id=id)
+    def __init__(self) -> None:
+        super().__init__(id="quantize-result")
         self.result: Result | None = None
 
     def compose(self) -> ComposeResult:
         yield Static(_EMPTY, id="advice", markup=False)
-        yield FileTable(id="files-table")
+        yield FileTable()
         with Horizontal(id="file-actions"):
             for name, title in _BUTTONS:
                 yield Button(title, id=f"file-{name}", compact=True)
@@ -257,7 +258,7 @@ class QuantizeResult(Vertical):
             app.load_model(str(self.result.folder), ModelOptions(recipe=row.recipe))
             app.switch_mode("chat")
 
-    @work(exit_on_error=False, exclusive=True, group="compare")
+    @latest
     async def action_compare(self) -> None:
         """Turn to the comparison with the marked files."""
         from app.tui.screens.compare import CompareScreen
@@ -280,7 +281,7 @@ class QuantizeResult(Vertical):
             self.app.copy_to_clipboard(path)
             self.notify(f"{path}\n(copied)", title=row.recipe, timeout=10)
 
-    @work(exit_on_error=False, group="remove")
+    @background
     async def action_remove(self) -> None:
         """Delete the file under the cursor, after asking."""
         row, result = self.query_one(FileTable).record, self.result
@@ -329,8 +330,8 @@ class FileTable(Table[FileRow]):
         bind("space", "quantize.mark", "Mark"),
     ]
 
-    def __init__(self, id: str | None = None) -> None:
-        super().__init__((), key=lambda row: row.recipe, id=id)
+    def __init__(self) -> None:
+        super().__init__((), key=lambda row: row.recipe, id="files-table")
         self._marked: set[str] = set()
 
     def show_result(self, result: Result) -> None:

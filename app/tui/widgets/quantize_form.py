@@ -35,12 +35,11 @@ _FITS = {True: "fits", False: "too big", None: ""}
 class RecipeCard(Static):
     """One recipe. A click chooses it, or leaves it out again."""
 
+    @dataclass
     class Clicked(Message):
-        """By the mouse."""
+        """A click on a card."""
 
-        def __init__(self, card: RecipeCard) -> None:
-            super().__init__()
-            self.card = card
+        card: RecipeCard
 
     def __init__(self, prospect: Prospect) -> None:
         super().__init__(id=f"card-{prospect.recipe.name}", classes="card")
@@ -109,8 +108,8 @@ class RecipeCards(Vertical, can_focus=True):
     class Highlighted(Message):
         """Another card is under the cursor."""
 
-    def __init__(self, id: str | None = None) -> None:
-        super().__init__(id=id)
+    def __init__(self) -> None:
+        super().__init__(id="recipes")
         self._chosen = set(DEFAULT_RECIPES)
         self.prospects = bare_prospects()
         self._cursor = RECIPE_ORDER[0][0].name
@@ -234,8 +233,8 @@ class RecipeChart(Chart):
     """Left is smaller, lower is closer. The chosen ones stand out; one whose distance nobody has
     measured has no point. Without a model the sizes are bits a weight."""
 
-    def __init__(self, id: str | None = None) -> None:
-        super().__init__(y=Axis("KL", log=True), id=id, classes="pane")
+    def __init__(self) -> None:
+        super().__init__(y=Axis("KL", log=True), id="recipe-chart", classes="pane")
         self.border_title = "Size against KL from the original"
 
     def show_recipes(self, found: Prospects, chosen: Sequence[str], current: str) -> None:
@@ -306,8 +305,8 @@ class QuantizeForm(Form):
 
         forecast: BuildForecast | None
 
-    def __init__(self, id: str | None = None) -> None:
-        super().__init__(id=id)
+    def __init__(self) -> None:
+        super().__init__(id="quantize-form")
         self._forecast: BuildForecast | None = None
 
     def compose(self) -> ComposeResult:
@@ -318,7 +317,7 @@ class QuantizeForm(Form):
                 path_field("out", "Into", "MODEL-built beside the model"),
                 Static(id="forecast", markup=False),
             )
-            yield RecipeCards(id="recipes")
+            yield RecipeCards()
             with Group("Options", id="quantize-options"):
                 yield text_field("targets", "Targets", f"{TARGETS} (optional)")
                 yield path_field(
@@ -328,7 +327,7 @@ class QuantizeForm(Form):
                 with Horizontal(classes="form-line"):
                     yield Check("Measure quality and speed", value=True, id="measure")
                     yield Check("Build again", value=False, id="fresh")
-            yield RecipeChart(id="recipe-chart")
+            yield RecipeChart()
         with Horizontal(id="quantize-foot"):
             with Vertical():
                 yield Static(id="advice", markup=False)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from textual import events, on, work
+from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
@@ -31,6 +31,7 @@ from app.models.hub import (
     updated,
 )
 from app.models.pulling import PullRequest
+from app.tui.textual_patches import latest
 from app.tui.widgets.form import Check
 from app.tui.widgets.table import Table, TableColumn
 from quantize.disk import human
@@ -44,7 +45,7 @@ _ROOMY = 76  # columns in which licence and day have room beside the name
 class RepoTable(Table[Found]):
     """What was found."""
 
-    def __init__(self, id: str | None = None) -> None:
+    def __init__(self) -> None:
         self._few = (
             TableColumn[Found]("Model", lambda found: found.repo),
             TableColumn[Found]("Size", size_class, 6, right=True),
@@ -55,7 +56,7 @@ class RepoTable(Table[Found]):
             TableColumn[Found]("Changed", updated, 10),
             TableColumn[Found]("Licence", _licence, 11),
         )
-        super().__init__(self._few, key=lambda found: found.repo, id=id)
+        super().__init__(self._few, key=lambda found: found.repo, id="repos")
 
     def on_resize(self, event: events.Resize) -> None:
         self.columns = list(self._many if event.size.width >= _ROOMY else self._few)
@@ -65,7 +66,7 @@ class RepoTable(Table[Found]):
 class BuildTable(Table[RemoteBuild]):
     """The builds of one repository. The ``best`` one carries a star, what is here says so."""
 
-    def __init__(self, id: str | None = None) -> None:
+    def __init__(self) -> None:
         columns = (
             TableColumn[RemoteBuild]("Build", self._label),
             TableColumn[RemoteBuild]("Size", lambda build: human(build.kept.size), 7, right=True),
@@ -73,7 +74,7 @@ class BuildTable(Table[RemoteBuild]):
             TableColumn[RemoteBuild]("Memory", self._memory, 7),
             TableColumn[RemoteBuild]("Here", _arrived, 5, right=True),
         )
-        super().__init__(columns, key=lambda build: build.kept.main, id=id)
+        super().__init__(columns, key=lambda build: build.kept.main, id="builds")
         self.best: RemoteBuild | None = None
         self.parameters: int | None = None  # where the hub says them exactly
         self.free = 0
@@ -189,8 +190,8 @@ class RepoView(Vertical):
         build: RemoteBuild
         too_big: str | None
 
-    def __init__(self, id: str | None = None) -> None:
-        super().__init__(id=id, classes="pane")
+    def __init__(self) -> None:
+        super().__init__(id="one", classes="pane")
         self._repo: HubName | None = None
         self.found: Found | None = None
         self._what: str | None = None  # the build to go to
@@ -199,7 +200,7 @@ class RepoView(Vertical):
 
     def compose(self) -> ComposeResult:
         yield Static(id="facts", markup=False)
-        yield BuildTable(id="builds")
+        yield BuildTable()
         with VerticalScroll(id="notes", can_focus=False):
             yield Static(id="advice", markup=False)
             yield Static(id="about", markup=False)
@@ -228,7 +229,7 @@ class RepoView(Vertical):
             self._what = build.kept.main if build else None
             self._look(self._repo, self.found, again=True)
 
-    @work(exclusive=True, exit_on_error=False, group="look")
+    @latest
     async def _look(self, name: HubName, found: Found | None, *, again: bool = False) -> None:
         if name not in self._known or again:
             if not again:

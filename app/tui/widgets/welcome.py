@@ -1,5 +1,7 @@
 """What an empty chat shows: the loaded model, and a few ways to begin."""
 
+from dataclasses import dataclass
+
 from textual.app import ComposeResult
 from textual.containers import Center, Grid, Vertical
 from textual.content import Content
@@ -53,12 +55,11 @@ class Starter(Static, can_focus=True):
         bind("4", "starter.fourth", action="nth(4)", show=False),
     ]
 
+    @dataclass
     class Taken(Message):
-        """It was clicked, or taken by a key."""
+        """A click or a key has taken it."""
 
-        def __init__(self, text: str) -> None:
-            super().__init__()
-            self.text = text
+        text: str
 
     def __init__(self, number: int) -> None:
         super().__init__(classes="pane")

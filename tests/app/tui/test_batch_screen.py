@@ -374,7 +374,7 @@ async def test_a_form_is_filled_from_an_earlier_job_and_saved(
         await soon(lambda: isinstance(app.screen, AskScreen))
         await pilot.press(*"short", "enter")
         await soon(lambda: app.screen is screen_of(app))
-        await app.workers.wait_for_complete([w for w in app.workers if w.group == "dialog"])
+        await app.workers.wait_for_complete([w for w in app.workers if w.name == "action_save"])
         form.fill(input="other.jsonl", max_tokens="")
         await pilot.pause()
         await pilot.click("#like")

@@ -16,6 +16,7 @@ from app.batch.watch.job import WatchedJob
 from app.batch.watch.records import KnownJob
 from app.batch.watch.rows import SpeedAt
 from app.batch.watch.view import JobView, Phase
+from app.tui.screens import batch_panels
 from app.tui.screens.batch import BatchScreen
 from app.tui.screens.batch_panels import (
     BatchFilesScreen,
@@ -194,7 +195,9 @@ def known(states: Sequence[tuple[str, bool, int | None]]) -> list[KnownJob]:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_the_jobs(snap: Any, app: BatchApp, size: tuple[int, int]) -> None:
+def test_the_jobs(
+    snap: Any, app: BatchApp, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     jobs = known(
         [
             ("running", True, 48),
@@ -205,8 +208,11 @@ def test_the_jobs(snap: Any, app: BatchApp, size: tuple[int, int]) -> None:
         ]
     )
 
+    monkeypatch.setattr(batch_panels, "known_jobs", lambda: jobs)
+    monkeypatch.setattr(batch_panels, "_now", lambda: 1010.0)
+
     async def show(pilot: Any) -> None:
-        pilot.app.push_screen(BatchJobsScreen(lambda: jobs, clock=lambda: 1010.0))
+        pilot.app.push_screen(BatchJobsScreen())
         await wait_until(lambda: getattr(pilot.app.screen, "found", None))
 
     assert snap(app, terminal_size=size, run_before=show)
