@@ -18,8 +18,9 @@ from textual.css.stylesheet import Stylesheet
 from textual.events import Key, Paste
 from textual.filter import LineFilter
 from textual.geometry import Size
+from textual.visual import VisualType
 from textual.widget import Widget
-from textual.widgets import Input, TextArea
+from textual.widgets import Input, Static, TextArea
 from textual.worker import Worker
 
 from runtimes.untrusted import visible
@@ -37,6 +38,15 @@ def background(method: Method[P, Result]) -> Callable[P, Worker[Result]]:
 def latest(method: Method[P, Result]) -> Callable[P, Worker[Result]]:
     """Decorator: ``background``, and a call ends the one before it."""
     return work(exit_on_error=False, exclusive=True, group=method.__name__)(method)
+
+
+class Plain(Static):
+    """A text as it is: never markup."""
+
+    def __init__(
+        self, text: VisualType = "", *, id: str | None = None, classes: str | None = None
+    ) -> None:
+        super().__init__(text, markup=False, id=id, classes=classes)
 
 
 class SteadyCompositor(Compositor):

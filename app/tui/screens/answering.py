@@ -17,7 +17,7 @@ from app.config.settings import ConfigError, Preset
 from app.tui.app import app_of, services_of
 from app.tui.keys import bind
 from app.tui.screens.dialogs import AskScreen, ConfirmScreen, Panel
-from app.tui.textual_patches import background
+from app.tui.textual_patches import Plain, background
 from app.tui.widgets.chat_sidebar import TwoClicks
 from app.tui.widgets.prompt import Area, Line
 
@@ -158,8 +158,8 @@ class SamplingScreen(Panel[Mapping[str, Any]]):
                 with Horizontal(classes="line"):
                     yield Label(field.label, classes="name")
                     yield Line(texts[field.name], id=field.name, select_on_focus=False)
-                    yield Static(id=f"{field.name}-hint", classes="range", markup=False)
-        yield Static(id="about", markup=False)
+                    yield Plain(id=f"{field.name}-hint", classes="range")
+        yield Plain(id="about")
 
     def on_mount(self) -> None:
         self._check()

@@ -26,7 +26,7 @@ from app.batch.watch.rows import RowState
 from app.here import at_home, here, whole
 from app.tui.keys import bind, told
 from app.tui.screens.dialogs import ConfirmScreen, Panel
-from app.tui.textual_patches import background, latest
+from app.tui.textual_patches import Plain, background, latest
 from app.tui.widgets.form import path_field
 from app.tui.widgets.table import Table, TableColumn
 from runtimes.errors import IngotError
@@ -216,7 +216,7 @@ class BatchResumeScreen(ConfirmScreen):
         question, *answers = super().contents()
         yield question
         with VerticalScroll(id="foreign"):
-            yield Static(self._command.shown, markup=False)
+            yield Plain(self._command.shown)
         yield from answers
 
 
@@ -239,10 +239,9 @@ class BatchLeaveScreen(ConfirmScreen):
         self._output, self._pause = output, pause
 
     def contents(self) -> ComposeResult:
-        yield Static(
+        yield Plain(
             f"A batch job runs: {self._output}\n\n"
             "It can continue without this app: ctrl+o on the batch screen finds it again.",
-            markup=False,
         )
         yield Button("Let it run, and leave (r)", id="run", variant="primary", compact=True)
         yield Button("Finish the running rows, then end it; leave (p)", id="pause", compact=True)
@@ -309,7 +308,7 @@ class BatchJobsScreen(Panel[Path]):
         self.found: list[KnownJob] = []
 
     def contents(self) -> ComposeResult:
-        yield Static("looking ...", id="jobs-said", classes="hint", markup=False)
+        yield Plain("looking ...", id="jobs-said", classes="hint")
         yield JobTable()
         yield path_field(
             "jobs-output", "Other", "the output of a job that is not listed", suffix=""

@@ -14,6 +14,7 @@ from app.chat.store.records import Chat, Hit
 from app.chat.store.store import ChatStore
 from app.tui.keys import bind
 from app.tui.screens.dialogs import AskScreen, ListPanel, list_keys
+from app.tui.textual_patches import Plain
 from app.tui.widgets.chat_sidebar import ChatList
 from app.tui.widgets.prompt import SearchLine
 
@@ -58,7 +59,7 @@ class ChatsScreen(ListPanel[ChatChoice]):
     def contents(self) -> ComposeResult:
         yield SearchLine(self._query, "Search in all chats", id="search")
         yield ChatList(id="list")
-        yield Static(id="said", markup=False)
+        yield Plain(id="said")
 
     def on_mount(self) -> None:
         self.query_one("#search").focus()

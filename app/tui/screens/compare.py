@@ -32,7 +32,7 @@ from app.tui.app import app_of, services_of
 from app.tui.keys import bind, told
 from app.tui.screens.dialogs import AskScreen
 from app.tui.screens.models import ModelsScreen
-from app.tui.textual_patches import background, latest
+from app.tui.textual_patches import Plain, background, latest
 from app.tui.widgets.compare_panes import ComparePane, ComparePanes, SameStrip
 from app.tui.widgets.frame import ModeScreen
 from app.tui.widgets.prompt import Prompt
@@ -87,7 +87,7 @@ class CompareScreen(ModeScreen):
         self._question: Question | None = None
 
     def contents(self) -> ComposeResult:
-        yield Static(id="how", markup=False)
+        yield Plain(id="how")
         yield ComparePanes(id="panes")
         yield Vertical(id="agreement")
         yield self.prompt
@@ -147,10 +147,7 @@ class CompareScreen(ModeScreen):
         self.ask(Question(messages, self.params))
 
     def ask(self, question: Question) -> None:
-        if self._refused():
-            return
-        if len(self.entries) < 2:
-            self.notify("Choose two files at least: [compare.files ctrl+t].", severity="warning")
+        if self._refused() or self._few():
             return
         stats = services_of(self).host.stats()
         if stats is not None and stats.running:
@@ -170,6 +167,12 @@ class CompareScreen(ModeScreen):
             self.notify("A comparison runs: [compare.stop esc] stops it.", severity="warning")
         return self.running
 
+    def _few(self) -> bool:
+        few = len(self.entries) < 2
+        if few:
+            self.notify("Choose two files at least: [compare.files ctrl+t].", severity="warning")
+        return few
+
     def _look(self) -> None:
         if self.comparison is None:
             return
@@ -183,12 +186,7 @@ class CompareScreen(ModeScreen):
         self.report = report
         first, *others = report.sides
         partings = [found.parting if found else None for found in report.agreements]
-        earliest = min(filter(None, partings), key=lambda p: p.places[0], default=None)
-        shown = [earliest, *partings]
-        speeds = [side.figures.decode_tps for side in report.sides]
-        fastest, base = max(filter(None, speeds), default=None), speeds[0]
-        for pane, side, parting in zip(self.query(ComparePane), report.sides, shown, strict=True):
-            pane.show(side, parting, first=side is first, fastest=fastest, base=base)
+        self.query_one(ComparePanes).show(report.sides, partings)
         compared = False
         for strip, side, found in zip(
             self.query(SameStrip), others, report.agreements, strict=True
@@ -257,10 +255,7 @@ class CompareScreen(ModeScreen):
     @latest
     async def action_prompts(self) -> None:
         """Have the chosen files answer a file of prompts."""
-        if self._refused():
-            return
-        if len(self.entries) < 2:
-            self.notify("Choose two files at least: [compare.files ctrl+t].", severity="warning")
+        if self._refused() or self._few():
             return
         module = await asyncio.to_thread(import_module, "app.tui.screens.compare_prompts")
         self.app.push_screen(module.ComparePromptsScreen(self.entries))
@@ -360,7 +355,7 @@ class AnswersScreen(ModeScreen):
 
     def contents(self) -> ComposeResult:
         with VerticalScroll(classes="asked pane", can_focus=False):
-            yield Static(id="asked-text", markup=False)
+            yield Plain(id="asked-text")
         labels = enumerate(file.label for file in self._results.files)
         yield ComparePanes(*(ComparePane(label, number) for number, label in labels))
 
@@ -379,14 +374,9 @@ class AnswersScreen(ModeScreen):
         box.border_title = f"Prompt {self._at + 1:,} of {len(results.rows):,}"
         expected = f"\n\nExpected: {' or '.join(row.expected)}" if row.expected else ""
         self.query_one("#asked-text", Static).update(row.prompt + expected)
-        speeds = [told.decode_tps for told in row.answers]
-        fastest = max(filter(None, speeds), default=None)
-        partings = [parting_of(row, number) for number in range(1, len(results.files))]
-        earliest = min(filter(None, partings), key=lambda p: p.places[0], default=None)
-        for number, pane in enumerate(self.query(ComparePane)):
-            parting = partings[number - 1] if number else earliest
-            side = side_of(row, number, results.files[number].label)
-            pane.show(side, parting, first=not number, fastest=fastest, base=speeds[0])
+        sides = [side_of(row, number, file.label) for number, file in enumerate(results.files)]
+        partings = [parting_of(row, number) for number in range(1, len(sides))]
+        self.query_one(ComparePanes).show(sides, partings)
 
 
 def side_of(row: PromptResult, number: int, label: str) -> Side:

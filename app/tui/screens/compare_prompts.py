@@ -26,7 +26,7 @@ from app.tui.app import app_of
 from app.tui.keys import bind
 from app.tui.screens.compare import AnswersScreen
 from app.tui.screens.dialogs import AskScreen
-from app.tui.textual_patches import background
+from app.tui.textual_patches import Plain, background
 from app.tui.widgets.compare_panes import HUES
 from app.tui.widgets.form import FieldHelp, Form, Group, path_field, text_field
 from app.tui.widgets.frame import ModeScreen
@@ -69,14 +69,14 @@ class BlindScreen(ModeScreen):
     def contents(self) -> ComposeResult:
         with Horizontal(id="blind-progress"):
             yield ProgressBar(len(self.ballot.pairs), show_eta=False, show_percentage=False)
-            yield Static(id="blind-said", markup=False)
+            yield Plain(id="blind-said")
         with VerticalScroll(classes="asked pane", can_focus=False):
-            yield Static(id="asked-text", markup=False)
+            yield Plain(id="asked-text")
         with Horizontal(id="blind-pair"):
             for side in (Sided.LEFT, Sided.RIGHT):
                 with VerticalScroll(classes="pane", id=f"blind-{side}") as box:
                     box.border_title = side.value.title()
-                    yield Static(classes="answer", markup=False)
+                    yield Plain(classes="answer")
         with Horizontal(id="blind-bar"):
             for said, label in _BUTTONS.items():
                 button = Button(label, compact=True, id=f"vote-{said}")
@@ -85,7 +85,7 @@ class BlindScreen(ModeScreen):
                 yield button
         with Vertical(classes="pane", id="blind-result") as result:
             result.border_title = "Which you preferred"
-            yield Static(id="blind-votes", markup=False)
+            yield Plain(id="blind-votes")
 
     def on_mount(self) -> None:
         self._show()
@@ -230,7 +230,7 @@ class ComparePromptsScreen(ModeScreen):
         with VerticalScroll(id="prompts-top", can_focus=False):
             with Horizontal(id="prompts-files"):
                 for number, label in enumerate(labels_of(self.entries)):
-                    yield Static(label, classes=f"-hue-{number % HUES + 1}", markup=False)
+                    yield Plain(label, classes=f"-hue-{number % HUES + 1}")
             yield PromptsForm(id="prompts-form")
             with Horizontal(id="prompts-bar"):
                 yield Button("Start", variant="primary", compact=True, id="start")
@@ -239,10 +239,10 @@ class ComparePromptsScreen(ModeScreen):
                 yield Button("Save", compact=True, id="save")
             with Horizontal(id="prompts-progress"):
                 yield ProgressBar(100, show_eta=False)
-                yield Static(id="prompts-said", markup=False)
+                yield Plain(id="prompts-said")
             with Vertical(classes="pane", id="prompts-figures") as found:
                 found.border_title = "Figures"
-                yield Static(id="prompts-tables", markup=False)
+                yield Plain(id="prompts-tables")
         with Vertical(classes="pane", id="prompts-list") as rows:
             rows.border_title = "Prompts"
             yield RowTable()

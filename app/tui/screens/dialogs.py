@@ -19,6 +19,7 @@ from textual.widgets.option_list import Option
 from app.chat.budget import TokenBudget, WayOut
 from app.tui.keys import bind, offered, shown
 from app.tui.modes import Styled
+from app.tui.textual_patches import Plain
 from app.tui.widgets.prompt import Line
 
 _GAP = 3  # cells between two keys
@@ -100,7 +101,7 @@ class Panel(ModalScreen[Result | None], Styled[Result | None], Generic[Result]):
         with Vertical(classes="box") as box:
             box.border_title = Content(self._heading)
             yield from self.contents()
-            yield Static(classes="problem field-error", markup=False)
+            yield Plain(classes="problem field-error")
             yield KeyHints(classes="keys")
 
     @abstractmethod
@@ -214,7 +215,7 @@ class ConfirmScreen(Panel[bool]):
         self._question, self._yes = question, yes
 
     def contents(self) -> ComposeResult:
-        yield Static(self._question, markup=False)
+        yield Plain(self._question)
         with Horizontal(id="answers"):
             yield Button("Back", id="no", compact=True)
             yield Button(self._yes, id="yes", variant="error", compact=True)
@@ -241,7 +242,7 @@ class PickScreen(Panel[Result]):
 
     def contents(self) -> ComposeResult:
         if self._about:
-            yield Static(self._about, id="about", markup=False)
+            yield Plain(self._about, id="about")
         if self._offered:
             yield OptionList(*(Option(shown) for shown, _ in self._offered), id="offered")
 

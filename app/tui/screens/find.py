@@ -24,7 +24,7 @@ from app.models.pulljob import PullJob, PullState
 from app.tui.keys import bind
 from app.tui.modes import Occupied
 from app.tui.screens.dialogs import ConfirmScreen, ListPanel, list_keys
-from app.tui.textual_patches import background, latest
+from app.tui.textual_patches import Plain, background, latest
 from app.tui.widgets.prompt import SearchLine
 from app.tui.widgets.repo_view import BuildTable, FindFilters, RepoTable, RepoView
 from quantize.disk import human
@@ -61,7 +61,7 @@ class Download(Vertical):
     def compose(self) -> ComposeResult:
         with Horizontal():
             yield ProgressBar(id="bar", show_eta=False)
-            yield Static(id="progress", markup=False)
+            yield Plain(id="progress")
             yield Button("Stop", id="act", compact=True)
 
     def on_mount(self) -> None:
@@ -197,8 +197,8 @@ class FindScreen(Occupied, ListPanel[str]):
         with Horizontal(id="halves"):
             with Vertical(classes="pane", id="results"):
                 yield RepoTable()
-                yield Static(id="wrong", classes="bad", markup=False)
-                yield Static(id="said", classes="muted", markup=False)
+                yield Plain(id="wrong", classes="bad")
+                yield Plain(id="said", classes="muted")
             yield RepoView()
         yield Download(self._use)
 

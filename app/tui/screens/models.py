@@ -39,7 +39,7 @@ from app.options import PlanOptions
 from app.tui.keys import bind
 from app.tui.screens.dialogs import ConfirmScreen, ListPanel, Panel, list_keys
 from app.tui.screens.find import FindScreen
-from app.tui.textual_patches import background, latest
+from app.tui.textual_patches import Plain, background, latest
 from app.tui.widgets.form import Field, FieldHelp, Form, text_field
 from app.tui.widgets.prompt import SearchLine
 from app.tui.widgets.table import Table, TableColumn
@@ -155,7 +155,7 @@ class LoadForm(Form):
             field.entry.value = "" if value is None else str(value)
             yield field
         yield FieldHelp()
-        yield Static(id="load-memory", markup=False)
+        yield Plain(id="load-memory")
 
     def on_mount(self) -> None:
         self.query(Input).first().focus()
@@ -223,7 +223,7 @@ class LoadScreen(Panel[bool]):
         self._entry = entry
 
     def contents(self) -> ComposeResult:
-        yield Static("reading the file", id="load-state", markup=False)
+        yield Plain("reading the file", id="load-state")
         with Horizontal(id="load-buttons"):
             yield Button("As planned", id="load-reset", action="screen.reset", compact=True)
             yield Button(
@@ -312,7 +312,7 @@ class ModelsScreen(ListPanel[tuple[ModelEntry, ...]]):
             yield Button("Find models", id="find", action="screen.get", compact=True)
         yield ModelTable()
         with VerticalScroll(id="about", can_focus=False):
-            yield Static(id="details", markup=False)
+            yield Plain(id="details")
 
     def on_mount(self) -> None:
         table = self.query_one(ModelTable)

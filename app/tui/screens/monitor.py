@@ -20,7 +20,7 @@ from app.monitor.machine import OURSELVES, MachineUse
 from app.monitor.monitor import Event, MonitorSample, TokenRates
 from app.tui.app import services_of
 from app.tui.keys import bind, told
-from app.tui.textual_patches import background, latest
+from app.tui.textual_patches import Plain, background, latest
 from app.tui.widgets.chart import Axis, Chart, Series
 from app.tui.widgets.frame import ModeScreen
 from app.tui.widgets.prompt import SearchLine
@@ -186,7 +186,7 @@ class CpuPane(SamplePane):
     def compose(self) -> ComposeResult:
         x = Axis(low=-_LAST_S, high=0.0, time=True)
         yield Chart(x=x, y=Axis("%", low=0.0, high=100.0), id="cpu-chart")
-        yield Static(id="cpu-text", markup=False)
+        yield Plain(id="cpu-text")
 
     def show(self, sample: MonitorSample, samples: Sequence[MonitorSample]) -> None:
         use, now = sample.machine, sample.time
@@ -223,7 +223,7 @@ class MemoryPane(SamplePane):
 
     def compose(self) -> ComposeResult:
         yield Gauge(id="memory-gauge")
-        yield Static(id="memory-text", markup=False)
+        yield Plain(id="memory-text")
 
     def show(self, sample: MonitorSample, samples: Sequence[MonitorSample]) -> None:
         use = sample.machine
@@ -244,9 +244,9 @@ class EnginePane(SamplePane):
     TITLE = "Engine"
 
     def compose(self) -> ComposeResult:
-        yield Static(id="engine-load", markup=False)
+        yield Plain(id="engine-load")
         yield Gauge(id="kv-gauge")
-        yield Static(id="engine-text", markup=False)
+        yield Plain(id="engine-text")
 
     def show(self, sample: MonitorSample, samples: Sequence[MonitorSample]) -> None:
         stats = sample.engine
@@ -284,9 +284,9 @@ class LatencyPane(SamplePane):
 
     def compose(self) -> ComposeResult:
         for name in ("ttft", "tpot"):
-            yield Static(id=f"{name}-text", markup=False)
+            yield Plain(id=f"{name}-text")
             yield Sparkline([], summary_function=sum, id=f"{name}-bins")
-            yield Static(id=f"{name}-ends", markup=False)
+            yield Plain(id=f"{name}-ends")
 
     def show(self, sample: MonitorSample, samples: Sequence[MonitorSample]) -> None:
         stats = sample.engine

@@ -23,7 +23,7 @@ from app.builds.progress import (
 from app.builds.results import read_result
 from app.tui.keys import bind
 from app.tui.screens.dialogs import ConfirmScreen
-from app.tui.textual_patches import background, latest
+from app.tui.textual_patches import Plain, background, latest
 from app.tui.widgets.frame import ModeScreen
 from app.tui.widgets.quantize_files import FrontChart, QuantizeResult
 from app.tui.widgets.quantize_form import QuantizeForm, blamed, foreseen
@@ -62,14 +62,14 @@ class QuantizeProgress(Vertical):
         with Horizontal(id="quantize-live"):
             with Vertical(id="quantize-steps", classes="pane") as steps:
                 steps.border_title = "Files"
-                yield Static(_NOTHING, id="files", markup=False)
-                yield Static(id="step", markup=False)
+                yield Plain(_NOTHING, id="files")
+                yield Plain(id="step")
                 yield ProgressBar(show_percentage=False, show_eta=False, id="step-bar")
             yield FrontChart(id="run-front")
         with VerticalScroll(id="quantize-ended", classes="pane"):
-            yield Static(id="ended-text", markup=False)
+            yield Plain(id="ended-text")
         with Collapsible(title="Steps and notes", id="quantize-log"), VerticalScroll(id="log"):
-            yield Static(id="stages", markup=False)
+            yield Plain(id="stages")
 
     def on_mount(self) -> None:
         self.query_one("#step-bar").display = False

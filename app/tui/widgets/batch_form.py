@@ -30,7 +30,7 @@ from app.tui.keys import bind
 from app.tui.screens.batch_panels import BatchFilesScreen, BatchPresetsScreen, short
 from app.tui.screens.dialogs import AskScreen
 from app.tui.screens.models import ModelsScreen
-from app.tui.textual_patches import background, latest
+from app.tui.textual_patches import Plain, background, latest
 from app.tui.widgets.form import Check, Field, FieldHelp, Form, Group, path_field, text_field
 from runtimes.errors import IngotError
 
@@ -158,8 +158,8 @@ class BatchForm(Form):
                             yield Group(title, *map(_field, names))
             yield Aside("First rows", "form-rows", can_focus=True)
             yield Aside("This job", "form-counts", can_focus=False)
-        yield Static(id="said", classes="bad -empty", markup=False)
-        yield Static(id="form-rest", classes="-empty", markup=False)
+        yield Plain(id="said", classes="bad -empty")
+        yield Plain(id="form-rest", classes="-empty")
         with Horizontal(id="form-bar"):
             yield FieldHelp()
             yield Button("Like an earlier job", compact=True, id="like")

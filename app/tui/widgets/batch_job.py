@@ -23,7 +23,7 @@ from app.openai.answer import Answer
 from app.tui.keys import bind
 from app.tui.screens.batch_panels import BatchResumeScreen, BatchRowScreen, RowPane, short
 from app.tui.screens.dialogs import AskScreen, ConfirmScreen
-from app.tui.textual_patches import background, latest
+from app.tui.textual_patches import Plain, background, latest
 from app.tui.widgets.chart import Axis, Chart, Series
 from app.tui.widgets.prompt import SearchLine
 from app.tui.widgets.table import Cell, Table, TableColumn
@@ -112,7 +112,7 @@ class JobHeader(Vertical):
             yield ProgressBar(show_percentage=False, show_eta=False)
             yield Static(id="job-counts")
         yield Static(id="job-slots")
-        yield Static(id="job-said", markup=False)
+        yield Plain(id="job-said")
 
     def show(self, view: JobView, title: str) -> None:
         """``title`` is what it reads and writes."""
@@ -206,11 +206,11 @@ _TITLES = {"live": "latest"}
 _COLORS = {"running": "$text-primary", "done": "$text-success", "failed": "$text-error"}
 
 
-class Kind(Static):
+class Kind(Plain):
     """A click lists the rows of its kind."""
 
     def __init__(self, kind: Which) -> None:
-        super().__init__(_TITLES.get(kind, kind), id=f"kind-{kind}", markup=False)
+        super().__init__(_TITLES.get(kind, kind), id=f"kind-{kind}")
         self.kind = kind
 
     def show(self, count: int | None, wide: int, *, chosen: bool) -> None:

@@ -25,6 +25,7 @@ It is drawn on the canvas of textual-plot. That one's own chart took twelve time
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 from rich.style import Style
@@ -144,23 +145,25 @@ def numbers(values: Sequence[float]) -> list[str]:
 
 def times(values: Sequence[float], low: float = 0.0) -> list[str]:
     """Seconds in one unit for all: 30 s, 1:30, 5 min, 2 h, 3 d."""
-    if all(value % _DAY == 0 for value in values):
-        texts = [f"{abs(value) / _DAY:.0f} d" for value in values]
-    elif all(value % 3600 == 0 for value in values):
-        texts = [f"{abs(value) / 3600:.0f} h" for value in values]
-    elif all(value % 60 == 0 for value in values):
-        texts = [f"{abs(value) / 60:.0f} min" for value in values]
-    elif any(value % 1 for value in values):
-        texts = [f"{abs(value):.3g} s" for value in values]
-    elif all(abs(value) < 3600 for value in values):
-        texts = [f"{abs(value) // 60:.0f}:{abs(value) % 60:02.0f}" for value in values]
+    for span, unit in ((_DAY, "d"), (3600, "h"), (60, "min")):
+        if all(value % span == 0 for value in values):
+            texts = [f"{abs(value) / span:.0f} {unit}" for value in values]
+            break
     else:
-        texts = [
-            f"{abs(value) // 3600:.0f}:{abs(value) % 3600 // 60:02.0f}:{abs(value) % 60:02.0f}"
-            for value in values
-        ]
+        texts = _clocked(values)
     zero = "now" if low < 0 else "0"
     return [text if value else zero for value, text in zip(values, texts, strict=True)]
+
+
+def _clocked(values: Sequence[float]) -> list[str]:
+    if any(value % 1 for value in values):
+        return [f"{abs(value):.3g} s" for value in values]
+    if all(abs(value) < 3600 for value in values):
+        return [f"{abs(value) // 60:.0f}:{abs(value) % 60:02.0f}" for value in values]
+    return [
+        f"{abs(value) // 3600:.0f}:{abs(value) % 3600 // 60:02.0f}:{abs(value) % 60:02.0f}"
+        for value in values
+    ]
 
 
 class Plot:
@@ -198,20 +201,11 @@ def sampled(points: Sequence[tuple[float, float]], x: Scale, columns: int) -> li
         else:
             gap.add(column)
     found: list[float | None] = [s / n if n else None for s, n in zip(sums, counts, strict=True)]
-    last: int | None = None
-    for column in range(columns):
-        value = found[column]
-        if value is None:
-            if column in gap:
-                last = None
-            continue
-        if last is not None and column - last > 1:
-            begin = found[last]
-            assert begin is not None
-            for between in range(last + 1, column):
-                part = (between - last) / (column - last)
-                found[between] = begin + (value - begin) * part
-        last = column
+    known = [(column, value) for column, value in enumerate(found) if value is not None]
+    for (first, begin), (last, end) in pairwise(known):
+        if gap.isdisjoint(range(first + 1, last)):
+            for between in range(first + 1, last):
+                found[between] = begin + (end - begin) * (between - first) / (last - first)
     return found
 
 

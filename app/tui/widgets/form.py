@@ -27,6 +27,7 @@ from textual.widgets.option_list import Option
 from app.chat.attachments import complete_path
 from app.here import at_home
 from app.tui.keys import bind
+from app.tui.textual_patches import Plain
 from app.tui.widgets.prompt import Line
 
 _LABEL = 12  # cells; form.tcss has the entry beside it
@@ -106,7 +107,7 @@ class Field(Vertical):
         if self._said is not None:
             self._said.update(f"✗ {error}")
         elif error:
-            self._said = Static(f"✗ {error}", classes="field-error", markup=False)
+            self._said = Plain(f"✗ {error}", classes="field-error")
             self.mount(self._said)
 
     @on(Input.Changed)
@@ -142,11 +143,11 @@ class Group(Vertical):
         self.border_title = title
 
 
-class FieldHelp(Static):
+class FieldHelp(Plain):
     """One line: the help of the field that has the focus."""
 
     def __init__(self) -> None:
-        super().__init__(markup=False)
+        super().__init__()
 
 
 class Form(Vertical):

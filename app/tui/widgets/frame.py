@@ -18,6 +18,7 @@ from app.chat.host import HostState
 from app.tui import modes
 from app.tui.app import IngotApp, app_of
 from app.tui.keys import offered, shown, told
+from app.tui.textual_patches import Plain
 
 _BRAND = "◆ Ingot"
 _PAD = 2  # cells around a tab, and beside the brand
@@ -30,11 +31,11 @@ _STATES = {
 }
 
 
-class ModeTab(Static):
+class ModeTab(Plain):
     """A click turns to its mode."""
 
     def __init__(self, mode: modes.Mode, *, active: bool) -> None:
-        super().__init__(markup=False, classes="-active" if active else "")
+        super().__init__(classes="-active" if active else "")
         self.mode = mode
 
     def fit(self, *, keys: bool) -> int:
@@ -60,10 +61,10 @@ class AppHeader(Horizontal):
         self._room = 0  # cells for what is at the right
 
     def compose(self) -> ComposeResult:
-        yield Static(_BRAND, id="brand", markup=False)
+        yield Plain(_BRAND, id="brand")
         for mode in modes.MODES:
             yield ModeTab(mode, active=mode.name == self._mode)
-        yield Static(id="loaded", markup=False)
+        yield Plain(id="loaded")
 
     def on_mount(self) -> None:
         app = app_of(self)
@@ -122,7 +123,7 @@ class AppFooter(Footer):
             made = FooterKey(*key, classes="-compact")
             made.set_reactive(FooterKey.compact, True)
             yield made
-        yield Static(state, classes="computes", markup=False)
+        yield Plain(state, classes="computes")
 
     def _fitting(self) -> tuple[list[_Key], str]:
         """The keys that there is room for, and what computes."""

@@ -8,12 +8,12 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
 from textual.message import Message
-from textual.widgets import Static
 
 from app.chat.figures import StatusFigures
 from app.chat.session import FollowUp
 from app.chat.store.records import Attachment
 from app.tui.keys import told
+from app.tui.textual_patches import Plain
 from app.tui.widgets.message_foot import clickable
 from app.tui.widgets.prompt import Prompt
 
@@ -41,7 +41,7 @@ class PromptBox(Vertical):
     def __init__(self, prompt: Prompt) -> None:
         super().__init__(classes="pane")
         self._prompt = prompt
-        self._files = Static(classes="files", markup=False)
+        self._files = Plain(classes="files")
         self._figures = StatusFigures()
         self.status = Content()  # what the lower border tells
 
@@ -116,7 +116,7 @@ def status_of(figures: StatusFigures, width: int) -> Content:
 # What waits for the answer that is being written, above the prompt.
 
 
-class QueuedMessages(Static):
+class QueuedMessages(Plain):
     """A line each, the next one first; a click takes one back."""
 
     @dataclass
@@ -126,7 +126,7 @@ class QueuedMessages(Static):
         at: int
 
     def __init__(self) -> None:
-        super().__init__(markup=False)
+        super().__init__()
 
     def show(self, waiting: Sequence[FollowUp]) -> None:
         hint = told(self, "[chat.older ↑] takes it back, [chat.stop esc] all")

@@ -23,7 +23,7 @@ from app.options import ModelOptions
 from app.tui.app import app_of
 from app.tui.keys import bind
 from app.tui.screens.dialogs import ConfirmScreen, Panel
-from app.tui.textual_patches import background, latest
+from app.tui.textual_patches import Plain, background, latest
 from app.tui.widgets.chart import Axis, Chart, Mark, Series
 from app.tui.widgets.table import Table, TableColumn
 from quantize.report.chart import Point
@@ -45,10 +45,10 @@ class TypeMapView(Vertical):
         self._map: TypeMap | None = None
 
     def compose(self) -> ComposeResult:
-        yield Static(classes="types-told", markup=False)
+        yield Plain(classes="types-told")
         with HorizontalScroll(classes="types-scroll", can_focus=False):
-            yield Static(classes="types-cells", markup=False)
-        yield Static(classes="types-kinds", markup=False)
+            yield Plain(classes="types-cells")
+        yield Plain(classes="types-kinds")
 
     def show(self, found: TypeMap | None) -> None:
         """Of another file; hidden for one that was built by a recipe."""
@@ -201,7 +201,7 @@ class QuantizeResult(Vertical):
         self.result: Result | None = None
 
     def compose(self) -> ComposeResult:
-        yield Static(_EMPTY, id="advice", markup=False)
+        yield Plain(_EMPTY, id="advice")
         yield FileTable()
         with Horizontal(id="file-actions"):
             for name, title in _BUTTONS:

@@ -18,6 +18,7 @@ from textual.widgets import Button, Collapsible, Input, Label, Static
 from app.builds.prospects import RUNTIMES, Prospect, Prospects, bare_prospects
 from app.builds.settings import DEFAULT_RECIPES, TARGETS, FieldError, Settings, offered
 from app.tui.keys import bind
+from app.tui.textual_patches import Plain
 from app.tui.widgets.chart import Axis, Chart, Mark
 from app.tui.widgets.form import Check, Form, Group, path_field, text_field
 from quantize.disk import human
@@ -315,7 +316,7 @@ class QuantizeForm(Form):
                 "Model",
                 path_field("model", "Model", "folder, .gguf file of floats, ORG/NAME", "", ".gguf"),
                 path_field("out", "Into", "MODEL-built beside the model"),
-                Static(id="forecast", markup=False),
+                Plain(id="forecast"),
             )
             yield RecipeCards()
             with Group("Options", id="quantize-options"):
@@ -330,8 +331,8 @@ class QuantizeForm(Form):
             yield RecipeChart()
         with Horizontal(id="quantize-foot"):
             with Vertical():
-                yield Static(id="advice", markup=False)
-                yield Static(id="sum", markup=False)
+                yield Plain(id="advice")
+                yield Plain(id="sum")
             yield Button("Build", variant="primary", compact=True, action="screen.build")
 
     def on_mount(self) -> None:

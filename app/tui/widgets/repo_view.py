@@ -31,7 +31,7 @@ from app.models.hub import (
     updated,
 )
 from app.models.pulling import PullRequest
-from app.tui.textual_patches import latest
+from app.tui.textual_patches import Plain, latest
 from app.tui.widgets.form import Check
 from app.tui.widgets.table import Table, TableColumn
 from quantize.disk import human
@@ -199,11 +199,11 @@ class RepoView(Vertical):
         self._advice: Advice | None = None
 
     def compose(self) -> ComposeResult:
-        yield Static(id="facts", markup=False)
+        yield Plain(id="facts")
         yield BuildTable()
         with VerticalScroll(id="notes", can_focus=False):
-            yield Static(id="advice", markup=False)
-            yield Static(id="about", markup=False)
+            yield Plain(id="advice")
+            yield Plain(id="about")
         yield Button("Download", "primary", id="get", compact=True)
 
     def on_mount(self) -> None:

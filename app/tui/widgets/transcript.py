@@ -12,9 +12,9 @@ from textual.containers import VerticalScroll
 from textual.geometry import Size, clamp
 from textual.scrollbar import ScrollBar
 from textual.widget import Widget
-from textual.widgets import Static
 
 from app.tui.keys import bind
+from app.tui.textual_patches import Plain
 from app.tui.widgets.steady import Column, Steady
 from app.tui.widgets.welcome import Welcome
 
@@ -342,12 +342,12 @@ def _views(entries: Sequence[Entry]) -> list[MessageView]:
     return [MessageView(entry) for entry in entries]
 
 
-class ChatTitle(Static):
+class ChatTitle(Plain):
     """Empty while the question that the chat is named after can be read right below it. Its line
     stays, so that nothing moves when that is scrolled away."""
 
     def __init__(self, transcript: Transcript) -> None:
-        super().__init__(id="chat-title", markup=False)
+        super().__init__(id="chat-title")
         self._transcript = transcript
         self._title = ""
         self.text = ""  # that is shown

@@ -10,6 +10,7 @@ from textual.widgets import Static
 
 from app.chat.host import EngineHost, HostState
 from app.tui.keys import bind, told
+from app.tui.textual_patches import Plain
 from quantize.disk import human
 
 _MARK = (" ▗▟█████▙▖ ", "▟█████████▙")
@@ -84,7 +85,7 @@ class Starter(Static, can_focus=True):
         self.screen.query(Starter)[number - 1].action_take()
 
 
-class Choose(Static):
+class Choose(Plain):
     """While no model is loaded: a click lists them."""
 
     async def on_click(self) -> None:
@@ -97,13 +98,13 @@ class Welcome(Vertical):
     def compose(self) -> ComposeResult:
         with Center():
             yield Static(_drawn(), classes="mark")
-        yield Static(classes="model", markup=False)
+        yield Plain(classes="model")
         with Center(), Grid(classes="starters"):
             for number in range(1, len(_STARTERS) + 1):
                 yield Starter(number)
         with Center():
-            yield Choose(classes="choose", markup=False)
-        yield Static(classes="hints", markup=False)
+            yield Choose(classes="choose")
+        yield Plain(classes="hints")
 
     def on_mount(self) -> None:
         self.query_one(Choose).update(told(self, "[chat.models ctrl+t]  Choose a model"))
