@@ -88,8 +88,8 @@ def told(node: DOMNode, text: str) -> str:
 
 
 def problems(keymap: Mapping[str, str]) -> list[str]:
-    """What a user should know of a keymap from ids to keys: ids that do not exist, keys that do
-    not, and keys that two bindings that act at once now share. Empty for an empty keymap."""
+    """Warnings about a keymap from ids to keys, for the user: unknown ids, unknown keys, and keys
+    that two bindings that act at once now share. Empty for an empty keymap."""
     if not keymap:
         return []
     known = {binding.id for _, found in declared() for binding in found if binding.id}

@@ -1,4 +1,5 @@
-"""The five things that the app does, each a Textual mode with a key of its own.
+"""Modes: the five things that the app does, each a Textual mode with a key of its own; and the base
+classes of screens.
 
 A mode keeps its screens while another one is shown: an answer keeps streaming behind a table of
 rows. The screen of a mode is imported when it is first shown.
@@ -79,7 +80,7 @@ class Styled(Screen[Result]):
 
 
 class Occupied:
-    """What ctrl+c and leaving the app ask a screen; the answers here are those of an idle one."""
+    """A mixin of screens: what ctrl+c and leaving the app ask. An idle screen has these answers."""
 
     def interrupt(self) -> bool:
         """Stop what runs; False when nothing does. ctrl+c asks the mode that is shown, then the
@@ -91,7 +92,7 @@ class Occupied:
         return False
 
     def leaving(self) -> str | None:
-        """What would end with the app, as a sentence; None when nothing would."""
+        """A sentence about work that would end with the app; None when there is none."""
         return None
 
     def ask_leaving(self) -> Screen[Any] | None:

@@ -121,7 +121,7 @@ _AT_MOST_S = 1.0  # a widget that waits for something else does not hold up a ke
 
 
 class InOrder:
-    """Of the keys and pastes of one app."""
+    """The order of the keys and pastes of one app."""
 
     def __init__(self, app: App[Any]) -> None:
         self._app = app

@@ -276,8 +276,8 @@ def _differs(colour: RichColor | None, background: Color) -> bool:
 
 
 def without_colours(text: str) -> str:
-    """What is written to a terminal, without its colour codes: the last sieve, for what Textual
-    draws without asking its filters."""
+    """Take the colour codes out of a text for the terminal: the last sieve, for what Textual draws
+    without asking its filters."""
     return _SGR.sub(_attributes, text)
 
 

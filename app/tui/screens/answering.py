@@ -24,8 +24,8 @@ from app.tui.widgets.prompt import Area, Line
 
 @dataclass(frozen=True, slots=True)
 class SystemChoice:
-    """What the chat has from now on. ``sampling`` is what a chosen preset changes of the settings'
-    one; None when no preset was chosen, and the chat keeps its own."""
+    """A choice of the user for the chat from now on. ``sampling`` is what a chosen preset changes
+    of the settings' one; None when no preset was chosen, and the chat keeps its own."""
 
     system: str | None
     sampling: Mapping[str, Any] | None = None

@@ -1,4 +1,5 @@
-"""What opens over the batch screen: files, one row whole, and leaving while a job runs."""
+"""Panels over the batch screen: files, one row whole, jobs, presets, and leaving while a job runs;
+and one row as text, also for the pane beside the table."""
 
 import asyncio
 import logging
@@ -92,7 +93,7 @@ class RowPane(VerticalScroll):
 
 
 def conversation(row: ShownRow, state: RowState | None = None) -> Content:
-    """Who said what, then what is wrong, and what it took."""
+    """A row as text: its turns, then its error, then its figures."""
     parts = [_turn(role, text) for role, text in row.history]
     several = len(row.turns) > 1
     for turn, answer in zip_longest(row.turns, row.answers if several else ()):
@@ -221,9 +222,9 @@ class BatchResumeScreen(ConfirmScreen):
 
 
 class BatchLeaveScreen(ConfirmScreen):
-    """What is to become of a job that runs when the app is left. Ends with whether to leave;
-    ``pause`` is called for leaving with the job told to end. The cursor starts on letting it run,
-    which loses nothing."""
+    """A question about a job that runs when the app is left. Ends with whether to leave; ``pause``
+    is called for leaving with the job told to end. The cursor starts on letting it run, which loses
+    nothing."""
 
     BINDINGS = [
         bind("r", "batch.leave_run", "Let it run", action="choose('run')"),

@@ -131,7 +131,8 @@ class ChatScreen(ChatFrame):
 
     @on(Starter.Taken)
     def _begin_with(self, event: Starter.Taken) -> None:
-        """What was in the prompt can be had back."""
+        """Fill the prompt with a beginning. Walking to earlier prompts brings back the text before
+        it."""
         self.put_away()
         self.prompt.fill(event.text)
         self.prompt.focus()

@@ -24,7 +24,7 @@ _NEWEST = 500
 
 @dataclass(frozen=True, slots=True)
 class ChatChoice:
-    """What to show: a chat, at one of its messages if a search found that; None is a new chat."""
+    """A choice: a chat, at one of its messages if a search found that; None is a new chat."""
 
     chat: Chat | None
     message: int | None = None

@@ -228,7 +228,7 @@ class CompareScreen(ModeScreen):
         return "A comparison is not finished." if self.running else None
 
     def action_again(self) -> None:
-        """The same question once more, to the files that are chosen now."""
+        """Ask the question once more, of the files that are chosen now."""
         if self._question is not None:
             self.ask(replace(self._question, params=self.params))
 
@@ -326,7 +326,7 @@ class CompareScreen(ModeScreen):
 
 
 def about(entry: ModelEntry) -> str:
-    """What is known of a file, for the border of its pane. Reads its header."""
+    """Facts about a file, for the border of its pane. Reads its header."""
     size = () if entry.bytes is None else (size_of(entry),)
     return " · ".join(part for part in (*size, quality_text(file_quality(entry))) if part)
 
@@ -393,7 +393,8 @@ def side_of(row: PromptResult, number: int, label: str) -> Side:
 
 
 def parting_of(row: PromptResult, number: int) -> Parting | None:
-    """Where a later file's answer parts from the first one's: a word of each stands there."""
+    """The place where a later file's answer parts from the first one's: a word of each stands
+    there."""
     at = row.places[number - 1]
     if at is None:
         return None

@@ -1,4 +1,5 @@
-"""A file of prompts to several files, unattended: what is asked, how far it is, what was found."""
+"""Comparison by a file of prompts, unattended: the form, the progress, the results, and the vote
+for the better of two answers without knowing whose they are."""
 
 import asyncio
 import time
@@ -153,7 +154,7 @@ _LOOKS = 1 / 4  # seconds between two looks at a job
 
 
 class PromptsForm(Form):
-    """Which prompts, and how long answers may be."""
+    """The form: a file of prompts, and how long answers may be."""
 
     def compose(self) -> ComposeResult:
         yield Group(
@@ -165,10 +166,10 @@ class PromptsForm(Form):
         yield FieldHelp()
 
     async def look(self) -> None:
-        """Nothing is shown while one types."""
+        """Do nothing: this form shows nothing while one types."""
 
     def number(self, name: str, usual: int | None) -> int | None:
-        """What a field says; a wrong one is marked."""
+        """Read a field; mark it where it is wrong."""
         text = self.text_of(name).strip().replace(",", "")
         if not text:
             return usual
@@ -334,7 +335,7 @@ class ComparePromptsScreen(ModeScreen):
         said.update(text)
 
     async def _read(self) -> None:
-        """What the command found."""
+        """Read and show the results of the command."""
         assert self.job is not None
         folder = self.job.folder
         try:

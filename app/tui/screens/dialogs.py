@@ -1,4 +1,5 @@
-"""Panels over a screen, and what every screen asks: a line, yes or no, one of a list."""
+"""Panels over a screen, the keys at their bottom, and what every screen asks: a line, yes or no,
+one of a list."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +27,7 @@ _GAP = 3  # cells between two keys
 
 
 class KeyHints(Static):
-    """What works now in the screen that it stands in, without what holds in the whole app."""
+    """Keys that work now in the dialog, without those of the whole app."""
 
     def on_mount(self) -> None:
         self.screen.bindings_updated_signal.subscribe(self, lambda _: self._say())
@@ -68,7 +69,7 @@ class KeyHints(Static):
         yield from (hint for _, hint in sorted(found, key=itemgetter(0)))
 
     async def on_click(self, event: events.Click) -> None:
-        """What a key does, whatever it means where one types."""
+        """Do what the key does, whatever it means where one types."""
         if (does := self._does.get(event.style.meta.get("binding", ""))) is not None:
             await self.app.run_action(*does)
 
@@ -106,7 +107,7 @@ class Panel(ModalScreen[Result | None], Styled[Result | None], Generic[Result]):
 
     @abstractmethod
     def contents(self) -> ComposeResult:
-        """What is in the box."""
+        """Compose the inside of the box."""
 
     def complain(self, text: str = "") -> None:
         """Say what is wrong, or with no text that nothing is any more."""
@@ -258,7 +259,7 @@ class PickScreen(Panel[Result]):
 
 
 class CopyChoice(PickScreen[str]):
-    """Which part of a message to copy: (what it is, its text)."""
+    """A choice among parts of a message to copy: (what it is, its text)."""
 
     def __init__(self, parts: Sequence[tuple[str, str]]) -> None:
         shown = [(Content(about).truncate(70, ellipsis=True), text) for about, text in parts]
@@ -305,7 +306,7 @@ class OverflowScreen(PickScreen[WayOut]):
 
 
 def describe(budget: TokenBudget) -> str:
-    """What does not fit, in one or two sentences."""
+    """Say in one or two sentences what does not fit."""
     has = f"The prompt has {budget.prompt_tokens:,} tokens, the context holds {budget.context:,}."
     if budget.over:
         return f"{has} There is no room for an answer."
@@ -316,7 +317,7 @@ def describe(budget: TokenBudget) -> str:
 
 
 def _option(way: WayOut) -> Content:
-    """What it does, and below it what that leaves."""
+    """A choice, and below it what that leaves."""
     after = way.after
     share = after.prompt_tokens / after.context
     leaves = f"prompt {after.prompt_tokens:,} ({share:.0%}), room for {after.room:,} tokens"

@@ -99,7 +99,7 @@ class AttachScreen(FilePanel[Attachment]):
 
 
 class _Form(RadioButton):
-    """Its dot says whether it is chosen, not its colour alone."""
+    """A radio button whose dot says whether it is chosen, not its colour alone."""
 
     BUTTON_INNER = " "
 

@@ -68,7 +68,7 @@ class Download(Vertical):
         self.display = False
 
     def on_unmount(self) -> None:
-        """Nothing runs unseen."""
+        """Stop: a download does not run unseen."""
         self.stop()
 
     @property
@@ -135,7 +135,7 @@ class Download(Vertical):
 
 
 def progress_line(state: PullState) -> str:
-    """Such as "1.2 GB of 4.7 GB · 25 MB/s · 2 min 20 s left", as much as is known."""
+    """How far a download is, as far as known: "1.2 GB of 4.7 GB · 25 MB/s · 2 min 20 s left"."""
     if state.total is None:
         return f"{state.stage or 'waiting'} ..."
     parts = [f"{human(state.done)} of {human(state.total)}"]
@@ -371,7 +371,7 @@ class FindScreen(Occupied, ListPanel[str]):
 
 
 def _on_disk() -> str:
-    """What can be used without the hub."""
+    """Names of the models that can be used without the hub."""
     usable = [entry for entry in catalog() if not entry.broken]
     if not usable:
         return "No model is on disk yet."

@@ -1,4 +1,4 @@
-"""The picker: which model file to load, with what is known of each."""
+"""The picker: which model file to load, what is known of each, and how it is to be loaded."""
 
 import asyncio
 import logging
@@ -109,7 +109,7 @@ class ModelTable(Table[ModelEntry]):
         self._again()
 
     def entries(self, keys: Collection[str]) -> tuple[ModelEntry, ...]:
-        """Those of these keys that still exist, in the order of ``keys``."""
+        """Entries of the ``keys`` that still exist, in their order."""
         return tuple(self._entries[key] for key in keys if key in self._entries)
 
     def fit_of(self, entry: ModelEntry) -> Fit | None:
@@ -177,7 +177,7 @@ class LoadForm(Form):
         return f"{value}, as {'planned' if self._choice.planned else 'usual'}"
 
     def read(self) -> LoadSettings | None:
-        """What is typed; None, and the errors under their fields, where something is wrong."""
+        """Read the form; None, and the errors under their fields, where something is wrong."""
         texts = {str(f.entry.id): self.text_of(str(f.entry.id)) for f in self.query(Field)}
         said, errors = load_settings.read(texts, self._choice.file)
         self.refuse_all(errors)
@@ -188,7 +188,7 @@ class LoadForm(Form):
         self.look_later()
 
     async def look(self) -> None:
-        """What it would take."""
+        """Show the memory that the settings take."""
         said = self.read()
         shown = self.query_one("#load-memory", Static)
         if said is None:
@@ -323,7 +323,7 @@ class ModelsScreen(ListPanel[tuple[ModelEntry, ...]]):
 
     @latest
     async def _read(self) -> None:
-        """What there is, at once; then what each needs, which means opening it."""
+        """List the entries at once; then note what each needs, which means opening it."""
         entries = await asyncio.to_thread(catalog, self._given)
         table = self.query_one(ModelTable)
         if self._current is not None:

@@ -1,4 +1,4 @@
-"""What is going on: the machine, the engine, and what they report."""
+"""The monitor: panels of the machine and the engine, drawn from samples, and the log of events."""
 
 import asyncio
 import logging
@@ -112,7 +112,7 @@ class EventLogView(Vertical):
 
     @property
     def _colors(self) -> dict[str, str]:
-        """Those of the theme that Rich can write; a theme of the terminal's own has none."""
+        """Colours of the theme that Rich can write; a theme of the terminal's own has none."""
         found = self.app.theme_variables
         return {name: value for name, value in found.items() if value.startswith("#")}
 
@@ -239,7 +239,7 @@ class MemoryPane(SamplePane):
 
 
 class EnginePane(SamplePane):
-    """What the engine has to do, its KV cache, and what its steps cost."""
+    """The engine's load, its KV cache, and the cost of its steps."""
 
     TITLE = "Engine"
 
@@ -348,7 +348,7 @@ class Gauge(ProgressBar):
 
 
 def _pair(row: Row, width: int) -> Content:
-    """What it is at the left, its figure at the right; of what is too long the name is cut."""
+    """A name at the left, its figure at the right; a name that is too long is cut."""
     name, figure = row
     room = max(width - len(figure) - 1, 0)
     shown = name if len(name) <= room else f"{name[: max(room - 1, 0)]}…"
@@ -372,7 +372,7 @@ def _processes(use: MachineUse) -> list[Row]:
 
 
 def _several_a_step(stats: EngineStats) -> Row | None:
-    """What came of guesses, or of tokens that constraints forced; None where there were none."""
+    """Results of guesses, or of tokens that constraints forced; None where there were none."""
     if stats.proposed_tokens:
         right = f"{stats.accepted_tokens:,} of {stats.proposed_tokens:,}"
         if stats.drafted_tokens:

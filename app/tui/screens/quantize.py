@@ -1,4 +1,4 @@
-"""Making files of a model: what to build, how it goes, what came out."""
+"""The quantize mode: the form, a run while it lasts, and the files that came out."""
 
 import asyncio
 import time
@@ -118,7 +118,7 @@ class QuantizeProgress(Vertical):
             log.scroll_end(animate=False)
 
     def _show_end(self, run: QuantizeRun) -> None:
-        """What went wrong, and what to do about it."""
+        """Show what went wrong, and what to do about it."""
         panel, ended = self.query_one("#quantize-ended"), run.state in _TITLES
         panel.display = ended
         self.set_class(ended, "-ended")

@@ -26,7 +26,7 @@ class Parts:
 
 
 class Thought(Vertical):
-    """What was thought before the answer: one line, with all of it below when ``opened``."""
+    """The thoughts before the answer: one line, with all of them below when ``opened``."""
 
     def __init__(self, parts: Parts) -> None:
         super().__init__()

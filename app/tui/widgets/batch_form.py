@@ -1,4 +1,5 @@
-"""What a job is to be: files, model, how answers are made; beside it, what that would be."""
+"""The form of a batch job: files, model, how answers are made; beside it, the rows, tokens, memory
+and time that the job would have."""
 
 import asyncio
 from collections.abc import Iterable
@@ -72,7 +73,7 @@ class Aside(VerticalScroll):
 
 
 def figures_of(found: dict[str, Any], like: TimeLike | None) -> list[tuple[str, str, str]]:
-    """What a dry run has ``found``, as lines of an ``Aside``; ``like`` is an earlier job's time."""
+    """Lines of an ``Aside`` for the results of a dry run; ``like`` is an earlier job's time."""
     memory, seconds = found["memory"]["total"], found["most_seconds"]
     longest = found["longest_prompt"]
     lines = [("rows", f"{found['valid']:,}", "good")]
@@ -176,7 +177,7 @@ class BatchForm(Form):
         return JobForm(**values, fresh=self.query_one("#fresh", Check).value, rest=self._rest)
 
     def say(self, text: str) -> None:
-        """What is wrong with no field in particular."""
+        """Say what is wrong with no field in particular."""
         said = self.query_one("#said", Static)
         said.update(f"✗ {in_words(text)}" if text else "")
         said.set_class(not text, "-empty")
@@ -186,7 +187,7 @@ class BatchForm(Form):
     @on(Input.Changed)
     @on(Checkbox.Changed)
     def _changed(self, event: Input.Changed | Checkbox.Changed) -> None:
-        """What was wrong may be mended; look again once the user pauses."""
+        """Look again once the user pauses: errors may be mended."""
         self.say("")
         if isinstance(event, Input.Changed) and event.input.id == "input":
             output = self.query_one("#output", Input)
@@ -196,7 +197,7 @@ class BatchForm(Form):
         self.look_later()
 
     async def look(self) -> None:
-        """What is wrong, the first rows, and then the counts of a dry run."""
+        """Show errors, the first rows, and then the counts of a dry run."""
         form, rows = self.form, self.query_one("#form-rows", Aside)
         errors = await asyncio.to_thread(look, form, here())
         missing = [name for name in _NEEDED if not getattr(form, name).strip()]

@@ -1,4 +1,4 @@
-"""One batch job: how far and how fast it is, its rows, and what can be done with it."""
+"""One batch job: its progress and speed, its rows and which of them are listed, and its keys."""
 
 import asyncio
 import logging
@@ -41,7 +41,7 @@ STATES = {
 
 
 class BatchTable(Table[int]):
-    """Its records are the rows' indexes; ``job`` knows the rest."""
+    """The table of a job's rows. Its records are the rows' indexes; ``job`` knows the rest."""
 
     HELP = """
     The rows of the job. `running` rows have a slot; `before` are answers of an earlier run, which
@@ -422,7 +422,7 @@ class BatchJob(Vertical):
 
     @on(Table.Sorted)
     def _sorted(self, event: Table.Sorted) -> None:
-        """The same column once more turns the order round; figures begin with the largest."""
+        """Sort by a column, once more in the other order; figures begin with the largest."""
         by = next(name for name in _SORTS if name == event.name)
         same = by == self._by[0] and self._shown != "live"
         down = not self._by[1] if same else by in ("prompt", "answer", "speed")
@@ -516,7 +516,7 @@ class BatchJob(Vertical):
 
     @on(BatchTable.Highlighted)
     def _moved(self, event: BatchTable.Highlighted) -> None:
-        """Who looks at a row does not want it to be moved away."""
+        """Pin the row under the cursor while rows arrive, and show it beside the table."""
         index = self.query_one(BatchTable).record
         if event.moved and self._shown == "live" and index is not None:
             self._turn_list("all", index)
@@ -538,7 +538,7 @@ def _ordered(
 
 
 def title_of(job: WatchedJob) -> str:
-    """What it reads and writes."""
+    """Input and output of a job."""
     asked, output = job.asked, short(job.output)
     if asked is None:
         return output

@@ -44,7 +44,7 @@ _TIMES = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """What is asked of an axis. ``low`` and ``high`` fix its ends; without them it fits the data.
+    """A wanted axis. ``low`` and ``high`` fix its ends; without them it fits the data.
 
     ``time`` is in seconds, which are told as 0:30 or 5 min; below 0 they are ago, and 0 is now.
     ``log`` has the same distance between 1 and 2 as between 10 and 20; its data are above 0.
@@ -68,7 +68,7 @@ class Scale:
     log: bool = False
 
     def share(self, value: float) -> float:
-        """Where a value is, 0 to 1; what is beyond an end is at it."""
+        """The place of a value on the axis, 0 to 1; what is beyond an end is at it."""
         low, high = self.low, self.high
         if self.log:
             low, high, value = math.log(low), math.log(high), math.log(max(value, low))

@@ -1,4 +1,5 @@
-"""The chats beside the one that is shown, in a terminal that is wide enough."""
+"""Lists of chats: the list itself, under the days of their newest messages, and the sidebar that
+has one beside the chat that is shown."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ class ChatList(TwoClicks):
     """
 
     class NearEnd(Message):
-        """What comes next might be wanted."""
+        """The end of the list is near: more chats might be wanted."""
 
     def __init__(self, id: str, *, brief: bool = False) -> None:
         super().__init__(id=id, markup=False)
@@ -180,7 +181,7 @@ def _marked(content: Content, marks: Iterable[tuple[int, int]], end: int) -> Con
 
 
 def about(chat: Chat) -> str:
-    """What there is to say of a chat: "    12 messages · pebble"."""
+    """A line about a chat: "    12 messages · pebble"."""
     count = f"{chat.count:,} message{'' if chat.count == 1 else 's'}"
     return "    " + " · ".join(part for part in (count, model_name(chat.model)) if part)
 

@@ -35,7 +35,7 @@ class Speed(Horizontal):
         self.set_class(self.app.size.height >= _TALL, "-tall")
 
     def show(self, speed: float | None, fastest: float | None, base: float | None) -> None:
-        """Nothing where the speed is not known; ``base`` is the first file's."""
+        """Show a speed, or nothing where it is not known; ``base`` is the first file's."""
         text = "" if speed is None else f"{speed:,.1f}" if speed < 1000 else f"{speed:,.0f}"
         self.query_one(Digits).update(text)
         self.query_one(".small", Static).update(text)

@@ -196,7 +196,7 @@ class Form(Vertical):
 
     @property
     def errors(self) -> dict[str, str]:
-        """What is wrong with each field that is, by its name, in the order of the form."""
+        """Errors by the names of their fields, in the order of the form."""
         return {str(f.entry.id): f.error for f in self.query(Field) if f.error}
 
     def refuse(self, name: str, error: str) -> None:
@@ -207,7 +207,7 @@ class Form(Vertical):
             self.refresh_bindings()
 
     def refuse_all(self, errors: dict[str, str]) -> None:
-        """These are wrong, and no others."""
+        """Mark these errors, and no others."""
         for field in self.query(Field):
             self.refuse(str(field.entry.id), errors.get(str(field.entry.id), ""))
 
@@ -286,7 +286,7 @@ class PathInput(Vertical):
 
     @property
     def path(self) -> Path:
-        """What was typed, with ~ as the home folder."""
+        """The path as typed, with ~ as the home folder."""
         return at_home(self.text)
 
     @property

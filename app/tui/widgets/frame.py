@@ -39,7 +39,7 @@ class ModeTab(Plain):
         self.mode = mode
 
     def fit(self, *, keys: bool) -> int:
-        """Its cells, with its key or without."""
+        """Say the title, and the key if wanted; return the cells that this takes."""
         key = told(self, f"[app.{self.mode.name} {shown(self.mode.key)}]") if keys else ""
         text = Content(self.mode.title)
         if key:
@@ -79,7 +79,8 @@ class AppHeader(Horizontal):
         self._show()
 
     def _show(self) -> None:
-        """What matters least goes first: the bits, the quality, then the model's name."""
+        """Show model, quality and speed; where room is scarce the bits go first, then the quality,
+        then the model's name."""
         app = app_of(self)
         host = app.services.host
         speed = (app.speed, "bold $text-primary" if app.decoding else "$text-muted")
@@ -98,7 +99,7 @@ class AppHeader(Horizontal):
 
 
 class _Key(NamedTuple):
-    """What ``FooterKey`` takes."""
+    """Arguments of ``FooterKey``."""
 
     key: str
     display: str
@@ -140,7 +141,7 @@ class AppFooter(Footer):
         return own[:kept] + everywhere, state
 
     def _keys(self) -> Iterator[tuple[DOMNode, _Key]]:
-        """What works now, the focused widget's first."""
+        """Keys that work now, the focused widget's first."""
         screen = self.screen
         for node, binding, _, tooltip in offered(screen):
             if not isinstance(screen, ModeScreen) or screen.useful(binding.action):
@@ -188,7 +189,7 @@ class ModeScreen(modes.Occupied, modes.Styled[None]):
 
     @abstractmethod
     def contents(self) -> ComposeResult:
-        """What the mode shows."""
+        """Compose what the mode shows."""
 
     def useful(self, action: str) -> bool:
         """Whether the footer should tell of this action now; the key works in either case."""

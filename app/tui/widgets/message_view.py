@@ -88,7 +88,7 @@ class MessageView(Ground, Vertical, can_focus=True):
             await self.stream(self.message, *self._coming)
 
     def show_entry(self, entry: Entry) -> None:
-        """The same message with other branches beside it, or in another state."""
+        """Show the message with other branches beside it, or in another state."""
         self.entry = entry
         if self.is_mounted:
             self._say()
@@ -164,7 +164,7 @@ def _parts(message: Message, text: str | None = None, tokens: int | None = None)
 
 
 def state_text(message: Message) -> str:
-    """What an unfinished answer is, and what one can do; empty when there is nothing to say."""
+    """The state of an unfinished answer, and what one can do; empty when there is none."""
     figures = message.figures
     said = _STATES.get(message.state, "")
     if message.state is State.FAILED:

@@ -1,6 +1,6 @@
-"""Where one types: enter sends, ctrl+j is a new line, a paste of many lines stays text; and the
-commands that fit what was typed after a slash.
-"""
+"""Lines and areas to type in, with readline's keys; the prompt, in which enter sends, ctrl+j is a
+new line and a paste of many lines stays text; and the commands that fit what was typed after a
+slash."""
 
 import re
 from abc import abstractmethod
@@ -46,22 +46,22 @@ _KEYS: list[BindingType] = [
 
 
 def left_of(text: str, at: int, word: re.Pattern[str] = _WORD) -> int:
-    """Where the word begins that ``at`` is in or behind."""
+    """The beginning of the word that ``at`` is in or behind."""
     return max((found.start() for found in word.finditer(text, 0, at)), default=0)
 
 
 def right_of(text: str, at: int) -> int:
-    """Where the word ends that ``at`` is in or before."""
+    """The end of the word that ``at`` is in or before."""
     found = _WORD.search(text, at)
     return found.end() if found else len(text)
 
 
 class _Readline:
-    """What the keys do, by where the cursor is in the whole text."""
+    """A mixin: readline's keys, by where the cursor is in the whole text."""
 
     async def _on_key(self, event: events.Key) -> None:
-        """What is bound acts at once, and where that has nothing to do, as paging a line, it is
-        left to the screen. Textual calls the handler of its own widget next."""
+        """Do at once what a key is bound to; where that has nothing to do, as paging a line, leave
+        the key to the screen. Textual calls the handler of its own widget next."""
         if not event.is_printable and await act(cast(Widget, self).app, event.key):
             event.stop()
             event.prevent_default()

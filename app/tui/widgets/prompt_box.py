@@ -1,4 +1,4 @@
-"""Where one writes: the prompt in a box, with the attached files, and how full the context is."""
+"""The prompt in a box, with the attached files, how full the context is, and messages that wait."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ _NARROW = 90
 
 
 class PromptBox(Vertical):
-    """Where one writes, and below it what ``show_context`` is told."""
+    """The prompt, and in its lower border what ``show_context`` is told."""
 
     HELP = """
     In the lower border: how much of the context is used, with what is being written (≈: counted
@@ -54,7 +54,7 @@ class PromptBox(Vertical):
         self.show_files(())
 
     def name_it(self, title: str) -> None:
-        """What is written in it."""
+        """Name what is written in the box."""
         self.border_title = Content(title)
 
     def show_files(self, files: Sequence[Attachment]) -> None:
@@ -89,7 +89,8 @@ def chip(file: Attachment, number: int | None = None) -> Content:
 
 
 def status_of(figures: StatusFigures, width: int) -> Content:
-    """What goes on, and the tokens used of the context: a gauge, the numbers and their share."""
+    """A status line: what goes on, and the tokens used of the context as a gauge, numbers and their
+    share."""
     note = Content.styled(figures.note, "$text-warning") if figures.note else Content()
     if figures.used is None or not figures.context:
         return note

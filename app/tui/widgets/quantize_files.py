@@ -51,7 +51,7 @@ class TypeMapView(Vertical):
         yield Plain(classes="types-kinds")
 
     def show(self, found: TypeMap | None) -> None:
-        """Of another file; hidden for one that was built by a recipe."""
+        """Show the types of another file; hide the map for one that was built by a recipe."""
         self._map = found
         self.set_class(found is None, "-none")
         self._draw()
@@ -81,7 +81,7 @@ class TypeMapView(Vertical):
 
 
 class TypesScreen(Panel[None]):
-    """The same in a box, where the screen has no room for it."""
+    """The map of types in a box, where the screen has no room for it."""
 
     def __init__(self, recipe: str, found: TypeMap) -> None:
         super().__init__(recipe)
@@ -103,7 +103,7 @@ def _shown(cell: Cell | None, wide: int) -> Content:
 
 
 def _numbers(layers: tuple[int, ...], wide: int) -> Content:
-    """Of every fifth layer, where it is."""
+    """Numbers of every fifth layer, each above its column."""
     line = ""
     for at, layer in enumerate(layers):
         if at % 5 == 0:

@@ -1,4 +1,5 @@
-"""What to build: the model, the recipes, a few options, and what the run will need."""
+"""The form of a build: the model, the recipes as cards and points, a few options, and what the run
+will need."""
 
 from __future__ import annotations
 
@@ -57,7 +58,7 @@ class RecipeCard(Static):
         return f"{_MARK if self.chosen else ''}{self.recipe.name}"
 
     def show(self, prospect: Prospect, fits: bool | None, *, chosen: bool) -> None:
-        """What is known by now."""
+        """Show what is known by now."""
         self.prospect, self.fits, self.chosen = prospect, fits, chosen
         self.set_class(chosen, "-chosen")
         self.set_class(fits is False, "-large")
@@ -142,13 +143,13 @@ class RecipeCards(Vertical, can_focus=True):
         return tuple(r.name for r in offered() if r.name in self._chosen)
 
     def choose(self, names: Sequence[str]) -> None:
-        """These and no others."""
+        """Choose these recipes, and no others."""
         self._chosen = set(names)
         self._show()
         self.post_message(self.Changed())
 
     def show_prospects(self, prospects: Prospects | None) -> None:
-        """What the cards would make of a model; None without one."""
+        """Show what the cards would make of a model; None without one."""
         self.prospects = prospects or bare_prospects()
         self._show()
 
@@ -179,7 +180,7 @@ class RecipeCards(Vertical, can_focus=True):
 
     @property
     def _cards(self) -> list[RecipeCard]:
-        """Those that can be seen."""
+        """Cards that can be seen."""
         open_ = not self.query_one(Collapsible).collapsed
         further = set(self.query_one("#more-cards").query(RecipeCard))
         return [card for card in self.query(RecipeCard) if open_ or card not in further]
@@ -256,7 +257,7 @@ class RecipeChart(Chart):
             return Mark(size(one), kl, label, _MEASURED if one.measured else _PUBLISHED, color)
 
         def rank(one: Prospect) -> tuple[bool, bool, bool]:
-            """Who comes first has its name beside it where room is scarce."""
+            """Order marks: the first one has its name beside it where room is scarce."""
             name = one.recipe.name
             return name != current, name not in chosen, name not in PRESETS
 
@@ -282,7 +283,7 @@ _FIELDS = ("model", "out", "targets", "imatrix", "lora")
 
 
 def advice(recipe: Recipe) -> str:
-    """What a recipe is for."""
+    """Say what a recipe is for."""
     return recipe.advice + ("; needs a text for the matrix" if recipe.needs_imatrix else "")
 
 
@@ -368,7 +369,7 @@ class QuantizeForm(Form):
         chart.show_recipes(cards.prospects, cards.chosen, cards.recipe.name)
 
     def _add_up(self, wrong: str = "") -> None:
-        """What the chosen recipes come to; or what is ``wrong`` and belongs to no field."""
+        """Say what the chosen recipes come to; or what is ``wrong`` and belongs to no field."""
         self._draw()
         line, cards = self.query_one("#sum", Static), self.query_one(RecipeCards)
         line.set_class(bool(wrong), "bad")

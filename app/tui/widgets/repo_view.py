@@ -1,4 +1,5 @@
-"""One repository of the hub: its facts, its builds, and which of them to take here."""
+"""The search's filters and table, and one repository of the hub: its facts, its builds, and which
+of them to take here."""
 
 import asyncio
 from collections.abc import Hashable
@@ -43,7 +44,7 @@ _ROOMY = 76  # columns in which licence and day have room beside the name
 
 
 class RepoTable(Table[Found]):
-    """What was found."""
+    """The repositories that were found."""
 
     def __init__(self) -> None:
         self._few = (
@@ -135,7 +136,7 @@ class FindFilters(Horizontal):
             yield Select(orders, value=SORTS[0], allow_blank=False, id="order", compact=True)
 
     def query_for(self, words: str) -> Query:
-        """What to look for."""
+        """The query that the filters make of ``words``."""
         on = {box.id: box.value for box in self.query(Check)}
         largest = self.query_one("#largest", Select).value
         order = self.query_one("#order", Select).value
@@ -157,7 +158,7 @@ class FindFilters(Horizontal):
 
     @property
     def said(self) -> str:
-        """Those that leave something out, such as "GGUF, Instruct"."""
+        """Names of the filters that leave something out, such as "GGUF, Instruct"."""
         names = [str(box.label) for box in self.query(Check) if box.value]
         largest = self.query_one("#largest", Select)
         names += [str(largest.selection)] if largest.value else []
@@ -223,7 +224,7 @@ class RepoView(Vertical):
             self._look(self._repo, found)
 
     def refresh_builds(self) -> None:
-        """What is here has changed."""
+        """Read the builds anew: what is here has changed."""
         if self._repo is not None:
             build = self.query_one(BuildTable).record
             self._what = build.kept.main if build else None

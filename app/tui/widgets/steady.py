@@ -24,8 +24,8 @@ class Steady(Widget):
 
 
 class Column(Steady):
-    """Its height and those of its children follow from its width: however high it has become, those
-    that did not change are not measured again.
+    """A column whose height, and those of its children, follow from its width: however high it has
+    become, children that did not change are not measured again.
 
     Its first ``folded`` rows take their place, but the children that end there are not laid out:
     that takes time for each widget that there is, seen or not.

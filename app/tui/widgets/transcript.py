@@ -286,7 +286,7 @@ class Transcript(Steady, VerticalScroll, can_focus=True):
         self._kept, self._kept_row, self._kept_whole = view, row, whole
 
     def _hold(self) -> None:
-        """Whatever comes above: the message at the top edge stays there."""
+        """Anchor the scroll position to the message at the top edge."""
         top = self.scroll_offset.y
         regions = ((view, view.virtual_region) for view in self.views)
         held = next(((view, one.y) for view, one in regions if one.bottom > top), (None, None))

@@ -1,4 +1,4 @@
-"""What an empty chat shows: the loaded model, and a few ways to begin."""
+"""The welcome of an empty chat: the loaded model, and a few ways to begin."""
 
 from dataclasses import dataclass
 
@@ -68,7 +68,7 @@ class Starter(Static, can_focus=True):
         self.text = ""
 
     def say(self, title: str, text: str) -> None:
-        """What it is, and what it begins with."""
+        """Say what the card is, and keep the text that it begins with."""
         self.text = text
         self.update(Content.assemble((f"{self.number} ", "$text-muted"), title))
 
@@ -115,7 +115,7 @@ class Welcome(Vertical):
 
     @property
     def text(self) -> str:
-        """What is said, as text."""
+        """The words as text."""
         return "\n".join(str(one.visual) for one in self.query(Static) if one.display)
 
     def show(self, host: EngineHost, note: str) -> None:

@@ -176,9 +176,12 @@ async def test_stopped_and_gone_on_with(bare: Any, hub: FakeHub) -> None:
 async def test_what_is_too_big_is_downloaded_only_after_asking(
     bare: Any, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.tui.widgets.repo_view.memory_now", lambda: (16 * GB, 1000))
     async with bare.run_test(size=(120, 40)) as pilot:
         screen = await opened(pilot)
+        await wait_until(lambda: builds(screen))
+        # Of the search's filters it is no matter here.
+        monkeypatch.setattr("app.tui.widgets.repo_view.memory_now", lambda: (16 * GB, 1000))
+        screen.query_one(RepoView).refresh_builds()
         await wait_until(lambda: "Nothing of it fits" in text(screen, "advice"))
         assert {row[3] for row in builds(screen)} == {"too big"}
         for answer in ("n", "y"):
