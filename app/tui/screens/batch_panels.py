@@ -272,15 +272,18 @@ class JobTable(Table[KnownJob]):
     """The state, how far it is, and when something happened last."""
 
     def __init__(self) -> None:
-        columns: tuple[TableColumn[KnownJob], ...] = (
-            TableColumn("state", _state, 9),
-            TableColumn("output", lambda job: end_of(short(job.output), self.room)),
-            TableColumn("done", lambda job: _figure(job.done), 10, True),
-            TableColumn("rows", lambda job: (_figure(job.rows), "muted"), 10, True),
-            TableColumn("", _share, 4, True),
-            TableColumn("when", lambda job: (ago(job.at), "muted"), 10, True),
+        super().__init__(
+            (
+                TableColumn("state", _state, 9),
+                TableColumn("output", lambda job: end_of(short(job.output), self.room)),
+                TableColumn("done", lambda job: _figure(job.done), 10, True),
+                TableColumn("rows", lambda job: (_figure(job.rows), "muted"), 10, True),
+                TableColumn("", _share, 4, True),
+                TableColumn("when", lambda job: (ago(job.at), "muted"), 10, True),
+            ),
+            key=lambda job: job.output,
+            id="jobs-list",
         )
-        super().__init__(columns, key=lambda job: job.output, id="jobs-list")
 
 
 def _state(job: KnownJob) -> tuple[str, str]:
@@ -368,14 +371,17 @@ class PresetTable(Table[JobPreset]):
     """Saved ones have a star."""
 
     def __init__(self) -> None:
-        columns: tuple[TableColumn[JobPreset], ...] = (
-            TableColumn("", lambda p: ("★" if _saved(p) else " ", "active"), 1),
-            TableColumn("like", lambda p: end_of(p.name, _NAME), _NAME),
-            TableColumn("model", lambda p: (end_of(p.form.model, _MODEL), "muted"), _MODEL),
-            TableColumn("when", lambda p: (ago(p.at) if p.at else "", "muted"), 10, True),
-            TableColumn("settings", lambda p: (summary(p.form), "muted")),
+        super().__init__(
+            (
+                TableColumn("", lambda p: ("★" if _saved(p) else " ", "active"), 1),
+                TableColumn("like", lambda p: end_of(p.name, _NAME), _NAME),
+                TableColumn("model", lambda p: (end_of(p.form.model, _MODEL), "muted"), _MODEL),
+                TableColumn("when", lambda p: (ago(p.at) if p.at else "", "muted"), 10, True),
+                TableColumn("settings", lambda p: (summary(p.form), "muted")),
+            ),
+            key=lambda preset: (preset.name, preset.at),
+            id="presets",
         )
-        super().__init__(columns, key=lambda preset: (preset.name, preset.at), id="presets")
 
 
 class BatchPresetsScreen(Panel[JobForm]):

@@ -10,7 +10,7 @@ from rich.console import Group as Lines
 from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
-from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.containers import Horizontal, VerticalScroll
 from textual.widgets import Button, ProgressBar, Static
 
 from app.compare.blind import Ballot, BlindPair, Sided
@@ -27,7 +27,7 @@ from app.tui.app import app_of
 from app.tui.keys import bind
 from app.tui.screens.compare import AnswersScreen
 from app.tui.screens.dialogs import AskScreen
-from app.tui.textual_patches import Plain, background
+from app.tui.textual_patches import Pane, Plain, background
 from app.tui.widgets.compare_panes import HUES
 from app.tui.widgets.form import FieldHelp, Form, Group, path_field, text_field
 from app.tui.widgets.frame import ModeScreen
@@ -84,8 +84,7 @@ class BlindScreen(ModeScreen):
                 # While one looks pressed it takes no click: two in a row are two votes.
                 button.active_effect_duration = 0.0
                 yield button
-        with Vertical(classes="pane", id="blind-result") as result:
-            result.border_title = "Which you preferred"
+        with Pane("Which you preferred", id="blind-result"):
             yield Plain(id="blind-votes")
 
     def on_mount(self) -> None:
@@ -241,11 +240,9 @@ class ComparePromptsScreen(ModeScreen):
             with Horizontal(id="prompts-progress"):
                 yield ProgressBar(100, show_eta=False)
                 yield Plain(id="prompts-said")
-            with Vertical(classes="pane", id="prompts-figures") as found:
-                found.border_title = "Figures"
+            with Pane("Figures", id="prompts-figures"):
                 yield Plain(id="prompts-tables")
-        with Vertical(classes="pane", id="prompts-list") as rows:
-            rows.border_title = "Prompts"
+        with Pane("Prompts", id="prompts-list"):
             yield RowTable()
 
     def on_mount(self) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from textual import on
 from textual.app import ComposeResult
-from textual.containers import Horizontal, Vertical
+from textual.containers import Horizontal
 from textual.content import Content
 from textual.message import Message
 from textual.timer import Timer
@@ -24,7 +24,7 @@ from app.models.pulljob import PullJob, PullState
 from app.tui.keys import bind
 from app.tui.modes import Occupied
 from app.tui.screens.dialogs import ConfirmScreen, ListPanel, list_keys
-from app.tui.textual_patches import Plain, background, latest
+from app.tui.textual_patches import Pane, Plain, background, latest
 from app.tui.widgets.prompt import SearchLine
 from app.tui.widgets.repo_view import BuildTable, FindFilters, RepoTable, RepoView
 from quantize.disk import human
@@ -35,7 +35,7 @@ from runtimes.machine.hardware import memory_now
 _LOOKS = 1 / 8  # seconds between two looks at the job
 
 
-class Download(Vertical):
+class Download(Pane):
     """Hidden until something is pulled. Stopping keeps what has arrived: the same download resumes
     from there later. ``use`` is what can be done with a model that is here."""
 
@@ -52,7 +52,7 @@ class Download(Vertical):
         name: str
 
     def __init__(self, use: str) -> None:
-        super().__init__(id="download", classes="pane")
+        super().__init__(id="download")
         self._use = use
         self._request: PullRequest | None = None
         self._job: PullJob | None = None
@@ -195,7 +195,7 @@ class FindScreen(Occupied, ListPanel[str]):
         yield SearchLine(self._words, "Words, or ORG/NAME", id="words")
         yield FindFilters(id="filters")
         with Horizontal(id="halves"):
-            with Vertical(classes="pane", id="results"):
+            with Pane(id="results"):
                 yield RepoTable()
                 yield Plain(id="wrong", classes="bad")
                 yield Plain(id="said", classes="muted")

@@ -64,15 +64,18 @@ class ModelTable(Table[ModelEntry]):
     dot; what cannot be used says so in the last column."""
 
     def __init__(self) -> None:
-        columns: tuple[TableColumn[ModelEntry], ...] = (
-            TableColumn("Model", self._label),
-            TableColumn("Type", type_of, 13),
-            TableColumn("Size", size_of, 7, right=True),
-            TableColumn("tok/s", speed_of, 7, right=True),
-            TableColumn("Quality", quality_of, 9, right=True),
-            TableColumn("Memory", lambda entry: state_of(entry, self.fit_of(entry)), 7),
+        super().__init__(
+            (
+                TableColumn("Model", self._label),
+                TableColumn("Type", type_of, 13),
+                TableColumn("Size", size_of, 7, right=True),
+                TableColumn("tok/s", speed_of, 7, right=True),
+                TableColumn("Quality", quality_of, 9, right=True),
+                TableColumn("Memory", lambda entry: state_of(entry, self.fit_of(entry)), 7),
+            ),
+            key=lambda entry: entry.key,
+            id="table",
         )
-        super().__init__(columns, key=lambda entry: entry.key, id="table")
         self.order = ORDERS[0]
         self.marked: list[str] = []
         self.current: str | None = None

@@ -10,7 +10,7 @@ from typing import Literal
 from rich.text import Text
 from textual import events, on
 from textual.app import ComposeResult
-from textual.containers import Grid, Horizontal, Vertical, VerticalScroll
+from textual.containers import Grid, Horizontal, VerticalScroll
 from textual.content import Content
 from textual.reactive import reactive
 from textual.widgets import Input, ProgressBar, RichLog, Sparkline, Static
@@ -20,7 +20,7 @@ from app.monitor.machine import OURSELVES, MachineUse
 from app.monitor.monitor import Event, MonitorSample, TokenRates
 from app.tui.app import services_of
 from app.tui.keys import bind, told
-from app.tui.textual_patches import Plain, background, latest
+from app.tui.textual_patches import Pane, Plain, background, latest
 from app.tui.widgets.chart import Axis, Chart, Series
 from app.tui.widgets.frame import ModeScreen
 from app.tui.widgets.prompt import SearchLine
@@ -41,7 +41,7 @@ _NONE = (
 )
 
 
-class EventLogView(Vertical):
+class EventLogView(Pane):
     """A filter line and the events. ``add`` takes events that are newer than all before."""
 
     BINDINGS = [
@@ -51,7 +51,7 @@ class EventLogView(Vertical):
     title: reactive[str] = reactive("", init=False)  # what stands before everything else
 
     def __init__(self) -> None:
-        super().__init__(id="events", classes="pane")
+        super().__init__(id="events")
         self._events: list[Event] = []
 
     def compose(self) -> ComposeResult:
@@ -75,12 +75,6 @@ class EventLogView(Vertical):
         self.set_class(not self._events and not more, "-none")
         self._events.extend(more)
         self._write(more)
-
-    def next_level(self) -> None:
-        self.level = (self.level + 1) % len(LEVELS)
-
-    def focus_filter(self) -> None:
-        self.query_one("#events-words").focus()
 
     def action_clear(self) -> None:
         self.level = 0
@@ -153,14 +147,8 @@ Row = tuple[str, str]  # what it is, and its figure
 Point = tuple[float, float]
 
 
-class Pane(Vertical):
-    """A bordered panel of the monitor."""
-
-    TITLE = ""
-
-    def __init__(self, id: str) -> None:
-        super().__init__(id=id, classes="pane")
-        self.border_title = self.TITLE
+class MonitorPane(Pane):
+    """A panel of the monitor."""
 
     def write(self, selector: str, *lines: str | Content | Row) -> None:
         """Lines into a Static; of a pair the figure stands at the right end."""
@@ -170,7 +158,7 @@ class Pane(Vertical):
         self.query_one(selector, Static).update(whole)
 
 
-class SamplePane(Pane):
+class SamplePane(MonitorPane):
     """A panel of what holds now."""
 
     @abstractmethod
@@ -180,8 +168,6 @@ class SamplePane(Pane):
 
 class CpuPane(SamplePane):
     """The last minute of the processor: all of it, and what Ingot takes."""
-
-    TITLE = "CPU"
 
     def compose(self) -> ComposeResult:
         x = Axis(low=-_LAST_S, high=0.0, time=True)
@@ -219,8 +205,6 @@ class CpuPane(SamplePane):
 class MemoryPane(SamplePane):
     """Memory and who holds it."""
 
-    TITLE = "Memory"
-
     def compose(self) -> ComposeResult:
         yield Gauge(id="memory-gauge")
         yield Plain(id="memory-text")
@@ -241,8 +225,6 @@ class MemoryPane(SamplePane):
 class EnginePane(SamplePane):
     """The engine's load, its KV cache, and the cost of its steps."""
 
-    TITLE = "Engine"
-
     def compose(self) -> ComposeResult:
         yield Plain(id="engine-load")
         yield Gauge(id="kv-gauge")
@@ -252,7 +234,7 @@ class EnginePane(SamplePane):
         stats = sample.engine
         self.query_one(Gauge).display = stats is not None
         if stats is None:
-            self.border_title, self.border_subtitle = self.TITLE, ""
+            self.border_title, self.border_subtitle = "Engine", ""
             how = told(self, "No model is loaded. [chat.models ctrl+t] in the chat loads one.")
             self.write("#engine-load", how)
             self.write("#engine-text")
@@ -279,8 +261,6 @@ class EnginePane(SamplePane):
 
 class LatencyPane(SamplePane):
     """How long the last requests waited for their tokens."""
-
-    TITLE = "Latency"
 
     def compose(self) -> ComposeResult:
         for name in ("ttft", "tpot"):
@@ -312,14 +292,13 @@ class LatencyPane(SamplePane):
         self.write(f"#{name}-ends", (duration(first), duration(last)))
 
 
-class SpeedPane(Pane):
+class SpeedPane(MonitorPane):
     """Decode or prefill over five minutes, whether the monitor was shown or not. Each has a scale
     of its own: prefill is many times faster."""
 
     def __init__(self, kind: Literal["decode", "prefill"]) -> None:
-        super().__init__(f"{kind}-speed")
+        super().__init__(f"{kind} tok/s", id=f"{kind}-speed")
         self.kind = kind
-        self.border_title = f"{kind} tok/s"
 
     def compose(self) -> ComposeResult:
         x, y = Axis(low=-_SPEEDS_S, high=0.0, time=True), Axis(low=0.0)
@@ -433,10 +412,10 @@ class MonitorScreen(ModeScreen):
     def contents(self) -> ComposeResult:
         with VerticalScroll(id="monitor"):
             with Grid(id="panes-now"):
-                yield CpuPane("cpu")
-                yield MemoryPane("memory")
-                yield EnginePane("engine")
-                yield LatencyPane("latency")
+                yield CpuPane("CPU", id="cpu")
+                yield MemoryPane("Memory", id="memory")
+                yield EnginePane("Engine", id="engine")
+                yield LatencyPane("Latency", id="latency")
             with Horizontal(id="speeds"):
                 yield SpeedPane("decode")
                 yield SpeedPane("prefill")
@@ -474,7 +453,7 @@ class MonitorScreen(ModeScreen):
         more: Sequence[Event],
     ) -> None:
         """Draw ``sample``, the histories, and events that are not shown yet."""
-        for pane in self.query(Pane):
+        for pane in self.query(MonitorPane):
             if isinstance(pane, SamplePane):
                 pane.show(sample, samples)
             elif isinstance(pane, SpeedPane):
@@ -487,10 +466,11 @@ class MonitorScreen(ModeScreen):
         self._tick()
 
     def action_level(self) -> None:
-        self.query_one(EventLogView).next_level()
+        log = self.query_one(EventLogView)
+        log.level = (log.level + 1) % len(LEVELS)
 
     def action_filter(self) -> None:
-        self.query_one(EventLogView).focus_filter()
+        self.query_one("#events-words").focus()
 
     @latest
     async def action_trim(self) -> None:

@@ -23,7 +23,7 @@ from app.builds.progress import (
 from app.builds.results import read_result
 from app.tui.keys import bind
 from app.tui.screens.dialogs import ConfirmScreen
-from app.tui.textual_patches import Plain, background, latest
+from app.tui.textual_patches import Pane, Plain, background, latest
 from app.tui.widgets.frame import ModeScreen
 from app.tui.widgets.quantize_files import FrontChart, QuantizeResult
 from app.tui.widgets.quantize_form import QuantizeForm, blamed, foreseen
@@ -60,8 +60,7 @@ class QuantizeProgress(Vertical):
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="quantize-live"):
-            with Vertical(id="quantize-steps", classes="pane") as steps:
-                steps.border_title = "Files"
+            with Pane("Files", id="quantize-steps"):
                 yield Plain(_NOTHING, id="files")
                 yield Plain(id="step")
                 yield ProgressBar(show_percentage=False, show_eta=False, id="step-bar")

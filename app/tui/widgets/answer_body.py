@@ -10,8 +10,8 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from app.tui.app import services_of
+from app.tui.textual_patches import Column
 from app.tui.widgets.prose import CodeBlock, Prose, Section, Splitter
-from app.tui.widgets.steady import Column
 from app.tui.widgets.text_lines import TextLines
 
 

@@ -23,7 +23,7 @@ from app.openai.answer import Answer
 from app.tui.keys import bind
 from app.tui.screens.batch_panels import BatchResumeScreen, BatchRowScreen, RowPane, short
 from app.tui.screens.dialogs import AskScreen, ConfirmScreen
-from app.tui.textual_patches import Plain, background, latest
+from app.tui.textual_patches import Pane, Plain, background, latest
 from app.tui.widgets.chart import Axis, Chart, Series
 from app.tui.widgets.prompt import SearchLine
 from app.tui.widgets.table import Cell, Table, TableColumn
@@ -55,15 +55,20 @@ class BatchTable(Table[int]):
     ]
 
     def __init__(self) -> None:
-        columns: tuple[TableColumn[int], ...] = (
-            TableColumn("row", lambda i: (f"{i:,}", "muted"), 9, right=True, name="row"),
-            TableColumn("state", lambda i: STATES[self._state(i)], 7, name="state"),
-            TableColumn("prompt", lambda i: self._count(i, "prompt_tokens"), 7, True, "prompt"),
-            TableColumn("answer", lambda i: self._count(i, "completion_tokens"), 7, True, "answer"),
-            TableColumn("tok/s", self._speed, 7, True, "speed"),
-            TableColumn("", self._text),
+        super().__init__(
+            (
+                TableColumn("row", lambda i: (f"{i:,}", "muted"), 9, right=True, name="row"),
+                TableColumn("state", lambda i: STATES[self._state(i)], 7, name="state"),
+                TableColumn("prompt", lambda i: self._count(i, "prompt_tokens"), 7, True, "prompt"),
+                TableColumn(
+                    "answer", lambda i: self._count(i, "completion_tokens"), 7, True, "answer"
+                ),
+                TableColumn("tok/s", self._speed, 7, True, "speed"),
+                TableColumn("", self._text),
+            ),
+            key=lambda index: index,
+            id="rows-table",
         )
-        super().__init__(columns, key=lambda index: index, id="rows-table")
         self.job: WatchedJob | None = None
 
     def show(self, rows: Sequence[int], *, keep: bool = True) -> None:
@@ -101,11 +106,8 @@ _BAD = frozenset({Phase.FAILED, Phase.DIED})
 _WAIT = frozenset({Phase.PAUSED, Phase.PAUSING, Phase.STOPPED, Phase.STOPPING, Phase.ELSEWHERE})
 
 
-class JobHeader(Vertical):
+class JobHeader(Pane):
     """``show`` draws a job as it is now."""
-
-    def __init__(self) -> None:
-        super().__init__(classes="pane")
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="job-progress"):
@@ -307,8 +309,7 @@ class BatchJob(Vertical):
                 with Container(classes="pane job-speed", id=f"job-{name}"):
                     yield Chart(x=Axis(time=True, low=0), y=Axis(low=0), id=name)
         with Container(id="job-rows"):
-            with Vertical(classes="pane", id="job-list") as rows:
-                rows.border_title = "Rows"
+            with Pane("Rows", id="job-list"):
                 yield RowFilter()
                 yield BatchTable()
             yield RowPane()

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from rich.cells import cell_len, set_cell_size
 from textual import events, on
 from textual.app import ComposeResult
-from textual.containers import Vertical
 from textual.content import Content
 from textual.message import Message
 from textual.timer import Timer
@@ -23,6 +22,7 @@ from app.chat.store.errors import StoreError
 from app.chat.store.records import Chat, Hit
 from app.tui.app import services_of
 from app.tui.keys import bind
+from app.tui.textual_patches import Pane
 from app.tui.widgets.prompt import SearchLine
 
 # A list of options with which more can be done than to take them.
@@ -200,7 +200,7 @@ _WAITS_S = 0.12  # after a key press or a change, before the list is read
 _PAGE = 100  # chats that are read at once; scrolling reads more
 
 
-class ChatSidebar(Vertical):
+class ChatSidebar(Pane):
     """``shown`` is the chat that is marked. The list is read in a thread, and only while it can be
     seen."""
 
@@ -227,8 +227,7 @@ class ChatSidebar(Vertical):
         """The prompt is to have the focus again."""
 
     def __init__(self) -> None:
-        super().__init__(classes="pane")
-        self.border_title = "Chats"
+        super().__init__("Chats")
         self._shown: int | None = None
         self._most = _PAGE
         self._more = False  # whether there may be more than are listed

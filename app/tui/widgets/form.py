@@ -27,7 +27,7 @@ from textual.widgets.option_list import Option
 from app.chat.attachments import complete_path
 from app.here import at_home
 from app.tui.keys import bind
-from app.tui.textual_patches import Plain
+from app.tui.textual_patches import Pane, Plain
 from app.tui.widgets.prompt import Line
 
 _LABEL = 12  # cells; form.tcss has the entry beside it
@@ -135,12 +135,8 @@ def path_field(
     return Field(label, entry, about)
 
 
-class Group(Vertical):
+class Group(Pane):
     """Fields that belong together, in a border with a title."""
-
-    def __init__(self, title: str, *fields: Widget, id: str | None = None) -> None:
-        super().__init__(*fields, id=id, classes="pane")
-        self.border_title = title
 
 
 class FieldHelp(Plain):

@@ -22,7 +22,7 @@ from textual.style import Style
 from textual.widgets import Markdown
 from textual.widgets._markdown import MarkdownBlock, MarkdownTable, MarkdownTH
 
-from app.tui.widgets.steady import Ground
+from app.tui.textual_patches import Ground
 
 _BOX = re.compile(r"\[([ xX])\] ")
 # A sum of money is no formula: no blank inside the dollars, no digit behind them.

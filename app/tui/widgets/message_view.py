@@ -17,10 +17,10 @@ from app.chat.figures import Reading, StatusFigures
 from app.chat.store.records import Message, Role, State
 from app.chat.thinking import split
 from app.tui.keys import told
+from app.tui.textual_patches import Ground
 from app.tui.widgets.answer_body import AnswerBody, Parts
 from app.tui.widgets.message_foot import Fact, MessageFoot, Waiting, facts_of, live_facts
 from app.tui.widgets.prompt_box import chip
-from app.tui.widgets.steady import Ground
 from app.tui.widgets.text_lines import TextLines
 
 _GO_ON = "[chat.continue ctrl+g] continues it, [chat.regenerate ctrl+r] starts over."

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from textual import events
 from textual.app import ComposeResult
-from textual.containers import Vertical
 from textual.content import Content
 from textual.message import Message
 
@@ -13,7 +12,7 @@ from app.chat.figures import StatusFigures
 from app.chat.session import FollowUp
 from app.chat.store.records import Attachment
 from app.tui.keys import told
-from app.tui.textual_patches import Plain
+from app.tui.textual_patches import Pane, Plain
 from app.tui.widgets.message_foot import clickable
 from app.tui.widgets.prompt import Prompt
 
@@ -30,7 +29,7 @@ _GAUGE, _SHORT = 20, 10  # columns
 _NARROW = 90
 
 
-class PromptBox(Vertical):
+class PromptBox(Pane):
     """The prompt, and in its lower border what ``show_context`` is told."""
 
     HELP = """
@@ -39,7 +38,7 @@ class PromptBox(Vertical):
     """
 
     def __init__(self, prompt: Prompt) -> None:
-        super().__init__(classes="pane")
+        super().__init__("Message")
         self._prompt = prompt
         self._files = Plain(classes="files")
         self._figures = StatusFigures()
@@ -50,7 +49,6 @@ class PromptBox(Vertical):
         yield self._prompt
 
     def on_mount(self) -> None:
-        self.name_it("Message")
         self.show_files(())
 
     def name_it(self, title: str) -> None:

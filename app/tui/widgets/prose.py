@@ -22,8 +22,8 @@ from textual.highlight import ANSIDarkHighlightTheme, HighlightTheme, highlight
 from textual.message import Message
 from textual.strip import Strip
 
+from app.tui.textual_patches import Column
 from app.tui.widgets.markdown import AnswerMarkdown
-from app.tui.widgets.steady import Column
 from app.tui.widgets.text_lines import TextLines
 from runtimes.untrusted import visible
 

@@ -23,7 +23,7 @@ from app.options import ModelOptions
 from app.tui.app import app_of
 from app.tui.keys import bind
 from app.tui.screens.dialogs import ConfirmScreen, Panel
-from app.tui.textual_patches import Plain, background, latest
+from app.tui.textual_patches import Pane, Plain, background, latest
 from app.tui.widgets.chart import Axis, Chart, Mark, Series
 from app.tui.widgets.table import Table, TableColumn
 from quantize.report.chart import Point
@@ -36,12 +36,11 @@ _WIDEST = 3  # columns of a layer
 # Layers against roles: which type each tensor of a file has.
 
 
-class TypeMapView(Vertical):
+class TypeMapView(Pane):
     """Each cell has the bits of its type, and is the darker the more they are."""
 
     def __init__(self, id: str | None = None) -> None:
-        super().__init__(id=id, classes="pane")
-        self.border_title = "Types by layer and role"
+        super().__init__("Types by layer and role", id=id)
         self._map: TypeMap | None = None
 
     def compose(self) -> ComposeResult:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from textual import events, on
 from textual.app import ComposeResult
-from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
 from textual.message import Message
 from textual.widgets import Button, Checkbox, Select, Static
@@ -32,7 +32,7 @@ from app.models.hub import (
     updated,
 )
 from app.models.pulling import PullRequest
-from app.tui.textual_patches import Plain, latest
+from app.tui.textual_patches import Pane, Plain, latest
 from app.tui.widgets.form import Check
 from app.tui.widgets.table import Table, TableColumn
 from quantize.disk import human
@@ -68,14 +68,17 @@ class BuildTable(Table[RemoteBuild]):
     """The builds of one repository. The ``best`` one carries a star, what is here says so."""
 
     def __init__(self) -> None:
-        columns = (
-            TableColumn[RemoteBuild]("Build", self._label),
-            TableColumn[RemoteBuild]("Size", lambda build: human(build.kept.size), 7, right=True),
-            TableColumn[RemoteBuild]("Bits", self._bits, 4, right=True),
-            TableColumn[RemoteBuild]("Memory", self._memory, 7),
-            TableColumn[RemoteBuild]("Here", _arrived, 5, right=True),
+        super().__init__(
+            (
+                TableColumn("Build", self._label),
+                TableColumn("Size", lambda build: human(build.kept.size), 7, right=True),
+                TableColumn("Bits", self._bits, 4, right=True),
+                TableColumn("Memory", self._memory, 7),
+                TableColumn("Here", _arrived, 5, right=True),
+            ),
+            key=lambda build: build.kept.main,
+            id="builds",
         )
-        super().__init__(columns, key=lambda build: build.kept.main, id="builds")
         self.best: RemoteBuild | None = None
         self.parameters: int | None = None  # where the hub says them exactly
         self.free = 0
@@ -180,7 +183,7 @@ class FindFilters(Horizontal):
 _MOVED_S = 0.25  # after the cursor moved, before the hub is asked
 
 
-class RepoView(Vertical):
+class RepoView(Pane):
     """``Chosen`` when a build is wanted. What was read once is kept."""
 
     @dataclass
@@ -192,7 +195,7 @@ class RepoView(Vertical):
         too_big: str | None
 
     def __init__(self) -> None:
-        super().__init__(id="one", classes="pane")
+        super().__init__(id="one")
         self._repo: HubName | None = None
         self.found: Found | None = None
         self._what: str | None = None  # the build to go to

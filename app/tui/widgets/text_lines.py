@@ -16,7 +16,7 @@ from textual.selection import Selection
 from textual.strip import Strip
 from textual.widget import Widget
 
-from app.tui.widgets.steady import Steady
+from app.tui.textual_patches import Steady
 from runtimes.untrusted import visible
 
 _TAB = 4

@@ -14,8 +14,7 @@ from textual.scrollbar import ScrollBar
 from textual.widget import Widget
 
 from app.tui.keys import bind
-from app.tui.textual_patches import Plain
-from app.tui.widgets.steady import Column, Steady
+from app.tui.textual_patches import Column, Plain, Steady
 from app.tui.widgets.welcome import Welcome
 
 if TYPE_CHECKING:
