@@ -398,17 +398,18 @@ class BatchPresetsScreen(Panel[JobForm]):
 
     def __init__(self) -> None:
         super().__init__()
+        self._table = PresetTable()
         self.found: list[JobPreset] | None = None
 
     def contents(self) -> ComposeResult:
         yield Static("looking ...", id="presets-said", classes="hint")
-        yield PresetTable()
+        yield self._table
 
     @latest
     async def on_mount(self) -> None:
         found = await asyncio.to_thread(presets, here())
         self.found = [JobPreset("an empty form", JobForm()), *found]
-        table = self.query_one(PresetTable)
+        table = self._table
         table.styles.height = min(len(self.found) + 1, 16)
         table.show(self.found)
         table.focus()
@@ -417,7 +418,7 @@ class BatchPresetsScreen(Panel[JobForm]):
 
     @on(Table.Selected)
     def _picked(self) -> None:
-        chosen = self.query_one(PresetTable).record
+        chosen = self._table.record
         if chosen is not None:
             self.dismiss(chosen.form)
 
@@ -426,12 +427,12 @@ class BatchPresetsScreen(Panel[JobForm]):
         self.refresh_bindings()
 
     def can(self, action: str) -> bool:
-        chosen = self.query_one(PresetTable).record if action == "forget" else None
+        chosen = self._table.record if action == "forget" else None
         return action != "forget" or (chosen is not None and _saved(chosen))
 
     @background
     async def action_forget(self) -> None:
-        chosen = self.query_one(PresetTable).record
+        chosen = self._table.record
         if chosen is None:
             return
         try:
@@ -439,7 +440,7 @@ class BatchPresetsScreen(Panel[JobForm]):
         except IngotError as error:
             self.notify(str(error), severity="error")
         self.found = [one for one in self.found or [] if one is not chosen]
-        self.query_one(PresetTable).show(self.found)
+        self._table.show(self.found)
 
 
 def _saved(preset: JobPreset) -> bool:

@@ -185,6 +185,9 @@ class FindScreen(Occupied, ListPanel[str]):
 
     def __init__(self, words: str = "", use: str = "Chat now") -> None:
         super().__init__()
+        self._repos = RepoTable()
+        self._filters = FindFilters(id="filters")
+        self._view = RepoView()
         self._words, self._use = words, use
         self._timer: Timer | None = None
         self._asked: tuple[Hashable, ...] = ()
@@ -193,13 +196,13 @@ class FindScreen(Occupied, ListPanel[str]):
 
     def contents(self) -> ComposeResult:
         yield SearchLine(self._words, "Words, or ORG/NAME", id="words")
-        yield FindFilters(id="filters")
+        yield self._filters
         with Horizontal(id="halves"):
             with Pane(id="results"):
-                yield RepoTable()
+                yield self._repos
                 yield Plain(id="wrong", classes="bad")
                 yield Plain(id="said", classes="muted")
-            yield RepoView()
+            yield self._view
         yield Download(self._use)
 
     def on_mount(self) -> None:
@@ -217,7 +220,7 @@ class FindScreen(Occupied, ListPanel[str]):
     @on(FindFilters.Changed)
     def _search(self) -> None:
         words = self.query_one("#words", Input).value.strip()
-        asked = (words, *self.query_one(FindFilters).values)
+        asked = (words, *self._filters.values)
         if asked != self._asked:
             self._asked = asked
             self._begin(words)
@@ -227,7 +230,7 @@ class FindScreen(Occupied, ListPanel[str]):
             named = parse_request(words)
         except RequestError:
             named = None
-        query = self.query_one(FindFilters).query_for(words)
+        query = self._filters.query_for(words)
         pane = self.query_one("#results")
         heading = str(named.name) if named else hub.heading(query, memory_now()[1])
         pane.border_title = Content(heading)
@@ -242,9 +245,9 @@ class FindScreen(Occupied, ListPanel[str]):
     async def _find(
         self, results: Iterator[Found] | None, named: PullRequest | None = None
     ) -> None:
-        self.query_one(RepoTable).show((), keep=False)
+        self._repos.show((), keep=False)
         self._say("", "Searching ...")
-        view = self.query_one(RepoView)
+        view = self._view
         view.show(None)
         try:
             if named is not None:
@@ -261,11 +264,11 @@ class FindScreen(Occupied, ListPanel[str]):
         if named is not None:
             view.show(rows[0], named.name, named.what)
         if not rows:
-            left_out = self.query_one(FindFilters).said
+            left_out = self._filters.said
             self._say("", f"Nothing was found.\nThe filters leave others out: {left_out}.")
 
     def _add(self, rows: list[Found]) -> None:
-        table = self.query_one(RepoTable)
+        table = self._repos
         all_rows = [*table.rows, *rows]
         table.show(all_rows)
         self._say("")
@@ -296,11 +299,11 @@ class FindScreen(Occupied, ListPanel[str]):
         self.query_one("#said", Static).update(text)
         self.query_one("#wrong").display = bool(wrong)
         self.query_one("#said").display = bool(text)
-        self.query_one(RepoTable).display = not (wrong or text)
+        self._repos.display = not (wrong or text)
 
     @on(RepoTable.Highlighted)
     def _highlighted(self) -> None:
-        table, view = self.query_one(RepoTable), self.query_one(RepoView)
+        table, view = self._repos, self._view
         if table.record is None:
             return
         if table.record != view.found:
@@ -311,7 +314,7 @@ class FindScreen(Occupied, ListPanel[str]):
     @on(Input.Submitted, "#words")
     def _entered(self) -> None:
         """To the builds; without any, look again."""
-        if not self.query_one(RepoTable).rows:
+        if not self._repos.rows:
             self._asked = ()
         self._search()
         self._to_builds()
@@ -326,7 +329,7 @@ class FindScreen(Occupied, ListPanel[str]):
         self.query_one("#fits", Checkbox).toggle()
 
     def action_sort(self) -> None:
-        self.query_one(FindFilters).next_order()
+        self._filters.next_order()
 
     # Getting
 
@@ -344,7 +347,7 @@ class FindScreen(Occupied, ListPanel[str]):
 
     @on(Download.Ended)
     def _ended(self) -> None:
-        self.query_one(RepoView).refresh_builds()
+        self._view.refresh_builds()
 
     @on(Download.Wanted)
     def _use_it(self, event: Download.Wanted) -> None:

@@ -299,6 +299,7 @@ class ModelsScreen(ListPanel[tuple[ModelEntry, ...]]):
         ticked: Sequence[str] = (),
     ) -> None:
         super().__init__("Compare: which files" if several else "Models")
+        self._table = ModelTable()
         self._given = tuple(given)
         self._current = current
         self._several = several
@@ -313,12 +314,12 @@ class ModelsScreen(ListPanel[tuple[ModelEntry, ...]]):
             if not self._several:
                 yield Button("Load settings", id="load", action="screen.settings", compact=True)
             yield Button("Find models", id="find", action="screen.get", compact=True)
-        yield ModelTable()
+        yield self._table
         with VerticalScroll(id="about", can_focus=False):
             yield Plain(id="details")
 
     def on_mount(self) -> None:
-        table = self.query_one(ModelTable)
+        table = self._table
         table.marked = list(self._ticked)
         self.query_one("#filter").focus()
         self._tell(f"order: {table.order}")
@@ -328,7 +329,7 @@ class ModelsScreen(ListPanel[tuple[ModelEntry, ...]]):
     async def _read(self) -> None:
         """List the entries at once; then note what each needs, which means opening it."""
         entries = await asyncio.to_thread(catalog, self._given)
-        table = self.query_one(ModelTable)
+        table = self._table
         if self._current is not None:
             loaded = real(Path(self._current))
             same = (entry.key for entry in entries if real(entry.path) == loaded)
@@ -356,7 +357,7 @@ class ModelsScreen(ListPanel[tuple[ModelEntry, ...]]):
     def _show(self) -> None:
         if not self.is_attached:
             return
-        table = self.query_one(ModelTable)
+        table = self._table
         entry, lines = table.record, []
         if entry is not None:
             lines = details(entry, table.fit_of(entry))
@@ -368,7 +369,7 @@ class ModelsScreen(ListPanel[tuple[ModelEntry, ...]]):
 
     @on(Input.Changed, "#filter")
     def _filter(self, event: Input.Changed) -> None:
-        self.query_one(ModelTable).set_filter(event.value)
+        self._table.set_filter(event.value)
 
     @on(ModelTable.Selected)
     def _clicked(self) -> None:
@@ -382,7 +383,7 @@ class ModelsScreen(ListPanel[tuple[ModelEntry, ...]]):
         return {"tick": self._several, "remove": one, "settings": one}.get(action, True)
 
     def action_tick(self) -> None:
-        table = self.query_one(ModelTable)
+        table = self._table
         entry = table.record
         if entry is None or self._refused(entry):
             return
@@ -393,7 +394,7 @@ class ModelsScreen(ListPanel[tuple[ModelEntry, ...]]):
         if self._none:
             self.action_get()
             return
-        table = self.query_one(ModelTable)
+        table = self._table
         chosen = table.entries(table.marked)
         if not chosen and table.record is not None:
             chosen = (table.record,)
@@ -408,7 +409,7 @@ class ModelsScreen(ListPanel[tuple[ModelEntry, ...]]):
 
     def action_settings(self) -> None:
         """Say how the file under the cursor is to be loaded, and load it so."""
-        entry = self.query_one(ModelTable).record
+        entry = self._table.record
         if entry is None or self._refused(entry):
             return
 
@@ -419,7 +420,7 @@ class ModelsScreen(ListPanel[tuple[ModelEntry, ...]]):
         self.app.push_screen(LoadScreen(entry), said)
 
     def action_sort(self) -> None:
-        table = self.query_one(ModelTable)
+        table = self._table
         table.next_order()
         self._tell(f"order: {table.order}")
 
@@ -441,19 +442,19 @@ class ModelsScreen(ListPanel[tuple[ModelEntry, ...]]):
         self._after = f"{name}\0" if name else None
         with suppress(WorkerError):  # it is read once more
             await self._read().wait()
-        if name and self.query_one(ModelTable).go_to(f"{name}\0"):
+        if name and self._table.go_to(f"{name}\0"):
             self._clicked()
 
     @background
     async def action_remove(self) -> None:
-        entry = self.query_one(ModelTable).record
+        entry = self._table.record
         if entry is None:
             return
         if entry.origin is not Origin.LIBRARY:
             why = f"Only pulled models are removed here. This one is yours: {entry.path}"
             self.notify(why, severity="warning")
             return
-        if entry.key == self.query_one(ModelTable).current:
+        if entry.key == self._table.current:
             self.notify("It is loaded. Load another one first.", severity="warning")
             return
         question = f"Delete {entry.model}, {size_of(entry)}? `ingot pull` can get it again."

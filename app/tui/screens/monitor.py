@@ -406,6 +406,7 @@ class MonitorScreen(ModeScreen):
 
     def __init__(self) -> None:
         super().__init__()
+        self._log = EventLogView()
         self._looking = False
         self.paused = False
 
@@ -419,7 +420,7 @@ class MonitorScreen(ModeScreen):
             with Horizontal(id="speeds"):
                 yield SpeedPane("decode")
                 yield SpeedPane("prefill")
-            yield EventLogView()
+            yield self._log
 
     def on_mount(self) -> None:
         self.set_interval(_PERIOD_S, self._tick)
@@ -441,7 +442,7 @@ class MonitorScreen(ModeScreen):
             sample = await asyncio.to_thread(monitor.sample)
         finally:
             self._looking = False
-        log = self.query_one(EventLogView)
+        log = self._log
         if not self.paused:
             self.show(sample, monitor.samples(), monitor.speeds(), monitor.events(log.last))
 
@@ -458,15 +459,15 @@ class MonitorScreen(ModeScreen):
                 pane.show(sample, samples)
             elif isinstance(pane, SpeedPane):
                 pane.draw(speeds, sample.time)
-        self.query_one(EventLogView).add(more)
+        self._log.add(more)
 
     def action_pause(self) -> None:
         self.paused = not self.paused
-        self.query_one(EventLogView).title = "Paused" if self.paused else ""
+        self._log.title = "Paused" if self.paused else ""
         self._tick()
 
     def action_level(self) -> None:
-        log = self.query_one(EventLogView)
+        log = self._log
         log.level = (log.level + 1) % len(LEVELS)
 
     def action_filter(self) -> None:

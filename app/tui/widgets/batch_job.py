@@ -293,6 +293,7 @@ class BatchJob(Vertical):
 
     def __init__(self) -> None:
         super().__init__(id="job")
+        self._table = BatchTable()
         self.job: WatchedJob | None = None
         self._shown: Which = "live"
         self._by: tuple[By, bool] = ("row", False)  # the column, and whether downwards
@@ -311,7 +312,7 @@ class BatchJob(Vertical):
         with Container(id="job-rows"):
             with Pane("Rows", id="job-list"):
                 yield RowFilter()
-                yield BatchTable()
+                yield self._table
             yield RowPane()
 
     async def show(self, job: WatchedJob) -> None:
@@ -319,10 +320,10 @@ class BatchJob(Vertical):
         self.job, self._view, self._search = job, None, None
         if not self.children:
             await self.recompose()
-        self.query_one(BatchTable).job = job
+        self._table.job = job
         self.query_one(Words).value = ""
         self._shown, self._by = "live", ("row", False)
-        self.query_one(BatchTable).show((), keep=False)
+        self._table.show((), keep=False)
         self._follow(job)
 
     @latest
@@ -381,7 +382,7 @@ class BatchJob(Vertical):
         if (job, which, by, search) != (self.job, self._shown, self._by, self._search):
             return
         self.query_one(RowFilter).show(job.counts(), which)
-        table = self.query_one(BatchTable)
+        table = self._table
         table.sorting = None if which == "live" else by
         table.show(found, keep=keep and which != "live")
 
@@ -390,7 +391,7 @@ class BatchJob(Vertical):
         if self.job is None:
             return
         await self._list(self.job, keep=False)
-        if go_to is not None and not self.query_one(BatchTable).go_to(go_to):
+        if go_to is not None and not self._table.go_to(go_to):
             self.notify(f"There is no row {go_to:,}.", severity="warning")
 
     def _turn_list(self, which: Which, go_to: int | None = None) -> None:
@@ -518,7 +519,7 @@ class BatchJob(Vertical):
     @on(BatchTable.Highlighted)
     def _moved(self, event: BatchTable.Highlighted) -> None:
         """Pin the row under the cursor while rows arrive, and show it beside the table."""
-        index = self.query_one(BatchTable).record
+        index = self._table.record
         if event.moved and self._shown == "live" and index is not None:
             self._turn_list("all", index)
         if self.job is not None:
@@ -526,7 +527,7 @@ class BatchJob(Vertical):
 
     @on(BatchTable.Selected)
     def _open(self) -> None:
-        index = self.query_one(BatchTable).record
+        index = self._table.record
         if self.job is not None and index is not None:
             self.app.push_screen(BatchRowScreen(self.job, index))
 

@@ -197,11 +197,12 @@ class QuantizeResult(Vertical):
 
     def __init__(self) -> None:
         super().__init__(id="quantize-result")
+        self._table = FileTable()
         self.result: Result | None = None
 
     def compose(self) -> ComposeResult:
         yield Plain(_EMPTY, id="advice")
-        yield FileTable()
+        yield self._table
         with Horizontal(id="file-actions"):
             for name, title in _BUTTONS:
                 yield Button(title, id=f"file-{name}", compact=True)
@@ -214,7 +215,7 @@ class QuantizeResult(Vertical):
     def show(self, result: Result | None) -> None:
         """Another folder's files, or new figures."""
         self.result = result
-        table, there = self.query_one(FileTable), result is not None and bool(result.rows)
+        table, there = self._table, result is not None and bool(result.rows)
         for one in (table, self.query_one("#file-actions"), self.query_one(FrontChart)):
             one.display = there
         advice = self.query_one("#advice", Static)
@@ -228,7 +229,7 @@ class QuantizeResult(Vertical):
 
     @on(Table.Highlighted)
     def _draw(self) -> None:
-        row = self.query_one(FileTable).record
+        row = self._table.record
         self.query_one(FrontChart).show_result(self.result, row.recipe if row else None)
         self.query_one(TypeMapView).show(row.types if row and self.result else None)
         self.refresh_bindings()
@@ -236,7 +237,7 @@ class QuantizeResult(Vertical):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         there = self.result is not None and bool(self.result.rows)
         if there and action == "types":
-            row = self.query_one(FileTable).record
+            row = self._table.record
             return row is not None and row.types is not None
         return there if action in ("compare", "path", "remove", "report", "types") else True
 
@@ -251,7 +252,7 @@ class QuantizeResult(Vertical):
     @on(Table.Selected)
     def action_chat(self) -> None:
         """Load the file under the cursor."""
-        row = self.query_one(FileTable).record
+        row = self._table.record
         if self.result is not None and row is not None:
             app = app_of(self)
             app.load_model(str(self.result.folder), ModelOptions(recipe=row.recipe))
@@ -262,7 +263,7 @@ class QuantizeResult(Vertical):
         """Turn to the comparison with the marked files."""
         from app.tui.screens.compare import CompareScreen
 
-        rows = self.query_one(FileTable).compared()
+        rows = self._table.compared()
         if len(rows) < 2:
             self.notify("Mark two files with space to compare them.", severity="warning")
             return
@@ -274,7 +275,7 @@ class QuantizeResult(Vertical):
 
     def action_path(self) -> None:
         """Tell where the file is, and copy that."""
-        row = self.query_one(FileTable).record
+        row = self._table.record
         if row is not None:
             path = str(whole(row.path))
             self.app.copy_to_clipboard(path)
@@ -283,7 +284,7 @@ class QuantizeResult(Vertical):
     @background
     async def action_remove(self) -> None:
         """Delete the file under the cursor, after asking."""
-        row, result = self.query_one(FileTable).record, self.result
+        row, result = self._table.record, self.result
         if row is None or result is None:
             return
         question = f"Delete {row.path.name} ({row.cells[0]} MB)? It can be built again."
@@ -297,7 +298,7 @@ class QuantizeResult(Vertical):
 
     def action_types(self) -> None:
         """The types of the file under the cursor, where they would not fit below."""
-        row = self.query_one(FileTable).record
+        row = self._table.record
         if row is not None and row.types is not None:
             self.app.push_screen(TypesScreen(row.recipe, row.types))
 

@@ -309,6 +309,7 @@ class QuantizeForm(Form):
 
     def __init__(self) -> None:
         super().__init__(id="quantize-form")
+        self._cards = RecipeCards()
         self._forecast: BuildForecast | None = None
 
     def compose(self) -> ComposeResult:
@@ -319,7 +320,7 @@ class QuantizeForm(Form):
                 path_field("out", "Into", "MODEL-built beside the model"),
                 Plain(id="forecast"),
             )
-            yield RecipeCards()
+            yield self._cards
             with Group("Options", id="quantize-options"):
                 yield text_field("targets", "Targets", f"{TARGETS} (optional)")
                 yield path_field(
@@ -345,7 +346,7 @@ class QuantizeForm(Form):
     def settings(self) -> Settings:
         return Settings(
             self.text_of("model"),
-            self.query_one(RecipeCards).chosen,
+            self._cards.chosen,
             self.text_of("targets"),
             out=self.text_of("out"),
             imatrix=self.text_of("imatrix"),
@@ -358,20 +359,20 @@ class QuantizeForm(Form):
 
     @on(RecipeCards.Highlighted)
     def _advise(self) -> None:
-        recipe = self.query_one(RecipeCards).recipe
+        recipe = self._cards.recipe
         told = Content.assemble((recipe.name, "bold"), f"  {advice(recipe)}")
         self.query_one("#advice", Static).update(told)
         self._draw()
 
     def _draw(self) -> None:
-        cards = self.query_one(RecipeCards)
+        cards = self._cards
         chart = self.query_one(RecipeChart)
         chart.show_recipes(cards.prospects, cards.chosen, cards.recipe.name)
 
     def _add_up(self, wrong: str = "") -> None:
         """Say what the chosen recipes come to; or what is ``wrong`` and belongs to no field."""
         self._draw()
-        line, cards = self.query_one("#sum", Static), self.query_one(RecipeCards)
+        line, cards = self.query_one("#sum", Static), self._cards
         line.set_class(bool(wrong), "bad")
         if wrong:
             line.update(f"✗ {wrong}")
@@ -431,10 +432,10 @@ class QuantizeForm(Form):
         facts.display = bool(lines)
         found = self._forecast
         if found is None:
-            self.query_one(RecipeCards).show_prospects(None)
+            self._cards.show_prospects(None)
         else:
             there = await asyncio.to_thread(_prospects, found)
-            self.query_one(RecipeCards).show_prospects(there)
+            self._cards.show_prospects(there)
         self.explain(wrong)
         self.post_message(self.Foreseen(found))
         if found is not None and found.builder is not None:

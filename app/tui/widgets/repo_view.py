@@ -196,6 +196,7 @@ class RepoView(Pane):
 
     def __init__(self) -> None:
         super().__init__(id="one")
+        self._table = BuildTable()
         self._repo: HubName | None = None
         self.found: Found | None = None
         self._what: str | None = None  # the build to go to
@@ -204,7 +205,7 @@ class RepoView(Pane):
 
     def compose(self) -> ComposeResult:
         yield Plain(id="facts")
-        yield BuildTable()
+        yield self._table
         with VerticalScroll(id="notes", can_focus=False):
             yield Plain(id="advice")
             yield Plain(id="about")
@@ -229,7 +230,7 @@ class RepoView(Pane):
     def refresh_builds(self) -> None:
         """Read the builds anew: what is here has changed."""
         if self._repo is not None:
-            build = self.query_one(BuildTable).record
+            build = self._table.record
             self._what = build.kept.main if build else None
             self._look(self._repo, self.found, again=True)
 
@@ -251,7 +252,7 @@ class RepoView(Pane):
             speed = await asyncio.to_thread(bandwidth)
             parameters = found.parameters if found else None
             self._advice = advise(there, parameters, memory_now()[1], speed)
-            stays = asked or self.query_one(BuildTable).cursor > 0  # the user was quicker
+            stays = asked or self._table.cursor > 0  # the user was quicker
             self._fill(there, found)
             if self._advice and not stays:
                 self._go_to(there, self._advice.build.kept.main)
@@ -259,7 +260,7 @@ class RepoView(Pane):
     def _go_to(self, there: Contents, what: str) -> bool:
         """Put the cursor on a build, by its path or label."""
         asked = what.lower()
-        table = self.query_one(BuildTable)
+        table = self._table
         return any(
             table.go_to(build.kept.main)
             for build in there.builds
@@ -267,7 +268,7 @@ class RepoView(Pane):
         )
 
     def _fill(self, there: Contents, found: Found | None) -> None:
-        table = self.query_one(BuildTable)
+        table = self._table
         table.best = self._advice.build if self._advice else None
         table.parameters = found.parameters if found and found.exact else None
         table.free = memory_now()[1]
@@ -275,7 +276,7 @@ class RepoView(Pane):
         self._about()
 
     def _builds(self, builds: tuple[RemoteBuild, ...]) -> None:
-        table = self.query_one(BuildTable)
+        table = self._table
         table.display = bool(builds)
         self.set_class(not builds, "-empty")
         table.styles.height = len(builds) + 1
@@ -290,7 +291,7 @@ class RepoView(Pane):
         there = self._known.get(self._repo) if self._repo else None
         if there is None:
             return
-        table = self.query_one(BuildTable)
+        table = self._table
         lines = [hub.memory(table.record, table.free)] if table.record else []
         advice = f"★ {self._advice.why}" if self._advice else ""
         if (
@@ -315,7 +316,7 @@ class RepoView(Pane):
     @on(Button.Pressed, "#get")
     def _choose(self, event: Message) -> None:
         event.stop()
-        table = self.query_one(BuildTable)
+        table = self._table
         build, name = table.record, self._repo
         if build is None or name is None:
             return
