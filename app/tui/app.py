@@ -47,7 +47,6 @@ _LATER = (
     "app.tui.widgets.message_view",
     "app.tui.screens.models",
     "app.tui.help",
-    "app.tui.palette",
 )
 # Objects between two looks for garbage: at Python's 700 that takes 2% of a core while an answer
 # comes, since each of its blocks is made of thousands that stay.
@@ -303,7 +302,7 @@ class IngotApp(App[None]):
             self.push_screen(HelpScreen(self.screen))
 
     def action_command_palette(self) -> None:
-        from app.tui.palette import Commands, Palette
+        from app.tui.help import Commands, Palette
 
         if not isinstance(self.screen, Palette):
             self.push_screen(Palette(providers=[Commands]))

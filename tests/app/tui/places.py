@@ -24,8 +24,7 @@ from app.chat.conversation import Conversation
 from app.compare.blind import Ballot, Sided
 from app.compare.results import FileResult, PromptResult, Results, Told, pair_of
 from app.models.catalog import entry_of
-from app.tui.help import HelpScreen
-from app.tui.palette import Commands, Palette
+from app.tui.help import Commands, HelpScreen, Palette
 from app.tui.screens.answering import SamplingScreen, SystemScreen
 from app.tui.screens.batch import BatchScreen
 from app.tui.screens.batch_panels import (

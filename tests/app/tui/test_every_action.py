@@ -14,8 +14,8 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets._footer import FooterKey
 
+from app.tui.help import commands
 from app.tui.keys import TOGETHER, declared
-from app.tui.palette import commands
 from app.tui.screens.dialogs import KeyHints
 from app.tui.services import Start, open_services
 from app.tui.widgets.frame import ModeScreen

@@ -10,9 +10,8 @@ from textual.widgets import Input
 from textual.widgets._footer import FooterKey
 
 from app.tui.app import IngotApp
-from app.tui.help import HelpScreen, KeyGroup, groups
+from app.tui.help import HelpScreen, KeyGroup, Palette, commands, groups
 from app.tui.keys import TASKS, declared
-from app.tui.palette import Palette, commands
 from app.tui.screens.find import FindScreen
 from tests.app.tui.chat_app import shown
 from tests.app.tui.conftest import searched

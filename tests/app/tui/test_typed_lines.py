@@ -11,8 +11,7 @@ import pytest
 from textual.command import CommandInput
 from textual.widgets import Input
 
-from app.tui.help import HelpScreen
-from app.tui.palette import Commands, Palette
+from app.tui.help import Commands, HelpScreen, Palette
 from app.tui.screens.batch import BatchScreen
 from app.tui.screens.chats import ChatsScreen
 from app.tui.screens.dialogs import AskScreen
