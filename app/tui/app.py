@@ -224,7 +224,7 @@ class IngotApp(App[None]):
         self._interrupted, self._interrupted_at = now, self._pressed
         if any(screen.interrupt() for screen in self._interruptible()):
             done = "Stopped."
-        elif isinstance(self.screen, modes.Occupied) and self.screen.put_away():
+        elif isinstance(self.screen, modes.Styled) and self.screen.put_away():
             done = "Put away: [chat.older up] brings it back."
         else:
             done = "Nothing runs."
@@ -261,18 +261,18 @@ class IngotApp(App[None]):
             question = ConfirmScreen(f"{' '.join(why for _, why in busy)} Quit?", "Quit")
         self.push_screen(question, lambda yes: self.exit() if yes else None)
 
-    def _interruptible(self) -> Iterator[modes.Occupied]:
+    def _interruptible(self) -> Iterator[modes.Styled[Any]]:
         """Screens of the mode that is shown, the topmost first, then those of the chat."""
         for name in dict.fromkeys((self.current_mode, modes.CHAT.name)):
             yield from reversed(self._occupied(name))
 
-    def _occupied(self, mode: str) -> list[modes.Occupied]:
+    def _occupied(self, mode: str) -> list[modes.Styled[Any]]:
         """Screens of a mode that may be at work, the base first; none before it was shown."""
         try:
             stack = self.get_screen_stack(mode)
         except KeyError:
             return []
-        return [screen for screen in stack if isinstance(screen, modes.Occupied)]
+        return [screen for screen in stack if isinstance(screen, modes.Styled)]
 
     def _catch_signals(self) -> None:
         loop = asyncio.get_running_loop()

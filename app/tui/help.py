@@ -183,7 +183,7 @@ def commands(screen: Screen[Any]) -> Iterator[Bound]:
 
 def _of_the_chat(screen: Screen[Any]) -> Iterator[Bound]:
     """Slash commands that no key of ``screen`` has; from another mode they turn to the chat."""
-    if not isinstance(screen, modes.Occupied) or screen.is_modal:
+    if screen.is_modal:
         return
     here = screen.app.current_mode == modes.CHAT.name
     bindings = screen.active_bindings.values() if here else ()

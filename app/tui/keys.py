@@ -52,18 +52,8 @@ def bind(
     return Binding(keys, action, title, show, priority=priority, tooltip=more, id=id)
 
 
-def key(
-    keys: str,
-    id: str,
-    title: str,
-    more: str = "",
-    *,
-    action: str = "",
-    show: bool = False,
-    priority: bool = True,
-) -> Binding:
-    """Return a binding of the whole app or the chat: one of many, that acts before all others."""
-    return bind(keys, id, title, more, action=action, show=show, priority=priority)
+# Of the whole app or the chat: one of many, that acts before all others.
+key = partial(bind, show=False, priority=True)
 
 
 def shown(key: str) -> str:

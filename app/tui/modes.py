@@ -78,9 +78,7 @@ class Styled(Screen[Result]):
         self._leave = leave
         return AwaitComplete(asyncio.sleep(0))
 
-
-class Occupied:
-    """A mixin of screens: what ctrl+c and leaving the app ask. An idle screen has these answers."""
+    # What ctrl+c and leaving the app ask; an idle screen has these answers.
 
     def interrupt(self) -> bool:
         """Stop what runs; False when nothing does. ctrl+c asks the mode that is shown, then the

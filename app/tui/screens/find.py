@@ -22,7 +22,6 @@ from app.models.hub import Found, look_up, search
 from app.models.pulling import PullRequest, parse_request
 from app.models.pulljob import PullJob, PullState
 from app.tui.keys import bind
-from app.tui.modes import Occupied
 from app.tui.screens.dialogs import ConfirmScreen, ListPanel, list_keys
 from app.tui.textual_patches import Pane, Plain, background, latest
 from app.tui.widgets.prompt import SearchLine
@@ -160,7 +159,7 @@ _TYPED_S = 0.4  # after a key press, before the hub is asked
 _ROWS = 40  # that are read at a time, and left to read before the last is reached
 
 
-class FindScreen(Occupied, ListPanel[str]):
+class FindScreen(ListPanel[str]):
     """Ends with the name of a model in the library that is to be used, None when it was left.
 
     ``words`` may also be ORG/NAME or ORG/NAME:BUILD. ``use`` is what a downloaded model is for.

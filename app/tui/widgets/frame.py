@@ -176,7 +176,7 @@ def _width(key: _Key) -> int:
     return cell_len(f"{key.display} {key.description}") + _GAP
 
 
-class ModeScreen(modes.Occupied, modes.Styled[None]):
+class ModeScreen(modes.Styled[None]):
     """The base screen of a mode: ``contents`` between the header and the footer."""
 
     MODE: ClassVar[str]

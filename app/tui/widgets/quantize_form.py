@@ -142,7 +142,7 @@ class RecipeCards(Vertical, can_focus=True):
         """Names, in the order of `quantize recipes`."""
         return tuple(r.name for r in offered() if r.name in self._chosen)
 
-    def choose(self, names: Sequence[str]) -> None:
+    def choose(self, names: Iterable[str]) -> None:
         """Choose these recipes, and no others."""
         self._chosen = set(names)
         self._show()
@@ -161,9 +161,7 @@ class RecipeCards(Vertical, can_focus=True):
             card.set_class(name == self._cursor, "-cursor")
 
     def action_choose(self) -> None:
-        self._chosen ^= {self._cursor}
-        self._show()
-        self.post_message(self.Changed())
+        self.choose(self._chosen ^ {self._cursor})
 
     @on(RecipeCard.Clicked)
     def _clicked(self, event: RecipeCard.Clicked) -> None:
