@@ -307,8 +307,9 @@ class BatchJobsScreen(Panel[Path]):
         bind("ctrl+r", "batch.jobs_again", "Look again", action="again", priority=True),
     ]
 
-    def __init__(self) -> None:
+    def __init__(self, jobs: Callable[[], list[KnownJob]] = known_jobs) -> None:
         super().__init__("Jobs")
+        self._jobs = jobs
         self.found: list[KnownJob] = []
 
     def contents(self) -> ComposeResult:
@@ -323,7 +324,7 @@ class BatchJobsScreen(Panel[Path]):
 
     @latest
     async def action_again(self) -> None:
-        self.found = await asyncio.to_thread(known_jobs)
+        self.found = await asyncio.to_thread(self._jobs)
         table, said = self.query_one(JobTable), self.query_one("#jobs-said", Static)
         table.styles.height = min(len(self.found) + 1, 16)
         table.show(self.found)

@@ -208,11 +208,10 @@ def test_the_jobs(
         ]
     )
 
-    monkeypatch.setattr(batch_panels, "known_jobs", lambda: jobs)
     monkeypatch.setattr(batch_panels, "_now", lambda: 1010.0)
 
     async def show(pilot: Any) -> None:
-        pilot.app.push_screen(BatchJobsScreen())
+        pilot.app.push_screen(BatchJobsScreen(lambda: jobs))
         await wait_until(lambda: getattr(pilot.app.screen, "found", None))
 
     assert snap(app, terminal_size=size, run_before=show)
