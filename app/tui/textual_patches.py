@@ -121,7 +121,7 @@ class Column(Steady):
 
 
 class Ground(Column):
-    """Under its children, each of its rows looks the same: one is drawn, whatever the height."""
+    """A background under children: renders one blank row and repeats it, whatever the height."""
 
     def render_lines(self, crop: Region) -> list[Strip]:
         return super().render_lines(Region(crop.x, crop.y, crop.width, 1)) * crop.height
