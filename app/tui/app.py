@@ -15,7 +15,7 @@ from typing import Any, ClassVar, cast
 
 from textual import events, work
 from textual.app import App, ScreenStackError, UnknownModeError
-from textual.binding import Binding, BindingType
+from textual.binding import Binding
 from textual.dom import DOMNode
 from textual.driver import Driver
 from textual.filter import LineFilter, Monochrome, NoColor
@@ -47,7 +47,6 @@ _LATER = (
     "app.tui.widgets.message_view",
     "app.tui.screens.models",
     "app.tui.help",
-    "app.tui.palette",
 )
 # Objects between two looks for garbage: at Python's 700 that takes 2% of a core while an answer
 # comes, since each of its blocks is made of thousands that stay.
@@ -60,9 +59,11 @@ class IngotApp(App[None]):
 
     CSS_PATH = Path(__file__).with_name("app.tcss")  # also for a subclass elsewhere
     TITLE = "Ingot"
-    MODES: ClassVar[dict[str, str | Callable[[], Screen[Any]]]] = modes.openers()
+    MODES: ClassVar[dict[str, str | Callable[[], Screen[Any]]]] = {
+        mode.name: mode.open for mode in modes.MODES
+    }
     DEFAULT_MODE = modes.CHAT.name
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS = [
         key("f1", "app.help", "Help", "for what has the focus", show=True),
         *modes.bindings(),
         key("ctrl+p", "app.palette", "Commands", action="command_palette", show=True),
@@ -153,7 +154,7 @@ class IngotApp(App[None]):
         super().notify(keys.told(self, message), **options | {"markup": False})
 
     def warn(self, text: str) -> None:
-        self.notify(text, severity="warning", timeout=10, markup=False)
+        self.notify(text, severity="warning", timeout=10)
 
     @work(thread=True, exit_on_error=False, group="modules")
     def _import_later(self) -> None:
@@ -209,7 +210,7 @@ class IngotApp(App[None]):
             )
         if error is not None:
             title = "The model could not be loaded"
-            self.notify(error, title=title, severity="error", timeout=15, markup=False)
+            self.notify(error, title=title, severity="error", timeout=15)
 
     # Leaving
 
@@ -223,7 +224,7 @@ class IngotApp(App[None]):
         self._interrupted, self._interrupted_at = now, self._pressed
         if any(screen.interrupt() for screen in self._interruptible()):
             done = "Stopped."
-        elif isinstance(self.screen, modes.Occupied) and self.screen.put_away():
+        elif isinstance(self.screen, modes.Styled) and self.screen.put_away():
             done = "Put away: [chat.older up] brings it back."
         else:
             done = "Nothing runs."
@@ -260,18 +261,18 @@ class IngotApp(App[None]):
             question = ConfirmScreen(f"{' '.join(why for _, why in busy)} Quit?", "Quit")
         self.push_screen(question, lambda yes: self.exit() if yes else None)
 
-    def _interruptible(self) -> Iterator[modes.Occupied]:
+    def _interruptible(self) -> Iterator[modes.Styled[Any]]:
         """Screens of the mode that is shown, the topmost first, then those of the chat."""
         for name in dict.fromkeys((self.current_mode, modes.CHAT.name)):
             yield from reversed(self._occupied(name))
 
-    def _occupied(self, mode: str) -> list[modes.Occupied]:
+    def _occupied(self, mode: str) -> list[modes.Styled[Any]]:
         """Screens of a mode that may be at work, the base first; none before it was shown."""
         try:
             stack = self.get_screen_stack(mode)
         except KeyError:
             return []
-        return [screen for screen in stack if isinstance(screen, modes.Occupied)]
+        return [screen for screen in stack if isinstance(screen, modes.Styled)]
 
     def _catch_signals(self) -> None:
         loop = asyncio.get_running_loop()
@@ -301,7 +302,7 @@ class IngotApp(App[None]):
             self.push_screen(HelpScreen(self.screen))
 
     def action_command_palette(self) -> None:
-        from app.tui.palette import Commands, Palette
+        from app.tui.help import Commands, Palette
 
         if not isinstance(self.screen, Palette):
             self.push_screen(Palette(providers=[Commands]))

@@ -1,18 +1,22 @@
-"""Keys as users write and read them, and what is wrong with a keymap."""
+"""Keys: how users write and read them, problems of a keymap, and what each key does now, from
+which the footer, the hints of dialogs, help and the palette are made."""
 
 import inspect
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from importlib import import_module
 from pkgutil import walk_packages
+from typing import Any
 
 from textual.app import App
-from textual.binding import Binding
+from textual.binding import ActiveBinding, Binding
 from textual.dom import DOMNode
 from textual.keys import KEY_ALIASES, Keys, _character_to_key
-
-from app.tui.together import TOGETHER
+from textual.screen import Screen
+from textual.widgets import Input, TextArea
 
 _NAMES = {
     "escape": "esc",
@@ -32,19 +36,24 @@ _NAMED = re.compile(r"\[([a-z]+\.[a-z_]+) ([^\[\]]+)\]")
 _MODIFIERS = frozenset({"ctrl", "alt", "shift", "super", "hyper", "meta"})
 
 
-def key(
+def bind(
     keys: str,
     id: str,
-    title: str,
-    tooltip: str = "",
+    title: str = "",
+    more: str = "",
     *,
     action: str = "",
-    show: bool = False,
-    priority: bool = True,
+    show: bool = True,
+    priority: bool = False,
 ) -> Binding:
-    """A binding whose action is called as its id is, unless another one is given."""
+    """Return a binding whose action is called as its id is, unless another one is given. ``more``
+    explains the title in help and the palette."""
     action = action or id.partition(".")[2]
-    return Binding(keys, action, title, show, priority=priority, tooltip=tooltip, id=id)
+    return Binding(keys, action, title, show, priority=priority, tooltip=more, id=id)
+
+
+# Of the whole app or the chat: one of many, that acts before all others.
+key = partial(bind, show=False, priority=True)
 
 
 def shown(key: str) -> str:
@@ -69,8 +78,8 @@ def told(node: DOMNode, text: str) -> str:
 
 
 def problems(keymap: Mapping[str, str]) -> list[str]:
-    """What a user should know of a keymap from ids to keys: ids that do not exist, keys that do
-    not, and keys that two bindings that act at once now share. Empty for an empty keymap."""
+    """Warnings about a keymap from ids to keys, for the user: unknown ids, unknown keys, and keys
+    that two bindings that act at once now share. Empty for an empty keymap."""
     if not keymap:
         return []
     known = {binding.id for _, found in declared() for binding in found if binding.id}
@@ -166,3 +175,158 @@ def _exists(key: str) -> bool:
     *modifiers, last = key.split("+")
     named = last in {item.value for item in Keys} or last in KEY_ALIASES or len(last) == 1
     return named and set(modifiers) <= _MODIFIERS
+
+
+# Classes that have bindings, by their names; each line has widgets from the outer to the inner one.
+# Lines that another one has more than are left out; "" is the screen alone.
+TOGETHER: dict[str, tuple[str, ...]] = {
+    "ChatScreen": (
+        "Prompt",
+        "Transcript MessageView",
+        "Transcript Starter",
+        "ChatSidebar SearchLine",
+    ),
+    "CompareScreen": ("Prompt",),
+    "ComparePromptsScreen": ("PromptsForm Line", "PromptsForm PathLine", "RowTable"),
+    "AnswersScreen": ("",),
+    "BlindScreen": ("",),
+    "BatchScreen": (
+        *("BatchForm Line", "BatchForm PathLine", "BatchForm Check"),
+        *("BatchJob BatchTable", "BatchJob Words"),
+    ),
+    "QuantizeScreen": (
+        *("QuantizeForm Line", "QuantizeForm PathLine", "QuantizeForm Check"),
+        *("QuantizeForm RecipeCards", "QuantizeResult FileTable"),
+    ),
+    "MonitorScreen": ("EventLogView SearchLine",),
+    "AskScreen": ("Line",),
+    "AttachScreen": ("_Line",),
+    "BatchFilesScreen": ("",),
+    "BatchJobsScreen": ("JobTable", "PathLine"),
+    "BatchLeaveScreen": ("",),
+    "BatchPresetsScreen": ("PresetTable",),
+    "BatchResumeScreen": ("",),
+    "BatchRowScreen": ("",),
+    "ChatsScreen": ("SearchLine",),
+    "ConfirmScreen": ("",),
+    "CopyChoice": ("",),
+    "ExportScreen": ("_Line",),
+    "FindScreen": ("SearchLine", "Check", "RepoTable", "BuildTable"),
+    "HelpScreen": ("SearchLine",),
+    "LoadScreen": ("LoadForm Line",),
+    "ModelsScreen": ("SearchLine", "ModelTable"),
+    "OverflowScreen": ("",),
+    "Palette": ("PaletteLine",),
+    "SamplingScreen": ("Line",),
+    "SystemScreen": ("Area",),
+    "ThemeScreen": ("",),
+    "TypesScreen": ("",),
+}
+
+
+# Ids in the order in which they are shown; the tasks of a screen come in this order, too.
+TASKS = {
+    "Write": "chat.send chat.newline chat.attach chat.older chat.newer chat.complete",
+    "Answer": "chat.stop chat.regenerate chat.continue chat.copy",
+    "Messages": (
+        "chat.select chat.edit chat.before chat.after message.edit message.regenerate message.copy"
+        " message.thinking message.drop message.up message.down transcript.up transcript.down"
+        " chat.pageup chat.pagedown chat.end transcript.home transcript.end"
+    ),
+    "Chats": (
+        "chat.new chat.chats chat.sidebar sidebar.search sidebar.list sidebar.leave chat.rename"
+        " chat.export"
+    ),
+    "Model": "chat.models chat.find chat.sampling chat.system",
+    "Compare": (
+        "compare.files compare.stop compare.again compare.together compare.length compare.new"
+        " compare.from_chat compare.prompts compare.save"
+    ),
+    "Job": (
+        "batch.start batch.pause batch.resume batch.stop batch.page batch.jobs batch.files"
+        " batch.like batch.save batch.model"
+    ),
+    "Rows": (
+        "batch.open batch.search batch.search_leave batch.failed batch.done batch.working"
+        " batch.follow batch.sort batch.turn batch.go_to"
+    ),
+    "Build": (
+        "quantize.build quantize.stop recipes.tick quantize.next quantize.after quantize.before"
+    ),
+    "Files": (
+        "quantize.chat_row quantize.mark quantize.compare quantize.report quantize.path"
+        " quantize.remove"
+    ),
+    "Monitor": "monitor.pause monitor.filter events.clear monitor.level monitor.trim",
+    "Fill in": "form.next_error check.toggle path.complete path.list path.take",
+    "Move": (
+        "table.select table.up table.down table.page_up table.page_down"
+        " table.first table.last"
+        " recipes.left recipes.right recipes.up recipes.down recipes.first recipes.last"
+        " starter.take palette.first palette.last"
+    ),
+    "Screens": "app.chat app.compare app.batch app.quantize app.monitor",
+    "App": "app.help app.palette app.theme app.interrupt app.quit",
+    "Text": (
+        "text.cursor_left text.cursor_right text.word_left text.word_right text.cut_word_left"
+        " text.cut_word_right text.cut_to_blank"
+    ),
+}
+_PLACES = {id: (task, place) for task, ids in TASKS.items() for place, id in enumerate(ids.split())}
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A thing that can be done now, by ``keys`` as people write them. ``id`` is its binding's:
+    Textual's own have none. The palette lists what is not ``early`` only for what was typed."""
+
+    task: str
+    id: str | None
+    keys: tuple[str, ...]
+    title: str
+    more: str
+    run: partial[Any]
+    early: bool = True
+
+
+def bound(screen: Screen[Any]) -> list[Bound]:
+    """List what keys do on ``screen`` now, by task: what only this screen or the focused widget
+    has, then the tasks above, at last the screens, the app, and what Textual's own widgets do."""
+    found: dict[tuple[Any, ...], list[str]] = {}
+    for node, binding, enabled, tooltip in screen.active_bindings.values():
+        if binding.description and enabled:
+            more = tooltip or binding.tooltip
+            kind = (_task(node, binding), binding.id, binding.description, more, binding.action)
+            found.setdefault((*kind, node), []).append(shown(binding.key))
+    run = screen.app.run_action
+    made = [
+        Bound(task, id, tuple(keys), title, more, partial(run, action, node))
+        for (task, id, title, more, action, node), keys in found.items()
+    ]
+    return sorted(made, key=_place)  # those of one place stay as they were declared
+
+
+def offered(screen: Screen[Any]) -> Iterator[ActiveBinding]:
+    """Bindings that ``screen`` offers now, the focused widget's first, each action once."""
+    seen = set()
+    for one in screen.active_bindings.values():
+        if one.binding.show and one.enabled and one.binding.action not in seen:
+            seen.add(one.binding.action)
+            yield one
+
+
+def _task(node: DOMNode, binding: Binding) -> str:
+    if binding.id in _PLACES:
+        return _PLACES[binding.id][0]
+    if binding.id is None:
+        return "Text" if isinstance(node, Input | TextArea) else "Move and scroll"
+    return node.BINDING_GROUP_TITLE or type(node).__name__.strip("_").removesuffix("Screen")
+
+
+def _place(one: Bound) -> tuple[int, int]:
+    if one.id is None:
+        return list(TASKS).index("Text") + (one.task != "Text"), 99
+    if one.id not in _PLACES:
+        return -1, 0
+    task, place = _PLACES[one.id]
+    return list(TASKS).index(task), place

@@ -1,4 +1,5 @@
-"""The five things that the app does, each a Textual mode with a key of its own.
+"""Modes: the five things that the app does, each a Textual mode with a key of its own; and the base
+classes of screens.
 
 A mode keeps its screens while another one is shown: an answer keeps streaming behind a table of
 rows. The screen of a mode is imported when it is first shown.
@@ -58,6 +59,13 @@ class Styled(Screen[Result]):
         if self._leave is not None:
             self.call_later(self._leave)
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return self.can(action)
+
+    def can(self, action: str) -> bool:
+        """Whether an action of this screen means anything now."""
+        return True
+
     def dismiss(self, result: Result | None = None) -> AwaitComplete:
         """Textual takes away the last screen of the mode that is shown: with the key of a mode
         right behind esc it would be one of that mode. This one goes when its mode comes back."""
@@ -70,9 +78,7 @@ class Styled(Screen[Result]):
         self._leave = leave
         return AwaitComplete(asyncio.sleep(0))
 
-
-class Occupied:
-    """What ctrl+c and leaving the app ask a screen; the answers here are those of an idle one."""
+    # What ctrl+c and leaving the app ask; an idle screen has these answers.
 
     def interrupt(self) -> bool:
         """Stop what runs; False when nothing does. ctrl+c asks the mode that is shown, then the
@@ -84,7 +90,7 @@ class Occupied:
         return False
 
     def leaving(self) -> str | None:
-        """What would end with the app, as a sentence; None when nothing would."""
+        """A sentence about work that would end with the app; None when there is none."""
         return None
 
     def ask_leaving(self) -> Screen[Any] | None:
@@ -115,11 +121,6 @@ MODES = (
     Mode("quantize", "f5", "Quantize", "app.tui.screens.quantize", "QuantizeScreen"),
     Mode("monitor", "f6", "Monitor", "app.tui.screens.monitor", "MonitorScreen"),
 )
-
-
-def openers() -> dict[str, str | Callable[[], Screen[Any]]]:
-    """Textual's table of modes."""
-    return {mode.name: mode.open for mode in MODES}
 
 
 def bindings() -> list[BindingType]:

@@ -1,4 +1,4 @@
-"""What the screens work with: settings, chats, the engine, the monitor.
+"""Services of the screens: settings, chats, the engine, the monitor.
 
 A screen gets them by ``app.tui.app.services_of(self)``, which is ``self.app.services`` with types.
 """
@@ -21,7 +21,7 @@ from runtimes.paths import cache_dir
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What the command line asked for: a model to load, and the chat to open (None: a new one).
+    """Wishes of the command line: a model to load, and the chat to open (None: a new one).
 
     ``resume`` asks for the last chat; ``open_services`` turns it into the number of one.
     """

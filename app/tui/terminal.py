@@ -48,7 +48,7 @@ def in_browser() -> bool:
 
 
 def driver() -> type[Driver] | None:
-    """What draws on stdout; None where Textual's own does (Windows, a browser)."""
+    """The driver that draws on stdout; None where Textual's own does (Windows, a browser)."""
     _tell_alt_apart()
     found: type[Driver] | None = None
     if sys.platform != "win32" and not in_browser():
@@ -67,9 +67,9 @@ def driver() -> type[Driver] | None:
 
 
 def _tell_alt_apart() -> None:
-    """What terminals send for alt and a key, escape and the key, is that key. Textual 8.2.8 takes
-    some for another key; of the others it loses what follows within a tenth of a second, or types
-    them as text."""
+    """Read what terminals send for alt and a key, escape and the key, as that key. Textual 8.2.8
+    takes some for another key; of the others it loses what follows within a tenth of a second, or
+    types them as text."""
     from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
 
     keys = {"\r": "enter", "\x7f": "backspace", "\x08": "backspace"}

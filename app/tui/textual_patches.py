@@ -1,25 +1,63 @@
-"""Amendments of Textual 8.2.8: how pictures are put together, style sheets that are parsed once,
-and keys that act in the order in which they came."""
+"""Amendments of Textual 8.2.8: small widgets and decorators, how pictures are put together, style
+sheets that are parsed once, and keys that act in the order in which they came."""
 
 import asyncio
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from rich.cells import cell_len
 from rich.segment import Segment
+from textual import work
 from textual._compositor import Compositor
 from textual.app import App
 from textual.cache import LRUCache
 from textual.color import Color
+from textual.containers import Vertical
 from textual.css.model import RuleSet
 from textual.css.stylesheet import Stylesheet
 from textual.events import Key, Paste
 from textual.filter import LineFilter
-from textual.geometry import Size
+from textual.geometry import Region, Size
+from textual.strip import Strip
+from textual.visual import VisualType
 from textual.widget import Widget
-from textual.widgets import Input, TextArea
+from textual.widgets import Input, Static, TextArea
+from textual.worker import Worker
 
 from runtimes.untrusted import visible
+
+P = ParamSpec("P")
+Result = TypeVar("Result")
+Method = Callable[P, Coroutine[None, None, Result]]
+
+
+def background(method: Method[P, Result]) -> Callable[P, Worker[Result]]:
+    """Decorator: a worker of its own runs the method. An error ends it alone, not the app."""
+    return work(exit_on_error=False)(method)
+
+
+def latest(method: Method[P, Result]) -> Callable[P, Worker[Result]]:
+    """Decorator: ``background``, and a call ends the one before it."""
+    return work(exit_on_error=False, exclusive=True, group=method.__name__)(method)
+
+
+class Plain(Static):
+    """A text as it is: never markup."""
+
+    def __init__(
+        self, text: VisualType = "", *, id: str | None = None, classes: str | None = None
+    ) -> None:
+        super().__init__(text, markup=False, id=id, classes=classes)
+
+
+class Pane(Vertical):
+    """A panel: a title in its border."""
+
+    def __init__(self, title: str = "", *children: Widget, id: str | None = None) -> None:
+        super().__init__(*children, id=id, classes="pane")
+        self.border_title = title
 
 
 class SteadyCompositor(Compositor):
@@ -33,6 +71,60 @@ class SteadyCompositor(Compositor):
             if widget.styles.overflow_x == widget.styles.overflow_y == "hidden":
                 widget.set_reactive(Widget.virtual_size, geometry.virtual_size)
         return result
+
+
+# Textual takes styles from a class's first base only, where that is a widget.
+if TYPE_CHECKING:
+    Base = Widget
+else:
+    Base = object
+
+
+class Steady(Base):
+    """A new size asks for no further layout: Textual would lay out the whole screen a second time,
+    to the same end, whenever anything has grown."""
+
+    def _size_updated(
+        self, size: Size, virtual_size: Size, container_size: Size, layout: bool = True
+    ) -> bool:
+        return super()._size_updated(size, virtual_size, container_size, layout=False)
+
+
+class Column(Steady):
+    """A column whose height, and those of its children, follow from its width: however high it has
+    become, children that did not change are not measured again.
+
+    Its first ``folded`` rows take their place, but the children that end there are not laid out:
+    that takes time for each widget that there is, seen or not.
+    """
+
+    folded = 0
+    _arranged: Any = None
+
+    def arrange(self, size: Size, optimal: bool = False) -> Any:
+        whole = super().arrange(size.with_height(0), optimal)
+        if not optimal:
+            self._arranged = whole
+        if self.folded <= 0:
+            return whole
+        rest = [one for one in whole.placements if one.region.bottom > self.folded]
+        widgets = {one.widget for one in rest}
+        return replace(whole, placements=rest, widgets=widgets, _spatial_map=whole.spatial_map)
+
+    def fold(self, rows: int) -> "Iterator[Column]":
+        """Fold the first ``rows``, also in the columns in it; which columns that were."""
+        self.folded = rows - self.styles.gutter.top
+        yield self
+        for one in self._arranged.placements if self._arranged is not None else ():
+            if isinstance(one.widget, Column) and one.region.y < self.folded < one.region.bottom:
+                yield from one.widget.fold(self.folded - one.region.y)
+
+
+class Ground(Column):
+    """A background under children: renders one blank row and repeats it, whatever the height."""
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        return super().render_lines(Region(crop.x, crop.y, crop.width, 1)) * crop.height
 
 
 class ControlFilter(LineFilter):
@@ -94,7 +186,7 @@ _AT_MOST_S = 1.0  # a widget that waits for something else does not hold up a ke
 
 
 class InOrder:
-    """Of the keys and pastes of one app."""
+    """The order of the keys and pastes of one app."""
 
     def __init__(self, app: App[Any]) -> None:
         self._app = app

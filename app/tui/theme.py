@@ -71,7 +71,6 @@ INGOT = Theme(
     variables={
         "footer-key-foreground": "#E8A33D",
         "input-selection-background": "#E8A33D 30%",
-        "block-cursor-background": "#E8A33D",
         "block-cursor-foreground": "#11161C",
         "button-color-foreground": "#11161C",
         "border-blurred": "#4A5866",
@@ -79,7 +78,6 @@ INGOT = Theme(
         "scrollbar-background": "#11161C",
         "scrollbar-background-hover": "#181F27",
         "scrollbar-background-active": "#181F27",
-        "scrollbar-corner-color": "#11161C",
         "text-primary": "#E8A33D",
         "text-success": "#6CC070",
         "text-warning": "#E6D35C",
@@ -110,7 +108,6 @@ INGOT_LIGHT = Theme(
         "scrollbar-background": "#FBF9F5",
         "scrollbar-background-hover": "#F3EFE8",
         "scrollbar-background-active": "#F3EFE8",
-        "scrollbar-corner-color": "#FBF9F5",
         "text-primary": "#844E00",
         "text-success": "#1F6428",
         "text-warning": "#655600",
@@ -139,11 +136,6 @@ INGOT_TERMINAL = Theme(
         "border": "ansi_bright_yellow",
         "border-blurred": "ansi_bright_black",
         "text": "ansi_white",
-        "text-primary": "ansi_bright_yellow",
-        "text-secondary": "ansi_cyan",
-        "text-warning": "ansi_bright_yellow",
-        "text-error": "ansi_bright_red",
-        "text-success": "ansi_green",
         "text-muted": "ansi_white",
         "text-on-primary": "ansi_black",
         "text-on-error": "ansi_black",
@@ -152,17 +144,13 @@ INGOT_TERMINAL = Theme(
         "block-cursor-background": "ansi_bright_yellow",
         "input-cursor-background": "ansi_white",
         "input-cursor-foreground": "ansi_black",
-        "input-selection-background": "ansi_cyan",
         "input-selection-foreground": "ansi_black",
-        "screen-selection-background": "ansi_cyan",
-        "screen-selection-foreground": "ansi_black",
         "scrollbar": "ansi_bright_black",
-        "scrollbar-background": "ansi_black",
         "button-color-foreground": "ansi_black",
         "link-color": "ansi_cyan",
         "link-background-hover": "ansi_cyan",
         **{f"markdown-h{level}-color": "ansi_bright_yellow" for level in (1, 2)},
-        **{f"markdown-h{level}-color": "ansi_cyan" for level in (3, 4, 5, 6)},
+        "markdown-h3-color": "ansi_cyan",
     },
 )
 OWN = (INGOT, INGOT_LIGHT, INGOT_TERMINAL)
@@ -288,8 +276,8 @@ def _differs(colour: RichColor | None, background: Color) -> bool:
 
 
 def without_colours(text: str) -> str:
-    """What is written to a terminal, without its colour codes: the last sieve, for what Textual
-    draws without asking its filters."""
+    """Take the colour codes out of a text for the terminal: the last sieve, for what Textual draws
+    without asking its filters."""
     return _SGR.sub(_attributes, text)
 
 

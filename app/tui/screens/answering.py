@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
-from textual import on, work
+from textual import on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
 from textual.events import DescendantFocus
 from textual.widgets import Input, Label, OptionList, Static
@@ -16,15 +15,17 @@ from app.chat import presets, sampling_form
 from app.chat.sampling_form import FIELDS, SamplingTexts
 from app.config.settings import ConfigError, Preset
 from app.tui.app import app_of, services_of
+from app.tui.keys import bind
 from app.tui.screens.dialogs import AskScreen, ConfirmScreen, Panel
-from app.tui.widgets.chat_list import TwoClicks
+from app.tui.textual_patches import Plain, background
+from app.tui.widgets.chat_sidebar import TwoClicks
 from app.tui.widgets.prompt import Area, Line
 
 
 @dataclass(frozen=True, slots=True)
 class SystemChoice:
-    """What the chat has from now on. ``sampling`` is what a chosen preset changes of the settings'
-    one; None when no preset was chosen, and the chat keeps its own."""
+    """A choice of the user for the chat from now on. ``sampling`` is what a chosen preset changes
+    of the settings' one; None when no preset was chosen, and the chat keeps its own."""
 
     system: str | None
     sampling: Mapping[str, Any] | None = None
@@ -39,10 +40,10 @@ class SystemScreen(Panel[SystemChoice]):
     earlier answers stay. A preset saves them, with the sampling of this chat, under a name.
     """
     CSS_PATH = "answering.tcss"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+s", "use", "Use", id="system.use", priority=True),
-        Binding("f9", "save", "Save as preset", id="system.save", priority=True),
-        Binding("delete,ctrl+d", "delete", "Delete preset", id="system.delete"),
+    BINDINGS = [
+        bind("ctrl+s", "system.use", "Use", priority=True),
+        bind("f9", "system.save", "Save as preset", priority=True),
+        bind("delete,ctrl+d", "system.delete", "Delete preset"),
     ]
 
     HEADING = "System message"
@@ -83,7 +84,7 @@ class SystemScreen(Panel[SystemChoice]):
         sampling = None if self._chosen is None else dict(self._chosen.sampling)
         self.dismiss(SystemChoice(self._area.text.strip() or None, sampling))
 
-    @work(exit_on_error=False, group="dialog")
+    @background
     async def action_save(self) -> None:
         before = self._chosen.name if self._chosen else ""
         name = await self.app.push_screen_wait(AskScreen("Name of the preset", before))
@@ -92,9 +93,9 @@ class SystemScreen(Panel[SystemChoice]):
         sampling = self._own if self._chosen is None else self._chosen.sampling
         preset = Preset(name, self._area.text.strip() or None, sampling)
         if self._changed(lambda: presets.save(preset)):
-            self.notify(f"The preset {name} is saved.", markup=False)
+            self.notify(f"The preset {name} is saved.")
 
-    @work(exit_on_error=False, group="dialog")
+    @background
     async def action_delete(self) -> None:
         found = self.query_one("#presets", OptionList)
         option = found.highlighted_option if found.has_focus else None
@@ -135,12 +136,12 @@ class SamplingScreen(Panel[Mapping[str, Any]]):
     settings (`[sampling]` in the settings file). Up and down move between lines.
     """
     CSS_PATH = "answering.tcss"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter,ctrl+s", "use", "Use", id="sampling.use", priority=True),
-        Binding("alt+l", "reset", "Reset line", id="sampling.reset", priority=True),
-        Binding("alt+r", "reset_all", "Reset all", id="sampling.reset_all", priority=True),
-        Binding("up", "app.focus_previous", show=False, id="sampling.up"),
-        Binding("down", "app.focus_next", show=False, id="sampling.down"),
+    BINDINGS = [
+        bind("enter,ctrl+s", "sampling.use", "Use", priority=True),
+        bind("alt+l", "sampling.reset", "Reset line", priority=True),
+        bind("alt+r", "sampling.reset_all", "Reset all", priority=True),
+        bind("up", "sampling.up", action="app.focus_previous", show=False),
+        bind("down", "sampling.down", action="app.focus_next", show=False),
     ]
     HEADING = "Sampling of this chat"
 
@@ -157,8 +158,8 @@ class SamplingScreen(Panel[Mapping[str, Any]]):
                 with Horizontal(classes="line"):
                     yield Label(field.label, classes="name")
                     yield Line(texts[field.name], id=field.name, select_on_focus=False)
-                    yield Static(id=f"{field.name}-hint", classes="range", markup=False)
-        yield Static(id="about", markup=False)
+                    yield Plain(id=f"{field.name}-hint", classes="range")
+        yield Plain(id="about")
 
     def on_mount(self) -> None:
         self._check()

@@ -2,18 +2,17 @@
 
 import asyncio
 from contextlib import suppress
-from typing import ClassVar
 
-from textual import on, work
+from textual import on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.widgets import ContentSwitcher
 
 from app.batch.watch.job import WatchedJob, attach, start_job
 from app.tui.app import services_of
-from app.tui.keys import told
+from app.tui.keys import bind, told
 from app.tui.screens.batch_panels import BatchJobsScreen, BatchLeaveScreen, short
 from app.tui.screens.dialogs import ConfirmScreen
+from app.tui.textual_patches import background
 from app.tui.widgets.batch_form import BatchForm
 from app.tui.widgets.batch_job import BatchJob
 from app.tui.widgets.frame import ModeScreen
@@ -25,10 +24,9 @@ class BatchScreen(ModeScreen):
     the app has ended if the user wants that."""
 
     MODE = "batch"
-    CSS_PATH: ClassVar[list[str]] = ["../widgets/form.tcss", "batch.tcss"]  # type: ignore[assignment]
-    # As Textual has them:
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-normal"), (150, "-wide")]  # noqa: RUF012
-    VERTICAL_BREAKPOINTS = [(0, "-low"), (32, "-tall"), (48, "-high")]  # noqa: RUF012
+    CSS_PATH = ["../widgets/form.tcss", "batch.tcss"]
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-normal"), (150, "-wide")]
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (32, "-tall"), (48, "-high")]
     BINDING_GROUP_TITLE = "Batch"
     HELP = """
     Answers every row of a file, as `ingot batch` does, in a process of its own: nothing that
@@ -44,18 +42,18 @@ class BatchScreen(ModeScreen):
     all. **[batch.search /]** looks for words, **[batch.sort alt+s]** sorts by the next column,
     **[batch.turn alt+u]** turns the order round, **[batch.go_to g]** goes to a row.
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+o", "jobs", "Jobs", id="batch.jobs"),
-        Binding("f10", "page", "New/Job", id="batch.page"),
+    BINDINGS = [
+        bind("ctrl+o", "batch.jobs", "Jobs"),
+        bind("f10", "batch.page", "New/Job"),
     ]
 
     def __init__(self) -> None:
         super().__init__()
-        self._panel = BatchJob(id="job")
+        self._panel = BatchJob()
 
     def contents(self) -> ComposeResult:
         with ContentSwitcher(initial="new"):
-            yield BatchForm(id="new")
+            yield BatchForm()
             yield self._panel
 
     def on_mount(self) -> None:
@@ -76,7 +74,7 @@ class BatchScreen(ModeScreen):
         self._turn_to("job")
 
     @on(BatchForm.Checked)
-    @work(exit_on_error=False, group="start")
+    @background
     async def _start(self, event: BatchForm.Checked) -> None:
         form, job = self.query_one(BatchForm), self.job
         if job is not None and job.own and job.view().phase.active:
@@ -95,7 +93,7 @@ class BatchScreen(ModeScreen):
         form.say("")
         await self.show(started)
 
-    @work(exit_on_error=False, group="dialog")
+    @background
     async def action_jobs(self) -> None:
         output = await self.app.push_screen_wait(BatchJobsScreen())
         if output is None:
@@ -103,7 +101,7 @@ class BatchScreen(ModeScreen):
         try:
             await self.show(await asyncio.to_thread(attach, output))
         except IngotError as error:
-            self.notify(str(error), severity="error", timeout=10, markup=False)
+            self.notify(str(error), severity="error", timeout=10)
 
     # Pages
 
@@ -115,7 +113,7 @@ class BatchScreen(ModeScreen):
         self.set_focus(self.query_one("#input" if page == "new" else "#rows-table"))
         self.refresh_bindings()
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+    def can(self, action: str) -> bool:
         return action != "page" or self.job is not None
 
     def useful(self, action: str) -> bool:

@@ -1,16 +1,17 @@
-"""What opens over the batch screen: files, one row whole, and leaving while a job runs."""
+"""Panels over the batch screen: files, one row whole, jobs, presets, and leaving while a job runs;
+and one row as text, also for the pane beside the table."""
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import Callable, Iterable
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from rich.text import Text
-from textual import on, work
+from textual import on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Button, DirectoryTree, Input, Static
@@ -22,14 +23,100 @@ from app.batch.watch.job import WatchedJob
 from app.batch.watch.presets import JobPreset, forget, presets, summary
 from app.batch.watch.preview import ShownRow, open_row
 from app.batch.watch.records import KnownJob, known_jobs
+from app.batch.watch.rows import RowState
 from app.here import at_home, here, whole
-from app.tui.keys import told
+from app.tui.keys import bind, told
 from app.tui.screens.dialogs import ConfirmScreen, Panel
-from app.tui.widgets.batch_row import conversation
+from app.tui.textual_patches import Plain, background, latest
 from app.tui.widgets.form import path_field
 from app.tui.widgets.table import Table, TableColumn
 from runtimes.errors import IngotError
 
+log = logging.getLogger(__name__)
+
+_ROLES = {"user": "$text-primary", "assistant": "$text-success", "not finished": "$text-warning"}
+
+
+_SETTLE_S = 0.1  # so long the cursor may move on before a row is read
+
+
+class RowPane(VerticalScroll):
+    """``follow`` shows a row, and again when something new is known of it."""
+
+    def __init__(self) -> None:
+        super().__init__(id="job-row", classes="pane", can_focus=False)
+        self.border_title = "Row"
+        self.row: ShownRow | None = None
+        self._wanted: tuple[WatchedJob, int, RowState] | None = None
+        self._reading = False
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="row-text")
+
+    def follow(self, job: WatchedJob, index: int | None) -> None:
+        """Show this row once the cursor stays there."""
+        wanted = None if index is None else (job, index, job.state(index))
+        if wanted == self._wanted:
+            return
+        self._wanted = wanted
+        if wanted is None:
+            self.row, self.border_title, self.border_subtitle = None, "Row", ""
+            self.query_one("#row-text", Static).update("")
+        elif not self._reading:
+            self._reading = True
+            self.run_worker(self._read(), group="row-pane", exit_on_error=False)
+
+    async def _read(self) -> None:
+        """One at a time: a row late in a large input takes a while."""
+        try:
+            shown = None
+            await asyncio.sleep(_SETTLE_S)
+            while (wanted := self._wanted) is not None and wanted != shown:
+                row = await asyncio.to_thread(open_row, *wanted[:2])
+                shown = wanted
+                if self.is_attached:
+                    self._show(row, wanted[2])
+                await asyncio.sleep(_SETTLE_S)
+        except Exception:
+            log.exception("reading a row")
+        finally:
+            self._reading = False
+
+    def _show(self, row: ShownRow, state: RowState) -> None:
+        other = self.row is None or self.row.index != row.index
+        self.row = row
+        self.border_title = Content(f"Row {row.index:,} · {row.id}")
+        self.border_subtitle = Content(row.where)
+        self.query_one("#row-text", Static).update(conversation(row, state))
+        if other:
+            self.scroll_home(animate=False)
+
+
+def conversation(row: ShownRow, state: RowState | None = None) -> Content:
+    """A row as text: its turns, then its error, then its figures."""
+    parts = [_turn(role, text) for role, text in row.history]
+    several = len(row.turns) > 1
+    for turn, answer in zip_longest(row.turns, row.answers if several else ()):
+        parts += [_turn("user", turn)] if turn is not None else []
+        parts += [_turn("assistant", answer)] if answer is not None else []
+    parts += [_turn("assistant", answer) for answer in (() if several else row.answers)]
+    if row.partial:
+        parts.append(_turn("not finished", row.partial))
+    if row.error:
+        parts.append(Content.styled(f"✗ {row.error}", "$text-error"))
+    elif state is RowState.RUNNING and not row.answers:
+        parts.append(Content.styled("it is being answered", "$text-primary"))
+    elif not row.answers:
+        parts.append(Content.styled("not answered yet", "$text-muted"))
+    parts += [Content.styled(text, "$text-muted") for text in (row.figures, row.note) if text]
+    return Content("\n\n").join(parts)
+
+
+def _turn(role: str, text: str) -> Content:
+    return Content.assemble((role, f"bold {_ROLES.get(role, '$text-muted')}"), "\n", text)
+
+
+_now = time.time
 _JOURNAL = journal_path(Path("x")).name[1:]
 
 
@@ -52,9 +139,9 @@ class BatchFilesScreen(Panel[Path]):
     Enter takes a file and opens a folder; **[batch.files_take ctrl+s]** takes a folder, whose texts
     are a prompt each; **[batch.files_up backspace]** goes one folder up.
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("backspace", "up", "Folder above", id="batch.files_up"),
-        Binding("ctrl+s", "take", "Take the folder", id="batch.files_take"),
+    BINDINGS = [
+        bind("backspace", "batch.files_up", "Folder above", action="up"),
+        bind("ctrl+s", "batch.files_take", "Take the folder", action="take"),
     ]
 
     def __init__(self, folder: Path) -> None:
@@ -86,9 +173,9 @@ class BatchRowScreen(Panel[None]):
     HELP = """
     One row: its prompt, its answer or error, and its figures. Up and down scroll.
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "leave", "Back", id="batch.row_back", show=False),
-        Binding("ctrl+y", "copy", "Copy the answer", id="batch.row_copy"),
+    BINDINGS = [
+        bind("enter", "batch.row_back", "Back", action="leave", show=False),
+        bind("ctrl+y", "batch.row_copy", "Copy the answer", action="copy"),
     ]
 
     def __init__(self, job: WatchedJob, index: int) -> None:
@@ -100,7 +187,7 @@ class BatchRowScreen(Panel[None]):
         with VerticalScroll():
             yield Static(id="row-whole")
 
-    @work(exit_on_error=False, group="row")
+    @background
     async def on_mount(self) -> None:
         row = await asyncio.to_thread(open_row, self._job, self._index)
         box = self.query_one(".box")
@@ -130,20 +217,20 @@ class BatchResumeScreen(ConfirmScreen):
         question, *answers = super().contents()
         yield question
         with VerticalScroll(id="foreign"):
-            yield Static(self._command.shown, markup=False)
+            yield Plain(self._command.shown)
         yield from answers
 
 
 class BatchLeaveScreen(ConfirmScreen):
-    """What is to become of a job that runs when the app is left. Ends with whether to leave;
-    ``pause`` is called for leaving with the job told to end. The cursor starts on letting it run,
-    which loses nothing."""
+    """A question about a job that runs when the app is left. Ends with whether to leave; ``pause``
+    is called for leaving with the job told to end. The cursor starts on letting it run, which loses
+    nothing."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("r", "choose('run')", "Let it run", id="batch.leave_run"),
-        Binding("p", "choose('pause')", "Pause it", id="batch.leave_pause"),
-        Binding("up", "app.focus_previous", show=False, id="batch.leave_up"),
-        Binding("down", "app.focus_next", show=False, id="batch.leave_down"),
+    BINDINGS = [
+        bind("r", "batch.leave_run", "Let it run", action="choose('run')"),
+        bind("p", "batch.leave_pause", "Pause it", action="choose('pause')"),
+        bind("up", "batch.leave_up", action="app.focus_previous", show=False),
+        bind("down", "batch.leave_down", action="app.focus_next", show=False),
     ]
 
     HEADING = "Leave"
@@ -153,10 +240,9 @@ class BatchLeaveScreen(ConfirmScreen):
         self._output, self._pause = output, pause
 
     def contents(self) -> ComposeResult:
-        yield Static(
+        yield Plain(
             f"A batch job runs: {self._output}\n\n"
             "It can continue without this app: ctrl+o on the batch screen finds it again.",
-            markup=False,
         )
         yield Button("Let it run, and leave (r)", id="run", variant="primary", compact=True)
         yield Button("Finish the running rows, then end it; leave (p)", id="pause", compact=True)
@@ -166,7 +252,7 @@ class BatchLeaveScreen(ConfirmScreen):
         event.stop()
         self.action_choose(event.button.id or "stay")
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+    def can(self, action: str) -> bool:
         """There is no yes here."""
         return action != "dismiss"
 
@@ -176,7 +262,7 @@ class BatchLeaveScreen(ConfirmScreen):
         self.dismiss(what != "stay")
 
 
-_LOOKS = {"running": "running", "finished": "done", "killed": "failed", "stopped": "waiting"}
+_LOOKS = {"running": "active", "finished": "good", "killed": "bad", "stopped": "wait"}
 
 
 # Which job to look at: those that run on this machine, and those of before.
@@ -185,33 +271,27 @@ _LOOKS = {"running": "running", "finished": "done", "killed": "failed", "stopped
 class JobTable(Table[KnownJob]):
     """The state, how far it is, and when something happened last."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "job-table--running",
-        "job-table--done",
-        "job-table--failed",
-        "job-table--waiting",
-        "job-table--quiet",
-    }
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        columns: tuple[TableColumn[KnownJob], ...] = (
-            TableColumn("state", self._state, 9),
-            TableColumn("output", lambda job: end_of(short(job.output), self.room)),
-            TableColumn("done", lambda job: _figure(job.done), 10, True),
-            TableColumn("rows", lambda job: self._styled(_figure(job.rows)), 10, True),
-            TableColumn("", self._share, 4, True),
-            TableColumn("when", lambda job: self._styled(ago(clock() - job.at)), 10, True),
+    def __init__(self) -> None:
+        super().__init__(
+            (
+                TableColumn("state", _state, 9),
+                TableColumn("output", lambda job: end_of(short(job.output), self.room)),
+                TableColumn("done", lambda job: _figure(job.done), 10, True),
+                TableColumn("rows", lambda job: (_figure(job.rows), "muted"), 10, True),
+                TableColumn("", _share, 4, True),
+                TableColumn("when", lambda job: (ago(job.at), "muted"), 10, True),
+            ),
+            key=lambda job: job.output,
+            id="jobs-list",
         )
-        super().__init__(columns, key=lambda job: job.output, id="jobs-list")
 
-    def _state(self, job: KnownJob) -> Text:
-        return self._styled("yours" if job.own else job.state, _LOOKS.get(job.state, "quiet"))
 
-    def _share(self, job: KnownJob) -> str:
-        return f"{100 * job.done // job.rows}%" if job.rows and job.done is not None else ""
+def _state(job: KnownJob) -> tuple[str, str]:
+    return "yours" if job.own else job.state, _LOOKS.get(job.state, "muted")
 
-    def _styled(self, text: str, how: str = "quiet") -> Text:
-        return Text(text, self.get_component_rich_style(f"job-table--{how}", partial=True))
+
+def _share(job: KnownJob) -> str:
+    return f"{100 * job.done // job.rows}%" if job.rows and job.done is not None else ""
 
 
 class BatchJobsScreen(Panel[Path]):
@@ -223,22 +303,18 @@ class BatchJobsScreen(Panel[Path]):
     started in the app and run. Enter, or a second click, follows one. A job that was started
     elsewhere can be watched, and resumed once it has ended.
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+r", "again", "Look again", id="batch.jobs_again", priority=True),
+    BINDINGS = [
+        bind("ctrl+r", "batch.jobs_again", "Look again", action="again", priority=True),
     ]
 
-    def __init__(
-        self,
-        jobs: Callable[[], list[KnownJob]] = known_jobs,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, jobs: Callable[[], list[KnownJob]] = known_jobs) -> None:
         super().__init__("Jobs")
-        self._jobs, self._clock = jobs, clock
+        self._jobs = jobs
         self.found: list[KnownJob] = []
 
     def contents(self) -> ComposeResult:
-        yield Static("looking ...", id="jobs-said", classes="hint", markup=False)
-        yield JobTable(self._clock)
+        yield Plain("looking ...", id="jobs-said", classes="hint")
+        yield JobTable()
         yield path_field(
             "jobs-output", "Other", "the output of a job that is not listed", suffix=""
         )
@@ -246,7 +322,7 @@ class BatchJobsScreen(Panel[Path]):
     def on_mount(self) -> None:
         self.action_again()
 
-    @work(exit_on_error=False, exclusive=True, group="jobs")
+    @latest
     async def action_again(self) -> None:
         self.found = await asyncio.to_thread(self._jobs)
         table, said = self.query_one(JobTable), self.query_one("#jobs-said", Static)
@@ -273,8 +349,9 @@ def end_of(text: str, wide: int) -> str:
     return text if len(text) <= wide else "…" + text[1 - wide :]
 
 
-def ago(seconds: float) -> str:
-    """How long ago something was."""
+def ago(then: float) -> str:
+    """Say how long ago a time was."""
+    seconds = _now() - then
     for span, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= span:
             return f"{seconds // span:.0f} {unit} ago"
@@ -294,22 +371,18 @@ _NAME, _MODEL = 20, 18
 class PresetTable(Table[JobPreset]):
     """Saved ones have a star."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"preset-table--saved", "preset-table--quiet"}
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        columns: tuple[TableColumn[JobPreset], ...] = (
-            TableColumn("", lambda p: self._styled("★" if _saved(p) else " ", "saved"), 1),
-            TableColumn("like", lambda p: end_of(p.name, _NAME), _NAME),
-            TableColumn("model", lambda p: self._styled(end_of(p.form.model, _MODEL)), _MODEL),
-            TableColumn(
-                "when", lambda p: self._styled(ago(clock() - p.at) if p.at else ""), 10, True
+    def __init__(self) -> None:
+        super().__init__(
+            (
+                TableColumn("", lambda p: ("★" if _saved(p) else " ", "active"), 1),
+                TableColumn("like", lambda p: end_of(p.name, _NAME), _NAME),
+                TableColumn("model", lambda p: (end_of(p.form.model, _MODEL), "muted"), _MODEL),
+                TableColumn("when", lambda p: (ago(p.at) if p.at else "", "muted"), 10, True),
+                TableColumn("settings", lambda p: (summary(p.form), "muted")),
             ),
-            TableColumn("settings", lambda p: self._styled(summary(p.form))),
+            key=lambda preset: (preset.name, preset.at),
+            id="presets",
         )
-        super().__init__(columns, key=lambda preset: (preset.name, preset.at), id="presets")
-
-    def _styled(self, text: str, how: str = "quiet") -> Text:
-        return Text(text, self.get_component_rich_style(f"preset-table--{how}", partial=True))
 
 
 class BatchPresetsScreen(Panel[JobForm]):
@@ -320,24 +393,24 @@ class BatchPresetsScreen(Panel[JobForm]):
     Enter takes the settings of an earlier job, or those that were saved under a name (★). An input
     that the form has already stays, with its output. Delete forgets a saved one.
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("delete,ctrl+d", "forget", "Forget", id="batch.presets_forget"),
+    BINDINGS = [
+        bind("delete,ctrl+d", "batch.presets_forget", "Forget", action="forget"),
     ]
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._clock = clock
+        self._table = PresetTable()
         self.found: list[JobPreset] | None = None
 
     def contents(self) -> ComposeResult:
         yield Static("looking ...", id="presets-said", classes="hint")
-        yield PresetTable(self._clock)
+        yield self._table
 
-    @work(exit_on_error=False, exclusive=True, group="presets")
+    @latest
     async def on_mount(self) -> None:
         found = await asyncio.to_thread(presets, here())
         self.found = [JobPreset("an empty form", JobForm()), *found]
-        table = self.query_one(PresetTable)
+        table = self._table
         table.styles.height = min(len(self.found) + 1, 16)
         table.show(self.found)
         table.focus()
@@ -346,7 +419,7 @@ class BatchPresetsScreen(Panel[JobForm]):
 
     @on(Table.Selected)
     def _picked(self) -> None:
-        chosen = self.query_one(PresetTable).record
+        chosen = self._table.record
         if chosen is not None:
             self.dismiss(chosen.form)
 
@@ -354,21 +427,21 @@ class BatchPresetsScreen(Panel[JobForm]):
     def _moved(self) -> None:
         self.refresh_bindings()
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        chosen = self.query_one(PresetTable).record if action == "forget" else None
+    def can(self, action: str) -> bool:
+        chosen = self._table.record if action == "forget" else None
         return action != "forget" or (chosen is not None and _saved(chosen))
 
-    @work(exit_on_error=False, group="presets")
+    @background
     async def action_forget(self) -> None:
-        chosen = self.query_one(PresetTable).record
+        chosen = self._table.record
         if chosen is None:
             return
         try:
             await asyncio.to_thread(forget, chosen.name)
         except IngotError as error:
-            self.notify(str(error), severity="error", markup=False)
+            self.notify(str(error), severity="error")
         self.found = [one for one in self.found or [] if one is not chosen]
-        self.query_one(PresetTable).show(self.found)
+        self._table.show(self.found)
 
 
 def _saved(preset: JobPreset) -> bool:

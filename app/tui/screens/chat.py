@@ -50,7 +50,7 @@ class ChatScreen(ChatFrame):
     **[chat.after alt+→]** show another branch.
     """
     AUTO_FOCUS: ClassVar[str | None] = "Prompt"
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (_WIDE, "-wide")]  # noqa: RUF012, as Textual has it
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (_WIDE, "-wide")]
     CSS_PATH: ClassVar[str | PurePath | list[str | PurePath] | None] = [
         "chat.tcss",
         "../widgets/chat_sidebar.tcss",
@@ -131,7 +131,8 @@ class ChatScreen(ChatFrame):
 
     @on(Starter.Taken)
     def _begin_with(self, event: Starter.Taken) -> None:
-        """What was in the prompt can be had back."""
+        """Fill the prompt with a beginning. Walking to earlier prompts brings back the text before
+        it."""
         self.put_away()
         self.prompt.fill(event.text)
         self.prompt.focus()

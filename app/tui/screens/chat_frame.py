@@ -31,11 +31,10 @@ from app.tui.app import app_of, services_of
 from app.tui.keys import told
 from app.tui.services import Services
 from app.tui.widgets.chat_sidebar import ChatSidebar
-from app.tui.widgets.chat_title import ChatTitle
 from app.tui.widgets.frame import ModeScreen
 from app.tui.widgets.prompt import Prompt, PromptHistory, SlashMenu
 from app.tui.widgets.prompt_box import PromptBox, QueuedMessages
-from app.tui.widgets.transcript import Transcript
+from app.tui.widgets.transcript import ChatTitle, Transcript
 from runtimes.errors import IngotError
 from runtimes.request import SamplingParams
 
@@ -253,7 +252,7 @@ class ChatFrame(ModeScreen):
             await asyncio.sleep(min(left, _TICK_S))
 
     async def _show_progress(self, progress: AnswerProgress, waited: bool) -> None:
-        """What has come; ``waited`` for its first token until now."""
+        """Show the answer so far; ``waited`` for its first token until now."""
         if progress.warning:
             self.tell(progress.warning)
         now = time.monotonic()
@@ -279,7 +278,7 @@ class ChatFrame(ModeScreen):
             await view.stream(answer, answer.text, 0)
 
     def ask_way_out(self, short: Shortage, then: Callable[[WayOut | None], Any]) -> None:
-        """What to leave out of a prompt that does not fit."""
+        """Ask what to leave out of a prompt that does not fit."""
         from app.tui.screens.dialogs import OverflowScreen
 
         self.app.push_screen(OverflowScreen(short.budget, short.ways), then)
@@ -293,7 +292,7 @@ class ChatFrame(ModeScreen):
         self.prompt.fill("")
 
     def sent(self, text: str) -> None:
-        """It is among the earlier prompts; drafts have changed."""
+        """Add a sent text to the earlier prompts, and keep the drafts, which have changed."""
         if text:
             self.prompt.earlier.add(text)
         self.keep_soon()
@@ -366,7 +365,7 @@ class ChatFrame(ModeScreen):
         self.sidebar.show_chat(self.session.chat_id)
 
     def show_notice(self) -> None:
-        """What is attached, what the prompt is for, and why nothing comes yet."""
+        """Say what is attached, what the prompt is for, and why nothing comes yet."""
         parts = []
         if self.session.editing is not None:
             parts.append(

@@ -1,13 +1,10 @@
 """The user's chats: search, open, rename, delete and bring back."""
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
 
 from textual import on, work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.timer import Timer
 from textual.widgets import Input, OptionList, Static
 
@@ -15,54 +12,44 @@ from app.chat.listing import find_chats
 from app.chat.store.errors import StoreError
 from app.chat.store.records import Chat, Hit
 from app.chat.store.store import ChatStore
-from app.tui.screens.dialogs import AskScreen, Panel
-from app.tui.widgets.chat_list import ChatList
+from app.tui.keys import bind
+from app.tui.screens.dialogs import AskScreen, ListPanel, list_keys
+from app.tui.textual_patches import Plain
+from app.tui.widgets.chat_sidebar import ChatList
 from app.tui.widgets.prompt import SearchLine
 
 _WAITS_S = 0.12  # after a key press, before the search begins
 _NEWEST = 500
-_MOVES = {"up": "cursor_up", "down": "cursor_down", "pageup": "page_up", "pagedown": "page_down"}
 
 
 @dataclass(frozen=True, slots=True)
 class ChatChoice:
-    """What to show: a chat, at one of its messages if a search found that; None is a new chat."""
+    """A choice: a chat, at one of its messages if a search found that; None is a new chat."""
 
     chat: Chat | None
     message: int | None = None
 
 
-class ChatsScreen(Panel[ChatChoice]):
+class ChatsScreen(ListPanel[ChatChoice]):
     """Ends with what to show, None when it was left. ``current`` is the chat that is open; when it
     was deleted here, leaving asks for a new one. The search begins with ``query``."""
 
     CSS_PATH = "chats.tcss"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "leave", "Back", id="chats.leave"),
-        Binding("enter", "open", "Open", id="chats.open", priority=True),
-        Binding("ctrl+n", "new", "New", id="chats.new", priority=True),
-        Binding("ctrl+l", "rename", "Rename", id="chats.rename", priority=True),
-        Binding("delete,ctrl+d", "delete", "Delete", id="chats.delete"),
-        Binding("ctrl+z", "undo", "Undo", id="chats.undo", priority=True),
-        Binding("f10", "deleted", "Deleted", id="chats.deleted", priority=True),
-        *(
-            Binding(key, f"move('{key}')", show=False, id=f"chats.{key}", priority=True)
-            for key in _MOVES
-        ),
-        # Of the line above the list while there is something in it.
-        Binding("home,ctrl+home", "move('home')", show=False, id="chats.home"),
-        Binding("end,ctrl+end", "move('end')", show=False, id="chats.end"),
+    LIST = "#list"
+    BINDINGS = [
+        bind("escape", "chats.leave", "Back"),
+        bind("enter", "chats.open", "Open", priority=True),
+        bind("ctrl+n", "chats.new", "New", priority=True),
+        bind("ctrl+l", "chats.rename", "Rename", priority=True),
+        bind("delete,ctrl+d", "chats.delete", "Delete"),
+        bind("ctrl+z", "chats.undo", "Undo", priority=True),
+        bind("f10", "chats.deleted", "Deleted", priority=True),
+        *list_keys("chats", priority=True),
     ]
 
-    def __init__(
-        self,
-        store: ChatStore,
-        current: int | None = None,
-        query: str = "",
-        clock: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, store: ChatStore, current: int | None = None, query: str = "") -> None:
         super().__init__()
-        self._store, self._current, self._query, self._clock = store, current, query, clock
+        self._store, self._current, self._query = store, current, query
         self._undo: list[int] = []
         self._bin = False  # the deleted ones are listed
         self._listed: str | None = None  # what the list was searched for
@@ -71,8 +58,8 @@ class ChatsScreen(Panel[ChatChoice]):
 
     def contents(self) -> ComposeResult:
         yield SearchLine(self._query, "Search in all chats", id="search")
-        yield ChatList(id="list", clock=self._clock)
-        yield Static(id="said", markup=False)
+        yield ChatList(id="list")
+        yield Plain(id="said")
 
     def on_mount(self) -> None:
         self.query_one("#search").focus()
@@ -130,18 +117,13 @@ class ChatsScreen(Panel[ChatChoice]):
             return None
         return self.query_one(ChatList).chosen
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+    def can(self, action: str) -> bool:
         """Deleted chats can only be brought back; undo needs something to undo."""
         if action in ("new", "rename", "delete"):
             return not self._bin
         if action == "undo":
             return bool(self._undo)
         return True
-
-    def action_move(self, key: str) -> None:
-        """The search keeps the cursor; these keys move through the list."""
-        action = {**_MOVES, "home": "first", "end": "last"}[key]
-        getattr(self.query_one(ChatList), f"action_{action}")()
 
     def action_open(self) -> None:
         hit = self._chosen(self.action_open)
@@ -184,7 +166,7 @@ class ChatsScreen(Panel[ChatChoice]):
             return
         self._undo.append(hit.chat.id)
         title = hit.chat.title or "an empty chat"
-        self.notify(f"Deleted: {title}. [chats.undo ctrl+z] brings it back.", markup=False)
+        self.notify(f"Deleted: {title}. [chats.undo ctrl+z] brings it back.")
 
     def action_undo(self) -> None:
         if self._undo:
@@ -204,7 +186,7 @@ class ChatsScreen(Panel[ChatChoice]):
         try:
             change()
         except StoreError as error:
-            self.notify(str(error), severity="error", markup=False)
+            self.notify(str(error), severity="error")
             return False
         self._read()
         return True

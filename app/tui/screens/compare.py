@@ -5,12 +5,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
-from pathlib import PurePath
-from typing import ClassVar
 
-from textual import on, work
+from textual import on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Static
 
@@ -32,9 +29,10 @@ from app.here import at_home
 from app.models.catalog import catalog
 from app.models.entries import ModelEntry, file_quality, quality_text, size_of
 from app.tui.app import app_of, services_of
-from app.tui.keys import told
+from app.tui.keys import bind, told
 from app.tui.screens.dialogs import AskScreen
 from app.tui.screens.models import ModelsScreen
+from app.tui.textual_patches import Plain, background, latest
 from app.tui.widgets.compare_panes import ComparePane, ComparePanes, SameStrip
 from app.tui.widgets.frame import ModeScreen
 from app.tui.widgets.prompt import Prompt
@@ -60,21 +58,21 @@ class CompareScreen(ModeScreen):
     at once (done sooner, but each is slower), **[compare.new ctrl+n]** starts over.
     **[compare.prompts F8]** has all files answer a file of prompts, unattended.
     """
-    CSS_PATH: ClassVar[str | PurePath | list[str | PurePath] | None] = [
+    CSS_PATH = [
         "compare.tcss",
         "../widgets/prompt.tcss",
     ]
-    AUTO_FOCUS: ClassVar[str | None] = "Prompt"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "stop", "Stop", id="compare.stop"),
-        Binding("ctrl+t", "files", "Files", id="compare.files", priority=True),
-        Binding("ctrl+r", "again", "Again", id="compare.again", priority=True),
-        Binding("alt+a", "together", "At once", id="compare.together", priority=True),
-        Binding("ctrl+s", "length", "Length", id="compare.length", show=False, priority=True),
-        Binding("ctrl+n", "new", "New", id="compare.new", show=False, priority=True),
-        Binding("ctrl+o", "from_chat", "From chat", id="compare.from_chat", priority=True),
-        Binding("f8", "prompts", "Prompts file", id="compare.prompts", priority=True),
-        Binding("f9", "save", "Save", id="compare.save", priority=True),
+    AUTO_FOCUS = "Prompt"
+    BINDINGS = [
+        bind("escape", "compare.stop", "Stop"),
+        bind("ctrl+t", "compare.files", "Files", priority=True),
+        bind("ctrl+r", "compare.again", "Again", priority=True),
+        bind("alt+a", "compare.together", "At once", priority=True),
+        bind("ctrl+s", "compare.length", "Length", show=False, priority=True),
+        bind("ctrl+n", "compare.new", "New", show=False, priority=True),
+        bind("ctrl+o", "compare.from_chat", "From chat", priority=True),
+        bind("f8", "compare.prompts", "Prompts file", priority=True),
+        bind("f9", "compare.save", "Save", priority=True),
     ]
 
     def __init__(self) -> None:
@@ -89,12 +87,12 @@ class CompareScreen(ModeScreen):
         self._question: Question | None = None
 
     def contents(self) -> ComposeResult:
-        yield Static(id="how", markup=False)
+        yield Plain(id="how")
         yield ComparePanes(id="panes")
         yield Vertical(id="agreement")
         yield self.prompt
 
-    @work(exit_on_error=False, group="catalog")
+    @background
     async def on_mount(self) -> None:
         """Two files of the loaded model, if there are two."""
         self.prompt.placeholder = "What all files are asked"
@@ -149,10 +147,7 @@ class CompareScreen(ModeScreen):
         self.ask(Question(messages, self.params))
 
     def ask(self, question: Question) -> None:
-        if self._refused():
-            return
-        if len(self.entries) < 2:
-            self.notify("Choose two files at least: [compare.files ctrl+t].", severity="warning")
+        if self._refused() or self._few():
             return
         stats = services_of(self).host.stats()
         if stats is not None and stats.running:
@@ -172,6 +167,12 @@ class CompareScreen(ModeScreen):
             self.notify("A comparison runs: [compare.stop esc] stops it.", severity="warning")
         return self.running
 
+    def _few(self) -> bool:
+        few = len(self.entries) < 2
+        if few:
+            self.notify("Choose two files at least: [compare.files ctrl+t].", severity="warning")
+        return few
+
     def _look(self) -> None:
         if self.comparison is None:
             return
@@ -185,12 +186,7 @@ class CompareScreen(ModeScreen):
         self.report = report
         first, *others = report.sides
         partings = [found.parting if found else None for found in report.agreements]
-        earliest = min(filter(None, partings), key=lambda p: p.places[0], default=None)
-        shown = [earliest, *partings]
-        speeds = [side.figures.decode_tps for side in report.sides]
-        fastest, base = max(filter(None, speeds), default=None), speeds[0]
-        for pane, side, parting in zip(self.query(ComparePane), report.sides, shown, strict=True):
-            pane.show(side, parting, first=side is first, fastest=fastest, base=base)
+        self.query_one(ComparePanes).show(report.sides, partings)
         compared = False
         for strip, side, found in zip(
             self.query(SameStrip), others, report.agreements, strict=True
@@ -216,7 +212,7 @@ class CompareScreen(ModeScreen):
 
     # Keys
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+    def can(self, action: str) -> bool:
         asked = self._question is not None or self.report is not None
         return {"stop": self.running, "again": asked, "save": asked}.get(action, True)
 
@@ -232,7 +228,7 @@ class CompareScreen(ModeScreen):
         return "A comparison is not finished." if self.running else None
 
     def action_again(self) -> None:
-        """The same question once more, to the files that are chosen now."""
+        """Ask the question once more, of the files that are chosen now."""
         if self._question is not None:
             self.ask(replace(self._question, params=self.params))
 
@@ -247,7 +243,7 @@ class CompareScreen(ModeScreen):
         self.prompt.focus()
         self.tell_how()
 
-    @work(exit_on_error=False, group="dialog")
+    @background
     async def action_files(self) -> None:
         if self._refused():
             return
@@ -256,18 +252,15 @@ class CompareScreen(ModeScreen):
         if entries := await self.app.push_screen_wait(picker):
             await self.choose(entries)
 
-    @work(exit_on_error=False, exclusive=True, group="prompts")
+    @latest
     async def action_prompts(self) -> None:
         """Have the chosen files answer a file of prompts."""
-        if self._refused():
-            return
-        if len(self.entries) < 2:
-            self.notify("Choose two files at least: [compare.files ctrl+t].", severity="warning")
+        if self._refused() or self._few():
             return
         module = await asyncio.to_thread(import_module, "app.tui.screens.compare_prompts")
         self.app.push_screen(module.ComparePromptsScreen(self.entries))
 
-    @work(exit_on_error=False, group="dialog")
+    @background
     async def action_length(self) -> None:
         now = f"{self.params.max_tokens:,}"
         text = await self.app.push_screen_wait(
@@ -305,9 +298,9 @@ class CompareScreen(ModeScreen):
             conversation = Conversation.open(services_of(self).store, asked[-1].chat)
             self.take(conversation.prompt(asked[-1].id))
         except IngotError as error:
-            self.notify(str(error), severity="error", markup=False)
+            self.notify(str(error), severity="error")
 
-    @work(exit_on_error=False, group="dialog")
+    @background
     async def action_save(self) -> None:
         """Write the comparison to a file: Markdown, or JSON if its name ends so."""
         report = self.report
@@ -327,13 +320,13 @@ class CompareScreen(ModeScreen):
             why = f"{path}: {error.strerror or error}"
             if isinstance(error, FileExistsError):
                 why = f"{path} exists already; take another name."
-            self.notify(why, title="Not saved", severity="error", markup=False)
+            self.notify(why, title="Not saved", severity="error")
         else:
-            self.notify(f"Saved: {path}", markup=False)
+            self.notify(f"Saved: {path}")
 
 
 def about(entry: ModelEntry) -> str:
-    """What is known of a file, for the border of its pane. Reads its header."""
+    """Facts about a file, for the border of its pane. Reads its header."""
     size = () if entry.bytes is None else (size_of(entry),)
     return " · ".join(part for part in (*size, quality_text(file_quality(entry))) if part)
 
@@ -349,11 +342,11 @@ class AnswersScreen(ModeScreen):
     All answers to one prompt; **▶** shows where one parts from the first file's.
     **[answers.earlier ←]** and **[answers.later →]** show the prompts before and after it.
     """
-    CSS_PATH: ClassVar[str | PurePath | list[str | PurePath] | None] = "compare.tcss"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left", "turn(-1)", "Earlier", id="answers.earlier", priority=True),
-        Binding("right", "turn(1)", "Later", id="answers.later", priority=True),
-        Binding("escape", "dismiss", "Back", id="answers.back"),
+    CSS_PATH = "compare.tcss"
+    BINDINGS = [
+        bind("left", "answers.earlier", "Earlier", action="turn(-1)", priority=True),
+        bind("right", "answers.later", "Later", action="turn(1)", priority=True),
+        bind("escape", "answers.back", "Back", action="dismiss"),
     ]
 
     def __init__(self, results: Results, at: int) -> None:
@@ -362,7 +355,7 @@ class AnswersScreen(ModeScreen):
 
     def contents(self) -> ComposeResult:
         with VerticalScroll(classes="asked pane", can_focus=False):
-            yield Static(id="asked-text", markup=False)
+            yield Plain(id="asked-text")
         labels = enumerate(file.label for file in self._results.files)
         yield ComparePanes(*(ComparePane(label, number) for number, label in labels))
 
@@ -381,14 +374,9 @@ class AnswersScreen(ModeScreen):
         box.border_title = f"Prompt {self._at + 1:,} of {len(results.rows):,}"
         expected = f"\n\nExpected: {' or '.join(row.expected)}" if row.expected else ""
         self.query_one("#asked-text", Static).update(row.prompt + expected)
-        speeds = [told.decode_tps for told in row.answers]
-        fastest = max(filter(None, speeds), default=None)
-        partings = [parting_of(row, number) for number in range(1, len(results.files))]
-        earliest = min(filter(None, partings), key=lambda p: p.places[0], default=None)
-        for number, pane in enumerate(self.query(ComparePane)):
-            parting = partings[number - 1] if number else earliest
-            side = side_of(row, number, results.files[number].label)
-            pane.show(side, parting, first=not number, fastest=fastest, base=speeds[0])
+        sides = [side_of(row, number, file.label) for number, file in enumerate(results.files)]
+        partings = [parting_of(row, number) for number in range(1, len(sides))]
+        self.query_one(ComparePanes).show(sides, partings)
 
 
 def side_of(row: PromptResult, number: int, label: str) -> Side:
@@ -405,7 +393,8 @@ def side_of(row: PromptResult, number: int, label: str) -> Side:
 
 
 def parting_of(row: PromptResult, number: int) -> Parting | None:
-    """Where a later file's answer parts from the first one's: a word of each stands there."""
+    """The place where a later file's answer parts from the first one's: a word of each stands
+    there."""
     at = row.places[number - 1]
     if at is None:
         return None

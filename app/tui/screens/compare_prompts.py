@@ -1,20 +1,19 @@
-"""A file of prompts to several files, unattended: what is asked, how far it is, what was found."""
+"""Comparison by a file of prompts, unattended: the form, the progress, the results, and the vote
+for the better of two answers without knowing whose they are."""
 
 import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import PurePath
-from typing import ClassVar
 
 from rich.console import Group as Lines
 from rich.text import Text
-from textual import on, work
+from textual import on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.containers import Horizontal, VerticalScroll
 from textual.widgets import Button, ProgressBar, Static
 
+from app.compare.blind import Ballot, BlindPair, Sided
 from app.compare.page import notes, votes_line, write_results
 from app.compare.process import CompareProgress, PromptsProcess
 from app.compare.prompts import PromptsJob, check_prompts, labels_of
@@ -25,20 +24,136 @@ from app.here import at_home
 from app.models.entries import ModelEntry
 from app.options import SamplingOptions
 from app.tui.app import app_of
+from app.tui.keys import bind
 from app.tui.screens.compare import AnswersScreen
-from app.tui.screens.compare_blind import BlindScreen
 from app.tui.screens.dialogs import AskScreen
+from app.tui.textual_patches import Pane, Plain, background
 from app.tui.widgets.compare_panes import HUES
 from app.tui.widgets.form import FieldHelp, Form, Group, path_field, text_field
 from app.tui.widgets.frame import ModeScreen
 from app.tui.widgets.table import Table, TableColumn
 from runtimes.errors import IngotError
 
+_BUTTONS = {
+    Sided.LEFT: "← Left is better",
+    Sided.TIE: "Tie (=)",
+    Sided.SKIP: "Skip (k)",
+    Sided.RIGHT: "Right is better →",
+}
+
+
+class BlindScreen(ModeScreen):
+    """The pairs of a ballot that were not judged yet; at the end what the votes say."""
+
+    MODE = "compare"
+    HELP = """
+    Two answers to the same prompt, in an order and on sides that chance decides; their files are
+    named at the end. **[blind.left ←]** or **[blind.right →]** is better, **[blind.tie =]** is a
+    tie, **[blind.skip k]** says nothing, **[blind.undo ctrl+z]** takes the last vote back. Every
+    vote is kept: you can leave and go on later.
+    """
+    CSS_PATH = "compare.tcss"
+    BINDINGS = [
+        bind("left", "blind.left", "Left", action="vote('left')", priority=True),
+        bind("right", "blind.right", "Right", action="vote('right')", priority=True),
+        bind("equals_sign", "blind.tie", "Tie", action="vote('tie')", priority=True),
+        bind("k", "blind.skip", "Skip", action="vote('skip')", priority=True),
+        bind("ctrl+z", "blind.undo", "Undo", priority=True),
+        bind("escape", "blind.back", "Back", action="dismiss"),
+    ]
+
+    def __init__(self, ballot: Ballot) -> None:
+        super().__init__()
+        self.ballot = ballot
+        self.pair: BlindPair | None = None
+
+    def contents(self) -> ComposeResult:
+        with Horizontal(id="blind-progress"):
+            yield ProgressBar(len(self.ballot.pairs), show_eta=False, show_percentage=False)
+            yield Plain(id="blind-said")
+        with VerticalScroll(classes="asked pane", can_focus=False):
+            yield Plain(id="asked-text")
+        with Horizontal(id="blind-pair"):
+            for side in (Sided.LEFT, Sided.RIGHT):
+                with VerticalScroll(classes="pane", id=f"blind-{side}") as box:
+                    box.border_title = side.value.title()
+                    yield Plain(classes="answer")
+        with Horizontal(id="blind-bar"):
+            for said, label in _BUTTONS.items():
+                button = Button(label, compact=True, id=f"vote-{said}")
+                # While one looks pressed it takes no click: two in a row are two votes.
+                button.active_effect_duration = 0.0
+                yield button
+        with Pane("Which you preferred", id="blind-result"):
+            yield Plain(id="blind-votes")
+
+    def on_mount(self) -> None:
+        self._show()
+
+    def _show(self) -> None:
+        ballot = self.ballot
+        self.pair = pair = ballot.next
+        self.query_one(ProgressBar).update(progress=ballot.done)
+        said = f"{ballot.done:,} of {len(ballot.pairs):,} judged"
+        self.query_one("#blind-said", Static).update(said)
+        for name in (".asked", "#blind-pair", "#blind-bar"):
+            self.query_one(name).display = pair is not None
+        result = self.query_one("#blind-result")
+        result.display = pair is None
+        if pair is None:
+            results = with_votes(ballot.results, ballot)
+            lines = [votes_line(votes, results) for votes in results.votes]
+            self.query_one("#blind-votes", Static).update("\n".join(lines))
+        else:
+            row = ballot.results.rows[pair.row]
+            self.query_one("#asked-text", Static).update(row.prompt)
+            texts = [row.answers[number].text for number in (0, pair.other)]
+            sides = zip(
+                ("#blind-left", "#blind-right"),
+                reversed(texts) if pair.swapped else texts,
+                strict=True,
+            )
+            for name, text in sides:
+                box = self.query_one(name)
+                box.query_one(Static).update(text)
+                box.scroll_home(animate=False)
+            self.query_one("#blind-left").focus()
+        self.refresh_bindings()
+
+    def can(self, action: str) -> bool:
+        if action == "undo":
+            return bool(self.ballot.votes)
+        return self.pair is not None if action == "vote" else True
+
+    def action_vote(self, said: str) -> None:
+        """Keep it, and go on to the next pair."""
+        if self.pair is None:
+            return
+        try:
+            self.ballot.say(self.pair, Sided(said))
+        except OSError as error:
+            self.notify(f"Not kept: {error}", severity="error")
+            return
+        self._show()
+
+    def action_undo(self) -> None:
+        """Ask about the last pair once more."""
+        try:
+            self.ballot.take_back()
+        except OSError as error:
+            self.notify(f"Not kept: {error}", severity="error")
+        self._show()
+
+    @on(Button.Pressed)
+    def _pressed(self, event: Button.Pressed) -> None:
+        self.action_vote(str(event.button.id).removeprefix("vote-"))
+
+
 _LOOKS = 1 / 4  # seconds between two looks at a job
 
 
 class PromptsForm(Form):
-    """Which prompts, and how long answers may be."""
+    """The form: a file of prompts, and how long answers may be."""
 
     def compose(self) -> ComposeResult:
         yield Group(
@@ -50,10 +165,10 @@ class PromptsForm(Form):
         yield FieldHelp()
 
     async def look(self) -> None:
-        """Nothing is shown while one types."""
+        """Do nothing: this form shows nothing while one types."""
 
     def number(self, name: str, usual: int | None) -> int | None:
-        """What a field says; a wrong one is marked."""
+        """Read a field; mark it where it is wrong."""
         text = self.text_of(name).strip().replace(",", "")
         if not text:
             return usual
@@ -91,16 +206,16 @@ class ComparePromptsScreen(ModeScreen):
     prompt beside each other, **[prompts.blind alt+v]** asks which you prefer without saying which
     is which, **[prompts.save F9]** writes a report as Markdown or JSON.
     """
-    CSS_PATH: ClassVar[str | PurePath | list[str | PurePath] | None] = [
+    CSS_PATH = [
         "compare.tcss",
         "../widgets/form.tcss",
     ]
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+g", "start", "Start", id="prompts.start", priority=True),
-        Binding("ctrl+n", "new", "New", id="prompts.new", priority=True),
-        Binding("alt+v", "blind", "Vote blind", id="prompts.blind", priority=True),
-        Binding("f9", "save", "Save", id="prompts.save", priority=True),
-        Binding("escape", "back", "Back", id="prompts.back"),
+    BINDINGS = [
+        bind("ctrl+g", "prompts.start", "Start", priority=True),
+        bind("ctrl+n", "prompts.new", "New", priority=True),
+        bind("alt+v", "prompts.blind", "Vote blind", priority=True),
+        bind("f9", "prompts.save", "Save", priority=True),
+        bind("escape", "prompts.back", "Back"),
     ]
 
     def __init__(self, entries: Sequence[ModelEntry]) -> None:
@@ -115,7 +230,7 @@ class ComparePromptsScreen(ModeScreen):
         with VerticalScroll(id="prompts-top", can_focus=False):
             with Horizontal(id="prompts-files"):
                 for number, label in enumerate(labels_of(self.entries)):
-                    yield Static(label, classes=f"-hue-{number % HUES + 1}", markup=False)
+                    yield Plain(label, classes=f"-hue-{number % HUES + 1}")
             yield PromptsForm(id="prompts-form")
             with Horizontal(id="prompts-bar"):
                 yield Button("Start", variant="primary", compact=True, id="start")
@@ -124,12 +239,10 @@ class ComparePromptsScreen(ModeScreen):
                 yield Button("Save", compact=True, id="save")
             with Horizontal(id="prompts-progress"):
                 yield ProgressBar(100, show_eta=False)
-                yield Static(id="prompts-said", markup=False)
-            with Vertical(classes="pane", id="prompts-figures") as found:
-                found.border_title = "Figures"
-                yield Static(id="prompts-tables", markup=False)
-        with Vertical(classes="pane", id="prompts-list") as rows:
-            rows.border_title = "Prompts"
+                yield Plain(id="prompts-said")
+            with Pane("Figures", id="prompts-figures"):
+                yield Plain(id="prompts-tables")
+        with Pane("Prompts", id="prompts-list"):
             yield RowTable()
 
     def on_mount(self) -> None:
@@ -173,7 +286,7 @@ class ComparePromptsScreen(ModeScreen):
         self._show(CompareProgress())
         self._offer()
 
-    @work(exit_on_error=False, group="look")
+    @background
     async def _look(self) -> None:
         process = self.process
         if process is None or self._looking:
@@ -219,7 +332,7 @@ class ComparePromptsScreen(ModeScreen):
         said.update(text)
 
     async def _read(self) -> None:
-        """What the command found."""
+        """Read and show the results of the command."""
         assert self.job is not None
         folder = self.job.folder
         try:
@@ -263,7 +376,7 @@ class ComparePromptsScreen(ModeScreen):
         for name in ("#start", "#prompts-form"):
             self.query_one(name).display = not found
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+    def can(self, action: str) -> bool:
         found = self.results is not None
         can = {"start": self.process is None and not found}
         return (can | dict.fromkeys(("new", "blind", "save"), found)).get(action, True)
@@ -299,7 +412,7 @@ class ComparePromptsScreen(ModeScreen):
         if row is not None and self.results is not None:
             self.app.push_screen(AnswersScreen(self.results, self.results.rows.index(row)))
 
-    @work(exit_on_error=False, group="dialog")
+    @background
     async def action_blind(self) -> None:
         """Vote, and count."""
         if self.results is None or self.job is None:
@@ -313,7 +426,7 @@ class ComparePromptsScreen(ModeScreen):
         self.results = replace(results, votes=ballot.count())
         self.show_figures()
 
-    @work(exit_on_error=False, group="dialog")
+    @background
     async def action_save(self) -> None:
         """Write the report that the command writes."""
         if self.results is None:
@@ -327,9 +440,9 @@ class ComparePromptsScreen(ModeScreen):
             await asyncio.to_thread(write_results, self.results, path)
         except (IngotError, OSError) as error:
             why = str(error).removeprefix("--output: ")
-            self.notify(why, title="Not saved", severity="error", markup=False)
+            self.notify(why, title="Not saved", severity="error")
         else:
-            self.notify(f"Saved: {path}", markup=False)
+            self.notify(f"Saved: {path}")
 
 
 def _mark(row: PromptResult, number: int) -> Text:

@@ -1,22 +1,83 @@
-"""Panels over a screen, and what every screen asks: a line, yes or no, one of a list."""
+"""Panels over a screen, the keys at their bottom, and what every screen asks: a line, yes or no,
+one of a list."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
 from typing import ClassVar, Generic, TypeVar
 
 from textual import events, on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
+from textual.dom import DOMNode
 from textual.screen import ModalScreen
+from textual.style import Style
 from textual.widgets import Button, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from app.chat.budget import TokenBudget, WayOut
+from app.tui.keys import bind, offered, shown
 from app.tui.modes import Styled
-from app.tui.widgets.key_hints import KeyHints
+from app.tui.textual_patches import Plain
 from app.tui.widgets.prompt import Line
+
+_GAP = 3  # cells between two keys
+
+
+class KeyHints(Static):
+    """Keys that work now in the dialog, without those of the whole app."""
+
+    def on_mount(self) -> None:
+        self.screen.bindings_updated_signal.subscribe(self, lambda _: self._say())
+
+    def on_resize(self, event: events.Resize) -> None:
+        self._say()
+
+    def _say(self) -> None:
+        width, lines, taken = self.content_size.width, [Content()], 0
+        for hint in self._hints():
+            if taken and taken + _GAP + hint.cell_length > width:
+                lines.append(Content())
+                taken = 0
+            if taken:
+                lines[-1] += Content(" " * _GAP)
+                taken += _GAP
+            lines[-1] += hint
+            taken += hint.cell_length
+        self.update(Content("\n").join(lines))
+
+    def _hints(self) -> Iterator[Content]:
+        """First those of the focused widget, then those of the screen in the order in which it
+        declares them."""
+        screen = self.screen
+        classes = [one.__dict__.get("BINDINGS", []) for one in type(screen).__mro__]
+        declared = [one.id for found in classes for one in Binding.make_bindings(found)]
+        helps = any(node.HELP for node in (screen.focused or screen).ancestors_with_self)
+        self._does: dict[str, tuple[str, DOMNode]] = {}
+        found: list[tuple[int, Content]] = []
+        for node, binding, _, _ in offered(screen):
+            id = binding.id or ""
+            if not id or (node is self.app and not (id == "app.help" and helps)):
+                continue
+            place = declared.index(id) if id in declared else -1
+            if id == "app.help" or id.endswith(".leave"):  # the way back, then help
+                place = len(declared) + (id == "app.help")
+            found.append((place, _hint(id, binding.key, binding.description)))
+            self._does[id] = binding.action, node
+        yield from (hint for _, hint in sorted(found, key=itemgetter(0)))
+
+    async def on_click(self, event: events.Click) -> None:
+        """Do what the key does, whatever it means where one types."""
+        if (does := self._does.get(event.style.meta.get("binding", ""))) is not None:
+            await self.app.run_action(*does)
+
+
+def _hint(id: str, key: str, does: str) -> Content:
+    text = Content.assemble((shown(key), "bold $text-primary"), f" {does}")
+    return text.stylize(Style.from_meta({"binding": id}))
+
 
 Result = TypeVar("Result")
 
@@ -26,10 +87,10 @@ class Panel(ModalScreen[Result | None], Styled[Result | None], Generic[Result]):
     at the bottom the keys. Ends with None when it was left: by esc, or by a click beside the box
     where nothing is lost."""
 
-    HEADING: ClassVar[str] = ""
-    VERTICAL_BREAKPOINTS = [(0, "-low"), (30, "-tall")]  # noqa: RUF012  (as Textual has it)
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "leave", "Back", id="panel.leave"),
+    HEADING = ""
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (30, "-tall")]
+    BINDINGS = [
+        bind("escape", "panel.leave", "Back"),
     ]
 
     def __init__(self, heading: str = "") -> None:
@@ -41,12 +102,12 @@ class Panel(ModalScreen[Result | None], Styled[Result | None], Generic[Result]):
         with Vertical(classes="box") as box:
             box.border_title = Content(self._heading)
             yield from self.contents()
-            yield Static(classes="problem field-error", markup=False)
+            yield Plain(classes="problem field-error")
             yield KeyHints(classes="keys")
 
     @abstractmethod
     def contents(self) -> ComposeResult:
-        """What is in the box."""
+        """Compose the inside of the box."""
 
     def complain(self, text: str = "") -> None:
         """Say what is wrong, or with no text that nothing is any more."""
@@ -68,12 +129,45 @@ class Panel(ModalScreen[Result | None], Styled[Result | None], Generic[Result]):
         self.dismiss(None)
 
 
+class ListPanel(Panel[Result]):
+    """A panel with a line to search in above a list. The line keeps the cursor: ``list_keys`` move
+    through the list, which has the id ``LIST``."""
+
+    LIST: ClassVar[str]
+
+    def action_list(self, action: str) -> None:
+        getattr(self.query_one(self.LIST), f"action_{action}")()
+
+
+_LIST_KEYS = {
+    "up": "cursor_up",
+    "down": "cursor_down",
+    "pageup": "page_up",
+    "pagedown": "page_down",
+    "home": "first",
+    "end": "last",
+}
+
+
+def list_keys(area: str, *, priority: bool = False) -> Iterator[Binding]:
+    """Make the bindings of a ``ListPanel``. Home and end are the line's while it has text."""
+    for key, action in _LIST_KEYS.items():
+        ends = key in ("home", "end")
+        yield bind(
+            f"{key},ctrl+{key}" if ends else key,
+            f"{area}.{key}",
+            action=f"list('{action}')",
+            show=False,
+            priority=priority and not ends,
+        )
+
+
 class AskScreen(Panel[str]):
     """Ends with one line of text. An empty one is not taken; nor is one of which ``wrong`` says
     what is wrong with it."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "take", "OK", id="ask.take", priority=True),
+    BINDINGS = [
+        bind("enter", "ask.take", "OK", priority=True),
     ]
 
     def __init__(
@@ -111,10 +205,10 @@ class ConfirmScreen(Panel[bool]):
     """Ends with whether ``question`` was answered by ``yes``. The cursor starts on the way back."""
 
     HEADING = "Please confirm"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("n", "leave", "Back", id="confirm.no", show=False),
-        Binding("y", "dismiss(True)", "Yes", id="confirm.yes"),
-        Binding("left,right", "app.focus_next", show=False, id="confirm.other"),
+    BINDINGS = [
+        bind("n", "confirm.no", "Back", action="leave", show=False),
+        bind("y", "confirm.yes", "Yes", action="dismiss(True)"),
+        bind("left,right", "confirm.other", action="app.focus_next", show=False),
     ]
 
     def __init__(self, question: str, yes: str) -> None:
@@ -122,7 +216,7 @@ class ConfirmScreen(Panel[bool]):
         self._question, self._yes = question, yes
 
     def contents(self) -> ComposeResult:
-        yield Static(self._question, markup=False)
+        yield Plain(self._question)
         with Horizontal(id="answers"):
             yield Button("Back", id="no", compact=True)
             yield Button(self._yes, id="yes", variant="error", compact=True)
@@ -137,8 +231,8 @@ class ConfirmScreen(Panel[bool]):
 class PickScreen(Panel[Result]):
     """Ends with what was picked of (how it is shown, what it is); ``about`` stands above them."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "pick", "Choose", id="pick.choose", priority=True),
+    BINDINGS = [
+        bind("enter", "pick.choose", "Choose", action="pick", priority=True),
     ]
 
     def __init__(
@@ -149,11 +243,11 @@ class PickScreen(Panel[Result]):
 
     def contents(self) -> ComposeResult:
         if self._about:
-            yield Static(self._about, id="about", markup=False)
+            yield Plain(self._about, id="about")
         if self._offered:
             yield OptionList(*(Option(shown) for shown, _ in self._offered), id="offered")
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+    def can(self, action: str) -> bool:
         return action != "pick" or bool(self._offered)
 
     def action_pick(self) -> None:
@@ -165,7 +259,7 @@ class PickScreen(Panel[Result]):
 
 
 class CopyChoice(PickScreen[str]):
-    """Which part of a message to copy: (what it is, its text)."""
+    """A choice among parts of a message to copy: (what it is, its text)."""
 
     def __init__(self, parts: Sequence[tuple[str, str]]) -> None:
         shown = [(Content(about).truncate(70, ellipsis=True), text) for about, text in parts]
@@ -212,7 +306,7 @@ class OverflowScreen(PickScreen[WayOut]):
 
 
 def describe(budget: TokenBudget) -> str:
-    """What does not fit, in one or two sentences."""
+    """Say in one or two sentences what does not fit."""
     has = f"The prompt has {budget.prompt_tokens:,} tokens, the context holds {budget.context:,}."
     if budget.over:
         return f"{has} There is no room for an answer."
@@ -223,7 +317,7 @@ def describe(budget: TokenBudget) -> str:
 
 
 def _option(way: WayOut) -> Content:
-    """What it does, and below it what that leaves."""
+    """A choice, and below it what that leaves."""
     after = way.after
     share = after.prompt_tokens / after.context
     leaves = f"prompt {after.prompt_tokens:,} ({share:.0%}), room for {after.room:,} tokens"

@@ -12,6 +12,7 @@ from app.chat.export import FORMATS, ExistsError, export, suggested_path
 from app.chat.store.records import Attachment
 from app.tui.app import services_of
 from app.tui.screens.dialogs import ConfirmScreen, Panel, Result
+from app.tui.textual_patches import Plain
 from app.tui.widgets.form import PathInput
 from runtimes.errors import IngotError
 
@@ -27,7 +28,7 @@ class FilePanel(Panel[Result]):
 
     def contents(self) -> ComposeResult:
         yield PathInput(self._path, placeholder="notes.txt, ~/code/main.py ...")
-        yield Static(id="about", markup=False)
+        yield Plain(id="about")
 
     def on_mount(self) -> None:
         self.query_one(PathInput).focus_line()
@@ -93,12 +94,12 @@ class AttachScreen(FilePanel[Attachment]):
         if not self.is_current:
             return  # left while the file was read
         if attached.warning:
-            self.app.notify(attached.warning, severity="warning", markup=False)
+            self.app.notify(attached.warning, severity="warning")
         self.dismiss(attached.attachment)
 
 
 class _Form(RadioButton):
-    """Its dot says whether it is chosen, not its colour alone."""
+    """A radio button whose dot says whether it is chosen, not its colour alone."""
 
     BUTTON_INNER = " "
 

@@ -2,38 +2,164 @@
 
 import asyncio
 from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
 from itertools import islice
-from typing import ClassVar
+from pathlib import Path
 
-from textual import on, work
+from textual import on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical
+from textual.containers import Horizontal
 from textual.content import Content
+from textual.message import Message
 from textual.timer import Timer
-from textual.widgets import Checkbox, Input, Static
+from textual.widgets import Button, Checkbox, Input, ProgressBar, Static
 
-from app.models import hub
+from app.figures import duration
+from app.models import hub, library
 from app.models.catalog import catalog
 from app.models.entries import size_of
 from app.models.hub import Found, look_up, search
 from app.models.pulling import PullRequest, parse_request
-from app.tui.modes import Occupied
-from app.tui.screens.dialogs import ConfirmScreen, Panel
-from app.tui.widgets.download import Download
-from app.tui.widgets.find_tables import BuildTable, FindFilters, RepoTable
+from app.models.pulljob import PullJob, PullState
+from app.tui.keys import bind
+from app.tui.screens.dialogs import ConfirmScreen, ListPanel, list_keys
+from app.tui.textual_patches import Pane, Plain, background, latest
 from app.tui.widgets.prompt import SearchLine
-from app.tui.widgets.repo_view import RepoView
+from app.tui.widgets.repo_view import BuildTable, FindFilters, RepoTable, RepoView
+from quantize.disk import human
 from quantize.hub.errors import OfflineError
 from runtimes.errors import RequestError
 from runtimes.machine.hardware import memory_now
 
+_LOOKS = 1 / 8  # seconds between two looks at the job
+
+
+class Download(Pane):
+    """Hidden until something is pulled. Stopping keeps what has arrived: the same download resumes
+    from there later. ``use`` is what can be done with a model that is here."""
+
+    @dataclass
+    class Ended(Message):
+        """``name`` is the model's in the library; None when it was stopped or failed."""
+
+        name: str | None
+
+    @dataclass
+    class Wanted(Message):
+        """The downloaded model is to be used."""
+
+        name: str
+
+    def __init__(self, use: str) -> None:
+        super().__init__(id="download")
+        self._use = use
+        self._request: PullRequest | None = None
+        self._job: PullJob | None = None
+        self.pulled: str | None = None
+
+    def compose(self) -> ComposeResult:
+        with Horizontal():
+            yield ProgressBar(id="bar", show_eta=False)
+            yield Plain(id="progress")
+            yield Button("Stop", id="act", compact=True)
+
+    def on_mount(self) -> None:
+        self.display = False
+
+    def on_unmount(self) -> None:
+        """Stop: a download does not run unseen."""
+        self.stop()
+
+    @property
+    def running(self) -> bool:
+        """Whether bytes may still come."""
+        return self._job is not None
+
+    def begin(self, request: PullRequest) -> None:
+        """Pull ``request``, unless another one is on its way."""
+        if self._job is not None:
+            self.notify("One download at a time: esc stops the one that runs.", severity="warning")
+            return
+        self._request, self.pulled = request, None
+        self._follow(request)
+
+    def stop(self) -> bool:
+        """Stop what runs; False when nothing does."""
+        if self._job is not None:
+            self._job.cancel()
+        return self._job is not None
+
+    @background
+    async def _follow(self, request: PullRequest) -> None:
+        job = self._job = PullJob(request)
+        job.start()
+        self.display = True
+        self.border_title = Content(f"Download {request.name}:{request.what}")
+        while not (state := job.poll()).ended:
+            self.show(state)
+            await asyncio.sleep(_LOOKS)
+        self._job = None
+        self.show(state)
+        if state.path is not None:
+            self.pulled = await asyncio.to_thread(name_of, state.path)
+        self.post_message(self.Ended(self.pulled))
+
+    def show(self, state: PullState) -> None:
+        """Draw how far it is."""
+        bar, said = self.query_one("#bar", ProgressBar), self.query_one("#progress", Static)
+        button = self.query_one("#act", Button)
+        bar.display = state.total is not None and not state.ended
+        bar.update(total=state.total, progress=state.done)
+        self.set_class(state.error is not None, "-failed")
+        said.set_class(state.path is not None, "good")
+        if state.path is not None:
+            said.update("It is here, whole and checked.")
+            button.label, button.variant = self._use, "primary"
+            button.focus()
+        elif state.ended:
+            stopped = "Stopped. What has arrived stays; the same download resumes from there."
+            said.update(state.error or stopped)
+            button.label, button.variant = "Go on", "default"
+        else:
+            said.update(progress_line(state))
+            button.label, button.variant = "Stop", "default"
+
+    @on(Button.Pressed)
+    def _pressed(self, event: Button.Pressed) -> None:
+        event.stop()
+        if self.pulled is not None:
+            self.post_message(self.Wanted(self.pulled))
+        elif not self.stop() and self._request is not None:
+            self.begin(self._request)
+
+
+def progress_line(state: PullState) -> str:
+    """How far a download is, as far as known: "1.2 GB of 4.7 GB · 25 MB/s · 2 min 20 s left"."""
+    if state.total is None:
+        return f"{state.stage or 'waiting'} ..."
+    parts = [f"{human(state.done)} of {human(state.total)}"]
+    if state.rate is not None:
+        parts.append(f"{human(int(state.rate))}/s")
+    if state.seconds_left is not None:
+        parts.append(f"{duration(state.seconds_left)} left")
+    line = " · ".join(parts)
+    return f"{line}\n{state.note}" if state.note else line
+
+
+def name_of(path: Path) -> str:
+    """A pulled file as the library calls it."""
+    for model in library.models():
+        for build in model.builds:
+            if model.path(build) == path:
+                return f"{model.repo}:{build.label}"
+    return str(path)
+
+
 _TYPED_S = 0.4  # after a key press, before the hub is asked
 _ROWS = 40  # that are read at a time, and left to read before the last is reached
-_MOVES = {"up": "move(-1)", "down": "move(1)", "pageup": "page(-1)", "pagedown": "page(1)"}
 
 
-class FindScreen(Occupied, Panel[str]):
+class FindScreen(ListPanel[str]):
     """Ends with the name of a model in the library that is to be used, None when it was left.
 
     ``words`` may also be ORG/NAME or ORG/NAME:BUILD. ``use`` is what a downloaded model is for.
@@ -44,21 +170,23 @@ class FindScreen(Occupied, Panel[str]):
     marks the build for this machine: the largest that fits into the free memory with room, as long
     as it answers about as fast as one reads.
     """
-    CSS_PATH: ClassVar[list[str]] = ["../widgets/form.tcss", "find.tcss"]  # type: ignore[assignment]
+    CSS_PATH = ["../widgets/form.tcss", "find.tcss"]
     HEADING = "Find models"
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012 -- Textual's
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "leave", "Stop / Back", id="find.leave"),
-        Binding("tab", "app.focus_next", "Next", id="find.other", show=True),
-        Binding("alt+t", "fits", "Fits here", id="find.fits", priority=True),
-        Binding("alt+s", "sort", "Sort", id="find.sort", priority=True),
-        *(Binding(key, action, show=False, id=f"find.{key}") for key, action in _MOVES.items()),
-        Binding("home,ctrl+home", "end(-1)", show=False, id="find.home"),
-        Binding("end,ctrl+end", "end(1)", show=False, id="find.end"),
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]
+    LIST = "#repos"
+    BINDINGS = [
+        bind("escape", "find.leave", "Stop / Back"),
+        bind("tab", "find.other", "Next", action="app.focus_next"),
+        bind("alt+t", "find.fits", "Fits here", priority=True),
+        bind("alt+s", "find.sort", "Sort", priority=True),
+        *list_keys("find"),
     ]
 
     def __init__(self, words: str = "", use: str = "Chat now") -> None:
         super().__init__()
+        self._repos = RepoTable()
+        self._filters = FindFilters(id="filters")
+        self._view = RepoView()
         self._words, self._use = words, use
         self._timer: Timer | None = None
         self._asked: tuple[Hashable, ...] = ()
@@ -67,14 +195,14 @@ class FindScreen(Occupied, Panel[str]):
 
     def contents(self) -> ComposeResult:
         yield SearchLine(self._words, "Words, or ORG/NAME", id="words")
-        yield FindFilters(id="filters")
+        yield self._filters
         with Horizontal(id="halves"):
-            with Vertical(classes="pane", id="results"):
-                yield RepoTable(id="repos")
-                yield Static(id="wrong", classes="bad", markup=False)
-                yield Static(id="said", classes="muted", markup=False)
-            yield RepoView(id="one")
-        yield Download(self._use, id="download")
+            with Pane(id="results"):
+                yield self._repos
+                yield Plain(id="wrong", classes="bad")
+                yield Plain(id="said", classes="muted")
+            yield self._view
+        yield Download(self._use)
 
     def on_mount(self) -> None:
         self.query_one("#words").focus()
@@ -91,7 +219,7 @@ class FindScreen(Occupied, Panel[str]):
     @on(FindFilters.Changed)
     def _search(self) -> None:
         words = self.query_one("#words", Input).value.strip()
-        asked = (words, *self.query_one(FindFilters).values)
+        asked = (words, *self._filters.values)
         if asked != self._asked:
             self._asked = asked
             self._begin(words)
@@ -101,7 +229,7 @@ class FindScreen(Occupied, Panel[str]):
             named = parse_request(words)
         except RequestError:
             named = None
-        query = self.query_one(FindFilters).query_for(words)
+        query = self._filters.query_for(words)
         pane = self.query_one("#results")
         heading = str(named.name) if named else hub.heading(query, memory_now()[1])
         pane.border_title = Content(heading)
@@ -112,13 +240,13 @@ class FindScreen(Occupied, Panel[str]):
         else:
             self._find(search(query))
 
-    @work(exclusive=True, exit_on_error=False, group="find")
+    @latest
     async def _find(
         self, results: Iterator[Found] | None, named: PullRequest | None = None
     ) -> None:
-        self.query_one(RepoTable).show((), keep=False)
+        self._repos.show((), keep=False)
         self._say("", "Searching ...")
-        view = self.query_one(RepoView)
+        view = self._view
         view.show(None)
         try:
             if named is not None:
@@ -135,18 +263,18 @@ class FindScreen(Occupied, Panel[str]):
         if named is not None:
             view.show(rows[0], named.name, named.what)
         if not rows:
-            left_out = self.query_one(FindFilters).said
+            left_out = self._filters.said
             self._say("", f"Nothing was found.\nThe filters leave others out: {left_out}.")
 
     def _add(self, rows: list[Found]) -> None:
-        table = self.query_one(RepoTable)
+        table = self._repos
         all_rows = [*table.rows, *rows]
         table.show(all_rows)
         self._say("")
         more = "" if self._left is None else " and more"
         self.query_one("#results").border_subtitle = f"{len(all_rows):,}{more}" if all_rows else ""
 
-    @work(exit_on_error=False, group="more")
+    @background
     async def _more(self) -> None:
         """The next rows, when the cursor comes near to the last."""
         left = self._left
@@ -156,7 +284,7 @@ class FindScreen(Occupied, Panel[str]):
         try:
             rows = await asyncio.to_thread(lambda: list(islice(left, _ROWS)))
         except Exception as error:
-            self.notify(hub.wrong(error), severity="error", markup=False)
+            self.notify(hub.wrong(error), severity="error")
             rows = []
         finally:
             self._reading = False
@@ -170,11 +298,11 @@ class FindScreen(Occupied, Panel[str]):
         self.query_one("#said", Static).update(text)
         self.query_one("#wrong").display = bool(wrong)
         self.query_one("#said").display = bool(text)
-        self.query_one(RepoTable).display = not (wrong or text)
+        self._repos.display = not (wrong or text)
 
     @on(RepoTable.Highlighted)
     def _highlighted(self) -> None:
-        table, view = self.query_one(RepoTable), self.query_one(RepoView)
+        table, view = self._repos, self._view
         if table.record is None:
             return
         if table.record != view.found:
@@ -185,7 +313,7 @@ class FindScreen(Occupied, Panel[str]):
     @on(Input.Submitted, "#words")
     def _entered(self) -> None:
         """To the builds; without any, look again."""
-        if not self.query_one(RepoTable).rows:
+        if not self._repos.rows:
             self._asked = ()
         self._search()
         self._to_builds()
@@ -196,26 +324,16 @@ class FindScreen(Occupied, Panel[str]):
         if builds.display:
             builds.focus()
 
-    def action_move(self, step: int) -> None:
-        """The search line keeps the cursor; these keys move through the table."""
-        self.query_one(RepoTable).action_move(step)
-
-    def action_page(self, step: int) -> None:
-        self.query_one(RepoTable).action_page(step)
-
-    def action_end(self, side: int) -> None:
-        self.query_one(RepoTable).action_end(side)
-
     def action_fits(self) -> None:
         self.query_one("#fits", Checkbox).toggle()
 
     def action_sort(self) -> None:
-        self.query_one(FindFilters).next_order()
+        self._filters.next_order()
 
     # Getting
 
     @on(RepoView.Chosen)
-    @work(exit_on_error=False, group="dialog")
+    @background
     async def _chosen(self, event: RepoView.Chosen) -> None:
         if event.build.here:
             self.dismiss(f"{event.request.name.repo}:{event.build.kept.label}")
@@ -228,7 +346,7 @@ class FindScreen(Occupied, Panel[str]):
 
     @on(Download.Ended)
     def _ended(self) -> None:
-        self.query_one(RepoView).refresh_builds()
+        self._view.refresh_builds()
 
     @on(Download.Wanted)
     def _use_it(self, event: Download.Wanted) -> None:
@@ -255,7 +373,7 @@ class FindScreen(Occupied, Panel[str]):
 
 
 def _on_disk() -> str:
-    """What can be used without the hub."""
+    """Names of the models that can be used without the hub."""
     usable = [entry for entry in catalog() if not entry.broken]
     if not usable:
         return "No model is on disk yet."

@@ -1,37 +1,275 @@
-"""The picker: which model file to load, with what is known of each."""
+"""The picker: which model file to load, what is known of each, and how it is to be loaded."""
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any
 
+from rich.text import Text
 from textual import on, work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
 from textual.widgets import Button, Input, Static
 from textual.worker import WorkerError
 
+from app.chat import load_settings
+from app.chat.load_settings import LoadSettings
 from app.here import real
 from app.models import library
 from app.models.catalog import catalog
-from app.models.entries import ModelEntry, Origin, details, fit, size_of, with_bits
-from app.tui.screens.dialogs import ConfirmScreen, Panel
+from app.models.entries import (
+    Fit,
+    ModelEntry,
+    Origin,
+    details,
+    fit,
+    quality_of,
+    quality_order,
+    size_of,
+    speed_of,
+    state_of,
+    type_of,
+    with_bits,
+)
+from app.models.planning import LoadChoice, choose
+from app.options import PlanOptions
+from app.tui.keys import bind
+from app.tui.screens.dialogs import ConfirmScreen, ListPanel, Panel, list_keys
 from app.tui.screens.find import FindScreen
-from app.tui.screens.load_settings import LoadScreen
-from app.tui.widgets.model_table import ModelTable
+from app.tui.textual_patches import Plain, background, latest
+from app.tui.widgets.form import Field, FieldHelp, Form, text_field
 from app.tui.widgets.prompt import SearchLine
+from app.tui.widgets.table import Table, TableColumn
+from quantize.disk import human
 from runtimes.errors import IngotError
+from runtimes.machine.cpu import available_cores
+from runtimes.machine.hardware import memory_now
+from runtimes.models.memory import DEFAULT_CONTEXT
+
+# The figures' best first, unknown last; the catalog's order decides ties.
+_KEYS: dict[str, Callable[[ModelEntry], Any]] = {
+    "name": lambda entry: 0,
+    "size": lambda entry: float("inf") if entry.bytes is None else entry.bytes,
+    "speed": lambda entry: -(entry.decode_tps or 0.0),
+    "quality": quality_order,
+}
+ORDERS = tuple(_KEYS)
+
+
+class ModelTable(Table[ModelEntry]):
+    """Rows are keyed by ``ModelEntry.key``. ``marked`` entries carry a tick, the ``current`` one a
+    dot; what cannot be used says so in the last column."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            (
+                TableColumn("Model", self._label),
+                TableColumn("Type", type_of, 13),
+                TableColumn("Size", size_of, 7, right=True),
+                TableColumn("tok/s", speed_of, 7, right=True),
+                TableColumn("Quality", quality_of, 9, right=True),
+                TableColumn("Memory", lambda entry: state_of(entry, self.fit_of(entry)), 7),
+            ),
+            key=lambda entry: entry.key,
+            id="table",
+        )
+        self.order = ORDERS[0]
+        self.marked: list[str] = []
+        self.current: str | None = None
+        self._entries: dict[str, ModelEntry] = {}
+        self._fits: dict[str, Fit] = {}
+        self._words: tuple[str, ...] = ()
+
+    def set_entries(self, entries: Iterable[ModelEntry]) -> None:
+        self._entries = {entry.key: entry for entry in entries}
+        self._again()
+
+    def note(self, entry: ModelEntry, fit: Fit | None) -> None:
+        """Note what was found out about a file: its memory, or that it is broken."""
+        self._entries[entry.key] = entry
+        if fit is not None:
+            self._fits[entry.key] = fit
+        self._again()
+
+    def set_filter(self, text: str) -> None:
+        """Show only entries that match every word of ``text``."""
+        self._words = tuple(text.split())
+        self._again()
+
+    def next_order(self) -> None:
+        self.order = ORDERS[(ORDERS.index(self.order) + 1) % len(ORDERS)]
+        self._again()
+
+    def toggle(self, key: str) -> None:
+        """Tick an entry, or take its tick away."""
+        if key in self.marked:
+            self.marked.remove(key)
+        else:
+            self.marked.append(key)
+        self._again()
+
+    def entries(self, keys: Collection[str]) -> tuple[ModelEntry, ...]:
+        """Entries of the ``keys`` that still exist, in their order."""
+        return tuple(self._entries[key] for key in keys if key in self._entries)
+
+    def fit_of(self, entry: ModelEntry) -> Fit | None:
+        return self._fits.get(entry.key)
+
+    def _again(self) -> None:
+        found = [entry for entry in self._entries.values() if entry.matches(self._words)]
+        self.show(sorted(found, key=_KEYS[self.order]))
+
+    def _label(self, entry: ModelEntry) -> Text:
+        """With its middle left out where it is too long: the recipe tells files apart."""
+        sign = "✓ " if entry.key in self.marked else "● " if entry.key == self.current else ""
+        room, label = self.room - len(sign), entry.label
+        if len(label) > room:
+            end = f" · {entry.recipe}" if entry.recipe else entry.name[-6:]
+            label = f"{entry.name[: max(room - len(end) - 1, 1)]}…{end}"[:room]
+        return Text(sign + label, style="bold" if sign else "")
+
+
+_LABELS = {
+    "context": ("Context", "tokens of a prompt and its answer at most; more take more memory"),
+    "threads": ("Threads", "of the processor"),
+    "device": ("Device", "cpu, or one that `ingot doctor` lists; several with commas between"),
+    "gpu_layers": ("GPU layers", "on the GPU; -1 is all of them, 0 none"),
+    "kv_type": ("KV cache", "f16, q8_0 or q4_0: smaller types take less memory, and lose a little"),
+    "template": ("Template", "a file of Jinja2, or chatml, llama3, gemma, instead of the model's"),
+}
+
+
+class LoadForm(Form):
+    """The settings that the runtime of a file has. Empty is as planned."""
+
+    def __init__(self, choice: LoadChoice, said: LoadSettings) -> None:
+        super().__init__()
+        self._choice, self._said = choice, said
+
+    def compose(self) -> ComposeResult:
+        for name in load_settings.known_to(self._choice.file):
+            label, about = _LABELS[name]
+            field = text_field(name, label, self._planned(name), about)
+            value = getattr(self._said, name)
+            assert isinstance(field.entry, Input)
+            field.entry.value = "" if value is None else str(value)
+            yield field
+        yield FieldHelp()
+        yield Plain(id="load-memory")
+
+    def on_mount(self) -> None:
+        self.query(Input).first().focus()
+        self.look_later(0.01)
+
+    def _planned(self, name: str) -> str:
+        settings, file = self._choice.settings, self._choice.file
+        match name:
+            case "context":
+                value = str(settings.context or min(DEFAULT_CONTEXT, file.context_length))
+            case "threads":
+                value = str(settings.threads or available_cores())
+            case "gpu_layers":
+                value = "all" if settings.gpu_layers < 0 else str(settings.gpu_layers)
+            case "device" | "kv_type":
+                value = getattr(settings, name)
+            case _:
+                return "the model's own" if file.chat_template else "none: it continues text"
+        return f"{value}, as {'planned' if self._choice.planned else 'usual'}"
+
+    def read(self) -> LoadSettings | None:
+        """Read the form; None, and the errors under their fields, where something is wrong."""
+        texts = {str(f.entry.id): self.text_of(str(f.entry.id)) for f in self.query(Field)}
+        said, errors = load_settings.read(texts, self._choice.file)
+        self.refuse_all(errors)
+        return None if errors else said
+
+    @on(Input.Changed)
+    def _typed(self) -> None:
+        self.look_later()
+
+    async def look(self) -> None:
+        """Show the memory that the settings take."""
+        said = self.read()
+        shown = self.query_one("#load-memory", Static)
+        if said is None:
+            shown.update("")
+            return
+        try:
+            needs = load_settings.memory(self._choice, said)
+        except IngotError as error:
+            shown.update(str(error))
+            return
+        free = memory_now()[1]
+        fits = "fits" if needs <= free else "does not fit"
+        shown.update(f"Memory: needs {human(needs)}, {human(free)} are free: {fits}")
+        shown.set_class(needs > free, "bad")
+
+
+class LoadScreen(Panel[bool]):
+    """Ends with True once the settings are remembered, and the file is to be loaded."""
+
+    HELP = """
+    How this file is loaded, from now on: an empty line is as `ingot plan` has chosen, or the usual.
+    What the command line gives comes before it.
+    """
+    CSS_PATH = ["../widgets/form.tcss", "models.tcss"]
+    BINDINGS = [
+        bind("ctrl+s", "load.use", "Load", priority=True),
+        bind("alt+r", "load.reset", "As planned", priority=True),
+    ]
+
+    def __init__(self, entry: ModelEntry) -> None:
+        super().__init__(f"Load {entry.label}")
+        self._entry = entry
+
+    def contents(self) -> ComposeResult:
+        yield Plain("reading the file", id="load-state")
+        with Horizontal(id="load-buttons"):
+            yield Button("As planned", id="load-reset", action="screen.reset", compact=True)
+            yield Button(
+                "Load", variant="primary", id="load-use", action="screen.use", compact=True
+            )
+
+    def on_mount(self) -> None:
+        self._look_at_it()
+
+    @work(thread=True, exit_on_error=False)
+    def _look_at_it(self) -> None:
+        try:
+            entry = self._entry
+            choice = choose(entry.model, entry.options, PlanOptions(), "chat", slots=1)
+            said = load_settings.remembered(choice.file.path)
+        except IngotError as error:
+            self.call_later(self.query_one("#load-state", Static).update, str(error))
+            return
+        self.call_later(self._show, choice, said)
+
+    async def _show(self, choice: LoadChoice, said: LoadSettings) -> None:
+        self._path = choice.file.path
+        self.query_one("#load-state").display = False
+        await self.query_one(".box").mount(LoadForm(choice, said), before="#load-buttons")
+
+    def action_use(self) -> None:
+        for form in self.query(LoadForm):
+            said = form.read()
+            if said is None:
+                form.action_next_error()
+            else:
+                load_settings.remember(self._path, said)
+                self.dismiss(True)
+
+    def action_reset(self) -> None:
+        for line in self.query(Input):
+            line.value = ""
+
 
 log = logging.getLogger(__name__)
 
-_MOVES = {"up": "move(-1)", "down": "move(1)", "pageup": "page(-1)", "pagedown": "page(1)"}
 
-
-class ModelsScreen(Panel[tuple[ModelEntry, ...]]):
+class ModelsScreen(ListPanel[tuple[ModelEntry, ...]]):
     """Ends with the chosen entries, none when it was left.
 
     ``given`` are files and folders to list beside what is known anyway, ``current`` is the path
@@ -40,21 +278,16 @@ class ModelsScreen(Panel[tuple[ModelEntry, ...]]):
     """
 
     CSS_PATH = "models.tcss"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "leave", "Back", id="models.leave"),
-        Binding("enter", "choose", "Choose", id="models.choose", priority=True),
-        Binding("ctrl+x,insert", "tick", "Tick", id="models.tick", priority=True),
-        Binding("alt+m", "get", "Find models", id="models.get", priority=True),
-        Binding("ctrl+s", "settings", "Settings", id="models.settings", priority=True),
-        Binding("alt+s", "sort", "Sort", id="models.sort", priority=True),
-        Binding("delete,ctrl+d", "remove", "Delete", id="models.remove"),
-        *(
-            Binding(key, action, show=False, id=f"models.{key}", priority=True)
-            for key, action in _MOVES.items()
-        ),
-        # Of the line above the table while there is something in it.
-        Binding("home,ctrl+home", "end(-1)", show=False, id="models.home"),
-        Binding("end,ctrl+end", "end(1)", show=False, id="models.end"),
+    LIST = "#table"
+    BINDINGS = [
+        bind("escape", "models.leave", "Back"),
+        bind("enter", "models.choose", "Choose", priority=True),
+        bind("ctrl+x,insert", "models.tick", "Tick", priority=True),
+        bind("alt+m", "models.get", "Find models", priority=True),
+        bind("ctrl+s", "models.settings", "Settings", priority=True),
+        bind("alt+s", "models.sort", "Sort", priority=True),
+        bind("delete,ctrl+d", "models.remove", "Delete"),
+        *list_keys("models", priority=True),
     ]
 
     def __init__(
@@ -66,6 +299,7 @@ class ModelsScreen(Panel[tuple[ModelEntry, ...]]):
         ticked: Sequence[str] = (),
     ) -> None:
         super().__init__("Compare: which files" if several else "Models")
+        self._table = ModelTable()
         self._given = tuple(given)
         self._current = current
         self._several = several
@@ -80,22 +314,22 @@ class ModelsScreen(Panel[tuple[ModelEntry, ...]]):
             if not self._several:
                 yield Button("Load settings", id="load", action="screen.settings", compact=True)
             yield Button("Find models", id="find", action="screen.get", compact=True)
-        yield ModelTable(id="table")
+        yield self._table
         with VerticalScroll(id="about", can_focus=False):
-            yield Static(id="details", markup=False)
+            yield Plain(id="details")
 
     def on_mount(self) -> None:
-        table = self.query_one(ModelTable)
+        table = self._table
         table.marked = list(self._ticked)
         self.query_one("#filter").focus()
         self._tell(f"order: {table.order}")
         self._read()
 
-    @work(exclusive=True, exit_on_error=False, group="catalog")
+    @latest
     async def _read(self) -> None:
-        """What there is, at once; then what each needs, which means opening it."""
+        """List the entries at once; then note what each needs, which means opening it."""
         entries = await asyncio.to_thread(catalog, self._given)
-        table = self.query_one(ModelTable)
+        table = self._table
         if self._current is not None:
             loaded = real(Path(self._current))
             same = (entry.key for entry in entries if real(entry.path) == loaded)
@@ -123,7 +357,7 @@ class ModelsScreen(Panel[tuple[ModelEntry, ...]]):
     def _show(self) -> None:
         if not self.is_attached:
             return
-        table = self.query_one(ModelTable)
+        table = self._table
         entry, lines = table.record, []
         if entry is not None:
             lines = details(entry, table.fit_of(entry))
@@ -135,7 +369,7 @@ class ModelsScreen(Panel[tuple[ModelEntry, ...]]):
 
     @on(Input.Changed, "#filter")
     def _filter(self, event: Input.Changed) -> None:
-        self.query_one(ModelTable).set_filter(event.value)
+        self._table.set_filter(event.value)
 
     @on(ModelTable.Selected)
     def _clicked(self) -> None:
@@ -144,22 +378,12 @@ class ModelsScreen(Panel[tuple[ModelEntry, ...]]):
         else:
             self.action_choose()
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+    def can(self, action: str) -> bool:
         one = not self._several
         return {"tick": self._several, "remove": one, "settings": one}.get(action, True)
 
-    def action_move(self, step: int) -> None:
-        """The filter keeps the cursor; these keys move through the table."""
-        self.query_one(ModelTable).action_move(step)
-
-    def action_page(self, step: int) -> None:
-        self.query_one(ModelTable).action_page(step)
-
-    def action_end(self, side: int) -> None:
-        self.query_one(ModelTable).action_end(side)
-
     def action_tick(self) -> None:
-        table = self.query_one(ModelTable)
+        table = self._table
         entry = table.record
         if entry is None or self._refused(entry):
             return
@@ -170,7 +394,7 @@ class ModelsScreen(Panel[tuple[ModelEntry, ...]]):
         if self._none:
             self.action_get()
             return
-        table = self.query_one(ModelTable)
+        table = self._table
         chosen = table.entries(table.marked)
         if not chosen and table.record is not None:
             chosen = (table.record,)
@@ -180,12 +404,12 @@ class ModelsScreen(Panel[tuple[ModelEntry, ...]]):
     def _refused(self, entry: ModelEntry) -> bool:
         """Whether a file cannot be loaded at all; a lack of memory is for the loader to say."""
         if entry.broken:
-            self.notify(entry.broken, title=entry.label, severity="error", markup=False)
+            self.notify(entry.broken, title=entry.label, severity="error")
         return entry.broken is not None
 
     def action_settings(self) -> None:
         """Say how the file under the cursor is to be loaded, and load it so."""
-        entry = self.query_one(ModelTable).record
+        entry = self._table.record
         if entry is None or self._refused(entry):
             return
 
@@ -196,7 +420,7 @@ class ModelsScreen(Panel[tuple[ModelEntry, ...]]):
         self.app.push_screen(LoadScreen(entry), said)
 
     def action_sort(self) -> None:
-        table = self.query_one(ModelTable)
+        table = self._table
         table.next_order()
         self._tell(f"order: {table.order}")
 
@@ -211,26 +435,26 @@ class ModelsScreen(Panel[tuple[ModelEntry, ...]]):
         else:
             self.dismiss(())
 
-    @work(exit_on_error=False, group="dialog")
+    @background
     async def action_get(self) -> None:
         use = "Tick it" if self._several else "Use it"
         name = await self.app.push_screen_wait(FindScreen(use=use))
         self._after = f"{name}\0" if name else None
         with suppress(WorkerError):  # it is read once more
             await self._read().wait()
-        if name and self.query_one(ModelTable).go_to(f"{name}\0"):
+        if name and self._table.go_to(f"{name}\0"):
             self._clicked()
 
-    @work(exit_on_error=False, group="dialog")
+    @background
     async def action_remove(self) -> None:
-        entry = self.query_one(ModelTable).record
+        entry = self._table.record
         if entry is None:
             return
         if entry.origin is not Origin.LIBRARY:
             why = f"Only pulled models are removed here. This one is yours: {entry.path}"
-            self.notify(why, severity="warning", markup=False)
+            self.notify(why, severity="warning")
             return
-        if entry.key == self.query_one(ModelTable).current:
+        if entry.key == self._table.current:
             self.notify("It is loaded. Load another one first.", severity="warning")
             return
         question = f"Delete {entry.model}, {size_of(entry)}? `ingot pull` can get it again."
@@ -238,9 +462,9 @@ class ModelsScreen(Panel[tuple[ModelEntry, ...]]):
             return
         try:
             await asyncio.to_thread(_remove, entry.model)
-            self.notify(f"{entry.model} is deleted; {size_of(entry)} are free", markup=False)
+            self.notify(f"{entry.model} is deleted; {size_of(entry)} are free")
         except (IngotError, OSError) as error:
-            self.notify(str(error), severity="error", markup=False)
+            self.notify(str(error), severity="error")
         self._read()
 
 

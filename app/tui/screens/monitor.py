@@ -1,29 +1,373 @@
-"""What is going on: the machine, the engine, and what they report."""
+"""The monitor: panels of the machine and the engine, drawn from samples, and the log of events."""
 
 import asyncio
-from collections.abc import Sequence
-from typing import ClassVar
+import logging
+import time
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
-from textual import work
+from rich.text import Text
+from textual import events, on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import Grid, Horizontal, VerticalScroll
+from textual.content import Content
+from textual.reactive import reactive
+from textual.widgets import Input, ProgressBar, RichLog, Sparkline, Static
 
+from app.figures import duration
+from app.monitor.machine import OURSELVES, MachineUse
 from app.monitor.monitor import Event, MonitorSample, TokenRates
 from app.tui.app import services_of
-from app.tui.widgets.event_log import EventLogView
+from app.tui.keys import bind, told
+from app.tui.textual_patches import Pane, Plain, background, latest
+from app.tui.widgets.chart import Axis, Chart, Series
 from app.tui.widgets.frame import ModeScreen
-from app.tui.widgets.monitor_panes import (
-    CpuPane,
-    EnginePane,
-    LatencyPane,
-    MemoryPane,
-    Pane,
-    SamplePane,
-    SpeedPane,
-)
+from app.tui.widgets.prompt import SearchLine
 from quantize.disk import human
+from runtimes.engine.metrics import EngineStats, Percentiles
 from runtimes.errors import IngotError
+
+LEVELS = (
+    (logging.DEBUG, "everything"),
+    (logging.WARNING, "warnings and errors"),
+    (logging.ERROR, "errors"),
+)
+
+
+_NONE = (
+    "Nothing was reported yet. Which file was chosen and why, fallbacks, an engine that died and"
+    " was started again, warnings and errors will stand here."
+)
+
+
+class EventLogView(Pane):
+    """A filter line and the events. ``add`` takes events that are newer than all before."""
+
+    BINDINGS = [
+        bind("escape", "events.clear", "Clear the filter", show=False),
+    ]
+    level: reactive[int] = reactive(0, init=False)
+    title: reactive[str] = reactive("", init=False)  # what stands before everything else
+
+    def __init__(self) -> None:
+        super().__init__(id="events")
+        self._events: list[Event] = []
+
+    def compose(self) -> ComposeResult:
+        with Horizontal(id="events-filter"):
+            yield SearchLine(placeholder="words to filter by", id="events-words")
+        yield Static(_NONE, id="events-none")
+        # The log keeps less than the monitor does; nobody scrolls through more.
+        yield RichLog(id="events-lines", wrap=True, markup=False, max_lines=2000, min_width=20)
+
+    @property
+    def last(self) -> int:
+        """The number of the newest event; 0 without any."""
+        return self._events[-1].number if self._events else 0
+
+    @property
+    def shown(self) -> list[Event]:
+        return [event for event in self._events if self._passes(event)]
+
+    def add(self, more: Sequence[Event]) -> None:
+        """Show these too."""
+        self.set_class(not self._events and not more, "-none")
+        self._events.extend(more)
+        self._write(more)
+
+    def action_clear(self) -> None:
+        self.level = 0
+        self.query_one("#events-words", Input).value = ""
+        self.query_one(RichLog).focus()
+
+    @on(Input.Submitted)
+    def _done(self) -> None:
+        self.query_one(RichLog).focus()
+
+    def watch_title(self) -> None:
+        parts = (self.title, "Events", LEVELS[self.level][1])
+        self.border_title = " · ".join(filter(None, parts))
+
+    @on(events.Mount)
+    @on(events.Resize)
+    @on(Input.Changed)
+    def watch_level(self) -> None:
+        """Write all lines anew: others pass, or they are broken elsewhere."""
+        self.watch_title()
+        self.query_one(RichLog).clear()
+        self._write(self._events)
+
+    def _write(self, events: Sequence[Event]) -> None:
+        log = self.query_one(RichLog)
+        for event in filter(self._passes, events):
+            end = log.scroll_offset.y >= log.max_scroll_y
+            log.write(line(event, self._colors), expand=True, scroll_end=end)
+
+    @property
+    def _colors(self) -> dict[str, str]:
+        """Colours of the theme that Rich can write; a theme of the terminal's own has none."""
+        found = self.app.theme_variables
+        return {name: value for name, value in found.items() if value.startswith("#")}
+
+    def _passes(self, event: Event) -> bool:
+        text = f"{event.level_name} {event.source} {event.text}".lower()
+        words = self.query_one("#events-words", Input).value.lower().split()
+        return event.level >= LEVELS[self.level][0] and all(word in text for word in words)
+
+
+def line(event: Event, colors: Mapping[str, str]) -> Text:
+    """Time, level, text and where it comes from; warnings and errors are bold and have a color."""
+    when = time.strftime("%H:%M:%S", time.localtime(event.time))
+    text, style = (
+        f"{when} {event.level_name:<7} {event.text} ({event.source.partition('.')[0]})",
+        "",
+    )
+    if event.level >= logging.WARNING:
+        name = "text-error" if event.level >= logging.ERROR else "text-warning"
+        style = f"bold {colors.get(name, '')}"
+    return Text(text, style)
+
+
+_NAMES = {
+    OURSELVES: "this app",
+    "runtimes.worker.child": "engine",
+    "runtimes.planner.trial_child": "planner",
+    "quantize.children.child": "quantize step",
+    "app": "batch job",
+    "quantize": "quantize run",
+}
+_LAST_S = 60.0  # of the processor's graph
+_SPEEDS_S = 300.0
+_GAP_S = 3.0  # samples are a second apart
+_NEAR, _FULL = 0.75, 0.9  # of what has a limit
+_CORES = "▁▂▃▄▅▆▇█"
+
+Row = tuple[str, str]  # what it is, and its figure
+Point = tuple[float, float]
+
+
+class MonitorPane(Pane):
+    """A panel of the monitor."""
+
+    def write(self, selector: str, *lines: str | Content | Row) -> None:
+        """Lines into a Static; of a pair the figure stands at the right end."""
+        width = self.content_size.width
+        made = [_pair(line, width) if isinstance(line, tuple) else line for line in lines]
+        whole = Content("\n").join(Content(one) if isinstance(one, str) else one for one in made)
+        self.query_one(selector, Static).update(whole)
+
+
+class SamplePane(MonitorPane):
+    """A panel of what holds now."""
+
+    @abstractmethod
+    def show(self, sample: MonitorSample, samples: Sequence[MonitorSample]) -> None:
+        """Draw ``sample``, after ``samples``."""
+
+
+class CpuPane(SamplePane):
+    """The last minute of the processor: all of it, and what Ingot takes."""
+
+    def compose(self) -> ComposeResult:
+        x = Axis(low=-_LAST_S, high=0.0, time=True)
+        yield Chart(x=x, y=Axis("%", low=0.0, high=100.0), id="cpu-chart")
+        yield Plain(id="cpu-text")
+
+    def show(self, sample: MonitorSample, samples: Sequence[MonitorSample]) -> None:
+        use, now = sample.machine, sample.time
+        self.border_title = f"CPU · {len(use.cores)} cores"
+        self.border_subtitle = f"{use.cpu:.0f}% · ours {use.ours:.0f}%"
+        recent = [one for one in samples if one.time >= now - _LAST_S]
+        everything = _gapped([(one.time - now, one.machine.cpu) for one in recent])
+        loads_of = [(o.time - now, min(o.machine.ours, o.machine.cpu)) for o in recent]
+        ours = _gapped(loads_of)
+        self.query_one(Chart).show(
+            [
+                Series("others", everything, kind="area", color="$secondary"),
+                Series("ours", ours, kind="area", color="$primary"),
+            ]
+        )
+        loads = "".join(_CORES[min(int(load / 100 * 8), 7)] for load in use.cores)
+        lines: list[str | Row] = [("each core", loads[: max(self.content_size.width - 12, 8)])]
+        for gpu in use.gpus:
+            percent = "use unknown" if gpu.percent is None else f"{gpu.percent:.0f}%"
+            watts = "" if gpu.watts is None else f", {gpu.watts:.0f} W"
+            lines.append((f"GPU {gpu.index} {gpu.name}", percent + watts))
+            held = gpu.memory_total - gpu.memory_free
+            lines.append(("memory", f"{human(held)} of {human(gpu.memory_total)}"))
+        if not use.gpus:
+            lines.append(("GPU", "none"))
+            self.tooltip = Content(f"No GPU is used: {use.no_gpu}")
+        self.write("#cpu-text", *lines)
+
+
+class MemoryPane(SamplePane):
+    """Memory and who holds it."""
+
+    def compose(self) -> ComposeResult:
+        yield Gauge(id="memory-gauge")
+        yield Plain(id="memory-text")
+
+    def show(self, sample: MonitorSample, samples: Sequence[MonitorSample]) -> None:
+        use = sample.machine
+        self.border_subtitle = f"{human(use.ram_used)} of {human(use.ram_total)}"
+        self.query_one(Gauge).show(use.ram_used / use.ram_total)
+        swap = f"{human(use.swap_used)} of {human(use.swap_total)}" if use.swap_total else "none"
+        lines: list[str | Row] = [("ours", human(use.rss)), ("swap", swap)]
+        if needs := sample.needs:
+            lines.append(("weights", f"≈ {human(needs.weights)}"))
+            lines.append(("KV cache", f"≈ {human(needs.kv)}"))
+            lines.append(("compute, runtime", f"≈ {human(needs.compute + needs.overhead)}"))
+        self.write("#memory-text", *lines, "", *_processes(use))
+
+
+class EnginePane(SamplePane):
+    """The engine's load, its KV cache, and the cost of its steps."""
+
+    def compose(self) -> ComposeResult:
+        yield Plain(id="engine-load")
+        yield Gauge(id="kv-gauge")
+        yield Plain(id="engine-text")
+
+    def show(self, sample: MonitorSample, samples: Sequence[MonitorSample]) -> None:
+        stats = sample.engine
+        self.query_one(Gauge).display = stats is not None
+        if stats is None:
+            self.border_title, self.border_subtitle = "Engine", ""
+            how = told(self, "No model is loaded. [chat.models ctrl+t] in the chat loads one.")
+            self.write("#engine-load", how)
+            self.write("#engine-text")
+            return
+        self.border_title = Content(f"Engine · {sample.label}")
+        self.border_subtitle = Content(sample.details)
+        self.write(
+            "#engine-load",
+            ("process", str(sample.engine_pid) if sample.engine_pid else "has died"),
+            ("queued", str(stats.queued)),
+            ("prefill, decode", f"{stats.prefilling}, {stats.decoding} of {stats.slots}"),
+            ("KV cache", f"{stats.kv_tokens:,} of {stats.kv_capacity:,}"),
+        )
+        self.query_one(Gauge).show(stats.kv_tokens / max(stats.kv_capacity, 1))
+        self.write(
+            "#engine-text",
+            ("prefix hits", f"{stats.prefix_hit_rate:.0%}, {human(stats.prefix_bytes)}"),
+            ("decode, 10 s", f"{stats.decode_tps_10s:,.1f} tok/s"),
+            ("prefill, 10 s", f"{stats.prefill_tps_10s:,.1f} tok/s"),
+            _several_a_step(stats) or ("host a step", f"{stats.host_us_per_step:,.0f} us"),
+            (f"{stats.steps:,} steps", _steps_a_second(samples, stats)),
+        )
+
+
+class LatencyPane(SamplePane):
+    """How long the last requests waited for their tokens."""
+
+    def compose(self) -> ComposeResult:
+        for name in ("ttft", "tpot"):
+            yield Plain(id=f"{name}-text")
+            yield Sparkline([], summary_function=sum, id=f"{name}-bins")
+            yield Plain(id=f"{name}-ends")
+
+    def show(self, sample: MonitorSample, samples: Sequence[MonitorSample]) -> None:
+        stats = sample.engine
+        completions = stats.completions if stats else 0
+        self.border_subtitle = f"last {min(completions, 1000):,} answers" if completions else ""
+        self._show("ttft", "TTFT", stats.ttft_s if stats else Percentiles())
+        self._show("tpot", "TPOT", stats.tpot_s if stats else Percentiles())
+
+    def _show(self, name: str, title: str, found: Percentiles) -> None:
+        spark, ends = self.query_one(f"#{name}-bins", Sparkline), self.query_one(f"#{name}-ends")
+        spark.display = ends.display = bool(found.bins)
+        values = [value for value in (found.p50, found.p90, found.p99) if value is not None]
+        if not found.bins:
+            self.write(f"#{name}-text", (title, "nothing yet"), "")
+            return
+        self.write(
+            f"#{name}-text",
+            (title, "p50 · p90 · p99"),
+            ("", " · ".join(duration(value) for value in values)),
+        )
+        spark.data = [float(count) for _, count in found.bins]
+        first, last = found.bins[0][0] / 2**0.5, found.bins[-1][0]
+        self.write(f"#{name}-ends", (duration(first), duration(last)))
+
+
+class SpeedPane(MonitorPane):
+    """Decode or prefill over five minutes, whether the monitor was shown or not. Each has a scale
+    of its own: prefill is many times faster."""
+
+    def __init__(self, kind: Literal["decode", "prefill"]) -> None:
+        super().__init__(f"{kind} tok/s", id=f"{kind}-speed")
+        self.kind = kind
+
+    def compose(self) -> ComposeResult:
+        x, y = Axis(low=-_SPEEDS_S, high=0.0, time=True), Axis(low=0.0)
+        yield Chart(x=x, y=y, empty="nothing was generated yet")
+
+    def draw(self, speeds: Sequence[TokenRates], now: float) -> None:
+        """``speeds`` until ``now``."""
+        recent = [one for one in speeds if one.time >= now - _SPEEDS_S]
+        points = [(one.time - now, getattr(one, self.kind)) for one in recent]
+        self.border_subtitle = f"{points[-1][1]:,.0f} now" if points else ""
+        color = "$primary" if self.kind == "decode" else "$secondary"
+        self.query_one(Chart).show([Series(self.kind, _gapped(points), "area", color)])
+
+
+class Gauge(ProgressBar):
+    """How full something is: yellow when it is nearly, red when it is."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(total=1.0, show_eta=False, show_percentage=False, id=id)
+
+    def show(self, share: float) -> None:
+        """``share`` is 0 to 1."""
+        self.update(progress=min(max(share, 0.0), 1.0))
+        self.set_class(_NEAR <= share < _FULL, "-near")
+        self.set_class(share >= _FULL, "-full")
+
+
+def _pair(row: Row, width: int) -> Content:
+    """A name at the left, its figure at the right; a name that is too long is cut."""
+    name, figure = row
+    room = max(width - len(figure) - 1, 0)
+    shown = name if len(name) <= room else f"{name[: max(room - 1, 0)]}…"
+    return Content.assemble((f"{shown:<{room}} ", "$text-muted"), figure[:width])
+
+
+def _gapped(points: Sequence[Point]) -> list[Point]:
+    """With a gap wherever nobody looked for a while."""
+    found: list[Point] = []
+    for at, value in points:
+        if found and at - found[-1][0] > _GAP_S:
+            found.append((at - _GAP_S / 2, float("nan")))
+        found.append((at, value))
+    return found
+
+
+def _processes(use: MachineUse) -> list[Row]:
+    """The busiest first."""
+    ordered = sorted(use.processes, key=lambda p: (-p.cpu, p.pid))
+    return [(_NAMES.get(p.name, p.name), f"{p.cpu:>4.0f}% {human(p.rss):>7}") for p in ordered]
+
+
+def _several_a_step(stats: EngineStats) -> Row | None:
+    """Results of guesses, or of tokens that constraints forced; None where there were none."""
+    if stats.proposed_tokens:
+        right = f"{stats.accepted_tokens:,} of {stats.proposed_tokens:,}"
+        if stats.drafted_tokens:
+            right += f", draft {stats.accepted_drafts:,} of {stats.drafted_tokens:,}"
+        return "guesses right", right
+    return ("forced tokens", f"{stats.forced_tokens:,}") if stats.forced_tokens else None
+
+
+def _steps_a_second(samples: Sequence[MonitorSample], stats: EngineStats) -> str:
+    """Over the last ten samples of this engine."""
+    known = [one for one in samples[-10:] if one.engine and one.engine.steps <= stats.steps]
+    if len(known) < 2 or known[0].engine is None:
+        return ""
+    seconds = max(known[-1].time - known[0].time, 1e-3)
+    return f"{(stats.steps - known[0].engine.steps) / seconds:,.0f}/s"
+
 
 _PERIOD_S = 1.0
 
@@ -33,7 +377,7 @@ class MonitorScreen(ModeScreen):
 
     MODE = "monitor"
     CSS_PATH = "monitor.tcss"
-    HORIZONTAL_BREAKPOINTS = [(0, "-two"), (112, "-four")]  # noqa: RUF012  (as Textual has it)
+    HORIZONTAL_BREAKPOINTS = [(0, "-two"), (112, "-four")]
     HELP = """
     **CPU** and **Memory**: the machine, and what Ingot's processes take of it. With a ≈ stands
     what the loaded file was expected to need.
@@ -53,29 +397,30 @@ class MonitorScreen(ModeScreen):
     again, safer settings that follow, builds, warnings. **[monitor.filter /]** filters by words,
     **[monitor.level l]** by level.
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("p", "pause", "Pause", id="monitor.pause"),
-        Binding("t", "trim", "Trim caches", id="monitor.trim"),
-        Binding("l", "level", "Level", id="monitor.level"),
-        Binding("slash", "filter", "Filter", id="monitor.filter"),
+    BINDINGS = [
+        bind("p", "monitor.pause", "Pause"),
+        bind("t", "monitor.trim", "Trim caches"),
+        bind("l", "monitor.level", "Level"),
+        bind("slash", "monitor.filter", "Filter"),
     ]
 
     def __init__(self) -> None:
         super().__init__()
+        self._log = EventLogView()
         self._looking = False
         self.paused = False
 
     def contents(self) -> ComposeResult:
         with VerticalScroll(id="monitor"):
             with Grid(id="panes-now"):
-                yield CpuPane("cpu")
-                yield MemoryPane("memory")
-                yield EnginePane("engine")
-                yield LatencyPane("latency")
+                yield CpuPane("CPU", id="cpu")
+                yield MemoryPane("Memory", id="memory")
+                yield EnginePane("Engine", id="engine")
+                yield LatencyPane("Latency", id="latency")
             with Horizontal(id="speeds"):
                 yield SpeedPane("decode")
                 yield SpeedPane("prefill")
-            yield EventLogView(id="events")
+            yield self._log
 
     def on_mount(self) -> None:
         self.set_interval(_PERIOD_S, self._tick)
@@ -89,7 +434,7 @@ class MonitorScreen(ModeScreen):
             self._looking = True
             self._look()
 
-    @work(exit_on_error=False, group="sample")
+    @background
     async def _look(self) -> None:
         """In a thread: the engine may take a moment to answer."""
         monitor = services_of(self).monitor
@@ -97,7 +442,7 @@ class MonitorScreen(ModeScreen):
             sample = await asyncio.to_thread(monitor.sample)
         finally:
             self._looking = False
-        log = self.query_one(EventLogView)
+        log = self._log
         if not self.paused:
             self.show(sample, monitor.samples(), monitor.speeds(), monitor.events(log.last))
 
@@ -109,30 +454,31 @@ class MonitorScreen(ModeScreen):
         more: Sequence[Event],
     ) -> None:
         """Draw ``sample``, the histories, and events that are not shown yet."""
-        for pane in self.query(Pane):
+        for pane in self.query(MonitorPane):
             if isinstance(pane, SamplePane):
                 pane.show(sample, samples)
             elif isinstance(pane, SpeedPane):
                 pane.draw(speeds, sample.time)
-        self.query_one(EventLogView).add(more)
+        self._log.add(more)
 
     def action_pause(self) -> None:
         self.paused = not self.paused
-        self.query_one(EventLogView).title = "Paused" if self.paused else ""
+        self._log.title = "Paused" if self.paused else ""
         self._tick()
 
     def action_level(self) -> None:
-        self.query_one(EventLogView).next_level()
+        log = self._log
+        log.level = (log.level + 1) % len(LEVELS)
 
     def action_filter(self) -> None:
-        self.query_one(EventLogView).focus_filter()
+        self.query_one("#events-words").focus()
 
-    @work(exit_on_error=False, exclusive=True, group="trim")
+    @latest
     async def action_trim(self) -> None:
         try:
             freed = await asyncio.to_thread(services_of(self).monitor.trim)
         except IngotError as error:
-            self.notify(str(error), severity="warning", markup=False)
+            self.notify(str(error), severity="warning")
             return
         self.notify(f"{human(freed)} of keys and values are free again.", title="Caches trimmed")
         self._tick()

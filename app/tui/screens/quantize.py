@@ -1,25 +1,132 @@
-"""Making files of a model: what to build, how it goes, what came out."""
+"""The quantize mode: the form, a run while it lasts, and the files that came out."""
 
 import asyncio
 import time
 from pathlib import Path
-from typing import ClassVar
 
-from textual import on, work
+from textual import on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
-from textual.widgets import TabbedContent, TabPane
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.content import Content
+from textual.widgets import Collapsible, ProgressBar, Static, TabbedContent, TabPane
 
 from app.builds.child import QuantizeProcess
-from app.builds.progress import RunState
+from app.builds.progress import (
+    QuantizeRun,
+    RunStage,
+    RunState,
+    headline,
+    recipe_notes,
+    stage_line,
+    stage_state,
+)
 from app.builds.results import read_result
+from app.tui.keys import bind
 from app.tui.screens.dialogs import ConfirmScreen
+from app.tui.textual_patches import Pane, Plain, background, latest
 from app.tui.widgets.frame import ModeScreen
-from app.tui.widgets.quantize_files import QuantizeResult
+from app.tui.widgets.quantize_files import FrontChart, QuantizeResult
 from app.tui.widgets.quantize_form import QuantizeForm, blamed, foreseen
-from app.tui.widgets.quantize_run import QuantizeProgress
-from app.tui.widgets.recipe_chart import FrontChart
 from runtimes.errors import IngotError, ModelError
+
+_NOTHING = "Nothing runs. Choose a model and recipes, and press Build."
+_COLORS = {
+    RunState.WAITING: "$text-muted",
+    RunState.RUNNING: "bold $text-primary",
+    RunState.DONE: "$text-success",
+    RunState.KEPT_BACK: "$text-warning",
+    RunState.STOPPED: "$text-warning",
+    RunState.FAILED: "$text-error",
+}
+_SIGNS = {RunState.RUNNING: "▶", RunState.DONE: "✓", RunState.FAILED: "✗", RunState.KEPT_BACK: "✗"}
+_TITLES = {
+    RunState.PARTLY: "Not every file is there",
+    RunState.STOPPED: "Stopped",
+    RunState.FAILED: "The build failed",
+}
+_RESUME = "What is finished is kept: ctrl+g resumes from there."
+
+
+class QuantizeProgress(Vertical):
+    """The recipes and the step that runs stay in sight; all steps and notes are folded away."""
+
+    HELP = """
+    The files of this run with their states, the step that runs now with the time that it has left,
+    and the chart of size against the distance to the original, in which each file appears as soon
+    as it is measured. **Steps and notes** has all steps with the time that each took, and the
+    messages of quantize. A stopped run keeps what is finished: starting it again resumes from
+    there.
+    """
+
+    def compose(self) -> ComposeResult:
+        with Horizontal(id="quantize-live"):
+            with Pane("Files", id="quantize-steps"):
+                yield Plain(_NOTHING, id="files")
+                yield Plain(id="step")
+                yield ProgressBar(show_percentage=False, show_eta=False, id="step-bar")
+            yield FrontChart(id="run-front")
+        with VerticalScroll(id="quantize-ended", classes="pane"):
+            yield Plain(id="ended-text")
+        with Collapsible(title="Steps and notes", id="quantize-log"), VerticalScroll(id="log"):
+            yield Plain(id="stages")
+
+    def on_mount(self) -> None:
+        self.query_one("#step-bar").display = False
+        self.query_one("#quantize-ended").display = False
+        self.query_one(FrontChart).show_result(None)
+
+    def show(self, run: QuantizeRun, now: float) -> None:
+        """Bring everything up to date; ``now`` is in seconds since 1970."""
+        notes = recipe_notes(run)
+        width = max((len(name) for name, _, _ in notes), default=0)
+        lines = [Content.styled(headline(run, now), "bold"), Content("")]
+        for name, state, more in notes:
+            told = f"{state.value}{f': {more}' if more else ''}"
+            lines.append(
+                Content.assemble(
+                    (f"{_SIGNS.get(state, '·')} ", _COLORS[state]),
+                    f"{name:<{width}}  ",
+                    (told, _COLORS[state]),
+                )
+            )
+        self.query_one("#files", Static).update(Content("\n").join(lines))
+        self._show_step(run, now)
+        self._show_log(run, now)
+        self._show_end(run)
+
+    def _show_step(self, run: QuantizeRun, now: float) -> None:
+        running = run.running()
+        stage: RunStage | None = running[-1] if running and run.state is RunState.RUNNING else None
+        bar = self.query_one("#step-bar", ProgressBar)
+        bar.display = stage is not None
+        self.query_one("#step", Static).display = stage is not None
+        if stage is not None:
+            text = Content(f"\n{stage.text}\n")
+            text = text.append(Content.styled(stage_state(stage, now), "$text-muted"))
+            self.query_one("#step", Static).update(text)
+            bar.update(total=stage.total or None, progress=min(stage.done, stage.total or 0.0))
+
+    def _show_log(self, run: QuantizeRun, now: float) -> None:
+        said = [stage_line(stage, now) for stage in run.stages]
+        if run.notes:
+            said += ["", "Notes", *(f"  {note}" for note in run.notes)]
+        log = self.query_one("#log", VerticalScroll)
+        follow = log.scroll_offset.y >= log.max_scroll_y
+        self.query_one("#stages", Static).update("\n".join(said))
+        if follow:
+            log.scroll_end(animate=False)
+
+    def _show_end(self, run: QuantizeRun) -> None:
+        """Show what went wrong, and what to do about it."""
+        panel, ended = self.query_one("#quantize-ended"), run.state in _TITLES
+        panel.display = ended
+        self.set_class(ended, "-ended")
+        if ended:
+            panel.set_class(run.state is RunState.FAILED, "-failed")
+            panel.border_title = _TITLES[run.state]
+            text = "\n".join(filter(None, (run.error, _RESUME)))
+            self.query_one("#ended-text", Static).update(text)
+
 
 _TICK_S = 0.25
 _TABS = ("form", "run", "result")
@@ -31,23 +138,33 @@ class QuantizeScreen(ModeScreen):
     """One run at a time, in a process of its own; it continues while other screens are shown."""
 
     MODE = "quantize"
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012  (as Textual has it)
-    VERTICAL_BREAKPOINTS = [(0, "-low"), (32, "-tall"), (50, "-high")]  # noqa: RUF012
-    CSS_PATH: ClassVar[list[str]] = ["../widgets/form.tcss", "quantize.tcss"]  # type: ignore[assignment]
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (32, "-tall"), (50, "-high")]
+    CSS_PATH = ["../widgets/form.tcss", "quantize.tcss"]
     HELP = """
     Makes small files of a model: GGUF for llama.cpp and ONNX for ONNX Runtime, checked and
     measured against the original. The same as the command `quantize`.
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+g", "build", "Build", id="quantize.build"),
-        Binding("escape", "stop", "Stop", id="quantize.stop"),
-        Binding("f10", "tab(1)", "Next page", id="quantize.next"),
+    BINDINGS = [
+        bind("ctrl+g", "quantize.build", "Build"),
+        bind("escape", "quantize.stop", "Stop"),
+        bind("f10", "quantize.next", "Next page", action="tab(1)"),
         # First of all: what scrolls on a page has these two keys for itself.
-        Binding(
-            "ctrl+pagedown", "tab(1)", "Page after", id="quantize.after", show=False, priority=True
+        bind(
+            "ctrl+pagedown",
+            "quantize.after",
+            "Page after",
+            action="tab(1)",
+            show=False,
+            priority=True,
         ),
-        Binding(
-            "ctrl+pageup", "tab(-1)", "Page before", id="quantize.before", show=False, priority=True
+        bind(
+            "ctrl+pageup",
+            "quantize.before",
+            "Page before",
+            action="tab(-1)",
+            show=False,
+            priority=True,
         ),
     ]
 
@@ -59,11 +176,11 @@ class QuantizeScreen(ModeScreen):
     def contents(self) -> ComposeResult:
         with TabbedContent(initial="form"):
             with TabPane("1 Choose", id="form"):
-                yield QuantizeForm(id="quantize-form")
+                yield QuantizeForm()
             with TabPane("2 Build", id="run"):
                 yield QuantizeProgress(id="quantize-run")
             with TabPane("3 Files", id="result"):
-                yield QuantizeResult(id="quantize-result")
+                yield QuantizeResult()
 
     def on_mount(self) -> None:
         self.query_one("#model").focus()
@@ -74,7 +191,7 @@ class QuantizeScreen(ModeScreen):
 
     # Building
 
-    @work(exit_on_error=False, group="build")
+    @background
     async def action_build(self) -> None:
         if self._busy:
             self.notify("A run is in progress; esc stops it.", severity="warning")
@@ -118,10 +235,10 @@ class QuantizeScreen(ModeScreen):
         run = process.run
         match run.state:
             case RunState.DONE:
-                self.notify(f"{process.settings.model} is built.", markup=False)
+                self.notify(f"{process.settings.model} is built.")
             case RunState.PARTLY:
                 text = f"{', '.join(run.kept_back)}: too far from the original, not published."
-                self.notify(text, severity="warning", timeout=15, markup=False)
+                self.notify(text, severity="warning", timeout=15)
             case RunState.FAILED:
                 self.notify("The build failed.", severity="error")
         written = run.manifest or next(iter(run.files.values()), None)
@@ -143,14 +260,14 @@ class QuantizeScreen(ModeScreen):
             self._read(shown.folder, turn=False)
         self.query_one(QuantizeForm).look_later()  # its card is no longer of a file that is there
 
-    @work(exit_on_error=False, exclusive=True, group="read")
+    @latest
     async def _read(self, folder: Path, *, turn: bool) -> None:
         result = None
         try:
             result = await asyncio.to_thread(read_result, folder)
         except ModelError as error:
             if turn:
-                self.notify(str(error), severity="error", markup=False)
+                self.notify(str(error), severity="error")
         self.query_one(QuantizeResult).show(result)
         self.query_one("#run-front", FrontChart).show_result(result)
         if turn and result is not None:
@@ -177,7 +294,7 @@ class QuantizeScreen(ModeScreen):
             " finished is kept, and building it again resumes from there."
         )
 
-    @work(exit_on_error=False, group="stop")
+    @background
     async def action_stop(self) -> None:
         if not self.running:
             return
@@ -190,7 +307,7 @@ class QuantizeScreen(ModeScreen):
         if self.interrupt() and self._process is not None:
             await asyncio.to_thread(self._process.wait, _WAIT_S)
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+    def can(self, action: str) -> bool:
         return self.running if action == "stop" else True
 
     # Pages

@@ -10,8 +10,8 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from app.tui.app import services_of
+from app.tui.textual_patches import Column
 from app.tui.widgets.prose import CodeBlock, Prose, Section, Splitter
-from app.tui.widgets.steady import Column
 from app.tui.widgets.text_lines import TextLines
 
 
@@ -26,7 +26,7 @@ class Parts:
 
 
 class Thought(Vertical):
-    """What was thought before the answer: one line, with all of it below when ``opened``."""
+    """The thoughts before the answer: one line, with all of them below when ``opened``."""
 
     def __init__(self, parts: Parts) -> None:
         super().__init__()

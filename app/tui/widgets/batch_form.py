@@ -1,15 +1,18 @@
-"""What a job is to be: files, model, how answers are made; beside it, what that would be."""
+"""The form of a batch job: files, model, how answers are made; beside it, the rows, tokens, memory
+and time that the job would have."""
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
+from rich.console import RenderableType
+from rich.style import Style
 from rich.table import Table
 from rich.text import Text
-from textual import on, work
+from textual import on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import Container, Grid, Horizontal, Vertical, VerticalScroll
 from textual.message import Message
 from textual.widgets import Button, Checkbox, Input, Static
@@ -24,9 +27,11 @@ from app.batch.watch.records import absolute
 from app.figures import duration
 from app.here import at_home, here
 from app.tui.app import app_of
+from app.tui.keys import bind
 from app.tui.screens.batch_panels import BatchFilesScreen, BatchPresetsScreen, short
 from app.tui.screens.dialogs import AskScreen
 from app.tui.screens.models import ModelsScreen
+from app.tui.textual_patches import Plain, background, latest
 from app.tui.widgets.form import Check, Field, FieldHelp, Form, Group, path_field, text_field
 from runtimes.errors import IngotError
 
@@ -34,39 +39,41 @@ _PROBLEMS = 2
 _GIB = 2**30
 
 
-# What a job would be, beside its form: what a dry run counts, and the first rows of the input.
+class Aside(VerticalScroll):
+    """A panel beside the form: a sentence, or lines of a name and a value."""
 
+    COMPONENT_CLASSES = {"aside--muted", "aside--bad", "aside--good"}
 
-class Counts(VerticalScroll, can_focus=False):
-    """Rows, tokens, memory and time of the job that the form asks for."""
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"counts--muted", "counts--bad", "counts--good"}
-
-    def __init__(self, id: str) -> None:
-        super().__init__(id=id, classes="pane")
-        self.border_title = "This job"
+    def __init__(self, title: str, id: str, *, can_focus: bool) -> None:
+        super().__init__(id=id, classes="pane", can_focus=can_focus)
+        self._title = self.border_title = title
 
     def compose(self) -> ComposeResult:
-        yield Static(id="counts")
+        yield Static()
 
     def say(self, text: str) -> None:
-        self.query_one(Static).update(Text(text, style=self._style("muted")))
+        self._put(Text(text, self._style("muted")))
 
-    def show(self, found: dict[str, Any], like: TimeLike | None = None) -> None:
-        """``found`` is what the dry run tells, ``like`` how long it takes by an earlier job."""
-        lines = Table.grid(padding=(0, 1), expand=True)
-        lines.add_column(justify="right", style=self._style("muted"), no_wrap=True)
-        lines.add_column(ratio=1)
-        for name, value, component in figures_of(found, like):
-            lines.add_row(name, Text(value, style=self._style(component) if component else ""))
-        self.query_one(Static).update(lines)
+    def show(self, lines: Iterable[tuple[str, str, str]], about: str = "", *, wrap: bool) -> None:
+        """Show lines of a name, a value, and its looks (muted, bad, good or empty)."""
+        table = Table.grid(padding=(0, 1), expand=True)
+        table.add_column(justify="right", style=self._style("muted"), no_wrap=True)
+        table.add_column(ratio=1, no_wrap=not wrap)
+        for name, value, looks in lines:
+            table.add_row(name, Text(value, self._style(looks) if looks else ""))
+        self._put(table, about)
 
-    def _style(self, name: str) -> Any:
-        return self.get_component_rich_style(f"counts--{name}", partial=True)
+    def _put(self, shown: RenderableType, about: str = "") -> None:
+        for one in self.query(Static):  # none is left when a look ends while the app does
+            self.border_title = f"{self._title}{about}"
+            one.update(shown)
+
+    def _style(self, name: str) -> Style:
+        return self.get_component_rich_style(f"aside--{name}", partial=True)
 
 
 def figures_of(found: dict[str, Any], like: TimeLike | None) -> list[tuple[str, str, str]]:
-    """A name, a value and how it is to look for each line."""
+    """Lines of an ``Aside`` for the results of a dry run; ``like`` is an earlier job's time."""
     memory, seconds = found["memory"]["total"], found["most_seconds"]
     longest = found["longest_prompt"]
     lines = [("rows", f"{found['valid']:,}", "good")]
@@ -91,43 +98,14 @@ def figures_of(found: dict[str, Any], like: TimeLike | None) -> list[tuple[str, 
     return lines
 
 
-class FirstRows(VerticalScroll):
-    """The first rows, as the job would read them."""
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"rows--number", "rows--bad"}
-
-    def __init__(self, id: str) -> None:
-        super().__init__(id=id, classes="pane")
-        self.border_title = "First rows"
-
-    def compose(self) -> ComposeResult:
-        yield Static(id="preview")
-
-    def say(self, text: str) -> None:
-        if not self.query(Static):  # a look may end while the app does
-            return
-        self.border_title = "First rows"
-        style = self.get_component_rich_style("rows--number", partial=True)
-        self.query_one(Static).update(Text(text, style=style))
-
-    def show(self, found: Preview) -> None:
-        if not self.query(Static):
-            return
-        more = "" if found.more else f" · {len(found.rows)} rows"
-        self.border_title = f"First rows · {found.format}{more}"
-        number, bad = (
-            self.get_component_rich_style(f"rows--{name}", partial=True)
-            for name in ("number", "bad")
-        )
-        lines = Table.grid(padding=(0, 1), expand=True)
-        lines.add_column(justify="right", style=number, no_wrap=True)
-        lines.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
-        for row in found.rows:
-            prompt = " ".join(row.prompt.split())
-            lines.add_row(
-                f"{row.index:,}", Text(f"✗ {row.error}", bad) if row.error else Text(prompt)
-            )
-        self.query_one(Static).update(lines)
+def rows_of(found: Preview) -> list[tuple[str, str, str]]:
+    """The first rows of an input as lines of an ``Aside``."""
+    return [
+        (f"{row.index:,}", f"✗ {row.error}", "bad")
+        if row.error
+        else (f"{row.index:,}", " ".join(row.prompt.split()), "")
+        for row in found.rows
+    ]
 
 
 _PATHS = frozenset({"input", "output", "model", "template", "schema"})
@@ -151,12 +129,12 @@ class BatchForm(Form):
     started and nothing is wrong with it."""
 
     BINDING_GROUP_TITLE = "New job"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+g", "start", "Start", id="batch.start"),
-        Binding("f8", "files", "Files", id="batch.files"),
-        Binding("f7", "like", "Presets", id="batch.like"),
-        Binding("f9", "save", "Save", id="batch.save", show=False),
-        Binding("ctrl+t", "model", "Model", id="batch.model"),
+    BINDINGS = [
+        bind("ctrl+g", "batch.start", "Start"),
+        bind("f8", "batch.files", "Files"),
+        bind("f7", "batch.like", "Presets"),
+        bind("f9", "batch.save", "Save", show=False),
+        bind("ctrl+t", "batch.model", "Model"),
     ]
 
     @dataclass
@@ -165,8 +143,8 @@ class BatchForm(Form):
 
         command: BatchCommand
 
-    def __init__(self, id: str | None = None) -> None:
-        super().__init__(id=id)
+    def __init__(self) -> None:
+        super().__init__(id="new")
         self._suggested = ""
         self._rest = JobForm().rest
         self._counted = ""  # the command of which the counts are shown
@@ -179,10 +157,10 @@ class BatchForm(Form):
                     with Vertical(classes="form-column"):
                         for title, names in groups.items():
                             yield Group(title, *map(_field, names))
-            yield FirstRows(id="form-rows")
-            yield Counts(id="form-counts")
-        yield Static(id="said", classes="bad -empty", markup=False)
-        yield Static(id="form-rest", classes="-empty", markup=False)
+            yield Aside("First rows", "form-rows", can_focus=True)
+            yield Aside("This job", "form-counts", can_focus=False)
+        yield Plain(id="said", classes="bad -empty")
+        yield Plain(id="form-rest", classes="-empty")
         with Horizontal(id="form-bar"):
             yield FieldHelp()
             yield Button("Like an earlier job", compact=True, id="like")
@@ -190,8 +168,8 @@ class BatchForm(Form):
             yield Button("Start", variant="primary", compact=True, id="start")
 
     def on_mount(self) -> None:
-        self.query_one(FirstRows).say(_NO_INPUT)
-        self.query_one(Counts).say("Name an input and a model.")
+        self.query_one("#form-rows", Aside).say(_NO_INPUT)
+        self.query_one("#form-counts", Aside).say("Name an input and a model.")
 
     @property
     def form(self) -> JobForm:
@@ -199,7 +177,7 @@ class BatchForm(Form):
         return JobForm(**values, fresh=self.query_one("#fresh", Check).value, rest=self._rest)
 
     def say(self, text: str) -> None:
-        """What is wrong with no field in particular."""
+        """Say what is wrong with no field in particular."""
         said = self.query_one("#said", Static)
         said.update(f"✗ {in_words(text)}" if text else "")
         said.set_class(not text, "-empty")
@@ -209,7 +187,7 @@ class BatchForm(Form):
     @on(Input.Changed)
     @on(Checkbox.Changed)
     def _changed(self, event: Input.Changed | Checkbox.Changed) -> None:
-        """What was wrong may be mended; look again once the user pauses."""
+        """Look again once the user pauses: errors may be mended."""
         self.say("")
         if isinstance(event, Input.Changed) and event.input.id == "input":
             output = self.query_one("#output", Input)
@@ -219,8 +197,8 @@ class BatchForm(Form):
         self.look_later()
 
     async def look(self) -> None:
-        """What is wrong, the first rows, and then the counts of a dry run."""
-        form, rows = self.form, self.query_one(FirstRows)
+        """Show errors, the first rows, and then the counts of a dry run."""
+        form, rows = self.form, self.query_one("#form-rows", Aside)
         errors = await asyncio.to_thread(look, form, here())
         missing = [name for name in _NEEDED if not getattr(form, name).strip()]
         self.refuse_all({n: text for n, text in errors.items() if self._asked or n not in missing})
@@ -230,15 +208,17 @@ class BatchForm(Form):
             rows.say("They cannot be read.")
         else:
             try:
-                rows.show(await asyncio.to_thread(_read, form))
+                found = await asyncio.to_thread(_read, form)
+                more = "" if found.more else f" · {len(found.rows)} rows"
+                rows.show(rows_of(found), f" · {found.format}{more}", wrap=False)
             except (IngotError, OSError) as error:
                 rows.say(f"✗ {in_words(str(error))}")
         self._count(None if errors else command_of(form.spec(), here()))
 
-    @work(exit_on_error=False, exclusive=True, group="dry-run")
+    @latest
     async def _count(self, command: BatchCommand | None) -> None:
         """Have a dry run count; none while something is wrong."""
-        counts = self.query_one(Counts)
+        counts = self.query_one("#form-counts", Aside)
         if command is None:
             self._counted = ""
             counts.say("What is wrong or missing comes first.")
@@ -251,7 +231,8 @@ class BatchForm(Form):
         try:
             run = await asyncio.to_thread(DryRunProcess, command)
             found = await asyncio.to_thread(run.found)
-            counts.show(found, await asyncio.to_thread(time_like, found))
+            like = await asyncio.to_thread(time_like, found)
+            counts.show(figures_of(found, like), wrap=True)
             self._counted = command.text
         except (IngotError, OSError) as error:
             counts.say(f"✗ {in_words(str(error))}")
@@ -262,7 +243,7 @@ class BatchForm(Form):
     # What its keys do
 
     @on(Button.Pressed, "#start")
-    @work(exit_on_error=False, exclusive=True, group="start")
+    @latest
     async def action_start(self) -> None:
         self._asked = True
         form = self.form
@@ -286,14 +267,14 @@ class BatchForm(Form):
         self.look_later(0)
 
     @on(Button.Pressed, "#like")
-    @work(exit_on_error=False, group="dialog")
+    @background
     async def action_like(self) -> None:
         form = await self.app.push_screen_wait(BatchPresetsScreen())
         if form is not None:
             self.put(form)
 
     @on(Button.Pressed, "#save")
-    @work(exit_on_error=False, group="dialog")
+    @background
     async def action_save(self) -> None:
         """All but input and output, under a name."""
         name = await self.app.push_screen_wait(AskScreen("Save these settings as"))
@@ -307,9 +288,9 @@ class BatchForm(Form):
         except IngotError as error:
             self.say(str(error))
         else:
-            self.notify(f"[batch.like ctrl+r] has {name} now.", markup=False)
+            self.notify(f"[batch.like ctrl+r] has {name} now.")
 
-    @work(exit_on_error=False, group="dialog")
+    @background
     async def action_model(self) -> None:
         typed = self.form.model.strip()
         given = [*app_of(self).named, *([typed] if typed and Path(typed).exists() else [])]
@@ -317,7 +298,7 @@ class BatchForm(Form):
         if chosen:
             self.fill(model=str(chosen[0].path))
 
-    @work(exit_on_error=False, group="dialog")
+    @background
     async def action_files(self) -> None:
         typed = at_home(self.form.input)
         folder = typed if typed.is_dir() else typed.parent

@@ -1,31 +1,269 @@
-"""One batch job: how far and how fast it is, its rows, and what can be done with it."""
+"""One batch job: its progress and speed, its rows and which of them are listed, and its keys."""
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
-from textual import on, work
+from textual import on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import Container, Horizontal, Vertical
 from textual.content import Content
-from textual.widgets import Input
+from textual.message import Message
+from textual.widgets import Input, ProgressBar, Static
 
 from app.batch.watch.command import Foreign
-from app.batch.watch.follow import RowSearch
+from app.batch.watch.follow import RowSearch, text_of
 from app.batch.watch.job import WatchedJob
-from app.batch.watch.rows import By, Which
+from app.batch.watch.rows import By, RowState, Which
 from app.batch.watch.view import JobView, Phase
 from app.figures import rate
-from app.tui.screens.batch_panels import BatchResumeScreen, BatchRowScreen, short
+from app.openai.answer import Answer
+from app.tui.keys import bind
+from app.tui.screens.batch_panels import BatchResumeScreen, BatchRowScreen, RowPane, short
 from app.tui.screens.dialogs import AskScreen, ConfirmScreen
-from app.tui.widgets.batch_row import RowPane
-from app.tui.widgets.batch_table import BatchTable, JobHeader, RowFilter, Words
+from app.tui.textual_patches import Pane, Plain, background, latest
 from app.tui.widgets.chart import Axis, Chart, Series
-from app.tui.widgets.table import Table
+from app.tui.widgets.prompt import SearchLine
+from app.tui.widgets.table import Cell, Table, TableColumn
 from runtimes.errors import IngotError
+
+_TEXT = 200  # characters of an answer
+STATES = {
+    RowState.WAITING: ("waiting", "muted"),
+    RowState.RUNNING: ("running", "active"),
+    RowState.DONE: ("done", "good"),
+    RowState.EARLIER: ("before", "muted"),
+    RowState.FAILED: ("failed", "bad"),
+    RowState.INVALID: ("invalid", "bad"),
+}
+
+
+class BatchTable(Table[int]):
+    """The table of a job's rows. Its records are the rows' indexes; ``job`` knows the rest."""
+
+    HELP = """
+    The rows of the job. `running` rows have a slot; `before` are answers of an earlier run, which
+    are not computed again; `invalid` rows were never asked. Tokens of prompt and answer are
+    counted, tok/s is the speed of the answer. **[batch.sort alt+s]** sorts by the next column
+    and **[batch.turn alt+u]** turns the order round, as does a click on a column's title.
+    """
+    BINDING_GROUP_TITLE = "Rows"
+    BINDINGS = [
+        bind("enter", "batch.open", "Open", action="select"),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__(
+            (
+                TableColumn("row", lambda i: (f"{i:,}", "muted"), 9, right=True, name="row"),
+                TableColumn("state", lambda i: STATES[self._state(i)], 7, name="state"),
+                TableColumn("prompt", lambda i: self._count(i, "prompt_tokens"), 7, True, "prompt"),
+                TableColumn(
+                    "answer", lambda i: self._count(i, "completion_tokens"), 7, True, "answer"
+                ),
+                TableColumn("tok/s", self._speed, 7, True, "speed"),
+                TableColumn("", self._text),
+            ),
+            key=lambda index: index,
+            id="rows-table",
+        )
+        self.job: WatchedJob | None = None
+
+    def show(self, rows: Sequence[int], *, keep: bool = True) -> None:
+        """Other rows; with ``keep`` the cursor stays on its row, however far that has moved."""
+        before = self.record
+        super().show(rows, keep=keep)
+        if keep and before is not None and self.record != before and before in rows:
+            self._put(rows.index(before))
+
+    def _state(self, index: int) -> RowState:
+        return RowState.WAITING if self.job is None else self.job.state(index)
+
+    def _answer(self, index: int) -> Answer:
+        return (self.job and self.job.answer(index)) or Answer()
+
+    def _count(self, index: int, name: str) -> Cell:
+        value = (self._answer(index).usage or {}).get(name)
+        return "" if value is None else f"{value:,}", "muted"
+
+    def _speed(self, index: int) -> str:
+        value = (self._answer(index).timings or {}).get("decode_tps")
+        return "" if value is None else rate(value).removesuffix(" tok/s")
+
+    def _text(self, index: int) -> Cell:
+        answer = self._answer(index)
+        text = " ".join(text_of(answer)[:_TEXT].split())
+        return text if answer.error is None else (text, "bad")
+
+
+_CELLS = 48  # of the strip; more slots than that share cells
+# A job in a few lines: what it does, how far it is, what its slots do.
+
+
+_BAD = frozenset({Phase.FAILED, Phase.DIED})
+_WAIT = frozenset({Phase.PAUSED, Phase.PAUSING, Phase.STOPPED, Phase.STOPPING, Phase.ELSEWHERE})
+
+
+class JobHeader(Pane):
+    """``show`` draws a job as it is now."""
+
+    def compose(self) -> ComposeResult:
+        with Horizontal(id="job-progress"):
+            yield ProgressBar(show_percentage=False, show_eta=False)
+            yield Static(id="job-counts")
+        yield Static(id="job-slots")
+        yield Plain(id="job-said")
+
+    def show(self, view: JobView, title: str) -> None:
+        """``title`` is what it reads and writes."""
+        self.border_title = Content(title)
+        self.border_subtitle = Content(view.state)
+        self.set_class(view.phase.active, "-running")
+        self.set_class(view.phase in _BAD, "-failed")
+        self.set_class(view.phase in _WAIT, "-waiting")
+        self.set_class(view.phase is Phase.DONE, "-done")
+        self.query_one(ProgressBar).update(total=view.rows or None, progress=view.done)
+        self.query_one("#job-counts", Static).update(counts_of(view))
+        self.query_one("#job-slots", Static).update(slots_of(view, self.size.width - 4))
+        said = self.query_one("#job-said", Static)
+        said.update("\n".join(view.lines or [" · ".join(view.notes)]))
+        said.set_class(not (view.lines or view.notes), "-empty")
+
+
+def counts_of(view: JobView) -> Content:
+    """Rows, in as many columns whatever they are."""
+    rows = f"{view.rows:,}"
+    wide, share = len(rows), view.done / view.rows if view.rows else 0.0
+    return Content.assemble(
+        (f"{view.done:>{wide},}", "bold"),
+        (f" of {rows}  ", "$text-muted"),
+        (f"{view.failed:>{wide},} failed", "$text-error" if view.failed else "$text-muted"),
+        (f"  {int(100 * share):>3}%", "bold"),
+    )
+
+
+def slots_of(view: JobView, room: int) -> Content:
+    """A cell for each slot, then what they hold; the figures that there is room for."""
+    parts: list[Content] = []
+    if view.slots and view.phase.active:
+        running = min(view.running or 0, view.slots)
+        counts = (running - view.reading, view.reading, view.slots - running)
+        wide = len(str(view.slots))
+        parts.append(
+            Content.assemble(
+                ("Slots ", "$text-muted"),
+                *strip_of(counts),
+                (f" {view.slots}", ""),
+                (f" · {counts[0]:>{wide}} decoding", "$text-muted"),
+                (f" · {counts[1]:>{wide}} reading", "$text-muted"),
+                (f" · {counts[2]:>{wide}} free", "$text-muted"),
+            )
+        )
+    if view.kv_capacity and view.phase.active:
+        parts.append(_figure("KV", f"{100 * (view.kv_tokens or 0) / view.kv_capacity:>3.0f}%"))
+    if view.prompt_tokens:
+        parts.append(
+            _figure("prefix hits", f"{100 * view.cached_tokens / view.prompt_tokens:>3.0f}%")
+        )
+    if view.memory_bytes:
+        parts.append(_figure("memory", f"{view.memory_bytes / 2**30:.2f} GiB"))
+    elif view.prompt_tokens and not view.slots:
+        parts.append(_figure("prompts", f"{view.prompt_tokens:,} tokens"))
+        parts.append(_figure("answers", f"{view.output_tokens:,} tokens"))
+    if view.cached:
+        parts.append(_figure("from before", f"{view.cached:,}"))
+    line = Content("")
+    for part in parts:
+        longer = line + Content("   ") + part if line else part
+        if longer.cell_length > room:
+            break
+        line = longer
+    return line
+
+
+def strip_of(counts: tuple[int, int, int]) -> list[tuple[str, str]]:
+    """Cells of the slots that decode, read a prompt, and are free."""
+    total = sum(counts)
+    cells = min(total, _CELLS)
+    ends = [round(sum(counts[: i + 1]) * cells / total) for i in range(3)]
+    marks = (("■", "$text-primary"), ("▪", "$text-warning"), ("□", "$text-muted"))
+    begins = (0, *ends[:2])
+    return [
+        (mark * (end - begin), style)
+        for (mark, style), begin, end in zip(marks, begins, ends, strict=True)
+    ]
+
+
+def _figure(name: str, value: str) -> Content:
+    return Content.assemble((f"{name} ", "$text-muted"), value)
+
+
+# Which rows of a job are listed: kinds to choose among, and words to look for.
+
+
+KINDS: tuple[Which, ...] = ("live", "all", "running", "done", "failed")
+_TITLES = {"live": "latest"}
+_COLORS = {"running": "$text-primary", "done": "$text-success", "failed": "$text-error"}
+
+
+class Kind(Plain):
+    """A click lists the rows of its kind."""
+
+    def __init__(self, kind: Which) -> None:
+        super().__init__(_TITLES.get(kind, kind), id=f"kind-{kind}")
+        self.kind = kind
+
+    def show(self, count: int | None, wide: int, *, chosen: bool) -> None:
+        title = _TITLES.get(self.kind, self.kind)
+        color = _COLORS.get(self.kind, "") if count else "$text-muted"
+        figure = "" if count is None else f" {count:>{wide},}"
+        style = "bold underline $text-primary" if chosen else "$text-muted"
+        self.update(Content.assemble((title, style), (figure, color)))
+
+    def on_click(self) -> None:
+        self.post_message(RowFilter.Chosen(self.kind))
+
+
+class Words(SearchLine):
+    """Words to look for; escape forgets them."""
+
+    BINDINGS = [
+        bind("escape", "batch.search_leave", "Back", action="leave"),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__(id="row-words", placeholder="/ words of an answer or error")
+
+    def action_leave(self) -> None:
+        self.value = ""
+        self.screen.query_one("#rows-table").focus()
+
+
+class RowFilter(Horizontal):
+    """One line above the rows."""
+
+    @dataclass
+    class Chosen(Message):
+        """Another kind of rows is wanted."""
+
+        kind: Which
+
+    def compose(self) -> ComposeResult:
+        for kind in KINDS:
+            yield Kind(kind)
+        yield Words()
+
+    def show(self, counts: Mapping[Which, int], chosen: Which) -> None:
+        wide = len(f"{counts.get('all', 0):,}")
+        for kind in self.query(Kind):
+            kind.show(counts.get(kind.kind), wide, chosen=kind.kind == chosen)
+
+    @on(Input.Submitted)
+    def _to_rows(self) -> None:
+        self.screen.query_one("#rows-table").focus()
+
 
 log = logging.getLogger(__name__)
 
@@ -39,22 +277,23 @@ class BatchJob(Vertical):
     """Follows the job that ``show`` is given."""
 
     BINDING_GROUP_TITLE = "Job"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("p", "do('pause')", "Pause", id="batch.pause"),
-        Binding("r", "do('resume')", "Resume", id="batch.resume"),
-        Binding("s", "stop", "Stop", id="batch.stop"),
-        Binding("slash", "search", "Search", id="batch.search"),
-        Binding("x", "list('failed')", "Failed", id="batch.failed"),
-        Binding("alt+s", "sort", "Sort", id="batch.sort", show=False),
-        Binding("alt+u", "turn", "Turn the order round", id="batch.turn", show=False),
-        Binding("f", "list('live')", "Latest", id="batch.follow", show=False),
-        Binding("d", "list('done')", "Done", id="batch.done", show=False),
-        Binding("w", "list('running')", "Running", id="batch.working", show=False),
-        Binding("g", "go_to", "Row", id="batch.go_to", show=False),
+    BINDINGS = [
+        bind("p", "batch.pause", "Pause", action="do('pause')"),
+        bind("r", "batch.resume", "Resume", action="do('resume')"),
+        bind("s", "batch.stop", "Stop"),
+        bind("slash", "batch.search", "Search"),
+        bind("x", "batch.failed", "Failed", action="list('failed')"),
+        bind("alt+s", "batch.sort", "Sort", show=False),
+        bind("alt+u", "batch.turn", "Turn the order round", show=False),
+        bind("f", "batch.follow", "Latest", action="list('live')", show=False),
+        bind("d", "batch.done", "Done", action="list('done')", show=False),
+        bind("w", "batch.working", "Running", action="list('running')", show=False),
+        bind("g", "batch.go_to", "Row", show=False),
     ]
 
-    def __init__(self, id: str | None = None) -> None:
-        super().__init__(id=id)
+    def __init__(self) -> None:
+        super().__init__(id="job")
+        self._table = BatchTable()
         self.job: WatchedJob | None = None
         self._shown: Which = "live"
         self._by: tuple[By, bool] = ("row", False)  # the column, and whether downwards
@@ -71,24 +310,23 @@ class BatchJob(Vertical):
                 with Container(classes="pane job-speed", id=f"job-{name}"):
                     yield Chart(x=Axis(time=True, low=0), y=Axis(low=0), id=name)
         with Container(id="job-rows"):
-            with Vertical(classes="pane", id="job-list") as rows:
-                rows.border_title = "Rows"
+            with Pane("Rows", id="job-list"):
                 yield RowFilter()
-                yield BatchTable(id="rows-table")
-            yield RowPane(id="job-row")
+                yield self._table
+            yield RowPane()
 
     async def show(self, job: WatchedJob) -> None:
         """Follow ``job`` from now on."""
         self.job, self._view, self._search = job, None, None
         if not self.children:
             await self.recompose()
-        self.query_one(BatchTable).job = job
+        self._table.job = job
         self.query_one(Words).value = ""
         self._shown, self._by = "live", ("row", False)
-        self.query_one(BatchTable).show((), keep=False)
+        self._table.show((), keep=False)
         self._follow(job)
 
-    @work(exit_on_error=False, exclusive=True, group="follow")
+    @latest
     async def _follow(self, job: WatchedJob) -> None:
         """Read on, a few times a second, until another job is shown."""
         while self.job is job:
@@ -144,17 +382,17 @@ class BatchJob(Vertical):
         if (job, which, by, search) != (self.job, self._shown, self._by, self._search):
             return
         self.query_one(RowFilter).show(job.counts(), which)
-        table = self.query_one(BatchTable)
+        table = self._table
         table.sorting = None if which == "live" else by
         table.show(found, keep=keep and which != "live")
 
-    @work(exit_on_error=False, exclusive=True, group="list")
+    @latest
     async def _list_anew(self, go_to: int | None = None) -> None:
         if self.job is None:
             return
         await self._list(self.job, keep=False)
-        if go_to is not None and not self.query_one(BatchTable).go_to(go_to):
-            self.notify(f"There is no row {go_to:,}.", severity="warning", markup=False)
+        if go_to is not None and not self._table.go_to(go_to):
+            self.notify(f"There is no row {go_to:,}.", severity="warning")
 
     def _turn_list(self, which: Which, go_to: int | None = None) -> None:
         self._shown = which
@@ -173,7 +411,7 @@ class BatchJob(Vertical):
             self._shown = "all"
         self._find(job)
 
-    @work(exit_on_error=False, exclusive=True, group="find")
+    @latest
     async def _find(self, job: WatchedJob) -> None:
         more = True
         while more and job is self.job:
@@ -186,7 +424,7 @@ class BatchJob(Vertical):
 
     @on(Table.Sorted)
     def _sorted(self, event: Table.Sorted) -> None:
-        """The same column once more turns the order round; figures begin with the largest."""
+        """Sort by a column, once more in the other order; figures begin with the largest."""
         by = next(name for name in _SORTS if name == event.name)
         same = by == self._by[0] and self._shown != "live"
         down = not self._by[1] if same else by in ("prompt", "answer", "speed")
@@ -205,7 +443,6 @@ class BatchJob(Vertical):
             title=f"Batch: {view.phase}",
             severity="error" if bad else "warning" if view.failed else "information",
             timeout=10,
-            markup=False,
         )
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -225,7 +462,7 @@ class BatchJob(Vertical):
 
     # What its keys do
 
-    @work(exit_on_error=False, group="do")
+    @background
     async def action_do(self, what: str) -> None:
         """``pause``: finish the running rows, then end. ``stop``: end at once. ``resume``."""
         job = self.job
@@ -241,11 +478,11 @@ class BatchJob(Vertical):
             else:
                 await asyncio.to_thread(getattr(job, what))
         except (IngotError, OSError) as error:
-            self.notify(str(error), severity="error", timeout=10, markup=False)
+            self.notify(str(error), severity="error", timeout=10)
         if what == "resume":
             self._turn_list("live")
 
-    @work(exit_on_error=False, group="dialog")
+    @background
     async def action_stop(self) -> None:
         """End at once, giving up the running rows."""
         question = "Stop at once? Running rows are given up; finished rows are kept."
@@ -267,22 +504,22 @@ class BatchJob(Vertical):
     def action_turn(self) -> None:
         self._order(self._by[0], down=not self._by[1])
 
-    @work(exit_on_error=False, group="dialog")
+    @background
     async def action_go_to(self) -> None:
         text = await self.app.push_screen_wait(AskScreen("Row", placeholder="its number, from 0"))
         if text is None:
             return
         digits = text.replace(",", "")
         if not digits.isdecimal():
-            self.notify(f"There is no row {text}.", severity="warning", markup=False)
+            self.notify(f"There is no row {text}.", severity="warning")
             return
         self.query_one(Words).value = ""
         self._turn_list("all", int(digits))
 
     @on(BatchTable.Highlighted)
     def _moved(self, event: BatchTable.Highlighted) -> None:
-        """Who looks at a row does not want it to be moved away."""
-        index = self.query_one(BatchTable).record
+        """Pin the row under the cursor while rows arrive, and show it beside the table."""
+        index = self._table.record
         if event.moved and self._shown == "live" and index is not None:
             self._turn_list("all", index)
         if self.job is not None:
@@ -290,7 +527,7 @@ class BatchJob(Vertical):
 
     @on(BatchTable.Selected)
     def _open(self) -> None:
-        index = self.query_one(BatchTable).record
+        index = self._table.record
         if self.job is not None and index is not None:
             self.app.push_screen(BatchRowScreen(self.job, index))
 
@@ -303,7 +540,7 @@ def _ordered(
 
 
 def title_of(job: WatchedJob) -> str:
-    """What it reads and writes."""
+    """Input and output of a job."""
     asked, output = job.asked, short(job.output)
     if asked is None:
         return output

@@ -15,10 +15,9 @@ and of files by size and quality, one of them starred::
 
     chart.show([Series("GGUF", points, kind="points")], marks=[Mark(3.2, 0.04, "q4_k_m")])
 
-A value that is not a number (``math.nan``) is a gap. ``now`` is an upright line. Series drawn later
-cover earlier ones; a legend is shown for two or more. The figures at the left always have the same
-width. The chart fills its place, from about 30x6 on; give it a height. It takes neither the focus
-nor the mouse.
+A value that is not a number (``math.nan``) is a gap. Series drawn later cover earlier ones; a
+legend is shown for two or more. The figures at the left always have the same width. The chart fills
+its place, from about 30x6 on; give it a height. It takes neither the focus nor the mouse.
 
 It is drawn on the canvas of textual-plot. That one's own chart took twelve times as long (90 ms).
 """
@@ -26,7 +25,8 @@ It is drawn on the canvas of textual-plot. That one's own chart took twelve time
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from itertools import pairwise
+from typing import Literal
 
 from rich.style import Style
 from textual import events
@@ -44,7 +44,7 @@ _TIMES = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """What is asked of an axis. ``low`` and ``high`` fix its ends; without them it fits the data.
+    """A wanted axis. ``low`` and ``high`` fix its ends; without them it fits the data.
 
     ``time`` is in seconds, which are told as 0:30 or 5 min; below 0 they are ago, and 0 is now.
     ``log`` has the same distance between 1 and 2 as between 10 and 20; its data are above 0.
@@ -68,7 +68,7 @@ class Scale:
     log: bool = False
 
     def share(self, value: float) -> float:
-        """Where a value is, 0 to 1; what is beyond an end is at it."""
+        """The place of a value on the axis, 0 to 1; what is beyond an end is at it."""
         low, high = self.low, self.high
         if self.log:
             low, high, value = math.log(low), math.log(high), math.log(max(value, low))
@@ -145,23 +145,25 @@ def numbers(values: Sequence[float]) -> list[str]:
 
 def times(values: Sequence[float], low: float = 0.0) -> list[str]:
     """Seconds in one unit for all: 30 s, 1:30, 5 min, 2 h, 3 d."""
-    if all(value % _DAY == 0 for value in values):
-        texts = [f"{abs(value) / _DAY:.0f} d" for value in values]
-    elif all(value % 3600 == 0 for value in values):
-        texts = [f"{abs(value) / 3600:.0f} h" for value in values]
-    elif all(value % 60 == 0 for value in values):
-        texts = [f"{abs(value) / 60:.0f} min" for value in values]
-    elif any(value % 1 for value in values):
-        texts = [f"{abs(value):.3g} s" for value in values]
-    elif all(abs(value) < 3600 for value in values):
-        texts = [f"{abs(value) // 60:.0f}:{abs(value) % 60:02.0f}" for value in values]
+    for span, unit in ((_DAY, "d"), (3600, "h"), (60, "min")):
+        if all(value % span == 0 for value in values):
+            texts = [f"{abs(value) / span:.0f} {unit}" for value in values]
+            break
     else:
-        texts = [
-            f"{abs(value) // 3600:.0f}:{abs(value) % 3600 // 60:02.0f}:{abs(value) % 60:02.0f}"
-            for value in values
-        ]
+        texts = _clocked(values)
     zero = "now" if low < 0 else "0"
     return [text if value else zero for value, text in zip(values, texts, strict=True)]
+
+
+def _clocked(values: Sequence[float]) -> list[str]:
+    if any(value % 1 for value in values):
+        return [f"{abs(value):.3g} s" for value in values]
+    if all(abs(value) < 3600 for value in values):
+        return [f"{abs(value) // 60:.0f}:{abs(value) % 60:02.0f}" for value in values]
+    return [
+        f"{abs(value) // 3600:.0f}:{abs(value) % 3600 // 60:02.0f}:{abs(value) % 60:02.0f}"
+        for value in values
+    ]
 
 
 class Plot:
@@ -199,26 +201,17 @@ def sampled(points: Sequence[tuple[float, float]], x: Scale, columns: int) -> li
         else:
             gap.add(column)
     found: list[float | None] = [s / n if n else None for s, n in zip(sums, counts, strict=True)]
-    last: int | None = None
-    for column in range(columns):
-        value = found[column]
-        if value is None:
-            if column in gap:
-                last = None
-            continue
-        if last is not None and column - last > 1:
-            begin = found[last]
-            assert begin is not None
-            for between in range(last + 1, column):
-                part = (between - last) / (column - last)
-                found[between] = begin + (value - begin) * part
-        last = column
+    known = [(column, value) for column, value in enumerate(found) if value is not None]
+    for (first, begin), (last, end) in pairwise(known):
+        if gap.isdisjoint(range(first + 1, last)):
+            for between in range(first + 1, last):
+                found[between] = begin + (end - begin) * (between - first) / (last - first)
     return found
 
 
 _EIGHTHS = "▁▂▃▄▅▆▇"
 _FULL, _SHADE = "█", "░"  # areas that another one covers are shaded where there are no colours
-_GRID, _NOW = "┈", "│"
+_GRID = "┈"
 _GUTTER = 6  # columns of the figures at the left, and a space
 _ROWS_A_TICK, _COLUMNS_A_TICK = 3, 12
 _LEGEND = {"line": "━━", "area": "██"}
@@ -253,7 +246,7 @@ class Chart(Canvas):
     """See above. ``empty`` is what it says without data."""
 
     ALLOW_SELECT = False
-    DEFAULT_CSS: ClassVar[str] = "Chart { height: 1fr; width: 1fr; }"
+    DEFAULT_CSS = "Chart { height: 1fr; width: 1fr; }"
 
     def __init__(
         self,
@@ -268,13 +261,10 @@ class Chart(Canvas):
         self.x, self.y, self.empty = x or Axis(), y or Axis(), empty
         self.series: Sequence[Series] = ()
         self.marks: Sequence[Mark] = ()
-        self.now: float | None = None
 
-    def show(
-        self, series: Sequence[Series], marks: Sequence[Mark] = (), now: float | None = None
-    ) -> None:
+    def show(self, series: Sequence[Series], marks: Sequence[Mark] = ()) -> None:
         """Draw these instead of what was shown."""
-        self.series, self.marks, self.now = series, marks, now
+        self.series, self.marks = series, marks
         self._draw()
 
     def on_mount(self) -> None:
@@ -301,7 +291,7 @@ class Chart(Canvas):
         plot = Plot(left, top, max(self.size.width - left, 1), max(self.size.height - top - 1, 1))
         xs = [x for one in self.series for x, y in one.points if y == y]
         ys = [y for one in self.series for _, y in one.points if y == y]
-        xs += [mark.x for mark in self.marks] + ([] if self.now is None else [self.now])
+        xs += [mark.x for mark in self.marks]
         ys += [mark.y for mark in self.marks]
         dots = bool(self.marks) or any(one.kind == "points" for one in self.series)
         steps = plot.width // _COLUMNS_A_TICK
@@ -331,9 +321,6 @@ class Chart(Canvas):
             _, row = plot.cell(plot.x.low, value)
             self.set_pixels(((c, row) for c in range(plot.left, plot.right)), _GRID, grid)
             self._write(plot.left - 1 - len(label), row, label, text)
-        if self.now is not None:
-            column, _ = plot.cell(self.now, plot.y.low)
-            self.set_pixels(((column, r) for r in range(plot.top, plot.bottom)), _NOW, text)
         free, end = 0, plot.right
         if self.x.label:
             end -= len(self.x.label)

@@ -1,5 +1,7 @@
 """The files of a comparison: each answer as it comes, its figures, the place where it parts."""
 
+from collections.abc import Sequence
+
 from textual.app import ComposeResult
 from textual.containers import Container, Horizontal, Vertical, VerticalScroll
 from textual.content import Content
@@ -7,6 +9,7 @@ from textual.widgets import Digits, ProgressBar, Static
 
 from app.compare.records import Parting, Side, SideState
 from app.compare.text import figures_of
+from app.tui.textual_patches import Plain
 
 HUES = 4  # of files; then they begin again
 _MARK = "▶"
@@ -23,16 +26,16 @@ class Speed(Horizontal):
 
     def compose(self) -> ComposeResult:
         yield Digits("", classes="large")
-        yield Static("", classes="small", markup=False)
+        yield Plain("", classes="small")
         with Vertical():
-            yield Static("", classes="unit", markup=False)
+            yield Plain("", classes="unit")
             yield ProgressBar(100, show_percentage=False, show_eta=False)
 
     def on_mount(self) -> None:
         self.set_class(self.app.size.height >= _TALL, "-tall")
 
     def show(self, speed: float | None, fastest: float | None, base: float | None) -> None:
-        """Nothing where the speed is not known; ``base`` is the first file's."""
+        """Show a speed, or nothing where it is not known; ``base`` is the first file's."""
         text = "" if speed is None else f"{speed:,.1f}" if speed < 1000 else f"{speed:,.0f}"
         self.query_one(Digits).update(text)
         self.query_one(".small", Static).update(text)
@@ -56,8 +59,8 @@ class ComparePane(Vertical):
     def compose(self) -> ComposeResult:
         yield Speed()
         with VerticalScroll():
-            yield Static(classes="answer", markup=False)
-        yield Static(classes="figures", markup=False)
+            yield Plain(classes="answer")
+        yield Plain(classes="figures")
 
     def on_mount(self) -> None:
         scroll = self.query_one(VerticalScroll)
@@ -149,9 +152,9 @@ class SameStrip(Horizontal):
         self._label = label
 
     def compose(self) -> ComposeResult:
-        yield Static(self._label, classes="name", markup=False)
+        yield Plain(self._label, classes="name")
         yield ProgressBar(100, show_percentage=False, show_eta=False)
-        yield Static(classes="said", markup=False)
+        yield Plain(classes="said")
 
     def show(self, share: float, said: str) -> None:
         """``share`` from 0 to 1."""
@@ -178,6 +181,17 @@ class ComparePanes(Container):
 
     def on_resize(self) -> None:
         self.lay_out()
+
+    def show(self, sides: Sequence[Side], partings: Sequence[Parting | None]) -> None:
+        """Show a side in each pane; each one after the first parts from it at one of ``partings``,
+        and the first one where the earliest does."""
+        earliest = min(filter(None, partings), key=lambda p: p.places[0], default=None)
+        speeds = [side.figures.decode_tps for side in sides]
+        fastest = max(filter(None, speeds), default=None)
+        shown = zip(self.query(ComparePane), sides, (earliest, *partings), strict=True)
+        for pane, side, parting in shown:
+            first = side is sides[0]
+            pane.show(side, parting, first=first, fastest=fastest, base=speeds[0])
 
     def in_step(self, moved: ComparePane, at: float) -> None:
         """Bring all panes to the line that one was moved to."""

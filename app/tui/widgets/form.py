@@ -10,11 +10,9 @@ import os
 from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from textual import events, on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.css.query import NoMatches
@@ -28,6 +26,8 @@ from textual.widgets.option_list import Option
 
 from app.chat.attachments import complete_path
 from app.here import at_home
+from app.tui.keys import bind
+from app.tui.textual_patches import Pane, Plain
 from app.tui.widgets.prompt import Line
 
 _LABEL = 12  # cells; form.tcss has the entry beside it
@@ -51,8 +51,8 @@ class _Paths(Suggester):
 class PathLine(Line):
     """A line in which tab takes the suggested path, and leaves it where there is none."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("tab", "complete", "Complete the path", id="path.complete", show=False),
+    BINDINGS = [
+        bind("tab", "path.complete", "Complete the path", show=False),
     ]
 
     def action_complete(self) -> None:
@@ -68,8 +68,8 @@ class Check(Checkbox):
     """``[x] text``: what is ticked can be seen without colour. Space, enter or a click toggle."""
 
     BUTTON_LEFT, BUTTON_INNER, BUTTON_RIGHT = "", "[ ]", ""
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("space,enter", "toggle_button", "Tick", id="check.toggle", show=False),
+    BINDINGS = [
+        bind("space,enter", "check.toggle", "Tick", action="toggle_button", show=False),
     ]
 
     DEFAULT_CLASSES = "-textual-compact"  # see ``Line``
@@ -107,7 +107,7 @@ class Field(Vertical):
         if self._said is not None:
             self._said.update(f"✗ {error}")
         elif error:
-            self._said = Static(f"✗ {error}", classes="field-error", markup=False)
+            self._said = Plain(f"✗ {error}", classes="field-error")
             self.mount(self._said)
 
     @on(Input.Changed)
@@ -135,26 +135,22 @@ def path_field(
     return Field(label, entry, about)
 
 
-class Group(Vertical):
+class Group(Pane):
     """Fields that belong together, in a border with a title."""
 
-    def __init__(self, title: str, *fields: Widget, id: str | None = None) -> None:
-        super().__init__(*fields, id=id, classes="pane")
-        self.border_title = title
 
-
-class FieldHelp(Static):
+class FieldHelp(Plain):
     """One line: the help of the field that has the focus."""
 
     def __init__(self) -> None:
-        super().__init__(markup=False)
+        super().__init__()
 
 
 class Form(Vertical):
     """Fields and boxes; ``look`` is called once the user pauses."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("alt+n", "next_error", "Next error", id="form.next_error"),
+    BINDINGS = [
+        bind("alt+n", "form.next_error", "Next error"),
     ]
 
     def __init__(self, id: str | None = None) -> None:
@@ -196,7 +192,7 @@ class Form(Vertical):
 
     @property
     def errors(self) -> dict[str, str]:
-        """What is wrong with each field that is, by its name, in the order of the form."""
+        """Errors by the names of their fields, in the order of the form."""
         return {str(f.entry.id): f.error for f in self.query(Field) if f.error}
 
     def refuse(self, name: str, error: str) -> None:
@@ -207,7 +203,7 @@ class Form(Vertical):
             self.refresh_bindings()
 
     def refuse_all(self, errors: dict[str, str]) -> None:
-        """These are wrong, and no others."""
+        """Mark these errors, and no others."""
         for field in self.query(Field):
             self.refuse(str(field.entry.id), errors.get(str(field.entry.id), ""))
 
@@ -244,10 +240,10 @@ class _Line(Line):
     """Tab completes as far as it is clear; down goes to the list."""
 
     BINDING_GROUP_TITLE = "Path"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("tab", "complete", "Complete the path", id="path.complete"),
-        Binding("down", "list", "To the list", id="path.list"),
-        Binding("enter", "submit", "Take it", id="path.take"),
+    BINDINGS = [
+        bind("tab", "path.complete", "Complete the path"),
+        bind("down", "path.list", "To the list"),
+        bind("enter", "path.take", "Take it", action="submit"),
     ]
 
     def action_complete(self) -> None:
@@ -286,7 +282,7 @@ class PathInput(Vertical):
 
     @property
     def path(self) -> Path:
-        """What was typed, with ~ as the home folder."""
+        """The path as typed, with ~ as the home folder."""
         return at_home(self.text)
 
     @property

@@ -17,7 +17,8 @@ from textual.widgets._footer import FooterKey
 from app.chat.host import HostState
 from app.tui import modes
 from app.tui.app import IngotApp, app_of
-from app.tui.keys import shown, told
+from app.tui.keys import offered, shown, told
+from app.tui.textual_patches import Plain
 
 _BRAND = "◆ Ingot"
 _PAD = 2  # cells around a tab, and beside the brand
@@ -30,15 +31,15 @@ _STATES = {
 }
 
 
-class ModeTab(Static):
+class ModeTab(Plain):
     """A click turns to its mode."""
 
     def __init__(self, mode: modes.Mode, *, active: bool) -> None:
-        super().__init__(markup=False, classes="-active" if active else "")
+        super().__init__(classes="-active" if active else "")
         self.mode = mode
 
     def fit(self, *, keys: bool) -> int:
-        """Its cells, with its key or without."""
+        """Say the title, and the key if wanted; return the cells that this takes."""
         key = told(self, f"[app.{self.mode.name} {shown(self.mode.key)}]") if keys else ""
         text = Content(self.mode.title)
         if key:
@@ -60,10 +61,10 @@ class AppHeader(Horizontal):
         self._room = 0  # cells for what is at the right
 
     def compose(self) -> ComposeResult:
-        yield Static(_BRAND, id="brand", markup=False)
+        yield Plain(_BRAND, id="brand")
         for mode in modes.MODES:
             yield ModeTab(mode, active=mode.name == self._mode)
-        yield Static(id="loaded", markup=False)
+        yield Plain(id="loaded")
 
     def on_mount(self) -> None:
         app = app_of(self)
@@ -78,7 +79,8 @@ class AppHeader(Horizontal):
         self._show()
 
     def _show(self) -> None:
-        """What matters least goes first: the bits, the quality, then the model's name."""
+        """Show model, quality and speed; where room is scarce the bits go first, then the quality,
+        then the model's name."""
         app = app_of(self)
         host = app.services.host
         speed = (app.speed, "bold $text-primary" if app.decoding else "$text-muted")
@@ -97,7 +99,7 @@ class AppHeader(Horizontal):
 
 
 class _Key(NamedTuple):
-    """What ``FooterKey`` takes."""
+    """Arguments of ``FooterKey``."""
 
     key: str
     display: str
@@ -122,7 +124,7 @@ class AppFooter(Footer):
             made = FooterKey(*key, classes="-compact")
             made.set_reactive(FooterKey.compact, True)
             yield made
-        yield Static(state, classes="computes", markup=False)
+        yield Plain(state, classes="computes")
 
     def _fitting(self) -> tuple[list[_Key], str]:
         """The keys that there is room for, and what computes."""
@@ -139,16 +141,12 @@ class AppFooter(Footer):
         return own[:kept] + everywhere, state
 
     def _keys(self) -> Iterator[tuple[DOMNode, _Key]]:
-        """What works now, the focused widget's first, each action once."""
-        seen = set()
-        for node, binding, enabled, tooltip in self.screen.active_bindings.values():
-            screen = self.screen
-            useful = not isinstance(screen, ModeScreen) or screen.useful(binding.action)
-            if not binding.show or not enabled or not useful or binding.action in seen:
-                continue
-            seen.add(binding.action)
-            display, does = self.app.get_key_display(binding), binding.description
-            yield node, _Key(binding.key, display, does, binding.action, False, tooltip)
+        """Keys that work now, the focused widget's first."""
+        screen = self.screen
+        for node, binding, _, tooltip in offered(screen):
+            if not isinstance(screen, ModeScreen) or screen.useful(binding.action):
+                display, does = self.app.get_key_display(binding), binding.description
+                yield node, _Key(binding.key, display, does, binding.action, False, tooltip)
 
     def on_mount(self) -> None:
         super().on_mount()
@@ -178,7 +176,7 @@ def _width(key: _Key) -> int:
     return cell_len(f"{key.display} {key.description}") + _GAP
 
 
-class ModeScreen(modes.Occupied, modes.Styled[None]):
+class ModeScreen(modes.Styled[None]):
     """The base screen of a mode: ``contents`` between the header and the footer."""
 
     MODE: ClassVar[str]
@@ -191,7 +189,7 @@ class ModeScreen(modes.Occupied, modes.Styled[None]):
 
     @abstractmethod
     def contents(self) -> ComposeResult:
-        """What the mode shows."""
+        """Compose what the mode shows."""
 
     def useful(self, action: str) -> bool:
         """Whether the footer should tell of this action now; the key works in either case."""

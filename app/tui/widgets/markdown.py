@@ -22,7 +22,7 @@ from textual.style import Style
 from textual.widgets import Markdown
 from textual.widgets._markdown import MarkdownBlock, MarkdownTable, MarkdownTH
 
-from app.tui.widgets.steady import Ground
+from app.tui.textual_patches import Ground
 
 _BOX = re.compile(r"\[([ xX])\] ")
 # A sum of money is no formula: no blank inside the dollars, no digit behind them.
@@ -101,7 +101,7 @@ class AlignedTable(MarkdownTable):
 
 
 def _alignments(table: MarkdownTable) -> Iterator[JustifyMethod]:
-    """Of each column, by what stands below its title."""
+    """Alignments of the columns, by what stands below their titles."""
     for block in _blocks(table):
         if isinstance(block, MarkdownTH):
             said = str(block._token.attrs.get("style", ""))
@@ -136,7 +136,7 @@ def _answers(state: StateCore) -> None:
 
 
 def _formula(state: StateInline, silent: bool) -> bool:
-    """What stands between the marks of a formula is text in the style of code."""
+    """Parse a formula: the text between its marks gets the style of code."""
     found = _FORMULA.match(state.src, state.pos)
     if found is None:
         return False

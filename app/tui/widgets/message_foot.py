@@ -58,7 +58,7 @@ class MessageFoot(Widget):
 
     @property
     def line(self) -> str:
-        """What is shown, as text."""
+        """The line as text."""
         return self._content(self.size.width).plain
 
     def render(self) -> Content:
@@ -109,7 +109,7 @@ def fitting(name: str, facts: Sequence[Fact], width: int) -> tuple[str, list[Fac
 
 
 def facts_of(message: Message) -> tuple[Fact, ...]:
-    """Of an answer that has ended; empty when it has no figures."""
+    """Figures of an answer that has ended; empty when it has none."""
     return _facts(message.figures) if message.figures is not None else ()
 
 
@@ -131,7 +131,7 @@ def _facts(figures: AnswerFigures) -> tuple[Fact, ...]:
 
 
 def live_facts(figures: StatusFigures, count: int) -> tuple[Fact, ...]:
-    """Of an answer of ``count`` tokens that is being written."""
+    """Figures of an answer of ``count`` tokens that is being written."""
     if figures.ttft_s is None:
         return ()
     found = [Fact(f"first token {duration(figures.ttft_s)}", 3), Fact(tokens(count), 1)]
@@ -168,7 +168,7 @@ class Waiting(Horizontal):
 
     @property
     def text(self) -> str:
-        """What is said, as text."""
+        """The words as text."""
         return f"{self._said.visual} {self._left.visual}".strip()
 
     def show(self, what: str | Reading) -> None:

@@ -17,10 +17,10 @@ from app.chat.figures import Reading, StatusFigures
 from app.chat.store.records import Message, Role, State
 from app.chat.thinking import split
 from app.tui.keys import told
+from app.tui.textual_patches import Ground
 from app.tui.widgets.answer_body import AnswerBody, Parts
 from app.tui.widgets.message_foot import Fact, MessageFoot, Waiting, facts_of, live_facts
 from app.tui.widgets.prompt_box import chip
-from app.tui.widgets.steady import Ground
 from app.tui.widgets.text_lines import TextLines
 
 _GO_ON = "[chat.continue ctrl+g] continues it, [chat.regenerate ctrl+r] starts over."
@@ -88,7 +88,7 @@ class MessageView(Ground, Vertical, can_focus=True):
             await self.stream(self.message, *self._coming)
 
     def show_entry(self, entry: Entry) -> None:
-        """The same message with other branches beside it, or in another state."""
+        """Show the message with other branches beside it, or in another state."""
         self.entry = entry
         if self.is_mounted:
             self._say()
@@ -164,7 +164,7 @@ def _parts(message: Message, text: str | None = None, tokens: int | None = None)
 
 
 def state_text(message: Message) -> str:
-    """What an unfinished answer is, and what one can do; empty when there is nothing to say."""
+    """The state of an unfinished answer, and what one can do; empty when there is none."""
     figures = message.figures
     said = _STATES.get(message.state, "")
     if message.state is State.FAILED:

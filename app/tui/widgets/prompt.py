@@ -1,11 +1,12 @@
-"""Where one types: enter sends, ctrl+j is a new line, a paste of many lines stays text; and the
-commands that fit what was typed after a slash.
-"""
+"""Lines and areas to type in, with readline's keys; the prompt, in which enter sends, ctrl+j is a
+new line and a paste of many lines stays text; and the commands that fit what was typed after a
+slash."""
 
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar, cast
+from dataclasses import dataclass
+from typing import Any, cast
 
 from textual import events
 from textual.binding import Binding, BindingType
@@ -17,7 +18,7 @@ from textual.widget import Widget
 from textual.widgets import Input, Static, TextArea
 
 from app.chat.slash import SlashChoice
-from app.tui.keys import told
+from app.tui.keys import bind, told
 from app.tui.textual_patches import act
 from app.tui.widgets.welcome import Starter
 
@@ -29,7 +30,7 @@ _SOLID = re.compile(r"\S+")
 
 
 def _key(keys: str, action: str, title: str) -> Binding:
-    return Binding(keys, action, title, show=False, id=f"text.{action}")
+    return bind(keys, f"text.{action}", title, action=action, show=False)
 
 
 # Where Textual has others or none. Its ctrl+a, d, e, h, k and u are readline's, too.
@@ -45,22 +46,22 @@ _KEYS: list[BindingType] = [
 
 
 def left_of(text: str, at: int, word: re.Pattern[str] = _WORD) -> int:
-    """Where the word begins that ``at`` is in or behind."""
+    """The beginning of the word that ``at`` is in or behind."""
     return max((found.start() for found in word.finditer(text, 0, at)), default=0)
 
 
 def right_of(text: str, at: int) -> int:
-    """Where the word ends that ``at`` is in or before."""
+    """The end of the word that ``at`` is in or before."""
     found = _WORD.search(text, at)
     return found.end() if found else len(text)
 
 
 class _Readline:
-    """What the keys do, by where the cursor is in the whole text."""
+    """A mixin: readline's keys, by where the cursor is in the whole text."""
 
     async def _on_key(self, event: events.Key) -> None:
-        """What is bound acts at once, and where that has nothing to do, as paging a line, it is
-        left to the screen. Textual calls the handler of its own widget next."""
+        """Do at once what a key is bound to; where that has nothing to do, as paging a line, leave
+        the key to the screen. Textual calls the handler of its own widget next."""
         if not event.is_printable and await act(cast(Widget, self).app, event.key):
             event.stop()
             event.prevent_default()
@@ -98,7 +99,7 @@ class _Readline:
 class Line(_Readline, Input):
     """One line, as a rule without a border."""
 
-    BINDINGS: ClassVar[list[BindingType]] = _KEYS
+    BINDINGS = _KEYS
     # From the beginning: Textual would style each line three times.
     DEFAULT_CLASSES = "-textual-compact"
     compact = reactive(True, toggle_class=DEFAULT_CLASSES)
@@ -146,7 +147,7 @@ class SearchLine(Line):
 class Area(_Readline, TextArea):
     """Several lines."""
 
-    BINDINGS: ClassVar[list[BindingType]] = _KEYS
+    BINDINGS = _KEYS
 
     def spot(self) -> tuple[str, int]:
         return self.text, self._plain.get_index_from_location(self.cursor_location)
@@ -288,21 +289,20 @@ class Prompt(Area):
     prompts. A **/** at the beginning offers commands: these keys move among them,
     **[chat.send enter]** takes the marked one, **[chat.complete tab]** completes them.
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "send", "Send", id="chat.send"),
-        Binding("ctrl+j,shift+enter,alt+enter", "new_line", "New line", id="chat.newline"),
-        Binding("up", "older", "Earlier prompt", id="chat.older", show=False),
-        Binding("down", "newer", "Later prompt", id="chat.newer", show=False),
-        Binding("ctrl+up", "screen.select_last", "Select a message", id="chat.select", show=False),
-        Binding("tab", "complete", "Complete a command", id="chat.complete", show=False),
+    BINDINGS = [
+        bind("enter", "chat.send", "Send"),
+        bind("ctrl+j,shift+enter,alt+enter", "chat.newline", "New line", action="new_line"),
+        bind("up", "chat.older", "Earlier prompt", show=False),
+        bind("down", "chat.newer", "Later prompt", show=False),
+        bind("ctrl+up", "chat.select", "Select a message", action="screen.select_last", show=False),
+        bind("tab", "chat.complete", "Complete a command", show=False),
     ]
 
+    @dataclass
     class Sent(Message):
         """Enter was pressed on a text that is not blank."""
 
-        def __init__(self, text: str) -> None:
-            super().__init__()
-            self.text = text
+        text: str
 
     class Detach(Message):
         """Backspace in an empty prompt."""

@@ -1,48 +1,20 @@
-"""Where one writes: the prompt in a box, with the attached files, and how full the context is."""
+"""The prompt in a box, with the attached files, how full the context is, and messages that wait."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from textual import events
 from textual.app import ComposeResult
-from textual.containers import Vertical
 from textual.content import Content
 from textual.message import Message
-from textual.widgets import Static
 
 from app.chat.figures import StatusFigures
 from app.chat.session import FollowUp
 from app.chat.store.records import Attachment
 from app.tui.keys import told
+from app.tui.textual_patches import Pane, Plain
 from app.tui.widgets.message_foot import clickable
 from app.tui.widgets.prompt import Prompt
-
-_EIGHTHS = " ▏▎▍▌▋▊▉█"
-# Bars and short histories in characters: lengths and shapes tell, not colours.
-
-
-_HEIGHTS = "▁▂▃▄▅▆▇█"
-
-
-def bar(share: float, width: int) -> str:
-    """``width`` characters, filled to ``share`` (0 to 1)."""
-    full, rest = divmod(round(min(max(share, 0.0), 1.0) * width * 8), 8)
-    return ("█" * full + (_EIGHTHS[rest] if rest else "")).ljust(width)
-
-
-def gauge(share: float | None, width: int) -> str:
-    """A bar between brackets, ``width`` characters in all; None is empty."""
-    return f"[{bar(share or 0.0, max(width - 2, 1))}]"
-
-
-def history(values: Sequence[float], width: int, top: float | None = None) -> str:
-    """The last ``width`` values, oldest first; ``top`` is full height (None: the largest)."""
-    last = list(values)[-width:]
-    most = top if top is not None else max(last, default=0.0)
-    if most <= 0:
-        return (_HEIGHTS[0] * len(last)).rjust(width)
-    marks = (min(int(max(v, 0.0) / most * len(_HEIGHTS)), len(_HEIGHTS) - 1) for v in last)
-    return "".join(_HEIGHTS[mark] for mark in marks).rjust(width)
 
 
 def line(share: float, width: int) -> tuple[str, str]:
@@ -57,8 +29,8 @@ _GAUGE, _SHORT = 20, 10  # columns
 _NARROW = 90
 
 
-class PromptBox(Vertical):
-    """Where one writes, and below it what ``show_context`` is told."""
+class PromptBox(Pane):
+    """The prompt, and in its lower border what ``show_context`` is told."""
 
     HELP = """
     In the lower border: how much of the context is used, with what is being written (≈: counted
@@ -66,9 +38,9 @@ class PromptBox(Vertical):
     """
 
     def __init__(self, prompt: Prompt) -> None:
-        super().__init__(classes="pane")
+        super().__init__("Message")
         self._prompt = prompt
-        self._files = Static(classes="files", markup=False)
+        self._files = Plain(classes="files")
         self._figures = StatusFigures()
         self.status = Content()  # what the lower border tells
 
@@ -77,11 +49,10 @@ class PromptBox(Vertical):
         yield self._prompt
 
     def on_mount(self) -> None:
-        self.name_it("Message")
         self.show_files(())
 
     def name_it(self, title: str) -> None:
-        """What is written in it."""
+        """Name what is written in the box."""
         self.border_title = Content(title)
 
     def show_files(self, files: Sequence[Attachment]) -> None:
@@ -116,7 +87,8 @@ def chip(file: Attachment, number: int | None = None) -> Content:
 
 
 def status_of(figures: StatusFigures, width: int) -> Content:
-    """What goes on, and the tokens used of the context: a gauge, the numbers and their share."""
+    """A status line: what goes on, and the tokens used of the context as a gauge, numbers and their
+    share."""
     note = Content.styled(figures.note, "$text-warning") if figures.note else Content()
     if figures.used is None or not figures.context:
         return note
@@ -143,7 +115,7 @@ def status_of(figures: StatusFigures, width: int) -> Content:
 # What waits for the answer that is being written, above the prompt.
 
 
-class QueuedMessages(Static):
+class QueuedMessages(Plain):
     """A line each, the next one first; a click takes one back."""
 
     @dataclass
@@ -153,7 +125,7 @@ class QueuedMessages(Static):
         at: int
 
     def __init__(self) -> None:
-        super().__init__(markup=False)
+        super().__init__()
 
     def show(self, waiting: Sequence[FollowUp]) -> None:
         hint = told(self, "[chat.older ↑] takes it back, [chat.stop esc] all")

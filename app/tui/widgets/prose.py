@@ -1,4 +1,4 @@
-"""What an answer is made of as it streams: prose, and blocks of code.
+"""Parts of an answer as it streams: prose, and blocks of code.
 
 Of prose, blocks that have ended are Markdown. The last one is text, line by line with its bold,
 italic and code styled, so that adding to it costs the same however long it is. Code is plain as it
@@ -22,8 +22,8 @@ from textual.highlight import ANSIDarkHighlightTheme, HighlightTheme, highlight
 from textual.message import Message
 from textual.strip import Strip
 
+from app.tui.textual_patches import Column
 from app.tui.widgets.markdown import AnswerMarkdown
-from app.tui.widgets.steady import Column
 from app.tui.widgets.text_lines import TextLines
 from runtimes.untrusted import visible
 
@@ -107,8 +107,7 @@ class Splitter:
 
 
 def copyable(text: str) -> list[tuple[str, str]]:
-    """What can be copied of a message, (what it is, its text): all of it, then each block of
-    code."""
+    """Parts of a message to copy, (what it is, its text): all of it, then each block of code."""
     found = [("The whole message", text)]
     for section in Splitter(text).sections:
         if section.code:
@@ -160,7 +159,7 @@ _HEADING = re.compile(r"#{1,6} ")
 class CodeTheme(HighlightTheme):
     """Textual's colours of code at their full strength."""
 
-    STYLES = {  # noqa: RUF012 -- as Textual declares it
+    STYLES = {
         kind: re.sub(r" \d+%", "", style.replace("$text 60%", "$text-muted"))
         for kind, style in HighlightTheme.STYLES.items()
     }
@@ -207,7 +206,7 @@ class Prose(Column, Vertical):
 
     @property
     def tail_text(self) -> str:
-        """What is shown as text, not yet as Markdown."""
+        """The part that is shown as text, not yet as Markdown."""
         return "\n".join(self._tail.lines) if self._tail and self._pending.strip() else ""
 
     async def on_mount(self) -> None:
@@ -222,7 +221,7 @@ class Prose(Column, Vertical):
         await self._show_tail()
 
     async def end(self) -> None:
-        """Nothing more comes: all of it becomes Markdown."""
+        """Make all of it Markdown: the text has ended."""
         if self._pending:
             await self._settle(len(self._pending))
         self._block_ended = False  # the answer may be continued

@@ -3,26 +3,30 @@
 import asyncio
 import os
 import sys
+from collections.abc import Sequence
 from functools import partial
-from typing import ClassVar
+from itertools import pairwise
 
-from textual import on, work
+from textual import on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, HorizontalScroll, Vertical
 from textual.content import Content
 from textual.message import Message
 from textual.widgets import Button, Static
 
+from app.builds.prospects import RUNTIMES
 from app.builds.results import FileRow, Result, remove_file
 from app.builds.types import Cell, TypeMap
 from app.here import real, whole
 from app.models.catalog import entry_of
 from app.options import ModelOptions
 from app.tui.app import app_of
+from app.tui.keys import bind
 from app.tui.screens.dialogs import ConfirmScreen, Panel
-from app.tui.widgets.recipe_chart import FrontChart
+from app.tui.textual_patches import Pane, Plain, background, latest
+from app.tui.widgets.chart import Axis, Chart, Mark, Series
 from app.tui.widgets.table import Table, TableColumn
+from quantize.report.chart import Point
 from runtimes.errors import IngotError
 
 _SHADE = 55  # percent of the colour behind the largest type
@@ -32,22 +36,21 @@ _WIDEST = 3  # columns of a layer
 # Layers against roles: which type each tensor of a file has.
 
 
-class TypeMapView(Vertical):
+class TypeMapView(Pane):
     """Each cell has the bits of its type, and is the darker the more they are."""
 
     def __init__(self, id: str | None = None) -> None:
-        super().__init__(id=id, classes="pane")
-        self.border_title = "Types by layer and role"
+        super().__init__("Types by layer and role", id=id)
         self._map: TypeMap | None = None
 
     def compose(self) -> ComposeResult:
-        yield Static(classes="types-told", markup=False)
+        yield Plain(classes="types-told")
         with HorizontalScroll(classes="types-scroll", can_focus=False):
-            yield Static(classes="types-cells", markup=False)
-        yield Static(classes="types-kinds", markup=False)
+            yield Plain(classes="types-cells")
+        yield Plain(classes="types-kinds")
 
     def show(self, found: TypeMap | None) -> None:
-        """Of another file; hidden for one that was built by a recipe."""
+        """Show the types of another file; hide the map for one that was built by a recipe."""
         self._map = found
         self.set_class(found is None, "-none")
         self._draw()
@@ -77,7 +80,7 @@ class TypeMapView(Vertical):
 
 
 class TypesScreen(Panel[None]):
-    """The same in a box, where the screen has no room for it."""
+    """The map of types in a box, where the screen has no room for it."""
 
     def __init__(self, recipe: str, found: TypeMap) -> None:
         super().__init__(recipe)
@@ -99,12 +102,68 @@ def _shown(cell: Cell | None, wide: int) -> Content:
 
 
 def _numbers(layers: tuple[int, ...], wide: int) -> Content:
-    """Of every fifth layer, where it is."""
+    """Numbers of every fifth layer, each above its column."""
     line = ""
     for at, layer in enumerate(layers):
         if at % 5 == 0:
             line = f"{line:<{at * wide}}{layer:>{min(wide, 2)}}"
     return Content.styled(line, "$text-muted")
+
+
+# Of each format: the colour of its points, and their form, for who sees no colours.
+_LOOKS = {"gguf": ("$text-secondary", "●"), "onnx": ("$text-success", "◆")}
+_STAR = "★"
+_STEPS = 24  # between two points of the front
+_CHOSEN = "$text-primary"
+_GIGA_BYTES = 2000  # megabytes, from which on an axis is in GB
+
+
+class FrontChart(Chart):
+    """Left is smaller, lower is closer to the original. The line is the front: no other file is as
+    small and closer. The recommended file has a star."""
+
+    def __init__(self, id: str | None = None) -> None:
+        empty = "Each file that is measured becomes a point here."
+        super().__init__(x=Axis("MB"), y=Axis("KL", log=True), empty=empty, id=id, classes="pane")
+        self.border_title = "Size against KL from the original"
+
+    def show_result(self, result: Result | None, current: str | None = None) -> None:
+        """The files of ``result``, and of them ``current``, which stands out."""
+        points = result.chart.points if result is not None and result.chart else ()
+        rows = {row.recipe: row for row in result.rows} if result is not None else {}
+        scale = 1000.0 if any(point.megabytes >= _GIGA_BYTES for point in points) else 1.0
+        self.x = Axis("GB" if scale > 1 else "MB")
+        front = _straight([(p.megabytes / scale, p.divergence) for p in points if p.on_front])
+        series = [Series("front", front, color="$border-blurred")] if len(front) > 1 else []
+        for kind, (color, marker) in _LOOKS.items():
+            own = [p for p in points if rows[p.label].format == kind]
+            if own:
+                at = [(p.megabytes / scale, p.divergence) for p in own]
+                series.append(Series(RUNTIMES[kind], at, "points", color, marker))
+        # Who comes first has its name: the one under the cursor, then the recommended one.
+        order = sorted(points, key=lambda p: (p.label != current, not rows[p.label].best))
+        marks = [_mark(p, rows[p.label], scale, current=p.label == current) for p in order]
+        self.border_subtitle = f"{_STAR} recommended" if any(r.best for r in rows.values()) else ""
+        self.show(series, marks)
+
+
+def _straight(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """``points`` with others between them, so that what joins them is straight on a logarithmic
+    axis."""
+    made = list(points[:1])
+    for (x, y), (to_x, to_y) in pairwise(points):
+        shares = [step / _STEPS for step in range(1, _STEPS + 1)]
+        made += [(x + (to_x - x) * share, y * (to_y / y) ** share) for share in shares]
+    return made
+
+
+def _mark(point: Point, row: FileRow, scale: float, *, current: bool) -> Mark:
+    color, marker = _LOOKS[row.format]
+    if row.best:
+        marker = _STAR
+    label = f"[{point.label}]" if current else point.label
+    x = point.megabytes / scale
+    return Mark(x, point.divergence, label, marker, _CHOSEN if current or row.best else color)
 
 
 _EMPTY = "No files yet. Name a model that was built before, or build one."
@@ -125,24 +184,25 @@ class QuantizeResult(Vertical):
     every tensor, layers against roles, with what was predicted and measured, and what one more
     megabyte would buy; a tall screen has that below.
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("v", "compare", "Compare", id="quantize.compare"),
-        Binding("c", "path", "Copy path", id="quantize.path"),
-        Binding("delete,ctrl+d", "remove", "Delete", id="quantize.remove"),
-        Binding("o", "report", "Report", id="quantize.report"),
-        Binding("m", "types", "Types", id="quantize.types"),
+    BINDINGS = [
+        bind("v", "quantize.compare", "Compare"),
+        bind("c", "quantize.path", "Copy path"),
+        bind("delete,ctrl+d", "quantize.remove", "Delete"),
+        bind("o", "quantize.report", "Report"),
+        bind("m", "quantize.types", "Types"),
     ]
 
     class Removed(Message):
         """A file was deleted."""
 
-    def __init__(self, id: str | None = None) -> None:
-        super().__init__(id=id)
+    def __init__(self) -> None:
+        super().__init__(id="quantize-result")
+        self._table = FileTable()
         self.result: Result | None = None
 
     def compose(self) -> ComposeResult:
-        yield Static(_EMPTY, id="advice", markup=False)
-        yield FileTable(id="files-table")
+        yield Plain(_EMPTY, id="advice")
+        yield self._table
         with Horizontal(id="file-actions"):
             for name, title in _BUTTONS:
                 yield Button(title, id=f"file-{name}", compact=True)
@@ -155,7 +215,7 @@ class QuantizeResult(Vertical):
     def show(self, result: Result | None) -> None:
         """Another folder's files, or new figures."""
         self.result = result
-        table, there = self.query_one(FileTable), result is not None and bool(result.rows)
+        table, there = self._table, result is not None and bool(result.rows)
         for one in (table, self.query_one("#file-actions"), self.query_one(FrontChart)):
             one.display = there
         advice = self.query_one("#advice", Static)
@@ -169,7 +229,7 @@ class QuantizeResult(Vertical):
 
     @on(Table.Highlighted)
     def _draw(self) -> None:
-        row = self.query_one(FileTable).record
+        row = self._table.record
         self.query_one(FrontChart).show_result(self.result, row.recipe if row else None)
         self.query_one(TypeMapView).show(row.types if row and self.result else None)
         self.refresh_bindings()
@@ -177,7 +237,7 @@ class QuantizeResult(Vertical):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         there = self.result is not None and bool(self.result.rows)
         if there and action == "types":
-            row = self.query_one(FileTable).record
+            row = self._table.record
             return row is not None and row.types is not None
         return there if action in ("compare", "path", "remove", "report", "types") else True
 
@@ -192,18 +252,18 @@ class QuantizeResult(Vertical):
     @on(Table.Selected)
     def action_chat(self) -> None:
         """Load the file under the cursor."""
-        row = self.query_one(FileTable).record
+        row = self._table.record
         if self.result is not None and row is not None:
             app = app_of(self)
             app.load_model(str(self.result.folder), ModelOptions(recipe=row.recipe))
             app.switch_mode("chat")
 
-    @work(exit_on_error=False, exclusive=True, group="compare")
+    @latest
     async def action_compare(self) -> None:
         """Turn to the comparison with the marked files."""
         from app.tui.screens.compare import CompareScreen
 
-        rows = self.query_one(FileTable).compared()
+        rows = self._table.compared()
         if len(rows) < 2:
             self.notify("Mark two files with space to compare them.", severity="warning")
             return
@@ -215,16 +275,16 @@ class QuantizeResult(Vertical):
 
     def action_path(self) -> None:
         """Tell where the file is, and copy that."""
-        row = self.query_one(FileTable).record
+        row = self._table.record
         if row is not None:
             path = str(whole(row.path))
             self.app.copy_to_clipboard(path)
-            self.notify(f"{path}\n(copied)", title=row.recipe, timeout=10, markup=False)
+            self.notify(f"{path}\n(copied)", title=row.recipe, timeout=10)
 
-    @work(exit_on_error=False, group="remove")
+    @background
     async def action_remove(self) -> None:
         """Delete the file under the cursor, after asking."""
-        row, result = self.query_one(FileTable).record, self.result
+        row, result = self._table.record, self.result
         if row is None or result is None:
             return
         question = f"Delete {row.path.name} ({row.cells[0]} MB)? It can be built again."
@@ -233,12 +293,12 @@ class QuantizeResult(Vertical):
         try:
             await asyncio.to_thread(remove_file, result.folder, row.recipe)
         except (IngotError, OSError) as error:
-            self.notify(str(error), title="It was not deleted", severity="error", markup=False)
+            self.notify(str(error), title="It was not deleted", severity="error")
         self.post_message(self.Removed())
 
     def action_types(self) -> None:
         """The types of the file under the cursor, where they would not fit below."""
-        row = self.query_one(FileTable).record
+        row = self._table.record
         if row is not None and row.types is not None:
             self.app.push_screen(TypesScreen(row.recipe, row.types))
 
@@ -251,7 +311,7 @@ class QuantizeResult(Vertical):
             self.notify("There is no report yet; building writes it.", severity="warning")
             return
         self.app.copy_to_clipboard(str(path))
-        self.notify(f"{path}\n(its path is copied)", title="Report", timeout=10, markup=False)
+        self.notify(f"{path}\n(its path is copied)", title="Report", timeout=10)
         if _has_desktop() and not self.app.is_headless:
             self.app.open_url(real(path).as_uri())
 
@@ -265,13 +325,13 @@ _BUTTONS = (
 class FileTable(Table[FileRow]):
     """The files of a ``Result``, with the columns that it has."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "select", "Chat", id="quantize.chat_row"),
-        Binding("space", "mark", "Mark", id="quantize.mark"),
+    BINDINGS = [
+        bind("enter", "quantize.chat_row", "Chat", action="select"),
+        bind("space", "quantize.mark", "Mark"),
     ]
 
-    def __init__(self, id: str | None = None) -> None:
-        super().__init__((), key=lambda row: row.recipe, id=id)
+    def __init__(self) -> None:
+        super().__init__((), key=lambda row: row.recipe, id="files-table")
         self._marked: set[str] = set()
 
     def show_result(self, result: Result) -> None:

@@ -1,31 +1,273 @@
-"""What to build: the model, the recipes, a few options, and what the run will need."""
+"""The form of a build: the model, the recipes as cards and points, a few options, and what the run
+will need."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
-from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.containers import Container, Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.message import Message
-from textual.widgets import Button, Input, Static
+from textual.widgets import Button, Collapsible, Input, Label, Static
 
-from app.builds.settings import TARGETS, FieldError, Settings
+from app.builds.prospects import RUNTIMES, Prospect, Prospects, bare_prospects
+from app.builds.settings import DEFAULT_RECIPES, TARGETS, FieldError, Settings, offered
+from app.tui.keys import bind
+from app.tui.textual_patches import Plain
+from app.tui.widgets.chart import Axis, Chart, Mark
 from app.tui.widgets.form import Check, Form, Group, path_field, text_field
-from app.tui.widgets.recipe_cards import RecipeCards
-from app.tui.widgets.recipe_chart import RecipeChart
 from quantize.disk import human
+from quantize.recipes.recipe import PRESETS, Recipe
 from runtimes.errors import IngotError
 
 if TYPE_CHECKING:
     from app.builds.forecast import BuildForecast
-    from app.builds.prospects import Prospects
-    from quantize.recipes.recipe import Recipe
+
+_WIDTH = 32  # columns that a card wants, with the gap beside it
+_MARK = "✓ "
+_FITS = {True: "fits", False: "too big", None: ""}
+
+
+class RecipeCard(Static):
+    """One recipe. A click chooses it, or leaves it out again."""
+
+    @dataclass
+    class Clicked(Message):
+        """A click on a card."""
+
+        card: RecipeCard
+
+    def __init__(self, prospect: Prospect) -> None:
+        super().__init__(id=f"card-{prospect.recipe.name}", classes="card")
+        self.prospect = prospect
+        self.chosen = False
+        self.fits: bool | None = None
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.prospect.recipe
+
+    @property
+    def marked_title(self) -> str:
+        return f"{_MARK if self.chosen else ''}{self.recipe.name}"
+
+    def show(self, prospect: Prospect, fits: bool | None, *, chosen: bool) -> None:
+        """Show what is known by now."""
+        self.prospect, self.fits, self.chosen = prospect, fits, chosen
+        self.set_class(chosen, "-chosen")
+        self.set_class(fits is False, "-large")
+        self.border_title = Content(self.marked_title)
+        told = ("built" if prospect.there else "", _FITS[fits])
+        self.border_subtitle = " · ".join(filter(None, told))
+        self.refresh()
+
+    def render(self) -> Content:
+        left, right = self.prospect.size_text, self.prospect.bits_text
+        room = max(self.content_size.width - len(left) - len(right), 1)
+        quality = self.prospect.quality_text
+        if self.recipe.needs_imatrix:
+            quality = f"{quality.removesuffix(' on Llama-3-8B')}, needs a matrix"
+        return Content.assemble((left, "bold"), " " * room, right, "\n", (quality, "$text-muted"))
+
+    def on_click(self) -> None:
+        self.post_message(self.Clicked(self))
+
+
+class RecipeCards(Vertical, can_focus=True):
+    """The cards of both runtimes; the less usual types are folded away. The arrows move between
+    cards, and space or enter chooses the one that they are on."""
+
+    BINDING_GROUP_TITLE = "Recipes"
+    HELP = """
+    A recipe is one kind of file. The **arrows** move between the cards, **space**, **enter** or a
+    click chooses one: chosen cards have a ✓. The four that are chosen at first are what most
+    people want: 4 and 8 bits for llama.cpp and for ONNX Runtime.
+
+    Once a model is named, a card says what this very model will take: the size of the file, bits
+    a weight with the tensors counted that need a larger type, and whether it fits into the free
+    memory with a conversation of 4,096 tokens. The distance to the original is what was measured
+    in the folder before; else what llama.cpp has published for the type on another model.
+    """
+    BINDINGS = [
+        bind("space,enter", "recipes.tick", "Choose", action="choose"),
+        bind("left", "recipes.left", "Card before", action="step(-1)", show=False),
+        bind("right", "recipes.right", "Card after", action="step(1)", show=False),
+        bind("up", "recipes.up", "Card above", action="line(-1)", show=False),
+        bind("down", "recipes.down", "Card below", action="line(1)", show=False),
+        bind("home", "recipes.first", "First card", action="end(0)", show=False),
+        bind("end", "recipes.last", "Last card", action="end(-1)", show=False),
+    ]
+
+    class Changed(Message):
+        """Another choice."""
+
+    class Highlighted(Message):
+        """Another card is under the cursor."""
+
+    def __init__(self) -> None:
+        super().__init__(id="recipes")
+        self._chosen = set(DEFAULT_RECIPES)
+        self.prospects = bare_prospects()
+        self._cursor = RECIPE_ORDER[0][0].name
+
+    def compose(self) -> ComposeResult:
+        for runtime, recipes in zip(RUNTIMES.values(), RECIPE_ORDER, strict=True):
+            yield Label(runtime, classes="cards-title")
+            yield Container(*self._made(recipes), classes="cards")
+        more = Container(classes="cards", id="more-cards")
+        title = f"{len(_FURTHER)} further types: smaller ones, older ones, and floats"
+        yield Collapsible(more, title=title, id="more-recipes")
+
+    def _made(self, recipes: Iterable[Recipe]) -> list[RecipeCard]:
+        return [RecipeCard(self.prospects.recipes[recipe.name]) for recipe in recipes]
+
+    def on_mount(self) -> None:
+        self._show()
+
+    def on_resize(self, event: events.Resize) -> None:
+        columns = max(1, (event.size.width + 1) // _WIDTH)
+        for grid in self.query(".cards"):
+            grid.styles.grid_size_columns = columns
+
+    # What is chosen
+
+    @property
+    def chosen(self) -> tuple[str, ...]:
+        """Names, in the order of `quantize recipes`."""
+        return tuple(r.name for r in offered() if r.name in self._chosen)
+
+    def choose(self, names: Iterable[str]) -> None:
+        """Choose these recipes, and no others."""
+        self._chosen = set(names)
+        self._show()
+        self.post_message(self.Changed())
+
+    def show_prospects(self, prospects: Prospects | None) -> None:
+        """Show what the cards would make of a model; None without one."""
+        self.prospects = prospects or bare_prospects()
+        self._show()
+
+    def _show(self) -> None:
+        for card in self.query(RecipeCard):
+            name = card.recipe.name
+            prospect = self.prospects.recipes[name]
+            card.show(prospect, self.prospects.fits(name), chosen=name in self._chosen)
+            card.set_class(name == self._cursor, "-cursor")
+
+    def action_choose(self) -> None:
+        self.choose(self._chosen ^ {self._cursor})
+
+    @on(RecipeCard.Clicked)
+    def _clicked(self, event: RecipeCard.Clicked) -> None:
+        event.stop()
+        self.focus(scroll_visible=False)
+        self._go(event.card)
+        self.action_choose()
+
+    # The card under the cursor
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.prospects.recipes[self._cursor].recipe
+
+    @property
+    def _cards(self) -> list[RecipeCard]:
+        """Cards that can be seen."""
+        open_ = not self.query_one(Collapsible).collapsed
+        further = set(self.query_one("#more-cards").query(RecipeCard))
+        return [card for card in self.query(RecipeCard) if open_ or card not in further]
+
+    def _at(self, cards: list[RecipeCard]) -> int:
+        return next((i for i, card in enumerate(cards) if card.recipe.name == self._cursor), 0)
+
+    def _go(self, card: RecipeCard) -> None:
+        self._cursor = card.recipe.name
+        self._show()
+        card.scroll_visible(animate=False)
+        self.post_message(self.Highlighted())
+
+    def action_step(self, by: int) -> None:
+        cards = self._cards
+        self._go(cards[min(max(self._at(cards) + by, 0), len(cards) - 1)])
+
+    def action_end(self, at: int) -> None:
+        self._go(self._cards[at])
+
+    def action_line(self, by: int) -> None:
+        """The nearest card of the next row, which may be another runtime's."""
+        cards = self._cards
+        here = cards[self._at(cards)].region
+        beyond = [card for card in cards if (card.region.y - here.y) * by > 0]
+        if beyond:
+            near = min(beyond, key=lambda c: (abs(c.region.y - here.y), abs(c.region.x - here.x)))
+            self._go(near)
+
+    @on(Collapsible.Expanded)
+    async def _unfolded(self) -> None:
+        """The further cards are made when they are first asked for."""
+        grid = self.query_one("#more-cards")
+        if not grid.children:
+            await grid.mount_all(self._made(_FURTHER))
+            self._show()
+
+
+def _usual(fmt: str) -> list[Recipe]:
+    return [recipe for recipe in offered() if recipe.format == fmt and recipe.name in PRESETS]
+
+
+RECIPE_ORDER = tuple(_usual(fmt) for fmt in RUNTIMES)
+_FURTHER = [recipe for recipe in offered() if recipe.name not in PRESETS]
+
+
+_MEASURED, _PUBLISHED = "●", "○"
+_GIGA = 2e9  # bytes, from which on the axis is in GB
+
+
+class RecipeChart(Chart):
+    """Left is smaller, lower is closer. The chosen ones stand out; one whose distance nobody has
+    measured has no point. Without a model the sizes are bits a weight."""
+
+    def __init__(self) -> None:
+        super().__init__(y=Axis("KL", log=True), id="recipe-chart", classes="pane")
+        self.border_title = "Size against KL from the original"
+
+    def show_recipes(self, found: Prospects, chosen: Sequence[str], current: str) -> None:
+        """``current`` is under the cursor."""
+        known = [one for one in found.recipes.values() if one.kl]
+        sized = any(one.bytes for one in known)
+        large = any((one.bytes or 0) >= _GIGA for one in known)
+        self.x = Axis(("GB" if large else "MB") if sized else "bits a weight")
+        unit = 1e9 if large else 1e6
+
+        def size(one: Prospect) -> float:
+            return (one.bytes or 0) / unit if sized else one.recipe.bits_per_weight
+
+        def mark(one: Prospect) -> Mark:
+            name, kl = one.recipe.name, one.kl or 0.0
+            label = f"[{name}]" if name == current else name
+            color = "$text-primary" if name in chosen else "$text-muted"
+            return Mark(size(one), kl, label, _MEASURED if one.measured else _PUBLISHED, color)
+
+        def rank(one: Prospect) -> tuple[bool, bool, bool]:
+            """Order marks: the first one has its name beside it where room is scarce."""
+            name = one.recipe.name
+            return name != current, name not in chosen, name not in PRESETS
+
+        told = {
+            f"{_MEASURED} measured here": any(one.measured for one in known),
+            f"{_PUBLISHED} what llama.cpp publishes of Llama-3-8B": not all(
+                one.measured for one in known
+            ),
+        }
+        self.border_subtitle = "   ".join(text for text, there in told.items() if there)
+        self.show((), [mark(one) for one in sorted(known, key=rank)])
+
 
 _AGAIN_S = 2.0  # while another run builds there: its files appear as they are finished
 # Options of the command as the form calls them.
@@ -39,7 +281,7 @@ _FIELDS = ("model", "out", "targets", "imatrix", "lora")
 
 
 def advice(recipe: Recipe) -> str:
-    """What a recipe is for."""
+    """Say what a recipe is for."""
     return recipe.advice + ("; needs a text for the matrix" if recipe.needs_imatrix else "")
 
 
@@ -63,8 +305,9 @@ class QuantizeForm(Form):
 
         forecast: BuildForecast | None
 
-    def __init__(self, id: str | None = None) -> None:
-        super().__init__(id=id)
+    def __init__(self) -> None:
+        super().__init__(id="quantize-form")
+        self._cards = RecipeCards()
         self._forecast: BuildForecast | None = None
 
     def compose(self) -> ComposeResult:
@@ -73,9 +316,9 @@ class QuantizeForm(Form):
                 "Model",
                 path_field("model", "Model", "folder, .gguf file of floats, ORG/NAME", "", ".gguf"),
                 path_field("out", "Into", "MODEL-built beside the model"),
-                Static(id="forecast", markup=False),
+                Plain(id="forecast"),
             )
-            yield RecipeCards(id="recipes")
+            yield self._cards
             with Group("Options", id="quantize-options"):
                 yield text_field("targets", "Targets", f"{TARGETS} (optional)")
                 yield path_field(
@@ -85,11 +328,11 @@ class QuantizeForm(Form):
                 with Horizontal(classes="form-line"):
                     yield Check("Measure quality and speed", value=True, id="measure")
                     yield Check("Build again", value=False, id="fresh")
-            yield RecipeChart(id="recipe-chart")
+            yield RecipeChart()
         with Horizontal(id="quantize-foot"):
             with Vertical():
-                yield Static(id="advice", markup=False)
-                yield Static(id="sum", markup=False)
+                yield Plain(id="advice")
+                yield Plain(id="sum")
             yield Button("Build", variant="primary", compact=True, action="screen.build")
 
     def on_mount(self) -> None:
@@ -101,7 +344,7 @@ class QuantizeForm(Form):
     def settings(self) -> Settings:
         return Settings(
             self.text_of("model"),
-            self.query_one(RecipeCards).chosen,
+            self._cards.chosen,
             self.text_of("targets"),
             out=self.text_of("out"),
             imatrix=self.text_of("imatrix"),
@@ -114,20 +357,20 @@ class QuantizeForm(Form):
 
     @on(RecipeCards.Highlighted)
     def _advise(self) -> None:
-        recipe = self.query_one(RecipeCards).recipe
+        recipe = self._cards.recipe
         told = Content.assemble((recipe.name, "bold"), f"  {advice(recipe)}")
         self.query_one("#advice", Static).update(told)
         self._draw()
 
     def _draw(self) -> None:
-        cards = self.query_one(RecipeCards)
+        cards = self._cards
         chart = self.query_one(RecipeChart)
         chart.show_recipes(cards.prospects, cards.chosen, cards.recipe.name)
 
     def _add_up(self, wrong: str = "") -> None:
-        """What the chosen recipes come to; or what is ``wrong`` and belongs to no field."""
+        """Say what the chosen recipes come to; or what is ``wrong`` and belongs to no field."""
         self._draw()
-        line, cards = self.query_one("#sum", Static), self.query_one(RecipeCards)
+        line, cards = self.query_one("#sum", Static), self._cards
         line.set_class(bool(wrong), "bad")
         if wrong:
             line.update(f"✗ {wrong}")
@@ -187,10 +430,10 @@ class QuantizeForm(Form):
         facts.display = bool(lines)
         found = self._forecast
         if found is None:
-            self.query_one(RecipeCards).show_prospects(None)
+            self._cards.show_prospects(None)
         else:
             there = await asyncio.to_thread(_prospects, found)
-            self.query_one(RecipeCards).show_prospects(there)
+            self._cards.show_prospects(there)
         self.explain(wrong)
         self.post_message(self.Foreseen(found))
         if found is not None and found.builder is not None:

@@ -1,36 +1,189 @@
-"""One repository of the hub: its facts, its builds, and which of them to take here."""
+"""The search's filters and table, and one repository of the hub: its facts, its builds, and which
+of them to take here."""
 
 import asyncio
+from collections.abc import Hashable
 from dataclasses import dataclass
 
-from textual import on, work
+from textual import events, on
 from textual.app import ComposeResult
-from textual.containers import Vertical, VerticalScroll
+from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
 from textual.message import Message
-from textual.widgets import Button, Static
+from textual.widgets import Button, Checkbox, Select, Static
 
 from app.models import hub
 from app.models.hub import (
+    FORMATS,
+    SORTS,
     Advice,
     Contents,
     Found,
+    Query,
     RemoteBuild,
     Verdict,
     advise,
     bandwidth,
     contents,
     quick,
+    room_for,
+    short,
+    size_class,
+    updated,
 )
 from app.models.pulling import PullRequest
-from app.tui.widgets.find_tables import BuildTable
+from app.tui.textual_patches import Pane, Plain, latest
+from app.tui.widgets.form import Check
+from app.tui.widgets.table import Table, TableColumn
+from quantize.disk import human
 from quantize.hub.names import HubName
 from runtimes.machine.hardware import memory_now
+
+_COLOURS = {Verdict.FITS: "good", Verdict.TIGHT: "wait", Verdict.TOO_BIG: "bad"}
+_ROOMY = 76  # columns in which licence and day have room beside the name
+
+
+class RepoTable(Table[Found]):
+    """The repositories that were found."""
+
+    def __init__(self) -> None:
+        self._few = (
+            TableColumn[Found]("Model", lambda found: found.repo),
+            TableColumn[Found]("Size", size_class, 6, right=True),
+            TableColumn[Found]("Downloads", lambda found: short(found.downloads), 9, right=True),
+        )
+        self._many = (
+            *self._few,
+            TableColumn[Found]("Changed", updated, 10),
+            TableColumn[Found]("Licence", _licence, 11),
+        )
+        super().__init__(self._few, key=lambda found: found.repo, id="repos")
+
+    def on_resize(self, event: events.Resize) -> None:
+        self.columns = list(self._many if event.size.width >= _ROOMY else self._few)
+        self.refresh()
+
+
+class BuildTable(Table[RemoteBuild]):
+    """The builds of one repository. The ``best`` one carries a star, what is here says so."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            (
+                TableColumn("Build", self._label),
+                TableColumn("Size", lambda build: human(build.kept.size), 7, right=True),
+                TableColumn("Bits", self._bits, 4, right=True),
+                TableColumn("Memory", self._memory, 7),
+                TableColumn("Here", _arrived, 5, right=True),
+            ),
+            key=lambda build: build.kept.main,
+            id="builds",
+        )
+        self.best: RemoteBuild | None = None
+        self.parameters: int | None = None  # where the hub says them exactly
+        self.free = 0
+
+    def _label(self, build: RemoteBuild) -> str:
+        sign = "★ " if self.best and build.kept == self.best.kept else "  "
+        onnx = "" if build.kept.kind in ("gguf", build.kept.label) else f" {build.kept.kind}"
+        return f"{sign}{build.kept.label}{onnx}"
+
+    def _bits(self, build: RemoteBuild) -> str:
+        bits = build.bits(self.parameters)
+        return f"{bits:.1f}" if bits and self.parameters else f"{bits or '?'}"
+
+    def _memory(self, build: RemoteBuild) -> tuple[str, str]:
+        verdict = build.need.verdict(self.free)
+        return str(verdict), _COLOURS[verdict]
+
+
+def _licence(found: Found) -> str:
+    return "gated" if found.gated else found.licence or "?"
+
+
+def _arrived(build: RemoteBuild) -> str:
+    if build.here:
+        return "✓"
+    return f"{build.arrived / build.kept.size:.0%}" if build.arrived else ""
+
+
+_TITLES = dict(zip(FORMATS, ("GGUF", "ONNX", "Originals"), strict=True))
+_SIZES = (1, 2, 4, 8, 16, 32)  # GB, to choose a limit from
+
+
+# What the search leaves out: formats, sizes, models that do not chat; and the order.
+
+
+class FindFilters(Horizontal):
+    """One line where there is room, else two. ``Changed`` when any of them is."""
+
+    HELP = """
+    Space switches a filter. *Originals* are safetensors, from which `quantize` builds files.
+    *Instruct* models have a chat template. *Fits here* compares the size of a 4-bit build, by the
+    number of parameters, with the memory that is free; models of unknown size are listed.
+    """
+
+    class Changed(Message):
+        """Something else is looked for."""
+
+    def compose(self) -> ComposeResult:
+        with Horizontal(classes="kinds"):
+            for name, title in _TITLES.items():
+                yield Check(title, value=name == "gguf", id=name)
+            yield Check("Instruct", value=True, id="instruct")
+            yield Check("Fits here", value=True, id="fits")
+        with Horizontal(classes="bounds"):
+            sizes = [("any size", 0), *((f"up to {size} GB", size * 10**9) for size in _SIZES)]
+            orders = [(f"by {sort}", sort) for sort in SORTS]
+            yield Select(sizes, value=0, allow_blank=False, id="largest", compact=True)
+            yield Select(orders, value=SORTS[0], allow_blank=False, id="order", compact=True)
+
+    def query_for(self, words: str) -> Query:
+        """The query that the filters make of ``words``."""
+        on = {box.id: box.value for box in self.query(Check)}
+        largest = self.query_one("#largest", Select).value
+        order = self.query_one("#order", Select).value
+        limits = [largest] if isinstance(largest, int) and largest else []
+        limits += [room_for(memory_now()[1])] if on["fits"] else []
+        return Query(
+            words,
+            tuple(name for name in FORMATS if on[name]),
+            on["instruct"],
+            next(sort for sort in SORTS if sort == order),
+            min(limits, default=None),
+        )
+
+    @property
+    def values(self) -> tuple[Hashable, ...]:
+        """How all of them stand."""
+        boxes = (box.value for box in self.query(Check))
+        return (*boxes, *(one.value for one in self.query(Select)))
+
+    @property
+    def said(self) -> str:
+        """Names of the filters that leave something out, such as "GGUF, Instruct"."""
+        names = [str(box.label) for box in self.query(Check) if box.value]
+        largest = self.query_one("#largest", Select)
+        names += [str(largest.selection)] if largest.value else []
+        return ", ".join(names)
+
+    def next_order(self) -> None:
+        """Another order."""
+        order = self.query_one("#order", Select)
+        at = next(i for i, sort in enumerate(SORTS) if sort == order.value)
+        order.value = SORTS[(at + 1) % len(SORTS)]
+
+    @on(Checkbox.Changed)
+    @on(Select.Changed)
+    def _changed(self, event: Message) -> None:
+        event.stop()
+        self.post_message(self.Changed())
+
 
 _MOVED_S = 0.25  # after the cursor moved, before the hub is asked
 
 
-class RepoView(Vertical):
+class RepoView(Pane):
     """``Chosen`` when a build is wanted. What was read once is kept."""
 
     @dataclass
@@ -41,8 +194,9 @@ class RepoView(Vertical):
         build: RemoteBuild
         too_big: str | None
 
-    def __init__(self, id: str | None = None) -> None:
-        super().__init__(id=id, classes="pane")
+    def __init__(self) -> None:
+        super().__init__(id="one")
+        self._table = BuildTable()
         self._repo: HubName | None = None
         self.found: Found | None = None
         self._what: str | None = None  # the build to go to
@@ -50,11 +204,11 @@ class RepoView(Vertical):
         self._advice: Advice | None = None
 
     def compose(self) -> ComposeResult:
-        yield Static(id="facts", markup=False)
-        yield BuildTable(id="builds")
+        yield Plain(id="facts")
+        yield self._table
         with VerticalScroll(id="notes", can_focus=False):
-            yield Static(id="advice", markup=False)
-            yield Static(id="about", markup=False)
+            yield Plain(id="advice")
+            yield Plain(id="about")
         yield Button("Download", "primary", id="get", compact=True)
 
     def on_mount(self) -> None:
@@ -74,13 +228,13 @@ class RepoView(Vertical):
             self._look(self._repo, found)
 
     def refresh_builds(self) -> None:
-        """What is here has changed."""
+        """Read the builds anew: what is here has changed."""
         if self._repo is not None:
-            build = self.query_one(BuildTable).record
+            build = self._table.record
             self._what = build.kept.main if build else None
             self._look(self._repo, self.found, again=True)
 
-    @work(exclusive=True, exit_on_error=False, group="look")
+    @latest
     async def _look(self, name: HubName, found: Found | None, *, again: bool = False) -> None:
         if name not in self._known or again:
             if not again:
@@ -98,7 +252,7 @@ class RepoView(Vertical):
             speed = await asyncio.to_thread(bandwidth)
             parameters = found.parameters if found else None
             self._advice = advise(there, parameters, memory_now()[1], speed)
-            stays = asked or self.query_one(BuildTable).cursor > 0  # the user was quicker
+            stays = asked or self._table.cursor > 0  # the user was quicker
             self._fill(there, found)
             if self._advice and not stays:
                 self._go_to(there, self._advice.build.kept.main)
@@ -106,7 +260,7 @@ class RepoView(Vertical):
     def _go_to(self, there: Contents, what: str) -> bool:
         """Put the cursor on a build, by its path or label."""
         asked = what.lower()
-        table = self.query_one(BuildTable)
+        table = self._table
         return any(
             table.go_to(build.kept.main)
             for build in there.builds
@@ -114,7 +268,7 @@ class RepoView(Vertical):
         )
 
     def _fill(self, there: Contents, found: Found | None) -> None:
-        table = self.query_one(BuildTable)
+        table = self._table
         table.best = self._advice.build if self._advice else None
         table.parameters = found.parameters if found and found.exact else None
         table.free = memory_now()[1]
@@ -122,7 +276,7 @@ class RepoView(Vertical):
         self._about()
 
     def _builds(self, builds: tuple[RemoteBuild, ...]) -> None:
-        table = self.query_one(BuildTable)
+        table = self._table
         table.display = bool(builds)
         self.set_class(not builds, "-empty")
         table.styles.height = len(builds) + 1
@@ -137,7 +291,7 @@ class RepoView(Vertical):
         there = self._known.get(self._repo) if self._repo else None
         if there is None:
             return
-        table = self.query_one(BuildTable)
+        table = self._table
         lines = [hub.memory(table.record, table.free)] if table.record else []
         advice = f"★ {self._advice.why}" if self._advice else ""
         if (
@@ -162,7 +316,7 @@ class RepoView(Vertical):
     @on(Button.Pressed, "#get")
     def _choose(self, event: Message) -> None:
         event.stop()
-        table = self.query_one(BuildTable)
+        table = self._table
         build, name = table.record, self._repo
         if build is None or name is None:
             return

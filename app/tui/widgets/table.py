@@ -5,19 +5,25 @@ A DataTable keeps objects for every cell of every row.
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from rich.segment import Segment
+from rich.style import Style
 from rich.text import Text
 from textual import events
-from textual.binding import Binding, BindingType
 from textual.geometry import Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from app.tui.keys import bind
+
 Record = TypeVar("Record")
 _NEAR = 500  # rows in which the record under the cursor is looked for when there are others
+
+
+# Text, plain or with its own styles; or text with its kind: muted, active, good, wait or bad.
+Cell = str | Text | tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -26,7 +32,7 @@ class TableColumn(Generic[Record]):
     with a ``name`` can be sorted by: a click on its title asks for that."""
 
     title: str
-    text: Callable[[Record], str | Text]
+    text: Callable[[Record], Cell]
     width: int | None = None
     right: bool = False
     name: str = ""
@@ -36,23 +42,30 @@ class Table(ScrollView, Generic[Record], can_focus=True):
     """Records are told apart by ``key``. ``Highlighted`` when another one may be under the cursor,
     ``Selected`` when enter is pressed on it, or it is clicked once more."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"table--head", "table--cursor", "table--bad"}
+    COMPONENT_CLASSES = {
+        *("table--head", "table--cursor"),
+        *("table--muted", "table--active", "table--good", "table--wait", "table--bad"),
+    }
     DEFAULT_CSS = """
     Table {
         overflow-x: hidden;
         & > .table--head { text-style: bold; }
         & > .table--cursor { text-style: reverse; }
+        & > .table--muted { color: $text-muted; }
+        & > .table--active { color: $text-primary; }
+        & > .table--good { color: $text-success; }
+        & > .table--wait { color: $text-warning; }
         & > .table--bad { color: $text-error; }
     }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "move(-1)", "Row above", id="table.up", show=False),
-        Binding("down", "move(1)", "Row below", id="table.down", show=False),
-        Binding("pageup", "page(-1)", "Page up", id="table.page_up", show=False),
-        Binding("pagedown", "page(1)", "Page down", id="table.page_down", show=False),
-        Binding("home", "end(-1)", "First row", id="table.first", show=False),
-        Binding("end", "end(1)", "Last row", id="table.last", show=False),
-        Binding("enter", "select", "Select", id="table.select", show=False),
+    BINDINGS = [
+        bind("up", "table.up", "Row above", action="cursor_up", show=False),
+        bind("down", "table.down", "Row below", action="cursor_down", show=False),
+        bind("pageup", "table.page_up", "Page up", action="page_up", show=False),
+        bind("pagedown", "table.page_down", "Page down", action="page_down", show=False),
+        bind("home", "table.first", "First row", action="first", show=False),
+        bind("end", "table.last", "Last row", action="last", show=False),
+        bind("enter", "table.select", "Select", show=False),
     ]
 
     @dataclass
@@ -80,7 +93,6 @@ class Table(ScrollView, Generic[Record], can_focus=True):
         self.columns, self._key = list(columns), key
         self.rows: Sequence[Record] = ()
         self.cursor = 0
-        self.caption = ""  # over the column that has no title
         self.sorting: tuple[str, bool] | None = (
             None  # the column it is sorted by; whether downwards
         )
@@ -114,14 +126,6 @@ class Table(ScrollView, Generic[Record], can_focus=True):
 
     # Drawing
 
-    def cells(self, record: Record) -> list[str]:
-        """What the columns have of a record."""
-        return [str(column.text(record)) for column in self.columns]
-
-    def is_bad(self, record: Record) -> bool:
-        """Whether it is drawn as an error."""
-        return False
-
     @property
     def room(self) -> int:
         """Columns for what has no width."""
@@ -132,17 +136,15 @@ class Table(ScrollView, Generic[Record], can_focus=True):
         at, width, style = y - 1 + self.scroll_offset.y, self.scrollable_size.width, self.rich_style
         if y > 0 and at >= len(self.rows):
             return Strip.blank(width, style)
-        names = ["table--head"] if y == 0 else []
-        if y > 0:
-            names += ["table--bad"] * self.is_bad(self.rows[at])
-            names += ["table--cursor"] * (at == self.cursor)
-        for name in names:
-            style += self.get_component_rich_style(name, partial=True)
+        under = y > 0 and at == self.cursor
+        if y == 0 or under:
+            style += self._kind("head" if y == 0 else "cursor")
         line = Text(no_wrap=True, end="")
         for column in self.columns:
             text = self._title(column) if y == 0 else column.text(self.rows[at])
+            if isinstance(text, tuple):
+                text = Text(text[0], self._kind(text[1]))
             # Under the cursor only its own colours, which what a cell has might not be read on.
-            under = y > 0 and at == self.cursor
             cell = text.copy() if isinstance(text, Text) and not under else Text(str(text))
             cell.overflow = "ellipsis"
             cell.align("right" if column.right else "left", column.width or self.room)
@@ -150,9 +152,12 @@ class Table(ScrollView, Generic[Record], can_focus=True):
         segments = line.render(self.app.console)
         return Strip(Segment.apply_style(segments, style)).adjust_cell_length(width, style)
 
+    def _kind(self, name: str) -> Style:
+        return self.get_component_rich_style(f"table--{name}", partial=True)
+
     def _title(self, column: TableColumn[Record]) -> str:
         if not column.name or self.sorting is None or column.name != self.sorting[0]:
-            return column.title or self.caption
+            return column.title
         return f"{column.title}{'▼' if self.sorting[1] else '▲'}"
 
     def _column_at(self, x: int) -> TableColumn[Record] | None:
@@ -165,14 +170,23 @@ class Table(ScrollView, Generic[Record], can_focus=True):
 
     # Moving
 
-    def action_move(self, step: int) -> None:
-        self._move(self.cursor + step)
+    def action_cursor_up(self) -> None:
+        self._move(self.cursor - 1)
 
-    def action_page(self, step: int) -> None:
-        self._move(self.cursor + step * max(1, self.size.height - 2))
+    def action_cursor_down(self) -> None:
+        self._move(self.cursor + 1)
 
-    def action_end(self, side: int) -> None:
-        self._move(0 if side < 0 else len(self.rows) - 1)
+    def action_page_up(self) -> None:
+        self._move(self.cursor - max(1, self.size.height - 2))
+
+    def action_page_down(self) -> None:
+        self._move(self.cursor + max(1, self.size.height - 2))
+
+    def action_first(self) -> None:
+        self._move(0)
+
+    def action_last(self) -> None:
+        self._move(len(self.rows) - 1)
 
     def action_select(self) -> None:
         if self.record is not None:

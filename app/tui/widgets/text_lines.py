@@ -16,7 +16,7 @@ from textual.selection import Selection
 from textual.strip import Strip
 from textual.widget import Widget
 
-from app.tui.widgets.steady import Steady
+from app.tui.textual_patches import Steady
 from runtimes.untrusted import visible
 
 _TAB = 4
@@ -30,7 +30,7 @@ class TextLines(Steady, Widget):
     The text can be selected with the mouse. A subclass may style a line (``line_content``).
     """
 
-    ALLOW_SELECT: ClassVar[bool] = True
+    ALLOW_SELECT = True
     above: ClassVar[int] = 0  # rows that a subclass draws above the text
 
     def __init__(

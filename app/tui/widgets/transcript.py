@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from textual import work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.geometry import Size, clamp
 from textual.scrollbar import ScrollBar
 from textual.widget import Widget
 
-from app.tui.widgets.steady import Column, Steady
+from app.tui.keys import bind
+from app.tui.textual_patches import Column, Plain, Steady
 from app.tui.widgets.welcome import Welcome
 
-if TYPE_CHECKING:  # imported with the first message
+if TYPE_CHECKING:
     from app.tui.widgets.message_view import Entry, MessageView
 
 _FIRST = 8  # messages that are mounted before a chat is painted
@@ -33,11 +33,11 @@ class Transcript(Steady, VerticalScroll, can_focus=True):
     """
 
     BLANK = True
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("end", "follow", "To the end", id="transcript.end", show=False),
-        Binding("home", "top", "To the beginning", id="transcript.home", show=False),
-        Binding("up", "select(-1)", "Message above", id="transcript.up", show=False),
-        Binding("down", "select(1)", "Message below", id="transcript.down", show=False),
+    BINDINGS = [
+        bind("end", "transcript.end", "To the end", action="follow", show=False),
+        bind("home", "transcript.home", "To the beginning", action="top", show=False),
+        bind("up", "transcript.up", "Message above", action="select(-1)", show=False),
+        bind("down", "transcript.down", "Message below", action="select(1)", show=False),
     ]
 
     def __init__(self) -> None:
@@ -285,7 +285,7 @@ class Transcript(Steady, VerticalScroll, can_focus=True):
         self._kept, self._kept_row, self._kept_whole = view, row, whole
 
     def _hold(self) -> None:
-        """Whatever comes above: the message at the top edge stays there."""
+        """Anchor the scroll position to the message at the top edge."""
         top = self.scroll_offset.y
         regions = ((view, view.virtual_region) for view in self.views)
         held = next(((view, one.y) for view, one in regions if one.bottom > top), (None, None))
@@ -339,3 +339,41 @@ def _views(entries: Sequence[Entry]) -> list[MessageView]:
     from app.tui.widgets.message_view import MessageView
 
     return [MessageView(entry) for entry in entries]
+
+
+class ChatTitle(Plain):
+    """Empty while the question that the chat is named after can be read right below it. Its line
+    stays, so that nothing moves when that is scrolled away."""
+
+    def __init__(self, transcript: Transcript) -> None:
+        super().__init__(id="chat-title")
+        self._transcript = transcript
+        self._title = ""
+        self.text = ""  # that is shown
+
+    def on_mount(self) -> None:
+        self.screen.screen_layout_refresh_signal.subscribe(self, lambda _: self._say(), True)
+
+    def show(self, title: str) -> None:
+        """The chat's ``title``."""
+        self._title = title
+        self.display = bool(self._transcript.entries)
+        self._say()
+
+    def _say(self) -> None:
+        text = "" if self._doubles() else self._title
+        if text != self.text:
+            self.text = text
+            self.update(text, layout=False)
+
+    def _doubles(self) -> bool:
+        """Whether the first message begins with the same words, and its first line is in view."""
+        entries, area = self._transcript.entries, self._transcript.region
+        if not entries:
+            return False
+        question = entries[0].message
+        view = self._transcript.view_of(question.id)
+        said = " ".join(question.text.split())
+        if view is None or not said.startswith(self._title.removesuffix("…")):
+            return False
+        return not view.size or area.contains(area.x, view.region.y)  # or not laid out yet

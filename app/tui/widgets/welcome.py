@@ -1,16 +1,16 @@
-"""What an empty chat shows: the loaded model, and a few ways to begin."""
+"""The welcome of an empty chat: the loaded model, and a few ways to begin."""
 
-from typing import ClassVar
+from dataclasses import dataclass
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import Center, Grid, Vertical
 from textual.content import Content
 from textual.message import Message
 from textual.widgets import Static
 
 from app.chat.host import EngineHost, HostState
-from app.tui.keys import told
+from app.tui.keys import bind, told
+from app.tui.textual_patches import Plain
 from quantize.disk import human
 
 _MARK = (" ▗▟█████▙▖ ", "▟█████████▙")
@@ -44,24 +44,23 @@ class Starter(Static, can_focus=True):
     A way to begin. **[starter.take enter]**, or a click, puts it into the prompt, where it can be
     changed before it is sent. **1** to **4** take them by number, arrows go to the others.
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter,space", "take", "Take", id="starter.take"),
-        Binding("left", "move(-1)", id="starter.left", show=False),
-        Binding("right", "move(1)", id="starter.right", show=False),
-        Binding("up", "move(-2)", id="starter.up", show=False),
-        Binding("down", "move(2)", id="starter.down", show=False),
-        Binding("1", "nth(1)", id="starter.first", show=False),
-        Binding("2", "nth(2)", id="starter.second", show=False),
-        Binding("3", "nth(3)", id="starter.third", show=False),
-        Binding("4", "nth(4)", id="starter.fourth", show=False),
+    BINDINGS = [
+        bind("enter,space", "starter.take", "Take"),
+        bind("left", "starter.left", action="move(-1)", show=False),
+        bind("right", "starter.right", action="move(1)", show=False),
+        bind("up", "starter.up", action="move(-2)", show=False),
+        bind("down", "starter.down", action="move(2)", show=False),
+        bind("1", "starter.first", action="nth(1)", show=False),
+        bind("2", "starter.second", action="nth(2)", show=False),
+        bind("3", "starter.third", action="nth(3)", show=False),
+        bind("4", "starter.fourth", action="nth(4)", show=False),
     ]
 
+    @dataclass
     class Taken(Message):
-        """It was clicked, or taken by a key."""
+        """A click or a key has taken it."""
 
-        def __init__(self, text: str) -> None:
-            super().__init__()
-            self.text = text
+        text: str
 
     def __init__(self, number: int) -> None:
         super().__init__(classes="pane")
@@ -69,7 +68,7 @@ class Starter(Static, can_focus=True):
         self.text = ""
 
     def say(self, title: str, text: str) -> None:
-        """What it is, and what it begins with."""
+        """Say what the card is, and keep the text that it begins with."""
         self.text = text
         self.update(Content.assemble((f"{self.number} ", "$text-muted"), title))
 
@@ -86,7 +85,7 @@ class Starter(Static, can_focus=True):
         self.screen.query(Starter)[number - 1].action_take()
 
 
-class Choose(Static):
+class Choose(Plain):
     """While no model is loaded: a click lists them."""
 
     async def on_click(self) -> None:
@@ -99,13 +98,13 @@ class Welcome(Vertical):
     def compose(self) -> ComposeResult:
         with Center():
             yield Static(_drawn(), classes="mark")
-        yield Static(classes="model", markup=False)
+        yield Plain(classes="model")
         with Center(), Grid(classes="starters"):
             for number in range(1, len(_STARTERS) + 1):
                 yield Starter(number)
         with Center():
-            yield Choose(classes="choose", markup=False)
-        yield Static(classes="hints", markup=False)
+            yield Choose(classes="choose")
+        yield Plain(classes="hints")
 
     def on_mount(self) -> None:
         self.query_one(Choose).update(told(self, "[chat.models ctrl+t]  Choose a model"))
@@ -116,7 +115,7 @@ class Welcome(Vertical):
 
     @property
     def text(self) -> str:
-        """What is said, as text."""
+        """The words as text."""
         return "\n".join(str(one.visual) for one in self.query(Static) if one.display)
 
     def show(self, host: EngineHost, note: str) -> None:

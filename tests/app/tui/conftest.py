@@ -23,6 +23,7 @@ from app.monitor.monitor import Monitor
 from app.tui.app import IngotApp
 from app.tui.screens import chat_frame
 from app.tui.services import Services, Start, open_services
+from app.tui.widgets.table import Table
 from tests.app import endless
 from tests.app.tui import parsed, settling
 from tests.app.tui.held import HeldHost
@@ -32,6 +33,12 @@ from tests.support import know_runtimes, link_source, wait_until
 TEXTUAL = "8.2.8"
 SIZES = [(80, 24), (120, 40)]
 SHORT = Sampling(max_tokens=24, temperature=0.0)
+
+
+def cells_of(table: Table[Any], record: Any) -> list[str]:
+    """What the columns of a table say of a record, without the looks of it."""
+    made = [column.text(record) for column in table.columns]
+    return [cell[0] if isinstance(cell, tuple) else str(cell) for cell in made]
 
 
 @pytest.fixture

@@ -24,8 +24,7 @@ from app.chat.conversation import Conversation
 from app.compare.blind import Ballot, Sided
 from app.compare.results import FileResult, PromptResult, Results, Told, pair_of
 from app.models.catalog import entry_of
-from app.tui.help import HelpScreen
-from app.tui.palette import Commands, Palette
+from app.tui.help import Commands, HelpScreen, Palette
 from app.tui.screens.answering import SamplingScreen, SystemScreen
 from app.tui.screens.batch import BatchScreen
 from app.tui.screens.batch_panels import (
@@ -39,8 +38,7 @@ from app.tui.screens.batch_panels import (
 from app.tui.screens.chat import ChatScreen
 from app.tui.screens.chats import ChatsScreen
 from app.tui.screens.compare import AnswersScreen, CompareScreen
-from app.tui.screens.compare_blind import BlindScreen
-from app.tui.screens.compare_prompts import ComparePromptsScreen
+from app.tui.screens.compare_prompts import BlindScreen, ComparePromptsScreen
 from app.tui.screens.dialogs import (
     AskScreen,
     ConfirmScreen,
@@ -50,15 +48,13 @@ from app.tui.screens.dialogs import (
 )
 from app.tui.screens.files import AttachScreen, ExportScreen
 from app.tui.screens.find import FindScreen
-from app.tui.screens.load_settings import LoadScreen
-from app.tui.screens.models import ModelsScreen
+from app.tui.screens.models import LoadScreen, ModelsScreen
 from app.tui.screens.monitor import MonitorScreen
 from app.tui.screens.quantize import QuantizeScreen
 from app.tui.widgets.batch_form import BatchForm
-from app.tui.widgets.batch_job import BatchJob
-from app.tui.widgets.batch_table import BatchTable
-from app.tui.widgets.find_tables import BuildTable
+from app.tui.widgets.batch_job import BatchJob, BatchTable
 from app.tui.widgets.quantize_files import FileTable, QuantizeResult, TypesScreen
+from app.tui.widgets.repo_view import BuildTable
 from tests.app.tui.chat_app import add_turn
 from tests.app.tui.test_batch_snapshots import ROWS, frozen
 from tests.support import wait_until
@@ -156,7 +152,7 @@ async def places(
             panel.query_one(OptionList).focus()
         if isinstance(panel, BatchPresetsScreen):
             await wait_until(lambda panel=panel: panel.found)  # type: ignore[misc]
-            panel.query_one("#presets").action_move(1)
+            panel.query_one("#presets").action_cursor_down()
         await pilot.pause()
         yield type(panel).__name__, panel
         await away(panel)

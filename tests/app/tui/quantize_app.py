@@ -12,8 +12,7 @@ from app.builds.progress import QuantizeRun, RunStage, RunState
 from app.tui.app import IngotApp
 from app.tui.screens.quantize import QuantizeScreen
 from app.tui.widgets.form import Check
-from app.tui.widgets.quantize_form import QuantizeForm
-from app.tui.widgets.recipe_cards import RecipeCard, RecipeCards
+from app.tui.widgets.quantize_form import QuantizeForm, RecipeCard, RecipeCards
 from tests.support import wait_until
 
 

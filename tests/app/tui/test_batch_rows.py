@@ -15,9 +15,8 @@ from app.batch.journal.journal import journal_path
 from app.batch.watch.job import attach
 from app.batch.watch.view import JobView, Phase
 from app.tui.screens.batch import BatchScreen
-from app.tui.screens.batch_panels import BatchRowScreen
-from app.tui.widgets.batch_row import RowPane
-from app.tui.widgets.batch_table import BatchTable, JobHeader, Words, slots_of, strip_of
+from app.tui.screens.batch_panels import BatchRowScreen, RowPane
+from app.tui.widgets.batch_job import BatchTable, JobHeader, Words, slots_of, strip_of
 from tests.app.tui.batch_app import BatchApp
 from tests.support import wait_until
 

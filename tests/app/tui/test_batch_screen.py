@@ -36,8 +36,7 @@ from app.tui.screens.batch_panels import (
 from app.tui.screens.dialogs import AskScreen, ConfirmScreen
 from app.tui.screens.models import ModelsScreen
 from app.tui.widgets.batch_form import BatchForm
-from app.tui.widgets.batch_job import BatchJob
-from app.tui.widgets.batch_table import BatchTable, JobHeader
+from app.tui.widgets.batch_job import BatchJob, BatchTable, JobHeader
 from tests.app import endless, stopping
 from tests.app.batch.watch.leftovers import kill_jobs
 from tests.app.tui.batch_app import BatchApp
@@ -124,7 +123,7 @@ async def test_a_job_from_the_file_to_a_rows_answer(
         screen = screen_of(app)
         await choose(pilot, Path("none.gguf"))
         form = screen.query_one(BatchForm)
-        await soon(lambda: "0 ✗ the row has no" in drawn(screen, "preview"))
+        await soon(lambda: "0 ✗ the row has no" in drawn(screen, "form-rows Static"))
         assert screen.query_one("#output", Input).value == "in.out.jsonl"
         # What is wrong is told before anything is started, where it is.
         await soon(lambda: "none.gguf" in form.errors.get("model", ""))
@@ -132,8 +131,8 @@ async def test_a_job_from_the_file_to_a_rows_answer(
         await soon(lambda: screen.focused is screen.query_one("#model"))
         assert screen.job is None
         form.fill(model=str(gguf_file), max_tokens="60")
-        await soon(lambda: "rows 24" in drawn(screen, "counts"))
-        assert "not valid 1" in drawn(screen, "counts")
+        await soon(lambda: "rows 24" in drawn(screen, "form-counts Static"))
+        assert "not valid 1" in drawn(screen, "form-counts Static")
         assert not form.errors
 
         with monkeypatch.context() as first:
@@ -362,7 +361,7 @@ async def test_a_form_is_filled_from_an_earlier_job_and_saved(
         await soon(lambda: form.form.max_tokens == "7")
         assert (form.form.input, form.form.output) == ("in.jsonl", "old.jsonl")
         assert form.form.seed == "3"
-        await soon(lambda: "rows 24" in drawn(screen_of(app), "counts"))
+        await soon(lambda: "rows 24" in drawn(screen_of(app), "form-counts Static"))
         # Under a name it is for other inputs too.
         form.fill(seed="many")
         await pilot.press("f9")
@@ -375,7 +374,7 @@ async def test_a_form_is_filled_from_an_earlier_job_and_saved(
         await soon(lambda: isinstance(app.screen, AskScreen))
         await pilot.press(*"short", "enter")
         await soon(lambda: app.screen is screen_of(app))
-        await app.workers.wait_for_complete([w for w in app.workers if w.group == "dialog"])
+        await app.workers.wait_for_complete([w for w in app.workers if w.name == "action_save"])
         form.fill(input="other.jsonl", max_tokens="")
         await pilot.pause()
         await pilot.click("#like")

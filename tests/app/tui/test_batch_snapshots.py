@@ -16,16 +16,17 @@ from app.batch.watch.job import WatchedJob
 from app.batch.watch.records import KnownJob
 from app.batch.watch.rows import SpeedAt
 from app.batch.watch.view import JobView, Phase
+from app.tui.screens import batch_panels
 from app.tui.screens.batch import BatchScreen
 from app.tui.screens.batch_panels import (
     BatchFilesScreen,
     BatchJobsScreen,
     BatchLeaveScreen,
     BatchRowScreen,
+    RowPane,
 )
-from app.tui.widgets.batch_form import BatchForm, Counts
-from app.tui.widgets.batch_row import RowPane
-from app.tui.widgets.batch_table import BatchTable
+from app.tui.widgets.batch_form import Aside, BatchForm, figures_of
+from app.tui.widgets.batch_job import BatchTable
 from tests.app.tui.batch_app import BatchApp
 from tests.app.tui.conftest import SIZES
 from tests.support import wait_until
@@ -154,11 +155,11 @@ def test_a_new_job(snap: Any, app: BatchApp, size: tuple[int, int]) -> None:
         screen = screen_of(pilot.app)
         form = screen.query_one(BatchForm)
         form.fill(input="questions.jsonl", model="pebble-built", max_tokens="64", slots="2")
-        counts = screen.query_one(Counts)
+        counts = screen.query_one("#form-counts", Aside)
         told = counts.query_one(Static)
         await wait_until(lambda: "What is wrong" in str(told.content))  # the last that a look does
         form.refuse("model", "")
-        counts.show(COUNTED)
+        counts.show(figures_of(COUNTED, None), wrap=True)
         screen.query_one("#input", Input).focus()
 
     assert snap(app, terminal_size=size, run_before=fill)
@@ -194,7 +195,9 @@ def known(states: Sequence[tuple[str, bool, int | None]]) -> list[KnownJob]:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_the_jobs(snap: Any, app: BatchApp, size: tuple[int, int]) -> None:
+def test_the_jobs(
+    snap: Any, app: BatchApp, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     jobs = known(
         [
             ("running", True, 48),
@@ -205,8 +208,10 @@ def test_the_jobs(snap: Any, app: BatchApp, size: tuple[int, int]) -> None:
         ]
     )
 
+    monkeypatch.setattr(batch_panels, "_now", lambda: 1010.0)
+
     async def show(pilot: Any) -> None:
-        pilot.app.push_screen(BatchJobsScreen(lambda: jobs, clock=lambda: 1010.0))
+        pilot.app.push_screen(BatchJobsScreen(lambda: jobs))
         await wait_until(lambda: getattr(pilot.app.screen, "found", None))
 
     assert snap(app, terminal_size=size, run_before=show)

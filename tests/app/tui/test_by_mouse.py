@@ -33,13 +33,13 @@ from app.tui.screens.dialogs import (
     AskScreen,
     ConfirmScreen,
     CopyChoice,
+    KeyHints,
     OverflowScreen,
     Panel,
     ThemeScreen,
 )
 from app.tui.screens.files import AttachScreen, ExportScreen
-from app.tui.widgets.chat_list import ChatList
-from app.tui.widgets.key_hints import KeyHints
+from app.tui.widgets.chat_sidebar import ChatList
 from app.tui.widgets.message_view import MessageView
 from app.tui.widgets.prompt import SlashMenu
 from tests.app.tui.chat_app import add_turn

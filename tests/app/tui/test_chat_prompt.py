@@ -13,7 +13,7 @@ from app.tui.app import IngotApp
 from app.tui.help import HelpScreen
 from app.tui.screens.chats import ChatsScreen
 from app.tui.screens.files import AttachScreen
-from app.tui.widgets.chat_list import ChatList
+from app.tui.widgets.chat_sidebar import ChatList
 from tests.app.tui.chat_app import add_turn, answered, shown, text_of
 from tests.support import wait_until
 

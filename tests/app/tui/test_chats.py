@@ -13,7 +13,8 @@ from app.chat.store.records import Chat, Hit, Role
 from app.chat.store.store import ChatStore
 from app.tui.screens.chats import ChatChoice, ChatsScreen
 from app.tui.screens.dialogs import AskScreen
-from app.tui.widgets.chat_list import ChatList, _lines, when
+from app.tui.widgets import chat_sidebar
+from app.tui.widgets.chat_sidebar import ChatList, _lines, when
 from tests.app.tui.conftest import SIZES
 from tests.support import wait_until
 
@@ -183,6 +184,7 @@ def test_picture(
     bare: Any, services: Any, snap: Any, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]
 ) -> None:
     noon = float(calendar.timegm((2025, 5, 4, 12, 0, 0)))
+    monkeypatch.setattr(chat_sidebar, "_now", lambda: noon + 400 * 86400)
     with monkeypatch.context() as patched:
         patched.setattr(time, "time", lambda: noon)
         for number in range(14):
@@ -191,7 +193,7 @@ def test_picture(
             services.store.add_message(chat.id, None, Role.USER, text)
 
     async def open_it(pilot: Any) -> None:
-        screen = ChatsScreen(services.store, clock=lambda: noon + 400 * 86400)
+        screen = ChatsScreen(services.store)
         pilot.app.show(screen)
         await wait_until(lambda: screen.query(ChatList) and len(listed(screen)) == 14)
         screen.query_one(Input).value = "engin"

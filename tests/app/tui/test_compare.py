@@ -30,9 +30,8 @@ from app.options import ModelOptions
 from app.tui.app import IngotApp
 from app.tui.screens.compare import CompareScreen
 from app.tui.screens.dialogs import AskScreen
-from app.tui.screens.models import ModelsScreen
+from app.tui.screens.models import ModelsScreen, ModelTable
 from app.tui.widgets.compare_panes import ComparePane, SameStrip, Speed, body
-from app.tui.widgets.model_table import ModelTable
 from tests.app import endless
 from tests.app.tui.conftest import SIZES, ask, is_ready
 from tests.app.tui.settling import press_only

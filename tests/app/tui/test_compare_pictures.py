@@ -12,8 +12,7 @@ from app.compare.results import FileResult, PromptResult, Results, Told, equal_f
 from app.compare.text import with_votes
 from app.models.entries import ModelEntry, Origin
 from app.tui.screens.compare import AnswersScreen
-from app.tui.screens.compare_blind import BlindScreen
-from app.tui.screens.compare_prompts import ComparePromptsScreen, RowTable
+from app.tui.screens.compare_prompts import BlindScreen, ComparePromptsScreen, RowTable
 from tests.app.tui.conftest import SIZES
 
 FILES = tuple(

@@ -16,11 +16,11 @@ from app.compare.results import FileResult, PromptResult, Results, Told, pair_of
 from app.models.catalog import entry_of
 from app.models.entries import ModelEntry
 from app.tui.screens.compare import AnswersScreen, CompareScreen
-from app.tui.screens.compare_blind import BlindScreen
-from app.tui.screens.compare_prompts import ComparePromptsScreen, RowTable
+from app.tui.screens.compare_prompts import BlindScreen, ComparePromptsScreen, RowTable
 from app.tui.screens.dialogs import AskScreen
 from app.tui.widgets.compare_panes import ComparePane
 from tests.app import stopping
+from tests.app.tui.conftest import cells_of
 from tests.support import wait_until
 
 ROWS = [
@@ -105,7 +105,7 @@ async def test_run_look_and_save(bare: Any, pebble_built: Path, own_folder: Path
         assert [file.answered for file in results.files] == [4, 4]
         table = screen.query_one(RowTable)
         assert [row.prompt for row in table.rows] == [row["prompt"] for row in ROWS]
-        cells = [table.cells(row) for row in table.rows]
+        cells = [cells_of(table, row) for row in table.rows]
         for row, cell in zip(results.rows, cells, strict=True):
             assert cell[1].startswith("=" if row.same(1) else "≠"), cell
         differ = next(row.index for row in results.rows if row.same(1) is False)

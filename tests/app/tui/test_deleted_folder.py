@@ -14,9 +14,8 @@ from app.tui.screens.batch_panels import BatchFilesScreen
 from app.tui.screens.compare_prompts import ComparePromptsScreen
 from app.tui.screens.dialogs import AskScreen
 from app.tui.screens.files import AttachScreen, ExportScreen
-from app.tui.screens.models import ModelsScreen
+from app.tui.screens.models import ModelsScreen, ModelTable
 from app.tui.screens.quantize import QuantizeScreen
-from app.tui.widgets.model_table import ModelTable
 from app.tui.widgets.quantize_form import QuantizeForm
 from tests.app.tui.chat_app import add_turn
 from tests.support import wait_until

@@ -7,8 +7,7 @@ from textual.content import Content
 from textual.widgets import Input, Static
 
 from app.tui.keys import declared
-from app.tui.screens.dialogs import AskScreen, ConfirmScreen, Panel, PickScreen
-from app.tui.widgets.key_hints import KeyHints
+from app.tui.screens.dialogs import AskScreen, ConfirmScreen, KeyHints, Panel, PickScreen
 from tests.support import wait_until
 
 SIZES = [(60, 16), (80, 24), (200, 60)]

@@ -14,12 +14,11 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets._footer import FooterKey
 
-from app.tui.keys import declared
-from app.tui.palette import commands
+from app.tui.help import commands
+from app.tui.keys import TOGETHER, declared
+from app.tui.screens.dialogs import KeyHints
 from app.tui.services import Start, open_services
-from app.tui.together import TOGETHER
 from app.tui.widgets.frame import ModeScreen
-from app.tui.widgets.key_hints import KeyHints
 from tests.app.tui import parsed, settling
 from tests.app.tui.conftest import Bare
 from tests.app.tui.places import places

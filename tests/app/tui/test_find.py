@@ -12,12 +12,10 @@ from textual.widgets import Button, Input, ProgressBar, Static
 
 from app.models.pulljob import PullState
 from app.tui.app import IngotApp
-from app.tui.screens.find import FindScreen
+from app.tui.screens.find import Download, FindScreen, progress_line
 from app.tui.screens.models import ModelsScreen
-from app.tui.widgets.download import Download, progress_line
-from app.tui.widgets.find_tables import BuildTable, RepoTable
-from app.tui.widgets.repo_view import RepoView
-from tests.app.tui.conftest import SIZES, ask, is_ready, searched
+from app.tui.widgets.repo_view import BuildTable, RepoTable, RepoView
+from tests.app.tui.conftest import SIZES, ask, cells_of, is_ready, searched
 from tests.quantize.hub.fakehub import FakeHub
 from tests.support import wait_until
 
@@ -34,7 +32,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
     monkeypatch.setenv("HF_ENDPOINT", served.url)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DOWNLOAD_TIMEOUT", 60)
     monkeypatch.setattr("app.tui.widgets.repo_view.bandwidth", lambda: 60e9)
-    for module in ("screens.find", "widgets.find_tables", "widgets.repo_view"):
+    for module in ("screens.find", "widgets.repo_view"):
         monkeypatch.setattr(f"app.tui.{module}.memory_now", lambda: (16 * GB, 8 * GB))
     monkeypatch.delenv("HF_TOKEN", raising=False)
     known = {"total": 200_000, "architecture": "llama", "context_length": 2048}
@@ -63,7 +61,7 @@ def names(screen: FindScreen) -> list[str]:
 
 def builds(screen: FindScreen) -> list[list[str]]:
     table = screen.query_one(BuildTable)
-    return [[cell.strip() for cell in table.cells(build)] for build in table.rows]
+    return [[cell.strip() for cell in cells_of(table, build)] for build in table.rows]
 
 
 def title(screen: FindScreen, id: str) -> str:
@@ -178,9 +176,12 @@ async def test_stopped_and_gone_on_with(bare: Any, hub: FakeHub) -> None:
 async def test_what_is_too_big_is_downloaded_only_after_asking(
     bare: Any, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.tui.widgets.repo_view.memory_now", lambda: (16 * GB, 1000))
     async with bare.run_test(size=(120, 40)) as pilot:
         screen = await opened(pilot)
+        await wait_until(lambda: builds(screen))
+        # Of the search's filters it is no matter here.
+        monkeypatch.setattr("app.tui.widgets.repo_view.memory_now", lambda: (16 * GB, 1000))
+        screen.query_one(RepoView).refresh_builds()
         await wait_until(lambda: "Nothing of it fits" in text(screen, "advice"))
         assert {row[3] for row in builds(screen)} == {"too big"}
         for answer in ("n", "y"):

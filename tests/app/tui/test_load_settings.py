@@ -10,9 +10,7 @@ from textual.widgets import Input, Static
 
 from app.chat.load_settings import LoadSettings, remember, remembered
 from app.tui.app import IngotApp
-from app.tui.screens.load_settings import LoadForm, LoadScreen
-from app.tui.screens.models import ModelsScreen
-from app.tui.widgets.model_table import ModelTable
+from app.tui.screens.models import LoadForm, LoadScreen, ModelsScreen, ModelTable
 from tests.app.tui.chat_app import shown
 from tests.app.tui.conftest import is_ready
 from tests.support import wait_until

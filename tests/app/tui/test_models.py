@@ -15,14 +15,13 @@ from app.models import library
 from app.models.entries import Fit, ModelEntry, Origin, PlannedSpeed
 from app.tui.app import IngotApp
 from app.tui.screens.find import FindScreen
-from app.tui.screens.models import ModelsScreen
-from app.tui.widgets.model_table import ModelTable
+from app.tui.screens.models import ModelsScreen, ModelTable
 from quantize.manifest import Fidelity, FileSpeeds, Perplexity, Quality, TokenParity
 from runtimes.models.modelfile import ModelFile
 from runtimes.models.registry import read_model
 from runtimes.planner.plan import Figures
 from tests.app.tui.chat_app import answered, chat_of
-from tests.app.tui.conftest import SIZES, ask, is_ready
+from tests.app.tui.conftest import SIZES, ask, cells_of, is_ready
 from tests.support import wait_until
 
 GB = 10**9
@@ -59,7 +58,7 @@ def rows(screen: ModelsScreen) -> list[str]:
 
 
 def cells(screen: ModelsScreen, at: int) -> list[str]:
-    return table(screen).cells(table(screen).rows[at])
+    return cells_of(table(screen), table(screen).rows[at])
 
 
 def about(screen: ModelsScreen) -> str:

@@ -21,10 +21,8 @@ from app.monitor.machine import MachineUse, ProcessUse
 from app.monitor.monitor import Event, MonitorSample, TokenRates
 from app.tui.app import IngotApp
 from app.tui.screens import monitor
-from app.tui.screens.monitor import MonitorScreen
+from app.tui.screens.monitor import EventLogView, Gauge, MonitorPane, MonitorScreen
 from app.tui.widgets.chart import Chart
-from app.tui.widgets.event_log import EventLogView
-from app.tui.widgets.monitor_panes import Gauge, Pane
 from runtimes.backend import MemoryEstimate
 from runtimes.engine.metrics import EngineStats, Percentiles
 from runtimes.machine.gpus import Gpu
@@ -91,7 +89,7 @@ def app(home: Path, gguf_file: Path) -> Iterator[IngotApp]:
 
 def pane(screen: MonitorScreen, name: str) -> str:
     """The titles and the text of a panel."""
-    found = screen.query_one(f"#{name}", Pane)
+    found = screen.query_one(f"#{name}", MonitorPane)
     texts = [str(one.visual) for one in found.query(Static)]
     return "\n".join([str(found.border_title), str(found.border_subtitle), *texts])
 
@@ -196,7 +194,7 @@ async def test_figures_are_whole_at_any_size(services: Any, size: tuple[int, int
             sample = dataclasses.replace(SAMPLE, machine=machine)
             screen.show(sample, SAMPLES, SPEEDS, [])
             await pilot.pause()
-            for one in screen.query(Pane):
+            for one in screen.query(MonitorPane):
                 for text in one.query(Static):
                     lines = str(text.visual).splitlines()
                     assert all(len(line) <= one.content_size.width for line in lines), lines
@@ -341,7 +339,7 @@ def test_picture(services: Any, snap: Any, size: tuple[int, int]) -> None:
         await wait_until(lambda: not screen._looking)
         log = screen.query_one(EventLogView)
         log._events.clear()
-        log.next_level()
+        log.level = 1
         log.action_clear()
         screen.show(SAMPLE, SAMPLES, SPEEDS, EVENTS)
         await pilot.pause()

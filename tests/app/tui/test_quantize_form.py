@@ -12,9 +12,7 @@ from textual.widgets import Input, Static
 
 from app.tui.app import IngotApp
 from app.tui.widgets.form import Check
-from app.tui.widgets.quantize_form import QuantizeForm
-from app.tui.widgets.recipe_cards import RecipeCards
-from app.tui.widgets.recipe_chart import RecipeChart
+from app.tui.widgets.quantize_form import QuantizeForm, RecipeCards, RecipeChart
 from quantize.build.workspace import Workspace
 from quantize.manifest import load_manifest
 from quantize.recipes.recipe import RECIPES

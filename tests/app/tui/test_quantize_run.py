@@ -16,11 +16,9 @@ from app.builds.progress import RunState
 from app.builds.results import read_result
 from app.tui.app import IngotApp
 from app.tui.screens.dialogs import ConfirmScreen
-from app.tui.screens.quantize import QuantizeScreen
+from app.tui.screens.quantize import QuantizeProgress, QuantizeScreen
 from app.tui.widgets.form import Check
-from app.tui.widgets.quantize_files import FileTable
-from app.tui.widgets.quantize_run import QuantizeProgress
-from app.tui.widgets.recipe_chart import FrontChart
+from app.tui.widgets.quantize_files import FileTable, FrontChart
 from tests.app import stopping
 from tests.app.tui.quantize_app import (
     card_of,

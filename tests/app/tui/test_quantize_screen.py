@@ -17,11 +17,9 @@ from app.builds.results import read_result
 from app.tui.app import IngotApp
 from app.tui.screens.compare import CompareScreen
 from app.tui.screens.dialogs import ConfirmScreen
-from app.tui.widgets.quantize_files import FileTable, QuantizeResult
-from app.tui.widgets.quantize_form import QuantizeForm
-from app.tui.widgets.quantize_run import QuantizeProgress
-from app.tui.widgets.recipe_cards import RecipeCards
-from app.tui.widgets.recipe_chart import FrontChart
+from app.tui.screens.quantize import QuantizeProgress
+from app.tui.widgets.quantize_files import FileTable, FrontChart, QuantizeResult
+from app.tui.widgets.quantize_form import QuantizeForm, RecipeCards
 from quantize.source import SourceModel
 from tests.app.tui.bursts import burst
 from tests.app.tui.conftest import SIZES

@@ -12,7 +12,7 @@ from textual.command import CommandInput
 
 from app.chat.store import ChatStore
 from app.chat.store.records import Role
-from app.tui.palette import Palette
+from app.tui.help import Palette
 from app.tui.widgets.prompt import Area, Line, Prompt, SearchLine
 from tests.app.tui.bursts import burst
 from tests.app.tui.terminal import Terminal

@@ -17,8 +17,7 @@ from app.config.settings import config_path
 from app.tui.app import IngotApp
 from app.tui.screens.chat import ChatScreen
 from app.tui.screens.chats import ChatsScreen
-from app.tui.widgets.chat_list import ChatList
-from app.tui.widgets.chat_sidebar import _PAGE
+from app.tui.widgets.chat_sidebar import _PAGE, ChatList
 from tests.app.tui.chat_app import answered, shown
 from tests.app.tui.conftest import ask
 from tests.support import wait_until
@@ -31,7 +30,7 @@ QUESTIONS = ("What is tin?", "Who was Ada Lovelace?", "Is rain wet?")
 def one_day(monkeypatch: pytest.MonkeyPatch) -> None:
     """All chats are of today, also around midnight: what comes after now is of today, too."""
     begun = time.time()
-    monkeypatch.setattr("app.tui.widgets.chat_list.by_day", lambda hits, _: by_day(hits, begun))
+    monkeypatch.setattr("app.tui.widgets.chat_sidebar.by_day", lambda hits, _: by_day(hits, begun))
 
 
 def add_chats(store: ChatStore, questions: tuple[str, ...] = QUESTIONS) -> None:

@@ -11,15 +11,13 @@ import pytest
 from textual.command import CommandInput
 from textual.widgets import Input
 
-from app.tui.help import HelpScreen
-from app.tui.palette import Commands, Palette
+from app.tui.help import Commands, HelpScreen, Palette
 from app.tui.screens.batch import BatchScreen
 from app.tui.screens.chats import ChatsScreen
 from app.tui.screens.dialogs import AskScreen
 from app.tui.screens.find import FindScreen
-from app.tui.screens.models import ModelsScreen
+from app.tui.screens.models import ModelsScreen, ModelTable
 from app.tui.widgets.batch_form import BatchForm
-from app.tui.widgets.model_table import ModelTable
 from tests.app.tui.bursts import PASTE, burst
 from tests.app.tui.chat_app import add_turn
 from tests.app.tui.test_find import hub  # noqa: F401
