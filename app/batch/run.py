@@ -13,11 +13,10 @@ from app.batch.input.prompting import Prompting
 from app.batch.input.source import Shard, open_source
 from app.batch.interrupt import sigterm_as_ctrl_c
 from app.batch.journal.journal import journal_path
-from app.batch.plan import JobPlan
 from app.batch.report.progress import Progress
 from app.batch.report.summary import check_report, report_of, write_report
 from app.batch.runner import run_to_file, run_to_stdout
-from app.batch.schedule.engines import Count, parse_count, placements
+from app.batch.schedule.engines import Count, JobPlan, parse_count, placements
 from app.batch.settings import JobSettings
 from app.batch.spec import TEST_ROWS, TEST_TOKENS, BatchSpec
 from app.exitcodes import ExitCode
@@ -107,7 +106,7 @@ def run_batch(
             f"{other} has no adapters: leave --adapter out, or merge it into the model"
         )
     if running.ray is not None:
-        from app.batch.schedule.cluster.pool import require_ray
+        from app.batch.schedule.cluster import require_ray
 
         require_ray()
     engines = parse_count(running.engines or ("1" if running.ray is None else "auto"))

@@ -5,18 +5,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from app.batch.input.row import Row
 from app.batch.input.scan import InputScan, scan
-from app.batch.input.source import Source
+from app.batch.input.source import Row, Source
 from app.batch.journal.journal import Entries, Journal, journal_path
 from app.batch.journal.lines import END, LEFT_OUT, RUN, end_note, run_note, told
-from app.batch.output.publish import publish
-from app.batch.output.records import OPENAI, RecordForm, dump_line
-from app.batch.output.tables import output_format
-from app.batch.output.unordered import UnorderedOutput
-from app.batch.plan import JobPlan
+from app.batch.output.publish import UnorderedOutput, publish
+from app.batch.output.records import OPENAI, RecordForm, dump_line, output_format
 from app.batch.report.progress import LeftNotes, Progress
 from app.batch.report.summary import Summary
+from app.batch.schedule.engines import JobPlan
 from app.batch.schedule.pending_rows import pending_rows
 from app.batch.schedule.run_engines import Hosted, run_engines
 from app.batch.settings import JobSettings, differences
@@ -155,7 +152,8 @@ def run_to_stdout(plan: JobPlan, progress: Progress, write: Callable[[bytes], No
 def _form(plan: JobPlan, out: Path | None, found: InputScan) -> RecordForm:
     """The form of the output. Raises RequestError for one that cannot be written as asked."""
     settings, asked = plan.settings, plan.spec.out
-    format = output_format(asked.format, out, found)
+    # Counted over all shards, so that their outputs have one format.
+    format = output_format(asked.format, out, found.requests, found.input_rows)
     format.check()
     if asked.unordered and format.index is None:
         raise RequestError(f"--unordered appends lines, which {format.name} has not: use .jsonl")

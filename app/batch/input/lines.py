@@ -8,11 +8,11 @@ import itertools
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from app.batch.input.row import Raw
 from app.openai.validation import InputError, Problem
 from runtimes.errors import RequestError
 
@@ -28,6 +28,33 @@ _BLANK = " \t\r\n\f\v"
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"  # RFC 8878, 3.1.1
 _ZSTD_SKIPPED = b"\x2a\x4d\x18"  # behind a byte from 0x50 to 0x5f (3.1.2); pzstd begins so
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """What a reader found."""
+
+    line: int  # from 1: lines of a text file, rows of a Parquet file, files of a folder
+    fields: Mapping[str, Any] = field(default_factory=dict)  # what was read, as JSON has it
+    problem: Problem | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A format. ``read`` takes a path and what messages call it, and gives every row in order. What
+    is wrong with one row is that row's problem; it raises RequestError when the input as a whole
+    cannot be read."""
+
+    name: str
+    read: Callable[[Path, str], Iterator[Raw]]
+    hint: str  # what to do about an input without rows
+    suffixes: tuple[str, ...] = ()  # of names of such files
+    magic: bytes | None = None  # how each such file begins, whatever its name is
+    first: bytes | None = None  # the first character, where nothing else says what a file is
+    packed: bool = True  # whether it may be packed with gzip or zstd
+    place: str = "line {line}"  # what messages call a row's place; {id} is the row's id as JSON
+    # Of a folder: path, size and time of each file, which tell whether it changed.
+    listing: Callable[[Path, str], Iterator[tuple[str, int, int]]] | None = None
 
 
 class InputStream:

@@ -16,8 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app.batch.input import lines
-from app.batch.input.lines import MAX_LINE, UTF8_BOM, InputStream, numbered_lines, rows_by_line
-from app.batch.input.row import Raw, Reader
+from app.batch.input.lines import (
+    MAX_LINE,
+    UTF8_BOM,
+    InputStream,
+    Raw,
+    Reader,
+    numbered_lines,
+    rows_by_line,
+)
 from app.openai.validation import InputError, Problem, kind
 from runtimes.errors import RequestError
 

@@ -13,16 +13,19 @@ import sys
 import tempfile
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+from app.batch.input.lines import Raw, Reader
 from app.batch.input.prompting import Prompting, row_id
 from app.batch.input.readers import detect
-from app.batch.input.row import NOTHING, Raw, Reader, Row
 from app.batch.settings import NO_KEY, row_key
+from app.openai.request import Endpoint
+from app.openai.task import Task
 from app.openai.validation import BODY, InputError, Problem
 from runtimes.errors import ParameterError, RequestError, WorkerError
 from runtimes.untrusted import excess
@@ -30,6 +33,24 @@ from runtimes.untrusted import excess
 log = logging.getLogger(__name__)
 
 _MOST_SHARDS = 100_000
+
+
+NOTHING = Task()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of a job."""
+
+    index: int  # of the input's rows from 0
+    line: int  # as in ``Raw``
+    id: str | int
+    task: Task = NOTHING  # asks nothing where there is a problem
+    problem: Problem | None = None
+    fields: Mapping[str, Any] = field(default_factory=dict)  # of the input's row, ready for JSON
+    endpoint: Endpoint | None = None  # that it is a request to; None for a plain row
+    where: str = ""  # what messages call its place
+    key: bytes = NO_KEY  # of its answer
 
 
 # Rows whose id an earlier row has, found among millions of rows in little memory.

@@ -19,8 +19,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from app.batch.journal.lines import DAMAGE, HEADER, VERSION, VERSIONS, lines_of, sealed_line
-from app.batch.journal.state import NOT_OURS, JournalState
+from app.batch.journal.lines import (
+    DAMAGE,
+    HEADER,
+    NOT_OURS,
+    VERSION,
+    VERSIONS,
+    JournalState,
+    lines_of,
+    sealed_line,
+)
 from app.batch.output.records import writing
 from app.batch.report.answer_lengths import LengthCounts
 from app.openai.answer import Answer

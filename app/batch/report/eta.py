@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.batch.input.row import Row
+from app.batch.input.source import Row
 from app.batch.report.answer_lengths import LengthCounts, LengthModel, RowCounts, fit
 from app.batch.schedule.pool_engine import InFlightRow, PoolEngine
 from app.figures import duration

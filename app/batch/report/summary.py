@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from app.batch.journal.journal import journal_path
-from app.batch.journal.lines import LOST, told
-from app.batch.journal.state import read_state
+from app.batch.journal.lines import LOST, read_state, told
 from app.batch.output.records import writing
 from app.batch.report.eta import Left, left_json
 from app.batch.report.figures import Energy, EngineFigures

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.batch.input.row import Row
+from app.batch.input.source import Row
 from app.batch.interrupt import Interrupts
 from app.batch.report.answer_lengths import RowCounts
 from app.batch.report.eta import BegunRows

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby, islice
 from typing import Any
 
-from app.batch.input.row import Row
-from app.batch.input.source import Source
+from app.batch.input.source import Row, Source
 from app.batch.journal.journal import Entries, Matcher
 from runtimes.request import Priority
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from app.batch.input.row import Row
+from app.batch.input.source import Row
 from app.batch.report.answer_lengths import RowCounts
 from app.models.prefixes import LEAST_TOKENS, SavedPrefixes
 from app.openai.task import Task

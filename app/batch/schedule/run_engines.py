@@ -5,16 +5,15 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 
-from app.batch.input.row import Row
 from app.batch.input.scan import InputScan
+from app.batch.input.source import Row
 from app.batch.interrupt import Interrupts
-from app.batch.plan import JobPlan
 from app.batch.report.answer_lengths import LengthCounts
 from app.batch.report.eta import Forecast, Left
 from app.batch.report.figures import PERIOD_S, Snapshot, energy_of, figures_of
 from app.batch.report.progress import Progress
 from app.batch.report.summary import Summary
-from app.batch.schedule.engines import local_engines
+from app.batch.schedule.engines import JobPlan, local_engines
 from app.batch.schedule.job import Deliver, Job, RequestDefaults
 from app.batch.schedule.pool_engine import PoolEngine
 from app.prompts import PromptStyle
@@ -114,7 +113,7 @@ def run_engines(
 def _engine_pool(plan: JobPlan, rows: int) -> AbstractContextManager[list[PoolEngine]]:
     if plan.spec.running.ray is None:
         return local_engines(plan, rows)
-    from app.batch.schedule.cluster.pool import cluster_engines
+    from app.batch.schedule.cluster import cluster_engines
 
     return cluster_engines(plan, rows)
 

@@ -9,9 +9,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from app.batch.journal.lines import MOST_LINE
-from app.batch.journal.state import JournalState
-from app.batch.watch.command import BatchCommand, command_from
+from app.batch.journal.lines import MOST_LINE, JournalState
+from app.batch.watch.process import BatchCommand, command_from
 from app.batch.watch.records import records
 from app.batch.watch.rows import Rows, SpeedAt, SpeedHistory
 from app.openai.answer import Answer

@@ -8,8 +8,7 @@ from itertools import islice
 from typing import Any
 
 from app.batch.input.prompting import Prompting
-from app.batch.input.row import Row
-from app.batch.input.source import Source, open_source
+from app.batch.input.source import Row, Source, open_source
 from app.batch.settings import JobSettings
 from app.batch.spec import BatchSpec
 from app.batch.watch.job import WatchedJob

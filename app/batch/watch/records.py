@@ -23,10 +23,8 @@ from pathlib import Path
 from typing import Literal
 
 from app.batch.journal.journal import journal_path
-from app.batch.journal.lines import END, RUN
-from app.batch.journal.state import JournalState
-from app.batch.watch.command import BatchCommand, batch_arguments, command_from
-from app.batch.watch.process import JobProcess
+from app.batch.journal.lines import END, RUN, JournalState
+from app.batch.watch.process import BatchCommand, JobProcess, batch_arguments, command_from
 from app.here import at_home, here
 from app.openai.answer import is_number
 from runtimes.machine.locks import one_writer

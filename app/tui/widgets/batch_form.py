@@ -14,12 +14,20 @@ from textual.containers import Container, Grid, Horizontal, Vertical, VerticalSc
 from textual.message import Message
 from textual.widgets import Button, Checkbox, Input, Static
 
-from app.batch.watch.command import BatchCommand, command_of
 from app.batch.watch.follow import TimeLike, time_like
-from app.batch.watch.form import FIELDS, FRESH, FormError, JobForm, in_words, look, suggested_output
-from app.batch.watch.presets import beside, save
+from app.batch.watch.form import (
+    FIELDS,
+    FRESH,
+    FormError,
+    JobForm,
+    beside,
+    in_words,
+    look,
+    save,
+    suggested_output,
+)
 from app.batch.watch.preview import Preview, preview
-from app.batch.watch.process import DryRunProcess
+from app.batch.watch.process import BatchCommand, DryRunProcess, command_of
 from app.batch.watch.records import absolute
 from app.figures import duration
 from app.here import at_home, here

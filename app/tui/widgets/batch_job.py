@@ -13,11 +13,10 @@ from textual.containers import Container, Horizontal, Vertical
 from textual.content import Content
 from textual.widgets import Input
 
-from app.batch.watch.command import Foreign
 from app.batch.watch.follow import RowSearch
-from app.batch.watch.job import WatchedJob
+from app.batch.watch.job import JobView, Phase, WatchedJob
+from app.batch.watch.process import Foreign
 from app.batch.watch.rows import By, Which
-from app.batch.watch.view import JobView, Phase
 from app.figures import rate
 from app.tui.screens.batch_panels import BatchResumeScreen, BatchRowScreen, short
 from app.tui.screens.dialogs import AskScreen, ConfirmScreen

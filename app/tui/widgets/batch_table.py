@@ -14,9 +14,8 @@ from textual.message import Message
 from textual.widgets import Input, ProgressBar, Static
 
 from app.batch.watch.follow import text_of
-from app.batch.watch.job import WatchedJob
+from app.batch.watch.job import JobView, Phase, WatchedJob
 from app.batch.watch.rows import RowState, Which
-from app.batch.watch.view import JobView, Phase
 from app.figures import rate
 from app.openai.answer import Answer
 from app.tui.widgets.prompt import SearchLine

@@ -19,8 +19,7 @@ from app.batch.journal.journal import Entries, Journal, journal_path
 from app.batch.journal.lines import END, RUN, end_note, run_note
 from app.batch.output.merge import merge
 from app.batch.output.publish import publish
-from app.batch.output.records import RecordForm
-from app.batch.output.tables import FORMATS, output_format
+from app.batch.output.records import FORMATS, RecordForm, output_format
 from app.openai.answer import Answer
 from runtimes.errors import RequestError
 

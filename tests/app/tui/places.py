@@ -12,11 +12,11 @@ from typing import Any
 from textual.screen import Screen
 from textual.widgets import OptionList, TabbedContent
 
-from app.batch.watch import presets
-from app.batch.watch.command import BatchCommand, foreign
+from app.batch.watch import form as presets
 from app.batch.watch.form import JobForm
+from app.batch.watch.job import Phase
+from app.batch.watch.process import BatchCommand, foreign
 from app.batch.watch.records import KnownJob
-from app.batch.watch.view import Phase
 from app.builds.results import read_result
 from app.builds.types import Cell, TypeMap
 from app.chat.budget import TokenBudget, Way, WayOut

@@ -12,8 +12,7 @@ from textual.widgets import Static
 from textual.widgets._progress_bar import Bar
 
 from app.batch.journal.journal import journal_path
-from app.batch.watch.job import attach
-from app.batch.watch.view import JobView, Phase
+from app.batch.watch.job import JobView, Phase, attach
 from app.tui.screens.batch import BatchScreen
 from app.tui.screens.batch_panels import BatchRowScreen
 from app.tui.widgets.batch_row import RowPane

@@ -17,11 +17,10 @@ from textual.widgets._footer import FooterKey
 
 from app.batch.journal.journal import journal_path
 from app.batch.watch import records
-from app.batch.watch.command import BatchCommand, command_of, foreign
 from app.batch.watch.form import JobForm
-from app.batch.watch.job import attach
+from app.batch.watch.job import Phase, attach
+from app.batch.watch.process import BatchCommand, command_of, foreign
 from app.batch.watch.rows import RowState
-from app.batch.watch.view import Phase
 from app.tui.screens.batch import BatchScreen
 from app.tui.screens.batch_panels import (
     BatchFilesScreen,

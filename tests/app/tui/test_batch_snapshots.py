@@ -12,10 +12,9 @@ from textual.widgets import Input, Static
 
 from app.batch.journal.journal import journal_path
 from app.batch.report.eta import Left
-from app.batch.watch.job import WatchedJob
+from app.batch.watch.job import JobView, Phase, WatchedJob
 from app.batch.watch.records import KnownJob
 from app.batch.watch.rows import SpeedAt
-from app.batch.watch.view import JobView, Phase
 from app.tui.screens.batch import BatchScreen
 from app.tui.screens.batch_panels import (
     BatchFilesScreen,

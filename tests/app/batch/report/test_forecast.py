@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from app.batch.input.row import Row
+from app.batch.input.source import Row
 from app.batch.report.answer_lengths import RowCounts
 from app.batch.report.eta import BegunRows, Forecast, Left
 from app.openai.task import Task

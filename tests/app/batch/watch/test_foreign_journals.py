@@ -14,10 +14,9 @@ from app.batch.journal.journal import Journal, journal_path
 from app.batch.journal.lines import RUN, run_note
 from app.batch.spec import BatchSpec, OutputOptions, RunningOptions
 from app.batch.watch import records
-from app.batch.watch.command import BatchCommand, Foreign, command_of
-from app.batch.watch.form import JobForm
+from app.batch.watch.form import JobForm, beside, forget, presets, save
 from app.batch.watch.job import JobError, WatchedJob, attach
-from app.batch.watch.presets import beside, forget, presets, save
+from app.batch.watch.process import BatchCommand, Foreign, command_of
 from runtimes.errors import RequestError
 from tests.app.batch.watch.conftest import finish, write_job
 from tests.support import write_rows

@@ -7,10 +7,19 @@ import pytest
 
 from app.batch.spec import BatchAdapters, BatchSpec
 from app.batch.watch import records
-from app.batch.watch.command import BatchCommand, command_of
 from app.batch.watch.follow import TimeLike, time_like
-from app.batch.watch.form import FormError, JobForm, form_like, look
-from app.batch.watch.presets import beside, forget, presets, save, summary
+from app.batch.watch.form import (
+    FormError,
+    JobForm,
+    beside,
+    forget,
+    form_like,
+    look,
+    presets,
+    save,
+    summary,
+)
+from app.batch.watch.process import BatchCommand, command_of
 from app.batch.watch.records import JobRecord
 from app.options import ConstraintOptions, ModelOptions, SamplingOptions
 from tests.support import questions, write_rows

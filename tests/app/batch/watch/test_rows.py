@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from app.batch.spec import BatchSpec, InputOptions
-from app.batch.watch.command import BatchCommand, batch_arguments, command_of
 from app.batch.watch.follow import FileTail, FollowedJournal
 from app.batch.watch.form import FormError, JobForm, check, suggested_output
 from app.batch.watch.preview import preview
-from app.batch.watch.process import last_words
+from app.batch.watch.process import BatchCommand, batch_arguments, command_of, last_words
 from app.batch.watch.rows import Rows, RowState, SpeedAt, SpeedHistory
 
 
