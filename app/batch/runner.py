@@ -79,7 +79,7 @@ def run_to_file(
 
         summary = _begun(plan, found)
         if found.pending:
-            rows = pending_rows(source, journal.entries, found.priorities)
+            rows = pending_rows(source, found)
             progress.listeners.append(LeftNotes(journal).update)
             summary = run_engines(
                 plan,

@@ -90,7 +90,9 @@ def test_all_parts_of_a_mixed_input_have_one_form(tmp_path: Path) -> None:
         for number in range(1, 10)
     ]
     assert len({one.rows for one in found}) > 1
-    assert {output_format("auto", tmp_path / "out.jsonl", one).name for one in found} == {"openai"}
+    out = tmp_path / "out.jsonl"
+    formats = {output_format("auto", out, one.requests, one.input_rows).name for one in found}
+    assert formats == {"openai"}
 
 
 @pytest.mark.parametrize("format", ["jsonl", "openai", "csv", "parquet"])
