@@ -13,8 +13,8 @@ from app.batch.input.prompting import Prompting
 from app.batch.input.source import Shard, open_source
 from app.batch.interrupt import sigterm_as_ctrl_c
 from app.batch.journal.journal import journal_path
+from app.batch.report.figures import check_report, report_of, write_report
 from app.batch.report.progress import Progress
-from app.batch.report.summary import check_report, report_of, write_report
 from app.batch.runner import run_to_file, run_to_stdout
 from app.batch.schedule.engines import Count, JobPlan, parse_count, placements
 from app.batch.settings import JobSettings
@@ -185,9 +185,9 @@ def run_batch(
         if out.report is not None:
             report = report_of(summary, settings, input=spec.input, output=str(output or "-"))
             write_report(out.report, report)
-        progress.event("end", summary.as_json())
+        progress.event("end", summary.end_json())
         if not quiet:
-            for line in summary.lines():
+            for line in summary.end_lines():
                 console.note(line)
             if not to_stdout and not summary.slots:
                 console.note(f"{output} is up to date: no row needed the model")
@@ -229,8 +229,8 @@ def _alike(choice: LoadChoice, engines: Count, *, ray: bool) -> LoadChoice:
 
 
 def _computing(choice: LoadChoice) -> dict[str, Any]:
-    """What the last digits depend on, beside the model, the type of its keys and values and the
-    row: it goes into the journal's header."""
+    """Return all that an answer's last digits depend on, beside the model, the type of its keys and
+    values and the row: it goes into the journal's header."""
     from runtimes.machine.cpu import cpu_identity
     from runtimes.machine.installed import find_installed
     from runtimes.machine.selftest import ensure

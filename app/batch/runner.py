@@ -11,8 +11,8 @@ from app.batch.journal.journal import Entries, Journal, journal_path
 from app.batch.journal.lines import END, LEFT_OUT, RUN, end_note, run_note, told
 from app.batch.output.publish import UnorderedOutput, publish
 from app.batch.output.records import OPENAI, RecordForm, dump_line, output_format
+from app.batch.report.figures import JobFigures
 from app.batch.report.progress import LeftNotes, Progress
-from app.batch.report.summary import Summary
 from app.batch.schedule.engines import JobPlan
 from app.batch.schedule.pending_rows import pending_rows
 from app.batch.schedule.run_engines import Hosted, run_engines
@@ -24,7 +24,7 @@ from runtimes.errors import RequestError
 
 def run_to_file(
     plan: JobPlan, out: Path, progress: Progress, hosted: Hosted | None = None
-) -> Summary:
+) -> JobFigures:
     """Answer what the journal of ``out`` lacks, then publish ``out``, unless the job is ``hosted``.
 
     Raises RequestError (input, output, changed settings), ModelError, OutOfMemoryError (also for a
@@ -107,14 +107,13 @@ def run_to_file(
                 summary,
                 answered=published.answered,
                 failed=published.failed,
-                unfinished=found.rows - published.answered - published.failed,
                 errors=dict(published.errors),
             )
         journal.note(END, end_note(summary.unfinished))
         return summary
 
 
-def run_to_stdout(plan: JobPlan, progress: Progress, write: Callable[[bytes], None]) -> Summary:
+def run_to_stdout(plan: JobPlan, progress: Progress, write: Callable[[bytes], None]) -> JobFigures:
     """Answer every row and ``write`` the records in the order of the input, each as soon as those
     before it are written. Keeps no journal."""
     with progress.doing("checking the input"):
@@ -164,14 +163,18 @@ def _form(plan: JobPlan, out: Path | None, found: InputScan) -> RecordForm:
     return RecordForm(format, settings.model, settings.raw, asked.input_fields, lasting, names)
 
 
-def _begun(plan: JobPlan, found: InputScan) -> Summary:
-    """What there is before the first row is asked."""
-    return Summary(
+def _begun(plan: JobPlan, found: InputScan) -> JobFigures:
+    """Figures before the first row is asked."""
+    return JobFigures(
         rows=found.rows,
         answered=found.cached,
         failed=found.failed,
+        cached=found.cached,
         reused=found.reusable,
-        unfinished=found.pending,
+        slots=0,
+        memory_bytes=0,
+        prefill_tps=0.0,
+        decode_tps=0.0,
         model=plan.settings.model,
         runtime=plan.settings.runtime,
     )

@@ -16,7 +16,7 @@ from unittest import mock
 from app.batch.journal.journal import Journal, Matcher, journal_path
 from app.batch.journal.lines import read_state
 from app.batch.output.merge import merge
-from app.batch.report.summary import status_of
+from app.batch.report.figures import status_of
 from app.batch.watch.follow import FollowedJournal
 from app.batch.watch.form import presets
 from app.batch.watch.job import attach

@@ -30,7 +30,7 @@ from app.batch.journal.lines import (
     sealed_line,
 )
 from app.batch.output.records import writing
-from app.batch.report.answer_lengths import LengthCounts
+from app.batch.report.eta import LengthCounts
 from app.openai.answer import Answer
 from runtimes.errors import IngotError, RequestError
 

@@ -230,7 +230,7 @@ class JournalState:
 
     def _reset(self) -> None:
         self.done = 0  # rows that were answered
-        self.prompt_tokens = self.output_tokens = 0
+        self.prompt_tokens = self.cached_tokens = self.output_tokens = 0
         self.last = 0.0  # when a row was answered last, in Unix seconds
         self._failed: set[int] = set()
         self._recent: deque[tuple[float, int]] = deque()  # moments and tokens of the last minute
@@ -334,6 +334,7 @@ class JournalState:
         self._failed.discard(record["index"])
         self.done += 1
         self.prompt_tokens += usage.get("prompt_tokens", 0)
+        self.cached_tokens += usage.get("cached_tokens", 0)
         self.output_tokens += tokens
         self.last = max(self.last, at)
         self._recent.append((at, tokens))

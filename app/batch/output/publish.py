@@ -14,7 +14,7 @@ from app.batch.input.scan import InputScan
 from app.batch.input.source import Row, Source, Stamp
 from app.batch.journal.journal import Journal, Matcher
 from app.batch.output.records import OutputFormat, Record, RecordForm, Records, dump_line, writing
-from app.batch.report.answer_lengths import RowCounts
+from app.batch.report.eta import RowCounts
 from app.openai.answer import Answer
 from quantize.outfile import outfile
 from runtimes.errors import RequestError

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from app.batch.input.source import Row
-from app.batch.report.answer_lengths import RowCounts
+from app.batch.report.eta import RowCounts, RowProgress
 from app.models.prefixes import LEAST_TOKENS, SavedPrefixes
 from app.openai.task import Task
 from app.openai.tool_parser import ToolParser
@@ -67,7 +67,7 @@ class RowEngine(Encoder, Protocol):
 
     @property
     def pid(self) -> int | None:
-        """What tells its processes apart."""
+        """Number that tells its processes apart."""
 
     def submit(self, request: Request) -> Stream:
         """Queue a request."""
@@ -106,20 +106,25 @@ class InFlightRow:
     stream: Stream | None = None
     tokens: Counter[int] = field(default_factory=Counter)  # of each sample of this turn, so far
 
-    def so_far(self) -> list[tuple[int, int]]:
-        """Of each answer of this turn: its tokens so far, and the most that it may have."""
+    def progress(self) -> RowProgress:
+        """Progress of a row that has a slot."""
         for chunk in self.stream.take() if self.stream else ():
             self.tokens[chunk.index] += len(chunk.token_ids)
-        return [(self.tokens[i], self.params.max_tokens) for i in range(self.params.samples)]
+        most = self.params.max_tokens
+        return RowProgress(
+            answers=[(self.tokens[i], most) for i in range(self.params.samples)],
+            later=self.input.task.asked - len(self.completions) - 1,
+            unread=0 if self.tokens else self.prompt_tokens,
+        )
 
     @property
     def request_id(self) -> str:
-        """Of what is asked now."""
+        """Id of the present request."""
         return self.requests[-1].id if self.requests else ""
 
     @property
     def asks(self) -> Task:
-        """What is asked now: the row's task, or the part of it whose turn it is."""
+        """Task that is asked now: the row's, or the part of it whose turn it is."""
         task = self.input.task
         return task.parts[len(self.completions)] if task.parts else task
 
@@ -168,12 +173,12 @@ class PoolEngine:
         return any(row.alone for row in self.rows.values())
 
     def by_slot(self) -> list[InFlightRow]:
-        """Its rows in the order in which slots are given."""
+        """Rows in the order in which slots are given."""
         return sorted(self.rows.values(), key=lambda row: row.rank)
 
     @property
     def running(self) -> list[InFlightRow]:
-        """Those that have a slot."""
+        """Rows that have a slot."""
         return self.by_slot()[: self.engine.slots]
 
     def usable(self) -> IngotError | None:
@@ -211,7 +216,7 @@ class PoolEngine:
         threading.Thread(target=check, name="ingot-revive", daemon=True).start()
 
     def _tried(self) -> IngotError | None:
-        """What is wrong with a process that was started anew, or None."""
+        """Try a process that was started anew; return its problem, or None."""
         problem: IngotError | None = None
         for _ in range(_TRIALS):
             try:

@@ -74,7 +74,6 @@ class FollowedJournal(JournalState):
         self.rows = rows
         self.invalid: Sequence[int] = ()  # rows of the next run that are known to be so
         self.speeds = SpeedHistory()
-        self.cached_tokens = 0  # of the prompts of the last run
         self._bucket: tuple[int, int] | None = None
         self._tail = FileTail(path)
         self._answers = lru_cache(_ANSWERS_KEPT)(self._read_answer)
@@ -135,7 +134,7 @@ class FollowedJournal(JournalState):
 
     def _run(self, record: dict[str, Any]) -> None:
         super()._run(record)
-        self.speeds, self._bucket, self.cached_tokens = SpeedHistory(), None, 0
+        self.speeds, self._bucket = SpeedHistory(), None
         # A journal may have any number of runs: their commands are not taken apart here.
         self.rows.begin_run(keep_failures="--skip-failed" in (record.get("command") or ()))
         self.rows.grow(int(record.get("input_rows", 0)))
@@ -155,7 +154,6 @@ class FollowedJournal(JournalState):
             speed=timings.get("decode_tps") or 0.0,
         )
         if record["ok"]:
-            self.cached_tokens += usage.get("cached_tokens", 0)
             self._add_speed(answer.get("created", self.last), self.output_tokens - before)
 
     def _add_speed(self, at: float, tokens: int) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 
 from app.batch.journal.journal import journal_path
 from app.batch.journal.lines import LOST, told
-from app.batch.report.eta import Left, left_of
-from app.batch.report.summary import Summary
+from app.batch.report.eta import left_of
+from app.batch.report.figures import JobFigures, journal_figures
 from app.batch.spec import BatchSpec
 from app.batch.watch import process, records
 from app.batch.watch.follow import EventFeed, FollowedJournal, kept_speeds
@@ -55,36 +55,16 @@ class Phase(StrEnum):
         return self not in ended
 
 
-@dataclass(frozen=True, slots=True)
-class JobView:
-    """Rates are tokens a second. Of a job that is not ``own`` only the journal is known."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobView(JobFigures):
+    """Figures of a job as a screen shows them. Of a job that is not ``own`` only the journal is
+    known."""
 
-    output: str
     phase: Phase
     own: bool  # started from here, and can be paused
-    rows: int = 0
-    done: int = 0  # need nothing more
-    failed: int = 0  # of them
-    cached: int = 0  # of them: answered by an earlier run
-    running: int | None = None
-    reading: int = 0  # of those that run: whose prompts are read
-    slots: int | None = None
-    elapsed_s: float = 0.0
-    left: Left | None = None
-    prefill_tps_now: float | None = None
-    prefill_tps: float | None = None
-    decode_tps_now: float | None = None
-    decode_tps: float | None = None
-    kv_tokens: int | None = None
-    kv_capacity: int | None = None
-    memory_bytes: int | None = None
-    prompt_tokens: int = 0
-    cached_tokens: int = 0  # of the prompts
-    output_tokens: int = 0
     part_read: float = 1.0  # of the journal
     speeds: tuple[SpeedAt, ...] = ()
     lines: tuple[str, ...] = ()  # how it ended, or what is wrong
-    notes: tuple[str, ...] = ()
 
     @property
     def state(self) -> str:
@@ -94,7 +74,7 @@ class JobView:
         watched = "" if self.own or not self.phase.active else "watched"
         time = duration(self.elapsed_s) if self.elapsed_s else ""
         if self.phase.active and time:
-            time = str(self.left) if self.left is not None else f"{time} so far"
+            time = str(self.time_left) if self.time_left is not None else f"{time} so far"
         return " · ".join(filter(None, (str(self.phase), watched, time)))
 
 
@@ -123,26 +103,15 @@ def view_of(
     values: dict[str, Any] = {"part_read": journal.part_read, "notes": tuple(notes)}
     values["lines"] = tuple(_lines(phase, journal, end, code, said))
     if run is not None:
-        elapsed = _elapsed(journal, run, now if phase.active else None)
-        failed = int(run["invalid"]) + journal.failed
-        values |= {
-            "rows": int(run["rows"]),
-            "done": int(run["reused"]) + journal.done + failed,
-            "failed": failed,
-            "cached": int(run["reused"]),
-            "elapsed_s": elapsed,
-            "prompt_tokens": journal.prompt_tokens,
-            "output_tokens": journal.output_tokens,
-            "cached_tokens": journal.cached_tokens,
-            "speeds": kept or journal.speeds.points(),
-            "decode_tps": journal.output_tokens / elapsed,
-            "decode_tps_now": journal.rates(now)[1] if phase.active else None,
-        }
+        values |= journal_figures(journal, run, now if phase.active else None)
+        values["speeds"] = kept or journal.speeds.points()
+        if not phase.active:
+            values["decode_tps_now"] = None
     elif begin is not None:
         values |= {name: begin[name] for name in ("rows", "failed", "cached")}
-        values["done"] = begin["cached"] + begin["failed"]
-    if phase.active:
-        values["left"] = journal.left_at(now) if events is None else left_of(progress or {})
+        values["answered"] = begin["cached"]
+    if events is not None:
+        values["time_left"] = left_of(progress or {}) if phase.active else None
     if progress is not None and events is not None:
         values |= {name: progress[name] for name in _MEASURED}
         values["reading"] = min(progress.get("reading", 0), progress["running"])
@@ -152,12 +121,6 @@ def view_of(
     if end is not None:
         values |= {name: end[name] for name in ("prefill_tps", "decode_tps")}
     return replace(empty, **values)
-
-
-def _elapsed(journal: FollowedJournal, run: dict[str, Any], now: float | None) -> float:
-    """Seconds of the run, which ended with its last row if not ``now``."""
-    begun = float(run["at"])
-    return max((max(journal.last, begun) if now is None else now) - begun, 1e-3)
 
 
 def _lines(
@@ -175,12 +138,12 @@ def _lines(
             how = f"by signal {-code}" if code is not None and code < 0 else "or its machine was"
             return [f"its process was killed ({how}); {_KEPT}"]
         case Phase.STOPPED | Phase.PAUSED | Phase.DONE if end is not None:
-            return Summary.from_json(end).lines()
+            return JobFigures.from_end(end).end_lines()
         case Phase.DONE if run is not None:
-            elapsed = _elapsed(journal, run, None)
+            told = JobFigures(**journal_figures(journal, run, None))
             return [
-                f"{journal.prompt_tokens:,} prompt and {journal.output_tokens:,} answer tokens in "
-                f"{duration(elapsed)}: {rate(journal.output_tokens / elapsed)} overall"
+                f"{told.prompt_tokens:,} prompt and {told.completion_tokens:,} answer tokens in "
+                f"{duration(told.elapsed_s)}: {rate(told.output_tps)} overall"
             ]
         case Phase.ELSEWHERE if run is not None:
             return [f"started on {run.get('host')}; whether it still runs is not known here"]
@@ -238,7 +201,7 @@ class WatchedJob:
         """How it is, as of the last ``poll``."""
         with self._lock:
             return view_of(
-                JobView(str(self.output), self._phase, self.own),
+                JobView(output=str(self.output), phase=self._phase, own=self.own),
                 self.journal,
                 self.events if self.own else None,
                 self._clock(),

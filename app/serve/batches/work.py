@@ -22,7 +22,7 @@ from typing import Any
 from app.batch.input.scan import InputScan
 from app.batch.interrupt import Interrupts
 from app.batch.journal.journal import Journal, journal_path
-from app.batch.report.figures import Snapshot
+from app.batch.report.figures import JobFigures as Snapshot
 from app.batch.report.progress import Progress
 from app.batch.runner import run_to_file
 from app.batch.schedule.engines import JobPlan

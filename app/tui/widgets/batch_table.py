@@ -176,7 +176,7 @@ def slots_of(view: JobView, room: int) -> Content:
         parts.append(_figure("memory", f"{view.memory_bytes / 2**30:.2f} GiB"))
     elif view.prompt_tokens and not view.slots:
         parts.append(_figure("prompts", f"{view.prompt_tokens:,} tokens"))
-        parts.append(_figure("answers", f"{view.output_tokens:,} tokens"))
+        parts.append(_figure("answers", f"{view.completion_tokens:,} tokens"))
     if view.cached:
         parts.append(_figure("from before", f"{view.cached:,}"))
     line = Content("")

@@ -17,9 +17,8 @@ import pytest
 
 from app.batch.input.source import open_source
 from app.batch.journal.journal import journal_path
-from app.batch.report.figures import Snapshot
+from app.batch.report.figures import JobFigures
 from app.batch.report.progress import Progress
-from app.batch.report.summary import Summary
 from app.batch.runner import run_to_file
 from app.batch.schedule import cluster as cluster_module
 from app.batch.schedule.cluster import require_ray, share_out
@@ -102,7 +101,7 @@ class KillOne(Progress):
 
     killed: int | None = None
 
-    def update(self, snapshot: Snapshot) -> None:
+    def update(self, snapshot: JobFigures) -> None:
         if self.killed is not None or snapshot.done < ROWS // 4:
             return
         for process in psutil.Process().children(recursive=True):
@@ -112,7 +111,7 @@ class KillOne(Progress):
                 return
 
 
-def run(choice: LoadChoice, rows: Path, out: Path, view: Progress, **asked: Any) -> Summary:
+def run(choice: LoadChoice, rows: Path, out: Path, view: Progress, **asked: Any) -> JobFigures:
     settings = JobSettings(
         model="pebble",
         runtime="llamacpp",

@@ -97,7 +97,7 @@ def test_a_job_is_told_from_begin_to_end(
     assert (view.slots, view.running) == (2, 0)
     end = job.events.end
     assert end is not None
-    assert (view.prompt_tokens, view.output_tokens) == (
+    assert (view.prompt_tokens, view.completion_tokens) == (
         end["prompt_tokens"],
         end["completion_tokens"],
     )
