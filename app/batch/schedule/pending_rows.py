@@ -1,4 +1,4 @@
-"""The rows that the journal has no answer for, in the order in which they are to be computed: the
+"""Rows that the journal has no answer for, in the order in which they are to be computed: the
 most urgent first, those of one adapter together, of these what begins alike together and on one
 engine, long before short.
 
@@ -74,7 +74,7 @@ def shared_beginning(row: Row) -> tuple[tuple[int, str], str]:
 
 
 def _beginning(row: Row) -> str:
-    parts = (str(message["content"]) for message in row.task.opening)
+    parts = (str(message["content"])[:_COMPARED] for message in row.task.opening)
     return "\n".join(parts)[:_COMPARED]
 
 

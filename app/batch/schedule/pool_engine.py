@@ -22,24 +22,26 @@ from runtimes.request import Completion, FinishReason, Priority, Request, Sampli
 from runtimes.settings import RunnerSettings
 from runtimes.stream import Stream
 
-# What the rows of a job begin with: a system prompt, instructions, examples.
-
 
 @dataclass(slots=True)
 class Beginning:
-    """Of the rows of one engine, which was loaded with ``settings``: taken from the disk before
-    they are read, and saved once, at the end."""
+    """Common beginning of the rows of one engine, which was loaded with ``settings``: taken from the
+    disk before they are read, and saved once, at the end."""
 
     prefixes: SavedPrefixes
     engine: EngineApi
     settings: RunnerSettings
     _common: Sequence[int] = field(default=(), init=False)  # or the only prompt so far
     _rows: int = field(default=0, init=False)  # that begin with it
+    _process: int | None = field(default=None, init=False)  # that was given what was on disk
 
     def before(self, prompt: Sequence[int]) -> None:
-        """A row's first prompt, which will be asked now."""
-        self.prefixes.before(self.engine, self.settings, prompt)
-        shared = common_prefix(self._common, prompt)
+        """Prepare for a row's first prompt, which will be asked now."""
+        shared, process = common_prefix(self._common, prompt), self.engine.pid
+        # Rows that begin alike would find the same file: only the first of them looks for it.
+        if shared < LEAST_TOKENS or process != self._process:
+            self.prefixes.before(self.engine, self.settings, prompt)
+            self._process = process
         if shared >= LEAST_TOKENS:
             self._common, self._rows = self._common[:shared], self._rows + 1
         elif self._rows <= 1:
