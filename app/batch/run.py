@@ -18,7 +18,7 @@ from app.batch.report.progress import Progress
 from app.batch.runner import run_to_file, run_to_stdout
 from app.batch.schedule.engines import Count, JobPlan, parse_count, placements
 from app.batch.settings import JobSettings
-from app.batch.spec import TEST_ROWS, TEST_TOKENS, BatchSpec
+from app.batch.spec import TEST_ROWS, TEST_TOKENS, BatchSpec, spec_json
 from app.exitcodes import ExitCode
 from app.models.planning import LoadChoice, choose, plan_files
 from app.models.prefixes import shared_prefixes
@@ -87,7 +87,7 @@ def run_batch(
         raise RequestError("name the model: ingot batch IN OUT --model MODEL")
     if output is None and not (spec.test or rows.dry_run):
         raise RequestError("name the output too: ingot batch IN OUT --model MODEL (- for stdout)")
-    to_stdout = spec.test or output == "-"
+    to_stdout, asked = spec.test or output == "-", spec_json(spec)
     if to_stdout and as_json and not rows.dry_run:
         raise RequestError("--json prints the figures to stdout, where the records go already")
     if to_stdout and not rows.dry_run and out.unordered:
@@ -181,7 +181,7 @@ def run_batch(
         if to_stdout:
             summary = run_to_stdout(plan, progress, write)
         else:
-            summary = run_to_file(plan, Path(str(output)), progress)
+            summary = run_to_file(plan, Path(str(output)), progress, asked=asked)
         if out.report is not None:
             report = report_of(summary, settings, input=spec.input, output=str(output or "-"))
             write_report(out.report, report)

@@ -1,9 +1,10 @@
 """A whole job: look at input and journal, answer what is missing, put the output in place."""
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from app.batch.input.scan import InputScan, scan
 from app.batch.input.source import Row, Source
@@ -23,9 +24,14 @@ from runtimes.errors import RequestError
 
 
 def run_to_file(
-    plan: JobPlan, out: Path, progress: Progress, hosted: Hosted | None = None
+    plan: JobPlan,
+    out: Path,
+    progress: Progress,
+    hosted: Hosted | None = None,
+    asked: Mapping[str, Any] | None = None,
 ) -> JobFigures:
     """Answer what the journal of ``out`` lacks, then publish ``out``, unless the job is ``hosted``.
+    The journal notes what was ``asked`` (``spec_json``).
 
     Raises RequestError (input, output, changed settings), ModelError, OutOfMemoryError (also for a
     full disk) or JournalBusyError. In each case what was answered is in the journal.
@@ -62,6 +68,7 @@ def run_to_file(
                 shard=str(source.shard) if source.shard else None,
                 format=form.format.name,
                 input=source.name,
+                **({} if asked is None else {"spec": asked}),
             )
             journal.note(RUN, note)
             if streamed is not None and found.pending:

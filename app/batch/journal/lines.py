@@ -10,7 +10,8 @@ journal that was begun so continues with a header of version 3.
 A run begins with the note ``batch-run``: ``at`` (Unix seconds), ``host`` and ``pid`` of the process
 and ``born`` (when it was started), the ``command`` (the arguments after ``ingot``) and the
 ``folder`` that it was started in, ``rows`` of the input's part, ``input_rows`` of all of it,
-``invalid`` and ``reused`` among them, ``shard`` (I/N or null), ``format`` of the output, ``input``.
+``invalid`` and ``reused`` among them, ``shard`` (I/N or null), ``format`` of the output, ``input``;
+and of an `ingot batch` its ``spec`` (``spec_json``), which earlier versions did not write.
 While it runs, ``batch-left`` says how long it will take: ``at`` and the figures of ``left_json``.
 It ends with ``batch-end`` unless it was killed: ``at`` and ``unfinished`` (rows without a result).
 
@@ -25,7 +26,7 @@ import sys
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,8 +86,8 @@ def told(path: Path, damaged: Sequence[Damaged], then: str) -> list[str]:
     return [*lines, f"{path}: {then}"]
 
 
-def run_note(**job: int | str | None) -> dict[str, Any]:
-    """The values of a ``batch-run`` note of this process; ``job`` has those from ``rows`` on."""
+def run_note(**job: int | str | Mapping[str, Any] | None) -> dict[str, Any]:
+    """Values of a ``batch-run`` note of this process; ``job`` has those from ``rows`` on."""
     return {
         "at": round(time.time(), 3),
         "host": socket.gethostname(),
@@ -197,6 +198,7 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("host", "shard", "format", "input", "folder"), _text_or_none),
     "command": lambda value: value is None or _texts(value),
     "born": _number_or_none,
+    "spec": lambda value: isinstance(value, dict),
     "pid": lambda value: value is None or is_count(value),
     "offsets": lambda value: isinstance(value, list) and set(map(type, value)) <= {int},
 }

@@ -25,8 +25,8 @@ from runtimes.stream import Stream
 
 @dataclass(slots=True)
 class Beginning:
-    """Common beginning of the rows of one engine, which was loaded with ``settings``: taken from the
-    disk before they are read, and saved once, at the end."""
+    """Common beginning of the rows of one engine, which was loaded with ``settings``: taken from
+    the disk before they are read, and saved once, at the end."""
 
     prefixes: SavedPrefixes
     engine: EngineApi

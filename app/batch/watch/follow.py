@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from app.batch.journal.lines import MOST_LINE, JournalState
-from app.batch.watch.process import BatchCommand, command_from
+from app.batch.watch.process import BatchCommand, noted_command
 from app.batch.watch.records import records
 from app.batch.watch.rows import Rows, SpeedAt, SpeedHistory
 from app.openai.answer import Answer
@@ -91,9 +91,8 @@ class FollowedJournal(JournalState):
 
     @property
     def command(self) -> BatchCommand | None:
-        """What the last run was started with; None if the journal does not say."""
-        run = self.run or {}
-        return command_from(run.get("command"), run.get("folder"))
+        """The last run's command; None if the journal does not say."""
+        return noted_command(self.run)
 
     def read(self) -> bool:
         """Take in the next lines; True if there were any."""

@@ -17,7 +17,7 @@ from app.adapters import name_and_path
 from app.batch.journal.journal import journal_path
 from app.batch.output.records import JSONL, suffix_format
 from app.batch.spec import WORDS, BatchSpec
-from app.batch.watch.process import BatchCommand, command_from, command_of
+from app.batch.watch.process import BatchCommand, command_from, command_of, noted_command
 from app.batch.watch.records import last_run, records
 from app.here import at_home
 from quantize.disk import write_atomically
@@ -344,7 +344,7 @@ def presets(here: Path) -> list[JobPreset]:
         if form is not None:
             found.append(JobPreset(name, replace(form, input="", output="")))
     for record in records():
-        known = record.command or _command(record.output)
+        known = record.command or noted_command(last_run(journal_path(record.output)).run)
         form = None if known is None else form_like(known, here)
         if form is not None and record.command is None:
             form = replace(form, rest=_without_reach(form.rest))
@@ -392,11 +392,6 @@ def beside(form: JobForm) -> str:
         return ""
     spec = replace(form.rest, input=_PLACE, output=_PLACE)
     return shlex.join(command_of(spec, Path()).arguments[3:])
-
-
-def _command(output: Path) -> BatchCommand | None:
-    run = last_run(journal_path(output)).run or {}
-    return command_from(run.get("command"), run.get("folder"))
 
 
 def _presets_file() -> Path:

@@ -18,7 +18,7 @@ from app.batch.report.figures import JobFigures, journal_figures
 from app.batch.spec import BatchSpec
 from app.batch.watch import process, records
 from app.batch.watch.follow import EventFeed, FollowedJournal, kept_speeds
-from app.batch.watch.process import BatchCommand, Foreign, JobProcess, command_from, foreign
+from app.batch.watch.process import BatchCommand, Foreign, JobProcess, foreign, noted_command
 from app.batch.watch.records import JobRecord
 from app.batch.watch.rows import By, Rows, RowState, SpeedAt, Which
 from app.exitcodes import ExitCode
@@ -361,8 +361,7 @@ class WatchedJob:
         """Return the command for ``resume``: the one that was given here, or the journal's, which
         comes with the file and may be anybody's. Raises RequestError where that is no job with
         this output."""
-        said = records.last_run(self.journal.path).run or {}
-        found = command_from(said.get("command"), said.get("folder"))
+        found = noted_command(records.last_run(self.journal.path).run)
         if self.command is not None and (found is None or found.same_job(self.command)):
             return self.command.again()
         if found is None:

@@ -10,12 +10,12 @@ import shlex
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from app.batch.spec import WORDS, BatchSpec
+from app.batch.spec import WORDS, BatchSpec, spec_from
 from app.cli.batch_arguments import arguments_of, batch_spec
 from app.exitcodes import ExitCode
 from app.here import same_file
@@ -145,14 +145,16 @@ def command_of(spec: BatchSpec, folder: Path) -> BatchCommand:
     return BatchCommand(("batch", *arguments_of(spec)), folder, spec)
 
 
-def batch_arguments(words: Sequence[str]) -> tuple[str, ...] | None:
-    """The arguments after `ingot` in the command line of a process, when it is a job."""
-    for at, word in enumerate(words[:6]):
-        name = Path(word).name
-        if name in ("ingot", "ingot.exe") or (word == "app" and at and words[at - 1] == "-m"):
-            rest = [w for w in words[at + 1 :] if w not in ("-v", "--verbose")]
-            return tuple(rest) if rest[:1] == ["batch"] else None
-    return None
+def noted_command(run: Mapping[str, Any] | None) -> BatchCommand | None:
+    """The command that a journal notes of a run; None where it notes none. A journal of an earlier
+    version has no spec: its command line is parsed when its job is asked for."""
+    said = command_from((run or {}).get("command"), (run or {}).get("folder"))
+    if run is None or said is None or said.arguments[:1] != ("batch",) or "spec" not in run:
+        return said
+    try:
+        return command_of(spec_from(run["spec"]), said.folder)
+    except ValueError:
+        return None
 
 
 _PLAIN = {"NO_COLOR": "1"}  # what is written to stderr is read

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import tracemalloc
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from app.batch.spec import BatchSpec, InputOptions
 from app.batch.watch.follow import FileTail, FollowedJournal
 from app.batch.watch.form import FormError, JobForm, check, suggested_output
 from app.batch.watch.preview import preview
-from app.batch.watch.process import BatchCommand, batch_arguments, command_of, last_words
+from app.batch.watch.process import BatchCommand, command_of, last_words
 from app.batch.watch.rows import Rows, RowState, SpeedAt, SpeedHistory
 
 
@@ -199,9 +198,6 @@ def test_commands_are_understood_as_the_command_does() -> None:
     assert command.text == "ingot batch in out -m M --fresh --field=a.b --limit 3"
     for other in (("run", "M"), ("batch", "status", "out"), ("batch", "in", "-"), ("batch", "--x")):
         assert BatchCommand(other, Path("/folder")).asked() is None
-    assert batch_arguments([sys.executable, "-P", "-m", "app", "batch", "a"]) == ("batch", "a")
-    assert batch_arguments(["/usr/bin/python3", "/x/bin/ingot", "-v", "batch"]) == ("batch",)
-    assert batch_arguments(["/x/bin/ingot", "run", "batch"]) is None
 
 
 def test_the_last_words_of_a_command(tmp_path: Path) -> None:
