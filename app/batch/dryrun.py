@@ -1,4 +1,4 @@
-"""What a job would be: its rows, tokens, memory and time, without loading weights."""
+"""Forecast of a job without loading weights: its rows, tokens, memory and time."""
 
 import time
 from collections.abc import Callable, Sequence

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cache
 from pathlib import Path
 from types import UnionType
 from typing import (
@@ -251,9 +252,13 @@ def spec_from(values: Mapping[str, Any]) -> BatchSpec:
     return spec
 
 
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
 def _spec_part(kind: Any, values: Mapping[str, Any]) -> Any:
-    hints = get_type_hints(kind)
-    found = {}
+    hints, found = _hints(kind), {}
     for one in fields(kind):
         hint = hints[one.name]
         if is_dataclass(hint):

@@ -93,13 +93,13 @@ class Prompting:
         )
 
     def endpoint(self, fields: Mapping[str, Any]) -> Endpoint | None:
-        """Where a row that is a request goes; None for a plain row."""
+        """Return the endpoint of a row that is a request; None for a plain row."""
         if self.requests is not None:
             return self.requests
         return _endpoint_of(fields) if self.field is None and self.template is None else None
 
     def task(self, fields: Mapping[str, Any], endpoint: Endpoint | None) -> Task:
-        """What to ask for a row with these fields. Raises InputError."""
+        """Make the task of a row with these fields. Raises InputError."""
         if self.template is not None:
             task = self._asked(task_at(self.template.render(fields), "template"), fields)
         elif endpoint is None:
@@ -143,7 +143,7 @@ class Prompting:
         return found
 
     def _asked(self, task: Task, fields: Mapping[str, Any]) -> Task:
-        """What a plain row asks, from its prompt."""
+        """Make a plain row's task of its prompt, by the job's kind."""
         if self.kind == "embed":
             if task.history or len(task.turns) != 1:
                 raise InputError("wrong_type", "what is embedded must be one text")
@@ -187,7 +187,7 @@ def task_of(row: Mapping[str, Any], field: str | None, kind: RowTask = "generate
 
 
 def _texts(row: Mapping[str, Any], names: Sequence[str], least: int) -> tuple[str, ...]:
-    """Those under the first of ``names`` that is there. Raises InputError."""
+    """Return the texts under the first of ``names`` that is there. Raises InputError."""
     for name in names:
         if name in row:
             return texts_at(row[name], name, least)
@@ -224,8 +224,8 @@ def row_id(row: Mapping[str, Any], index: int) -> str | int:
 
 
 def _endpoint_of(row: Mapping[str, Any]) -> Endpoint | None:
-    """Where a row that was meant as a line of an OpenAI batch goes, well made or not: to chat where
-    it does not say so rightly. None for any other row."""
+    """Return the endpoint of a row that was meant as a line of an OpenAI batch, well made or not:
+    chat where it names none rightly. None for any other row."""
     if "prompt" in row or "messages" in row:
         return None
     if "custom_id" in row:

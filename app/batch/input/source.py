@@ -1,5 +1,5 @@
-"""The input as a stream of rows that can be read again: every row asks something or says what is
-wrong with it."""
+"""The input as a stream of rows that can be read again, whole or by the rows' places: every row has
+a task or a problem."""
 
 from __future__ import annotations
 
@@ -85,14 +85,14 @@ class Repeats:
     first_lines: array[int] = field(default_factory=_empty)  # and where the id was first seen
 
     def first_line(self, index: int) -> int | None:
-        """Where the id of the row at ``index`` was seen before; None if it was not."""
+        """Return the line where the id of the row at ``index`` was seen first, None if nowhere."""
         at = bisect_left(self.rows, index)
         if at < len(self.rows) and self.rows[at] == index:
             return self.first_lines[at]
         return None
 
     def without(self, refused: set[int]) -> Repeats:
-        """Those that are not among the row indexes ``refused``."""
+        """Drop the rows whose indexes are ``refused``."""
         kept = [at for at, row in enumerate(self.rows) if row not in refused]
         columns = (self.rows, self.lines, self.first_lines)
         return Repeats(*(array("q", map(column.__getitem__, kept)) for column in columns))

@@ -40,7 +40,7 @@ class ShardOutput:
 
 @dataclass(slots=True)
 class Merged:
-    """What was written."""
+    """Counts of the merged output."""
 
     parts: int
     rows: int = 0

@@ -1,5 +1,5 @@
 """The form of a job: its fields, how they become a job, what is wrong with them; and forms to begin
-with: saved under a name (command lines without input and output in ``batch-presets.json`` of the
+with: saved under a name (their specs in ``batch-presets.json`` of the
 config folder), or of earlier jobs."""
 
 import json
@@ -16,8 +16,8 @@ from typing import Any
 from app.adapters import name_and_path
 from app.batch.journal.journal import journal_path
 from app.batch.output.records import JSONL, suffix_format
-from app.batch.spec import WORDS, BatchSpec
-from app.batch.watch.process import BatchCommand, command_from, command_of, noted_command
+from app.batch.spec import WORDS, BatchSpec, spec_json
+from app.batch.watch.process import BatchCommand, command_from, noted_command
 from app.batch.watch.records import last_run, records
 from app.here import at_home
 from quantize.disk import write_atomically
@@ -192,13 +192,10 @@ _FIELD_OF = {"choice": "choices", "json_schema": "schema"}
 _NAMES = [*(name for name in FIELDS if name not in _FIELD_OF.values()), *_FIELD_OF]
 
 
-def form_like(command: BatchCommand, here: Path) -> JobForm | None:
+def form_like(command: BatchCommand, here: Path) -> JobForm:
     """The form that would start a job anew from ``here``, with empty fields for what it leaves to
-    the command; None when it was no job with an output file."""
-    asked = command.asked()
-    if asked is None:
-        return None
-    spec, usual = _from(asked, command.folder, here), BatchSpec("")
+    the command."""
+    spec, usual = _from(command.asked(), command.folder, here), BatchSpec("")
     texts: dict[str, Any] = {}
     left: dict[str, Any] = {"force": False, "fresh": False, "input": "", "output": None}
     for part in ("", "sampling", "constraints", "samples", "rows", "running"):
@@ -260,7 +257,7 @@ def check(form: JobForm, folder: Path) -> BatchCommand:
     """
     for name, text in look(form, folder).items():
         raise FormError(name, text)
-    return command_of(form.spec(), folder)
+    return BatchCommand(form.spec(), folder)
 
 
 def look(form: JobForm, folder: Path) -> dict[str, str]:
@@ -274,8 +271,7 @@ def look(form: JobForm, folder: Path) -> dict[str, str]:
     # The rest is looked at in a form in which the wrong fields say nothing.
     said: dict[str, Any] = {name: _PLACES.get(name, "") for name in errors}
     spec = replace(form, **said).spec()
-    asked = command_of(spec, folder).asked()
-    assert asked is not None
+    asked = BatchCommand(spec, folder).asked()
     params, prompting = SamplingParams(), Prompting()
     with _at("max_tokens", errors):
         params = spec.samples.apply(spec.sampling.params())
@@ -339,17 +335,19 @@ def presets(here: Path) -> list[JobPreset]:
     they are ``here``. Reads journals: call it in a thread."""
     found = []
     for name, said in sorted(_saved().items()):
-        command = command_from(["batch", "in", "out", *said["arguments"]], said.get("folder"))
-        form = None if command is None else form_like(command, here)
-        if form is not None:
-            found.append(JobPreset(name, replace(form, input="", output="")))
+        if "spec" not in said:  # as earlier versions wrote it
+            said = {**said, "command": ["batch", "in", "out", *said["arguments"]]}
+        if (command := command_from(said)) is not None:
+            form = replace(form_like(command, here), input="", output="")
+            found.append(JobPreset(name, form))
     for record in records():
         known = record.command or noted_command(last_run(journal_path(record.output)).run)
-        form = None if known is None else form_like(known, here)
-        if form is not None and record.command is None:
+        if known is None:
+            continue
+        form = form_like(known, here)
+        if record.command is None:
             form = replace(form, rest=_without_reach(form.rest))
-        if form is not None:
-            found.append(JobPreset(form.output, form, record.at))
+        found.append(JobPreset(form.output, form, record.at))
     return found
 
 
@@ -366,8 +364,7 @@ def save(name: str, form: JobForm, here: Path) -> None:
     """Keep all but input and output. Raises FormError for what no job can have, RequestError when
     it cannot be written."""
     spec = replace(form, input="in", output="out", fresh=False).spec()
-    arguments = command_of(spec, here).arguments[3:]
-    kept = {"arguments": list(arguments), "folder": str(here)}
+    kept = {"spec": spec_json(spec), "folder": str(here)}
     _change(lambda saved: {**saved, name: kept})
 
 
@@ -391,7 +388,7 @@ def beside(form: JobForm) -> str:
     if form.rest is None:
         return ""
     spec = replace(form.rest, input=_PLACE, output=_PLACE)
-    return shlex.join(command_of(spec, Path()).arguments[3:])
+    return shlex.join(BatchCommand(spec, Path()).arguments[3:])
 
 
 def _presets_file() -> Path:
@@ -406,7 +403,7 @@ def _saved() -> dict[str, Any]:
     return {
         name: said
         for name, said in saved.items()
-        if isinstance(said, dict) and isinstance(said.get("arguments"), list)
+        if isinstance(said, dict) and ("spec" in said or isinstance(said.get("arguments"), list))
     }
 
 

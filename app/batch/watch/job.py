@@ -361,14 +361,17 @@ class WatchedJob:
         """Return the command for ``resume``: the one that was given here, or the journal's, which
         comes with the file and may be anybody's. Raises RequestError where that is no job with
         this output."""
-        found = noted_command(records.last_run(self.journal.path).run)
-        if self.command is not None and (found is None or found.same_job(self.command)):
+        run = records.last_run(self.journal.path).run or {}
+        known = run.get("command") is not None and run.get("folder") is not None
+        found = noted_command(run)
+        same = found is not None and self.command is not None and found.same_job(self.command)
+        if self.command is not None and (same or not known):
             return self.command.again()
-        if found is None:
+        if not known:
             raise JobError(
                 "the journal does not say how this job was started; run its command again"
             )
-        return foreign(found, self.output)
+        return foreign(run, self.output)
 
     def _running(self) -> JobProcess:
         if self._child is None:
@@ -393,7 +396,7 @@ class WatchedJob:
         record.folder.mkdir(parents=True, exist_ok=True)
         for path in (record.events, record.errors):
             path.write_bytes(b"")
-        child = process.start(command.events(), command.folder, record.events, record.errors)
+        child = process.start(command, record.events, record.errors)
         replace(record, pid=child.pid, born=child.born).save()
         self.command, self._child = command, child
         self.events = EventFeed(record.events, self.journal)
@@ -407,11 +410,8 @@ class WatchedJob:
 
 def start_job(command: BatchCommand, *, clock: Callable[[], float] = time.time) -> WatchedJob:
     """Start a job in a process that outlives this one. Raises JobError when one runs already on
-    the same output, or the command has no output file; OSError when no process can be started."""
-    asked = command.asked()
-    if asked is None:
-        raise JobError(f"{command.text}: no job with an output file")
-    job = WatchedJob(Path(str(asked.output)), command, clock=clock)
+    the same output; OSError when no process can be started."""
+    job = WatchedJob(Path(str(command.asked().output)), command, clock=clock)
     record = records.record_of(job.output)
     if record is not None and record.child is not None:
         raise JobError(f"a job runs on {job.output} already; attach to it")

@@ -125,7 +125,7 @@ def _row(
 
 
 def _settings(header: Mapping[str, Any] | None) -> JobSettings | None:
-    """Those of the journal's header; None for what is not rebuilt here."""
+    """Rebuild the settings of the journal's header; None where they cannot be."""
     try:
         if header is None or header["sampling"].get("constraint") is not None:
             return None

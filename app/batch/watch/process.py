@@ -10,8 +10,8 @@ import shlex
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,53 +23,39 @@ from runtimes.errors import RequestError
 from runtimes.machine import processes
 from runtimes.untrusted import visible
 
-# What would drop or disregard the answers that are there.
-_ONCE = frozenset({"--fresh", "--force"})
-# What is about the command's own output.
-_TALK = ("--json", "--quiet")
 _MOST_SHOWN = 8000  # characters of a command that can be looked at before it is run
 
 
 @dataclass(frozen=True, slots=True)
 class BatchCommand:
-    """``arguments`` are those after `ingot`, the first being ``batch``; relative paths in them are
-    relative to ``folder``. ``spec`` is what they say, where that is known already."""
+    """An `ingot batch` with an output file. It runs in ``folder``, to which relative paths of
+    ``spec`` are relative."""
 
-    arguments: tuple[str, ...]
+    spec: BatchSpec
     folder: Path
-    spec: BatchSpec | None = field(default=None, compare=False)
+
+    @property
+    def arguments(self) -> list[str]:
+        """Words after `ingot`."""
+        return ["batch", *arguments_of(self.spec)]
 
     @property
     def text(self) -> str:
-        """For a shell, without what is only for the program that started it."""
-        return shlex.join(["ingot", *(a for a in self.arguments if a not in _TALK)])
-
-    def events(self) -> list[str]:
-        """The arguments of a run that tells events and nothing else."""
-        head, *rest = (a for a in self.arguments if a not in _TALK)
-        return [head, *_TALK, *rest]
+        """For a shell."""
+        return shlex.join(["ingot", *self.arguments])
 
     def again(self) -> BatchCommand:
-        """The command that resumes what this one has left."""
-        return BatchCommand(tuple(a for a in self.arguments if a not in _ONCE), self.folder)
+        """The command that resumes the job without dropping or disregarding its answers."""
+        return replace(self, spec=replace(self.spec, force=False, fresh=False))
 
     def same_job(self, other: BatchCommand) -> bool:
         """Whether both resume the same job in the same way."""
-        mine, theirs = (
-            (os.path.realpath(one.folder), [a for a in one.again().arguments if a not in _TALK])
-            for one in (self, other)
-        )
+        mine, theirs = ((os.path.realpath(one.folder), one.again().spec) for one in (self, other))
         return mine == theirs
 
-    def asked(self) -> BatchSpec | None:
-        """The job, with absolute paths of input, output and template; None without an output
-        file."""
-        if self.arguments[:1] != ("batch",):
-            return None
-        spec = self.spec or batch_spec(self.arguments[1:])
-        if spec is None or spec.input in WORDS or spec.output in (None, "-") or spec.rows.dry_run:
-            return None
-        template = spec.rows.template
+    def asked(self) -> BatchSpec:
+        """The job, with absolute paths of input, output and template."""
+        spec, template = self.spec, self.spec.rows.template
         return replace(
             spec,
             input="-" if spec.input == "-" else str(self.folder / spec.input),
@@ -78,13 +64,28 @@ class BatchCommand:
         )
 
 
-def command_from(arguments: object, folder: object) -> BatchCommand | None:
-    """The command that a file says, whoever wrote it; None where that is none."""
-    if not isinstance(arguments, (list, tuple)) or not isinstance(folder, str):
+def command_from(said: Mapping[str, Any]) -> BatchCommand | None:
+    """The command that a file says, whoever wrote it: its ``spec`` and ``folder``, or in files of
+    earlier versions its command line; None where that is no job with an output file."""
+    spec, words, folder = said.get("spec"), said.get("command"), said.get("folder")
+    if isinstance(spec, dict):
+        try:
+            spec = spec_from(spec)
+        except ValueError:
+            return None
+    elif isinstance(words, list) and all(isinstance(word, str) for word in words):
+        spec = batch_spec(tuple(words[1:])) if words[:1] == ["batch"] else None
+    if not isinstance(spec, BatchSpec) or not isinstance(folder, str):
         return None
-    if not all(isinstance(one, str) for one in arguments):
+    if spec.input in WORDS or spec.output in (None, "-") or spec.rows.dry_run:
         return None
-    return BatchCommand(tuple(arguments), Path(folder))
+    return BatchCommand(spec, Path(folder))
+
+
+def noted_command(run: Mapping[str, Any] | None) -> BatchCommand | None:
+    """The command that a journal notes of a run; None of another command's run."""
+    words = (run or {}).get("command")
+    return command_from(run) if run is not None and words and words[0] == "batch" else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,28 +103,30 @@ class Foreign:
         return "\n\n".join([*map(visible, self.warnings), text])
 
 
-def foreign(command: BatchCommand, output: Path) -> Foreign:
-    """The command that goes on with the job of ``output``, as ``command`` says. Only what it asks
-    for as data is taken over. Raises RequestError for anything but `ingot batch` with this output,
-    and for more than anybody can read."""
-    text = visible(command.text)
+def foreign(run: Mapping[str, Any], output: Path) -> Foreign:
+    """The command that goes on with the job of ``output``, as its journal notes of a ``run``. Only
+    options are taken over. Raises RequestError for anything but `ingot batch` with this output, and
+    for more than anybody can read."""
+    command = noted_command(run) if "spec" in run else None
+    words = command.arguments if command else [w for w in run["command"] if w not in _TALK]
+    text = visible(shlex.join(["ingot", *words]))
     shown = text if len(text) <= 200 else f"{text[:200]}…"
     if len(text) > _MOST_SHOWN:
         raise RequestError(f"the journal's command is too long to be looked at: {shown}")
-    spec = command.asked() if all(map(_is_argument, command.arguments)) else None
-    if spec is None or spec.test:
+    command = command or noted_command(run)
+    if command is None or command.spec.test or not all(map(_is_argument, words)):
         raise RequestError(
             f"the journal says that this job was started by `{shown}`, which is no `ingot batch`"
             " with an output file: it is not run"
         )
+    spec = command.again().asked()
     if not same_file(Path(str(spec.output)), output):
         raise RequestError(
             f"the journal's command writes another file than {output}: `{shown}` is not run"
         )
     if spec.input == "-":
         raise RequestError(f"the job's input was piped in: pipe it into `{shown}` once more")
-    asked = command_of(replace(spec, force=False, fresh=False), command.folder)
-    return Foreign(BatchCommand(asked.arguments, asked.folder), tuple(_warnings(spec)))
+    return Foreign(BatchCommand(spec, command.folder), tuple(_warnings(spec)))
 
 
 def _is_argument(text: str) -> bool:
@@ -140,37 +143,22 @@ def _warnings(spec: BatchSpec) -> Iterator[str]:
         yield f"It also writes the file {spec.out.report}, over what is there."
 
 
-def command_of(spec: BatchSpec, folder: Path) -> BatchCommand:
-    """The command line of a job, started in ``folder``."""
-    return BatchCommand(("batch", *arguments_of(spec)), folder, spec)
-
-
-def noted_command(run: Mapping[str, Any] | None) -> BatchCommand | None:
-    """The command that a journal notes of a run; None where it notes none. A journal of an earlier
-    version has no spec: its command line is parsed when its job is asked for."""
-    said = command_from((run or {}).get("command"), (run or {}).get("folder"))
-    if run is None or said is None or said.arguments[:1] != ("batch",) or "spec" not in run:
-        return said
-    try:
-        return command_of(spec_from(run["spec"]), said.folder)
-    except ValueError:
-        return None
-
-
+_TALK = ("--json", "--quiet")  # about the command's own output
 _PLAIN = {"NO_COLOR": "1"}  # what is written to stderr is read
 _TAIL = 16_384  # bytes of stderr that are looked at
 _FRAME = " \t│╭╮╰╯─"
 
 
-def start(arguments: Sequence[str], folder: Path, events: Path, errors: Path) -> JobProcess:
-    """Start `ingot ARGUMENTS` in ``folder``, its stdout and stderr in files, so that nothing is
-    lost and nothing breaks when whoever reads them goes away. Raises OSError."""
+def start(command: BatchCommand, events: Path, errors: Path) -> JobProcess:
+    """Start a job, its events (--json) and stderr in files, so that nothing is lost and nothing
+    breaks when whoever reads them goes away. Raises OSError."""
+    head, *rest = command.arguments
     with events.open("ab") as out, errors.open("ab") as err:
         process = processes.Child(
-            *("-m", "app", *arguments),
+            *("-m", "app", head, *_TALK, *rest),
             environment=_PLAIN,
             outlives=True,
-            cwd=folder,
+            cwd=command.folder,
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=err,
@@ -196,7 +184,7 @@ class JobProcess:
 
     @property
     def code(self) -> int | None:
-        """Its exit code (negative: the signal that killed it); None while it runs, or when this
+        """Exit code (negative: the signal that killed it); None while it runs, or when this
         process did not start it."""
         return None if self._process is None else self._process.poll()
 

@@ -3,7 +3,7 @@ that run now.
 
 ::
 
-    jobs/ID/record.json     the command, the output, and the process if it was started here
+    jobs/ID/record.json     the job's spec, the output, and the process if it was started here
     jobs/ID/events.jsonl    what that process told (its --json)
     jobs/ID/stderr.txt      and what it said last
 
@@ -25,6 +25,7 @@ from typing import Literal
 
 from app.batch.journal.journal import JOURNAL, journal_path
 from app.batch.journal.lines import END, RUN, JournalState
+from app.batch.spec import spec_json
 from app.batch.watch.process import BatchCommand, JobProcess, command_from
 from app.here import at_home, here
 from app.openai.answer import is_number
@@ -84,7 +85,7 @@ class JobRecord:
         data = {
             "output": str(self.output),
             "at": self.at,
-            "command": None if command is None else list(command.arguments),
+            "spec": None if command is None else spec_json(command.spec),
             "folder": None if command is None else str(command.folder),
             "pid": self.pid,
             "born": self.born,
@@ -128,7 +129,7 @@ def absolute(path: Path) -> Path:
 def _read(folder: Path) -> JobRecord | None:
     try:
         data = load_json(folder / "record.json")
-        command = command_from(data["command"], data.get("folder"))
+        command = command_from(data)
         if not is_number(data["at"], 1e11) or not Path(data["output"]).name:
             return None
         return JobRecord(Path(data["output"]), data["at"], command, data["pid"], data["born"])

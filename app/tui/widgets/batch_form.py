@@ -27,7 +27,7 @@ from app.batch.watch.form import (
     suggested_output,
 )
 from app.batch.watch.preview import Preview, preview
-from app.batch.watch.process import BatchCommand, DryRunProcess, command_of
+from app.batch.watch.process import BatchCommand, DryRunProcess
 from app.batch.watch.records import absolute
 from app.figures import duration
 from app.here import at_home, here
@@ -241,7 +241,7 @@ class BatchForm(Form):
                 rows.show(await asyncio.to_thread(_read, form))
             except (IngotError, OSError) as error:
                 rows.say(f"✗ {in_words(str(error))}")
-        self._count(None if errors else command_of(form.spec(), here()))
+        self._count(None if errors else BatchCommand(form.spec(), here()))
 
     @work(exit_on_error=False, exclusive=True, group="dry-run")
     async def _count(self, command: BatchCommand | None) -> None:
@@ -279,7 +279,7 @@ class BatchForm(Form):
         if errors:
             self.query_one(f"#{next(iter(errors))}").focus()
             return
-        self.post_message(self.Checked(command_of(form.spec(), here())))
+        self.post_message(self.Checked(BatchCommand(form.spec(), here())))
 
     def put(self, form: JobForm) -> None:
         """Fill in all fields; an input that is there already stays, with its output, unless
@@ -348,6 +348,4 @@ def _read(form: JobForm) -> Preview:
         input=form.input, output=form.output or "out", model="-", field=form.field,
         template=form.template, limit=form.limit, rest=form.rest,
     )  # fmt: skip
-    asked = command_of(alone.spec(), here()).asked()
-    assert asked is not None
-    return preview(asked)
+    return preview(BatchCommand(alone.spec(), here()).asked())
