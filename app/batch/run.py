@@ -151,7 +151,7 @@ def run_batch(
     )
     opening = open_source(
         spec.input,
-        format=None if rows.input_format == "auto" else rows.input_format,
+        format=rows.input_format,
         prompting=prompting,
         limit=limit,
         shard=None if out.shard is None else Shard.parse(out.shard),

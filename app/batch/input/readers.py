@@ -429,6 +429,7 @@ def detect(path: Path, name: str, asked: str | None) -> Reader:
     """
     if not name:
         raise RequestError("the input's name is empty")
+    asked = None if asked == "auto" else asked
     if not path.exists():
         raise RequestError(f"{name}: no such file")
     if path.is_dir():

@@ -234,19 +234,28 @@ def time_left(rest: Rest, counts: LengthCounts, pace: RowPace) -> Left:
 
 def _played(rest: Rest, model: LengthModel | None, pace: RowPace) -> float:
     """Seconds; with no model each answer takes all that it may."""
-    lengths = _Lengths(model)
-    running = [lengths.next(most, tokens) - tokens for tokens, most in rest.running]
+    place = 0.5
+
+    def drawn(most: int, above: int = 0) -> float:
+        # Draws fill the distribution evenly, the same in each estimate.
+        nonlocal place
+        if model is None:
+            return float(most)
+        place = (place + _GOLDEN) % 1.0
+        return min(float(most), model.quantile(place, above))
+
+    running = [drawn(most, tokens) - tokens for tokens, most in rest.running]
     waiting, reading_s = rest.waiting, 0.0
     if rest.prompt_tokens and pace.prefill_tps:
         reading_s = rest.prompt_tokens / pace.prefill_tps
     seconds = reading_s
     if waiting > _PLAYED:
-        mean = sum(lengths.next(rest.most) for _ in range(_PLAYED)) / _PLAYED
+        mean = sum(drawn(rest.most) for _ in range(_PLAYED)) / _PLAYED
         seconds += (waiting - _PLAYED) * mean * pace.token_s(rest.slots) / rest.slots
         waiting = _PLAYED
     ends = [max(0.0, left) for left in running]
     while waiting and len(ends) < rest.slots:
-        ends.append(lengths.next(rest.most))
+        ends.append(drawn(rest.most))
         waiting -= 1
     heapq.heapify(ends)
     now = 0.0
@@ -255,23 +264,9 @@ def _played(rest: Rest, model: LengthModel | None, pace: RowPace) -> float:
         seconds += (end - now) * pace.token_s(len(ends) + 1)
         now = end
         if waiting:
-            heapq.heappush(ends, now + lengths.next(rest.most))
+            heapq.heappush(ends, now + drawn(rest.most))
             waiting -= 1
     return seconds * pace.overhead
-
-
-class _Lengths:
-    """Draws that fill the distribution evenly, the same in each estimate."""
-
-    def __init__(self, model: LengthModel | None) -> None:
-        self._model, self._place = model, 0.5
-
-    def next(self, most: int, above: int = 0) -> float:
-        """The next answer's length."""
-        if self._model is None:
-            return float(most)
-        self._place = (self._place + _GOLDEN) % 1.0
-        return min(float(most), self._model.quantile(self._place, above))
 
 
 _WINDOW_S = 20.0  # speeds are those of the last so many seconds, or of half the run

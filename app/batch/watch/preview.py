@@ -82,7 +82,7 @@ def _open(asked: BatchSpec, settings: JobSettings | None = None) -> AbstractCont
     rows = asked.rows
     return open_source(
         asked.input,
-        format=None if rows.input_format == "auto" else rows.input_format,
+        format=rows.input_format,
         prompting=Prompting.from_options(
             rows,
             SamplingParams() if settings is None else settings.sampling,
