@@ -29,7 +29,7 @@ _USUAL = ModelOptions()
 
 @dataclass(frozen=True, slots=True)
 class EmbedJob:
-    """What is embedded, and where it goes; without ``output`` to stdout."""
+    """Texts to embed, and the file for their embeddings; without ``output`` stdout."""
 
     model: str
     texts: Sequence[str] = ()  # else those of the input

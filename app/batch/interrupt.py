@@ -1,5 +1,5 @@
-"""What ends a job before its last row: Ctrl-C and SIGTERM, or the process that it runs in, once to
-finish what runs and twice to stop at once; and the time that it was given."""
+"""Stop conditions of a job: Ctrl-C, SIGTERM or the process that it runs in (once to finish the
+running rows, twice to stop at once), and the time that it was given."""
 
 from __future__ import annotations
 

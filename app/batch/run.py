@@ -13,13 +13,12 @@ from app.batch.input.prompting import Prompting
 from app.batch.input.source import Shard, open_source
 from app.batch.interrupt import sigterm_as_ctrl_c
 from app.batch.journal.journal import journal_path
-from app.batch.plan import JobPlan
+from app.batch.report.figures import check_report, report_of, write_report
 from app.batch.report.progress import Progress
-from app.batch.report.summary import check_report, report_of, write_report
 from app.batch.runner import run_to_file, run_to_stdout
-from app.batch.schedule.engines import Count, parse_count, placements
+from app.batch.schedule.engines import Count, JobPlan, parse_count, placements
 from app.batch.settings import JobSettings
-from app.batch.spec import TEST_ROWS, TEST_TOKENS, BatchSpec
+from app.batch.spec import TEST_ROWS, TEST_TOKENS, BatchSpec, spec_json
 from app.exitcodes import ExitCode
 from app.models.planning import LoadChoice, choose, plan_files
 from app.models.prefixes import shared_prefixes
@@ -88,7 +87,7 @@ def run_batch(
         raise RequestError("name the model: ingot batch IN OUT --model MODEL")
     if output is None and not (spec.test or rows.dry_run):
         raise RequestError("name the output too: ingot batch IN OUT --model MODEL (- for stdout)")
-    to_stdout = spec.test or output == "-"
+    to_stdout, asked = spec.test or output == "-", spec_json(spec)
     if to_stdout and as_json and not rows.dry_run:
         raise RequestError("--json prints the figures to stdout, where the records go already")
     if to_stdout and not rows.dry_run and out.unordered:
@@ -107,7 +106,7 @@ def run_batch(
             f"{other} has no adapters: leave --adapter out, or merge it into the model"
         )
     if running.ray is not None:
-        from app.batch.schedule.cluster.pool import require_ray
+        from app.batch.schedule.cluster import require_ray
 
         require_ray()
     engines = parse_count(running.engines or ("1" if running.ray is None else "auto"))
@@ -152,7 +151,7 @@ def run_batch(
     )
     opening = open_source(
         spec.input,
-        format=None if rows.input_format == "auto" else rows.input_format,
+        format=rows.input_format,
         prompting=prompting,
         limit=limit,
         shard=None if out.shard is None else Shard.parse(out.shard),
@@ -182,13 +181,13 @@ def run_batch(
         if to_stdout:
             summary = run_to_stdout(plan, progress, write)
         else:
-            summary = run_to_file(plan, Path(str(output)), progress)
+            summary = run_to_file(plan, Path(str(output)), progress, asked=asked)
         if out.report is not None:
             report = report_of(summary, settings, input=spec.input, output=str(output or "-"))
             write_report(out.report, report)
-        progress.event("end", summary.as_json())
+        progress.event("end", summary.end_json())
         if not quiet:
-            for line in summary.lines():
+            for line in summary.end_lines():
                 console.note(line)
             if not to_stdout and not summary.slots:
                 console.note(f"{output} is up to date: no row needed the model")
@@ -230,8 +229,8 @@ def _alike(choice: LoadChoice, engines: Count, *, ray: bool) -> LoadChoice:
 
 
 def _computing(choice: LoadChoice) -> dict[str, Any]:
-    """What the last digits depend on, beside the model, the type of its keys and values and the
-    row: it goes into the journal's header."""
+    """Return all that an answer's last digits depend on, beside the model, the type of its keys and
+    values and the row: it goes into the journal's header."""
     from runtimes.machine.cpu import cpu_identity
     from runtimes.machine.installed import find_installed
     from runtimes.machine.selftest import ensure

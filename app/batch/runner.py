@@ -1,22 +1,20 @@
 """A whole job: look at input and journal, answer what is missing, put the output in place."""
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from app.batch.input.row import Row
 from app.batch.input.scan import InputScan, scan
-from app.batch.input.source import Source
+from app.batch.input.source import Row, Source
 from app.batch.journal.journal import Entries, Journal, journal_path
 from app.batch.journal.lines import END, LEFT_OUT, RUN, end_note, run_note, told
-from app.batch.output.publish import publish
-from app.batch.output.records import OPENAI, RecordForm, dump_line
-from app.batch.output.tables import output_format
-from app.batch.output.unordered import UnorderedOutput
-from app.batch.plan import JobPlan
+from app.batch.output.publish import UnorderedOutput, publish
+from app.batch.output.records import OPENAI, RecordForm, dump_line, output_format
+from app.batch.report.figures import JobFigures
 from app.batch.report.progress import LeftNotes, Progress
-from app.batch.report.summary import Summary
+from app.batch.schedule.engines import JobPlan
 from app.batch.schedule.pending_rows import pending_rows
 from app.batch.schedule.run_engines import Hosted, run_engines
 from app.batch.settings import JobSettings, differences
@@ -26,9 +24,14 @@ from runtimes.errors import RequestError
 
 
 def run_to_file(
-    plan: JobPlan, out: Path, progress: Progress, hosted: Hosted | None = None
-) -> Summary:
+    plan: JobPlan,
+    out: Path,
+    progress: Progress,
+    hosted: Hosted | None = None,
+    asked: Mapping[str, Any] | None = None,
+) -> JobFigures:
     """Answer what the journal of ``out`` lacks, then publish ``out``, unless the job is ``hosted``.
+    The journal notes what was ``asked`` (``spec_json``).
 
     Raises RequestError (input, output, changed settings), ModelError, OutOfMemoryError (also for a
     full disk) or JournalBusyError. In each case what was answered is in the journal.
@@ -65,6 +68,7 @@ def run_to_file(
                 shard=str(source.shard) if source.shard else None,
                 format=form.format.name,
                 input=source.name,
+                **({} if asked is None else {"spec": asked}),
             )
             journal.note(RUN, note)
             if streamed is not None and found.pending:
@@ -82,7 +86,7 @@ def run_to_file(
 
         summary = _begun(plan, found)
         if found.pending:
-            rows = pending_rows(source, journal.entries, found.priorities)
+            rows = pending_rows(source, found)
             progress.listeners.append(LeftNotes(journal).update)
             summary = run_engines(
                 plan,
@@ -110,14 +114,13 @@ def run_to_file(
                 summary,
                 answered=published.answered,
                 failed=published.failed,
-                unfinished=found.rows - published.answered - published.failed,
                 errors=dict(published.errors),
             )
         journal.note(END, end_note(summary.unfinished))
         return summary
 
 
-def run_to_stdout(plan: JobPlan, progress: Progress, write: Callable[[bytes], None]) -> Summary:
+def run_to_stdout(plan: JobPlan, progress: Progress, write: Callable[[bytes], None]) -> JobFigures:
     """Answer every row and ``write`` the records in the order of the input, each as soon as those
     before it are written. Keeps no journal."""
     with progress.doing("checking the input"):
@@ -155,7 +158,8 @@ def run_to_stdout(plan: JobPlan, progress: Progress, write: Callable[[bytes], No
 def _form(plan: JobPlan, out: Path | None, found: InputScan) -> RecordForm:
     """The form of the output. Raises RequestError for one that cannot be written as asked."""
     settings, asked = plan.settings, plan.spec.out
-    format = output_format(asked.format, out, found)
+    # Counted over all shards, so that their outputs have one format.
+    format = output_format(asked.format, out, found.requests, found.input_rows)
     format.check()
     if asked.unordered and format.index is None:
         raise RequestError(f"--unordered appends lines, which {format.name} has not: use .jsonl")
@@ -166,14 +170,18 @@ def _form(plan: JobPlan, out: Path | None, found: InputScan) -> RecordForm:
     return RecordForm(format, settings.model, settings.raw, asked.input_fields, lasting, names)
 
 
-def _begun(plan: JobPlan, found: InputScan) -> Summary:
-    """What there is before the first row is asked."""
-    return Summary(
+def _begun(plan: JobPlan, found: InputScan) -> JobFigures:
+    """Figures before the first row is asked."""
+    return JobFigures(
         rows=found.rows,
         answered=found.cached,
         failed=found.failed,
+        cached=found.cached,
         reused=found.reusable,
-        unfinished=found.pending,
+        slots=0,
+        memory_bytes=0,
+        prefill_tps=0.0,
+        decode_tps=0.0,
         model=plan.settings.model,
         runtime=plan.settings.runtime,
     )

@@ -1,4 +1,4 @@
-"""What decides a row's answer besides the row itself, and the key that both together give."""
+"""Settings that decide a row's answer besides the row itself, and the key of both together."""
 
 import hashlib
 import json
@@ -32,7 +32,7 @@ class JobSettings:
     adapters: Mapping[str, str] | None = None  # checksums by name
 
     def as_json(self) -> dict[str, Any]:
-        """What the journal's header holds, exactly as it is read back."""
+        """Return the settings of the journal's header, exactly as they are read back."""
         value: dict[str, Any] = json.loads(_canonical(asdict(self)))
         for name in ("computing", "adapters"):
             if value[name] is None:
@@ -90,8 +90,8 @@ def _said(message: Message) -> list[Any]:
 
 @lru_cache(maxsize=256)
 def _decisive(sampling: SamplingParams) -> dict[str, Any]:
-    """What is not at its default: a parameter that is added one day changes no key. Not to be
-    changed by its users; most rows of a file share one."""
+    """Return the parameters that are not at their defaults: a parameter that is added one day
+    changes no key. Callers must not change the result: most rows of a file share one."""
     defaults = SamplingParams()
     return {
         field.name: asdict(value) if isinstance(value, Constraint) else value
@@ -114,7 +114,7 @@ def _whole(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differences(before: Mapping[str, Any], now: JobSettings) -> list[str]:
-    """What changed since a journal was begun, one line for each setting."""
+    """Return the settings that changed since a journal was begun, a line for each."""
     old, new = _flat(_whole(before)), _flat(now.as_json())
     if old.get("fingerprint") == new.get("fingerprint"):
         # The same file under another name gives the same answers.

@@ -1,10 +1,22 @@
-"""All that is said of a batch job: by the command line, by a form, or by an earlier run."""
+"""Options of a batch job: on the command line, in a form, and in the journal of an earlier run."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from types import UnionType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Literal,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from app.options import (
     MODEL_HELP,
@@ -31,7 +43,7 @@ TEST_TOKENS = 16
 
 @dataclass(frozen=True, slots=True)
 class InputOptions:
-    """Where rows come from; what is not said is detected."""
+    """Source of the rows; options that are not given are detected."""
 
     panel: ClassVar = "Input"
     task: RowTask = option(
@@ -72,7 +84,7 @@ class InputOptions:
 
 @dataclass(frozen=True, slots=True)
 class BatchAdapters(AdapterOptions):
-    """Those that rows may name."""
+    """Adapters that rows may name."""
 
     adapter: list[str] | None = option(
         None,
@@ -110,7 +122,7 @@ class SampleOptions:
 
 @dataclass(frozen=True, slots=True)
 class OutputOptions:
-    """What OUT is, and what is told about the job."""
+    """Form of OUT, and the report."""
 
     panel: ClassVar = "Output"
     format: Literal["auto", "jsonl", "openai", "csv", "parquet"] = option(
@@ -132,7 +144,7 @@ class OutputOptions:
 
 @dataclass(frozen=True, slots=True)
 class RunningOptions:
-    """What a row and the job may take."""
+    """Limits of a row and of the job, and the engines."""
 
     panel: ClassVar = "Running"
     row_timeout: float | None = option(
@@ -214,3 +226,63 @@ class BatchSpec:
     options: ModelOptions = field(default_factory=ModelOptions)
     adapters: BatchAdapters = field(default_factory=BatchAdapters)
     engine: PlanOptions = field(default_factory=PlanOptions)
+
+
+def said(spec: Any) -> Iterator[tuple[str, Any]]:
+    """Values of a spec by the names of their fields, those of a group in the place of the group."""
+    for one in fields(spec):
+        value = getattr(spec, one.name)
+        yield from said(value) if is_dataclass(value) else [(one.name, value)]
+
+
+def spec_json(spec: BatchSpec) -> dict[str, Any]:
+    """Values of a spec that are not the usual ones, as a journal has them."""
+    usual = dict(said(BatchSpec("")))
+    return {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in said(spec)
+        if value != usual[name]
+    }
+
+
+def spec_from(values: Mapping[str, Any]) -> BatchSpec:
+    """Read back the values of ``spec_json``, which anybody may have written. Raises ValueError for
+    one that is not of its field's type."""
+    spec: BatchSpec = _spec_part(BatchSpec, {"input": "", **values})
+    return spec
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _spec_part(kind: Any, values: Mapping[str, Any]) -> Any:
+    hints, found = _hints(kind), {}
+    for one in fields(kind):
+        hint = hints[one.name]
+        if is_dataclass(hint):
+            found[one.name] = _spec_part(hint, values)
+        elif one.name in values:
+            arms = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+            made = [made for arm in arms for made in _as(arm, values[one.name])]
+            if not made:
+                raise ValueError(f"{one.name} is {str(values[one.name])[:40]}")
+            found[one.name] = made[0]
+    return kind(**found)
+
+
+def _as(kind: Any, value: Any) -> Iterator[Any]:
+    """The value as an instance of ``kind``; nothing where it is none."""
+    if get_origin(kind) is Literal:
+        if value in get_args(kind):
+            yield value
+    elif get_origin(kind) is list:
+        if isinstance(value, list) and all(isinstance(one, str) for one in value):
+            yield value
+    elif kind is Path and isinstance(value, str):
+        yield Path(value)
+    elif type(value) is kind:
+        yield value
+    elif kind is float and type(value) is int:
+        yield float(value)

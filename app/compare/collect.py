@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from app.batch.input.prompting import Prompting
-from app.batch.input.row import Row
-from app.batch.input.source import open_source
+from app.batch.input.source import Row, open_source
 from app.compare.prompts import PromptsJob, labels_of
 from app.compare.records import PROBE
 from app.compare.results import (

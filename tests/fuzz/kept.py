@@ -14,12 +14,12 @@ from typing import Any
 from unittest import mock
 
 from app.batch.journal.journal import Journal, Matcher, journal_path
-from app.batch.journal.state import read_state
+from app.batch.journal.lines import read_state
 from app.batch.output.merge import merge
-from app.batch.report.summary import status_of
+from app.batch.report.figures import status_of
 from app.batch.watch.follow import FollowedJournal
+from app.batch.watch.form import presets
 from app.batch.watch.job import attach
-from app.batch.watch.presets import presets
 from app.batch.watch.records import known_jobs, last_run
 from app.batch.watch.rows import Rows
 from app.chat.load_settings import remembered

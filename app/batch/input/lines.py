@@ -7,12 +7,12 @@ import gzip
 import itertools
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from app.batch.input.row import Raw
 from app.openai.validation import InputError, Problem
 from runtimes.errors import RequestError
 
@@ -28,6 +28,47 @@ _BLANK = " \t\r\n\f\v"
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"  # RFC 8878, 3.1.1
 _ZSTD_SKIPPED = b"\x2a\x4d\x18"  # behind a byte from 0x50 to 0x5f (3.1.2); pzstd begins so
+
+
+# Line of a row as in ``Raw``, and its offset.
+Place = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """A row as a reader found it."""
+
+    line: int  # from 1: lines of a text file, rows of a Parquet file, files of a folder
+    fields: Mapping[str, Any] = field(default_factory=dict)  # what was read, as JSON has it
+    problem: Problem | None = None
+    offset: int = 0  # bytes before ``line``, unpacked; 0 where a row is no line
+
+
+class ReadRows(Protocol):
+    """Function that reads rows in order."""
+
+    def __call__(
+        self, path: Path, name: str, /, places: Iterable[Place] | None = None
+    ) -> Iterator[Raw]:
+        """Give every row of ``path``, which messages call ``name``; or only the rows at ``places``,
+        in ascending order, without parsing the others. An invalid row has a problem; raises
+        RequestError when the input as a whole cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """An input format."""
+
+    name: str
+    read: ReadRows
+    hint: str  # what to do about an input without rows
+    suffixes: tuple[str, ...] = ()  # of names of such files
+    magic: bytes | None = None  # how each such file begins, whatever its name is
+    first: bytes | None = None  # the first character, where nothing else says what a file is
+    packed: bool = True  # whether it may be packed with gzip or zstd
+    place: str = "line {line}"  # what messages call a row's place; {id} is the row's id as JSON
+    # Of a folder: path, size and time of each file, which tell whether it changed.
+    listing: Callable[[Path, str], Iterator[tuple[str, int, int]]] | None = None
 
 
 class InputStream:
@@ -61,6 +102,10 @@ class InputStream:
         """At most ``count`` bytes; fewer only at the end. Raises as ``readline`` does."""
         return self._checked(self._stream.read, count)
 
+    def seek(self, offset: int) -> None:
+        """Go to ``offset`` of a file that is not packed."""
+        self._file.seek(offset)
+
     def readline(self, limit: int) -> bytes:
         """The next line with its end, cut off at ``limit`` bytes.
 
@@ -90,39 +135,80 @@ class InputStream:
         self._file.close()
 
 
-def rows_by_line(path: Path, name: str, parse: Callable[[str], Mapping[str, Any]]) -> Iterator[Raw]:
-    """A row for each line that is not blank, its fields by ``parse``."""
+def rows_by_line(
+    path: Path,
+    name: str,
+    places: Iterable[Place] | None,
+    parse: Callable[[str], Mapping[str, Any]],
+) -> Iterator[Raw]:
+    """A row for each line that is not blank, or that is at one of ``places``; its fields by
+    ``parse``."""
     with InputStream(path, name) as stream:
-        for number, line in numbered_lines(stream):
+        lines = NumberedLines(stream)
+        for number, offset, line in lines if places is None else lines.at(places):
             if isinstance(line, Problem):
                 yield Raw(number, problem=line)
             elif line.strip(_BLANK):
                 try:
-                    yield Raw(number, parse(line.rstrip("\r\n")))
+                    yield Raw(number, parse(line.rstrip("\r\n")), offset=offset)
                 except InputError as error:
                     yield Raw(number, problem=error.problem)
 
 
-def numbered_lines(stream: InputStream) -> Iterator[tuple[int, str | Problem]]:
-    """Lines from 1 with their ends; a problem for one that is too long, that is no text, or that is
-    damaged: that is the last."""
-    for number in itertools.count(1):
+class NumberedLines:
+    """Lines from 1 with their ends, as (number, offset, text); a problem in place of the text for
+    one that is too long, that is no text, or that is damaged: that is the last."""
+
+    def __init__(self, stream: InputStream) -> None:
+        self._stream = stream
+        self._number = self._offset = 0  # of the lines and bytes that were read
+        self._ended = False
+
+    def __iter__(self) -> Iterator[tuple[int, int, str | Problem]]:
+        return self
+
+    def __next__(self) -> tuple[int, int, str | Problem]:
+        if self._ended:
+            raise StopIteration
+        offset = self._offset
+        self._number = number = self._number + 1
         try:
-            raw = stream.readline(MAX_LINE + 1)
+            raw = self._readline(MAX_LINE + 1)
             whole = len(raw) <= MAX_LINE or raw.endswith(b"\n")
             while not whole and raw and not raw.endswith(b"\n"):
-                raw = stream.readline(MAX_LINE)
+                raw = self._readline(MAX_LINE)
         except InputError as error:
-            yield number, error.problem
-            return
+            self._ended = True
+            return number, offset, error.problem
         if whole and not raw:
-            return
+            self._ended = True
+            raise StopIteration
         try:
             if not whole:
                 raise too_long("line")
-            yield number, decode(raw.removeprefix(UTF8_BOM) if number == 1 else raw)
+            return number, offset, decode(raw.removeprefix(UTF8_BOM) if number == 1 else raw)
         except InputError as error:
-            yield number, error.problem
+            return number, offset, error.problem
+
+    def at(self, places: Iterable[Place]) -> Iterator[tuple[int, int, str | Problem]]:
+        """Lines at ``places``, in ascending order."""
+        for place in places:
+            self.go_to(place)
+            yield from itertools.islice(self, 1)
+
+    def go_to(self, place: Place) -> None:
+        """Make the line at ``place`` the next one. A packed file has to be unpacked up to there."""
+        line, offset = place
+        if not self._stream.packing:
+            self._stream.seek(offset)
+            self._number, self._offset = line - 1, offset
+        while self._number < line - 1 and next(self, None) is not None:
+            pass
+
+    def _readline(self, limit: int) -> bytes:
+        raw = self._stream.readline(limit)
+        self._offset += len(raw)
+        return raw
 
 
 def too_long(what: str) -> InputError:

@@ -1,13 +1,18 @@
-"""What is asked of the model for a row: the choices that hold for all rows of an input."""
+"""Tasks from rows: the choices that hold for all rows of an input (``Prompting``), and templates
+(``RowTemplate``)."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from app.batch.input.template import RowTemplate
+import jinja2
+
+from app.here import named_text
 from app.openai.completions import completion_tasks
 from app.openai.constraints import schema_constraint
 from app.openai.embeddings import embedding_task
@@ -17,10 +22,14 @@ from app.openai.task import Embed, Task, task_at
 from app.openai.validation import MISSING, InputError, as_unicode, shown, wrong_kind
 from runtimes.errors import RequestError
 from runtimes.request import Priority, SamplingParams
+from runtimes.templates.budget import Budget, within
+from runtimes.templates.filters import tojson
+from runtimes.templates.sandbox import Sandbox
 
 if TYPE_CHECKING:
     from app.adapters import AdapterFile
     from app.batch.spec import InputOptions, RowTask
+
 
 _DEFAULT_FIELDS: dict[RowTask, tuple[str, ...]] = {
     "generate": ("messages", "prompt"),
@@ -84,13 +93,13 @@ class Prompting:
         )
 
     def endpoint(self, fields: Mapping[str, Any]) -> Endpoint | None:
-        """Where a row that is a request goes; None for a plain row."""
+        """Return the endpoint of a row that is a request; None for a plain row."""
         if self.requests is not None:
             return self.requests
         return _endpoint_of(fields) if self.field is None and self.template is None else None
 
     def task(self, fields: Mapping[str, Any], endpoint: Endpoint | None) -> Task:
-        """What to ask for a row with these fields. Raises InputError."""
+        """Make the task of a row with these fields. Raises InputError."""
         if self.template is not None:
             task = self._asked(task_at(self.template.render(fields), "template"), fields)
         elif endpoint is None:
@@ -134,7 +143,7 @@ class Prompting:
         return found
 
     def _asked(self, task: Task, fields: Mapping[str, Any]) -> Task:
-        """What a plain row asks, from its prompt."""
+        """Make a plain row's task of its prompt, by the job's kind."""
         if self.kind == "embed":
             if task.history or len(task.turns) != 1:
                 raise InputError("wrong_type", "what is embedded must be one text")
@@ -178,7 +187,7 @@ def task_of(row: Mapping[str, Any], field: str | None, kind: RowTask = "generate
 
 
 def _texts(row: Mapping[str, Any], names: Sequence[str], least: int) -> tuple[str, ...]:
-    """Those under the first of ``names`` that is there. Raises InputError."""
+    """Return the texts under the first of ``names`` that is there. Raises InputError."""
     for name in names:
         if name in row:
             return texts_at(row[name], name, least)
@@ -215,8 +224,8 @@ def row_id(row: Mapping[str, Any], index: int) -> str | int:
 
 
 def _endpoint_of(row: Mapping[str, Any]) -> Endpoint | None:
-    """Where a row that was meant as a line of an OpenAI batch goes, well made or not: to chat where
-    it does not say so rightly. None for any other row."""
+    """Return the endpoint of a row that was meant as a line of an OpenAI batch, well made or not:
+    chat where it names none rightly. None for any other row."""
     if "prompt" in row or "messages" in row:
         return None
     if "custom_id" in row:
@@ -248,3 +257,84 @@ def _request_task(row: Mapping[str, Any], defaults: SamplingParams) -> Task:
         return body_task(body, endpoint, defaults)
     tasks = completion_tasks(body, defaults, served=False)
     return tasks[0] if len(tasks) == 1 else Task(parts=tuple(tasks))
+
+
+# Characters of a prompt: far beyond any context, far below what memory holds for all running rows.
+MOST_CHARACTERS = 16 * 2**20
+_MOST_SOURCE = 2**17  # characters of a template
+# Filters that pad to any width a number says.
+_PADDING_FILTERS = ("center", "indent", "format", "wordwrap", "slice", "batch")
+_SHOWN = 12
+
+
+class RowTemplate:
+    """Prompts made from a row's fields by a compiled Jinja2 template, in a sandbox.
+
+    Rows are data: nothing in them is ever taken for template code. The template itself can neither
+    reach Python's internals nor change the row; what a short one could blow up to gigabytes is
+    bounded.
+    """
+
+    def __init__(self, text: str, name: str) -> None:
+        """Compile ``text``, which messages call ``name``. Raises RequestError with the line."""
+        if len(text) > _MOST_SOURCE:
+            raise RequestError(
+                f"{name} has {len(text):,} characters, and {_MOST_SOURCE:,} are the most that is"
+                " taken"
+            )
+        environment = Sandbox(undefined=jinja2.StrictUndefined, keep_trailing_newline=False)
+        for filter_name in _PADDING_FILTERS:
+            del environment.filters[filter_name]
+        # Jinja2's own escapes for HTML.
+        environment.filters["tojson"] = partial(tojson, default=_no_json)
+        try:
+            with within(Budget()):
+                self._template = environment.from_string(text)
+        except jinja2.TemplateSyntaxError as error:
+            raise RequestError(f"{name}, line {error.lineno}: {error.message}") from error
+        except Exception as error:  # also what Python says of the code that is made of it
+            raise RequestError(f"{name} does not compile: {str(error)[:500]}") from error
+
+    @classmethod
+    def load(cls, path: Path) -> RowTemplate:
+        """The template in a UTF-8 file. Raises RequestError."""
+        try:
+            return cls(named_text(path, "utf-8-sig"), str(path))
+        except UnicodeDecodeError as error:
+            raise RequestError(f"{path} is not UTF-8") from error
+        except ValueError as error:
+            raise RequestError(f"{path} is no template: {error}") from error
+        except OSError as error:
+            raise RequestError(f"{path} cannot be read: {error.strerror or error}") from error
+
+    def render(self, fields: Mapping[str, Any]) -> str:
+        """The text for a row, its fields by name and, for names that are no words, in ``row``.
+
+        Raises InputError: the row lacks a field (code ``missing_field``), the template fails on
+        it, or makes too much text.
+        """
+        pieces, room = [], MOST_CHARACTERS
+        try:
+            with within(Budget()):
+                for piece in self._template.generate({"row": fields, **fields}):
+                    pieces.append(piece)
+                    room -= len(piece)
+                    if room < 0:
+                        said = f"the template makes more than {MOST_CHARACTERS:,} characters of it"
+                        raise InputError("template_error", said)
+        except jinja2.UndefinedError as error:
+            there = ", ".join(repr(name)[1:-1][:40] for name in list(fields)[:_SHOWN]) or "none"
+            said = f"the template: {str(error.message)[:120]}; the row has: {there}"
+            raise InputError("missing_field", said) from error
+        except InputError:
+            raise
+        except Exception as error:  # whatever an expression of the template runs into
+            reason = f"{type(error).__name__}: {error}"[:200]
+            raise InputError("template_error", f"the template fails: {reason}") from error
+        return "".join(pieces)
+
+
+def _no_json(value: Any) -> Any:
+    if isinstance(value, jinja2.Undefined):
+        str(value)  # raises UndefinedError, which names the field
+    raise TypeError(f"{type(value).__name__} has no form in JSON")

@@ -6,18 +6,27 @@ from __future__ import annotations
 import csv
 import datetime
 import decimal
+import itertools
 import json
 import math
 import os
 import stat
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app.batch.input import lines
-from app.batch.input.lines import MAX_LINE, UTF8_BOM, InputStream, numbered_lines, rows_by_line
-from app.batch.input.row import Raw, Reader
+from app.batch.input.lines import (
+    MAX_LINE,
+    UTF8_BOM,
+    InputStream,
+    NumberedLines,
+    Place,
+    Raw,
+    Reader,
+    rows_by_line,
+)
 from app.openai.validation import InputError, Problem, kind
 from runtimes.errors import RequestError
 
@@ -32,19 +41,28 @@ _BATCH_BYTES = 16 * 2**20
 _BATCH_ROWS = 1024
 
 
-def _read_parquet(path: Path, name: str) -> Iterator[Raw]:
+def _read_parquet(path: Path, name: str, places: Iterable[Place] | None = None) -> Iterator[Raw]:
     """Rows from 1, their values as JSON has them; those before a damaged part come before its
-    error."""
+    error. Only rows at ``places`` become Python's values."""
     pyarrow, file = _open(path, name)
-    number = 0
+    wanted = itertools.count(1) if places is None else (line for line, _ in places)
+    number, begin, following = 0, 1, next(wanted, None)
     with file:
         try:
             # Statistics of the whole file tell how many rows make a few megabytes.
             batch = max(1, min(_BATCH_ROWS, _BATCH_BYTES // _row_bytes(file)))
             for records in file.iter_batches(batch_size=batch, use_threads=False):
+                begin, end, chosen = begin + records.num_rows, begin + records.num_rows, []
+                while following is not None and following < end:
+                    chosen.append(following)
+                    following = next(wanted, None)
+                if not chosen:
+                    continue
+                if len(chosen) < records.num_rows:
+                    records = records.take([row + records.num_rows - end for row in chosen])
                 names = records.schema.names
-                for cells in zip(*map(_cells, records.columns), strict=True):
-                    number += 1
+                rows = zip(*map(_cells, records.columns), strict=True)
+                for number, cells in zip(chosen, rows, strict=False):
                     yield Raw(number, dict(zip(names, map(plain, cells), strict=True)))
         except (pyarrow.ArrowException, OSError, ValueError) as error:
             raise RequestError(f"{name} is damaged after row {number}: {_reason(error)}") from error
@@ -139,28 +157,31 @@ class _Lines:
     the present row can be read again, when a quote in the first turns out to be a mistake."""
 
     def __init__(self, stream: InputStream) -> None:
-        self._lines = numbered_lines(stream)
-        self._again: deque[tuple[int, str | Problem]] = deque()
-        self._taken: list[tuple[int, str | Problem]] = []
+        self._lines = NumberedLines(stream)
+        self._again: deque[tuple[int, int, str | Problem]] = deque()
+        self._taken: list[tuple[int, int, str | Problem]] = []
 
     def __iter__(self) -> _Lines:
         return self
 
     def __next__(self) -> str:
         self._taken.append(self._again.popleft() if self._again else next(self._lines))
-        line = self._taken[-1][1]
+        line = self._taken[-1][2]
         if isinstance(line, Problem):
             raise InputError(line.code, line.message)
         return line
 
-    def begin_row(self) -> None:
-        """What was taken is done with."""
+    def begin_row(self, place: Place | None) -> None:
+        """Begin a row with the line at ``place``, or with the next one."""
         self._taken.clear()
+        if place is not None:
+            self._again.clear()
+            self._lines.go_to(place)
 
     @property
-    def first(self) -> int:
-        """The number of the row's first line."""
-        return self._taken[0][0]
+    def first(self) -> Place:
+        """Number and offset of the row's first line."""
+        return self._taken[0][:2]
 
     def only_first(self) -> int:
         """Give all but the first line of this row back; the number of the last."""
@@ -168,7 +189,7 @@ class _Lines:
         return self._taken[-1][0]
 
 
-def _read_csv(path: Path, name: str) -> Iterator[Raw]:
+def _read_csv(path: Path, name: str, places: Iterable[Place] | None = None) -> Iterator[Raw]:
     """Rows below the header, numbered by the line where they begin. A row that is no CSV ends with
     its first line: a quote that is never closed costs one row."""
     with InputStream(path, name) as stream:
@@ -183,18 +204,25 @@ def _read_csv(path: Path, name: str) -> Iterator[Raw]:
             raise RequestError(f"{name}: its first line does not name columns: {error}") from error
         csv.field_size_limit(MAX_LINE)
         reader = csv.reader(lines, delimiter=delimiter, strict=True)
-        yield from _rows(reader, lines, header)
+        yield from _rows(
+            reader, lines, header, itertools.repeat(None) if places is None else places
+        )
 
 
-def _rows(reader: Iterator[list[str]], lines: _Lines, header: list[str]) -> Iterator[Raw]:
-    while True:
-        lines.begin_row()
+def _rows(
+    reader: Iterator[list[str]],
+    lines: _Lines,
+    header: list[str],
+    places: Iterable[Place | None],
+) -> Iterator[Raw]:
+    for place in places:
+        lines.begin_row(place)
         try:
             cells = next(reader)
         except StopIteration:
             return
         except (InputError, csv.Error) as error:
-            first, last = lines.first, lines.only_first()
+            (first, _), last = lines.first, lines.only_first()
             if isinstance(error, InputError):
                 problem = error.problem
             else:
@@ -210,7 +238,8 @@ def _rows(reader: Iterator[list[str]], lines: _Lines, header: list[str]) -> Iter
         fields = {key: cell for key, cell in zip(header, cells, strict=False) if key}
         message = f"the row has {len(cells)} cells; the header has {len(header)}"
         wrong = Problem("invalid_csv", message) if len(cells) != len(header) else None
-        yield Raw(lines.first, fields, wrong)
+        line, offset = lines.first
+        yield Raw(line, fields, wrong, offset)
 
 
 def _header(names: list[str], name: str) -> list[str]:
@@ -232,10 +261,15 @@ CSV = Reader(
 )
 
 
-def _read_folder(folder: Path, name: str) -> Iterator[Raw]:
+def _read_folder(folder: Path, name: str, places: Iterable[Place] | None = None) -> Iterator[Raw]:
     """A row for each file that is not hidden, at any depth, in the order of the paths' parts."""
     root = folder.resolve()
+    wanted = itertools.count(1) if places is None else (line for line, _ in places)
+    following = next(wanted, None)
     for number, path in enumerate(_files(root, name), 1):
+        if number != following:
+            continue
+        following = next(wanted, None)
         relative = path.relative_to(root).as_posix()
         fields: dict[str, Any] = {"id": relative, "name": path.name}
         try:
@@ -315,8 +349,8 @@ FOLDER = Reader(
 )
 
 
-def _read_jsonl(path: Path, name: str) -> Iterator[Raw]:
-    return rows_by_line(path, name, _object)
+def _read_jsonl(path: Path, name: str, places: Iterable[Place] | None = None) -> Iterator[Raw]:
+    return rows_by_line(path, name, places, _object)
 
 
 def _object(text: str) -> dict[str, Any]:
@@ -361,8 +395,8 @@ JSONL = Reader(
 )
 
 
-def _read_text(path: Path, name: str) -> Iterator[Raw]:
-    return rows_by_line(path, name, lambda line: {"prompt": line})
+def _read_text(path: Path, name: str, places: Iterable[Place] | None = None) -> Iterator[Raw]:
+    return rows_by_line(path, name, places, lambda line: {"prompt": line})
 
 
 # Rows of plain text: a line is a prompt.
@@ -395,6 +429,7 @@ def detect(path: Path, name: str, asked: str | None) -> Reader:
     """
     if not name:
         raise RequestError("the input's name is empty")
+    asked = None if asked == "auto" else asked
     if not path.exists():
         raise RequestError(f"{name}: no such file")
     if path.is_dir():

@@ -1,11 +1,12 @@
-"""A first pass over the input, before any model is loaded: what is there, what is still to do."""
+"""First pass over the input, before any model is loaded: counts rows, finds invalid ones, and notes
+where the pending ones are."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import islice
 
-from app.batch.input.source import IdIndex, Repeats, Source, Stamp
+from app.batch.input.source import IdIndex, Places, Repeats, Source, Stamp
 from app.batch.journal.journal import Entries, Matcher
 from app.openai.validation import Problem
 from runtimes.errors import RequestError
@@ -19,7 +20,7 @@ _SHOWN = 3
 
 @dataclass(slots=True)
 class InputScan:
-    """What a pass over the input found."""
+    """Result of a pass over the input."""
 
     stamp: Stamp
     input_rows: int = 0  # those of other shards too
@@ -29,7 +30,7 @@ class InputScan:
     reusable: int = 0  # answered already
     skipped: int = 0  # of the reusable ones: they stay failed
     characters: int = 0  # of the pending rows' prompts
-    priorities: set[Priority] = field(default_factory=set)
+    places: dict[Priority, Places] = field(default_factory=dict)  # of the pending rows
     problems: list[tuple[str, Problem]] = field(default_factory=list)  # the first, with their place
     repeats: Repeats = field(default_factory=Repeats)  # valid, though an earlier row has their id
     invalid_rows: list[int] = field(default_factory=list)  # indexes of the first thousand
@@ -50,7 +51,7 @@ class InputScan:
         return self.invalid + self.skipped
 
     def notes(self, name: str) -> list[str]:
-        """What is wrong with the input called ``name``, a line for each of the first few rows."""
+        """Return messages on invalid rows of the input called ``name``, the first by line."""
         lines = [f"{name}, {where}: {problem.message}" for where, problem in self.problems]
         if self.invalid > len(self.problems):
             lines.append(f"and {self.invalid - len(self.problems):,} more rows that are not valid")
@@ -108,12 +109,12 @@ def _read(source: Source, entries: Entries, ids: IdIndex | None) -> InputScan:
             if len(found.problems) < _PROBLEMS_KEPT:
                 found.problems.append((row.where, row.problem))
             continue
-        found.priorities.add(row.task.priority)
         if (offset := matcher.take(row.key)) is not None:
             found.reusable += 1
             found.skipped += offset == matcher.failure(row.key)
         else:
             found.characters += row.task.characters
+            found.places.setdefault(row.task.priority, Places()).add(row)
     if not found.input_rows:
         raise RequestError(f"{source.name} has no rows: {source.reader.hint}")
     if lacking and found.invalid == found.rows and fields:

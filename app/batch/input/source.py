@@ -1,5 +1,5 @@
-"""The input as a stream of rows that can be read again: every row asks something or says what is
-wrong with it."""
+"""The input as a stream of rows that can be read again, whole or by the rows' places: every row has
+a task or a problem."""
 
 from __future__ import annotations
 
@@ -13,16 +13,20 @@ import sys
 import tempfile
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+from app.batch.input.lines import Place, Raw, Reader
 from app.batch.input.prompting import Prompting, row_id
 from app.batch.input.readers import detect
-from app.batch.input.row import NOTHING, Raw, Reader, Row
 from app.batch.settings import NO_KEY, row_key
+from app.openai.request import Endpoint
+from app.openai.task import Task
 from app.openai.validation import BODY, InputError, Problem
 from runtimes.errors import ParameterError, RequestError, WorkerError
 from runtimes.untrusted import excess
@@ -30,6 +34,40 @@ from runtimes.untrusted import excess
 log = logging.getLogger(__name__)
 
 _MOST_SHARDS = 100_000
+
+
+NOTHING = Task()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of a job."""
+
+    index: int  # of the input's rows from 0
+    line: int  # as in ``Raw``
+    id: str | int
+    task: Task = NOTHING  # asks nothing where there is a problem
+    problem: Problem | None = None
+    fields: Mapping[str, Any] = field(default_factory=dict)  # of the input's row, ready for JSON
+    endpoint: Endpoint | None = None  # that it is a request to; None for a plain row
+    where: str = ""  # what messages call its place
+    key: bytes = NO_KEY  # of its answer
+    offset: int = 0  # as in ``Raw``
+
+
+@dataclass(slots=True)
+class Places:
+    """Places of rows, in order: 16 bytes a row."""
+
+    indexes: array[int] = field(default_factory=lambda: array("I"))
+    lines: array[int] = field(default_factory=lambda: array("I"))
+    offsets: array[int] = field(default_factory=lambda: array("q"))
+
+    def add(self, row: Row) -> None:
+        """Note the next row."""
+        self.indexes.append(row.index)
+        self.lines.append(row.line)
+        self.offsets.append(row.offset)
 
 
 # Rows whose id an earlier row has, found among millions of rows in little memory.
@@ -47,14 +85,14 @@ class Repeats:
     first_lines: array[int] = field(default_factory=_empty)  # and where the id was first seen
 
     def first_line(self, index: int) -> int | None:
-        """Where the id of the row at ``index`` was seen before; None if it was not."""
+        """Return the line where the id of the row at ``index`` was seen first, None if nowhere."""
         at = bisect_left(self.rows, index)
         if at < len(self.rows) and self.rows[at] == index:
             return self.first_lines[at]
         return None
 
     def without(self, refused: set[int]) -> Repeats:
-        """Those that are not among the row indexes ``refused``."""
+        """Drop the rows whose indexes are ``refused``."""
         kept = [at for at, row in enumerate(self.rows) if row not in refused]
         columns = (self.rows, self.lines, self.first_lines)
         return Repeats(*(array("q", map(column.__getitem__, kept)) for column in columns))
@@ -159,6 +197,26 @@ class Source:
                 return
             yield self._row(index, raw)
 
+    def rows_at(self, places: Places) -> Iterator[Row]:
+        """The valid rows at ``places``; no other row is parsed. Raises as ``rows``."""
+        asked: deque[tuple[int, int]] = deque()
+
+        def wanted() -> Iterator[Place]:
+            for index, line, offset in zip(
+                places.indexes, places.lines, places.offsets, strict=True
+            ):
+                asked.append((index, line))
+                yield line, offset
+
+        for raw in self.reader.read(self.path, self.name, wanted()):
+            # A row is missing only where the input changed, which is refused at the end.
+            while asked and asked[0][1] != raw.line:
+                asked.popleft()
+            if asked:
+                row = self._row(asked.popleft()[0], raw)
+                if row.problem is None:
+                    yield row
+
     def stamp(self) -> Stamp:
         """The input's present size and time."""
         if self.reader.listing is not None:
@@ -197,7 +255,9 @@ class Source:
             message = f"line {first} has the same custom_id {json.dumps(identity)[:60]}"
             task, problem, key = NOTHING, Problem("duplicate_id", message), NO_KEY
         where = self.reader.place.format(line=raw.line, id=json.dumps(identity, ensure_ascii=False))
-        return Row(index, raw.line, identity, task, problem, fields, endpoint, where, key)
+        return Row(
+            index, raw.line, identity, task, problem, fields, endpoint, where, key, raw.offset
+        )
 
 
 @contextmanager

@@ -19,13 +19,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from app.batch.journal.lines import DAMAGE, HEADER, VERSION, VERSIONS, lines_of, sealed_line
-from app.batch.journal.state import NOT_OURS, JournalState
+from app.batch.journal.lines import (
+    DAMAGE,
+    HEADER,
+    NOT_OURS,
+    VERSION,
+    VERSIONS,
+    JournalState,
+    lines_of,
+    sealed_line,
+)
 from app.batch.output.records import writing
-from app.batch.report.answer_lengths import LengthCounts
+from app.batch.report.eta import LengthCounts
 from app.openai.answer import Answer
 from runtimes.errors import IngotError, RequestError
 
+JOURNAL = ".journal.jsonl"  # behind the name of the output
 _MAGIC = b'{"ingot":"batch-journal"'
 # A group is synced when it is this large or this old: a power cut costs at most so much work,
 # and a fast job does not wait for the disk at every row.
@@ -40,7 +49,7 @@ class JournalBusyError(RequestError):
 
 @dataclass(slots=True)
 class Entries:
-    """Where each row's record lies: parallel arrays, 25 bytes a row, so that millions fit.
+    """Places of the rows' records: parallel arrays, 25 bytes a row, so that millions fit.
 
     ``keep_failures`` lets a row's failure stand as its result, so that it is not tried again.
     """
@@ -68,11 +77,11 @@ def short_key(key: bytes) -> int:
 
 
 def journal_path(out: Path) -> Path:
-    """Where the journal of an output file lies: beside the file, also for a link to it, so that two
+    """Path of an output file's journal: beside the file, also for a link to it, so that two
     jobs on one file have one journal."""
     if os.path.islink(out):  # also a name that no file can have: Path.is_symlink raises for it
         out = Path(os.path.realpath(out))
-    return out.with_name(out.name + ".journal.jsonl")
+    return out.with_name(out.name + JOURNAL)
 
 
 class Journal(JournalState):

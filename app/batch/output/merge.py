@@ -14,11 +14,9 @@ from pathlib import Path
 
 from app.batch.input.source import Shard
 from app.batch.journal.journal import journal_path
-from app.batch.journal.lines import told
-from app.batch.journal.state import read_state
+from app.batch.journal.lines import read_state, told
 from app.batch.output.publish import write_output
-from app.batch.output.records import JSONL, OPENAI, OutputFormat, Record
-from app.batch.output.tables import FORMATS, suffix_format
+from app.batch.output.records import FORMATS, JSONL, OPENAI, OutputFormat, Record, suffix_format
 from app.batch.settings import comparable
 from app.here import same_file
 from runtimes.errors import RequestError
@@ -42,7 +40,7 @@ class ShardOutput:
 
 @dataclass(slots=True)
 class Merged:
-    """What was written."""
+    """Counts of the merged output."""
 
     parts: int
     rows: int = 0

@@ -1,14 +1,20 @@
-"""The output file: one record for each row, in the order of the input, put in place in one step."""
+"""The output file, from the journal: put in place in one step, in the order of the input
+(``publish``), or growing while the job runs (``UnorderedOutput``)."""
 
+from __future__ import annotations
+
+import contextlib
+import json
 import os
+from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from app.batch.input.row import Row
-from app.batch.input.source import Source, Stamp
+from app.batch.input.scan import InputScan
+from app.batch.input.source import Row, Source, Stamp
 from app.batch.journal.journal import Journal, Matcher
-from app.batch.output.records import OutputFormat, Record, RecordForm, Records, writing
-from app.batch.report.answer_lengths import RowCounts
+from app.batch.output.records import OutputFormat, Record, RecordForm, Records, dump_line, writing
+from app.batch.report.eta import RowCounts
 from app.openai.answer import Answer
 from quantize.outfile import outfile
 from runtimes.errors import RequestError
@@ -88,3 +94,92 @@ def check_unchanged(source: Source, stamp: Stamp) -> None:
             f"{source.name} changed while the job ran; run the same command again "
             "(rows that stayed the same are not computed again)"
         )
+
+
+class UnorderedOutput:
+    """Output that grows while the job runs: each answer is appended once it is safe in the journal.
+    Not thread-safe; the journal's lock keeps other jobs off.
+
+    A kill may leave the file behind the journal, or end it in the middle of a line. Before a run
+    goes on, the file is compared with the journal line by line: what is missing is appended, and a
+    file that does not agree with the journal (another input, rows that failed and are tried again)
+    is made anew.
+    """
+
+    def __init__(self, out: Path, form: RecordForm, journal: Journal) -> None:
+        self._out, self._form, self._journal = out, form, journal
+        self._kept = f"Every row is in {journal.path}"
+        self._pending = bytearray()
+
+    def put(self, row: Row, answer: Answer) -> None:
+        """Take a row's answer; the journal has it already."""
+        self._pending += self._line(row, answer)
+
+    def flush(self) -> None:
+        """Append what is safe in the journal. Raises OutOfMemoryError or RequestError."""
+        if self._pending and self._journal.synced:
+            with writing(self._out, self._kept), self._out.open("ab") as file:
+                file.write(self._pending)
+            self._pending.clear()
+
+    def settle(self, source: Source, found: InputScan, *, errors: bool) -> RowCounts:
+        """Make the file hold exactly what the journal has for the rows of ``source``; rows that
+        failed only with ``errors``. Raises OutOfMemoryError or RequestError, the latter before
+        anything is written if the input is no longer what was ``found``."""
+        self._pending.clear()
+        check_unchanged(source, found.stamp)
+        published = RowCounts()
+        with writing(self._out, self._kept):
+            held = self._held(found.input_rows)
+            agree = lines = 0
+            for row, answer in answers(source, self._journal, errors=errors):
+                if answer is not None:
+                    published.finished(answer.error)
+                    lines += 1
+                    agree += held[row.index] == _hash(self._line(row, answer))
+            check_unchanged(source, found.stamp)
+            if agree < sum(map(bool, held)):
+                publish(source, found.stamp, self._journal, self._out, self._form, errors=errors)
+            elif agree < lines:
+                self._append(source, held, errors=errors)
+        return published
+
+    def _held(self, rows: int) -> array[int]:
+        """For each row of the input, and one more for lines that are of no row, the hash of its
+        line in the file; 0 where there is none. A torn last line is cut off. Raises OSError."""
+        held, end = array("q", bytes(8 * (rows + 1))), 0
+        with contextlib.suppress(FileNotFoundError), self._out.open("rb") as file:
+            for line in file:
+                if not line.endswith(b"\n"):
+                    os.truncate(self._out, end)
+                    break
+                end += len(line)
+                index = self._index(line)
+                if index is None or not 0 <= index < rows or held[index]:
+                    index = rows
+                held[index] = _hash(line)
+        return held
+
+    def _index(self, line: bytes) -> int | None:
+        assert self._form.format.index is not None
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            return None
+        index = self._form.format.index(record) if isinstance(record, dict) else None
+        return index if isinstance(index, int) else None
+
+    def _line(self, row: Row, answer: Answer) -> bytes:
+        return dump_line(self._form.record(row, answer))
+
+    def _append(self, source: Source, held: array[int], *, errors: bool) -> None:
+        with self._out.open("ab") as file:
+            for row, answer in answers(source, self._journal, errors=errors):
+                if answer is not None and not held[row.index]:
+                    file.write(self._line(row, answer))
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _hash(line: bytes) -> int:
+    return hash(line) or 1

@@ -1,2 +1,2 @@
-"""What a job tells while it runs and when it has ended: progress, events, time left, the summary.
-It reads figures; nothing here decides how the job runs."""
+"""Reports of a job: its figures, progress, events, time left, the summary. Nothing here decides how
+the job runs."""

@@ -1,28 +1,144 @@
-"""A running job's time left: what is known of its rows, gathered for ``time_left``."""
+"""Time left of a running job, from the rows that have ended and those that run: a survival estimate
+of answer lengths (``LengthCounts``, ``fit``), and the rest of the job played through at measured
+speeds (``time_left``, ``Forecast``)."""
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections import deque
+from bisect import bisect_left, bisect_right
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from statistics import fmean, stdev
 from typing import Any
 
-from app.batch.input.row import Row
-from app.batch.report.answer_lengths import LengthCounts, LengthModel, RowCounts, fit
-from app.batch.schedule.pool_engine import InFlightRow, PoolEngine
+from app.batch.input.source import Row
 from app.figures import duration
+from app.openai.validation import Problem
 from runtimes.engine.metrics import EngineStats
-from runtimes.request import SamplingParams
+from runtimes.request import Completion, FinishReason, SamplingParams
 
-# How long a job still takes, from what is known of its rows: a pure function.
-#
+_PER_OCTAVE = 16  # bins: lengths within 4% of each other count as equal
+_TAIL = 0.5  # beyond what has ended, half of the answers stay below 2**_TAIL times that
+_DRAWN = 64
+_NEAR = 0.9  # of the limit: what is so long already becomes little longer
+_UNSEEN = 0.5  # answers that may be longer than any that ended
+
+
+@dataclass(slots=True)
+class LengthCounts:
+    """Answers by the logarithm of their tokens: bounded memory for any number of rows."""
+
+    ended: Counter[int] = field(default_factory=Counter)  # by themselves
+    cut: Counter[int] = field(default_factory=Counter)  # by a limit
+
+    def add(self, tokens: int, *, cut: bool) -> None:
+        """Count an answer."""
+        (self.cut if cut else self.ended)[_bin(tokens)] += 1
+
+    def add_record(self, answer: Mapping[str, Any]) -> None:
+        """Count the answers of a row of the journal; of several only their mean is known."""
+        tokens = answer.get("usage", {}).get("completion_tokens", 0)
+        several = answer.get("choices") or answer.get("responses") or (None,)
+        for _ in several:
+            self.add(tokens // len(several), cut=answer.get("finish_reason") != "stop")
+
+    @property
+    def total(self) -> int:
+        """All answers that were counted."""
+        return self.ended.total() + self.cut.total()
+
+
+@dataclass(slots=True)
+class RowCounts:
+    """Outcomes of rows so far."""
+
+    answered: int = 0
+    failed: int = 0
+    retried: int = 0
+    crashes: int = 0  # deaths of the worker process
+    prompt_tokens: int = 0  # tokens are of finished rows
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    errors: Counter[str] = field(default_factory=Counter)  # failures by their code
+    lengths: LengthCounts = field(default_factory=LengthCounts)  # of earlier runs too
+
+    def finished(self, problem: Problem | None, completions: Iterable[Completion] = ()) -> None:
+        """Count a row: why it failed, if it did, and what it was answered."""
+        if problem is None:
+            self.answered += 1
+        else:
+            self.failed += 1
+            self.errors[problem.code] += 1
+        for completion in completions:
+            self.prompt_tokens += completion.usage.prompt_tokens
+            self.cached_tokens += completion.usage.cached_tokens
+            for choice in completion.choices:
+                tokens = choice.usage.completion_tokens
+                self.completion_tokens += tokens
+                self.lengths.add(tokens, cut=choice.finish_reason is not FinishReason.STOP)
+
+
+@dataclass(frozen=True, slots=True)
+class LengthModel:
+    """Up to the longest answer that ended as they were, above it a Pareto distribution."""
+
+    lengths: Sequence[float]
+    parts: Sequence[float]  # of the answers that are at most as long as each of ``lengths``
+    longest: float
+    scatter: float = 0.0  # the standard deviation of an answer's tokens, as a part of the mean
+    error: float = 0.0  # how far the mean may be off, likewise
+
+    def quantile(self, part: float, above: int = 0) -> float:
+        """The length that ``part`` of the answers stay below, of those longer than ``above``."""
+        start = bisect_right(self.lengths, above)
+        if start < len(self.lengths):
+            before = self.parts[start - 1] if start else 0.0
+            place = before + (1 - before) * part
+            at = bisect_left(self.parts, place)
+            if at < len(self.lengths):
+                return self.lengths[max(at, start)]
+            known = self.parts[-1]
+            part = (place - known) / (1 - known)
+        return max(self.longest, above) * math.pow(1 - part, -_TAIL)
+
+
+def fit(counts: LengthCounts, running: Iterable[int], most: int) -> LengthModel:
+    """From at least one answer that is there, and the tokens that each running one has so far; no
+    answer may have more than ``most``, as a rule."""
+    least = counts.cut + Counter(_bin(tokens) for tokens in running if tokens > 0)
+    lengths, parts, left = [], [], 1.0
+    at_least = counts.ended.total() + least.total()
+    for place in sorted(counts.ended.keys() | least.keys()):
+        ended = counts.ended[place]
+        if ended:
+            left *= 1 - ended / (at_least + _UNSEEN)
+            lengths.append(_tokens(place))
+            parts.append(1 - left)
+        at_least -= ended + least[place]
+    reached = max(map(_tokens, least), default=0.0)
+    model = LengthModel(lengths, parts, lengths[-1] if lengths else reached)
+    # Of those that are longer than any that ended, nobody knows how long they become; but for those
+    # that the limit cuts off.
+    unseen = left if reached < _NEAR * most else 0.0
+    drawn = [min(most, model.quantile((i + 0.5) / _DRAWN)) for i in range(_DRAWN)]
+    scatter = stdev(drawn) / fmean(drawn)
+    error = math.hypot(scatter / math.sqrt(max(1, counts.total)), unseen)
+    return replace(model, scatter=scatter, error=error)
+
+
+def _bin(tokens: int) -> int:
+    return round(_PER_OCTAVE * math.log2(max(1, tokens)))
+
+
+def _tokens(place: int) -> float:
+    return 2 ** (place / _PER_OCTAVE)
+
+
 # The rest of the job is played through: each slot takes the next row when its row ends, as the
-# scheduler does, at the measured speeds. How long answers become is drawn evenly from what is
-# known of their lengths: by the answers that are there, and by those that run with their tokens
-# so far.
-
+# scheduler does, at the measured speeds. Lengths of answers are drawn evenly from the estimate of
+# them, which counts the answers that have ended, and those that run with their tokens so far.
 
 # What a step with hardly any rows takes of the time of a full one: reading the weights. Between a
 # processor's fifth and a GPU's nearly all; known from no measurement before rows run out.
@@ -50,7 +166,7 @@ class RowPace:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """What is left to do."""
+    """Work that is left."""
 
     running: Sequence[tuple[int, int]]  # of each answer in a slot: tokens so far, and the most
     waiting: int  # answers
@@ -73,8 +189,8 @@ class Left:
         return self.likely_s is not None and self.high_s <= _SURE**2 * max(self.low_s, 1.0)
 
     def after(self, seconds: float) -> Left:
-        """The same, so much later. A clock that was set back, or a time that was rounded up, adds
-        nothing."""
+        """Estimate from so many seconds later. A clock that was set back, or a time that was
+        rounded up, adds nothing."""
         seconds = max(0.0, seconds)
         likely = None if self.likely_s is None else max(0.0, self.likely_s - seconds)
         return Left(max(0.0, self.low_s - seconds), likely, max(0.0, self.high_s - seconds))
@@ -98,7 +214,7 @@ def left_json(left: Left | None) -> dict[str, float | None]:
 
 
 def left_of(values: Mapping[str, Any]) -> Left | None:
-    """What ``left_json`` made."""
+    """Read back the values of ``left_json``."""
     low, high = values.get("left_least_s"), values.get("left_most_s")
     return None if low is None or high is None else Left(low, values.get("left_s"), high)
 
@@ -118,19 +234,28 @@ def time_left(rest: Rest, counts: LengthCounts, pace: RowPace) -> Left:
 
 def _played(rest: Rest, model: LengthModel | None, pace: RowPace) -> float:
     """Seconds; with no model each answer takes all that it may."""
-    lengths = _Lengths(model)
-    running = [lengths.next(most, tokens) - tokens for tokens, most in rest.running]
+    place = 0.5
+
+    def drawn(most: int, above: int = 0) -> float:
+        # Draws fill the distribution evenly, the same in each estimate.
+        nonlocal place
+        if model is None:
+            return float(most)
+        place = (place + _GOLDEN) % 1.0
+        return min(float(most), model.quantile(place, above))
+
+    running = [drawn(most, tokens) - tokens for tokens, most in rest.running]
     waiting, reading_s = rest.waiting, 0.0
     if rest.prompt_tokens and pace.prefill_tps:
         reading_s = rest.prompt_tokens / pace.prefill_tps
     seconds = reading_s
     if waiting > _PLAYED:
-        mean = sum(lengths.next(rest.most) for _ in range(_PLAYED)) / _PLAYED
+        mean = sum(drawn(rest.most) for _ in range(_PLAYED)) / _PLAYED
         seconds += (waiting - _PLAYED) * mean * pace.token_s(rest.slots) / rest.slots
         waiting = _PLAYED
     ends = [max(0.0, left) for left in running]
     while waiting and len(ends) < rest.slots:
-        ends.append(lengths.next(rest.most))
+        ends.append(drawn(rest.most))
         waiting -= 1
     heapq.heapify(ends)
     now = 0.0
@@ -139,23 +264,9 @@ def _played(rest: Rest, model: LengthModel | None, pace: RowPace) -> float:
         seconds += (end - now) * pace.token_s(len(ends) + 1)
         now = end
         if waiting:
-            heapq.heappush(ends, now + lengths.next(rest.most))
+            heapq.heappush(ends, now + drawn(rest.most))
             waiting -= 1
     return seconds * pace.overhead
-
-
-class _Lengths:
-    """Draws that fill the distribution evenly, the same in each estimate."""
-
-    def __init__(self, model: LengthModel | None) -> None:
-        self._model, self._place = model, 0.5
-
-    def next(self, most: int, above: int = 0) -> float:
-        """The next answer's length."""
-        if self._model is None:
-            return float(most)
-        self._place = (self._place + _GOLDEN) % 1.0
-        return min(float(most), self._model.quantile(self._place, above))
 
 
 _WINDOW_S = 20.0  # speeds are those of the last so many seconds, or of half the run
@@ -181,6 +292,15 @@ class BegunRows:
         self.most += answers * params.max_tokens
 
 
+@dataclass(frozen=True, slots=True)
+class RowProgress:
+    """Progress of a row that has a slot."""
+
+    answers: Sequence[tuple[int, int]]  # of this turn: tokens so far, and the most
+    later: int  # answers that it gets after this turn
+    unread: int  # tokens of the prompt, until the answer's first token is there
+
+
 class Forecast:
     """Keeps the speeds of the last seconds. ``rows`` and ``characters`` are those of all rows that
     the model has to answer."""
@@ -194,7 +314,7 @@ class Forecast:
         self,
         now: float,
         stats: EngineStats,
-        members: Sequence[PoolEngine],
+        working: Sequence[RowProgress],
         counts: RowCounts,
         begun: BegunRows,
         *,
@@ -209,24 +329,23 @@ class Forecast:
         pace = self._pace(now, stats)
         if pace is None or not begun.rows:
             return None
-        working = [row for member in members for row in member.running]
         rest = self._rest(working, stats, counts, begun)
         if draining:
-            rest = Rest(rest.running, 0, rest.most, _unread(working), rest.slots)
+            rest = Rest(rest.running, 0, rest.most, sum(row.unread for row in working), rest.slots)
         return time_left(rest, counts.lengths, pace)
 
     def _rest(
         self,
-        working: Sequence[InFlightRow],
+        working: Sequence[RowProgress],
         stats: EngineStats,
         counts: RowCounts,
         begun: BegunRows,
     ) -> Rest:
-        running = [part for row in working for part in row.so_far()]
+        running = [answer for row in working for answer in row.answers]
         done = counts.answered + counts.failed
         rows = max(0, self._rows - done - len(working))
         each = begun.answers / begun.rows
-        later = sum(row.input.task.asked - len(row.completions) - 1 for row in working)
+        later = sum(row.later for row in working)
         characters = max(0, self._characters - begun.characters)
         # Rows that wait in an engine are begun, and have not been read.
         waiting = begun.rows - done - len(working)
@@ -238,7 +357,7 @@ class Forecast:
             running=running,
             waiting=round(rows * each) + later,
             most=round(begun.most / begun.answers),
-            prompt_tokens=unread * computed + _unread(working),
+            prompt_tokens=unread * computed + sum(row.unread for row in working),
             slots=max(1, stats.slots),
         )
 
@@ -265,8 +384,3 @@ class Forecast:
             rows=occupied,
             overhead=min(max(overhead, 1.0), 3.0),
         )
-
-
-def _unread(working: Iterable[InFlightRow]) -> int:
-    """Prompt tokens of rows that have a slot and no answer's first token yet."""
-    return sum(row.prompt_tokens for row in working if not row.tokens)

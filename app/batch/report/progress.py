@@ -1,5 +1,5 @@
-"""Who is told of a running job: people, by a bar on a terminal or a line every ten seconds;
-programs, by events as JSON lines (docs/batch.md lists them); and the journal."""
+"""Progress listeners of a running job: a bar on a terminal, or a line every ten seconds; events as
+JSON lines for programs (docs/batch.md lists them); notes in the journal."""
 
 import json
 import time
@@ -18,7 +18,7 @@ from app.batch.input.scan import InputScan
 from app.batch.journal.journal import Journal
 from app.batch.journal.lines import LEFT
 from app.batch.report.eta import Left, left_json
-from app.batch.report.figures import Snapshot
+from app.batch.report.figures import JobFigures
 
 _LINE_S, _SILENT_S, _EVENT_S = 10.0, 3.0, 1.0
 _LEFT_S, _MOVED = 5.0, 0.1  # notes on the time left: how often at most, and after which change
@@ -36,7 +36,7 @@ class Progress:
     ) -> None:
         """``bar`` only if nothing else writes to the terminal; ``emit`` takes events as lines.
         One that is ``quiet`` shows notes, and nothing else."""
-        self.listeners: list[Callable[[Snapshot], None]] = []
+        self.listeners: list[Callable[[JobFigures], None]] = []
         self._quiet, self._emit = quiet, emit
         self._told = float("-inf")
         self._bar = _Bar() if bar and not quiet and console.messages().is_terminal else None
@@ -68,14 +68,14 @@ class Progress:
         values = {name: getattr(found, name) for name in ("rows", "input_rows", "cached", "failed")}
         self.event("begin", {**values, "invalid_rows": found.invalid_rows})
 
-    def update(self, snapshot: Snapshot) -> None:
-        """Tell the present state, to each when it is time."""
+    def update(self, figures: JobFigures) -> None:
+        """Show the present figures, by each listener when it is time."""
         for listener in self.listeners:
-            listener(snapshot)
+            listener(figures)
         now = time.monotonic()
         if self._emit is not None and now - self._told >= _EVENT_S:
             self._told = now
-            self.event("progress", snapshot.as_json())
+            self.event("progress", figures.progress_json())
 
     def event(self, name: str, values: dict[str, Any]) -> None:
         """Write one event, in ASCII: a row's message may quote half a surrogate pair, and stdout
@@ -108,34 +108,34 @@ class _Bar:
             redirect_stdout=False,
         )
 
-    def update(self, snapshot: Snapshot) -> None:
+    def update(self, figures: JobFigures) -> None:
         self._progress.update(
             self._task,
-            description="finishing" if snapshot.draining else "rows",
-            total=snapshot.rows,
-            completed=snapshot.done,
-            left=snapshot.left_text,
-            cached=f"{snapshot.cached:,} cached" if snapshot.cached else "",
-            failed=f"{snapshot.failed:,} failed" if snapshot.failed else "",
+            description="finishing" if figures.draining else "rows",
+            total=figures.rows,
+            completed=figures.done,
+            left=figures.left_text,
+            cached=f"{figures.cached:,} cached" if figures.cached else "",
+            failed=f"{figures.failed:,} failed" if figures.failed else "",
         )
-        self._speeds.plain = snapshot.speeds
-        self._occupancy.plain = snapshot.occupancy
+        self._speeds.plain = figures.speeds_text
+        self._occupancy.plain = figures.occupancy_text
 
 
 class _Lines:
     def __init__(self) -> None:
         self._begun = self._shown = time.monotonic()
 
-    def update(self, snapshot: Snapshot) -> None:
+    def update(self, figures: JobFigures) -> None:
         now = time.monotonic()
-        soon = snapshot.compiling and self._shown == self._begun
+        soon = figures.compiling and self._shown == self._begun
         if now - self._shown < (_SILENT_S if soon else _LINE_S):
             return
         self._shown = now
         console.note(
-            f"{snapshot.done:,}/{snapshot.rows:,} rows ({snapshot.cached:,} cached), "
-            f"{snapshot.failed:,} failed; {snapshot.speeds}; {snapshot.occupancy}; "
-            + snapshot.left_text
+            f"{figures.done:,}/{figures.rows:,} rows ({figures.cached:,} cached), "
+            f"{figures.failed:,} failed; {figures.speeds_text}; {figures.occupancy_text}; "
+            + figures.left_text
         )
 
 
@@ -147,9 +147,9 @@ class LeftNotes:
         self._journal = journal
         self._noted: tuple[float, Left] | None = None
 
-    def update(self, snapshot: Snapshot) -> None:
+    def update(self, figures: JobFigures) -> None:
         """Note it if that is due."""
-        left, now = snapshot.left, time.time()
+        left, now = figures.time_left, time.time()
         if left is None:
             return
         if self._noted is not None:

@@ -1,5 +1,5 @@
-"""The engines of a job: how many, where each of them runs, with how many slots, whether they fit,
-and their loading."""
+"""A job whose input is open and whose model is chosen (``JobPlan``), and its engines: how many,
+where each of them runs, with how many slots, whether they fit, and their loading."""
 
 import os
 import sys
@@ -12,9 +12,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
 
-from app.batch.plan import JobPlan
+from app.batch.input.source import Source
 from app.batch.schedule.pool_engine import Beginning, PoolEngine
+from app.batch.settings import JobSettings
+from app.batch.spec import BatchSpec
 from app.models.planning import LoadChoice
+from app.models.prefixes import NONE_SAVED, SavedPrefixes
 from app.models.resolve import load_engine
 from runtimes.errors import OutOfMemoryError, RequestError
 from runtimes.machine.cpu import Core, cores, shares
@@ -28,6 +31,19 @@ from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.worker.engine import WorkerEngine
 from runtimes.worker.process import Placement
 from runtimes.worker.recovery import DeathLimit
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlan:
+    """A job that is ready to run: its ``spec`` with input, model and settings."""
+
+    spec: BatchSpec
+    source: Source
+    choice: LoadChoice
+    settings: JobSettings
+    engines: int | Literal["auto"] = 1
+    prefixes: SavedPrefixes = NONE_SAVED
+
 
 # The GPUs that engines of a job are dealt out to, and how an engine is kept on one of them.
 
@@ -46,12 +62,12 @@ class EngineGpu:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the process of an engine has besides."""
+        """Variables that the process of an engine gets besides."""
         return {} if self.visible is None else {VISIBLE: self.visible}
 
 
 def gpus_for(runtime: RuntimeName, settings: RunnerSettings) -> tuple[EngineGpu, ...]:
-    """Those that engines with these settings are dealt out to, and that a single one takes all of.
+    """Return the GPUs that engines with these settings are dealt out to; a single engine takes all.
     Where the runtime has devices, this takes the second of its self-test."""
     if not backend(runtime).allows_gpu(settings):
         return ()
@@ -96,7 +112,7 @@ _DEATHS = DeathLimit(deaths=sys.maxsize)
 
 @dataclass(frozen=True, slots=True)
 class EnginePlacement:
-    """Where one engine runs. ``where`` is for people, empty for one that has the whole machine."""
+    """Place of one engine. ``where`` is for people, empty for one that has the whole machine."""
 
     name: str
     where: str = ""

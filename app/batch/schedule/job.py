@@ -19,10 +19,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.batch.input.row import Row
+from app.batch.input.source import Row
 from app.batch.interrupt import Interrupts
-from app.batch.report.answer_lengths import RowCounts
-from app.batch.report.eta import BegunRows
+from app.batch.report.eta import BegunRows, RowCounts
 from app.batch.schedule.pending_rows import RowDispatcher
 from app.batch.schedule.pool_engine import EngineState, InFlightRow, PoolEngine
 from app.openai.answer import Answer, failure_of
@@ -112,14 +111,12 @@ class Job:
                     drained = True
                     given_up = sum(map(self._give_up_waiting, self.members))
                 self._collect(interrupts)
-                self._count_running()
                 tick()
         finally:
             given_up += len(self._suspects) + len(self._innocent)
             given_up += sum(len(member.rows) for member in self.members)
             for member in self.members:
                 member.cancel()
-            self._count_running()
         return dispatcher.exhausted and not given_up
 
     def _drop_lost(self) -> None:
@@ -379,11 +376,3 @@ class Job:
             "%s drains: %d rows run on, %d wait", member.name, len(member.rows), len(waiting)
         )
         return len(waiting)
-
-    def _count_running(self) -> None:
-        working: list[int] = []
-        for member in self.members:
-            running = member.running
-            member.counts.running = len(running)
-            working += [row.input.index for row in running]
-        self.counts.running, self.counts.working = len(working), tuple(working)

@@ -1,4 +1,4 @@
-"""The rows that the journal has no answer for, in the order in which they are to be computed: the
+"""Rows that the journal has no answer for, in the order in which they are to be computed: the
 most urgent first, those of one adapter together, of these what begins alike together and on one
 engine, long before short.
 
@@ -11,10 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby, islice
 from typing import Any
 
-from app.batch.input.row import Row
-from app.batch.input.source import Source
-from app.batch.journal.journal import Entries, Matcher
-from runtimes.request import Priority
+from app.batch.input.scan import InputScan
+from app.batch.input.source import Row, Source
 
 WINDOW_ROWS = 1024
 WINDOW_CHARACTERS = 1 << 24
@@ -22,34 +20,20 @@ WINDOW_CHARACTERS = 1 << 24
 # is shared anyhow.
 _SHARED = 64
 _COMPARED = 4096
-_DONE = 255
 
 
-def pending_rows(source: Source, entries: Entries, priorities: Iterable[Priority]) -> Iterator[Row]:
-    """Higher ``priorities`` first, wherever they are in the input: it is read once for each, and
-    once more where there are several. ``entries`` may grow meanwhile."""
-    matcher, levels = Matcher(entries), sorted(priorities)
-    if len(levels) <= 1:
-        yield from rearranged(row for row in source.rows() if _lacks(row, matcher))
-        return
-    # What is missing is decided once: the answers of this run must not be taken for other rows.
-    marks = bytearray(
-        int(row.task.priority) if _lacks(row, matcher) else _DONE for row in source.rows()
-    )
-    del matcher
-    for level in levels:
-        marked = zip(marks, source.rows(), strict=False)
-        yield from rearranged(row for mark, row in marked if mark == level)
-
-
-def _lacks(row: Row, matcher: Matcher) -> bool:
-    return row.problem is None and matcher.take(row.key) is None
+def pending_rows(source: Source, found: InputScan) -> Iterator[Row]:
+    """Rows without an answer, the higher priorities first, wherever they are in the input. What is
+    missing was decided when it was scanned: an answer of this run is never taken for another
+    row."""
+    for priority in sorted(found.places):
+        yield from rearranged(source.rows_at(found.places[priority]))
 
 
 def rearranged(
     pending: Iterable[Row], rows: int = WINDOW_ROWS, characters: int = WINDOW_CHARACTERS
 ) -> Iterator[Row]:
-    """The same rows, window by window in the order of ``arranged``."""
+    """Rearrange rows window by window, in the order of ``arranged``."""
     window: list[Row] = []
     held = 0
     for row in pending:
@@ -90,7 +74,7 @@ def shared_beginning(row: Row) -> tuple[tuple[int, str], str]:
 
 
 def _beginning(row: Row) -> str:
-    parts = (str(message["content"]) for message in row.task.opening)
+    parts = (str(message["content"])[:_COMPARED] for message in row.task.opening)
     return "\n".join(parts)[:_COMPARED]
 
 

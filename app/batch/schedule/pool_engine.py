@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from app.batch.input.row import Row
-from app.batch.report.answer_lengths import RowCounts
+from app.batch.input.source import Row
+from app.batch.report.eta import RowCounts, RowProgress
 from app.models.prefixes import LEAST_TOKENS, SavedPrefixes
 from app.openai.task import Task
 from app.openai.tool_parser import ToolParser
@@ -22,24 +22,26 @@ from runtimes.request import Completion, FinishReason, Priority, Request, Sampli
 from runtimes.settings import RunnerSettings
 from runtimes.stream import Stream
 
-# What the rows of a job begin with: a system prompt, instructions, examples.
-
 
 @dataclass(slots=True)
 class Beginning:
-    """Of the rows of one engine, which was loaded with ``settings``: taken from the disk before
-    they are read, and saved once, at the end."""
+    """Common beginning of the rows of one engine, which was loaded with ``settings``: taken from
+    the disk before they are read, and saved once, at the end."""
 
     prefixes: SavedPrefixes
     engine: EngineApi
     settings: RunnerSettings
     _common: Sequence[int] = field(default=(), init=False)  # or the only prompt so far
     _rows: int = field(default=0, init=False)  # that begin with it
+    _process: int | None = field(default=None, init=False)  # that was given what was on disk
 
     def before(self, prompt: Sequence[int]) -> None:
-        """A row's first prompt, which will be asked now."""
-        self.prefixes.before(self.engine, self.settings, prompt)
-        shared = common_prefix(self._common, prompt)
+        """Prepare for a row's first prompt, which will be asked now."""
+        shared, process = common_prefix(self._common, prompt), self.engine.pid
+        # Rows that begin alike would find the same file: only the first of them looks for it.
+        if shared < LEAST_TOKENS or process != self._process:
+            self.prefixes.before(self.engine, self.settings, prompt)
+            self._process = process
         if shared >= LEAST_TOKENS:
             self._common, self._rows = self._common[:shared], self._rows + 1
         elif self._rows <= 1:
@@ -67,7 +69,7 @@ class RowEngine(Encoder, Protocol):
 
     @property
     def pid(self) -> int | None:
-        """What tells its processes apart."""
+        """Number that tells its processes apart."""
 
     def submit(self, request: Request) -> Stream:
         """Queue a request."""
@@ -106,20 +108,25 @@ class InFlightRow:
     stream: Stream | None = None
     tokens: Counter[int] = field(default_factory=Counter)  # of each sample of this turn, so far
 
-    def so_far(self) -> list[tuple[int, int]]:
-        """Of each answer of this turn: its tokens so far, and the most that it may have."""
+    def progress(self) -> RowProgress:
+        """Progress of a row that has a slot."""
         for chunk in self.stream.take() if self.stream else ():
             self.tokens[chunk.index] += len(chunk.token_ids)
-        return [(self.tokens[i], self.params.max_tokens) for i in range(self.params.samples)]
+        most = self.params.max_tokens
+        return RowProgress(
+            answers=[(self.tokens[i], most) for i in range(self.params.samples)],
+            later=self.input.task.asked - len(self.completions) - 1,
+            unread=0 if self.tokens else self.prompt_tokens,
+        )
 
     @property
     def request_id(self) -> str:
-        """Of what is asked now."""
+        """Id of the present request."""
         return self.requests[-1].id if self.requests else ""
 
     @property
     def asks(self) -> Task:
-        """What is asked now: the row's task, or the part of it whose turn it is."""
+        """Task that is asked now: the row's, or the part of it whose turn it is."""
         task = self.input.task
         return task.parts[len(self.completions)] if task.parts else task
 
@@ -168,12 +175,12 @@ class PoolEngine:
         return any(row.alone for row in self.rows.values())
 
     def by_slot(self) -> list[InFlightRow]:
-        """Its rows in the order in which slots are given."""
+        """Rows in the order in which slots are given."""
         return sorted(self.rows.values(), key=lambda row: row.rank)
 
     @property
     def running(self) -> list[InFlightRow]:
-        """Those that have a slot."""
+        """Rows that have a slot."""
         return self.by_slot()[: self.engine.slots]
 
     def usable(self) -> IngotError | None:
@@ -211,7 +218,7 @@ class PoolEngine:
         threading.Thread(target=check, name="ingot-revive", daemon=True).start()
 
     def _tried(self) -> IngotError | None:
-        """What is wrong with a process that was started anew, or None."""
+        """Try a process that was started anew; return its problem, or None."""
         problem: IngotError | None = None
         for _ in range(_TRIALS):
             try:

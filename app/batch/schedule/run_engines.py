@@ -1,27 +1,28 @@
-"""From a plan to answered rows: the part of a job that both kinds of output share."""
+"""From a plan to answered rows: loads the engines, runs the ``Job``, measures it."""
 
+import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
-from app.batch.input.row import Row
 from app.batch.input.scan import InputScan
+from app.batch.input.source import Row
 from app.batch.interrupt import Interrupts
-from app.batch.plan import JobPlan
-from app.batch.report.answer_lengths import LengthCounts
-from app.batch.report.eta import Forecast, Left
-from app.batch.report.figures import PERIOD_S, Snapshot, energy_of, figures_of
+from app.batch.report.eta import Forecast, Left, LengthCounts
+from app.batch.report.figures import Energy, EngineFigures, JobFigures
 from app.batch.report.progress import Progress
-from app.batch.report.summary import Summary
-from app.batch.schedule.engines import local_engines
+from app.batch.schedule.engines import VISIBLE, JobPlan, local_engines
 from app.batch.schedule.job import Deliver, Job, RequestDefaults
 from app.batch.schedule.pool_engine import PoolEngine
 from app.prompts import PromptStyle
-from runtimes.machine.gpus import GpuWatch
+from runtimes.engine.metrics import EngineStats, Percentiles
+from runtimes.machine.gpus import GpuWatch, tokens_per_joule
 
 # Figures are asked of the worker process, and the sizes of processes of the system.
-_SNAPSHOT_SECONDS, _MEMORY_SECONDS, _FORECAST_SECONDS = 0.2, 2.0, 1.0
+_FIGURES_S, _MEMORY_S, _FORECAST_S = 0.2, 2.0, 1.0
+_PERIOD_S = 1.0  # between two readings of the GPUs' power
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +40,16 @@ def run_engines(
     rows: Iterator[Row],
     deliver: Deliver,
     progress: Progress,
-    summary: Summary,
+    before: JobFigures,
     *,
     loaded: Callable[[], None] = lambda: None,
     idle: Callable[[], None] = lambda: None,
     lengths: LengthCounts | None = None,
     hosted: Hosted | None = None,
-) -> Summary:
-    """Load the model, unless ``hosted``, and answer ``rows``; return ``summary`` with what was
-    done. ``loaded`` is called once the model is there, ``idle`` a few times a second; ``lengths``
-    are those of the answers of earlier runs."""
+) -> JobFigures:
+    """Load the model, unless ``hosted``, and answer ``rows``; return the figures of the run, whose
+    figures ``before`` its first row are given. ``loaded`` is called once the model is there,
+    ``idle`` a few times a second; ``lengths`` are those of the answers of earlier runs."""
     running = plan.spec.running
     begun = time.monotonic()
     pool = ExitStack()
@@ -71,67 +72,54 @@ def run_engines(
         job = Job(members, defaults, deliver)
         if lengths is not None:
             job.counts.lengths = lengths
-        view = _View(job, found, interrupts, progress, ready)
+        meter = _Meter(job, found, before, interrupts, progress, ready)
 
         def tick() -> None:
             idle()
-            view.update()
+            meter.update()
 
-        with progress, GpuWatch(PERIOD_S) as watch:
+        with progress, GpuWatch(_PERIOD_S) as watch:
             finished = job.run(rows, interrupts, tick)
         if not interrupts.stopping:
             for member in members:
                 if member.beginning is not None:
                     member.beginning.keep()
-        stats, engines = figures_of(members)
-        counts = job.counts
+        figures = meter.figures(time.monotonic())
+        assert figures.stats is not None
         # Of an engine that others use too, or elsewhere, it would not be the job's.
-        own = hosted is None and running.ray is None and stats.gpu_layers
+        own = hosted is None and running.ray is None and figures.stats.gpu_layers
         return replace(
-            summary,
-            answered=summary.answered + counts.answered,
-            failed=summary.failed + counts.failed,
-            unfinished=summary.unfinished - counts.answered - counts.failed,
-            errors=dict(counts.errors),
-            retried=counts.retried,
-            crashes=counts.crashes,
-            prompt_tokens=counts.prompt_tokens,
-            cached_tokens=counts.cached_tokens,
-            completion_tokens=counts.completion_tokens,
+            figures,
             slots=sum(member.engine.slots for member in members),
             load_s=ready - begun,
-            run_s=time.monotonic() - ready,
-            prefill_tps=stats.prefill_tps,
-            decode_tps=stats.decode_tps,
-            memory_bytes=view.most_memory,
+            memory_bytes=meter.most_memory,
             ended=None if finished else "signal" if interrupts.count else "time",
-            engines=engines,
-            energy=energy_of(watch, counts.completion_tokens) if own else None,
-            stats=stats,
+            energy=energy_of(watch, job.counts.completion_tokens) if own else None,
         )
 
 
 def _engine_pool(plan: JobPlan, rows: int) -> AbstractContextManager[list[PoolEngine]]:
     if plan.spec.running.ray is None:
         return local_engines(plan, rows)
-    from app.batch.schedule.cluster.pool import cluster_engines
+    from app.batch.schedule.cluster import cluster_engines
 
     return cluster_engines(plan, rows)
 
 
-class _View:
-    """Takes snapshots of a job for its progress, no more often than is worth while."""
+class _Meter:
+    """Measures a running job for its progress, no more often than is worth while."""
 
     def __init__(
         self,
         job: Job,
         found: InputScan,
+        before: JobFigures,
         interrupts: Interrupts,
         progress: Progress,
         ready: float,
     ) -> None:
-        self._found, self._job = found, job
-        self._interrupts, self._progress, self._ready = interrupts, progress, ready
+        self._job, self._before, self._ready = job, before, ready
+        self._interrupts, self._progress = interrupts, progress
         self._forecast = Forecast(found.pending, found.characters, ready)
         self._left: Left | None = None
         self._foreseen = ready
@@ -140,51 +128,64 @@ class _View:
         self._memory = self.most_memory = 0
 
     def update(self) -> None:
-        """Take a snapshot if the last one is old enough."""
-        now, draining = time.monotonic(), self._interrupts.draining
-        if draining and not self._told:
+        """Show new figures if the last ones are old enough."""
+        now = time.monotonic()
+        if self._interrupts.draining and not self._told:
             self._told = True
             self._progress.note(
                 "finishing the running rows; once more stops at once"
                 if self._interrupts.count
                 else "the time is over (--max-time): finishing the running rows"
             )
-        if now - self._taken < _SNAPSHOT_SECONDS:
+        if now - self._taken < _FIGURES_S:
             return
         self._taken = now
-        if now - self._weighed >= _MEMORY_SECONDS:
+        if now - self._weighed >= _MEMORY_S:
             self._weighed, self._memory = now, _memory()
             self.most_memory = max(self.most_memory, self._memory)
-        members, counts, found = self._job.members, self._job.counts, self._found
-        stats, engines = figures_of(members)
-        if now - self._foreseen >= _FORECAST_SECONDS:
+        self._progress.update(self.figures(now))
+
+    def figures(self, now: float) -> JobFigures:
+        """Figures of the job so far."""
+        members, counts, before = self._job.members, self._job.counts, self._before
+        running = [member.running for member in members]
+        working = [row for rows in running for row in rows]
+        each = [member.engine.stats() for member in members]
+        stats = each[0] if len(each) == 1 else together(each)
+        draining = self._interrupts.draining
+        if now - self._foreseen >= _FORECAST_S:
             self._foreseen = now
+            progress = [row.progress() for row in working]
             self._left = self._forecast.left(
-                now, stats, members, counts, self._job.begun, draining=draining
+                now, stats, progress, counts, self._job.begun, draining=draining
             )
-        self._progress.update(
-            Snapshot(
-                rows=found.rows,
-                done=found.invalid + found.reusable + counts.answered + counts.failed,
-                cached=found.cached,
-                failed=found.failed + counts.failed,
-                running=stats.running,
-                reading=stats.prefilling,
-                slots=stats.slots,
-                elapsed_s=now - self._ready,
-                left=self._left,
-                prefill_tps_now=stats.prefill_tps_now,
-                prefill_tps=stats.prefill_tps,
-                decode_tps_now=stats.decode_tps_now,
-                decode_tps=stats.decode_tps,
-                kv_tokens=stats.kv_tokens,
-                kv_capacity=stats.kv_capacity,
-                memory_bytes=self._memory,
-                draining=draining,
-                working=counts.working,
-                engines=engines,
-                compiling=stats.compiling > 0 and not stats.running,
-            )
+        return replace(
+            before,
+            answered=before.answered + counts.answered,
+            failed=before.failed + counts.failed,
+            retried=counts.retried,
+            crashes=counts.crashes,
+            errors=dict(counts.errors),
+            running=stats.running,
+            reading=stats.prefilling,
+            working=tuple(row.input.index for row in working),
+            slots=stats.slots,
+            draining=draining,
+            compiling=stats.compiling > 0 and not stats.running,
+            elapsed_s=now - self._ready,
+            time_left=self._left,
+            prefill_tps_now=stats.prefill_tps_now,
+            prefill_tps=stats.prefill_tps,
+            decode_tps_now=stats.decode_tps_now,
+            decode_tps=stats.decode_tps,
+            kv_tokens=stats.kv_tokens,
+            kv_capacity=stats.kv_capacity,
+            memory_bytes=self._memory,
+            prompt_tokens=counts.prompt_tokens,
+            cached_tokens=counts.cached_tokens,
+            completion_tokens=counts.completion_tokens,
+            engines=tuple(map(_figures, members, each, map(len, running))) if each[1:] else (),
+            stats=stats,
         )
 
 
@@ -200,3 +201,76 @@ def _memory() -> int:
         except psutil.Error:  # it has ended
             continue
     return total
+
+
+def _figures(member: PoolEngine, stats: EngineStats, running: int) -> EngineFigures:
+    counts = member.counts
+    return EngineFigures(
+        name=member.name,
+        where=member.where(),
+        state=member.state.value,
+        slots=stats.slots,
+        running=running,
+        rows=counts.answered + counts.failed,
+        failed=counts.failed,
+        crashes=counts.crashes,
+        prompt_tokens=counts.prompt_tokens,
+        cached_tokens=counts.cached_tokens,
+        completion_tokens=counts.completion_tokens,
+        prefill_tps=stats.prefill_tps,
+        decode_tps=stats.decode_tps,
+        decode_tps_now=stats.decode_tps_now,
+    )
+
+
+def together(stats: Sequence[EngineStats]) -> EngineStats:
+    """Figures of engines that run side by side: counts, and rates too, add up.
+
+    ``prefill_s`` and ``decode_s`` are what makes the rates since the start the sum of the engines'
+    own. Percentiles cannot be known from the engines'; they are left out.
+    """
+    values: dict[str, Any] = {}
+    for name in (field.name for field in fields(EngineStats)):
+        each = [getattr(one, name) for one in stats]
+        values[name] = (
+            Percentiles() if isinstance(each[0], Percentiles) else sum(filter(None, each))
+        )
+    begun = [one.prompt_tokens + one.cached_tokens for one in stats]
+    values |= {
+        "context": min(one.context for one in stats),
+        "prefill_s": _ratio(values["prompt_tokens"], sum(one.prefill_tps for one in stats)),
+        "decode_s": _ratio(values["decode_tokens"], sum(one.decode_tps for one in stats)),
+        "host_us_per_step": _ratio(
+            sum(one.host_us_per_step * one.steps for one in stats), values["steps"]
+        ),
+        "prefix_hit_rate": _ratio(
+            sum(one.prefix_hit_rate * rows for one, rows in zip(stats, begun, strict=True)),
+            sum(begun),
+        ),
+    }
+    if any(one.graphs_reused is None for one in stats):
+        values["graphs_reused"] = None
+    return EngineStats(**values)
+
+
+def _ratio(value: float, by: float) -> float:
+    return value / by if by > 0 else 0.0
+
+
+def energy_of(watch: GpuWatch, tokens: int) -> Energy | None:
+    """Return the energy of ``tokens`` of answers; None unless every GPU told its power to the
+    end."""
+    named = os.environ.get(VISIBLE, "").split(",")
+    visible = {int(name) for name in named if name.strip().isdecimal()} or watch.uses.keys()
+    uses = [use for index, use in watch.uses.items() if index in visible]
+    joules = sum(use.joules for use in uses)
+    if watch.reader.missing or not joules or any(use.watts is None for use in uses):
+        return None
+    return Energy(
+        joules=joules,
+        watts=sum(use.watts or 0.0 for use in uses),
+        tokens_per_joule=tokens_per_joule(tokens, joules) or None,
+        gpus=tuple(use.name for use in uses),
+        measured=f"the power that NVIDIA's driver told of {len(uses)} GPU{'s' * (len(uses) > 1)}"
+        f" every {_PERIOD_S:g} s, with idle power and other programs'",
+    )

@@ -1,17 +1,17 @@
-"""What a job writes, read on while it does: its journal, and the events of its --json."""
+"""A job's journal and the events of its --json, read on while the job writes."""
 
 import json
 import os
 import threading
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from app.batch.journal.lines import MOST_LINE
-from app.batch.journal.state import JournalState
-from app.batch.watch.command import BatchCommand, command_from
+from app.batch.journal.lines import MOST_LINE, JournalState
+from app.batch.watch.process import BatchCommand, noted_command
 from app.batch.watch.records import records
 from app.batch.watch.rows import Rows, SpeedAt, SpeedHistory
 from app.openai.answer import Answer
@@ -75,7 +75,6 @@ class FollowedJournal(JournalState):
         self.rows = rows
         self.invalid: Sequence[int] = ()  # rows of the next run that are known to be so
         self.speeds = SpeedHistory()
-        self.cached_tokens = 0  # of the prompts of the last run
         self._bucket: tuple[int, int] | None = None
         self._tail = FileTail(path)
         self._answers = lru_cache(_ANSWERS_KEPT)(self._read_answer)
@@ -93,9 +92,8 @@ class FollowedJournal(JournalState):
 
     @property
     def command(self) -> BatchCommand | None:
-        """What the last run was started with; None if the journal does not say."""
-        run = self.run or {}
-        return command_from(run.get("command"), run.get("folder"))
+        """The last run's command; None if the journal does not say."""
+        return noted_command(self.run)
 
     def read(self) -> bool:
         """Take in the next lines; True if there were any."""
@@ -108,7 +106,7 @@ class FollowedJournal(JournalState):
         return anew or bool(lines)
 
     def answer(self, index: int) -> Answer | None:
-        """What became of a row, once it is finished."""
+        """Return a finished row's answer; None for any other row."""
         offset = self.rows.offset(index)
         return None if offset is None else self._answers(index, offset)
 
@@ -136,7 +134,7 @@ class FollowedJournal(JournalState):
 
     def _run(self, record: dict[str, Any]) -> None:
         super()._run(record)
-        self.speeds, self._bucket, self.cached_tokens = SpeedHistory(), None, 0
+        self.speeds, self._bucket = SpeedHistory(), None
         # A journal may have any number of runs: their commands are not taken apart here.
         self.rows.begin_run(keep_failures="--skip-failed" in (record.get("command") or ()))
         self.rows.grow(int(record.get("input_rows", 0)))
@@ -156,7 +154,6 @@ class FollowedJournal(JournalState):
             speed=timings.get("decode_tps") or 0.0,
         )
         if record["ok"]:
-            self.cached_tokens += usage.get("cached_tokens", 0)
             self._add_speed(answer.get("created", self.last), self.output_tokens - before)
 
     def _add_speed(self, at: float, tokens: int) -> None:
@@ -169,31 +166,31 @@ class FollowedJournal(JournalState):
         self._bucket = begun, total + tokens
 
 
-def kept_speeds(path: Path) -> tuple[SpeedAt, ...]:
-    """The speeds that the events of a run tell which has ended."""
-    speeds = SpeedHistory()
-    tail = FileTail(path, last=_LAST_EVENTS)
+def events_of(tail: FileTail) -> Iterator[dict[str, Any]]:
+    """The next events of a file; a line that is none is left out."""
     while lines := tail.read()[1]:
         for _, line in lines:
-            event = event_of(line)
-            if event.get("event") == "begin":
-                speeds = SpeedHistory()
-            elif event.get("event") == "progress":
-                speeds.add(_speed(event))
-    return speeds.points()
-
-
-def event_of(line: bytes) -> dict[str, Any]:
-    """The event of a line; empty if it is none."""
-    try:
-        event = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    return event if isinstance(event, dict) else {}
+            try:
+                event = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(event, dict):
+                yield event
 
 
 def _speed(event: dict[str, Any]) -> SpeedAt:
     return SpeedAt(event["elapsed_s"], event["prefill_tps_now"], event["decode_tps_now"])
+
+
+def kept_speeds(path: Path) -> tuple[SpeedAt, ...]:
+    """The speeds in the events of a run that has ended."""
+    speeds = SpeedHistory()
+    for event in events_of(FileTail(path, last=_LAST_EVENTS)):
+        if event.get("event") == "begin":
+            speeds = SpeedHistory()
+        elif event.get("event") == "progress":
+            speeds.add(_speed(event))
+    return speeds.points()
 
 
 class EventFeed:
@@ -217,27 +214,22 @@ class EventFeed:
 
     def read(self) -> None:
         """Take in all that is new."""
-        while lines := self._tail.read()[1]:
-            for _, line in lines:
-                self._take(line)
-
-    def _take(self, line: bytes) -> None:
-        event = event_of(line)
-        kind = event.get("event")
         rows = self._journal.rows
-        if kind == "begin":
-            self.begin = event
-            self._journal.invalid = event.get("invalid_rows", ())
-            rows.grow(event.get("input_rows", 0))
-            rows.set_invalid(self._journal.invalid)
-        elif kind == "progress":
-            self.progress = event
-            rows.set_running(event.get("working", ()))
-            self.speeds.add(_speed(event))
-        elif kind == "end":
-            self.end = event
-        elif kind == "note" and len(self.notes) < _NOTES:
-            self.notes.append(str(event.get("text", "")))
+        for event in events_of(self._tail):
+            kind = event.get("event")
+            if kind == "begin":
+                self.begin = event
+                self._journal.invalid = event.get("invalid_rows", ())
+                rows.grow(event.get("input_rows", 0))
+                rows.set_invalid(self._journal.invalid)
+            elif kind == "progress":
+                self.progress = event
+                rows.set_running(event.get("working", ()))
+                self.speeds.add(_speed(event))
+            elif kind == "end":
+                self.end = event
+            elif kind == "note" and len(self.notes) < _NOTES:
+                self.notes.append(str(event.get("text", "")))
 
 
 _END = 1 << 16  # bytes of a log that has its last event
@@ -269,11 +261,9 @@ def time_like(found: dict[str, Any]) -> TimeLike | None:
 
 def _end(events: Path) -> dict[str, Any]:
     """The last event of a run that told how it ended; empty if it did not."""
-    tail, last = FileTail(events, last=_END), b""
-    while lines := tail.read()[1]:
-        last = lines[-1][1]
-    event = event_of(last)
-    return event if event.get("event") == "end" else {}
+    found = deque(events_of(FileTail(events, last=_END)), 1)
+    last = found[0] if found else {}
+    return last if last.get("event") == "end" else {}
 
 
 # Words looked for in the answers and errors of a job.
@@ -312,7 +302,7 @@ class RowSearch:
 
 
 def text_of(answer: Answer) -> str:
-    """What one reads of a row in a list: its answer, or why it has none."""
+    """Text of a row in a list: its answer, or its error."""
     if answer.error is not None:
         return f"{answer.error.code}: {answer.error.message}"
     return answer.response or ""

@@ -1,24 +1,32 @@
-"""The form of a job: its fields, how they become a job, what is wrong with them, and the forms of
-earlier jobs."""
+"""The form of a job: its fields, how they become a job, what is wrong with them; and forms to begin
+with: saved under a name (their specs in ``batch-presets.json`` of the
+config folder), or of earlier jobs."""
 
+import json
 import math
 import os
 import re
-from collections.abc import Iterator
+import shlex
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from app.adapters import name_and_path
-from app.batch.output.records import JSONL
-from app.batch.output.tables import suffix_format
-from app.batch.spec import WORDS, BatchSpec
-from app.batch.watch.command import BatchCommand, command_of
+from app.batch.journal.journal import journal_path
+from app.batch.output.records import JSONL, suffix_format
+from app.batch.spec import WORDS, BatchSpec, spec_json
+from app.batch.watch.process import BatchCommand, command_from, noted_command
+from app.batch.watch.records import last_run, records
 from app.here import at_home
-from runtimes.errors import IngotError, ParameterError
+from quantize.disk import write_atomically
+from runtimes.errors import IngotError, ParameterError, RequestError
+from runtimes.machine.locks import one_writer
+from runtimes.paths import config_dir
 from runtimes.request import SamplingParams
 from runtimes.settings import MOST_SLOTS
+from runtimes.untrusted import load_json
 
 
 class FormError(ParameterError):
@@ -115,7 +123,7 @@ _MISSING = {
 
 
 def values_of(form: JobForm) -> tuple[dict[str, Any], dict[str, str]]:
-    """What is said in each field, and what is wrong, by their names."""
+    """Return the values and the errors of the fields, by their names."""
     said: dict[str, Any] = dict.fromkeys(FIELDS)
     errors: dict[str, str] = {}
     for name in FIELDS:
@@ -160,7 +168,7 @@ def _path(text: str) -> str:
 
 
 def _value(name: str, text: str) -> Any:
-    """What was typed, as the field's type."""
+    """Convert what was typed to the field's type."""
     known = FIELDS[name]
     least, most = known["least"], MOST_SLOTS if name == "slots" else math.inf
     if least is None:
@@ -184,13 +192,10 @@ _FIELD_OF = {"choice": "choices", "json_schema": "schema"}
 _NAMES = [*(name for name in FIELDS if name not in _FIELD_OF.values()), *_FIELD_OF]
 
 
-def form_like(command: BatchCommand, here: Path) -> JobForm | None:
+def form_like(command: BatchCommand, here: Path) -> JobForm:
     """The form that would start a job anew from ``here``, with empty fields for what it leaves to
-    the command; None when it was no job with an output file."""
-    asked = command.asked()
-    if asked is None:
-        return None
-    spec, usual = _from(asked, command.folder, here), BatchSpec("")
+    the command."""
+    spec, usual = _from(command.asked(), command.folder, here), BatchSpec("")
     texts: dict[str, Any] = {}
     left: dict[str, Any] = {"force": False, "fresh": False, "input": "", "output": None}
     for part in ("", "sampling", "constraints", "samples", "rows", "running"):
@@ -252,7 +257,7 @@ def check(form: JobForm, folder: Path) -> BatchCommand:
     """
     for name, text in look(form, folder).items():
         raise FormError(name, text)
-    return command_of(form.spec(), folder)
+    return BatchCommand(form.spec(), folder)
 
 
 def look(form: JobForm, folder: Path) -> dict[str, str]:
@@ -266,8 +271,7 @@ def look(form: JobForm, folder: Path) -> dict[str, str]:
     # The rest is looked at in a form in which the wrong fields say nothing.
     said: dict[str, Any] = {name: _PLACES.get(name, "") for name in errors}
     spec = replace(form, **said).spec()
-    asked = command_of(spec, folder).asked()
-    assert asked is not None
+    asked = BatchCommand(spec, folder).asked()
     params, prompting = SamplingParams(), Prompting()
     with _at("max_tokens", errors):
         params = spec.samples.apply(spec.sampling.params())
@@ -292,7 +296,7 @@ def look(form: JobForm, folder: Path) -> dict[str, str]:
 
 
 def in_words(text: str) -> str:
-    """What the command says of its options, said of the fields."""
+    """Replace the options that a message of the command names by the form's fields."""
     for option, label in OPTIONS.items():
         text = re.sub(rf"--{option}(?![\w-])", f"“{label}”", text)
     return text
@@ -300,7 +304,7 @@ def in_words(text: str) -> str:
 
 @contextmanager
 def _at(field: str, errors: dict[str, str]) -> Iterator[None]:
-    """What goes wrong here is an error of the field that it names itself, else of ``field``."""
+    """Collect an exception as an error of the field that it names, else of ``field``."""
     try:
         yield
     except (IngotError, OSError) as error:
@@ -312,3 +316,116 @@ def _in(folder: Path, model: str) -> str:
     """A model that is a path in ``folder``, or as it is: a name in the library."""
     path = folder / model
     return str(path) if path.exists() else model
+
+
+_PLACE = "-"  # of an input and output that are not told
+
+
+@dataclass(frozen=True, slots=True)
+class JobPreset:
+    """``at`` is when the job was started or looked at last (Unix seconds), None for a saved one."""
+
+    name: str
+    form: JobForm
+    at: float | None = None
+
+
+def presets(here: Path) -> list[JobPreset]:
+    """The saved ones by their names, then those of earlier jobs, the latest first. Paths are as
+    they are ``here``. Reads journals: call it in a thread."""
+    found = []
+    for name, said in sorted(_saved().items()):
+        if "spec" not in said:  # as earlier versions wrote it
+            said = {**said, "command": ["batch", "in", "out", *said["arguments"]]}
+        if (command := command_from(said)) is not None:
+            form = replace(form_like(command, here), input="", output="")
+            found.append(JobPreset(name, form))
+    for record in records():
+        known = record.command or noted_command(last_run(journal_path(record.output)).run)
+        if known is None:
+            continue
+        form = form_like(known, here)
+        if record.command is None:
+            form = replace(form, rest=_without_reach(form.rest))
+        found.append(JobPreset(form.output, form, record.at))
+    return found
+
+
+def _without_reach(rest: BatchSpec | None) -> BatchSpec | None:
+    """Options for which a form has no field, as a journal from anywhere says them: without those
+    that reach beyond the output."""
+    if rest is None:
+        return None
+    out, running = replace(rest.out, report=None), replace(rest.running, ray=None)
+    return replace(rest, out=out, running=running)
+
+
+def save(name: str, form: JobForm, here: Path) -> None:
+    """Keep all but input and output. Raises FormError for what no job can have, RequestError when
+    it cannot be written."""
+    spec = replace(form, input="in", output="out", fresh=False).spec()
+    kept = {"spec": spec_json(spec), "folder": str(here)}
+    _change(lambda saved: {**saved, name: kept})
+
+
+def forget(name: str) -> None:
+    """Drop a saved one. Raises RequestError when that cannot be written."""
+    _change(lambda saved: {other: said for other, said in saved.items() if other != name})
+
+
+def summary(form: JobForm) -> str:
+    """Return all that a form says beside input, output and model, in one line."""
+    parts = [
+        f"{FIELDS[name]['label'].lower()} {text}"
+        for name in FIELDS
+        if name not in ("input", "output", "model") and (text := getattr(form, name))
+    ]
+    return " · ".join([*parts, *filter(None, [beside(form)])])
+
+
+def beside(form: JobForm) -> str:
+    """The options for which the form has no field, as one types them."""
+    if form.rest is None:
+        return ""
+    spec = replace(form.rest, input=_PLACE, output=_PLACE)
+    return shlex.join(BatchCommand(spec, Path()).arguments[3:])
+
+
+def _presets_file() -> Path:
+    return config_dir() / "batch-presets.json"
+
+
+def _saved() -> dict[str, Any]:
+    try:
+        saved = _read()
+    except (OSError, ValueError):
+        return {}
+    return {
+        name: said
+        for name, said in saved.items()
+        if isinstance(said, dict) and ("spec" in said or isinstance(said.get("arguments"), list))
+    }
+
+
+def _read() -> dict[str, Any]:
+    """Raises OSError, and ValueError for a file that is damaged."""
+    try:
+        saved = load_json(_presets_file())
+    except FileNotFoundError:
+        return {}
+    if not isinstance(saved, dict):
+        raise ValueError("it is no JSON object")
+    return saved
+
+
+def _change(change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Write what ``change`` makes of all that is saved, which nobody else changes meanwhile. What
+    cannot be read stays as it is. Raises RequestError."""
+    path = _presets_file()
+    try:
+        with one_writer(path.parent):
+            write_atomically(path, json.dumps(change(_read()), indent=2) + "\n")
+    except OSError as error:
+        raise RequestError(f"{path} cannot be written: {error.strerror or error}") from error
+    except ValueError as error:
+        raise RequestError(f"{path} is damaged; move it away first: {error}") from error

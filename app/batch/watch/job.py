@@ -1,33 +1,162 @@
-"""One job: started, followed, paused, resumed; or one that runs elsewhere, followed only."""
+"""One job (started, followed, paused, resumed; or one that runs elsewhere, followed only), and what
+a screen shows of it (``JobView``)."""
 
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from app.batch.journal.journal import journal_path
+from app.batch.journal.lines import LOST, told
+from app.batch.report.eta import left_of
+from app.batch.report.figures import JobFigures, journal_figures
 from app.batch.spec import BatchSpec
 from app.batch.watch import process, records
-from app.batch.watch.command import BatchCommand, Foreign, command_from, foreign
 from app.batch.watch.follow import EventFeed, FollowedJournal, kept_speeds
-from app.batch.watch.process import JobProcess
+from app.batch.watch.process import BatchCommand, Foreign, JobProcess, foreign, noted_command
 from app.batch.watch.records import JobRecord
 from app.batch.watch.rows import By, Rows, RowState, SpeedAt, Which
-from app.batch.watch.view import JobView, Phase, view_of
 from app.exitcodes import ExitCode
+from app.figures import duration, rate
 from app.openai.answer import Answer
 from runtimes.errors import RequestError
+
+# What only the process itself knows, as its events name it; and what of it ends with the process.
+_NOW = ("prefill_tps_now", "decode_tps_now", "memory_bytes")
+_MEASURED = ("running", "slots", "prefill_tps", "decode_tps", "kv_tokens", "kv_capacity", *_NOW)
+_KEPT = "every finished row is kept, and resuming computes none of them again"
+
+
+class Phase(StrEnum):
+    """State of a job; the values are for people."""
+
+    STARTING = "reading the input"
+    LOADING = "loading the model"
+    RUNNING = "running"
+    PAUSING = "pausing: running rows are finished"
+    STOPPING = "stopping"
+    WRITING = "writing the output"
+    PAUSED = "paused"
+    STOPPED = "stopped"
+    DONE = "done"
+    FAILED = "failed"
+    DIED = "killed"
+    ELSEWHERE = "on another machine"
+
+    @property
+    def active(self) -> bool:
+        """Whether its process is at work."""
+        ended = (Phase.PAUSED, Phase.STOPPED, Phase.DONE, Phase.FAILED, Phase.DIED, Phase.ELSEWHERE)
+        return self not in ended
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobView(JobFigures):
+    """Figures of a job as a screen shows them. Of a job that is not ``own`` only the journal is
+    known."""
+
+    phase: Phase
+    own: bool  # started from here, and can be paused
+    part_read: float = 1.0  # of the journal
+    speeds: tuple[SpeedAt, ...] = ()
+    lines: tuple[str, ...] = ()  # how it ended, or what is wrong
+
+    @property
+    def state(self) -> str:
+        """Phase and time left or taken, in a few words."""
+        if self.part_read < 1 and self.phase is not Phase.RUNNING:
+            return f"reading the journal ({100 * self.part_read:.0f}%)"
+        watched = "" if self.own or not self.phase.active else "watched"
+        time = duration(self.elapsed_s) if self.elapsed_s else ""
+        if self.phase.active and time:
+            time = str(self.time_left) if self.time_left is not None else f"{time} so far"
+        return " · ".join(filter(None, (str(self.phase), watched, time)))
+
+
+def view_of(
+    empty: JobView,
+    journal: FollowedJournal,
+    events: EventFeed | None,
+    now: float,
+    *,
+    kept: tuple[SpeedAt, ...],
+    code: int | None,
+    said: str,
+) -> JobView:
+    """``empty`` says which job it is and what it does; ``events`` are None for one that was not
+    started from here, ``kept`` the speeds that one of before told; ``code`` and ``said`` are the
+    exit code and the last words of one that was started from here. ``now`` is in Unix seconds."""
+    phase, run = empty.phase, journal.run
+    begin, progress, end = None, None, None
+    notes: list[str] = []
+    if events is not None:
+        begin, progress, end, notes = events.begin, events.progress, events.end, [*events.notes]
+        if end is None:
+            run = events.run
+    if begin is None:  # what its own process told is not said twice
+        notes += told(journal.path, journal.damaged, LOST)
+    values: dict[str, Any] = {"part_read": journal.part_read, "notes": tuple(notes)}
+    values["lines"] = tuple(_lines(phase, journal, end, code, said))
+    if run is not None:
+        values |= journal_figures(journal, run, now if phase.active else None)
+        values["speeds"] = kept or journal.speeds.points()
+        if not phase.active:
+            values["decode_tps_now"] = None
+    elif begin is not None:
+        values |= {name: begin[name] for name in ("rows", "failed", "cached")}
+        values["answered"] = begin["cached"]
+    if events is not None:
+        values["time_left"] = left_of(progress or {}) if phase.active else None
+    if progress is not None and events is not None:
+        values |= {name: progress[name] for name in _MEASURED}
+        values["reading"] = min(progress.get("reading", 0), progress["running"])
+        if not phase.active:
+            values |= dict.fromkeys(_NOW, None) | {"running": 0, "reading": 0, "kv_tokens": 0}
+        values["speeds"] = events.speeds.points()
+    if end is not None:
+        values |= {name: end[name] for name in ("prefill_tps", "decode_tps")}
+    return replace(empty, **values)
+
+
+def _lines(
+    phase: Phase,
+    journal: FollowedJournal,
+    end: dict[str, Any] | None,
+    code: int | None,
+    said: str,
+) -> list[str]:
+    run = journal.run
+    match phase:
+        case Phase.FAILED:
+            return (said or f"it ended with exit code {code}").splitlines()
+        case Phase.DIED:
+            how = f"by signal {-code}" if code is not None and code < 0 else "or its machine was"
+            return [f"its process was killed ({how}); {_KEPT}"]
+        case Phase.STOPPED | Phase.PAUSED | Phase.DONE if end is not None:
+            return JobFigures.from_end(end).end_lines()
+        case Phase.DONE if run is not None:
+            told = JobFigures(**journal_figures(journal, run, None))
+            return [
+                f"{told.prompt_tokens:,} prompt and {told.completion_tokens:,} answer tokens in "
+                f"{duration(told.elapsed_s)}: {rate(told.output_tps)} overall"
+            ]
+        case Phase.ELSEWHERE if run is not None:
+            return [f"started on {run.get('host')}; whether it still runs is not known here"]
+        case _:
+            return []
+
 
 _SIGNALS_APART_S = 0.3  # two that come together may count as one
 _READS = 16
 
 
 class JobError(RequestError):
-    """What a job cannot do as it is now."""
+    """An action that a job cannot do in its present state."""
 
 
 class WatchedJob:
@@ -63,7 +192,7 @@ class WatchedJob:
 
     @property
     def asked(self) -> BatchSpec | None:
-        """What its command asks for; None when that is not known."""
+        """The spec of its command; None when that is not known."""
         mine, said = self.command, self.journal.command
         command = mine or said if self.own else said or mine
         return None if command is None else command.asked()
@@ -72,7 +201,7 @@ class WatchedJob:
         """How it is, as of the last ``poll``."""
         with self._lock:
             return view_of(
-                JobView(str(self.output), self._phase, self.own),
+                JobView(output=str(self.output), phase=self._phase, own=self.own),
                 self.journal,
                 self.events if self.own else None,
                 self._clock(),
@@ -82,7 +211,7 @@ class WatchedJob:
             )
 
     def answer(self, index: int) -> Answer | None:
-        """What became of a row, once it is finished."""
+        """Return a finished row's answer; None for any other row."""
         with self._lock:
             return self.journal.answer(index)
 
@@ -114,7 +243,7 @@ class WatchedJob:
 
     @property
     def exit_code(self) -> int | None:
-        """Of an own process that has ended, if this one started it."""
+        """Exit code of an own process that has ended, if this one started it."""
         return None if self._child is None else self._child.code
 
     @property
@@ -149,7 +278,7 @@ class WatchedJob:
             return more
 
     def _speeds_then(self) -> tuple[SpeedAt, ...]:
-        """What its process told, if that was the journal's last run and was started from here."""
+        """Return the speeds that its process told, if the journal's last run was started here."""
         events, run = self._record(None).events, self.journal.run
         try:
             told = events.stat().st_mtime
@@ -229,18 +358,20 @@ class WatchedJob:
             self._start(command)
 
     def resuming(self) -> BatchCommand | Foreign:
-        """What ``resume`` runs: the command that was given here, or what the journal says, which
+        """Return the command for ``resume``: the one that was given here, or the journal's, which
         comes with the file and may be anybody's. Raises RequestError where that is no job with
         this output."""
-        said = records.last_run(self.journal.path).run or {}
-        found = command_from(said.get("command"), said.get("folder"))
-        if self.command is not None and (found is None or found.same_job(self.command)):
+        run = records.last_run(self.journal.path).run or {}
+        known = run.get("command") is not None and run.get("folder") is not None
+        found = noted_command(run)
+        same = found is not None and self.command is not None and found.same_job(self.command)
+        if self.command is not None and (same or not known):
             return self.command.again()
-        if found is None:
+        if not known:
             raise JobError(
                 "the journal does not say how this job was started; run its command again"
             )
-        return foreign(found, self.output)
+        return foreign(run, self.output)
 
     def _running(self) -> JobProcess:
         if self._child is None:
@@ -260,12 +391,12 @@ class WatchedJob:
         self._signalled = now
 
     def _start(self, command: BatchCommand) -> None:
-        """Its process, and the record by which it is found again."""
+        """Start its process, and save the record by which it is found again."""
         record = self._record(command)
         record.folder.mkdir(parents=True, exist_ok=True)
         for path in (record.events, record.errors):
             path.write_bytes(b"")
-        child = process.start(command.events(), command.folder, record.events, record.errors)
+        child = process.start(command, record.events, record.errors)
         replace(record, pid=child.pid, born=child.born).save()
         self.command, self._child = command, child
         self.events = EventFeed(record.events, self.journal)
@@ -279,11 +410,8 @@ class WatchedJob:
 
 def start_job(command: BatchCommand, *, clock: Callable[[], float] = time.time) -> WatchedJob:
     """Start a job in a process that outlives this one. Raises JobError when one runs already on
-    the same output, or the command has no output file; OSError when no process can be started."""
-    asked = command.asked()
-    if asked is None:
-        raise JobError(f"{command.text}: no job with an output file")
-    job = WatchedJob(Path(str(asked.output)), command, clock=clock)
+    the same output; OSError when no process can be started."""
+    job = WatchedJob(Path(str(command.asked().output)), command, clock=clock)
     record = records.record_of(job.output)
     if record is not None and record.child is not None:
         raise JobError(f"a job runs on {job.output} already; attach to it")

@@ -8,8 +8,7 @@ from itertools import islice
 from typing import Any
 
 from app.batch.input.prompting import Prompting
-from app.batch.input.row import Row
-from app.batch.input.source import Source, open_source
+from app.batch.input.source import Row, Source, open_source
 from app.batch.settings import JobSettings
 from app.batch.spec import BatchSpec
 from app.batch.watch.job import WatchedJob
@@ -83,7 +82,7 @@ def _open(asked: BatchSpec, settings: JobSettings | None = None) -> AbstractCont
     rows = asked.rows
     return open_source(
         asked.input,
-        format=None if rows.input_format == "auto" else rows.input_format,
+        format=rows.input_format,
         prompting=Prompting.from_options(
             rows,
             SamplingParams() if settings is None else settings.sampling,
@@ -126,7 +125,7 @@ def _row(
 
 
 def _settings(header: Mapping[str, Any] | None) -> JobSettings | None:
-    """Those of the journal's header; None for what is not rebuilt here."""
+    """Rebuild the settings of the journal's header; None where they cannot be."""
     try:
         if header is None or header["sampling"].get("constraint") is not None:
             return None

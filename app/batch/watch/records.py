@@ -1,8 +1,9 @@
-"""Which jobs were started or looked at here, so that they are found again, and those that run now.
+"""Records of jobs that were started or looked at here, by which they are found again; and the jobs
+that run now.
 
 ::
 
-    jobs/ID/record.json     the command, the output, and the process if it was started here
+    jobs/ID/record.json     the job's spec, the output, and the process if it was started here
     jobs/ID/events.jsonl    what that process told (its --json)
     jobs/ID/stderr.txt      and what it said last
 
@@ -22,11 +23,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from app.batch.journal.journal import journal_path
-from app.batch.journal.lines import END, RUN
-from app.batch.journal.state import JournalState
-from app.batch.watch.command import BatchCommand, batch_arguments, command_from
-from app.batch.watch.process import JobProcess
+from app.batch.journal.journal import JOURNAL, journal_path
+from app.batch.journal.lines import END, RUN, JournalState
+from app.batch.spec import spec_json
+from app.batch.watch.process import BatchCommand, JobProcess, command_from
 from app.here import at_home, here
 from app.openai.answer import is_number
 from runtimes.machine.locks import one_writer
@@ -52,7 +52,7 @@ class JobRecord:
 
     @property
     def child(self) -> JobProcess | None:
-        """Its process, if that was started here and still runs."""
+        """Process of the job, if it was started here and still runs."""
         if self.pid is None or self.born is None:
             return None
         child = JobProcess(self.pid, self.born)
@@ -60,18 +60,18 @@ class JobRecord:
 
     @property
     def folder(self) -> Path:
-        """Where its files are."""
+        """Folder of its files."""
         name = hashlib.sha256(os.fsencode(self.output)).hexdigest()[:16]
         return _jobs() / name
 
     @property
     def events(self) -> Path:
-        """What its process tells."""
+        """Events of its process."""
         return self.folder / "events.jsonl"
 
     @property
     def errors(self) -> Path:
-        """What its process says on stderr."""
+        """Stderr of its process."""
         return self.folder / "stderr.txt"
 
     def save(self) -> None:
@@ -85,7 +85,7 @@ class JobRecord:
         data = {
             "output": str(self.output),
             "at": self.at,
-            "command": None if command is None else list(command.arguments),
+            "spec": None if command is None else spec_json(command.spec),
             "folder": None if command is None else str(command.folder),
             "pid": self.pid,
             "born": self.born,
@@ -129,7 +129,7 @@ def absolute(path: Path) -> Path:
 def _read(folder: Path) -> JobRecord | None:
     try:
         data = load_json(folder / "record.json")
-        command = command_from(data["command"], data.get("folder"))
+        command = command_from(data)
         if not is_number(data["at"], 1e11) or not Path(data["output"]).name:
             return None
         return JobRecord(Path(data["output"]), data["at"], command, data["pid"], data["born"])
@@ -154,36 +154,37 @@ class KnownJob:
 
 
 def known_jobs() -> list[KnownJob]:
-    """Those known from before, and those that run now: running ones first, then by their last
-    activity. Looks
-    at every process and journal: call it in a thread."""
+    """Jobs known from before, and jobs that run now: running ones first, then by their last
+    activity. Looks at every process and journal: call it in a thread."""
     running = dict(_running())
     found: dict[Path, KnownJob] = {}
     for record in records():
         own = record.child is not None
-        alive = own or record.output in running
+        alive = own or journal_path(record.output) in running
         found[record.output] = _look(record.output, record.at, own=own, alive=alive)
-    for output, at in running.items():
-        if output not in found:
-            found[output] = _look(output, at, own=False, alive=True)
+    for output in found:
+        running.pop(journal_path(output), None)
+    for journal, at in running.items():
+        output = Path(str(journal).removesuffix(JOURNAL))
+        found[output] = _look(output, at, own=False, alive=True)
     return sorted(found.values(), key=lambda job: (job.state != "running", -job.at))
 
 
 def _running() -> Iterator[tuple[Path, float]]:
-    """The outputs of the jobs on this machine, and since when they run."""
+    """Journals of the jobs on this machine, and since when they run: a job has its journal open for
+    writing all the time."""
     import psutil
 
-    for one in psutil.process_iter(["pid", "cmdline", "create_time", "status"]):
-        arguments = batch_arguments(one.info["cmdline"] or [])
-        if arguments is None or one.info["status"] == psutil.STATUS_ZOMBIE:
-            continue
-        try:
-            folder = Path(one.cwd())
-        except psutil.Error:
-            continue
-        asked = BatchCommand(arguments, folder).asked()
-        if asked is not None and Path(str(asked.output)).name:
-            yield absolute(Path(str(asked.output))), one.info["create_time"]
+    for one in psutil.process_iter(["pid", "open_files", "create_time"]):
+        for file in one.info["open_files"] or ():
+            path = Path(file.path)
+            if not path.name.endswith(JOURNAL) or getattr(file, "mode", "a") == "r":
+                continue
+            if state_dir() in path.parents:
+                continue  # of a comparison
+            run = last_run(path).run or {}
+            if run.get("pid") != one.pid or (run.get("command") or ["batch"])[0] == "batch":
+                yield path, one.info["create_time"]
 
 
 def _look(output: Path, at: float, *, own: bool, alive: bool) -> KnownJob:

@@ -1,4 +1,4 @@
-"""What is known of all rows of a job, in 21 bytes a row, and its speeds over its whole time, in
+"""States of all rows of a job, in 21 bytes a row, and its speeds over its whole time, in
 bounded memory."""
 
 from array import array
@@ -87,7 +87,7 @@ class Rows:
         self._recent.append(index)
 
     def set_running(self, indexes: Iterable[int]) -> None:
-        """Which rows are running now; the others that were so and did not finish wait."""
+        """Set the rows that run now; others that ran and did not finish wait."""
         for index in self._running:
             if self._states[index] == RowState.RUNNING:
                 self._states[index] = RowState.WAITING
@@ -115,7 +115,7 @@ class Rows:
         return RowState(self._states[index]) if index < len(self._states) else RowState.WAITING
 
     def offset(self, index: int) -> int | None:
-        """Where the journal has the row's last record."""
+        """Offset of the row's last record in the journal."""
         offset = self._offsets[index] if index < len(self._offsets) else -1
         return None if offset < 0 else offset
 

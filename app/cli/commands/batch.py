@@ -70,7 +70,7 @@ def _subcommand(
 
 
 def _status(out: str, as_json: bool) -> ExitCode:
-    from app.batch.report.summary import status_of
+    from app.batch.report.figures import status_of
 
     status = status_of(Path(out))
     if as_json:

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from app.batch.input.lines import InputStream
 from app.batch.input.prompting import Prompting
-from app.batch.input.row import Row
-from app.batch.input.source import IdIndex, Source, open_source
+from app.batch.input.source import IdIndex, Row, Source, open_source
 from app.batch.journal.journal import Journal, journal_path
 from app.batch.output.publish import answers
 from app.batch.output.records import OPENAI, RecordForm, dump_line

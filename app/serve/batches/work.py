@@ -22,10 +22,10 @@ from typing import Any
 from app.batch.input.scan import InputScan
 from app.batch.interrupt import Interrupts
 from app.batch.journal.journal import Journal, journal_path
-from app.batch.plan import JobPlan
-from app.batch.report.figures import Snapshot
+from app.batch.report.figures import JobFigures as Snapshot
 from app.batch.report.progress import Progress
 from app.batch.runner import run_to_file
+from app.batch.schedule.engines import JobPlan
 from app.batch.schedule.pool_engine import Beginning, PoolEngine
 from app.batch.schedule.run_engines import Hosted
 from app.batch.settings import JobSettings, differences

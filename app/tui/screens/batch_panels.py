@@ -17,11 +17,10 @@ from textual.content import Content
 from textual.widgets import Button, DirectoryTree, Input, Static
 
 from app.batch.journal.journal import journal_path
-from app.batch.watch.command import Foreign
-from app.batch.watch.form import JobForm
+from app.batch.watch.form import JobForm, JobPreset, forget, presets, summary
 from app.batch.watch.job import WatchedJob
-from app.batch.watch.presets import JobPreset, forget, presets, summary
 from app.batch.watch.preview import ShownRow, open_row
+from app.batch.watch.process import Foreign
 from app.batch.watch.records import KnownJob, known_jobs
 from app.batch.watch.rows import RowState
 from app.here import at_home, here, whole

@@ -17,12 +17,20 @@ from textual.containers import Container, Grid, Horizontal, Vertical, VerticalSc
 from textual.message import Message
 from textual.widgets import Button, Checkbox, Input, Static
 
-from app.batch.watch.command import BatchCommand, command_of
 from app.batch.watch.follow import TimeLike, time_like
-from app.batch.watch.form import FIELDS, FRESH, FormError, JobForm, in_words, look, suggested_output
-from app.batch.watch.presets import beside, save
+from app.batch.watch.form import (
+    FIELDS,
+    FRESH,
+    FormError,
+    JobForm,
+    beside,
+    in_words,
+    look,
+    save,
+    suggested_output,
+)
 from app.batch.watch.preview import Preview, preview
-from app.batch.watch.process import DryRunProcess
+from app.batch.watch.process import BatchCommand, DryRunProcess
 from app.batch.watch.records import absolute
 from app.figures import duration
 from app.here import at_home, here
@@ -213,7 +221,7 @@ class BatchForm(Form):
                 rows.show(rows_of(found), f" · {found.format}{more}", wrap=False)
             except (IngotError, OSError) as error:
                 rows.say(f"✗ {in_words(str(error))}")
-        self._count(None if errors else command_of(form.spec(), here()))
+        self._count(None if errors else BatchCommand(form.spec(), here()))
 
     @latest
     async def _count(self, command: BatchCommand | None) -> None:
@@ -252,7 +260,7 @@ class BatchForm(Form):
         if errors:
             self.query_one(f"#{next(iter(errors))}").focus()
             return
-        self.post_message(self.Checked(command_of(form.spec(), here())))
+        self.post_message(self.Checked(BatchCommand(form.spec(), here())))
 
     def put(self, form: JobForm) -> None:
         """Fill in all fields; an input that is there already stays, with its output, unless
@@ -321,6 +329,4 @@ def _read(form: JobForm) -> Preview:
         input=form.input, output=form.output or "out", model="-", field=form.field,
         template=form.template, limit=form.limit, rest=form.rest,
     )  # fmt: skip
-    asked = command_of(alone.spec(), here()).asked()
-    assert asked is not None
-    return preview(asked)
+    return preview(BatchCommand(alone.spec(), here()).asked())

@@ -13,11 +13,10 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Input, ProgressBar, Static
 
-from app.batch.watch.command import Foreign
 from app.batch.watch.follow import RowSearch, text_of
-from app.batch.watch.job import WatchedJob
+from app.batch.watch.job import JobView, Phase, WatchedJob
+from app.batch.watch.process import Foreign
 from app.batch.watch.rows import By, RowState, Which
-from app.batch.watch.view import JobView, Phase
 from app.figures import rate
 from app.openai.answer import Answer
 from app.tui.keys import bind
@@ -171,7 +170,7 @@ def slots_of(view: JobView, room: int) -> Content:
         parts.append(_figure("memory", f"{view.memory_bytes / 2**30:.2f} GiB"))
     elif view.prompt_tokens and not view.slots:
         parts.append(_figure("prompts", f"{view.prompt_tokens:,} tokens"))
-        parts.append(_figure("answers", f"{view.output_tokens:,} tokens"))
+        parts.append(_figure("answers", f"{view.completion_tokens:,} tokens"))
     if view.cached:
         parts.append(_figure("from before", f"{view.cached:,}"))
     line = Content("")

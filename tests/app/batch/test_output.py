@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from app.batch.report.summary import status_of
+from app.batch.report.figures import status_of
 from app.cli.main import main
 from tests.app import stopping
 from tests.support import read_rows, write_rows

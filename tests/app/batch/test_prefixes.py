@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from app.batch.schedule.pool_engine import Beginning
 from app.models.prefixes import SavedPrefixes
+from runtimes.settings import RunnerSettings
 from tests.support import questions, read_rows, write_rows
 
 SYSTEM = "You answer questions about the cities of the world. " * 12
@@ -60,3 +62,25 @@ def test_one_row_or_no_beginning_saves_nothing(
     assert command(*job, *WORDS[:-2], "--fresh").returncode == 0
     assert command(*job, *WORDS, "--reproducible", "--fresh").returncode == 0
     assert not saved.exists()
+
+
+def test_rows_that_begin_alike_look_once_for_a_process() -> None:
+    looked: list[list[int]] = []
+
+    class Looks:
+        def before(self, engine: Any, settings: Any, prompt: list[int]) -> None:
+            looked.append(prompt)
+
+    class Engine:
+        pid = 1
+
+    engine, alike = Engine(), list(range(100))
+    beginning = Beginning(Looks(), engine, RunnerSettings())  # type: ignore[arg-type]
+    for last in range(3):
+        beginning.before([*alike, last])
+    assert looked == [[*alike, 0]]
+    beginning.before([7] * 100)
+    engine.pid = 2
+    beginning.before([*alike, 9])
+    beginning.before([*alike, 8])
+    assert looked[1:] == [[7] * 100, [*alike, 9]]

@@ -19,8 +19,7 @@ from app.batch.journal.journal import Entries, Journal, journal_path
 from app.batch.journal.lines import END, RUN, end_note, run_note
 from app.batch.output.merge import merge
 from app.batch.output.publish import publish
-from app.batch.output.records import RecordForm
-from app.batch.output.tables import FORMATS, output_format
+from app.batch.output.records import FORMATS, RecordForm, output_format
 from app.openai.answer import Answer
 from runtimes.errors import RequestError
 
@@ -91,7 +90,9 @@ def test_all_parts_of_a_mixed_input_have_one_form(tmp_path: Path) -> None:
         for number in range(1, 10)
     ]
     assert len({one.rows for one in found}) > 1
-    assert {output_format("auto", tmp_path / "out.jsonl", one).name for one in found} == {"openai"}
+    out = tmp_path / "out.jsonl"
+    formats = {output_format("auto", out, one.requests, one.input_rows).name for one in found}
+    assert formats == {"openai"}
 
 
 @pytest.mark.parametrize("format", ["jsonl", "openai", "csv", "parquet"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from app.batch.spec import (
     OutputOptions,
     RunningOptions,
     SampleOptions,
+    spec_from,
+    spec_json,
 )
 from app.cli.batch_arguments import arguments_of, batch_spec
 from app.options import ConstraintOptions, ModelOptions, PlanOptions, SamplingOptions
@@ -59,6 +62,25 @@ def values(said: Any) -> Iterator[Any]:
 @pytest.mark.parametrize("spec", [USUAL, FULL])
 def test_a_job_is_what_its_command_line_says(spec: BatchSpec) -> None:
     assert batch_spec(tuple(arguments_of(spec))) == spec
+
+
+@pytest.mark.parametrize("spec", [USUAL, FULL])
+def test_a_job_is_what_its_journal_says(spec: BatchSpec) -> None:
+    assert spec_from(json.loads(json.dumps(spec_json(spec)))) == spec
+    assert spec_from(spec_json(spec) | {"of a later version": 1}) == spec
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"input": 1}, {"output": ["a"]}, {"limit": "3"}, {"limit": True}, {"raw": 1}),
+        *({"task": "dance"}, {"choice": "yes"}, {"choice": [1]}, {"top_p": "1"}, {"template": 3}),
+        *({"slots": 1.5}, {"seed": [1]}, {"task": ["embed"]}),
+    ],
+)
+def test_a_journal_may_say_anything(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        spec_from({**spec_json(USUAL), **wrong})
 
 
 def test_what_is_usual_is_not_said() -> None:

@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from app.batch.input.template import RowTemplate
+from app.batch.input.prompting import RowTemplate
 from app.cli.groups import with_groups
 from app.options import ConstraintOptions, ModelOptions, SamplingOptions
 from app.prompts import read_text

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.batch.input.lengths import FileEncoder
+from app.batch.dryrun import FileEncoder
 from app.chat.templates import KNOWN
 from app.openai.prepare import prepare
 from app.openai.task import Task

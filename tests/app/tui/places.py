@@ -12,11 +12,11 @@ from typing import Any
 from textual.screen import Screen
 from textual.widgets import OptionList, TabbedContent
 
-from app.batch.watch import presets
-from app.batch.watch.command import BatchCommand, foreign
+from app.batch.watch import form as presets
 from app.batch.watch.form import JobForm
+from app.batch.watch.job import Phase
+from app.batch.watch.process import foreign
 from app.batch.watch.records import KnownJob
-from app.batch.watch.view import Phase
 from app.builds.results import read_result
 from app.builds.types import Cell, TypeMap
 from app.chat.budget import TokenBudget, Way, WayOut
@@ -122,7 +122,8 @@ async def places(
 
     entry = entry_of(next(built.glob("pebble-q8_0*.gguf")))
     presets.save(said("mine"), JobForm(model=str(built)), Path.cwd())
-    words = ("batch", "in.jsonl", "out.jsonl", "-m", "model", "--system", said("Be short."))
+    words = ["batch", "in.jsonl", "out.jsonl", "-m", "model", "--system", said("Be short.")]
+    run = {"command": words, "folder": "/"}
     panels: list[Callable[[], Screen[Any]]] = [
         lambda: SystemScreen(said("Be short.")),
         lambda: SamplingScreen({}),
@@ -140,7 +141,7 @@ async def places(
         ),
         lambda: BatchRowScreen(frozen(said), 12),
         lambda: BatchLeaveScreen(said("out.jsonl"), lambda: None),
-        lambda: BatchResumeScreen(foreign(BatchCommand(words, Path("/")), Path("/out.jsonl"))),
+        lambda: BatchResumeScreen(foreign(run, Path("/out.jsonl"))),
         lambda: LoadScreen(entry),
         lambda: TypesScreen(said("q4_k_m"), TYPES),
     ]

@@ -12,8 +12,7 @@ from textual.widgets import Static
 from textual.widgets._progress_bar import Bar
 
 from app.batch.journal.journal import journal_path
-from app.batch.watch.job import attach
-from app.batch.watch.view import JobView, Phase
+from app.batch.watch.job import JobView, Phase, attach
 from app.tui.screens.batch import BatchScreen
 from app.tui.screens.batch_panels import BatchRowScreen, RowPane
 from app.tui.widgets.batch_job import BatchTable, JobHeader, Words, slots_of, strip_of
@@ -197,8 +196,8 @@ def test_the_strip_has_a_cell_for_each_slot() -> None:
     assert strip(2, 1, 1) == "■■▪□"
     assert strip(0, 0, 4) == "□□□□"
     assert strip(128, 0, 128) == "■" * 24 + "□" * 24
-    view = JobView("o", Phase.RUNNING, own=True, slots=16, running=9, reading=2)
-    other = JobView("o", Phase.RUNNING, own=True, slots=16, running=16, reading=0)
+    view = JobView(output="o", phase=Phase.RUNNING, own=True, slots=16, running=9, reading=2)
+    other = JobView(output="o", phase=Phase.RUNNING, own=True, slots=16, running=16, reading=0)
     line = slots_of(view, 100).plain
     assert line == "Slots ■■■■■■■▪▪□□□□□□□ 16 ·  7 decoding ·  2 reading ·  7 free"
     assert len(line) == len(slots_of(other, 100).plain)
@@ -214,7 +213,7 @@ async def test_what_is_left_can_be_told_without_colours(
     async with app.run_test(size=(120, 40)) as pilot:
         await shown(pilot, journal_of(folder, 20), 20)
         header = screen_of(app).query_one(JobHeader)
-        view = JobView("o", Phase.RUNNING, own=True, rows=100, done=25)
+        view = JobView(output="o", phase=Phase.RUNNING, own=True, rows=100, answered=25)
         header.show(view, "in → o")
         await pilot.pause()
         bar = header.query_one(Bar)

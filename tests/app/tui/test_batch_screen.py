@@ -17,11 +17,10 @@ from textual.widgets._footer import FooterKey
 
 from app.batch.journal.journal import journal_path
 from app.batch.watch import records
-from app.batch.watch.command import BatchCommand, command_of, foreign
 from app.batch.watch.form import JobForm
-from app.batch.watch.job import attach
+from app.batch.watch.job import Phase, attach
+from app.batch.watch.process import BatchCommand, foreign
 from app.batch.watch.rows import RowState
-from app.batch.watch.view import Phase
 from app.tui.screens.batch import BatchScreen
 from app.tui.screens.batch_panels import (
     BatchFilesScreen,
@@ -346,7 +345,7 @@ async def test_what_a_field_cannot_show_is_told_in_its_words(app: BatchApp) -> N
 async def test_a_form_is_filled_from_an_earlier_job_and_saved(
     app: BatchApp, gguf_file: Path
 ) -> None:
-    command = command_of(
+    command = BatchCommand(
         JobForm(
             input="in.jsonl", output="old.jsonl", model=str(gguf_file), max_tokens="7", seed="3"
         ).spec(),
@@ -432,7 +431,8 @@ async def test_the_answers_to_a_long_command_are_in_sight(
 ) -> None:
     words = ("batch", "in", "out", "-m", "m", "--system", "long " * 1200, "--report", "x")
     async with app.run_test(size=size) as pilot:
-        app.push_screen(BatchResumeScreen(foreign(BatchCommand(words, tmp_path), tmp_path / "out")))
+        run = {"command": list(words), "folder": str(tmp_path)}
+        app.push_screen(BatchResumeScreen(foreign(run, tmp_path / "out")))
         await soon(lambda: isinstance(app.screen, BatchResumeScreen) and app.screen.focused)
         await pilot.pause()
         for name in ("#no", "#yes"):

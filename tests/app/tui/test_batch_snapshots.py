@@ -12,10 +12,9 @@ from textual.widgets import Input, Static
 
 from app.batch.journal.journal import journal_path
 from app.batch.report.eta import Left
-from app.batch.watch.job import WatchedJob
+from app.batch.watch.job import JobView, Phase, WatchedJob
 from app.batch.watch.records import KnownJob
 from app.batch.watch.rows import SpeedAt
-from app.batch.watch.view import JobView, Phase
 from app.tui.screens import batch_panels
 from app.tui.screens.batch import BatchScreen
 from app.tui.screens.batch_panels import (
@@ -44,17 +43,17 @@ class Frozen(WatchedJob):
     """A job whose journal is read once, at a moment that is given."""
 
     given = JobView(
-        "answers.jsonl",
-        Phase.RUNNING,
+        output="answers.jsonl",
+        phase=Phase.RUNNING,
         own=True,
         rows=ROWS,
-        done=21,
+        answered=20,
         failed=1,
         cached=4,
         running=2,
         slots=2,
         elapsed_s=42.0,
-        left=Left(60.0, 66.0, 72.0),
+        time_left=Left(60.0, 66.0, 72.0),
         prefill_tps_now=212.4,
         prefill_tps=1034.0,
         decode_tps_now=118.2,

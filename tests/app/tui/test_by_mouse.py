@@ -9,7 +9,7 @@ import pytest
 from textual.widgets import Input, OptionList
 from textual.widgets._footer import FooterKey
 
-from app.batch.watch import presets
+from app.batch.watch import form as presets
 from app.batch.watch.form import JobForm
 from app.batch.watch.records import KnownJob
 from app.chat import slash

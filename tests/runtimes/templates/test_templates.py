@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from app.batch.input.template import RowTemplate
+from app.batch.input.prompting import RowTemplate
 from app.openai.tool_forms import form_of
 from app.openai.validation import InputError
 from runtimes.chat import render_chat

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from app.batch.input import lines
-from app.batch.input.row import Row
-from app.batch.input.source import open_source
+from app.batch.input.source import Row, open_source
 from app.batch.runner import check_out
 from app.openai.task import Task
 from runtimes.errors import RequestError

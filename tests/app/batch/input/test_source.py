@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.batch.input import lines as lines_module
-from app.batch.input.row import Row
-from app.batch.input.source import open_source
+from app.batch.input.source import Row, open_source
 from app.openai.task import Task
 from runtimes.errors import RequestError
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.batch.input.prompting import Prompting
-from app.batch.input.row import Row
-from app.batch.input.source import open_source
+from app.batch.input.source import Row, open_source
 from app.openai.task import Task
 from runtimes.errors import RequestError
 

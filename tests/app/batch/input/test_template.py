@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from app.batch.input import template as template_module
-from app.batch.input.prompting import Prompting
-from app.batch.input.template import RowTemplate
+from app.batch.input import prompting as template_module
+from app.batch.input.prompting import Prompting, RowTemplate
 from app.openai.task import Task
 from app.openai.validation import InputError
 from runtimes.errors import RequestError

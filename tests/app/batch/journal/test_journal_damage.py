@@ -14,9 +14,8 @@ from app.batch.input.readers import JSONL
 from app.batch.input.scan import scan
 from app.batch.input.source import Source
 from app.batch.journal.journal import Journal, Matcher, journal_path
-from app.batch.journal.lines import parse_line, sealed_line
-from app.batch.journal.state import read_state
-from app.batch.report.summary import status_of
+from app.batch.journal.lines import parse_line, read_state, sealed_line
+from app.batch.report.figures import status_of
 from app.batch.settings import JobSettings, differences
 from app.batch.watch.follow import FollowedJournal
 from app.batch.watch.rows import Rows, RowState

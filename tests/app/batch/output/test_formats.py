@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
-from app.batch.input.scan import InputScan
-from app.batch.input.source import Stamp
 from app.batch.output.publish import write_output
-from app.batch.output.tables import FORMATS, output_format, suffix_format
+from app.batch.output.records import FORMATS, output_format, suffix_format
 
 RECORDS: list[dict[str, Any]] = [
     {"id": "a", "index": 0, "n": 1, "response": 'with "quotes", commas\nand lines', "ok": True},
@@ -74,8 +72,7 @@ def test_parquet(tmp_path: Path) -> None:
     ],
 )
 def test_the_form_of_the_output(name: str, wanted: str, requests: int, expected: str) -> None:
-    found = InputScan(Stamp(0, 0), input_rows=10, rows=4, requests=requests)
-    assert output_format(wanted, Path(name), found).name == expected
+    assert output_format(wanted, Path(name), requests, rows=10).name == expected
     assert suffix_format(Path("a.b.csv")).name == "csv"
 
 

@@ -9,9 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.batch.input.row import Row
-from app.batch.output.records import JSONL, OPENAI, RecordForm, flat_record, openai_index
-from app.batch.output.tables import cells_of, columns_of
+from app.batch.input.source import Row
+from app.batch.output.records import (
+    JSONL,
+    OPENAI,
+    RecordForm,
+    cells_of,
+    columns_of,
+    flat_record,
+    openai_index,
+)
 from app.openai.answer import Answer
 from app.openai.request import Endpoint
 from app.openai.task import Task

@@ -14,9 +14,8 @@ from app.batch.input.readers import JSONL
 from app.batch.input.scan import scan
 from app.batch.input.source import Source
 from app.batch.journal.journal import Journal
-from app.batch.output.records import RecordForm
-from app.batch.output.tables import FORMATS
-from app.batch.output.unordered import UnorderedOutput
+from app.batch.output.publish import UnorderedOutput
+from app.batch.output.records import FORMATS, RecordForm
 from app.openai.answer import Answer
 from app.openai.validation import Problem
 from runtimes.errors import RequestError

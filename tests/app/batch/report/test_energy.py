@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from app.batch.report.figures import energy_of
-from app.batch.report.summary import Summary
+from app.batch.report.figures import JobFigures
 from app.batch.schedule.engines import VISIBLE
+from app.batch.schedule.run_engines import energy_of
 from runtimes.machine.gpus import Gpu, GpuReader, GpuWatch, tokens_per_joule
 
 GPUS = [Gpu(i, f"GPU {i}", 100, 40, "9.0", "1", watts=100.0 * (i + 1)) for i in range(2)]
@@ -57,14 +57,23 @@ def test_a_watch_reads_to_the_end() -> None:
 
 
 def test_a_summary_has_it(watch: GpuWatch) -> None:
-    summary = Summary(1, 1, 0, 0, 0, completion_tokens=500, energy=energy_of(watch, 500))
-    written = json.loads(json.dumps(summary.as_json()))
+    summary = JobFigures(
+        rows=1,
+        answered=1,
+        slots=2,
+        memory_bytes=0,
+        prefill_tps=0.0,
+        decode_tps=0.0,
+        completion_tokens=500,
+        energy=energy_of(watch, 500),
+    )
+    written = json.loads(json.dumps(summary.end_json()))
     assert written["energy"]["joules"] == 2000
-    assert Summary.from_json(written) == summary
+    assert JobFigures.from_end(written) == summary
     assert summary.energy is not None
-    assert summary.energy.line() in summary.lines()
+    assert summary.energy.line() in summary.end_lines()
     without = replace(summary, energy=None)
-    assert Summary.from_json(json.loads(json.dumps(without.as_json()))) == without
+    assert JobFigures.from_end(json.loads(json.dumps(without.end_json()))) == without
 
 
 def test_nothing_is_said_where_not_every_gpu_tells(watch: GpuWatch) -> None:

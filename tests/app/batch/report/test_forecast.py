@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from app.batch.input.row import Row
-from app.batch.report.answer_lengths import RowCounts
-from app.batch.report.eta import BegunRows, Forecast, Left
+from app.batch.input.source import Row
+from app.batch.report.eta import BegunRows, Forecast, Left, RowCounts
 from app.openai.task import Task
 from runtimes.engine.metrics import EngineStats, Metrics
 from runtimes.request import SamplingParams

@@ -14,9 +14,8 @@ from app.batch.journal.journal import Journal, journal_path
 from app.batch.journal.lines import END, RUN, end_note, run_note
 from app.batch.report import progress
 from app.batch.report.eta import Left, left_of
-from app.batch.report.figures import Snapshot
+from app.batch.report.figures import JobFigures, status_of
 from app.batch.report.progress import LeftNotes, Progress
-from app.batch.report.summary import status_of
 from app.batch.watch.follow import FollowedJournal
 from app.batch.watch.rows import Rows
 from app.openai.answer import Answer
@@ -38,7 +37,7 @@ def test_the_last_minute_ends_now(tmp_path: Path) -> None:
             answer = Answer(usage={"completion_tokens": 5}, created=now - 1200 + index)
             journal.append(bytes(15) + bytes([index]), index, answer)
         told = status_of(out)
-        assert (told.state, told.done, told.left) == ("running", 60, 40)
+        assert (told.state, told.done, told.unfinished) == ("running", 60, 40)
         assert (told.rows_per_s_now, told.decode_tps_now) == (0, 0)
         journal.append(bytes(16), 60, Answer(usage={"completion_tokens": 6}, created=now))
         told = status_of(out)
@@ -124,8 +123,8 @@ def test_what_is_being_waited_for_may_change(
     assert told[:2] == ["compiling", "reading"]
 
 
-def snapshot(left: Left | None) -> Snapshot:
-    counts = {"rows": 9, "done": 0, "cached": 0, "failed": 0, "running": 2, "slots": 2}
+def snapshot(left: Left | None) -> JobFigures:
+    counts = {"rows": 9, "running": 2, "slots": 2}
     speeds = dict.fromkeys(RATES, 1.0)
     sizes = {"kv_tokens": 0, "kv_capacity": 0, "memory_bytes": 0}
-    return Snapshot(**counts, **speeds, **sizes, draining=False, left=left)
+    return JobFigures(**counts, **speeds, **sizes, time_left=left)

@@ -8,8 +8,16 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from app.batch.report.answer_lengths import LengthCounts, fit
-from app.batch.report.eta import Left, Rest, RowPace, left_json, left_of, time_left
+from app.batch.report.eta import (
+    Left,
+    LengthCounts,
+    Rest,
+    RowPace,
+    fit,
+    left_json,
+    left_of,
+    time_left,
+)
 
 MOST = 512
 PROMPT, PREFILL = 30, 1000.0

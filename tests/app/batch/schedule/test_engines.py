@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from app.batch.input.row import Row
+from app.batch.input.source import Row
 from app.batch.interrupt import Interrupts
 from app.batch.schedule import engines
 from app.batch.schedule.engines import parse_count, placements, require_room, spans

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from app.batch.input.row import Row
+from app.batch.input.source import Row
 from app.batch.interrupt import Interrupts
 from app.batch.schedule import job as jobs
 from app.batch.schedule.job import Job, RequestDefaults

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.adapters import AdapterFile
-from app.batch.input.row import Row
+from app.batch.input.source import Row
 from app.batch.schedule.pending_rows import arranged, rearranged
 from app.openai.task import Task
 from runtimes.request import Priority

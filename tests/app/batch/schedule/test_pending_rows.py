@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import csv
+import gzip
+import io
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.batch.input import readers
+from app.batch.input.lines import Raw, zstd
 from app.batch.input.prompting import Prompting
 from app.batch.input.readers import JSONL
-from app.batch.input.source import Source
+from app.batch.input.scan import scan
+from app.batch.input.source import Row, Source
 from app.batch.journal.journal import Entries
 from app.batch.schedule.pending_rows import pending_rows
 from runtimes.request import Priority
 
 
 @given(
-    rows=st.lists(st.tuples(st.integers(0, 4), st.sampled_from(list(Priority))), max_size=12),
+    rows=st.lists(
+        st.tuples(st.integers(0, 4), st.sampled_from(list(Priority))), min_size=1, max_size=12
+    ),
     done=st.sets(st.integers(0, 11)),
 )
 def test_every_row_once_the_most_urgent_first(
@@ -33,9 +42,8 @@ def test_every_row_once_the_most_urgent_first(
         keys.append(row.key)
         if row.index in done:
             entries.add(row.key, row.index, row.index, True)
-    levels = {level for _, level in rows}
-    found = []
-    for row in pending_rows(source, entries, levels):
+    found, scanned = [], scan(source, entries)
+    for row in pending_rows(source, scanned):
         found.append(row)
         entries.add(row.key, row.index, 100 + row.index, True)  # as the job does
     assert len({row.index for row in found}) == len(found)
@@ -43,3 +51,66 @@ def test_every_row_once_the_most_urgent_first(
     assert sorted(entries.keys) == sorted(int.from_bytes(key[:8], "big") for key in keys)
     urgencies = [row.task.priority for row in found]
     assert urgencies == sorted(urgencies)
+
+
+TEXTS = ["one", "two\nlines", "three, with a comma", "  four ", "fünf", "six", "seven", "eight"]
+
+
+def _inputs(folder: Path) -> Iterator[Path]:
+    """The same rows in every format, with blank lines and a row that is not valid among them."""
+    import pyarrow
+    from pyarrow import parquet
+
+    rows = [{"prompt": text, "urgency": at % 4} for at, text in enumerate(TEXTS)]
+    lines = [json.dumps(row).encode() for row in rows]
+    plain = b"\n\n".join([*lines[:3], b"{", *lines[3:]])
+    (folder / "in.jsonl").write_bytes(b"\xef\xbb\xbf" + plain)
+    (folder / "in.jsonl.gz").write_bytes(gzip.compress(plain))
+    (folder / "in.jsonl.zst").write_bytes(zstd.compress(plain))
+    table = io.StringIO()
+    written = csv.DictWriter(table, ["prompt", "urgency"])
+    written.writeheader()
+    written.writerows(rows[:3])
+    table.write('"never closed\n\n')
+    written.writerows(rows[3:])
+    (folder / "in.csv").write_text(table.getvalue())
+    (folder / "in.csv.gz").write_bytes(gzip.compress(table.getvalue().encode()))
+    parquet.write_table(pyarrow.Table.from_pylist(rows), folder / "in.parquet", row_group_size=3)
+    (folder / "in.txt").write_text("\n\n".join(text.replace("\n", " ") for text in TEXTS))
+    (folder / "folder" / "a").mkdir(parents=True)
+    for at, text in enumerate(TEXTS):
+        (folder / "folder" / ("a" if at % 3 else "") / f"{at}.txt").write_text(text)
+    yield from folder.glob("in.*")
+    yield folder / "folder"
+
+
+def test_rows_of_every_format_are_found_again_by_their_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built, make = list[int](), Source._row
+
+    def counted(source: Source, index: int, raw: Raw) -> Row:
+        built.append(index)
+        return make(source, index, raw)
+
+    monkeypatch.setattr(Source, "_row", counted)
+    monkeypatch.setattr(readers, "_BATCH_ROWS", 2)
+    pytest.importorskip("pyarrow")
+    for path in _inputs(tmp_path):
+        plain = path.name in ("in.txt", "folder")
+        prompting = Prompting(priority_field=None if plain else "urgency")
+        source = Source(path, path.name, readers.detect(path, path.name, None), prompting)
+        rows = [row for row in source.rows() if row.problem is None]
+        assert len(rows) == len(TEXTS), path.name
+        entries = Entries()
+        for row in rows[1::3]:
+            entries.add(row.key, row.index, row.index, True)
+        scanned = scan(source, entries)
+        built.clear()
+        pending = list(pending_rows(source, scanned))
+        wanted = [row for at, row in enumerate(rows) if at % 3 != 1]
+        by_level = sorted(wanted, key=lambda row: row.task.priority)
+        assert sorted(pending, key=lambda row: row.index) == wanted, path.name
+        assert [row.task.priority for row in pending] == [row.task.priority for row in by_level]
+        # No other row is parsed, and none of these twice.
+        assert sorted(built) == [row.index for row in wanted]

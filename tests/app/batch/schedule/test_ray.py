@@ -17,13 +17,12 @@ import pytest
 
 from app.batch.input.source import open_source
 from app.batch.journal.journal import journal_path
-from app.batch.plan import JobPlan
-from app.batch.report.figures import Snapshot
+from app.batch.report.figures import JobFigures
 from app.batch.report.progress import Progress
-from app.batch.report.summary import Summary
 from app.batch.runner import run_to_file
-from app.batch.schedule.cluster import pool
-from app.batch.schedule.cluster.pool import require_ray, share_out
+from app.batch.schedule import cluster as cluster_module
+from app.batch.schedule.cluster import require_ray, share_out
+from app.batch.schedule.engines import JobPlan
 from app.batch.settings import JobSettings
 from app.batch.spec import BatchSpec, RunningOptions
 from app.models.planning import LoadChoice
@@ -60,7 +59,7 @@ def test_engines_are_shared_out_over_nodes() -> None:
 
 
 def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(cluster_module.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(RequestError, match=r"pip install 'ingot\[ray\]'"):
         require_ray()
 
@@ -68,7 +67,7 @@ def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("address", ["127.0.0.1:9", "127.0.0.1:99999", "ray://x:1", "here", ":1"])
 def test_an_address_without_a_cluster(address: str) -> None:
     with pytest.raises(RequestError, match=r"no Ray cluster at|--ray takes auto, local or HOST"):
-        pool._check_address(address)
+        cluster_module._check_address(address)
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +101,7 @@ class KillOne(Progress):
 
     killed: int | None = None
 
-    def update(self, snapshot: Snapshot) -> None:
+    def update(self, snapshot: JobFigures) -> None:
         if self.killed is not None or snapshot.done < ROWS // 4:
             return
         for process in psutil.Process().children(recursive=True):
@@ -112,7 +111,7 @@ class KillOne(Progress):
                 return
 
 
-def run(choice: LoadChoice, rows: Path, out: Path, view: Progress, **asked: Any) -> Summary:
+def run(choice: LoadChoice, rows: Path, out: Path, view: Progress, **asked: Any) -> JobFigures:
     settings = JobSettings(
         model="pebble",
         runtime="llamacpp",

@@ -14,10 +14,9 @@ from app.batch.journal.journal import Journal, journal_path
 from app.batch.journal.lines import RUN, run_note
 from app.batch.spec import BatchSpec, OutputOptions, RunningOptions
 from app.batch.watch import records
-from app.batch.watch.command import BatchCommand, Foreign, command_of
-from app.batch.watch.form import JobForm
+from app.batch.watch.form import JobForm, beside, forget, presets, save
 from app.batch.watch.job import JobError, WatchedJob, attach
-from app.batch.watch.presets import beside, forget, presets, save
+from app.batch.watch.process import BatchCommand, Foreign, command_from
 from runtimes.errors import RequestError
 from tests.app.batch.watch.conftest import finish, write_job
 from tests.support import write_rows
@@ -133,7 +132,7 @@ def test_an_output_through_a_link_is_the_same(here: Path) -> None:
 def test_a_command_that_was_given_here_is_not_asked_about(here: Path, gguf_file: Path) -> None:
     write_job(here / "in.jsonl", 2)
     words = ("batch", "in.jsonl", "out.jsonl", "-m", str(gguf_file), "--max-tokens", "2")
-    command, out = BatchCommand(words, here), here / "out.jsonl"
+    command, out = command_from({"command": list(words), "folder": str(here)}), here / "out.jsonl"
     records.JobRecord(out, 0.0, command).save()
     _journal(out, *words)
     assert _read(out).resuming() == command
@@ -165,7 +164,7 @@ def test_a_form_like_a_foreign_job_reaches_nothing_else(here: Path) -> None:
         out=OutputOptions(report=here / "victim"),
         running=RunningOptions(ray="far:1"),
     )
-    command = command_of(spec, here)
+    command = BatchCommand(spec, here)
     _journal(here / "out.jsonl", *command.arguments)
     attach(here / "out.jsonl")
     (one,) = presets(here)

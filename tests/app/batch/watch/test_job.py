@@ -16,13 +16,12 @@ import pytest
 
 from app.batch.journal.journal import journal_path
 from app.batch.watch import records
-from app.batch.watch.command import Foreign
 from app.batch.watch.form import check
-from app.batch.watch.job import JobError, WatchedJob, attach, start_job
+from app.batch.watch.job import JobError, Phase, WatchedJob, attach, start_job
 from app.batch.watch.preview import open_row
+from app.batch.watch.process import Foreign
 from app.batch.watch.records import JobRecord, known_jobs
 from app.batch.watch.rows import RowState
-from app.batch.watch.view import Phase
 from tests.app import stopping
 from tests.app.batch.watch.conftest import finish, form_for, wait, write_job
 from tests.app.batch.watch.leftovers import kill_jobs
@@ -98,7 +97,7 @@ def test_a_job_is_told_from_begin_to_end(
     assert (view.slots, view.running) == (2, 0)
     end = job.events.end
     assert end is not None
-    assert (view.prompt_tokens, view.output_tokens) == (
+    assert (view.prompt_tokens, view.completion_tokens) == (
         end["prompt_tokens"],
         end["completion_tokens"],
     )

@@ -7,10 +7,19 @@ import pytest
 
 from app.batch.spec import BatchAdapters, BatchSpec
 from app.batch.watch import records
-from app.batch.watch.command import BatchCommand, command_of
 from app.batch.watch.follow import TimeLike, time_like
-from app.batch.watch.form import FormError, JobForm, form_like, look
-from app.batch.watch.presets import beside, forget, presets, save, summary
+from app.batch.watch.form import (
+    FormError,
+    JobForm,
+    beside,
+    forget,
+    form_like,
+    look,
+    presets,
+    save,
+    summary,
+)
+from app.batch.watch.process import BatchCommand
 from app.batch.watch.records import JobRecord
 from app.options import ConstraintOptions, ModelOptions, SamplingOptions
 from tests.support import questions, write_rows
@@ -38,16 +47,14 @@ FULL = JobForm(
     ],
 )
 def test_a_job_gives_the_form_that_started_it(form: JobForm, here: Path) -> None:
-    command = command_of(form.spec(), here)
+    command = BatchCommand(form.spec(), here)
     again = form_like(command, here)
-    assert again is not None
     assert again.spec() == form.spec()
     for name in ("input", "output", "model", "template", "schema", "choices", "temperature"):
         assert getattr(again, name) == getattr(form, name)
     assert not beside(again)
     # From another folder its files are the same ones.
     other = form_like(command, here / "deeper")
-    assert other is not None
     assert other.input == str(here / form.input)
 
 
@@ -58,8 +65,7 @@ def test_what_has_no_field_stays(here: Path) -> None:
         constraints=ConstraintOptions(choice=["a|b", "c"]), options=ModelOptions(context=512),
         adapters=BatchAdapters(["poet=a.gguf"]),
     )  # fmt: skip
-    form = form_like(command_of(spec, here), here)
-    assert form is not None
+    form = form_like(BatchCommand(spec, here), here)
     assert (form.max_tokens, form.system, form.choices) == ("8", "", "")
     again = form.spec()
     assert again.system == spec.system
@@ -69,7 +75,6 @@ def test_what_has_no_field_stays(here: Path) -> None:
     for part in ("--context=512", "--top-k=5", "--reproducible", "--choice=c"):
         assert part in beside(form)
     assert "--adapter=poet=a.gguf" in beside(form)
-    assert form_like(BatchCommand(("batch", "in", "-", "-m", "m"), here), here) is None
 
 
 def test_saved_ones_are_found_by_their_names_and_forgotten(here: Path) -> None:
@@ -85,6 +90,29 @@ def test_saved_ones_are_found_by_their_names_and_forgotten(here: Path) -> None:
     assert caught.value.field == "slots"
     forget("plain")
     assert [one.name for one in presets(here)] == ["short"]
+
+
+def test_files_of_earlier_versions_are_read(here: Path, tmp_path: Path) -> None:
+    """They have command lines in the place of specs."""
+    kept = {"arguments": ["--model=m", "--max-tokens=9"], "folder": str(here)}
+    path = tmp_path / "home" / "config" / "batch-presets.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"old": kept}))
+    save("new", FULL, here)
+    record = JobRecord(here / "out.jsonl", 5.0)
+    record.save()
+    words = ["batch", "in.txt", "out.jsonl", "-m", "m", "--seed", "3"]
+    old = json.loads((record.folder / "record.json").read_text())
+    del old["spec"]
+    old |= {"command": words, "folder": str(here)}
+    (record.folder / "record.json").write_text(json.dumps(old))
+    found = {one.name: one.form for one in presets(here)}
+    assert [*found] == ["new", "old", "out.jsonl"]
+    assert (found["old"].model, found["old"].max_tokens, found["old"].output) == ("m", "9", "")
+    assert (found["out.jsonl"].input, found["out.jsonl"].seed) == ("in.txt", "3")
+    (known,) = records.records()
+    assert known.command is not None
+    assert known.command.text == "ingot batch in.txt out.jsonl --seed=3 --model=m"
 
 
 def test_a_time_by_the_speeds_of_an_earlier_job(here: Path) -> None:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
 import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from app.batch.spec import BatchSpec, InputOptions
-from app.batch.watch.command import BatchCommand, batch_arguments, command_of
 from app.batch.watch.follow import FileTail, FollowedJournal
 from app.batch.watch.form import FormError, JobForm, check, suggested_output
 from app.batch.watch.preview import preview
-from app.batch.watch.process import last_words
+from app.batch.watch.process import BatchCommand, command_from, last_words
 from app.batch.watch.rows import Rows, RowState, SpeedAt, SpeedHistory
 
 
@@ -170,7 +168,7 @@ def test_what_is_shown_of_an_input_is_what_is_asked(tmp_path: Path) -> None:
     (tmp_path / "t.j2").write_text("Translate: {{ text }}")
     rows = [{"text": "one"}, {"other": "two"}, {"text": "three"}]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    command = command_of(form(input="in.jsonl", template="t.j2").spec(), tmp_path)
+    command = BatchCommand(form(input="in.jsonl", template="t.j2").spec(), tmp_path)
     asked = command.asked()
     assert asked is not None
     found = preview(asked, rows=2)
@@ -190,19 +188,18 @@ def test_names_of_outputs() -> None:
 
 def test_commands_are_understood_as_the_command_does() -> None:
     words = ("batch", "in", "out", "-m", "M", "--fresh", "--json", "--field=a.b", "--limit", "3")
-    command = BatchCommand(words, Path("/folder"))
+    command = command_from({"command": [*words], "folder": "/folder"})
+    assert command is not None
     asked = command.asked()
-    assert asked is not None
     rows = InputOptions(field="a.b", limit=3)
     assert asked == BatchSpec("/folder/in", "/folder/out", "M", fresh=True, rows=rows)
     assert "--fresh" not in command.again().arguments
-    assert command.events()[:3] == ["batch", "--json", "--quiet"]
-    assert command.text == "ingot batch in out -m M --fresh --field=a.b --limit 3"
-    for other in (("run", "M"), ("batch", "status", "out"), ("batch", "in", "-"), ("batch", "--x")):
-        assert BatchCommand(other, Path("/folder")).asked() is None
-    assert batch_arguments([sys.executable, "-P", "-m", "app", "batch", "a"]) == ("batch", "a")
-    assert batch_arguments(["/usr/bin/python3", "/x/bin/ingot", "-v", "batch"]) == ("batch",)
-    assert batch_arguments(["/x/bin/ingot", "run", "batch"]) is None
+    assert command.text == "ingot batch in out --field=a.b --limit=3 --model=M --fresh"
+    for other in (
+        *(("run", "M"), ("batch", "status", "out"), ("batch", "in", "-"), ("batch", "--x")),
+        ("batch", "in", "-", "-m", "m"),
+    ):
+        assert command_from({"command": [*other], "folder": "/folder"}) is None
 
 
 def test_the_last_words_of_a_command(tmp_path: Path) -> None:
