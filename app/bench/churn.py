@@ -18,7 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from app.bench.harness import LAYOUTS, BenchOptions, BenchResult, Samples, in_turn
+from app.bench.frame import LAYOUTS, BenchResult, in_turn, samples
+from app.bench.options import BenchOptions
 from app.bench.work import (
     TOGETHER,
     Window,
@@ -30,7 +31,6 @@ from app.bench.work import (
     random_prompts,
     run,
     wait_for,
-    wall_tps,
 )
 from runtimes.api import EngineApi
 from runtimes.errors import IngotError
@@ -54,17 +54,16 @@ def churn(path: Path, options: BenchOptions) -> BenchResult:
         if unified and "unified_kv" not in backend_of(read_model(path)).knows:
             continue
         settings = options.settings(need, unified=unified)
+        bounded = SchedulerSettings(prefix_cache=False)
         sides = {
             # In lockstep only if every prompt is in before the first row decodes.
             _LOCKSTEP: partial(_lockstep_job, path, settings, options),
             "at once": partial(_random_job, path, settings, TOGETHER, options),
-            "bounded": partial(
-                _random_job, path, settings, SchedulerSettings(prefix_cache=False), options
-            ),
+            "bounded": partial(_random_job, path, settings, bounded, options),
         }
         taken = in_turn(sides, options.repeats)
-        steps = {side: Samples(w.step_tps for w in windows) for side, windows in taken.items()}
-        wall = {side: wall_tps(windows) for side, windows in taken.items()}
+        steps = samples(taken, lambda window: window.step_tps)
+        wall = samples(taken, lambda window: window.wall_tps)
         layouts[layout] = {}
         for side, windows in taken.items():
             layouts[layout][side] = figures = {
@@ -146,7 +145,7 @@ class _Feeder:
         self._submit(rows)
 
     def check(self, reached: bool) -> bool:
-        """``reached``, unless a request has failed: then IngotError."""
+        """Return ``reached``, unless a request has failed: then IngotError."""
         if self._problem:
             raise IngotError(f"a request of the benchmark failed: {self._problem}")
         return reached

@@ -21,7 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from app.bench.harness import BenchOptions, BenchResult, Samples, in_turn
+from app.bench.frame import BenchResult, Samples, in_turn
+from app.bench.options import BenchOptions
 from runtimes.errors import IngotError
 from runtimes.machine.processes import Child
 

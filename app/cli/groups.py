@@ -37,13 +37,13 @@ def with_groups(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _flags(kind: Any) -> Iterator[inspect.Parameter]:
-    """Those of the groups in it come first."""
+    """Flags of a group; those of the groups in it come first. A field without a help is no flag."""
     hints = get_type_hints(kind)
     for field in fields(kind):
         if is_dataclass(hints[field.name]):
             yield from _flags(hints[field.name])
     for field in fields(kind):
-        if is_dataclass(hints[field.name]):
+        if is_dataclass(hints[field.name]) or not field.metadata:
             continue
         said = {"rich_help_panel": kind.panel, **field.metadata}
         flags = said.pop("flags", None)
@@ -66,5 +66,6 @@ def _collected(kind: Any, values: dict[str, Any]) -> Any:
             field.name: _collected(hint, values) if is_dataclass(hint) else values.pop(field.name)
             for field in fields(kind)
             for hint in [hints[field.name]]
+            if is_dataclass(hint) or field.metadata
         }
     )

@@ -5,9 +5,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from app.bench.harness import Samples
-from app.bench.memory import memory_check
-from app.bench.plan import regret
+from app.bench.estimates import memory_check, regret
+from app.bench.frame import Samples
 from app.bench.work import TOGETHER, greedy, loaded, random_prompts, run
 from app.doctor.verify.answers import gpu_figures, gpu_words
 from app.doctor.verify.target import (

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from app import console
-from app.bench.harness import rounded
+from app.bench.frame import rounded
 from app.doctor.report import rows
 from app.doctor.verify.run import Verification
 from app.doctor.verify.target import CheckLine, Subject, counts

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from app.bench.harness import Samples
+from app.bench.frame import Samples
 from app.doctor.verify.answers import (
     answers,
     cancel,
