@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from app.cli import values
+from app.cli.options import take_plain
 from app.exitcodes import ExitCode, exit_code_for
 from runtimes.output import LogFormatter, shown_streams
 
@@ -22,15 +22,15 @@ _COMMANDS = {
     "chat": ("app.cli.commands.chat", "chat"),
     "run": ("app.cli.commands.run", "run"),
     "batch": ("app.cli.commands.batch", "batch"),
-    "embed": ("app.cli.commands.embed", "embed"),
+    "embed": ("app.cli.commands.batch", "embed"),
     "serve": ("app.cli.commands.serve", "serve"),
-    "bench": ("app.cli.commands.bench", "bench"),
-    "plan": ("app.cli.commands.plan", "plan"),
-    "compare": ("app.cli.commands.compare", "compare"),
+    "bench": ("app.cli.commands.speed", "bench"),
+    "plan": ("app.cli.commands.speed", "plan"),
+    "compare": ("app.cli.commands.run", "compare"),
     "models": ("app.cli.commands.library", "models"),
     "pull": ("app.cli.commands.library", "pull"),
     "rm": ("app.cli.commands.library", "rm"),
-    "chats": ("app.cli.commands.chats", "chats"),
+    "chats": ("app.cli.commands.chat", "chats"),
     "config": ("app.cli.commands.config", "config"),
     "doctor": ("app.cli.commands.doctor", "doctor"),
 }
@@ -96,7 +96,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(arguments: list[str] | None) -> int:
-    values.take_plain()
+    take_plain()
     command = typer.main.get_command(_commands(sys.argv[1:] if arguments is None else arguments))
     try:
         command(args=arguments, prog_name="ingot")

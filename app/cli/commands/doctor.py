@@ -1,43 +1,32 @@
 """`ingot doctor`: what this machine has, and whether the runtimes and the model files are sound."""
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from app import console
-from app.cli.options import TableFlag
+from app.cli.options import AS_TABLE, with_groups
 from app.exitcodes import ExitCode
+from app.options import argument, option
 
 
+@with_groups
 def doctor(
-    models: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[MODEL]...",
-            help="With --verify: models to run instead of the demo model. With --checksums: a"
-            " folder that quantize wrote, or a pulled model (default: all).",
-        ),
-    ] = None,
-    verify: Annotated[
-        bool,
-        typer.Option(
-            "--verify",
-            help="Run every runtime on every device: answers, memory, speed, the planner's choice,"
-            " restarts. Writes a report to send.",
-        ),
-    ] = False,
-    out: Annotated[
-        Path, typer.Option(metavar="DIR", help="With --verify: the folder of the report.")
-    ] = Path(),
-    minutes: Annotated[
-        float, typer.Option(min=0, help="With --verify: what does not fit is skipped.")
-    ] = 10.0,
-    checksums: Annotated[
-        bool,
-        typer.Option("--checksums", help="Compare every file of MODEL with its checksum instead."),
-    ] = False,
-    as_json: TableFlag = False,
+    models: list[str] | None = argument(
+        "With --verify: models to run instead of the demo model. With --checksums: a folder that"
+        " quantize wrote, or a pulled model (default: all).",
+        None,
+        metavar="[MODEL]...",
+    ),
+    verify: bool = option(
+        False,
+        "Run every runtime on every device: answers, memory, speed, the planner's choice, restarts."
+        " Writes a report to send.",
+    ),
+    out: Path = option(Path(), "With --verify: the folder of the report.", metavar="DIR"),
+    minutes: float = option(10.0, "With --verify: what does not fit is skipped.", min=0),
+    checksums: bool = option(False, "Compare every file of MODEL with its checksum instead."),
+    as_json: bool = AS_TABLE,
 ) -> None:
     """Show the hardware, the libraries, and whether the runtimes pass their self-tests."""
     from runtimes.errors import RequestError

@@ -1,20 +1,73 @@
-"""`ingot bench`: how fast model files are here, as ratios measured in one run."""
+"""`ingot plan`: measure what a folder's files can do here, choose, and say why. `ingot bench`: how
+fast model files are here, as ratios measured in one run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, Literal
 
 import typer
 
 from app import console
 from app.bench.options import BenchOptions
-from app.cli.groups import with_groups
-from app.options import MODEL_HELP, ModelOptions
+from app.cli.options import AS_OBJECT, MODEL, with_groups
+from app.options import MODEL_HELP, ModelOptions, PlanOptions, argument, option
 from runtimes.models.registry import read_model
 from runtimes.settings import MOST_SLOTS
+
+
+@with_groups
+def plan(
+    model: str = MODEL,
+    *,
+    options: ModelOptions,
+    settings: PlanOptions,
+    workload: Literal["chat", "batch"] = option("chat", "One conversation, or a file of rows."),
+    slots: int | None = option(None, "Rows that run together.", min=1, max=256),
+    depth: int | None = option(
+        None,
+        "Tokens that a row's KV cache holds already, where speeds are compared; by default 2048 for"
+        " chat and 512 for batch, or what the context has room for.",
+        min=0,
+    ),
+    again: bool = option(False, "Measure again, even if a result is remembered."),
+    as_json: bool = AS_OBJECT,
+) -> None:
+    """Choose file and settings by short measured trials, and remember them for this machine.
+
+    Exits 4 if nothing fits into memory.
+    """
+    from app.models.planning import (
+        as_object,
+        as_text,
+        check_depth,
+        note_context,
+        overrides,
+        plan_files,
+        task_for,
+    )
+    from runtimes.machine.selftest import ensure
+    from runtimes.planner.known import load_plan, save_plan
+    from runtimes.planner.search import make_plan
+
+    files = plan_files(model, options, settings.bits)
+    for runtime in {one.runtime for one in files.models}:
+        ensure(runtime, again=again)  # which lists what there is to plan for
+    task = task_for(workload, settings.profile, overrides(options, settings, slots), depth)
+    check_depth(depth, files.models, task)
+    known = None if again else load_plan(files.models, task)
+    chosen = known or make_plan(files.models, task, console.note)
+    if known is None:
+        save_plan(files.models, task, chosen)
+    note_context(options, next(one for one in files.models if str(one.path) == chosen.path))
+    if as_json:
+        shown = as_object(chosen, files, task, remembered=known is not None)
+        console.emit_json(shown, indent=2)
+    else:
+        console.emit(as_text(chosen, files, task, remembered=known is not None))
+
 
 _SPEED, _MOST_DEPTH = "speed", 1 << 20
 
@@ -22,17 +75,15 @@ _SPEED, _MOST_DEPTH = "speed", 1 << 20
 @with_groups
 def bench(
     options: ModelOptions,
-    model: Annotated[str | None, typer.Argument(help=MODEL_HELP)] = None,
-    random: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SHAPE",
-            help="Instead of MODEL: a model of random weights, made once, e.g. qwen2-0.5b.",
-        ),
-    ] = None,
+    model: str | None = argument(MODEL_HELP, None),
+    random: str | None = option(
+        None,
+        "Instead of MODEL: a model of random weights, made once, e.g. qwen2-0.5b.",
+        metavar="SHAPE",
+    ),
     *,
     asked: BenchOptions,
-    as_json: Annotated[bool, typer.Option("--json", help="Figures as JSON on stdout.")] = False,
+    as_json: bool = option(False, "Figures as JSON on stdout.", "--json"),
 ) -> None:
     """Measure prefill and decode speed of a model's files, or compare them with something else.
 
