@@ -61,18 +61,18 @@ def doctor(
 
 def _verify(models: list[str], out: Path, minutes: float, *, as_json: bool) -> None:
     """A line for each check; exits with 1 when any has failed, 130 when interrupted."""
-    from app.doctor.verify.report import ReportFiles, shown
-    from app.doctor.verify.report import as_json as to_json
-    from app.doctor.verify.run import Verification, verify
-    from app.doctor.verify.target import counts
+    from app.doctor.checks import counts
+    from app.doctor.verify import Verification, verify
+    from app.doctor.verify_report import ReportFiles, shown
+    from app.doctor.verify_report import as_json as to_json
 
-    with shown(silent=as_json) as table:
+    with shown(silent=as_json) as (begins, show):
 
         def ends(run: Verification) -> None:
-            table.ends(run.lines[-1])
+            show(run.lines[-1])
             files.write(run)
 
-        run = Verification(minutes, table.begins, ends, models)
+        run = Verification(minutes, begins, ends, models)
         files = ReportFiles(out, f"{run.began:%Y-%m-%d}")
         verify(run)
         files.write(run)  # it may have been interrupted after the last line
@@ -89,11 +89,11 @@ def _verify(models: list[str], out: Path, minutes: float, *, as_json: bool) -> N
 
 def _checksums(model: str | None, *, as_json: bool) -> None:
     """A line for each file as soon as it has been read. Raises ModelError when any is damaged."""
-    from app.doctor.checksums import check
+    from app.doctor.report import check_files
     from runtimes.errors import ModelError
 
     found = []
-    for file in check(model):
+    for file in check_files(model):
         found.append(file)
         if not as_json:
             state = "damaged" if file.problem else "ok"
