@@ -1,4 +1,4 @@
-"""What each setting may be, by its dotted name, such as ``sampling.temperature``."""
+"""Schema of the settings: types and bounds by dotted names, such as ``sampling.temperature``."""
 
 import dataclasses
 import difflib
@@ -17,61 +17,50 @@ from runtimes.settings import MOST_SLOTS, MOST_THREADS
 TABLES = ("chat", "sampling", "keymap", "presets", "models")
 
 
-def _table(section: str, owner: type[Any]) -> dict[str, Any]:
-    prefix = f"{section}." if section else ""
+def _table(prefix: str, owner: type[Any]) -> dict[str, Any]:
     hints = get_type_hints(owner)
-    names = [item.name for item in dataclasses.fields(owner) if section or item.name not in TABLES]
+    names = [item.name for item in dataclasses.fields(owner) if item.name not in TABLES]
     return {prefix + name: hints[name] for name in names}
 
 
-# The settings whose names are fixed, with their types. Those below ``keymap``, ``presets`` and
-# ``models`` have names that the user gives.
+# Types of the settings whose names are fixed. Those below ``keymap``, ``presets`` and ``models``
+# have names that the user gives.
 SETTINGS: Mapping[str, Any] = MappingProxyType(
-    _table("", Config) | _table("chat", ChatSettings) | _table("sampling", Sampling)
+    _table("", Config) | _table("chat.", ChatSettings) | _table("sampling.", Sampling)
 )
-# Of each model, as they are called after models.NAME.
-MODEL_SETTINGS: Mapping[str, Any] = MappingProxyType(
-    {"aliases": tuple[str, ...], "slots": int | None}
-    | _table("", ModelOptions)
-    | _table("", PlanOptions)
-)
+_MODEL = "models.*."
+_TYPES: Mapping[str, Any] = {
+    **SETTINGS,
+    "keymap.*": str,
+    f"{_MODEL}aliases": tuple[str, ...],
+    f"{_MODEL}slots": int | None,
+    **_table(_MODEL, ModelOptions),
+    **_table(_MODEL, PlanOptions),
+}
 _BOUNDS = {
     "chat.context": (8, None),
     "chat.threads": (1, MOST_THREADS),
     "chat.saved_mb": (0, None),
-    "models.slots": (1, MOST_SLOTS),
+    f"{_MODEL}slots": (1, MOST_SLOTS),
     **{
-        f"models.{item.name}": (item.metadata.get("min"), item.metadata.get("max"))
+        _MODEL + item.name: (item.metadata.get("min"), item.metadata.get("max"))
         for owner in (ModelOptions, PlanOptions)
         for item in dataclasses.fields(owner)
     },
 }
-_model = re.compile(r"models\.(?P<name>.+)\.(?P<inner>\w+)")
-_preset = re.compile(r"presets\.(?P<name>.+?)\.(?P<inner>system|sampling\.\w+)")
+_model = re.compile(r"(models)\.(.+)\.(\w+)")
+_preset = re.compile(r"(presets)\.(.+?)\.(system|sampling\.\w+)")
 _BOOLEANS = {
     **dict.fromkeys(("true", "yes", "on", "1"), True),
     **dict.fromkeys(("false", "no", "off", "0"), False),
 }
 
 
-def preset_name(key: str) -> str | None:
-    """The preset to which ``key`` belongs."""
-    match = _preset.fullmatch(key)
-    return match["name"] if match else None
-
-
-def model_setting(key: str) -> tuple[str, str] | None:
-    """The model to which ``key`` belongs, and what it is called there."""
-    match = _model.fullmatch(key)
-    return (match["name"], match["inner"]) if match else None
-
-
 def parts_of(key: str) -> tuple[str, ...]:
     """The tables of a TOML file that lead to ``key``, and its name in the last."""
-    if match := _preset.fullmatch(key):
-        return ("presets", match["name"], *match["inner"].split("."))
-    if found := model_setting(key):
-        return ("models", *found)
+    if match := _preset.fullmatch(key) or _model.fullmatch(key):
+        table, name, inner = match.groups()
+        return (table, name, *inner.split("."))
     first, _, rest = key.partition(".")
     return (first, rest) if rest else (first,)
 
@@ -79,7 +68,7 @@ def parts_of(key: str) -> tuple[str, ...]:
 def parse(key: str, text: str) -> Any:
     """A setting's value from the command line or the environment. Raises ConfigError for a setting
     that there is not, and for a text that is no such value."""
-    plain = _without_none(type_of(key))
+    plain = _type(known(key))
     value: Any = text
     if plain is bool:
         value = _BOOLEANS.get(text.strip().lower(), text)
@@ -92,10 +81,11 @@ def parse(key: str, text: str) -> Any:
 
 def check(key: str, value: Any) -> Any:
     """``value`` as the setting ``key`` has it. Raises ConfigError that says what is expected."""
-    plain = _without_none(type_of(key))
+    setting = known(key)
+    plain = _type(setting)
     good = value
     if isinstance(value, list):
-        joined = key.startswith("keymap.") and all(isinstance(item, str) for item in value)
+        joined = setting == "keymap.*" and all(isinstance(item, str) for item in value)
         good = ",".join(value) if joined else tuple(value)
     elif plain is float and isinstance(value, int) and not isinstance(value, bool):
         good = float(value)
@@ -103,14 +93,13 @@ def check(key: str, value: Any) -> Any:
         good = str(value)
     if not _is(plain, good):
         raise ConfigError(f"{key} must be {_expected(plain)}, not {value!r}")
-    model = model_setting(key)
-    least, most = _BOUNDS.get(f"models.{model[1]}" if model else key, (None, None))
+    least, most = _BOUNDS.get(setting, (None, None))
     if least is not None and good < least:
         raise ConfigError(f"{key} must be at least {least}, not {value!r}")
     if most is not None and good > most:
         raise ConfigError(f"{key} must be at most {most}, not {value!r}")
-    _, found, name = key.rpartition("sampling.")
-    if found:
+    table, _, name = setting.partition(".")
+    if table == "sampling":
         try:
             Sampling().params(**{name: good})
         except RequestError as error:
@@ -118,24 +107,25 @@ def check(key: str, value: Any) -> Any:
     return good
 
 
-def type_of(key: str) -> Any:
-    """The type of a setting. Raises ConfigError for one that there is not."""
-    if key in SETTINGS:
-        return SETTINGS[key]
-    if key.startswith("keymap."):
-        return str
-    if match := _preset.fullmatch(key):
-        inner = match["inner"]
-        if inner == "system":
-            return str
-        if inner in SETTINGS:
-            return SETTINGS[inner]
-    if found := model_setting(key):
-        _, inner = found
-        if inner in MODEL_SETTINGS:
-            return MODEL_SETTINGS[inner]
-        near = difflib.get_close_matches(inner, MODEL_SETTINGS, n=1)
-        told = f"did you mean {near[0]}?" if near else f"there are {', '.join(MODEL_SETTINGS)}"
+def known(key: str) -> str:
+    """The setting's name without those that the user gives: what a preset says is of a chat. Raises
+    ConfigError for a setting that there is not."""
+    setting, model = key, False
+    match parts_of(key):
+        case ("keymap", _):
+            setting = "keymap.*"
+        case ("presets", _, "system"):
+            setting = "chat.system"
+        case ("presets", _, "sampling", name):
+            setting = f"sampling.{name}"
+        case ("models", _, name):
+            setting, model = _MODEL + name, True
+    if setting in _TYPES:
+        return setting
+    if model:
+        own = [name.removeprefix(_MODEL) for name in _TYPES if name.startswith(_MODEL)]
+        near = difflib.get_close_matches(setting.removeprefix(_MODEL), own, n=1)
+        told = f"did you mean {near[0]}?" if near else f"there are {', '.join(own)}"
         raise ConfigError(f"there is no setting {key}; {told}")
     if key in TABLES or key.rpartition(".")[0] in ("presets", "models"):
         raise ConfigError(f"{key} must be a table, written as [{key}]")
@@ -146,7 +136,9 @@ def type_of(key: str) -> Any:
     raise ConfigError(f"there is no setting {key}; {told}")
 
 
-def _without_none(hint: Any) -> Any:
+def _type(setting: str) -> Any:
+    """Its type; None, which stands for a setting that is not there, is no value."""
+    hint = _TYPES[setting]
     arms = [arm for arm in get_args(hint) if arm is not type(None)]
     return arms[0] if get_origin(hint) in (Union, UnionType) and len(arms) == 1 else hint
 

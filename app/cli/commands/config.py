@@ -69,9 +69,9 @@ def path() -> None:
 def get(key: str = _KEY) -> None:
     """Print the value of one setting; nothing when it has none."""
     from app.config.files import load
-    from app.config.values import type_of
+    from app.config.values import known
 
-    type_of(key)  # raises where there is none
+    known(key)  # raises where there is none
     loaded = load()
     found = next((value for name, value, _ in _rows(loaded) if name == key), None)
     if found is not None:
