@@ -1,4 +1,4 @@
-"""Paths as users say them, and the working folder, which may have been deleted while a program runs
+"""Paths that users give, and the working folder, which may have been deleted while a program runs
 in it: what is below it is not found then, and what is elsewhere still is."""
 
 import os

@@ -128,7 +128,7 @@ def prefix_at_depths(path: Path, options: BenchOptions) -> BenchResult:
 
 
 class _Job:
-    """The same requests in every run, of half to one and a half times the usual sizes."""
+    """Requests of half to one and a half times the usual sizes, equal in every run."""
 
     def __init__(self, path: Path, options: BenchOptions) -> None:
         dice = random.Random(options.requests)

@@ -1,5 +1,5 @@
-"""The same prompts to the same end: the engine, alone and behind `ingot serve`, against
-`llama-server` of the same llama.cpp.
+"""Prompts to their end: the engine, alone and behind `ingot serve`, against `llama-server` of the
+same llama.cpp.
 
 The engine runs in a worker process, as for every front end.
 Everybody starts afresh each round, so that no round finds the prompts of the one before in a cache.
@@ -240,7 +240,7 @@ class LlamaServer(Server):
         super().__init__([*tool_arguments(program, model, settings), *words], settings.slots)
 
     def slots(self) -> dict[str, Any]:
-        """Its slots as its log has them: ``slots``, ``context`` of each, ``unified_kv``."""
+        """Slots in the server's log: their number, the ``context`` of each, ``unified_kv``."""
         return parse_slots(self._said())
 
     def _made(self, answer: Any) -> int:

@@ -129,7 +129,7 @@ def _openings(path: Path, repeats: int) -> BenchResult:
 
 
 def _within(samples_ms: list[float]) -> tuple[float, float, str]:
-    """What half of the samples and 95% of them keep to, and that in words."""
+    """Limits that half of the samples and 95% of them keep, also in words."""
     ordered = sorted(samples_ms)
     half, most = ordered[len(ordered) // 2], ordered[int(0.95 * (len(ordered) - 1))]
     words = f"half within {half:.0f} ms, 95% within {most:.0f} ms, the slowest {ordered[-1]:.0f} ms"
@@ -153,7 +153,7 @@ def _latencies_ms(sent: list[float], seen: list[list[float]]) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class _Ran:
-    """What became of a program in a terminal that nobody looks at: its exit code, the monotonic
+    """End of a program in a terminal that nobody looks at: its exit code, the monotonic
     times of keys pressed, the end of its output without escape sequences, and the seconds until it
     had written what was awaited."""
 
@@ -164,7 +164,7 @@ class _Ran:
 
 
 def _child(job: str, *arguments: str, keys: float = 0.0) -> tuple[dict[str, Any], _Ran]:
-    """What the child wrote down, and how it ran."""
+    """Figures that the child wrote, and how it ran."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.json"
         words = ("app.tui.measure", job, out, *arguments)

@@ -55,9 +55,8 @@ class ConfigError(IngotError):
 
 @dataclass(frozen=True, slots=True)
 class ChatSettings:
-    """What a new chat starts with. What ``preset`` says of system prompt and sampling is in
-    ``system`` and in the sampling already, unless the environment or the command line says
-    otherwise."""
+    """Settings of a new chat. The system prompt and the sampling of ``preset`` are in ``system``
+    and in the sampling already, unless the environment or the command line says otherwise."""
 
     model: str | None = None
     system: str | None = None

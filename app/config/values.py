@@ -137,7 +137,7 @@ def known(key: str) -> str:
 
 
 def _type(setting: str) -> Any:
-    """Its type; None, which stands for a setting that is not there, is no value."""
+    """Type of a setting without None, which stands for one that is not there."""
     hint = _TYPES[setting]
     arms = [arm for arm in get_args(hint) if arm is not type(None)]
     return arms[0] if get_origin(hint) in (Union, UnionType) and len(arms) == 1 else hint

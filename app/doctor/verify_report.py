@@ -146,7 +146,7 @@ class Cleaner:
         self._names = re.compile(rf"(?<!\w)(?:{words})(?!\w)" if words else r"(?!)")
 
     def clean(self, value: Any) -> Any:
-        """The same with every text in it cleaned."""
+        """Clean every text in ``value``."""
         if isinstance(value, Mapping):
             return {key: self.clean(item) for key, item in value.items()}
         if isinstance(value, list | tuple):

@@ -109,7 +109,7 @@ def _children(process: psutil.Process) -> list[psutil.Process]:
 
 
 def _name(command: Sequence[str]) -> str:
-    """What a process does: the module that `python -m` runs, else the program."""
+    """Name of a process: the module that `python -m` runs, else the program."""
     if "-m" in command[:-1]:
         return command[command.index("-m") + 1]
     return os.path.basename(command[0]) if command else "?"
