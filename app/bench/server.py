@@ -14,10 +14,11 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from contextlib import suppress
+from functools import partial, reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any, Self
 
@@ -112,7 +113,7 @@ def server(path: Path, options: BenchOptions) -> BenchResult:
     return BenchResult(figures, [*lines, verdict])
 
 
-class Server(ABC):
+class Server:
     """A server's process; ended on leaving, whatever happens.
 
     Raises IngotError with its last lines when it does not come up.
@@ -121,6 +122,7 @@ class Server(ABC):
     name: str  # for people
     _path: str  # of completions
     _most: str  # field of a request with the most tokens of its answer
+    _made: tuple[str, ...]  # fields of an answer that lead to the number of its tokens
 
     def __init__(self, command: Sequence[object], rows: int) -> None:
         """``command`` is told where to listen."""
@@ -140,10 +142,6 @@ class Server(ABC):
         except OSError as error:
             self._log.close()
             raise IngotError(f"{command[0]} cannot be started: {error}") from error
-
-    @abstractmethod
-    def _made(self, answer: Any) -> int:
-        """Number of tokens of an answer."""
 
     def __enter__(self) -> Self:
         """Wait until it is ready."""
@@ -191,7 +189,7 @@ class Server(ABC):
         bodies = [{"prompt": list(prompt), **asked} for prompt in prompts]
         with ThreadPoolExecutor(clients) as pool:
             answers = pool.map(lambda body: self._ask(self._path, body), bodies)
-            return sum(map(self._made, answers))
+            return sum(int(reduce(getitem, self._made, answer)) for answer in answers)
 
     def _ask(self, path: str, body: object = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
@@ -204,19 +202,16 @@ class Server(ABC):
             raise IngotError(f"{self.name} answered {error.code}: {said!r}") from error
 
     def _wait_until_ready(self) -> None:
-        limit = time.monotonic() + _START_S
+        limit, problem = time.monotonic() + _START_S, f"was not ready in {_START_S:.0f} s"
         while time.monotonic() < limit:
-            code = self._process.poll()
-            if code is not None:
-                said = f"{self.name} ended with exit code {code}"
-                raise IngotError(f"{said}:\n{tail(self._said())}")
-            try:
+            if (code := self._process.poll()) is not None:
+                problem = f"ended with exit code {code}"
+                break
+            with suppress(OSError, IngotError):
                 self._ask("/health")
-            except (OSError, IngotError):
-                time.sleep(0.05)  # it loads, and says 503 while it does
-            else:
                 return
-        raise IngotError(f"{self.name} was not ready in {_START_S:.0f} s:\n{tail(self._said())}")
+            time.sleep(0.05)  # it loads, and says 503 while it does
+        raise IngotError(f"{self.name} {problem}:\n{tail(self._said())}")
 
     def _said(self) -> str:
         self._log.flush()
@@ -228,6 +223,7 @@ class LlamaServer(Server):
     """`llama-server` with its defaults but for what ``settings`` say."""
 
     name, _path, _most = "llama-server", "/completion", "n_predict"
+    _made = ("tokens_predicted",)
 
     def __init__(
         self,
@@ -243,14 +239,12 @@ class LlamaServer(Server):
         """Slots in the server's log: their number, the ``context`` of each, ``unified_kv``."""
         return parse_slots(self._said())
 
-    def _made(self, answer: Any) -> int:
-        return int(answer["tokens_predicted"])
-
 
 class IngotServer(Server):
     """`ingot serve` with its defaults but for what ``settings`` say."""
 
     name, _path, _most = "ingot serve", "/v1/completions", "max_tokens"
+    _made = ("usage", "completion_tokens")
 
     def __init__(self, model: Path, settings: RunnerSettings) -> None:
         command: list[object] = ["-m", "app", "serve", model, "--slots", settings.slots]
@@ -267,9 +261,6 @@ class IngotServer(Server):
         """End the process, and take its folder away."""
         super().close()
         self._data.cleanup()
-
-    def _made(self, answer: Any) -> int:
-        return int(answer["usage"]["completion_tokens"])
 
 
 def parse_slots(log: str) -> dict[str, Any]:

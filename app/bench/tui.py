@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from app.bench.frame import BenchResult, Samples, in_turn
+from app.bench.frame import BenchResult, Samples, in_turn, samples
 from app.bench.options import BenchOptions
 from runtimes.errors import IngotError
 from runtimes.machine.processes import Child
@@ -52,7 +52,7 @@ def tui(path: Path, options: BenchOptions) -> BenchResult:
         "app": partial(_by_app, path, options.decode_tokens),
     }
     taken = in_turn(sides, options.repeats)
-    command, app = (Samples(tps for tps, _ in samples) for samples in taken.values())
+    command, app = samples(taken, lambda ran: ran[0]).values()
     shares = Samples(share for _, share in taken["app"])
     ratio = (app / command).median
     figures = {
@@ -112,20 +112,20 @@ def _long_chat(messages: int) -> BenchResult:
 def _openings(path: Path, repeats: int) -> BenchResult:
     """From starting `ingot chat` to its frame on the terminal, and the first opening of every other
     screen, from the key to the picture; each the median of ``repeats``."""
-    shown = [
-        _run_in_terminal("app", "chat", path, awaited=_FRAME, then=_QUIT) for _ in range(repeats)
-    ]
-    paint = Samples(ran.awaited_s for ran in shown if ran.awaited_s is not None)
-    if len(paint) < repeats:
-        raise IngotError(f"the app was not drawn: {shown[-1].last}")
+    paint = Samples()
+    for _ in range(repeats):
+        ran = _run_in_terminal("app", "chat", path, awaited=_FRAME, then=_QUIT)
+        if ran.awaited_s is None:
+            raise IngotError(f"the app was not drawn: {ran.last}")
+        paint.append(ran.awaited_s)
     opened = [_child("open", str(path))[0] for _ in range(repeats)]
     screens = {name: Samples(one[name] for one in opened) for name in opened[0]}
     slowest = max(screens, key=lambda name: screens[name].median)
-    lines = [
-        f"first paint {paint.median:.2f} s after the start; the slowest first opening of a screen:"
+    line = (
+        f"first paint {paint:.2f} s after the start; the slowest first opening of a screen:"
         f" {slowest}, {1e3 * screens[slowest].median:.0f} ms"
-    ]
-    return BenchResult({"first_paint_s": paint, "screens_s": screens}, lines)
+    )
+    return BenchResult({"first_paint_s": paint, "screens_s": screens}, [line])
 
 
 def _within(samples_ms: list[float]) -> tuple[float, float, str]:
@@ -206,19 +206,14 @@ def _run_in_terminal(
     """
     terminal, its_end = _open()
     begun, awaited_s = time.monotonic(), None
-    child = Child(
-        *("-m", *module),
-        # With its bytecode, which an installed program has, whatever the shell says.
-        environment={
-            "TERM": "xterm-256color",
-            "COLORTERM": "truecolor",
-            "PYTHONDONTWRITEBYTECODE": "",
-        },
-        stdin=its_end,
-        stdout=its_end,
-        stderr=its_end,
-        start_new_session=True,
-    )
+    # With its bytecode, which an installed program has, whatever the shell says.
+    environment = {
+        "TERM": "xterm-256color",
+        "COLORTERM": "truecolor",
+        "PYTHONDONTWRITEBYTECODE": "",
+    }
+    ends: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), its_end)
+    child = Child("-m", *module, environment=environment, start_new_session=True, **ends)
     os.close(its_end)
     draw = random.Random(0)
     pressed: list[float] = []

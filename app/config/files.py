@@ -20,6 +20,7 @@ from app.config.settings import (
     config_path,
 )
 from app.config.values import SETTINGS, check, parse, parts_of
+from app.here import named_text
 from quantize.disk import write_atomically
 from runtimes.machine.locks import one_writer
 from runtimes.untrusted import Bounds, excess
@@ -58,15 +59,10 @@ def load(path: Path | None = None, flags: Mapping[str, Any] | None = None) -> Lo
 def text_of(file: Path) -> str:
     """The text of the file of the settings. Raises OSError, and ValueError for what is no text, or
     too large for settings."""
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)  # a pipe is not waited for
-    with open(file, "rb", opener=lambda path, _: os.open(path, flags)) as stream:
-        mode = os.fstat(stream.fileno()).st_mode
-        if not (stat.S_ISREG(mode) or stat.S_ISCHR(mode)):  # many take /dev/null for an empty file
-            raise ValueError("it is no file")
-        data = stream.read(_MOST_BYTES + 1)
-    if len(data) > _MOST_BYTES:
-        raise ValueError(f"it has more than {_MOST_BYTES:,} bytes")
-    return data.decode("utf-8-sig")
+    mode = file.stat().st_mode
+    if stat.S_ISFIFO(mode) or stat.S_ISBLK(mode):  # a pipe is not waited for
+        raise ValueError("it is no file")
+    return named_text(file, "utf-8-sig", _MOST_BYTES)
 
 
 def _read(file: Path, problems: list[str]) -> dict[str, Any]:
