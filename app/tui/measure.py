@@ -145,8 +145,7 @@ class RecordedEngine:
     def _answer(self, request: Request, stream: Stream) -> None:
         begin = time.monotonic()
         for number, piece in enumerate(self.pieces):
-            due = begin + number / self.rate
-            if self._cancelled.wait(max(0.0, due - time.monotonic())):
+            if self._cancelled_before(number, begin):
                 break
             self.given.append(piece)
             stream.put(Chunk(piece, (number % 256,)))
@@ -161,6 +160,10 @@ class RecordedEngine:
                 Timings(0, 0.01, 0.01, seconds, seconds, asked, count),
             )
         )
+
+    def _cancelled_before(self, number: int, begin: float) -> bool:
+        """Wait until it is time for a piece; whether it is not wanted any more."""
+        return self._cancelled.wait(max(0.0, begin + number / self.rate - time.monotonic()))
 
 
 class RecordedHost(EngineHost):
