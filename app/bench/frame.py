@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from runtimes.errors import IngotError
+from runtimes.errors import IngotError, RequestError
 from runtimes.settings import RunnerSettings
 
 LAYOUTS = {"split": False, "unified": True}  # of keys and values; RunnerSettings.unified_kv
@@ -103,19 +103,13 @@ def rounded(value: Any) -> Any:
     return [rounded(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-class ToolMissingError(IngotError):
-    """A benchmark needs a program that was not named or is not there."""
-
-    exit_code = 2
-
-
 def require_tool(path: Path | None, name: str) -> Path:
-    """``path`` if it is a program. Raises ToolMissingError that says where to get it."""
+    """``path`` if it is a program. Raises RequestError that says where to get it."""
     option = f"--{name.replace('llama-batched', 'batched')}"
     if path is None:
-        raise ToolMissingError(f"name the program {name} with {option}; {HOW_TO_BUILD}")
+        raise RequestError(f"name the program {name} with {option}; {HOW_TO_BUILD}")
     if not path.is_file() or not os.access(path, os.X_OK):
-        raise ToolMissingError(f"{option}: {path} is not a program; {HOW_TO_BUILD}")
+        raise RequestError(f"{option}: {path} is not a program; {HOW_TO_BUILD}")
     return path
 
 

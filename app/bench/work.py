@@ -15,7 +15,7 @@ from app.bench.options import BenchOptions
 from runtimes.api import EngineApi
 from runtimes.engine.engine import Engine
 from runtimes.engine.metrics import EngineStats
-from runtimes.errors import IngotError
+from runtimes.errors import IngotError, RequestError
 from runtimes.request import Completion, FinishReason, Request, SamplingParams
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.stream import Stream
@@ -256,12 +256,6 @@ def between(before: EngineStats, begin: float, after: EngineStats, end: float) -
 # Prompts: from a file of texts, or of random tokens.
 
 
-class PromptFileError(IngotError):
-    """The file of prompts cannot be used."""
-
-    exit_code = 2
-
-
 def bench_prompts(path: Path, options: BenchOptions) -> list[list[int]]:
     """Token ids for the model at ``path``: what ``options.prompts`` holds, through the chat
     template if there is one, or ``options.requests`` random prompts of half to one and a half
@@ -284,19 +278,19 @@ def encoded(engine: EngineApi, text: str) -> list[int]:
 
 def read_texts(path: Path) -> list[str]:
     """A prompt a line; in a .jsonl file an object with "prompt" or "text", or the first of "turns"
-    (the form of MT-bench's and Vicuna's questions). Raises PromptFileError.
+    (the form of MT-bench's and Vicuna's questions). Raises RequestError.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise PromptFileError(f"--prompts: {path} cannot be read: {error}") from error
+        raise RequestError(f"--prompts: {path} cannot be read: {error}") from error
     texts = [
         _text(line, f"{path}, line {number}") if path.suffix == ".jsonl" else line
         for number, line in enumerate(lines, start=1)
         if line.strip()
     ]
     if not texts:
-        raise PromptFileError(f"--prompts: {path} holds no prompt")
+        raise RequestError(f"--prompts: {path} holds no prompt")
     return texts
 
 
@@ -304,11 +298,11 @@ def _text(line: str, where: str) -> str:
     try:
         value: Any = json.loads(line)
     except ValueError as error:
-        raise PromptFileError(f"--prompts: {where} is not JSON: {error}") from error
+        raise RequestError(f"--prompts: {where} is not JSON: {error}") from error
     found = value if isinstance(value, dict) else {}
     turns = found.get("turns")
     first = turns[0] if isinstance(turns, list) and turns else None
     for text in (found.get("prompt"), found.get("text"), first):
         if isinstance(text, str) and text.strip():
             return text
-    raise PromptFileError(f'--prompts: {where} has no "prompt", "text" or "turns"')
+    raise RequestError(f'--prompts: {where} has no "prompt", "text" or "turns"')

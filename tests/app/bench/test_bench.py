@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from app.bench.estimates import SETTINGS, memory
-from app.bench.frame import Samples, ToolMissingError, in_turn, rounded
+from app.bench.frame import Samples, in_turn, rounded
 from app.bench.jobs import compare
 from app.bench.lockstep import genai, parse
 from app.bench.loops import native_loop
@@ -24,7 +24,6 @@ from app.bench.server import LlamaServer, parse_slots
 from app.bench.suite import BENCHMARKS
 from app.bench.work import (
     TOGETHER,
-    PromptFileError,
     bench_prompts,
     greedy,
     loaded,
@@ -397,7 +396,7 @@ def test_a_program_that_is_missing(
 ) -> None:
     monkeypatch.delenv("INGOT_BATCHED_BENCH", raising=False)
     monkeypatch.delenv("INGOT_LLAMA_SERVER", raising=False)
-    with pytest.raises(ToolMissingError, match=r"docs/benchmarks\.md") as caught:
+    with pytest.raises(RequestError, match=r"docs/benchmarks\.md") as caught:
         BENCHMARKS[name].run(gguf_file, TINY)
     assert caught.value.exit_code == 2
     option = {"native": "--batched-bench", "server": "--llama-server"}[name]
@@ -460,9 +459,9 @@ def test_prompts_of_a_file(tmp_path: Path, gguf_file: Path) -> None:
 
     for text, problem in (("{", "not JSON"), ('{"x": 1}', "line 1 has no"), ("", "no prompt")):
         objects.write_text(text)
-        with pytest.raises(PromptFileError, match=problem):
+        with pytest.raises(RequestError, match=problem):
             read_texts(objects)
-    with pytest.raises(PromptFileError, match="cannot be read"):
+    with pytest.raises(RequestError, match="cannot be read"):
         read_texts(tmp_path / "none.txt")
 
 
