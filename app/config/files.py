@@ -10,6 +10,7 @@ from typing import Any
 
 from app.config.settings import (
     BUILT_IN,
+    SETTINGS,
     ChatSettings,
     Config,
     ConfigError,
@@ -17,9 +18,11 @@ from app.config.settings import (
     Preset,
     Sampling,
     Source,
+    check,
     config_path,
+    parse,
+    parts_of,
 )
-from app.config.values import SETTINGS, check, parse, parts_of
 from app.here import named_text
 from quantize.disk import write_atomically
 from runtimes.machine.locks import one_writer

@@ -69,7 +69,7 @@ def path() -> None:
 def get(key: str = _KEY) -> None:
     """Print the value of one setting; nothing when it has none."""
     from app.config.files import load
-    from app.config.values import known
+    from app.config.settings import known
 
     known(key)  # raises where there is none
     loaded = load()
@@ -88,7 +88,7 @@ def set_(
 ) -> None:
     """Write a setting to the file; its comments and the other settings stay as they are."""
     from app.config.files import set_value
-    from app.config.values import parse
+    from app.config.settings import parse
 
     parsed = parse(key, value)
     written = set_value(key, parsed)
@@ -109,7 +109,7 @@ def unset(key: str = _KEY) -> None:
 
 def _rows(loaded: Loaded) -> list[tuple[str, Any, str]]:
     """Name, value and source of every setting."""
-    from app.config.values import SETTINGS
+    from app.config.settings import SETTINGS
 
     values = {key: attrgetter(key)(loaded.config) for key in SETTINGS} | loaded.values
     return [
