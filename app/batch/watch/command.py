@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from app.batch.spec import WORDS, BatchSpec
-from app.cli.commands.batch import arguments_of, batch_spec
+from app.cli.batch_arguments import arguments_of, batch_spec
 from app.here import same_file
 from runtimes.errors import RequestError
 from runtimes.untrusted import visible

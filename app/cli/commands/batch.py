@@ -1,12 +1,10 @@
-"""`ingot batch`: a file of prompts in, one record per row out, resumable at any moment; a job from
-its arguments, and arguments from a job. `ingot embed`: vectors of texts."""
+"""`ingot batch`: a file of prompts in, one record per row out, resumable at any moment. `ingot
+embed`: vectors of texts."""
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import fields, is_dataclass
-from functools import cache, lru_cache
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import typer
 
@@ -42,7 +40,7 @@ def batch(
     `ingot batch status OUT` shows how far a job is, also while it runs. `ingot batch merge OUT
     PART...` joins the outputs of --shard. For a file named status or merge, write ./status.
     """
-    if command.obj is BatchSpec:  # ``batch_spec`` wants to know what was said, no more
+    if command.obj is BatchSpec:  # app.cli.batch_arguments wants to know what was said, no more
         return spec
     if spec.input in WORDS:
         raise typer.Exit(_subcommand(command, spec, parts or [], as_json))
@@ -95,50 +93,6 @@ def _merge(out: str, parts: Sequence[str], as_json: bool, replace: bool) -> Exit
             f"{out}: {merged.rows:,} rows of {merged.parts} parts, {merged.failed:,} failed"
         )
     return ExitCode.ROWS_FAILED if merged.failed else ExitCode.DONE
-
-
-# The arguments of a job that another process runs, or ran.
-
-
-@lru_cache(maxsize=64)
-def batch_spec(arguments: tuple[str, ...]) -> BatchSpec | None:
-    """The job of the arguments after `ingot batch`; None when the command would refuse them."""
-    try:
-        said = _command().main(list(arguments), "batch", standalone_mode=False, obj=BatchSpec)
-    except typer.TyperException:
-        return None
-    return said if isinstance(said, BatchSpec) else None
-
-
-def arguments_of(spec: BatchSpec) -> Iterator[str]:
-    """The arguments after `ingot batch` of a job with an output; what is as it would be anyway is
-    not said."""
-    values, usual = dict(_values(spec)), dict(_values(BatchSpec(spec.input, spec.output)))
-    yield from (spec.input, str(spec.output))
-    for flag in _command().params:
-        value = values.get(flag.name)
-        if value is None or value == usual[flag.name]:
-            continue
-        if isinstance(value, bool):
-            yield (flag.opts if value else flag.secondary_opts)[0]
-        else:
-            name = max(flag.opts, key=len)
-            yield from (f"{name}={v}" for v in (value if isinstance(value, list) else [value]))
-
-
-def _values(said: Any) -> Iterator[tuple[str, Any]]:
-    """Fields by their names, those of a group in the place of the group."""
-    for field in fields(said):
-        value = getattr(said, field.name)
-        yield from _values(value) if is_dataclass(value) else [(field.name, value)]
-
-
-@cache
-def _command() -> Any:
-    """The command by itself; help is not for a program that only reads what another was told."""
-    alone = typer.Typer(add_completion=False)
-    alone.command(add_help_option=False)(batch)
-    return typer.main.get_command(alone)
 
 
 @with_groups

@@ -17,7 +17,7 @@ from app.batch.spec import (
     RunningOptions,
     SampleOptions,
 )
-from app.cli.commands.batch import arguments_of, batch_spec
+from app.cli.batch_arguments import arguments_of, batch_spec
 from app.options import ConstraintOptions, ModelOptions, PlanOptions, SamplingOptions
 
 USUAL = BatchSpec("in", "out")
