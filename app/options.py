@@ -45,7 +45,7 @@ REPRODUCIBLE_HELP = (
 
 @dataclass(frozen=True, slots=True)
 class SamplingOptions:
-    """How answers are sampled; greedy unless a temperature is given."""
+    """Sampling of answers; greedy unless a temperature is given."""
 
     panel: ClassVar = "Sampling"
     max_tokens: int = option(512, "Maximum number of tokens in an answer.")

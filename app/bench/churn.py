@@ -83,7 +83,7 @@ def churn(path: Path, options: BenchOptions) -> BenchResult:
 
 
 def _lockstep_job(path: Path, settings: RunnerSettings, options: BenchOptions, seed: int) -> Window:
-    """From submission to the end of rows that are all alike."""
+    """Window from the submission to the end of rows that are all alike."""
     with loaded(path, settings, TOGETHER) as engine:
         prompts = random_prompts(engine, [options.prompt_tokens] * options.rows, seed)
         before, begin = engine.stats(), time.perf_counter()
@@ -98,7 +98,8 @@ def _random_job(
     options: BenchOptions,
     seed: int,
 ) -> Window:
-    """From when the first rows have begun until as many tokens as in lockstep are decoded."""
+    """Window from the first token of the first rows until as many tokens as in lockstep are
+    decoded."""
     dice, rows = random.Random(seed), options.rows
     with loaded(path, settings, scheduling) as engine:
         requests = iter(_requests(engine, options, dice))
@@ -128,7 +129,7 @@ def _random_job(
 
 
 def _requests(engine: EngineApi, options: BenchOptions, dice: random.Random) -> list[Request]:
-    """More than the window can use up. The first rows are met at any point of their answers."""
+    """Requests, more than the window uses. The first rows are met at any point of their answers."""
     count = 6 * options.rows
     lengths = [about(options.prompt_tokens, dice) for _ in range(count)]
     prompts = random_prompts(engine, lengths, dice.randrange(2**32))

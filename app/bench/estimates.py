@@ -128,13 +128,13 @@ class _Point:
     samples: Samples
 
     def to_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Object for programs."""
         about = self.candidate.describe().to_json()
         score = self.samples.median
         return {"candidate": about, "slots": self.slots, "score": score, "samples": self.samples}
 
     def is_pick_of(self, plan: Plan) -> bool:
-        """Whether it is what the planner chose."""
+        """True for the setting that the planner chose."""
         chosen, model = plan.settings, self.candidate.model
         sized = replace(
             self.candidate.settings, slots=self.slots, context=chosen.context, batch=chosen.batch

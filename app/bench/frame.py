@@ -46,7 +46,7 @@ class Samples(list[float]):
         return format(self.median, spec)
 
     def spread(self, spec: str) -> str:
-        """From the least to the most."""
+        """Range from the least to the most."""
         return f"{min(self):{spec}}-{max(self):{spec}}"
 
     def told(self, spec: str) -> str:

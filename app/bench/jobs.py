@@ -306,7 +306,7 @@ def batch_job(path: Path, options: BenchOptions) -> BenchResult:
     prompt_tokens = sum(map(len, prompts))
 
     def in_lockstep(_: int) -> _Side:
-        """Only as many rows as there are slots, with prompts of the mean length."""
+        """Decode as many rows as there are slots, with prompts of the mean length."""
         mean = round(prompt_tokens / len(prompts))
         together = [(prompt * mean)[:mean] for prompt in prompts[: settings.slots]]
         with loaded(path, settings, TOGETHER) as engine:
@@ -314,14 +314,14 @@ def batch_job(path: Path, options: BenchOptions) -> BenchResult:
         return window.wall_s, window.wall_tps
 
     def llama_loop(_: int) -> _Side:
-        """One row after another."""
+        """Answer one row after another."""
         numbers = (settings.threads or 1, settings.context or 0, settings.batch)
         with native_loop("llama_cpp.Llama", path, *numbers) as loop:
             loop([[7] * 8], 3)
             return loop(prompts, tokens), 0.0
 
     def llama_server(program: Path, _: int) -> _Side:
-        """Two requests a slot at a time."""
+        """Send two requests a slot at a time."""
         with LlamaServer(program, path, settings) as server:
             return server.seconds(prompts, tokens), 0.0
 

@@ -110,8 +110,8 @@ def _long_chat(messages: int) -> BenchResult:
 
 
 def _openings(path: Path, repeats: int) -> BenchResult:
-    """From starting `ingot chat` to its frame on the terminal, and the first opening of every other
-    screen, from the key to the picture; each the median of ``repeats``."""
+    """Seconds from the start of `ingot chat` to its frame on the terminal, and of the first opening
+    of every other screen, from the key to the picture; each the median of ``repeats``."""
     paint = Samples()
     for _ in range(repeats):
         ran = _run_in_terminal("app", "chat", path, awaited=_FRAME, then=_QUIT)
@@ -137,8 +137,8 @@ def _within(samples_ms: list[float]) -> tuple[float, float, str]:
 
 
 def _latencies_ms(sent: list[float], seen: list[list[float]]) -> list[float]:
-    """From each key to the prompt being so long; ``seen`` are lengths and when each was there. None
-    may be missing but those that were pressed while the app was leaving."""
+    """Milliseconds from each key to a prompt of that length; ``seen`` has lengths and their times.
+    Only keys that were pressed while the app was leaving may have had no effect."""
     lengths = [length for length, _ in seen]
     found = []
     for number, pressed in enumerate(sent, 1):

@@ -131,7 +131,7 @@ def _report(error: BaseException, code: int) -> None:
 
 
 def _is_nowhere() -> bool:
-    """Whether the working folder is not there any more."""
+    """True when the working folder was deleted."""
     try:
         os.getcwd()
     except FileNotFoundError:

@@ -109,7 +109,8 @@ _PLAIN = {
 
 
 def take_plain() -> None:
-    """From now on in this process; what commands take, and what they refuse, stays the same."""
+    """Take plain values as they are, in this process from now on; commands accept and refuse the
+    same as before."""
     for kind in (TyperArgument, TyperOption):
         kind.process_value = _value  # type: ignore[assignment, method-assign]
 
@@ -130,7 +131,7 @@ def _value(param: Any, context: Any, value: Any) -> Any:
 
 
 def _is_plain_number(kind: Any, value: Any, info: Any) -> bool:
-    """Whether it is digits and in range: any other number is for Typer to take or to refuse."""
+    """True for digits in range; Typer takes or refuses any other number."""
     if kind not in _PLAIN or not isinstance(value, str) or not _PLAIN[kind].fullmatch(value):
         return False
     number = kind(value)

@@ -90,8 +90,8 @@ def _param(default: _Value, label: str, range: str, help: str) -> _Value:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How answers in a chat are sampled, as ``runtimes.request.SamplingParams``. Not greedy as
-    `ingot run` is: asking again should be able to answer something else."""
+    """Sampling of answers in a chat, as ``runtimes.request.SamplingParams``. Not greedy as in
+    `ingot run`: the same question may get another answer."""
 
     temperature: float = _param(0.7, "Temperature", "0 or more", "0 always takes the likeliest")
     top_p: float = _param(0.95, "Top-p", "above 0, to 1 (off)", "the likeliest up to this sum")

@@ -41,7 +41,7 @@ class Report:
 
     @property
     def usable(self) -> bool:
-        """Whether any runtime works."""
+        """True when any runtime works."""
         return any(health.usable for health in self.runtimes)
 
     def as_json(self) -> dict[str, Any]:

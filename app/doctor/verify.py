@@ -243,7 +243,7 @@ def build_pebble() -> CheckResult:
 
 
 def whole(model: str) -> CheckResult:
-    """Whether the bytes of the files are those that were built or pulled.
+    """Compare the bytes of the files with those that were built or pulled.
 
     Raises Skip where nothing says what they should be, else as ``check_files``.
     """

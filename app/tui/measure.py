@@ -167,7 +167,7 @@ class RecordedEngine:
 
 
 class RecordedHost(EngineHost):
-    """Has a ``RecordedEngine`` loaded."""
+    """Host that has a ``RecordedEngine`` loaded."""
 
     def __init__(self, engine: RecordedEngine) -> None:
         super().__init__()
