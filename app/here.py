@@ -47,8 +47,8 @@ def named_text(path: Path, encoding: str = "utf-8", most: int = 32 * 2**20) -> s
 
 
 def at_home(path: str | Path) -> Path:
-    """``path`` with ``~`` as the home folder. The name of a user who does not exist stays in it: one
-    may still be typing."""
+    """``path`` with ``~`` as the home folder. The name of an unknown user stays in it: people may
+    still be typing."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
