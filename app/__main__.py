@@ -1,4 +1,4 @@
-"""Where the `ingot` command begins; also `python -m app`."""
+"""Entry point of the `ingot` command; also `python -m app`."""
 
 import gc
 import os

@@ -1,4 +1,4 @@
-"""LoRA adapters beside a model, from what a user says of them: [NAME=]FILE."""
+"""LoRA adapters beside a model, given as [NAME=]FILE."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class AdapterFile:
 
 
 def name_and_path(given: str) -> tuple[str, Path]:
-    """Without a name, that of the file."""
+    """Name and path of an adapter; without a name, the file's own."""
     name, separator, rest = given.partition("=")
     if separator and not Path(given).exists():
         return name, Path(rest).expanduser()
@@ -49,14 +49,14 @@ def checked(given: Sequence[str] | None) -> dict[str, Path]:
 
 
 def adapter_names(given: Sequence[str] | None) -> list[str]:
-    """Those of all that are given; no file is looked at."""
+    """Names of all that are given; no file is read."""
     return [name_and_path(one)[0] for one in given or ()]
 
 
 def adapter_files(
     given: Sequence[str] | None, model: ModelFile, *, reproducible: bool = False
 ) -> tuple[AdapterFile, ...]:
-    """What is loaded beside ``model``. Reads the files for their checksums.
+    """Adapters to load beside ``model``. Reads the files for their checksums.
 
     Raises RequestError as ``checked`` and for reproducible answers, ModelError for a file that does
     not fit the model.

@@ -1,4 +1,4 @@
-"""Where text goes: answers and data to stdout, everything about them to stderr.
+"""Output: answers and data go to stdout, messages about them to stderr.
 
 Control characters in a text are shown, not sent: always on stderr, and on a stdout that is a
 terminal. A pipe or a file gets answers and data as they are.

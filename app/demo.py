@@ -33,16 +33,15 @@ def main() -> int:
     started = time.monotonic()
     try:
         _say(f"1. Four files out of {MODEL}, checked and measured")
-        _run("quantize", [str(MODEL), "--out", str(BUILT)])
+        _run("quantize", MODEL, "--out", BUILT)
         _say("2. One question to each file")
         for entry in load_manifest(ROOT / BUILT).files:
-            _run("app", ["run", str(BUILT), QUESTION, "--recipe", entry.recipe])
+            _run("app", "run", BUILT, QUESTION, "--recipe", entry.recipe)
         _say(f"3. {PROMPTS} on both runtimes")
         with tempfile.TemporaryDirectory() as folder:
             for recipe in BATCH_RECIPES:
                 out = Path(folder) / f"{recipe}.jsonl"
-                arguments = ["batch", str(PROMPTS), str(out), "--model", str(BUILT)]
-                _run("app", [*arguments, "--recipe", recipe])
+                _run("app", "batch", PROMPTS, out, "--model", BUILT, "--recipe", recipe)
                 with out.open(encoding="utf-8") as lines:
                     for record in map(json.loads, itertools.islice(lines, SHOWN)):
                         emit(f"{record['id']}: {record['response']}\n")
@@ -62,9 +61,9 @@ def _say(text: str) -> None:
     note(f"\n{text}", style="bold")
 
 
-def _run(module: str, arguments: list[str]) -> None:
+def _run(module: str, *arguments: object) -> None:
     shown = "quantize" if module == "quantize" else "ingot"
-    note(f"$ {shlex.join([shown, *arguments])}", style="dim")
+    note(f"$ {shlex.join([shown, *map(str, arguments)])}", style="dim")
     sys.stdout.flush()
     processes.run("-m", module, *arguments, cwd=ROOT).check_returncode()
 

@@ -1,4 +1,4 @@
-"""What the shell is told when a command ends, and which error means what."""
+"""Exit codes of commands, and the code of each error."""
 
 import errno
 from enum import IntEnum

@@ -9,9 +9,7 @@ _PLACES = {  # of each figure, after the point
     **dict.fromkeys(("queue_s", "prefill_s", "ttft_s", "tpot_s", "decode_s", "total_s"), 6),
     **dict.fromkeys(("prefill_tps", "decode_tps"), 2),
 }
-
-
-_SEVERAL_A_STEP = (
+SEVERAL_A_STEP = (
     "forced_tokens",
     "proposed_tokens",
     "accepted_tokens",
@@ -34,7 +32,7 @@ def timings_json(timings: Timings) -> dict[str, float | None]:
     Forced and guessed tokens where there are any."""
     values = {name: getattr(timings, name) for name in _PLACES}
     found = {k: None if v is None else round(v, _PLACES[k]) for k, v in values.items()}
-    several = {name: getattr(timings, name) for name in _SEVERAL_A_STEP}
+    several = {name: getattr(timings, name) for name in SEVERAL_A_STEP}
     return found | several if any(several.values()) else found
 
 

@@ -1,4 +1,4 @@
-"""Paths as users say them, and the working folder, which may have been deleted while a program runs
+"""Paths that users give, and the working folder, which may have been deleted while a program runs
 in it: what is below it is not found then, and what is elsewhere still is."""
 
 import os
@@ -28,7 +28,7 @@ def real(path: Path) -> Path:
 
 
 def same_file(one: Path, other: Path) -> bool:
-    """Whether two paths lead to one file, which need not be there yet."""
+    """True when two paths lead to one file, which need not exist yet."""
     with suppress(OSError):
         return os.path.samefile(one, other)
     with suppress(OSError):  # the working folder was deleted
@@ -47,8 +47,8 @@ def named_text(path: Path, encoding: str = "utf-8", most: int = 32 * 2**20) -> s
 
 
 def at_home(path: str | Path) -> Path:
-    """With ``~`` as the home folder; that of a user who does not exist stays as it is, and is not
-    found: one may still be typing."""
+    """``path`` with ``~`` as the home folder. The name of an unknown user stays in it: people may
+    still be typing."""
     try:
         return Path(path).expanduser()
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""One prompt, one answer, streamed as it comes."""
+"""Answer of `ingot run` to one prompt, streamed as it comes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class OneAnswer:
 
     @property
     def failure(self) -> str | None:
-        """What went wrong inside the engine, if something did."""
+        """Error inside the engine, if there was one."""
         if self.completion.finish_reason is FinishReason.CANCELLED and not self.interrupted:
             return "the engine stopped before the answer was complete"
         return self.completion.error

@@ -1,10 +1,10 @@
-"""What a user may say of the model, its settings and the answers; the command line makes these."""
+"""Options of the model, its settings and the answers; the command line makes these of its flags."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
@@ -24,6 +24,11 @@ def option(default: _Value, help: str, *flags: str, **more: Any) -> _Value:
     return field(default=default, metadata={"flags": flags, "help": help, **more})
 
 
+def argument(help: str, default: Any = MISSING, **more: Any) -> Any:
+    """A field that is given by its place; ``more`` is for ``typer.Argument``."""
+    return field(default=default, metadata={"help": help, **more})
+
+
 MODEL_HELP = (
     "A folder that `quantize` wrote, a .gguf file, an ONNX folder, or a name that `ingot models`"
     " lists."
@@ -40,7 +45,7 @@ REPRODUCIBLE_HELP = (
 
 @dataclass(frozen=True, slots=True)
 class SamplingOptions:
-    """How answers are sampled; greedy unless a temperature is given."""
+    """Sampling of answers; greedy unless a temperature is given."""
 
     panel: ClassVar = "Sampling"
     max_tokens: int = option(512, "Maximum number of tokens in an answer.")
@@ -73,7 +78,7 @@ class SamplingOptions:
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
-    """Which of a model's files is loaded, and with what settings."""
+    """The file of a model that is loaded, and its settings."""
 
     panel: ClassVar = "Model"
     recipe: str | None = option(None, "The built file of this recipe, such as q8_0 or onnx-int4.")
@@ -99,7 +104,7 @@ class AdapterOptions:
 
 @dataclass(frozen=True, slots=True)
 class ChatAdapters(AdapterOptions):
-    """Those that a chat may use."""
+    """Adapters that a chat may use."""
 
     adapter: list[str] | None = option(
         None,
@@ -111,7 +116,7 @@ class ChatAdapters(AdapterOptions):
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """What a plan decides, and what the user fixes of it; None leaves it open."""
+    """Settings that a plan decides unless the user fixes them; None leaves one open."""
 
     panel: ClassVar = (
         "Settings (what is not given here comes from `ingot plan`, if it was run for MODEL)"
@@ -167,7 +172,7 @@ def with_own(given: _Options, own: Mapping[str, Any]) -> _Options:
 
 @dataclass(frozen=True, slots=True)
 class ConstraintOptions:
-    """What an answer must be; at most one is given."""
+    """Constraints of an answer; at most one is given."""
 
     panel: ClassVar = "Constrain the answer (one of these)"
     json_schema: str | None = option(

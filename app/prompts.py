@@ -65,7 +65,7 @@ def read_prompt(argument: str | None, command: str, warn: Callable[[str], None])
 
 
 def joined(argument: str | None, piped: str | None, command: str) -> str:
-    """Both texts with a blank line between them. Raises RequestError as ``read_prompt``."""
+    """Join two texts with a blank line. Raises RequestError as ``read_prompt``."""
     parts = [part for part in (argument, piped) if part is not None and part.strip()]
     if not parts:
         raise RequestError(

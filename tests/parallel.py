@@ -39,7 +39,7 @@ _LONG = (
     "app/serve/batches/test_kills",
     "app/serve/test_lifecycle",
     "runtimes/engine/test_reproducible",
-    "app/doctor/verify/test_verify",
+    "app/doctor/test_verify",
     "app/tui/test_batch_rows",
     "runtimes/models/test_memory",
     "app/tui/test_quantize_form",
@@ -87,7 +87,7 @@ _LONG = (
     "app/tui/test_batch_snapshots",
     "runtimes/sampling/test_sampling_reference",
     "runtimes/engine/test_prompt_logprobs",
-    "app/doctor/verify/test_checks",
+    "app/doctor/test_checks",
     "runtimes/llamacpp/test_build",
     "app/batch/schedule/test_engines",
 )

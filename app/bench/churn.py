@@ -12,32 +12,30 @@ Where prefill is slow, the bound keeps slots from filling, and steps with few ro
 """
 
 import random
-import threading
 import time
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from app.bench.harness import LAYOUTS, BenchOptions, BenchResult, Samples, in_turn
+from app.bench.frame import LAYOUTS, BenchResult, in_turn, samples
+from app.bench.options import BenchOptions
 from app.bench.work import (
     TOGETHER,
     Window,
     about,
     between,
+    finished,
     first_tokens,
     greedy,
     loaded,
     random_prompts,
     run,
     wait_for,
-    wall_tps,
 )
 from runtimes.api import EngineApi
-from runtimes.errors import IngotError
 from runtimes.models.registry import backend_of, read_model
-from runtimes.request import Completion, FinishReason, Request
+from runtimes.request import Request
 from runtimes.settings import RunnerSettings, SchedulerSettings
-from runtimes.stream import Stream
 
 _MOST_WAITING = 4
 _FEWEST_MISSING = 1  # of the slots, at least all but this many have a request
@@ -54,17 +52,16 @@ def churn(path: Path, options: BenchOptions) -> BenchResult:
         if unified and "unified_kv" not in backend_of(read_model(path)).knows:
             continue
         settings = options.settings(need, unified=unified)
+        bounded = SchedulerSettings(prefix_cache=False)
         sides = {
             # In lockstep only if every prompt is in before the first row decodes.
             _LOCKSTEP: partial(_lockstep_job, path, settings, options),
             "at once": partial(_random_job, path, settings, TOGETHER, options),
-            "bounded": partial(
-                _random_job, path, settings, SchedulerSettings(prefix_cache=False), options
-            ),
+            "bounded": partial(_random_job, path, settings, bounded, options),
         }
         taken = in_turn(sides, options.repeats)
-        steps = {side: Samples(w.step_tps for w in windows) for side, windows in taken.items()}
-        wall = {side: wall_tps(windows) for side, windows in taken.items()}
+        steps = samples(taken, lambda window: window.step_tps)
+        wall = samples(taken, lambda window: window.wall_tps)
         layouts[layout] = {}
         for side, windows in taken.items():
             layouts[layout][side] = figures = {
@@ -86,7 +83,7 @@ def churn(path: Path, options: BenchOptions) -> BenchResult:
 
 
 def _lockstep_job(path: Path, settings: RunnerSettings, options: BenchOptions, seed: int) -> Window:
-    """From submission to the end of rows that are all alike."""
+    """Window from the submission to the end of rows that are all alike."""
     with loaded(path, settings, TOGETHER) as engine:
         prompts = random_prompts(engine, [options.prompt_tokens] * options.rows, seed)
         before, begin = engine.stats(), time.perf_counter()
@@ -101,25 +98,38 @@ def _random_job(
     options: BenchOptions,
     seed: int,
 ) -> Window:
-    """From when the first rows have begun until as many tokens as in lockstep are decoded."""
-    dice = random.Random(seed)
-    wanted = options.rows * options.decode_tokens
+    """Window from the first token of the first rows until as many tokens as in lockstep are
+    decoded."""
+    dice, rows = random.Random(seed), options.rows
     with loaded(path, settings, scheduling) as engine:
-        begun = first_tokens(engine.stats()) + options.rows
-        feeder = _Feeder(engine, options.rows, dice, _requests(engine, options, dice))
+        requests = iter(_requests(engine, options, dice))
+        begun = first_tokens(engine.stats()) + rows
+        running = [engine.submit(next(requests)) for _ in range(rows)]
+
+        def feed(reached: bool) -> bool:
+            """Let none, one or two requests follow each that has ended; return ``reached``."""
+            for stream in [stream for stream in running if stream.done]:
+                finished([stream])
+                running.remove(stream)
+                fewest, most = rows - _FEWEST_MISSING, rows + _MOST_WAITING
+                count = min(max(dice.randrange(3), fewest - len(running)), most - len(running))
+                running.extend(engine.submit(next(requests)) for _ in range(count))
+            return reached
+
         try:
-            before, begin = wait_for(
-                engine, lambda stats: feeder.check(first_tokens(stats) >= begun)
-            )
-            enough = before.decode_tokens + wanted
-            after, end = wait_for(engine, lambda stats: feeder.check(stats.decode_tokens >= enough))
+            before, begin = wait_for(engine, lambda stats: feed(first_tokens(stats) >= begun))
+            enough = before.decode_tokens + rows * options.decode_tokens
+            after, end = wait_for(engine, lambda stats: feed(stats.decode_tokens >= enough))
         finally:
-            feeder.stop()
+            for stream in running:
+                stream.cancel()
+            for stream in running:
+                stream.result()
     return between(before, begin, after, end)
 
 
 def _requests(engine: EngineApi, options: BenchOptions, dice: random.Random) -> list[Request]:
-    """More than the window can use up. The first rows are met at any point of their answers."""
+    """Requests, more than the window uses. The first rows are met at any point of their answers."""
     count = 6 * options.rows
     lengths = [about(options.prompt_tokens, dice) for _ in range(count)]
     prompts = random_prompts(engine, lengths, dice.randrange(2**32))
@@ -128,55 +138,3 @@ def _requests(engine: EngineApi, options: BenchOptions, dice: random.Random) -> 
     return [
         Request(prompt, greedy(answer + 1)) for prompt, answer in zip(prompts, answers, strict=True)
     ]
-
-
-class _Feeder:
-    """Submits one request for every slot, and the next ones when one ends, on the thread that ended
-    it."""
-
-    def __init__(
-        self, engine: EngineApi, rows: int, dice: random.Random, requests: list[Request]
-    ) -> None:
-        self._engine, self._rows, self._dice = engine, rows, dice
-        self._left = iter(requests)
-        self._lock = threading.Lock()
-        self._running: dict[str, Stream] = {}
-        self._stopped = False
-        self._problem: str | None = None
-        self._submit(rows)
-
-    def check(self, reached: bool) -> bool:
-        """``reached``, unless a request has failed: then IngotError."""
-        if self._problem:
-            raise IngotError(f"a request of the benchmark failed: {self._problem}")
-        return reached
-
-    def stop(self) -> None:
-        """Cancel what runs and wait until it has ended."""
-        with self._lock:
-            self._stopped = True
-            running = list(self._running.values())
-        for stream in running:
-            stream.cancel()
-        for stream in running:
-            stream.result()
-
-    def _submit(self, count: int) -> None:
-        with self._lock:
-            if self._stopped:
-                return
-            streams = [self._engine.submit(next(self._left)) for _ in range(count)]
-            self._running |= {stream.id: stream for stream in streams}
-        # Outside the lock: a stream that has ended already calls back at once.
-        for stream in streams:
-            stream.add_done_callback(self._ended)
-
-    def _ended(self, completion: Completion) -> None:
-        with self._lock:
-            self._running.pop(completion.id, None)
-            have = len(self._running)
-        if completion.finish_reason is not FinishReason.LENGTH:
-            self._problem = self._problem or completion.error or str(completion.finish_reason)
-            return
-        fewest, most = self._rows - _FEWEST_MISSING - have, self._rows + _MOST_WAITING - have
-        self._submit(min(max(self._dice.randrange(3), fewest), most))

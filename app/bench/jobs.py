@@ -1,64 +1,102 @@
-"""One batch job in several ways: with and without the prefix cache, by each batching strategy, and
-with reproducible answers. Every run has an engine of its own."""
+"""One batch job in several ways: with and without the prefix cache, by each batching strategy, with
+reproducible answers, and by other programs. Every run has an engine of its own."""
 
+import json
 import random
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from app.bench.harness import BenchOptions, BenchResult, Samples, in_turn
-from app.bench.work import about, greedy, loaded, random_prompts, timed_run
+from app.bench.frame import BenchResult, Samples, in_turn, samples, tail
+from app.bench.loops import native_loop
+from app.bench.options import BenchOptions
+from app.bench.server import LlamaServer
+from app.bench.work import (
+    TOGETHER,
+    UNBOUNDED,
+    about,
+    greedy,
+    loaded,
+    lockstep,
+    random_prompts,
+    read_texts,
+    timed_run,
+)
 from app.figures import aligned
+from runtimes.errors import IngotError
+from runtimes.machine import processes
 from runtimes.planner.measure import TURN_TOKENS
 from runtimes.request import Completion
 from runtimes.settings import STRATEGIES, RunnerSettings, SchedulerSettings, Strategy
 
-# Of the prompts that share a prefix.
-SYSTEM_TOKENS = 500
-QUESTION_TOKENS = 16
+# Lengths of prompts that share a prefix.
+_SYSTEM_TOKENS = 500
+_QUESTION_TOKENS = 16
 
-_BATCH = SchedulerSettings(max_stall_s=None)  # nobody watches a row
 NEAR_TIE = 0.02  # natural-log probability between the two likeliest tokens
 _REFERENCE: Strategy = "sequential"
 
 _Ran = tuple[float, list[Completion]]  # seconds, and the completions in the order of the requests
 
 
+def _seconds(ran: _Ran) -> float:
+    return ran[0]
+
+
+def _cached(ran: _Ran) -> float:
+    return sum(one.usage.cached_tokens for one in ran[1])
+
+
+def _common(
+    path: Path,
+    settings: RunnerSettings,
+    scheduling: SchedulerSettings,
+    lengths: tuple[int, int, int],
+    requests: int,
+    seed: int,
+    *,
+    worker: bool = False,
+) -> _Ran:
+    """``requests`` behind one text; ``lengths`` are those of the text, of what each row has behind
+    it, and of its answer."""
+    common, own, tokens = lengths
+    with loaded(path, settings, scheduling, worker=worker) as engine:
+        past, *rows = random_prompts(engine, [common, *[own] * requests], seed)
+        return timed_run(engine, [past + row for row in rows], [greedy(tokens)] * requests)
+
+
 def prefix(path: Path, options: BenchOptions) -> BenchResult:
     """Many prompts behind one system prompt, another one each round: time to all first tokens,
     prefix cache on and off."""
-    settings = options.settings(SYSTEM_TOKENS + QUESTION_TOKENS + 1)
-    lengths = [SYSTEM_TOKENS, *[QUESTION_TOKENS] * options.requests]
-
-    def side(cache: bool, seed: int) -> _Ran:
-        scheduling = SchedulerSettings(max_stall_s=None, prefix_cache=cache)
-        with loaded(path, settings, scheduling) as engine:
-            system, *questions = random_prompts(engine, lengths, seed)
-            prompts = [system + question for question in questions]
-            return timed_run(engine, prompts, [greedy(1)] * len(prompts))
-
-    taken = in_turn({cache: partial(side, cache) for cache in (True, False)}, options.repeats)
-    on, off = (Samples(seconds for seconds, _ in taken[cache]) for cache in (True, False))
-    cached = Samples(sum(one.usage.cached_tokens for one in done) for _, done in taken[True])
-    prompt_tokens = options.requests * (SYSTEM_TOKENS + QUESTION_TOKENS)
+    requests, each = options.requests, _SYSTEM_TOKENS + _QUESTION_TOKENS
+    lengths = (_SYSTEM_TOKENS, _QUESTION_TOKENS, 1)
+    settings = options.settings(each + 1)
+    sides = {
+        on: partial(_common, path, settings, scheduling, lengths, requests)
+        for on, scheduling in ((True, UNBOUNDED), (False, TOGETHER))
+    }
+    taken = in_turn(sides, options.repeats)
+    on, off = samples(taken, _seconds).values()
+    cached = Samples(map(_cached, taken[True]))
     ratio = off.median / on.median
     figures = {
-        "requests": options.requests,
+        "requests": requests,
         "slots": options.rows,
-        "system_tokens": SYSTEM_TOKENS,
-        "question_tokens": QUESTION_TOKENS,
-        "prompt_tokens": prompt_tokens,
+        "system_tokens": _SYSTEM_TOKENS,
+        "question_tokens": _QUESTION_TOKENS,
+        "prompt_tokens": requests * each,
         "cached_tokens": cached,
         "seconds_on": on,
         "seconds_off": off,
         "ratio": ratio,
     }
     line = (
-        f"{options.requests} prompts behind {SYSTEM_TOKENS} common tokens, {options.rows} slots: "
+        f"{requests} prompts behind {_SYSTEM_TOKENS} common tokens, {options.rows} slots: "
         f"all first tokens after {on:.2f} s with the prefix cache, {off:.2f} s without: "
-        f"{ratio:.2f} times faster; {cached:,.0f} of {prompt_tokens:,} tokens were cached"
+        f"{ratio:.2f} times faster; {cached:,.0f} of {requests * each:,} tokens were cached"
     )
     return BenchResult(figures, [line])
 
@@ -73,16 +111,13 @@ def prefix_at_depths(path: Path, options: BenchOptions) -> BenchResult:
     for depth in options.depths or ():
         row = [f"{depth:,}"]
         for slots in slot_counts:
-            settings = options.settings(depth + TURN_TOKENS + tokens + 1, rows=slots)
-            taken: list[tuple[float, int]] = []
-            for seed in range(options.repeats):
-                with loaded(path, settings, _BATCH, worker=True) as engine:
-                    past, *own = random_prompts(engine, [depth, *[TURN_TOKENS] * requests], seed)
-                    prompts = [past + each for each in own]
-                    took, done = timed_run(engine, prompts, [greedy(tokens)] * requests)
-                    taken.append((took, sum(one.usage.cached_tokens for one in done)))
-            seconds = Samples(each for each, _ in taken)
-            cached = Samples(each for _, each in taken)
+            lengths = (depth, TURN_TOKENS, tokens)
+            settings = options.settings(sum(lengths) + 1, rows=slots)
+            taken = [
+                _common(path, settings, UNBOUNDED, lengths, requests, seed, worker=True)
+                for seed in range(options.repeats)
+            ]
+            seconds, cached = Samples(map(_seconds, taken)), Samples(map(_cached, taken))
             prompt_tokens = requests * (depth + TURN_TOKENS)
             sizes = {"depth": depth, "slots": slots, "prompt_tokens": prompt_tokens}
             cells.append({**sizes, "seconds": seconds, "cached_tokens": cached})
@@ -93,7 +128,7 @@ def prefix_at_depths(path: Path, options: BenchOptions) -> BenchResult:
 
 
 class _Job:
-    """The same requests in every run, of half to one and a half times the usual sizes."""
+    """Requests of half to one and a half times the usual sizes, equal in every run."""
 
     def __init__(self, path: Path, options: BenchOptions) -> None:
         dice = random.Random(options.requests)
@@ -134,14 +169,14 @@ class _Job:
 
     def speed(self, runs: Sequence[_Ran]) -> tuple[float, dict[str, Any]]:
         """Generated tokens a second of all the time, prefill included, and the figures of that."""
-        seconds = Samples(took for took, _ in runs)
+        seconds = Samples(map(_seconds, runs))
         tps = sum(self._tokens) / seconds.median
         return tps, {"seconds": seconds, "tps": tps}
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerParting:
-    """Where an answer has another token for the first time. ``gap`` is the reference's
+    """The first place where an answer has another token. ``gap`` is the reference's
     log-probability between its two likeliest tokens there."""
 
     answer: int
@@ -178,7 +213,7 @@ def strategies(path: Path, options: BenchOptions) -> BenchResult:
     job = _Job(path, options)
 
     def side(strategy: Strategy, _: int, top_logprobs: int = 0) -> _Ran:
-        scheduling = SchedulerSettings(strategy=strategy, max_stall_s=None)
+        scheduling = replace(UNBOUNDED, strategy=strategy)
         return job.run(job.settings, scheduling, top_logprobs=top_logprobs)
 
     _, reference = side(_REFERENCE, 0, top_logprobs=2)
@@ -221,19 +256,18 @@ def compare(reference: Sequence[Completion], done: Sequence[Completion]) -> JobA
 
 
 def reproducible(path: Path, options: BenchOptions) -> BenchResult:
-    """What reproducible answers cost. The order of requests changes every round; answers that are
+    """Cost of reproducible answers. The order of requests changes every round; answers that are
     not those of the first round are counted."""
     job = _Job(path, options)
 
     def side(kind: bool, seed: int) -> _Ran:
-        settings = replace(job.settings, reproducible=kind)
-        return job.run(settings, SchedulerSettings(max_stall_s=None), shuffle=seed)
+        return job.run(replace(job.settings, reproducible=kind), UNBOUNDED, shuffle=seed)
 
     kinds = {"usual": False, "reproducible": True}
     sides = {name: partial(side, kind) for name, kind in kinds.items()}
     taken = in_turn(sides, options.repeats, warm_up=True)
-    seconds = {name: Samples(took for took, _ in runs) for name, runs in taken.items()}
-    cost = 1 - (seconds["usual"] / seconds["reproducible"]).median  # of the tokens a second
+    usual, same = samples(taken, _seconds).values()
+    cost = 1 - (usual / same).median  # of the tokens a second
     figures: dict[str, Any] = {**job.sizes, "cost": cost}
     lines = [job.title]
     for name, runs in taken.items():
@@ -246,3 +280,122 @@ def reproducible(path: Path, options: BenchOptions) -> BenchResult:
             f"  {name}: {tps:.1f} tok/s; of {len(again)} answers again {differing} were others"
         )
     return BenchResult(figures, [*lines, f"  it costs {cost:.1%} of the tokens a second"])
+
+
+# `ingot batch` against rows in lockstep, a loop over `llama_cpp.Llama`, and `llama-server`.
+
+_WORDS = (
+    "river stone window paper garden music winter letter engine number silver forest bridge "
+    "morning answer question market island colour summer kitchen doctor shadow village machine"
+).split()
+_BY_SECONDS = {
+    "llama_loop": "one row after another through llama_cpp.Llama",
+    "llama_server": LlamaServer.name,
+}
+_Side = tuple[float, float]  # seconds for all rows, and decoded tokens a second
+
+
+def batch_job(path: Path, options: BenchOptions) -> BenchResult:
+    """Every side in turn, with the same token ids on the same threads, and as many tokens made of
+    each row. Ratios are those of the rounds; above 1, the command is faster: tokens a second of
+    decode steps against lockstep, else seconds for all rows. Loading is not counted."""
+    texts, tokens = _texts(options), options.decode_tokens
+    with loaded(path, options.settings(8, rows=1)) as engine:
+        prompts = [engine.encode(text) for text in texts]
+    settings = options.settings(max(map(len, prompts)) + tokens + 1)
+    prompt_tokens = sum(map(len, prompts))
+
+    def in_lockstep(_: int) -> _Side:
+        """Decode as many rows as there are slots, with prompts of the mean length."""
+        mean = round(prompt_tokens / len(prompts))
+        together = [(prompt * mean)[:mean] for prompt in prompts[: settings.slots]]
+        with loaded(path, settings, TOGETHER) as engine:
+            window = lockstep(engine, together, tokens)
+        return window.wall_s, window.wall_tps
+
+    def llama_loop(_: int) -> _Side:
+        """Answer one row after another."""
+        numbers = (settings.threads or 1, settings.context or 0, settings.batch)
+        with native_loop("llama_cpp.Llama", path, *numbers) as loop:
+            loop([[7] * 8], 3)
+            return loop(prompts, tokens), 0.0
+
+    def llama_server(program: Path, _: int) -> _Side:
+        """Send two requests a slot at a time."""
+        with LlamaServer(program, path, settings) as server:
+            return server.seconds(prompts, tokens), 0.0
+
+    sides: dict[str, Callable[[int], _Side]] = {
+        "batch": lambda _: _batch(path, settings, texts, tokens),
+        "lockstep": in_lockstep,
+    }
+    if path.suffix == ".gguf":
+        sides["llama_loop"] = llama_loop
+        if options.llama_server is not None:
+            sides["llama_server"] = partial(llama_server, options.llama_server)
+    taken = in_turn(sides, options.repeats)
+    seconds = samples(taken, lambda side: side[0])
+    batch_tps, lockstep_tps = (
+        Samples(tps for _, tps in taken[side]) for side in ("batch", "lockstep")
+    )
+    ratios = {"of_lockstep": batch_tps / lockstep_tps}
+    titles = [f"rows in lockstep {lockstep_tps:.1f} tok/s"]
+    for side, title in _BY_SECONDS.items():
+        if side in sides:
+            ratios[f"of_{side}"] = seconds[side] / seconds["batch"]
+            titles.append(f"{title} {seconds[side]:.1f} s")
+    lines = [
+        f"{len(prompts)} rows, {prompt_tokens} prompt tokens in all, {tokens} "
+        f"generated for each, {settings.slots} slots, {settings.threads} threads: "
+        f"ingot batch {seconds['batch']:.1f} s, decode {batch_tps:.1f} tok/s"
+    ]
+    for title, values in zip(titles, ratios.values(), strict=True):
+        rounds = ", ".join(f"{value:.3f}" for value in values)
+        lines.append(f"  {title}: {values:.3f} times that (rounds: {rounds})")
+    figures: dict[str, Any] = {
+        "rows": len(prompts),
+        "slots": settings.slots,
+        "context": settings.context,
+        "threads": settings.threads,
+        "prompt_tokens": prompt_tokens,
+        "decode_tokens": tokens,
+        "batch_seconds": seconds["batch"],
+        "batch_decode_tps": batch_tps,
+        "lockstep_decode_tps": lockstep_tps,
+        "llama_loop_seconds": seconds.get("llama_loop", []),
+        "llama_server_seconds": seconds.get("llama_server", []),
+        "ratios": ratios,
+    }
+    return BenchResult(figures, lines)
+
+
+def _batch(path: Path, settings: RunnerSettings, texts: Sequence[str], tokens: int) -> _Side:
+    """The command as a user types it, on OpenAI completion requests: they can ignore the end. The
+    time is that of its report, from the first row to the last; the speed that of decode steps."""
+    with tempfile.TemporaryDirectory(prefix="ingot-bench-") as folder:
+        rows, report = Path(folder) / "rows.jsonl", Path(folder) / "report.json"
+        with rows.open("w", encoding="utf-8") as file:
+            for number, text in enumerate(texts):
+                body = {"prompt": text, "max_tokens": tokens, "ignore_eos": True}
+                row = {"custom_id": f"{number}", "method": "POST", "url": "/v1/completions"}
+                file.write(json.dumps({**row, "body": body}) + "\n")
+        command: list[object] = ["-m", "app", "batch", rows, Path(folder) / "out.jsonl"]
+        command += ["--model", path, "--report", report, "--quiet", "--split-kv"]
+        command += ["--slots", settings.slots, "--context", settings.context]
+        command += ["--threads", settings.threads, "--profile", "throughput"]
+        done = processes.run(*command, capture_output=True)
+        if done.returncode != 0:
+            raise IngotError(f"ingot batch failed:\n{tail(done.stderr)}")
+        summary = json.loads(report.read_text())["summary"]
+    made, wanted = summary["completion_tokens"], len(texts) * tokens
+    if made != wanted:
+        raise IngotError(f"the batch made {made} tokens instead of {wanted}")
+    return summary["run_s"], summary["decode_tps"]
+
+
+def _texts(options: BenchOptions) -> list[str]:
+    if options.prompts is not None:
+        return read_texts(options.prompts)
+    dice = random.Random(options.requests)
+    words = max(1, options.prompt_tokens // 2)
+    return [" ".join(dice.choices(_WORDS, k=words)) for _ in range(options.requests)]

@@ -1,4 +1,4 @@
-"""What several tokens a step gain, and that they never lose: forced tokens and guesses."""
+"""Forced tokens and guesses, several a step: what they gain, and that they never lose."""
 
 import itertools
 import json
@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from app.bench.harness import LAYOUTS, BenchOptions, BenchResult, Samples, in_turn
-from app.bench.work import loaded
+from app.bench.frame import LAYOUTS, BenchResult, in_turn, samples
+from app.bench.options import BenchOptions
+from app.bench.work import encoded, loaded
+from app.figures import SEVERAL_A_STEP
 from runtimes.api import EngineApi
 from runtimes.errors import IngotError
 from runtimes.request import Completion, Constraint, FinishReason, Request, SamplingParams
@@ -84,8 +86,8 @@ class _Round:
 
 
 def speculation(path: Path, options: BenchOptions) -> BenchResult:
-    """The same requests with and without, in turn, each side in a process of its own: rows a second
-    of JSON objects, tokens a second of a page that is copied, and of prose, chat and code."""
+    """Requests with and without, in turn, each side in a process of its own: rows a second of
+    JSON objects, tokens a second of a page that is copied, and of prose, chat and code."""
     figures: dict[str, object] = {"decode_tokens": options.decode_tokens}
     lines = []
     layouts = LAYOUTS if path.suffix == ".gguf" else {"split": False}
@@ -95,17 +97,12 @@ def speculation(path: Path, options: BenchOptions) -> BenchResult:
                 continue  # no other row to be apart from
             settings = options.settings(512 + options.decode_tokens, rows=rows, unified=unified)
             with ExitStack() as stack:
-                sides = {
-                    asked: stack.enter_context(
-                        loaded(
-                            path,
-                            replace(settings, draft=options.draft if asked else None),
-                            SchedulerSettings(speculation=asked),
-                            worker=True,
-                        )
-                    )
-                    for asked in (False, True)
-                }
+                sides: dict[bool, EngineApi] = {}
+                for asked in (False, True):
+                    draft = Path(options.draft) if asked and options.draft else None
+                    scheduling = SchedulerSettings(speculation=asked)
+                    engine = loaded(path, replace(settings, draft=draft), scheduling, worker=True)
+                    sides[asked] = stack.enter_context(engine)
                 for kind, work in _works(options).items():
                     if rows in work.rows:
                         found, line = _compared(sides, work, rows, options)
@@ -139,10 +136,7 @@ def _compared(
     )
     # Answers of one constraint have one form, and not quite the same length where logits are near.
     by_row = work.params is not None
-    speeds = {
-        asked: Samples((len(r.answers) if by_row else r.tokens) / r.seconds for r in taken)
-        for asked, taken in rounds.items()
-    }
+    speeds = samples(rounds, lambda r: (len(r.answers) if by_row else r.tokens) / r.seconds)
     ratio = speeds[True] / speeds[False]
     pairs = [
         (one.token_ids, other.token_ids)
@@ -150,13 +144,9 @@ def _compared(
         for one, other in zip(plain.answers, more.answers, strict=True)
     ]
     same = sum(one == other for one, other in pairs)
-    timings = [answer.timings for r in rounds[True] for answer in r.answers]
     tokens = sum(r.tokens for r in rounds[True])
-    forced = sum(one.forced_tokens for one in timings)
-    proposed = sum(one.proposed_tokens for one in timings)
-    accepted = sum(one.accepted_tokens for one in timings)
-    drafted = sum(one.drafted_tokens for one in timings)
-    right = sum(one.accepted_drafts for one in timings)
+    timings = [answer.timings for r in rounds[True] for answer in r.answers]
+    of = {name: sum(getattr(one, name) for one in timings) for name in SEVERAL_A_STEP}
     figures: dict[str, object] = {
         "ratio": ratio,
         "unit": "rows/s" if by_row else "tok/s",
@@ -165,17 +155,16 @@ def _compared(
         "answers": len(pairs),
         "equal_answers": same,
         "tokens": tokens,
-        "forced_tokens": forced,
-        "proposed_tokens": proposed,
-        "accepted_tokens": accepted,
-        "drafted_tokens": drafted,
-        "accepted_drafts": right,
+        **of,
     }
-    drafts = f", the draft's {right:,} of {drafted:,}" if drafted else ""
+    drafts = ""
+    if of["drafted_tokens"]:
+        drafts = f", the draft's {of['accepted_drafts']:,} of {of['drafted_tokens']:,}"
     return figures, (
         f"{ratio:.3f} ({ratio.spread('.3f')}; {speeds[False]:.2f} to {speeds[True]:.2f}"
         f" {figures['unit']}); {same} of {len(pairs)} answers equal; of {tokens:,} tokens"
-        f" {forced:,} forced, {accepted:,} of {proposed:,} guesses right{drafts}"
+        f" {of['forced_tokens']:,} forced,"
+        f" {of['accepted_tokens']:,} of {of['proposed_tokens']:,} guesses right{drafts}"
     )
 
 
@@ -187,10 +176,7 @@ def _ask(engine: EngineApi, work: _Work, rows: int, options: BenchOptions, seed:
     prompts = []
     for number, text in enumerate(texts):
         said = f"No. {(seed + 1) * count + number + 1}. {text}"
-        if work.chat and engine.model.chat_template is not None:
-            prompts.append(engine.encode_chat([{"role": "user", "content": said}]))
-        else:
-            prompts.append(engine.encode(said))
+        prompts.append(encoded(engine, said) if work.chat else engine.encode(said))
     streams = [engine.submit(Request(prompt, params)) for prompt in prompts]
     answers = [stream.result() for stream in streams]
     for answer in answers:

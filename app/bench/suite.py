@@ -1,26 +1,30 @@
-"""The benchmarks by name: what each compares, and which files it is for."""
+"""Benchmarks by name: what each compares, and which files it is for. A model of a realistic shape
+with random weights, built once and kept in the cache folder, is one that all can take."""
 
+import shutil
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.bench.adapters import adapters
-from app.bench.batchjob import batch_job
 from app.bench.churn import churn
-from app.bench.constrained import constrained
-from app.bench.depth import native_at_depths, server_at_depths
-from app.bench.device import device
-from app.bench.genai import genai
-from app.bench.harness import BenchOptions, BenchResult
-from app.bench.jobs import prefix, prefix_at_depths, reproducible, strategies
-from app.bench.memory import memory
-from app.bench.native import native
-from app.bench.plan import plan
-from app.bench.sampling import sampling
+from app.bench.estimates import memory, plan
+from app.bench.frame import BenchResult
+from app.bench.jobs import batch_job, prefix, prefix_at_depths, reproducible, strategies
+from app.bench.lockstep import adapters, constrained, device, genai, native
+from app.bench.options import BenchOptions
+from app.bench.overhead import sampling, worker_overhead
 from app.bench.server import server
 from app.bench.speculation import speculation
+from app.bench.speed import native_at_depths, server_at_depths
 from app.bench.tui import tui
-from app.bench.worker import worker_overhead
+from quantize.manifest import NAME, load_manifest
+from quantize.source.synthetic import SHAPES
+from runtimes.errors import IngotError, RequestError
+from runtimes.machine import processes
+from runtimes.paths import cache_dir
+
+_RECIPES = ("q4_0", "q8_0", "onnx-int4", "onnx-int8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +60,38 @@ BENCHMARKS: dict[str, Benchmark] = {
     "plan": Benchmark(plan, folder=True),
     "tui": Benchmark(tui),
 }
+
+
+def random_model(shape: str) -> Path:
+    """The folder with the built files of the random model ``shape``, made if it is not there. The
+    weights mean nothing; the speed of a forward pass does not depend on their values.
+
+    Raises RequestError for a shape that there is not, such as a path, whose folder would be removed
+    below; IngotError when the build fails: `quantize` has then said why on stderr.
+    """
+    if shape not in SHAPES:
+        raise RequestError(f"--random: there is no shape {shape}; there are: {', '.join(SHAPES)}")
+    folder = cache_dir() / "bench" / shape
+    built = folder.with_name(f"{shape}-built")
+    have = {entry.recipe for entry in load_manifest(built).files} if (built / NAME).exists() else ()
+    missing = [name for name in _RECIPES if name not in have]
+    if not missing:
+        return built
+    # A process of its own each: torch must not stay in the one that takes times.
+    program = (
+        "import sys, pathlib; from quantize.source.synthetic import make_random_model; "
+        "make_random_model(pathlib.Path(sys.argv[1]), sys.argv[2])"
+    )
+    shutil.rmtree(folder, ignore_errors=True)
+    _run("-c", program, folder, shape, what=f"making the model {shape}")
+    options = [option for name in missing for option in ("--recipe", name)]
+    command = ("-m", "quantize", folder, "--out", built, "--no-measure", *options)
+    _run(*command, what=f"building the files of {shape}")
+    shutil.rmtree(folder)
+    return built
+
+
+def _run(*arguments: object, what: str) -> None:
+    done = processes.run(*arguments, stdout=subprocess.DEVNULL)
+    if done.returncode != 0:
+        raise IngotError(f"{what} failed with exit code {done.returncode}")

@@ -21,7 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from app.bench.harness import BenchOptions, BenchResult, Samples, in_turn
+from app.bench.frame import BenchResult, Samples, in_turn, samples
+from app.bench.options import BenchOptions
 from runtimes.errors import IngotError
 from runtimes.machine.processes import Child
 
@@ -51,7 +52,7 @@ def tui(path: Path, options: BenchOptions) -> BenchResult:
         "app": partial(_by_app, path, options.decode_tokens),
     }
     taken = in_turn(sides, options.repeats)
-    command, app = (Samples(tps for tps, _ in samples) for samples in taken.values())
+    command, app = samples(taken, lambda ran: ran[0]).values()
     shares = Samples(share for _, share in taken["app"])
     ratio = (app / command).median
     figures = {
@@ -109,26 +110,26 @@ def _long_chat(messages: int) -> BenchResult:
 
 
 def _openings(path: Path, repeats: int) -> BenchResult:
-    """From starting `ingot chat` to its frame on the terminal, and the first opening of every other
-    screen, from the key to the picture; each the median of ``repeats``."""
-    shown = [
-        _run_in_terminal("app", "chat", path, awaited=_FRAME, then=_QUIT) for _ in range(repeats)
-    ]
-    paint = Samples(ran.awaited_s for ran in shown if ran.awaited_s is not None)
-    if len(paint) < repeats:
-        raise IngotError(f"the app was not drawn: {shown[-1].last}")
+    """Seconds from the start of `ingot chat` to its frame on the terminal, and of the first opening
+    of every other screen, from the key to the picture; each the median of ``repeats``."""
+    paint = Samples()
+    for _ in range(repeats):
+        ran = _run_in_terminal("app", "chat", path, awaited=_FRAME, then=_QUIT)
+        if ran.awaited_s is None:
+            raise IngotError(f"the app was not drawn: {ran.last}")
+        paint.append(ran.awaited_s)
     opened = [_child("open", str(path))[0] for _ in range(repeats)]
     screens = {name: Samples(one[name] for one in opened) for name in opened[0]}
     slowest = max(screens, key=lambda name: screens[name].median)
-    lines = [
-        f"first paint {paint.median:.2f} s after the start; the slowest first opening of a screen:"
+    line = (
+        f"first paint {paint:.2f} s after the start; the slowest first opening of a screen:"
         f" {slowest}, {1e3 * screens[slowest].median:.0f} ms"
-    ]
-    return BenchResult({"first_paint_s": paint, "screens_s": screens}, lines)
+    )
+    return BenchResult({"first_paint_s": paint, "screens_s": screens}, [line])
 
 
 def _within(samples_ms: list[float]) -> tuple[float, float, str]:
-    """What half of the samples and 95% of them keep to, and that in words."""
+    """Limits that half of the samples and 95% of them keep, also in words."""
     ordered = sorted(samples_ms)
     half, most = ordered[len(ordered) // 2], ordered[int(0.95 * (len(ordered) - 1))]
     words = f"half within {half:.0f} ms, 95% within {most:.0f} ms, the slowest {ordered[-1]:.0f} ms"
@@ -136,8 +137,8 @@ def _within(samples_ms: list[float]) -> tuple[float, float, str]:
 
 
 def _latencies_ms(sent: list[float], seen: list[list[float]]) -> list[float]:
-    """From each key to the prompt being so long; ``seen`` are lengths and when each was there. None
-    may be missing but those that were pressed while the app was leaving."""
+    """Milliseconds from each key to a prompt of that length; ``seen`` has lengths and their times.
+    Only keys that were pressed while the app was leaving may have had no effect."""
     lengths = [length for length, _ in seen]
     found = []
     for number, pressed in enumerate(sent, 1):
@@ -152,7 +153,7 @@ def _latencies_ms(sent: list[float], seen: list[list[float]]) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class _Ran:
-    """What became of a program in a terminal that nobody looks at: its exit code, the monotonic
+    """End of a program in a terminal that nobody looks at: its exit code, the monotonic
     times of keys pressed, the end of its output without escape sequences, and the seconds until it
     had written what was awaited."""
 
@@ -163,7 +164,7 @@ class _Ran:
 
 
 def _child(job: str, *arguments: str, keys: float = 0.0) -> tuple[dict[str, Any], _Ran]:
-    """What the child wrote down, and how it ran."""
+    """Figures that the child wrote, and how it ran."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.json"
         words = ("app.tui.measure", job, out, *arguments)
@@ -205,19 +206,14 @@ def _run_in_terminal(
     """
     terminal, its_end = _open()
     begun, awaited_s = time.monotonic(), None
-    child = Child(
-        *("-m", *module),
-        # With its bytecode, which an installed program has, whatever the shell says.
-        environment={
-            "TERM": "xterm-256color",
-            "COLORTERM": "truecolor",
-            "PYTHONDONTWRITEBYTECODE": "",
-        },
-        stdin=its_end,
-        stdout=its_end,
-        stderr=its_end,
-        start_new_session=True,
-    )
+    # With its bytecode, which an installed program has, whatever the shell says.
+    environment = {
+        "TERM": "xterm-256color",
+        "COLORTERM": "truecolor",
+        "PYTHONDONTWRITEBYTECODE": "",
+    }
+    ends: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), its_end)
+    child = Child("-m", *module, environment=environment, start_new_session=True, **ends)
     os.close(its_end)
     draw = random.Random(0)
     pressed: list[float] = []

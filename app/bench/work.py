@@ -1,5 +1,6 @@
-"""The work that benchmarks give an engine, and what it did between two moments."""
+"""Work that benchmarks give an engine, and what it did between two moments."""
 
+import json
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -7,14 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
-from app.bench.harness import BenchOptions, Samples
+from app.bench.frame import Samples
+from app.bench.options import BenchOptions
 from runtimes.api import EngineApi
 from runtimes.engine.engine import Engine
 from runtimes.engine.metrics import EngineStats
-from runtimes.errors import IngotError
-from runtimes.machine.linechild import LineChild
+from runtimes.errors import IngotError, RequestError
 from runtimes.request import Completion, FinishReason, Request, SamplingParams
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.stream import Stream
@@ -24,8 +25,9 @@ from runtimes.worker.engine import WorkerEngine
 _POLL_S = 0.002
 _SILENCE_S = 600.0
 
+UNBOUNDED = SchedulerSettings(max_stall_s=None)  # a batch: nobody watches a row
 # Rows in lockstep: every prompt is prefilled before the first row decodes.
-TOGETHER = SchedulerSettings(max_stall_s=None, prefix_cache=False)
+TOGETHER = replace(UNBOUNDED, prefix_cache=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class Window:
 
     @classmethod
     def timed(cls, tokens: int, seconds: float, *, rows: int = 1) -> Self:
-        """Of a side that tells only how long its rows took to decode so many tokens each."""
+        """A side that tells only how long its rows took to decode so many tokens each."""
         return cls(rows * tokens, 0, tokens, seconds, seconds, 0.0, None)
 
     @property
@@ -119,11 +121,26 @@ def loaded(
 
 
 def run(
-    engine: EngineApi, prompts: Sequence[list[int]], params: Sequence[SamplingParams]
+    engine: EngineApi,
+    prompts: Sequence[list[int]],
+    params: Sequence[SamplingParams],
+    adapters: Sequence[str] = (),
 ) -> list[Completion]:
-    """Submit everything at once and wait for the end. Raises IngotError if a request fails."""
-    streams = [engine.submit(Request(*each)) for each in zip(prompts, params, strict=True)]
-    return finished(streams)
+    """Submit everything at once and wait for the end; ``adapters`` are dealt out to the prompts,
+    one after the other. Raises IngotError if a request fails."""
+    return finished(_submit(engine, prompts, params, adapters))
+
+
+def _submit(
+    engine: EngineApi,
+    prompts: Sequence[list[int]],
+    params: Sequence[SamplingParams],
+    adapters: Sequence[str],
+) -> list[Stream]:
+    return [
+        engine.submit(Request(prompt, asked, adapter=adapter))
+        for prompt, asked, adapter in zip(prompts, params, cycle(adapters or [None]), strict=False)
+    ]
 
 
 def finished(streams: Iterable[Stream]) -> list[Completion]:
@@ -136,6 +153,18 @@ def finished(streams: Iterable[Stream]) -> list[Completion]:
     return done
 
 
+def timed_run(
+    engine: EngineApi,
+    prompts: Sequence[list[int]],
+    params: Sequence[SamplingParams],
+    adapters: Sequence[str] = (),
+) -> tuple[float, list[Completion]]:
+    """``run``, and the seconds that it took."""
+    begin = time.perf_counter()
+    done = run(engine, prompts, params, adapters)
+    return time.perf_counter() - begin, done
+
+
 def lockstep(
     engine: EngineApi,
     prompts: Sequence[list[int]],
@@ -144,8 +173,7 @@ def lockstep(
     adapters: Sequence[str] = (),
 ) -> Window:
     """Decode ``tokens`` on every prompt together, greedily or with ``sampling``, whose constraint,
-    if any, must let answers be that long; prefill is before the window. ``adapters`` are dealt out
-    to the rows, one after the other.
+    if any, must let answers be that long; prefill is before the window. ``adapters`` as in ``run``.
 
     The engine must prefill every prompt before the first decodes: ``max_stall_s`` None, and where
     steps are mixed, room for all in one. Raises IngotError when rows were not together after all.
@@ -154,11 +182,7 @@ def lockstep(
     start = engine.stats()
     begun = first_tokens(start) + rows
     params = replace(sampling or SamplingParams(), max_tokens=tokens + 1, ignore_eos=True)
-    dealt = cycle(adapters or [None])
-    streams = [
-        engine.submit(Request(prompt, params, adapter=adapter))
-        for prompt, adapter in zip(prompts, dealt, strict=False)
-    ]
+    streams = _submit(engine, prompts, [params] * rows, adapters)
     first, _ = wait_for(engine, lambda stats: first_tokens(stats) >= begun)
     done = finished(streams)
     last = engine.stats()
@@ -194,7 +218,7 @@ def lockstep_rows(
 
 
 def first_tokens(stats: EngineStats) -> int:
-    """How many requests have had a token since the engine started."""
+    """Requests that have had a token since the engine started."""
     return stats.completion_tokens - stats.decode_tokens
 
 
@@ -212,17 +236,8 @@ def wait_for(
         time.sleep(_POLL_S)
 
 
-def timed_run(
-    engine: EngineApi, prompts: Sequence[list[int]], params: Sequence[SamplingParams]
-) -> tuple[float, list[Completion]]:
-    """``run``, and the seconds that it took."""
-    begin = time.perf_counter()
-    done = run(engine, prompts, params)
-    return time.perf_counter() - begin, done
-
-
 def between(before: EngineStats, begin: float, after: EngineStats, end: float) -> Window:
-    """What happened from one snapshot to the next."""
+    """Work from one snapshot to the next."""
     reused = None
     if before.graphs_reused is not None and after.graphs_reused is not None:
         reused = after.graphs_reused - before.graphs_reused
@@ -238,15 +253,56 @@ def between(before: EngineStats, begin: float, after: EngineStats, end: float) -
     )
 
 
-@contextmanager
-def native_loop(
-    library: str, path: Path, *numbers: int
-) -> Iterator[Callable[[Sequence[Sequence[int]], int], float]]:
-    """``app.bench.loops_child`` with a model that is loaded: seconds by prompts and tokens of each.
+# Prompts: from a file of texts, or of random tokens.
 
-    Raises IngotError when the library is not installed or cannot load it.
+
+def bench_prompts(path: Path, options: BenchOptions) -> list[list[int]]:
+    """Token ids for the model at ``path``: what ``options.prompts`` holds, through the chat
+    template if there is one, or ``options.requests`` random prompts of half to one and a half
+    ``options.prompt_tokens``.
     """
-    words, quiet = (library, path, *numbers), {"ORT_DISABLE_TELEMETRY": "1"}
-    with LineChild("app.bench.loops_child", *words, name=library, environment=quiet) as child:
-        child.answer()
-        yield lambda prompts, tokens: child.ask({"prompts": prompts, "tokens": tokens})["seconds"]
+    with Engine.load(path, RunnerSettings(slots=1, context=8, threads=1)) as engine:
+        if options.prompts is None:
+            dice = random.Random(options.requests)
+            lengths = [about(options.prompt_tokens, dice) for _ in range(options.requests)]
+            return random_prompts(engine, lengths, options.requests)
+        return [encoded(engine, text) for text in read_texts(options.prompts)]
+
+
+def encoded(engine: EngineApi, text: str) -> list[int]:
+    """Tokens of a question, through the model's chat template where it has one."""
+    if engine.model.chat_template is None:
+        return engine.encode(text)
+    return engine.encode_chat([{"role": "user", "content": text}])
+
+
+def read_texts(path: Path) -> list[str]:
+    """A prompt a line; in a .jsonl file an object with "prompt" or "text", or the first of "turns"
+    (the form of MT-bench's and Vicuna's questions). Raises RequestError.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequestError(f"--prompts: {path} cannot be read: {error}") from error
+    texts = [
+        _text(line, f"{path}, line {number}") if path.suffix == ".jsonl" else line
+        for number, line in enumerate(lines, start=1)
+        if line.strip()
+    ]
+    if not texts:
+        raise RequestError(f"--prompts: {path} holds no prompt")
+    return texts
+
+
+def _text(line: str, where: str) -> str:
+    try:
+        value: Any = json.loads(line)
+    except ValueError as error:
+        raise RequestError(f"--prompts: {where} is not JSON: {error}") from error
+    found = value if isinstance(value, dict) else {}
+    turns = found.get("turns")
+    first = turns[0] if isinstance(turns, list) and turns else None
+    for text in (found.get("prompt"), found.get("text"), first):
+        if isinstance(text, str) and text.strip():
+            return text
+    raise RequestError(f'--prompts: {where} has no "prompt", "text" or "turns"')

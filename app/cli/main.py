@@ -8,31 +8,31 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Annotated
 
 import typer
 
-from app.cli import values
+from app.cli.options import take_plain, with_groups
 from app.exitcodes import ExitCode, exit_code_for
+from app.options import option
 from runtimes.output import LogFormatter, shown_streams
 
-# As `--help` lists them, each with where it is; groups of commands come last.
+# As `--help` lists them, each with its module; groups of commands come last.
 _COMMANDS = {
-    "quantize": ("quantize.cli", "command"),
-    "chat": ("app.cli.commands.chat", "chat"),
-    "run": ("app.cli.commands.run", "run"),
-    "batch": ("app.cli.commands.batch", "batch"),
-    "embed": ("app.cli.commands.embed", "embed"),
-    "serve": ("app.cli.commands.serve", "serve"),
-    "bench": ("app.cli.commands.bench", "bench"),
-    "plan": ("app.cli.commands.plan", "plan"),
-    "compare": ("app.cli.commands.compare", "compare"),
-    "models": ("app.cli.commands.library", "models"),
-    "pull": ("app.cli.commands.library", "pull"),
-    "rm": ("app.cli.commands.library", "rm"),
-    "chats": ("app.cli.commands.chats", "chats"),
-    "config": ("app.cli.commands.config", "config"),
-    "doctor": ("app.cli.commands.doctor", "doctor"),
+    "quantize": "quantize.cli",
+    "chat": "chat",
+    "run": "run",
+    "batch": "batch",
+    "embed": "batch",
+    "serve": "serve",
+    "bench": "speed",
+    "plan": "speed",
+    "compare": "run",
+    "models": "library",
+    "pull": "library",
+    "rm": "library",
+    "chats": "chat",
+    "config": "config",
+    "doctor": "doctor",
 }
 
 
@@ -48,8 +48,11 @@ def _commands(arguments: Sequence[str]) -> typer.Typer:
     app.callback()(_root)
     first = next((one for one in arguments if not one.startswith("-")), "")
     for name in [first] if first in _COMMANDS else _COMMANDS:
-        module, attribute = _COMMANDS[name]
-        found = getattr(import_module(module), attribute)
+        module = _COMMANDS[name]
+        if name == "quantize":
+            found = import_module(module).command
+        else:
+            found = getattr(import_module(f"app.cli.commands.{module}"), name)
         if isinstance(found, typer.Typer):
             app.add_typer(found, name=name)
         else:
@@ -69,16 +72,12 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+@with_groups
 def _root(
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Log what happens; show tracebacks.")
-    ] = False,
-    _version: Annotated[
-        bool,
-        typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version."
-        ),
-    ] = False,
+    verbose: bool = option(False, "Log what happens; show tracebacks.", "--verbose", "-v"),
+    version: bool = option(
+        False, "Print the version.", "--version", callback=_print_version, is_eager=True
+    ),
 ) -> None:
     handler = logging.StreamHandler(sys.stderr)
     form = "%(levelname)s %(name)s: %(message)s" if verbose else "ingot: %(message)s"
@@ -96,7 +95,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(arguments: list[str] | None) -> int:
-    values.take_plain()
+    take_plain()
     command = typer.main.get_command(_commands(sys.argv[1:] if arguments is None else arguments))
     try:
         command(args=arguments, prog_name="ingot")
@@ -132,7 +131,7 @@ def _report(error: BaseException, code: int) -> None:
 
 
 def _is_nowhere() -> bool:
-    """Whether the working folder is not there any more."""
+    """True when the working folder was deleted."""
     try:
         os.getcwd()
     except FileNotFoundError:

@@ -10,6 +10,7 @@ from typing import Any
 
 from app.config.settings import (
     BUILT_IN,
+    SETTINGS,
     ChatSettings,
     Config,
     ConfigError,
@@ -17,9 +18,12 @@ from app.config.settings import (
     Preset,
     Sampling,
     Source,
+    check,
     config_path,
+    parse,
+    parts_of,
 )
-from app.config.values import SETTINGS, check, model_setting, parse, parts_of, preset_name
+from app.here import named_text
 from quantize.disk import write_atomically
 from runtimes.machine.locks import one_writer
 from runtimes.untrusted import Bounds, excess
@@ -46,31 +50,22 @@ def load(path: Path | None = None, flags: Mapping[str, Any] | None = None) -> Lo
             sources[key] = source
         except ConfigError as error:
             problems.append(f"{where}: {error}")
-    presets = _presets(values, data)
+    presets = _presets(_nested(values), data)
     _begin_with_preset(file, presets, values, sources, problems)
-    config = Config(
-        **{key: value for key, value in values.items() if "." not in key},
-        chat=ChatSettings(**_below("chat", values)),
-        sampling=Sampling(**_below("sampling", values)),
-        keymap=_below("keymap", values),
-        presets=presets,
-        models=_models(values),
-    )
+    tables = _nested(values)
+    chat, sampling = (tables.pop(name, {}) for name in ("chat", "sampling"))
+    tables |= {"chat": ChatSettings(**chat), "sampling": Sampling(**sampling), "presets": presets}
+    config = Config(**tables)
     return Loaded(config, file, values, sources, tuple(problems))
 
 
 def text_of(file: Path) -> str:
     """The text of the file of the settings. Raises OSError, and ValueError for what is no text, or
     too large for settings."""
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)  # a pipe is not waited for
-    with open(file, "rb", opener=lambda path, _: os.open(path, flags)) as stream:
-        mode = os.fstat(stream.fileno()).st_mode
-        if not (stat.S_ISREG(mode) or stat.S_ISCHR(mode)):  # many take /dev/null for an empty file
-            raise ValueError("it is no file")
-        data = stream.read(_MOST_BYTES + 1)
-    if len(data) > _MOST_BYTES:
-        raise ValueError(f"it has more than {_MOST_BYTES:,} bytes")
-    return data.decode("utf-8-sig")
+    mode = file.stat().st_mode
+    if stat.S_ISFIFO(mode) or stat.S_ISBLK(mode):  # a pipe is not waited for
+        raise ValueError("it is no file")
+    return named_text(file, "utf-8-sig", _MOST_BYTES)
 
 
 def _read(file: Path, problems: list[str]) -> dict[str, Any]:
@@ -93,7 +88,7 @@ def _read(file: Path, problems: list[str]) -> dict[str, Any]:
 def _given(
     file: Path, data: Mapping[str, Any], flags: Mapping[str, Any]
 ) -> Iterator[tuple[Source, str, str, Any]]:
-    """Source, what messages call it, name and value; what comes later holds."""
+    """Source, its name in messages, key and value; the lowest precedence first."""
     for key, value in _flat(data):
         yield "file", str(file), key, value
     for key in SETTINGS:
@@ -113,32 +108,24 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield f"{prefix}{name}", value
 
 
-def _below(table: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    start = f"{table}."
-    return {k.removeprefix(start): value for k, value in values.items() if k.startswith(start)}
+def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables in each other, as in the file."""
+    root: dict[str, Any] = {}
+    for key, value in values.items():
+        *tables, name = parts_of(key)
+        at = root
+        for table in tables:
+            at = at.setdefault(table, {})
+        at[name] = value
+    return root
 
 
 def _presets(values: Mapping[str, Any], data: Mapping[str, Any]) -> tuple[Preset, ...]:
     """The user's own, also those that say nothing."""
-    tables = data.get("presets")
+    good, tables = values.get("presets", {}), data.get("presets")
     tables = tables if isinstance(tables, dict) else {}
     said = [name for name, preset in tables.items() if isinstance(preset, dict)]
-    names = dict.fromkeys([*said, *filter(None, map(preset_name, values))])
-    return tuple(
-        Preset(
-            name, values.get(f"presets.{name}.system"), _below(f"presets.{name}.sampling", values)
-        )
-        for name in names
-    )
-
-
-def _models(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    models: dict[str, dict[str, Any]] = {}
-    for key, value in values.items():
-        if found := model_setting(key):
-            name, inner = found
-            models.setdefault(name, {})[inner] = value
-    return models
+    return tuple(Preset(name, **good.get(name, {})) for name in dict.fromkeys([*said, *good]))
 
 
 def _begin_with_preset(
@@ -148,7 +135,7 @@ def _begin_with_preset(
     sources: dict[str, Source],
     problems: list[str],
 ) -> None:
-    """What ``chat.preset`` says comes before what the file says of new chats in general."""
+    """Let ``chat.preset`` come before what the file says of new chats in general."""
     name = values.get("chat.preset")
     if name is None:
         return
@@ -242,50 +229,43 @@ def _plain(value: Any) -> Any:
 
 @contextlib.contextmanager
 def _editing(path: Path | None) -> Iterator[tuple[Path, Any]]:
-    """The file and what it says, which is written in one step when the block has changed it."""
+    """The file and what it says, which is written in one step when the block has changed it. Other
+    writers are kept off: what they write meanwhile would be lost."""
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 
     # The file itself: people keep their settings elsewhere and link to them.
     file = Path(os.path.realpath(config_path() if path is None else path))
     mode = 0o600
-    with _writer(file):
-        try:
-            before = text_of(file)
-            if not file.is_file():  # a device: replacing /dev/null would harm everybody
-                raise ConfigError(f"{file} is no file, so that no setting can be written to it")
-            mode = file.stat().st_mode & 0o7777
-            document = tomlkit.parse(before)
-        except FileNotFoundError:
-            before, document = "", tomlkit.document()
-        except OSError as error:
-            raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
-        except RecursionError as error:
-            raise ConfigError(f"{file} is nested too deeply; fix it first") from error
-        except (TOMLKitError, ValueError) as error:
-            raise ConfigError(f"{file} is not TOML; fix it first: {error}") from error
+    with contextlib.ExitStack() as stack:
+        with _problems(file, "written", "; it is as it was"):
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            stack.enter_context(one_writer(file.parent))
+        with _problems(file, "read"):
+            try:
+                before = text_of(file)
+                if not file.is_file():  # a device: replacing /dev/null would harm everybody
+                    raise ConfigError(f"{file} is no file, so that no setting can be written to it")
+                mode = file.stat().st_mode & 0o7777
+                document = tomlkit.parse(before)
+            except FileNotFoundError:
+                before, document = "", tomlkit.document()
+            except (TOMLKitError, ValueError) as error:
+                raise ConfigError(f"{file} is not TOML; fix it first: {error}") from error
         yield file, document
-        try:
+        with _problems(file, "written", "; it is as it was"):
             after = tomlkit.dumps(document)
-            if after == before:
-                return
-            write_atomically(file, after)
-            file.chmod(mode)
-        except RecursionError as error:
-            raise ConfigError(f"{file} is nested too deeply; fix it first") from error
-        except OSError as error:
-            said = f"{file} cannot be written: {error.strerror}; it is as it was"
-            raise ConfigError(said) from error
+            if after != before:
+                write_atomically(file, after)
+                file.chmod(mode)
 
 
 @contextlib.contextmanager
-def _writer(file: Path) -> Iterator[None]:
-    """Keep other writers of ``file`` off: what they write meanwhile would be lost."""
-    with contextlib.ExitStack() as stack:
-        try:
-            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            stack.enter_context(one_writer(file.parent))
-        except OSError as error:
-            said = f"{file} cannot be written: {error.strerror}; it is as it was"
-            raise ConfigError(said) from error
+def _problems(file: Path, verb: str, then: str = "") -> Iterator[None]:
+    """Raises ConfigError for a ``file`` that cannot be read or written, or is nested too deeply."""
+    try:
         yield
+    except RecursionError as error:
+        raise ConfigError(f"{file} is nested too deeply; fix it first") from error
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be {verb}: {error.strerror}{then}") from error

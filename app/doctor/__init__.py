@@ -1,1 +1,1 @@
-"""What `ingot doctor` looks at and how it shows it."""
+"""Findings of `ingot doctor` on the machine and its model files, and how they are shown."""

@@ -1,11 +1,18 @@
-"""What decides how fast, and whether, models run on this machine: collected, and shown."""
+"""Findings of `ingot doctor`: what decides how fast, and whether, models run on this machine; and
+whether model files still hold the bytes that were built or pulled."""
 
 import platform
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
+from app.models import library
+from quantize.manifest import NAME, load_manifest
+from quantize.stages.verify import Finding, compare, findings
 from runtimes.backend import Device
+from runtimes.errors import ModelError
 from runtimes.machine.hardware import Hardware, detect, memory_bandwidth
 from runtimes.machine.installed import find_installed, versions
 from runtimes.machine.selftest import ATTENTION_DEPTH, Health, ensure
@@ -14,7 +21,7 @@ from runtimes.untrusted import visible
 from runtimes.worker.recovery import limit_lines
 
 _GIB = 2**30
-# What a model file goes through: the runtimes, and what quantize makes files with.
+# Software that a model file goes through: the runtimes, and what quantize makes files with.
 _LIBRARIES = (
     "ingot llama-cpp-python onnxruntime onnxruntime-gpu onnxruntime-genai onnxruntime-genai-cuda"
     " numpy tokenizers torch transformers onnx"
@@ -34,7 +41,7 @@ class Report:
 
     @property
     def usable(self) -> bool:
-        """Whether any runtime works."""
+        """True when any runtime works."""
         return any(health.usable for health in self.runtimes)
 
     def as_json(self) -> dict[str, Any]:
@@ -79,7 +86,7 @@ def _conflicts() -> list[str]:
 
 
 def rows(report: Report) -> list[tuple[str, str]]:
-    """What to show, as (name, finding)."""
+    """Rows to show, as (name, finding)."""
     hardware = report.hardware
     cores = f"{hardware.physical_cores} cores, {hardware.logical_cores} threads"
     if hardware.usable_cores < hardware.logical_cores:
@@ -152,3 +159,32 @@ def show(report: Report) -> None:
     for name, finding in lines:
         table.add_row(name, Text(visible(finding)), style="yellow" if name == "problem" else None)
     Console().print(table)
+
+
+def check_files(model: str | None) -> Iterator[Finding]:
+    """Read every file of ``model``, a folder that `quantize` wrote or a name in the library, or of
+    the whole library.
+
+    Raises ModelError when there are no checksums to compare with, and as ``library.find``.
+    """
+    if model is None:
+        for pulled in library.models():
+            yield from _pulled(pulled, pulled.builds)
+    elif (folder := Path(model)).exists():
+        if not (folder / NAME).is_file():
+            raise ModelError(
+                f"{folder} has no {NAME}; --checksums takes a folder that quantize wrote"
+            )
+        for entry in load_manifest(folder).files:
+            yield from findings(folder, entry)
+    elif known := library.find(model):
+        pulled, build = known
+        yield from _pulled(pulled, pulled.builds if build is None else (build,))
+    else:
+        raise ModelError(f"{model}: no such folder, and not in the library (`ingot models`)")
+
+
+def _pulled(model: library.Model, builds: tuple[library.Kept, ...]) -> Iterator[Finding]:
+    for build in builds:
+        for name, sha256 in build.sha256.items():
+            yield compare(model.folder, name, sha256)

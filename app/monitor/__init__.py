@@ -1,2 +1,1 @@
-"""What the machine and the engine are doing, and what they have reported, for a screen that looks
-now and then. How that is drawn belongs to `app.tui`."""
+"""Samples of the machine and the engine, and events that they reported. `app.tui` draws them."""

@@ -1,4 +1,4 @@
-"""How busy the machine is: processor, memory, our processes, GPUs."""
+"""Load of the machine: processor, memory, our processes, GPUs."""
 
 import os
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ OURSELVES = "this program"
 
 @dataclass(frozen=True, slots=True)
 class ProcessUse:
-    """One of our processes. ``cpu`` is in percent of one core, ``rss`` in bytes."""
+    """A process of ours. ``cpu`` is in percent of one core, ``rss`` in bytes."""
 
     pid: int
     name: str
@@ -109,7 +109,7 @@ def _children(process: psutil.Process) -> list[psutil.Process]:
 
 
 def _name(command: Sequence[str]) -> str:
-    """What a process does: the module that `python -m` runs, else the program."""
+    """Name of a process: the module that `python -m` runs, else the program."""
     if "-m" in command[:-1]:
         return command[command.index("-m") + 1]
     return os.path.basename(command[0]) if command else "?"

@@ -1,4 +1,4 @@
-"""What is going on: the machine, the engine, and what both have reported."""
+"""Samples of the machine and the engine, and the log of events."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LONGEST = 4000  # characters of one event
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What was reported once."""
+    """A record of the log."""
 
     number: int  # counts up from 1
     time: float  # in seconds since 1970
@@ -43,12 +43,12 @@ class Event:
 
     @property
     def level_name(self) -> str:
-        """Such as "WARNING"."""
+        """Name of the level, such as "WARNING"."""
         return logging.getLevelName(self.level)
 
 
 class EventLog(logging.Handler):
-    """What the engine and its helpers report while an app fills the terminal: the last events. Any
+    """Log handler: the last events, for an app that fills the terminal. Any
     thread may log, and any may read. Handlers that print stay: the app has stderr go to a file
     (`app.tui.terminal.stderr_to`)."""
 
@@ -60,7 +60,7 @@ class EventLog(logging.Handler):
         self._attached: list[logging.Logger] = []
 
     def events(self, after: int = 0) -> tuple[Event, ...]:
-        """Those with a number above ``after``, oldest first."""
+        """Events with a number above ``after``, oldest first."""
         return tuple(event for event in tuple(self._events) if event.number > after)
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -186,7 +186,7 @@ class Monitor:
             )
 
     def speeds(self) -> tuple[TokenRates, ...]:
-        """What ``note`` kept, oldest first."""
+        """Speeds that ``note`` kept, oldest first."""
         return tuple(self._speeds)
 
     def samples(self) -> tuple[MonitorSample, ...]:
@@ -195,7 +195,7 @@ class Monitor:
             return tuple(self._samples)
 
     def events(self, after: int = 0) -> tuple[Event, ...]:
-        """What was reported, oldest first: events with a number above ``after``."""
+        """Events with a number above ``after``, oldest first."""
         return self._log.events(after)
 
     def trim(self) -> int:

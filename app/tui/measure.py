@@ -109,7 +109,7 @@ def _prose(draw: random.Random) -> Iterator[str]:
 
 
 class RecordedEngine:
-    """The part of ``EngineApi`` that a chat needs. ``rate`` in tokens per second."""
+    """Part of ``EngineApi`` that a chat needs. ``rate`` in tokens per second."""
 
     slots, vocab_size, context = 1, 256, 1 << 20
     pid = chat_template = None
@@ -122,7 +122,7 @@ class RecordedEngine:
 
     @property
     def model(self) -> Any:
-        """There is no file; a chat asks for its template only."""
+        """The engine itself: a chat asks for the template only."""
         return self
 
     def encode_chat(
@@ -132,8 +132,8 @@ class RecordedEngine:
         tools: Sequence[chat.Message] | None = None,
         variables: object = None,
     ) -> list[int]:
-        """As many ids as words."""
-        return [0] * (1 + sum(len(str(m["content"]).split()) for m in messages))
+        """Ids, one a word."""
+        return [0] * (1 + sum(len(self.encode(str(m["content"]))) for m in messages))
 
     def encode(self, text: str) -> list[int]:
         return [0] * len(text.split())
@@ -168,7 +168,7 @@ class RecordedEngine:
 
 
 class RecordedHost(EngineHost):
-    """Has a ``RecordedEngine`` loaded."""
+    """Host that has a ``RecordedEngine`` loaded."""
 
     def __init__(self, engine: RecordedEngine) -> None:
         super().__init__()
@@ -317,8 +317,8 @@ async def _painted(screen: Screen[Any]) -> None:
 
 
 def differs(view: MessageView, given: str) -> int:
-    """In how many words the shown text differs from ``given`` (plain Markdown without links: words,
-    headings, lists, bold, and one level of fences); 0 when nothing is lost or twice."""
+    """Number of words in which the shown text differs from ``given`` (plain Markdown without links:
+    words, headings, lists, bold, and one level of fences); 0 when nothing is lost or twice."""
     assert isinstance(view.body, AnswerBody)
     shown: list[str] = []  # in the order in which the widgets stand
     for section in view.body.sections:
@@ -350,30 +350,30 @@ def long_chat(store: ChatStore, messages: int) -> int:
     return chat.id
 
 
-def main(job: str, out: str, *arguments: str) -> None:
+def main(job: str, out: str, first: str, *more: str) -> None:
     """Run one job; see the module."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         store = stack.enter_context(ChatStore.open(folder / "chats.db"))
-        first, *more = arguments
-        engine, host = RecordedEngine([], 1), stack.enter_context(closing(EngineHost()))
         run: Callable[[MeasuredApp], Awaitable[Any]]
-        if job == "stream":
-            seconds, rate = map(float, more)
-            engine = RecordedEngine(tokens(first, int(seconds * rate)), rate)
-            run = partial(stream, engine=engine)
-        elif job == "ask":
+        model, host = first, stack.enter_context(closing(EngineHost()))
+        if job == "ask":
             run = partial(ask, tokens=int(more[0]), prompt=more[1])
         elif job == "open":
             run = first_openings
         else:
-            run = partial(scroll, chat=long_chat(store, int(first)))
-        if job not in ("ask", "open"):
-            host = RecordedHost(engine)
+            engine = RecordedEngine([], 1)
+            if job == "stream":
+                seconds, rate = map(float, more)
+                engine = RecordedEngine(tokens(first, int(seconds * rate)), rate)
+                run = partial(stream, engine=engine)
+            else:
+                run = partial(scroll, chat=long_chat(store, int(first)))
+            model, host = "recorded", RecordedHost(engine)
         config = replace(load(folder / "config.toml").config, theme=None)
-        start = Start(first if job in ("ask", "open") else "recorded")
-        services = Services(config, store, host, Monitor(host), start)
-        app = MeasuredApp(services, run, Path(f"{out}.ready"))
+        app = MeasuredApp(
+            Services(config, store, host, Monitor(host), Start(model)), run, Path(f"{out}.ready")
+        )
         gc.disable()  # as `ingot chat` does until the app is drawn
         with terminal.stderr_to(folder / "log"):
             app.run()

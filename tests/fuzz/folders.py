@@ -19,7 +19,7 @@ from typing import Any
 from unittest import mock
 
 from app.builds.results import read_result, remove_file
-from app.doctor import checksums
+from app.doctor.report import check_files
 from app.models import library
 from app.models.catalog import catalog, entry_of
 from app.models.pulling import parse_request, pull
@@ -370,7 +370,7 @@ def _steps(folder: Path, maker: _Maker, hub: FakeHub) -> list[Callable[[], objec
             with contextlib.suppress(IngotError):
                 read_model(resolve(where))
             with contextlib.suppress(IngotError):
-                [*checksums.check(str(where))]
+                [*check_files(str(where))]
             with contextlib.suppress(IngotError):
                 read_result(where)
 

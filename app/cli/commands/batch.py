@@ -1,34 +1,35 @@
-"""`ingot batch`: a file of prompts in, one record per row out, resumable at any moment."""
+"""`ingot batch`: a file of prompts in, one record per row out, resumable at any moment. `ingot
+embed`: vectors of texts."""
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Literal
 
 import typer
 
 from app import console
 from app.batch.spec import WORDS, BatchSpec
-from app.cli.groups import with_groups
+from app.cli.options import MODEL, with_groups
 from app.exitcodes import ExitCode
+from app.options import ModelOptions, argument, option
 from runtimes.errors import RequestError
 
 _OPTIONS = {"status": {"as_json"}, "merge": {"as_json", "fresh"}}
 _USAGE = {"status": "ingot batch status OUT", "merge": "ingot batch merge OUT PART..."}
 _ARGUMENTS = {"input", "output", "parts"}
+_QUIET = option(False, "No progress and no figures on stderr.", "--quiet", "-q")
 
 
 @with_groups
 def batch(
     spec: BatchSpec,
     command: typer.Context,
-    parts: Annotated[list[str] | None, typer.Argument(hidden=True, metavar="[PART]...")] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Events as JSON lines on stdout; the figures come last.")
-    ] = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="No progress and no figures on stderr.")
-    ] = False,
+    parts: list[str] | None = argument("", None, hidden=True, metavar="[PART]..."),
+    as_json: bool = option(
+        False, "Events as JSON lines on stdout; the figures come last.", "--json"
+    ),
+    quiet: bool = _QUIET,
 ) -> BatchSpec | None:
     """Answer every row of a file.
 
@@ -92,3 +93,43 @@ def _merge(out: str, parts: Sequence[str], as_json: bool, replace: bool) -> Exit
             f"{out}: {merged.rows:,} rows of {merged.parts} parts, {merged.failed:,} failed"
         )
     return ExitCode.ROWS_FAILED if merged.failed else ExitCode.DONE
+
+
+@with_groups
+def embed(
+    model: str = MODEL,
+    *,
+    options: ModelOptions,
+    texts: list[str] | None = argument(
+        "Texts. Without any, standard input has one a line.", None, metavar="TEXT"
+    ),
+    source: str | None = option(
+        None,
+        "A file or a folder of texts, as `ingot batch` reads it; - for standard input.",
+        "--input",
+        "-i",
+        metavar="IN",
+    ),
+    field: str | None = option(None, "Field with the text: a name or a dotted path."),
+    dimensions: int | None = option(
+        None, "The first N numbers, of length 1 again.", min=1, metavar="N"
+    ),
+    output: Path | None = option(None, "Instead of stdout.", "--output", "-o", metavar="FILE"),
+    form: Literal["jsonl", "npy"] | None = option(
+        None,
+        "A JSON object for each text, or NumPy's array of float32.",
+        "--format",
+        show_default="npy if FILE ends in .npy, else jsonl",
+    ),
+    quiet: bool = _QUIET,
+) -> None:
+    """Embed texts: vectors of length 1, near each other for texts that are alike.
+
+    GGUF files give embeddings; ONNX graphs do not. Exits 1 if some texts failed.
+    """
+    from app.batch.embed import EmbedJob, run_embed
+
+    if form is None:
+        form = "npy" if output is not None and output.suffix.lower() == ".npy" else "jsonl"
+    job = EmbedJob(model, tuple(texts or ()), source, field, dimensions, output, form, options)
+    raise typer.Exit(run_embed(job, quiet=quiet))

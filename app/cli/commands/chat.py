@@ -1,14 +1,23 @@
-"""`ingot chat`: the terminal app."""
+"""`ingot chat`: the terminal app. `ingot chats`: the stored chats without it."""
+
+from __future__ import annotations
 
 import gc
 import sys
-from typing import Annotated
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from app import console
-from app.cli.groups import with_groups
-from app.options import MODEL_HELP, ChatAdapters, ModelOptions, PlanOptions
+from app.cli.options import YES, group, with_groups
+from app.options import MODEL_HELP, ChatAdapters, ModelOptions, PlanOptions, argument, option
+from runtimes.errors import RequestError
+from runtimes.untrusted import visible
+
+if TYPE_CHECKING:
+    from app.chat.store import ChatStore
+    from app.chat.store.records import Chat
 
 
 @with_groups
@@ -16,61 +25,37 @@ def chat(
     options: ModelOptions,
     adapters: ChatAdapters,
     settings: PlanOptions,
-    model: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[MODEL]", help=f"{MODEL_HELP} Without it the app begins with the list."
-        ),
-    ] = None,
-    system: Annotated[
-        str | None, typer.Option(help="A system message before the conversation.")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Resume the last chat.")] = False,
-    chat: Annotated[
-        int | None, typer.Option("--chat", metavar="ID", help="Resume this chat.")
-    ] = None,
-    raw: Annotated[
-        bool,
-        typer.Option(
-            "--raw",
-            help="Send text as it is, without the chat template: the model continues it. This"
-            " always holds for models without a template.",
-        ),
-    ] = False,
-    chat_template: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE|NAME",
-            help="A chat template instead of the model's own: a file of Jinja2, or chatml, llama3,"
-            " gemma.",
-        ),
-    ] = None,
-    url: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="Talk with a model of an `ingot serve`; MODEL is its name there, without it the"
-            " first. The variable INGOT_API_KEY is the key.",
-        ),
-    ] = None,
-    no_mouse: Annotated[
-        bool,
-        typer.Option("--no-mouse", help="Do not capture the mouse: the terminal can select text."),
-    ] = False,
-    web: Annotated[
-        bool,
-        typer.Option("--web", help="Show the app in a browser on this machine instead."),
-    ] = False,
-    port: Annotated[
-        int, typer.Option(metavar="PORT", min=0, max=65535, help="With --web; 0 takes a free one.")
-    ] = 8022,
+    model: str | None = argument(
+        f"{MODEL_HELP} Without it the app begins with the list.", None, metavar="[MODEL]"
+    ),
+    system: str | None = option(None, "A system message before the conversation."),
+    resume: bool = option(False, "Resume the last chat."),
+    chat: int | None = option(None, "Resume this chat.", metavar="ID"),
+    raw: bool = option(
+        False,
+        "Send text as it is, without the chat template: the model continues it. This always holds"
+        " for models without a template.",
+    ),
+    chat_template: str | None = option(
+        None,
+        "A chat template instead of the model's own: a file of Jinja2, or chatml, llama3, gemma.",
+        metavar="FILE|NAME",
+    ),
+    url: str | None = option(
+        None,
+        "Talk with a model of an `ingot serve`; MODEL is its name there, without it the first. The"
+        " variable INGOT_API_KEY is the key.",
+        metavar="URL",
+    ),
+    no_mouse: bool = option(False, "Do not capture the mouse: the terminal can select text."),
+    web: bool = option(False, "Show the app in a browser on this machine instead."),
+    port: int = option(8022, "With --web; 0 takes a free one.", metavar="PORT", min=0, max=65535),
 ) -> None:
     """Talk with a model; compare files, run batch jobs and quantize, all in the terminal.
 
     Needs a terminal: `ingot run` answers one prompt and `ingot batch` a file of them without one.
     """
     from app.tui import terminal
-    from runtimes.errors import RequestError
 
     if resume and chat is not None:
         raise RequestError("--resume is the last chat, --chat another one; give one of them")
@@ -125,7 +110,6 @@ def chat(
 def at_server(url: str, name: str | None, template: str | None) -> str:
     """MODEL as `EngineHost` takes it. Raises RequestError for what is no address of a server."""
     from app.chat.remote import is_url
-    from runtimes.errors import RequestError
 
     if not is_url(url):
         raise RequestError(f"--url must begin with http:// or https://, not {url[:60]!r}")
@@ -135,10 +119,169 @@ def at_server(url: str, name: str | None, template: str | None) -> str:
 
 
 def _serve(port: int) -> None:
-    from runtimes.errors import RequestError
-
     try:
         from app.tui import web
     except ImportError:
         raise RequestError("--web needs textual-serve: `pip install 'ingot[web]'`") from None
     web.serve(sys.argv[1:], port)
+
+
+chats = group("List, search and export the chats that `ingot chat` has stored.")
+_IDS = argument("Chats, by the numbers that the list shows.", metavar="ID...")
+_AS_JSON = option(False, "Print JSON instead of a table.", "--json")
+_LIMIT = option(50, "Maximum number of results.", min=1)
+
+
+@chats.callback(invoke_without_command=True)
+@with_groups
+def show(
+    context: typer.Context,
+    limit: int = _LIMIT,
+    deleted: bool = option(False, "Deleted chats, which `restore` can bring back."),
+    as_json: bool = _AS_JSON,
+) -> None:
+    """List, search and export the chats that `ingot chat` has stored.
+
+    Without a command: the list, the one with the newest message first.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from app.chat.store.store import default_path
+
+    console.prepare_stdout()
+    where = default_path()
+    found: list[Chat] = []
+    if where.exists():
+        with _open() as store:
+            found = store.deleted()[:limit] if deleted else store.chats(limit)
+    if as_json:
+        shown = {"file": str(where), "chats": [_chat_json(chat) for chat in found]}
+        console.emit_json(shown, indent=1)
+    elif found:
+        for chat in found:
+            console.emit(_line(chat) + "\n")
+    else:
+        console.note(f"no {'deleted ' if deleted else ''}chats in {where}")
+
+
+@chats.command()
+@with_groups
+def search(
+    words: list[str] = argument(
+        "Words in a message or a title; case does not matter.", metavar="TEXT..."
+    ),
+    limit: int = _LIMIT,
+    as_json: bool = _AS_JSON,
+) -> None:
+    """Find chats that contain all the words; the last may be the beginning of one."""
+    console.prepare_stdout()
+    with _open() as store:
+        hits = store.search(" ".join(words), limit)
+    if as_json:
+        rows = [
+            {**_chat_json(h.chat), "message": h.message, "snippet": h.snippet, "marks": h.marks}
+            for h in hits
+        ]
+        console.emit_json({"hits": rows}, indent=1)
+        return
+    for hit in hits:
+        console.emit(_line(hit.chat) + "\n")
+        if hit.message is not None:
+            console.emit(f"        {visible(hit.snippet)}\n")
+    if not hits:
+        console.note("no chat has that")
+
+
+@chats.command()
+@with_groups
+def export(
+    id: int = argument("A chat, by its number in the list.", metavar="ID"),
+    as_json: bool = option(False, "Every branch as JSON, not the shown one as Markdown.", "--json"),
+) -> None:
+    """Print a whole chat."""
+    from app.chat.conversation import Conversation
+    from app.chat.export import as_json as json_of
+    from app.chat.export import as_markdown
+
+    console.prepare_stdout()
+    with _open() as store:
+        conversation = Conversation.open(store, id)
+    console.emit(json_of(conversation) if as_json else as_markdown(conversation))
+
+
+@chats.command()
+@with_groups
+def rm(ids: list[int] = _IDS) -> None:
+    """Delete chats; for 30 days `ingot chats restore` brings them back."""
+    _change(ids, "delete_chat", "deleted {id}, {title}; `ingot chats restore {id}`")
+
+
+@chats.command()
+@with_groups
+def restore(ids: list[int] = _IDS) -> None:
+    """Bring back chats that were deleted."""
+    _change(ids, "restore_chat", "{id}, {title}, is back")
+
+
+def _change(ids: list[int], method: str, told: str) -> None:
+    """All of them, or none if one is not there."""
+    with _open() as store:
+        for chat in [store.chat(id) for id in ids]:
+            getattr(store, method)(chat.id)
+            console.note(told.format(id=chat.id, title=_title(chat)))
+
+
+@chats.command()
+@with_groups
+def repair(yes: bool = YES) -> None:
+    """Check the file of the chats; rename a damaged one and save what can be read of it."""
+    from app.chat.store.repair import is_whole
+    from app.chat.store.repair import repair as mend
+    from app.chat.store.store import default_path
+
+    where = default_path()
+    if not where.exists():
+        console.note(f"there is no {where}")
+        return
+    if not is_whole(where):
+        if not yes and not sys.stdin.isatty():
+            raise RequestError(f"{where} is damaged; it is set aside only with --yes")
+        console.note(f"{where} is damaged. It is renamed, and a new one made of what can be read.")
+        if not yes and not typer.confirm("Do that? (End every other Ingot first.)", err=True):
+            raise typer.Exit(1)
+    done = mend(where)
+    what = f"{done.chats:,} chats with {done.messages:,} messages"
+    if done.aside is None:
+        console.note(f"{where} is whole: {what}; its index was rebuilt")
+    else:
+        console.note(f"saved {what}; the damaged file is {done.aside}")
+
+
+def _open() -> ChatStore:
+    from app.chat.store import ChatStore
+
+    return ChatStore.open()
+
+
+def _line(chat: Chat) -> str:
+    when = datetime.fromtimestamp(chat.updated).strftime("%Y-%m-%d %H:%M")
+    return f"{chat.id:>5}  {when}  {chat.count:>4}  {_title(chat)}"
+
+
+def _title(chat: Chat) -> str:
+    return visible(chat.title) or "(no title)"
+
+
+def _chat_json(chat: Chat) -> dict[str, Any]:
+    created, updated = (
+        datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+        for seconds in (chat.created, chat.updated)
+    )
+    return {
+        "id": chat.id,
+        "title": chat.title,
+        "created": created,
+        "updated": updated,
+        "messages": chat.count,
+        "model": chat.model,
+    }

@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import json
 from operator import attrgetter
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from app import console
+from app.cli.options import group, with_groups
+from app.options import argument, option
 
 if TYPE_CHECKING:
     from app.config.settings import Loaded
 
-config = typer.Typer(
-    help="Show or change the settings: a TOML file, and defaults for what it leaves out.",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-KeyArgument = Annotated[
-    str, typer.Argument(metavar="KEY", help="A setting, such as sampling.temperature.")
-]
+config = group("Show or change the settings: a TOML file, and defaults for what it leaves out.")
+_KEY = argument("A setting, such as sampling.temperature.", metavar="KEY")
 
 
 @config.callback(invoke_without_command=True)
+@with_groups
 def show(
     context: typer.Context,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object instead of lines.")
-    ] = False,
+    as_json: bool = option(False, "Print one JSON object instead of lines.", "--json"),
 ) -> None:
     """Show or change the settings: a TOML file, and defaults for what it leaves out.
 
@@ -69,12 +65,13 @@ def path() -> None:
 
 
 @config.command()
-def get(key: KeyArgument) -> None:
+@with_groups
+def get(key: str = _KEY) -> None:
     """Print the value of one setting; nothing when it has none."""
     from app.config.files import load
-    from app.config.values import type_of
+    from app.config.settings import known
 
-    type_of(key)  # raises where there is none
+    known(key)  # raises where there is none
     loaded = load()
     found = next((value for name, value, _ in _rows(loaded) if name == key), None)
     if found is not None:
@@ -84,13 +81,14 @@ def get(key: KeyArgument) -> None:
 
 
 @config.command("set", context_settings={"ignore_unknown_options": True})
+@with_groups
 def set_(
-    key: KeyArgument,
-    value: Annotated[str, typer.Argument(help='Its new value; a list as ["a", "b"].')],
+    key: str = _KEY,
+    value: str = argument('Its new value; a list as ["a", "b"].'),
 ) -> None:
     """Write a setting to the file; its comments and the other settings stay as they are."""
     from app.config.files import set_value
-    from app.config.values import parse
+    from app.config.settings import parse
 
     parsed = parse(key, value)
     written = set_value(key, parsed)
@@ -98,7 +96,8 @@ def set_(
 
 
 @config.command()
-def unset(key: KeyArgument) -> None:
+@with_groups
+def unset(key: str = _KEY) -> None:
     """Remove a setting from the file, so that its default applies."""
     from app.config.files import unset_value
     from app.config.settings import config_path
@@ -110,7 +109,7 @@ def unset(key: KeyArgument) -> None:
 
 def _rows(loaded: Loaded) -> list[tuple[str, Any, str]]:
     """Name, value and source of every setting."""
-    from app.config.values import SETTINGS
+    from app.config.settings import SETTINGS
 
     values = {key: attrgetter(key)(loaded.config) for key in SETTINGS} | loaded.values
     return [

@@ -1,43 +1,32 @@
 """`ingot doctor`: what this machine has, and whether the runtimes and the model files are sound."""
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from app import console
-from app.cli.options import TableFlag
+from app.cli.options import AS_TABLE, with_groups
 from app.exitcodes import ExitCode
+from app.options import argument, option
 
 
+@with_groups
 def doctor(
-    models: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[MODEL]...",
-            help="With --verify: models to run instead of the demo model. With --checksums: a"
-            " folder that quantize wrote, or a pulled model (default: all).",
-        ),
-    ] = None,
-    verify: Annotated[
-        bool,
-        typer.Option(
-            "--verify",
-            help="Run every runtime on every device: answers, memory, speed, the planner's choice,"
-            " restarts. Writes a report to send.",
-        ),
-    ] = False,
-    out: Annotated[
-        Path, typer.Option(metavar="DIR", help="With --verify: the folder of the report.")
-    ] = Path(),
-    minutes: Annotated[
-        float, typer.Option(min=0, help="With --verify: what does not fit is skipped.")
-    ] = 10.0,
-    checksums: Annotated[
-        bool,
-        typer.Option("--checksums", help="Compare every file of MODEL with its checksum instead."),
-    ] = False,
-    as_json: TableFlag = False,
+    models: list[str] | None = argument(
+        "With --verify: models to run instead of the demo model. With --checksums: a folder that"
+        " quantize wrote, or a pulled model (default: all).",
+        None,
+        metavar="[MODEL]...",
+    ),
+    verify: bool = option(
+        False,
+        "Run every runtime on every device: answers, memory, speed, the planner's choice, restarts."
+        " Writes a report to send.",
+    ),
+    out: Path = option(Path(), "With --verify: the folder of the report.", metavar="DIR"),
+    minutes: float = option(10.0, "With --verify: what does not fit is skipped.", min=0),
+    checksums: bool = option(False, "Compare every file of MODEL with its checksum instead."),
+    as_json: bool = AS_TABLE,
 ) -> None:
     """Show the hardware, the libraries, and whether the runtimes pass their self-tests."""
     from runtimes.errors import RequestError
@@ -72,18 +61,18 @@ def doctor(
 
 def _verify(models: list[str], out: Path, minutes: float, *, as_json: bool) -> None:
     """A line for each check; exits with 1 when any has failed, 130 when interrupted."""
-    from app.doctor.verify.report import ReportFiles, shown
-    from app.doctor.verify.report import as_json as to_json
-    from app.doctor.verify.run import Verification, verify
-    from app.doctor.verify.target import counts
+    from app.doctor.checks import counts
+    from app.doctor.verify import Verification, verify
+    from app.doctor.verify_report import ReportFiles, shown
+    from app.doctor.verify_report import as_json as to_json
 
-    with shown(silent=as_json) as table:
+    with shown(silent=as_json) as (begins, show):
 
         def ends(run: Verification) -> None:
-            table.ends(run.lines[-1])
+            show(run.lines[-1])
             files.write(run)
 
-        run = Verification(minutes, table.begins, ends, models)
+        run = Verification(minutes, begins, ends, models)
         files = ReportFiles(out, f"{run.began:%Y-%m-%d}")
         verify(run)
         files.write(run)  # it may have been interrupted after the last line
@@ -100,11 +89,11 @@ def _verify(models: list[str], out: Path, minutes: float, *, as_json: bool) -> N
 
 def _checksums(model: str | None, *, as_json: bool) -> None:
     """A line for each file as soon as it has been read. Raises ModelError when any is damaged."""
-    from app.doctor.checksums import check
+    from app.doctor.report import check_files
     from runtimes.errors import ModelError
 
     found = []
-    for file in check(model):
+    for file in check_files(model):
         found.append(file)
         if not as_json:
             state = "damaged" if file.problem else "ok"

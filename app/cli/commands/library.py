@@ -1,15 +1,17 @@
 """`ingot models`, `pull` and `rm`: what is in the library, what comes into it, what goes."""
 
 import sys
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from app import console
-from app.cli.options import TableFlag, YesFlag
+from app.cli.options import AS_TABLE, YES, with_groups
+from app.options import argument, option
 
 
-def models(as_json: TableFlag = False) -> None:
+@with_groups
+def models(as_json: bool = AS_TABLE) -> None:
     """List the pulled models with their sizes; use the names as MODEL."""
     from app.models.library import library_dir
     from app.models.library import models as all_models
@@ -45,16 +47,14 @@ def models(as_json: TableFlag = False) -> None:
     console.note(f"{human(sum(row['bytes'] for row in rows))} in {library_dir()}")
 
 
+@with_groups
 def pull(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="ORG/NAME[:WHAT]",
-            help="A repository on the hub, and which of its models: a type such as Q4_K_M, a file,"
-            " or an ONNX folder. @REVISION may follow NAME.",
-        ),
-    ],
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    name: str = argument(
+        "A repository on the hub, and which of its models: a type such as Q4_K_M, a file, or an"
+        " ONNX folder. @REVISION may follow NAME.",
+        metavar="ORG/NAME[:WHAT]",
+    ),
+    quiet: bool = option(False, "No progress.", "--quiet", "-q"),
 ) -> None:
     """Download a ready GGUF file or ONNX folder; an interrupted download resumes.
 
@@ -70,11 +70,10 @@ def pull(
     console.emit(f"{path}\n")
 
 
+@with_groups
 def rm(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME[:WHAT]", help="A model as `ingot models` lists it.")
-    ],
-    yes: YesFlag = False,
+    name: str = argument("A model as `ingot models` lists it.", metavar="NAME[:WHAT]"),
+    yes: bool = YES,
 ) -> None:
     """Delete a pulled model, or one of its files."""
     from app.models import library

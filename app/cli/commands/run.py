@@ -1,58 +1,65 @@
-"""`ingot run`: one prompt from the shell, its answer on stdout as it comes."""
+"""`ingot run`: one prompt from the shell, its answer on stdout as it comes. `ingot compare`: one
+prompt, or a file of them, to several files; where their answers part."""
+
+from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from app import console
-from app.cli.groups import with_groups
-from app.cli.options import ModelArgument, PromptArgument, Reproducible, SystemOption
+from app.cli.options import AS_OBJECT, MODEL, REPRODUCIBLE, SYSTEM, with_groups
+from app.exitcodes import ExitCode
 from app.options import (
     AdapterOptions,
     ConstraintOptions,
     ModelOptions,
     PlanOptions,
     SamplingOptions,
+    argument,
+    option,
 )
+from runtimes.errors import RequestError
 from runtimes.models.registry import backend_of
+from runtimes.settings import MOST_SLOTS
+
+if TYPE_CHECKING:
+    from app.compare.prompts import PromptsJob
+    from app.compare.records import CompareReport, Contender
+    from app.compare.run import Comparison
 
 
 @with_groups
 def run(
-    model: ModelArgument,
+    model: str = MODEL,
+    prompt: str | None = argument(
+        "Text that is piped in follows it after a blank line.", None, metavar="PROMPT"
+    ),
+    *,
     sampling: SamplingOptions,
     constraints: ConstraintOptions,
     options: ModelOptions,
     adapters: AdapterOptions,
     settings: PlanOptions,
-    prompt: PromptArgument = None,
-    system: SystemOption = None,
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Send the text as it is, without the chat template.")
-    ] = False,
-    context_shift: Annotated[
-        bool,
-        typer.Option(
-            "--context-shift",
-            help="When the context is full, drop its oldest half and continue (llama.cpp). Without"
-            " it the answer ends there.",
-        ),
-    ] = False,
-    reproducible: Reproducible = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object on stdout instead of the text.")
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No figures on stderr.")] = False,
+    system: str | None = SYSTEM,
+    raw: bool = option(False, "Send the text as it is, without the chat template."),
+    context_shift: bool = option(
+        False,
+        "When the context is full, drop its oldest half and continue (llama.cpp). Without it the"
+        " answer ends there.",
+    ),
+    reproducible: bool = REPRODUCIBLE,
+    as_json: bool = option(False, "One JSON object on stdout instead of the text.", "--json"),
+    quiet: bool = option(False, "No figures on stderr.", "--quiet", "-q"),
 ) -> None:
     """Answer one prompt; the figures go to stderr."""
-    from app.exitcodes import ExitCode
     from app.figures import figures_line
     from app.models.planning import choose
     from app.models.resolve import load_engine
     from app.oneshot import ask, result_json
     from app.prompts import PromptStyle, clean_argument, read_prompt
-    from runtimes.errors import RequestError
     from runtimes.thinking import choice_of
 
     params = replace(sampling.params(), constraint=constraints.constraint())
@@ -118,3 +125,183 @@ def run(
         console.note(f"{figures_line(answer.completion)} · {used} on {file.runtime}")
     if answer.interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)
+
+
+_FILE = {"rich_help_panel": "A file of prompts"}
+
+
+@with_groups
+def compare(
+    model: str = MODEL,
+    *,
+    sampling: SamplingOptions,
+    words: list[str] | None = argument(
+        "What is asked; text that is piped in follows it after a blank line. With --prompts:"
+        " further models.",
+        None,
+        metavar="PROMPT|MODEL",
+    ),
+    recipe: list[str] | None = option(
+        None,
+        "A built file of MODEL, such as q8_0; repeatable. The first is what the others are compared"
+        " with. Default: all files of MODEL.",
+    ),
+    also: list[str] | None = option(None, "Another model or file; repeatable.", metavar="MODEL"),
+    system: str | None = SYSTEM,
+    together: bool = option(False, "Ask all at once: done sooner, but each is slower."),
+    as_json: bool = AS_OBJECT,
+    prompts: Path | None = option(
+        None,
+        "Ask all prompts of FILE, which is read as by `ingot batch`. A field `expected` or `answer`"
+        " says which answer is right.",
+        metavar="FILE",
+        **_FILE,
+    ),
+    output: Path | None = option(
+        None,
+        "Write all of it there: Markdown or JSON, by the suffix .md or .json.",
+        metavar="FILE",
+        **_FILE,
+    ),
+    field: str | None = option(None, "Field with the prompt.", **_FILE),
+    limit: int | None = option(None, "Only the first N prompts.", min=1, metavar="N", **_FILE),
+    slots: int | None = option(
+        None, "Answers that run together; 16 if memory allows.", min=1, max=MOST_SLOTS, **_FILE
+    ),
+    fresh: bool = option(False, "Drop the answers of earlier runs.", **_FILE),
+    quiet: bool = option(False, "No progress on stderr.", "--quiet", "-q", **_FILE),
+) -> None:
+    """Ask several files the same: answers, speed, memory, and the first token that differs.
+
+    They answer one after another, each in its own process. Exits 3 if one
+    could not answer.
+
+    With --prompts, each file answers a whole file of prompts: how many
+    answers are the same, where they part, which were right and became wrong,
+    speeds. Every answer is kept: after a crash or Ctrl-C the same command
+    goes on where it stopped. Exits 1 if some prompts failed.
+    """
+    from app.prompts import clean_argument
+
+    words = words or []
+    system = clean_argument(system, console.note)
+    if prompts is None:
+        given = {"--output": output, "--field": field, "--limit": limit, "--slots": slots}
+        given |= {"--fresh": fresh or None, "--quiet": quiet or None}
+        if wrong := [name for name, value in given.items() if value is not None]:
+            raise RequestError(f"{wrong[0]} goes with --prompts FILE")
+        if len(words) > 1:
+            raise RequestError(
+                "give one PROMPT in quotes; with --prompts FILE, several MODELs are compared"
+            )
+        contenders = _contenders(model, recipe or [], also or [])
+        _one(contenders, words[0] if words else None, sampling, system, together, as_json)
+        return
+    if together:
+        raise RequestError("--together is for one PROMPT; with --prompts, files take turns")
+    from app.compare.page import check_output
+    from app.compare.prompts import PromptsJob, check_prompts, entries_of
+
+    if output is not None:
+        check_output(output, prompts)
+    asked = _contenders(model, recipe or [], [*words, *(also or [])])
+    entries = entries_of([(one.model, one.options) for one in asked])
+    job = PromptsJob(entries, check_prompts(prompts), sampling, system, field, limit, slots)
+    raise typer.Exit(_many(job, output, as_json=as_json, fresh=fresh, quiet=quiet))
+
+
+def _one(
+    contenders: list[Contender],
+    prompt: str | None,
+    sampling: SamplingOptions,
+    system: str | None,
+    together: bool,
+    as_json: bool,
+) -> None:
+    """One prompt, at once."""
+    from app.compare.records import Question
+    from app.compare.run import Comparison
+    from app.compare.text import as_json as as_object
+    from app.compare.text import lines
+    from app.openai.prepare import conversation
+    from app.prompts import PromptStyle, read_prompt
+
+    params = sampling.params()
+    text = read_prompt(prompt, "ingot compare MODEL", console.note)
+    messages = conversation(PromptStyle(system), [{"role": "user", "content": text}])
+    comparison = Comparison(contenders, Question(tuple(messages), params), together=together)
+    console.prepare_stdout()
+    report, interrupted = _run(comparison)
+    if as_json:
+        console.emit_json(as_object(report))
+    else:
+        for side in report.sides:
+            if side.text:
+                console.emit(f"== {side.label}\n{side.text.rstrip()}\n\n")
+        for line in lines(report):
+            console.note(line)
+    if interrupted:
+        raise typer.Exit(ExitCode.INTERRUPTED)
+    if any(side.error for side in report.sides):
+        raise typer.Exit(ExitCode.MODEL)
+
+
+def _many(
+    job: PromptsJob, output: Path | None, *, as_json: bool, fresh: bool, quiet: bool
+) -> ExitCode:
+    """A file of prompts, unattended."""
+    from app.batch.run import run_batch
+    from app.compare.page import to_json, write_results
+    from app.compare.prompts import labels_of, run_prompts
+    from app.compare.text import report_of
+
+    labels = labels_of(job.entries)
+
+    def begin(number: int) -> None:
+        if not quiet:
+            console.note(f"file {number + 1} of {len(labels)}: {labels[number]}")
+
+    console.prepare_stdout()
+    codes = run_prompts(job, lambda spec: run_batch(spec, quiet=quiet), begin, fresh=fresh)
+    if codes[-1] == ExitCode.INTERRUPTED:
+        return ExitCode.INTERRUPTED
+    results = report_of(job)
+    if output is not None:
+        write_results(results, output)
+    if as_json:
+        console.emit(to_json(results))
+    elif output is None:
+        from app.compare.text import print_tables
+
+        print_tables(results)
+    elif not quiet:
+        console.note(f"written: {output}")
+    return ExitCode(max(codes))
+
+
+def _contenders(model: str, recipes: list[str], also: list[str]) -> list[Contender]:
+    """The files to ask. Raises ModelError for a MODEL that cannot be read."""
+    from app.compare.records import Contender
+    from app.models.library import locate
+    from quantize.manifest import NAME, load_manifest
+
+    path = Path(locate(model))
+    if not recipes and (path / NAME).is_file() and not also:
+        recipes = [entry.recipe for entry in load_manifest(path).files]
+    name = path.name if path.exists() else model
+    found = [Contender(model, ModelOptions(recipe=r), f"{name} · {r}") for r in recipes]
+    found = found or [Contender(model, label=name)]
+    return found + [Contender(other, label=Path(other).name) for other in also]
+
+
+def _run(comparison: Comparison) -> tuple[CompareReport, bool]:
+    """The report, and whether Ctrl-C ended it early."""
+    comparison.start()
+    interrupted = False
+    while True:
+        try:
+            if comparison.join(0.1):
+                return comparison.poll(), interrupted
+        except KeyboardInterrupt:
+            interrupted = True
+            comparison.stop()

@@ -1,13 +1,9 @@
 """`ingot serve`: models behind the HTTP API of OpenAI's clients."""
 
 from functools import partial
-from typing import Annotated
 
-import typer
-
-from app.cli.groups import with_groups
-from app.cli.options import Reproducible
-from app.options import MODEL_HELP, ModelOptions, PlanOptions
+from app.cli.options import REPRODUCIBLE, with_groups
+from app.options import MODEL_HELP, ModelOptions, PlanOptions, argument
 from app.serve.options import ServeAdapters, ServeOptions, ServeSampling
 
 _NEEDED = {"fastapi", "prometheus_client", "python_multipart", "starlette", "uvicorn"}
@@ -20,15 +16,12 @@ def serve(
     options: ModelOptions,
     adapters: ServeAdapters,
     settings: PlanOptions,
-    models: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="[NAME=]MODEL...",
-            help=f"{MODEL_HELP} Clients ask for it by NAME, or by the name of its file or folder."
-            " The first is loaded at once, the others when they are asked for.",
-        ),
-    ],
-    reproducible: Reproducible = False,
+    models: list[str] = argument(
+        f"{MODEL_HELP} Clients ask for it by NAME, or by the name of its file or folder. The first"
+        " is loaded at once, the others when they are asked for.",
+        metavar="[NAME=]MODEL...",
+    ),
+    reproducible: bool = REPRODUCIBLE,
 ) -> None:
     """Answer OpenAI's clients over HTTP on this machine."""
     from runtimes.errors import RequestError

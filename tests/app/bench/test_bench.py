@@ -13,17 +13,27 @@ from typing import Any
 
 import pytest
 
-from app.bench.genai import genai
-from app.bench.harness import BATCH, BenchOptions, Samples, ToolMissingError, in_turn, rounded
+from app.bench.estimates import SETTINGS, memory
+from app.bench.frame import Samples, in_turn, rounded
 from app.bench.jobs import compare
-from app.bench.llama_server import LlamaServer, parse_slots
-from app.bench.memory import SETTINGS, memory
-from app.bench.native import parse
-from app.bench.prompts import PromptFileError, bench_prompts, read_texts
+from app.bench.lockstep import genai, parse
+from app.bench.loops import native_loop
+from app.bench.options import BATCH, BenchOptions
+from app.bench.overhead import PARAMETERS, sampling
+from app.bench.server import LlamaServer, parse_slots
 from app.bench.suite import BENCHMARKS
-from app.bench.work import TOGETHER, greedy, loaded, lockstep, native_loop, random_prompts, run
+from app.bench.work import (
+    TOGETHER,
+    bench_prompts,
+    greedy,
+    loaded,
+    lockstep,
+    random_prompts,
+    read_texts,
+    run,
+)
 from quantize.resolve import resolve
-from runtimes.errors import IngotError
+from runtimes.errors import IngotError, RequestError
 from runtimes.planner.measure import Workload, measure_depths, prefill_tps
 from runtimes.request import Completion, FinishReason, Timings, Usage
 from runtimes.settings import SchedulerSettings
@@ -192,7 +202,7 @@ def test_several_tokens_a_step(pebble_built: Path, recipe: str) -> None:
 
 def test_several_tokens_a_step_with_a_draft(pebble_built: Path) -> None:
     draft = resolve(pebble_built, recipe="q4_k_m")
-    options = replace(TINY, rows=1, draft=draft)
+    options = replace(TINY, rows=1, draft=str(draft))
     result = BENCHMARKS["speculation"].run(resolve(pebble_built, recipe="q8_0"), options)
     report = json.loads(json.dumps(result.figures))
     found = report["prose, 1 rows"]
@@ -386,7 +396,7 @@ def test_a_program_that_is_missing(
 ) -> None:
     monkeypatch.delenv("INGOT_BATCHED_BENCH", raising=False)
     monkeypatch.delenv("INGOT_LLAMA_SERVER", raising=False)
-    with pytest.raises(ToolMissingError, match=r"docs/benchmarks\.md") as caught:
+    with pytest.raises(RequestError, match=r"docs/benchmarks\.md") as caught:
         BENCHMARKS[name].run(gguf_file, TINY)
     assert caught.value.exit_code == 2
     option = {"native": "--batched-bench", "server": "--llama-server"}[name]
@@ -449,9 +459,9 @@ def test_prompts_of_a_file(tmp_path: Path, gguf_file: Path) -> None:
 
     for text, problem in (("{", "not JSON"), ('{"x": 1}', "line 1 has no"), ("", "no prompt")):
         objects.write_text(text)
-        with pytest.raises(PromptFileError, match=problem):
+        with pytest.raises(RequestError, match=problem):
             read_texts(objects)
-    with pytest.raises(PromptFileError, match="cannot be read"):
+    with pytest.raises(RequestError, match="cannot be read"):
         read_texts(tmp_path / "none.txt")
 
 
@@ -478,3 +488,21 @@ def test_what_is_no_shape_removes_no_folder(
     assert "there are: qwen2-0.5b" in done.stderr
     assert (theirs / "model.safetensors").read_text() == "precious"
     assert (home / "cache" / "bench").is_dir()
+
+
+def test_every_set_of_parameters_is_measured(pebble_file: Path) -> None:
+    result = sampling(pebble_file, BenchOptions(rows=2, repeats=2))
+    assert result.figures["vocabulary"] == 768
+    step_s = result.figures["step_s"]
+    assert step_s > 0
+    assert list(result.figures["sampling"]) == list(PARAMETERS)
+    for name, cost in result.figures["sampling"].items():
+        assert cost["real_s"] > 0
+        assert cost["flat_s"] > 0
+        assert cost["share"] == pytest.approx(cost["real_s"] / step_s, rel=1e-3, abs=1e-4)
+        assert any(name in line for line in result.lines)
+
+
+def test_more_repeats_than_the_context_holds(pebble_file: Path) -> None:
+    with pytest.raises(RequestError, match="take fewer"):
+        sampling(pebble_file, BenchOptions(rows=1, repeats=5000))

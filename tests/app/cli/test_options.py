@@ -9,7 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from app.batch.input.prompting import RowTemplate
-from app.cli.groups import with_groups
+from app.cli.options import with_groups
 from app.options import ConstraintOptions, ModelOptions, SamplingOptions
 from app.prompts import read_text
 from runtimes.errors import RequestError

@@ -1,4 +1,4 @@
-"""What `app.cli.values` takes by itself, Typer would have taken for the same."""
+"""What `app.cli.options` takes by itself, Typer would have taken for the same."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import pytest
 import typer
 
-from app.cli import values
+from app.cli import options
 
 TEXTS = "0 1 8 9 12 007 00 1.0 1.5 0.1 .5 5. 1e3 -1 +2 1_0 ٣ inf nan x 1234567890123".split()
 
@@ -38,7 +38,7 @@ def test_numbers(text: str, kind: type, limits: dict[str, int]) -> None:
             return error.message
         return type(found), repr(found)
 
-    assert outcome(values._value) == outcome(values._theirs)
+    assert outcome(options._value) == outcome(options._theirs)
 
 
 def test_plain_numbers_need_no_pydantic() -> None:

@@ -18,8 +18,16 @@ import pytest
 
 from app.cli import main as cli
 from app.config.files import load, set_value, unset_value
-from app.config.settings import Config, ConfigError, Preset, Sampling, config_path
-from app.config.values import SETTINGS, check, parse
+from app.config.settings import (
+    SETTINGS,
+    Config,
+    ConfigError,
+    Preset,
+    Sampling,
+    check,
+    config_path,
+    parse,
+)
 from runtimes.machine.locks import one_writer
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -29,8 +29,8 @@ PATH = "import sys; print(*sys.path, sep='\\n')"
 HOME = "runtimes/machine/processes.py"
 # Start programs that are not Python.
 OTHERS = {
-    "app/bench/harness.py",
-    "app/bench/llama_server.py",
+    "app/bench/frame.py",
+    "app/bench/server.py",
     "runtimes/machine/cpu.py",
     "runtimes/llamacpp/build.py",
     "runtimes/llamacpp/source.py",

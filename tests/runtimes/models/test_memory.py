@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from app.bench.memory import memory_check
+from app.bench.estimates import memory_check
 from runtimes.errors import ModelError, OutOfMemoryError
 from runtimes.llamacpp import memory as memory_llamacpp
 from runtimes.models.memory import (

@@ -1,23 +1,37 @@
 """Another library's own loop, timed in a process of its own.
 
-``python -m app.bench.loops_child LIBRARY MODEL NUMBER...`` loads the model, answers ``"ready"``,
-and each line ``{"prompts": [[...], ...], "tokens": n}`` on stdin with ``{"seconds": s}``: how long
-``n`` greedy tokens behind each prompt took. It ends when stdin does.
+``python -m app.bench.loops LIBRARY MODEL NUMBER...`` loads the model, answers ``"ready"``, and each
+line ``{"prompts": [[...], ...], "tokens": n}`` on stdin with ``{"seconds": s}``: how long ``n``
+greedy tokens behind each prompt took. It ends when stdin does.
 """
 
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
-from runtimes.machine.linechild import exchange
+from runtimes.machine.linechild import LineChild, exchange
 
-_Loop = Callable[[list[list[int]], int], float]
+Loop = Callable[[Sequence[Sequence[int]], int], float]  # seconds by prompts and tokens of each
 
 
-def _genai(folder: str, threads: int) -> _Loop:
-    """Of onnxruntime-genai; with 0 threads as any program that does not say how many. Without the
-    first token of a prompt, which comes with the prefill."""
+@contextmanager
+def native_loop(library: str, path: Path, *numbers: int) -> Iterator[Loop]:
+    """The loop of a ``library`` in a child process with a model that is loaded.
+
+    Raises IngotError when the library is not installed or cannot load it.
+    """
+    words, quiet = (library, path, *numbers), {"ORT_DISABLE_TELEMETRY": "1"}
+    with LineChild("app.bench.loops", *words, name=library, environment=quiet) as child:
+        child.answer()
+        yield lambda prompts, tokens: child.ask({"prompts": prompts, "tokens": tokens})["seconds"]
+
+
+def _genai(folder: str, threads: int) -> Loop:
+    """The loop of onnxruntime-genai; with 0 threads as any program that does not say how many.
+    Without the first token of a prompt, which comes with the prefill."""
     import onnxruntime_genai as og
 
     og.disable_telemetry_events()
@@ -27,7 +41,7 @@ def _genai(folder: str, threads: int) -> _Loop:
         config.overlay(json.dumps({"model": {"decoder": {"session_options": session}}}))
     model = og.Model(config)
 
-    def run(prompts: list[list[int]], tokens: int) -> float:
+    def run(prompts: Sequence[Sequence[int]], tokens: int) -> float:
         seconds = 0.0
         for prompt in prompts:
             params = og.GeneratorParams(model)
@@ -46,8 +60,8 @@ def _genai(folder: str, threads: int) -> _Loop:
     return run
 
 
-def _llama(path: str, threads: int, context: int, batch: int) -> _Loop:
-    """Of llama-cpp-python."""
+def _llama(path: str, threads: int, context: int, batch: int) -> Loop:
+    """The loop of llama-cpp-python."""
     from llama_cpp import Llama
 
     llama = Llama(
@@ -60,7 +74,7 @@ def _llama(path: str, threads: int, context: int, batch: int) -> _Loop:
         verbose=False,
     )
 
-    def run(prompts: list[list[int]], tokens: int) -> float:
+    def run(prompts: Sequence[Sequence[int]], tokens: int) -> float:
         begin = time.perf_counter()
         for prompt in prompts:
             # Below create_completion: an end-of-sequence token does not end it.
@@ -72,7 +86,7 @@ def _llama(path: str, threads: int, context: int, batch: int) -> _Loop:
     return run
 
 
-_LOOPS: dict[str, Callable[..., _Loop]] = {
+_LOOPS: dict[str, Callable[..., Loop]] = {
     "onnxruntime-genai": _genai,
     "llama_cpp.Llama": _llama,
 }

@@ -1,17 +1,25 @@
-"""How far the planner's pick is from the best of an exhaustive sweep."""
+"""Estimates against what is measured: memory of a process, and the planner's choice among all
+settings of an exhaustive sweep."""
 
 import contextlib
 import itertools
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from app.bench.harness import BenchOptions, BenchResult, Samples
+from app.bench.frame import BenchResult, Samples
+from app.bench.options import BenchOptions
+from app.figures import aligned
 from app.models.planning import plan_files, task_for
 from app.options import ModelOptions
-from runtimes.errors import ModelError
+from runtimes.backend import MemoryEstimate
+from runtimes.errors import ModelError, RequestError
+from runtimes.machine.linechild import LineChild
+from runtimes.models.memory import estimate
 from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import backend_of, read_model
 from runtimes.planner.candidates import (
     Candidate,
     PlanTask,
@@ -23,6 +31,88 @@ from runtimes.planner.candidates import (
 from runtimes.planner.plan import WORKLOADS, Plan, PlanWorkload, Profile
 from runtimes.planner.search import Round, make_plan, without_drift
 from runtimes.planner.trial import load_trial
+from runtimes.settings import RunnerSettings
+
+_MIB = 2**20
+
+# Settings unless others are asked for: one short slot, few long ones, many of a usual length.
+SETTINGS = (
+    RunnerSettings(slots=1, context=512, gpu_layers=0),
+    RunnerSettings(slots=4, context=4096, gpu_layers=0),
+    RunnerSettings(slots=16, context=1024, gpu_layers=0),
+    RunnerSettings(slots=4, context=512, gpu_layers=0, unified_kv=True),
+    RunnerSettings(slots=4, context=4096, gpu_layers=0, flash_attention="off"),
+    RunnerSettings(slots=16, context=1024, gpu_layers=0, kv_type="q8_0"),
+    RunnerSettings(slots=16, context=1024, gpu_layers=0, kv_type="q4_0"),
+)
+# Settings that programs are told.
+_TOLD = ("slots", "context", "batch", "kv_type", "unified_kv", "flash_attention")
+_HEAD = ("file", "slots x context", "kv", "weights", "kv", "compute", "other", "total")
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRow:
+    """One file at one setting, bytes. ``resident`` also has pages that steps no longer read."""
+
+    settings: RunnerSettings
+    estimate: MemoryEstimate
+    measured: int
+    resident: int
+
+    @property
+    def error(self) -> float:
+        """Error of the estimate as a part of what was measured; above 0 when it is too high."""
+        return self.estimate.total / self.measured - 1
+
+
+def memory(path: Path, _options: BenchOptions) -> BenchResult:
+    """One file at several settings, as ``memory_check``; the table is in MiB."""
+    figures = []
+    lines = [[*_HEAD, "measured", "off by", "resident"]]
+    for row in memory_check(path):
+        asked, parts = row.settings, row.estimate
+        figures.append(
+            {
+                "file": path.name,
+                **{name: getattr(asked, name) for name in _TOLD},
+                "estimate": parts.to_json(),
+                "measured": row.measured,
+                "resident": row.resident,
+                "error": row.error,
+            }
+        )
+        unified = " unified" if asked.unified_kv else ""
+        scores = " with scores" if asked.flash_attention == "off" else ""
+        words = (path.name, f"{asked.slots} x {asked.context}", asked.kv_type + unified + scores)
+        sizes = (parts.weights, parts.kv, parts.compute, parts.overhead, parts.total, row.measured)
+        *numbers, resident = (f"{size / _MIB:,.1f}" for size in (*sizes, row.resident))
+        lines.append([*words, *numbers, f"{row.error:+.1%}", resident])
+    return BenchResult({"settings": figures}, aligned(lines, left=3))
+
+
+def memory_check(
+    path: Path, settings: Sequence[RunnerSettings] = SETTINGS, *, timeout_s: float = 600
+) -> list[MemoryRow]:
+    """Load the file at each setting, fill it, and compare; a process for each.
+
+    Settings that do not matter to an ONNX graph (type and layout of the cache, kernel of attention)
+    are left out for one.
+    Raises RequestError on systems without /proc, IngotError when a process fails.
+    """
+    if not Path("/proc/self/smaps").exists():
+        raise RequestError("memory is measured through /proc, which this system lacks")
+    model = read_model(path)
+    rows = []
+    for asked in settings:
+        usual = replace(asked, kv_type="f16", unified_kv=False, flash_attention="auto")
+        if "kv_type" not in backend_of(model).knows and asked != usual:
+            continue
+        words = (path, json.dumps(asdict(asked)))
+        with LineChild("runtimes.planner.memory_child", *words, name=f"measuring {path}") as child:
+            found = child.answer(timeout_s)
+        rows.append(MemoryRow(asked, estimate(model, asked), found["used"], found["resident"]))
+    return rows
+
 
 # Samples are short, so that all settings of a round meet the same machine; medians want many.
 _ROUNDS = 4  # a repeat
@@ -38,13 +128,13 @@ class _Point:
     samples: Samples
 
     def to_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Object for programs."""
         about = self.candidate.describe().to_json()
         score = self.samples.median
         return {"candidate": about, "slots": self.slots, "score": score, "samples": self.samples}
 
     def is_pick_of(self, plan: Plan) -> bool:
-        """Whether it is what the planner chose."""
+        """True for the setting that the planner chose."""
         chosen, model = plan.settings, self.candidate.model
         sized = replace(
             self.candidate.settings, slots=self.slots, context=chosen.context, batch=chosen.batch

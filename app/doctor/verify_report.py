@@ -9,17 +9,18 @@ import socket
 import sys
 import tempfile
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from app import console
-from app.bench.harness import rounded
+from app.bench.frame import rounded
+from app.doctor.checks import CheckLine, Subject, counts
 from app.doctor.report import rows
-from app.doctor.verify.run import Verification
-from app.doctor.verify.target import CheckLine, Subject, counts
+from app.doctor.verify import Verification
 from app.here import here, real
 from quantize.disk import write_atomically
 from runtimes.errors import RequestError
@@ -63,7 +64,7 @@ class ReportFiles:
             ) from error
 
     def write(self, run: Verification) -> None:
-        """Both, as things are now."""
+        """Write both files as things are now."""
         data = as_json(run)
         write_atomically(self.json, json_text(data, 1) + "\n")
         write_atomically(self.markdown, as_markdown(run, data))
@@ -91,17 +92,9 @@ def as_json(run: Verification) -> dict[str, Any]:
 
 
 def _line(line: CheckLine) -> dict[str, Any]:
-    subject, found = line.subject, line.found
-    return {
-        "check": line.check,
-        "runtime": subject.runtime,
-        "device": subject.device,
-        "file": subject.file,
-        "verdict": found.verdict,
-        "found": found.said,
-        "seconds": line.seconds,
-        "figures": found.figures,
-    }
+    found = line.found
+    about = {"check": line.check, **asdict(line.subject), "verdict": found.verdict}
+    return {**about, "found": found.said, "seconds": line.seconds, "figures": found.figures}
 
 
 def as_markdown(run: Verification, data: Mapping[str, Any]) -> str:
@@ -153,7 +146,7 @@ class Cleaner:
         self._names = re.compile(rf"(?<!\w)(?:{words})(?!\w)" if words else r"(?!)")
 
     def clean(self, value: Any) -> Any:
-        """The same with every text in it cleaned."""
+        """Clean every text in ``value``."""
         if isinstance(value, Mapping):
             return {key: self.clean(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
@@ -174,39 +167,23 @@ _COLOURS = {"passed": "green", "failed": "bold red", "skipped": "yellow"}
 # The lines as they come: a table in a terminal, plain lines elsewhere.
 
 
-class Shown(Protocol):
-    """What is shown while checks run."""
-
-    def begins(self, check: str, subject: Subject) -> None:
-        """A check runs from now on."""
-
-    def ends(self, line: CheckLine) -> None:
-        """It is done."""
-
-
-class _Plain:
-    def begins(self, check: str, subject: Subject) -> None:
-        """Nothing: lines come as they are done."""
-
-    def ends(self, line: CheckLine) -> None:
-        words = [line.found.verdict, line.check, *_about(line.subject), line.found.said]
-        console.emit("  ".join(filter(None, words)) + "\n")
-
-
-class _Silent(_Plain):
-    def ends(self, line: CheckLine) -> None:
-        """Nothing: the report itself is what is wanted on stdout."""
-
-
 def _about(subject: Subject) -> tuple[str, str]:
     return " ".join(filter(None, (subject.runtime, subject.device))), subject.file
 
 
 @contextmanager
-def shown(*, silent: bool) -> Iterator[Shown]:
-    """Where the lines go."""
+def shown(
+    *, silent: bool
+) -> Iterator[tuple[Callable[[str, Subject], None], Callable[[CheckLine], None]]]:
+    """Functions that show a check that begins, and a line. Where stdout is for the report itself,
+    ``silent``, they show nothing."""
+
+    def plain(line: CheckLine) -> None:
+        words = [line.found.verdict, line.check, *_about(line.subject), line.found.said]
+        console.emit("  ".join(filter(None, words)) + "\n")
+
     if silent or not sys.stdout.isatty():
-        yield _Silent() if silent else _Plain()
+        yield lambda _check, _subject: None, (lambda _: None) if silent else plain
         return
     from rich.console import Group
     from rich.live import Live
@@ -223,15 +200,14 @@ def shown(*, silent: bool) -> Iterator[Shown]:
 
     with Live(console=Console(), refresh_per_second=4, vertical_overflow="visible") as live:
 
-        class Growing:
-            def begins(self, check: str, subject: Subject) -> None:
-                now = " ".join(filter(None, (check, *_about(subject))))
-                live.update(Group(table, Spinner("dots", Text(visible(now)))))
+        def begins(check: str, subject: Subject) -> None:
+            now = " ".join(filter(None, (check, *_about(subject))))
+            live.update(Group(table, Spinner("dots", Text(visible(now)))))
 
-            def ends(self, line: CheckLine) -> None:
-                colour, found = _COLOURS[line.found.verdict], line.found
-                cells = (line.check, *_about(line.subject), found.said)
-                table.add_row(Text(found.verdict, style=colour), *map(Text, map(visible, cells)))
-                live.update(table)
+        def ends(line: CheckLine) -> None:
+            found, cells = line.found, (line.check, *_about(line.subject), line.found.said)
+            verdict = Text(found.verdict, style=_COLOURS[found.verdict])
+            table.add_row(verdict, *map(Text, map(visible, cells)))
+            live.update(table)
 
-        yield Growing()
+        yield begins, ends

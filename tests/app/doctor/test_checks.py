@@ -10,19 +10,26 @@ from pathlib import Path
 
 import pytest
 
-from app.bench.harness import Samples
-from app.doctor.verify.answers import (
+from app.bench.frame import Samples
+from app.doctor.checks import (
+    PROCESSOR,
+    ROWS,
+    Skip,
+    VerifyTarget,
     answers,
     cancel,
+    devices,
     gpu_figures,
     gpu_words,
     greedy_answers,
     judge,
+    judge_regret,
+    memory,
+    planner,
     restart,
+    speed,
 )
-from app.doctor.verify.measured import judge_regret, memory, planner, speed
-from app.doctor.verify.run import read, whole
-from app.doctor.verify.target import PROCESSOR, ROWS, Skip, VerifyTarget, devices
+from app.doctor.verify import read, whole
 from runtimes.backend import Device
 from runtimes.errors import IngotError, ModelError
 from runtimes.machine.gpus import Gpu, GpuWatch

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from app import demo
-from app.doctor.verify.report import Cleaner, ReportFiles, as_json
-from app.doctor.verify.run import Verification, build_pebble, pebble, read
-from app.doctor.verify.target import CheckLine, CheckResult, Skip, Subject
+from app.doctor.checks import CheckLine, CheckResult, Skip, Subject
+from app.doctor.verify import Verification, build_pebble, pebble, read
+from app.doctor.verify_report import Cleaner, ReportFiles, as_json
 from runtimes.errors import IngotError
 from runtimes.machine import processes
 from tests.runtimes.worker.faults import build_fault_library

@@ -1,14 +1,18 @@
-"""What choosing the tokens costs beside the decode step that makes their logits."""
+"""Costs beside the decode steps: choosing the tokens, and the worker process."""
 
 import random
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from app.bench.harness import BenchOptions, BenchResult, Samples
+from app.bench.frame import BenchResult, Samples, in_turn, samples
+from app.bench.options import BenchOptions
+from app.bench.work import greedy, loaded, random_prompts, timed_run
+from runtimes.api import EngineApi
 from runtimes.engine.loading import load_runner
 from runtimes.errors import RequestError
 from runtimes.models.registry import read_model
@@ -60,12 +64,8 @@ def sampling(path: Path, options: BenchOptions) -> BenchResult:
     for name in PARAMETERS:
         real_s, flat_s = real[name].median, flat[name].median
         share, flat_share = real_s / step_s, flat_s / step_s
-        figures[name] = {
-            "real_s": real_s,
-            "flat_s": flat_s,
-            "share": share,
-            "flat_share": flat_share,
-        }
+        times = {"real_s": real_s, "flat_s": flat_s}
+        figures[name] = {**times, "share": share, "flat_share": flat_share}
         lines.append(f"  {name:26s} {share:7.2%}   (flat logits {flat_share:.2%})")
     sizes = {"rows": rows, "vocabulary": vocabulary, "step_s": step_s}
     return BenchResult({**sizes, "sampling": figures}, lines)
@@ -94,8 +94,8 @@ def _measure(
     turns = [*list(PARAMETERS)[:_WARM_UP], *list(PARAMETERS) * repeats]
     for turn, name in enumerate(turns):
         if turn == _WARM_UP:
-            for samples in (steps, *real.values(), *even.values()):
-                samples.clear()
+            for found in (steps, *real.values(), *even.values()):
+                found.clear()
         plan = [StepRow(slot, _PROMPT + turn, [token], 1) for slot, token in enumerate(tokens)]
         begin = time.perf_counter()
         logits = _step(runner, plan)
@@ -122,3 +122,49 @@ def _timed(logits: Logits, states: Sequence[SamplerState]) -> float:
 
 def _tokens(sampled: Sequence[Sampled]) -> list[int]:
     return [one.token for one in sampled if one.token is not None]
+
+
+_BEHIND = 16  # tokens of a prompt; what is compared is decoding and the way of the first token
+_PROBES = 5  # requests for a single token; their median is a sample's
+
+
+def worker_overhead(path: Path, options: BenchOptions) -> BenchResult:
+    """The engine in a worker process against the engine in this one: greedy decoding with 1 row and
+    with ``options.rows``, in turn on both."""
+    figures: dict[str, Any] = {}
+    lines = []
+    for rows in (1, options.rows):
+        settings = options.settings(_BEHIND + options.decode_tokens + 1, rows=rows)
+        with loaded(path, settings) as engine, loaded(path, settings, worker=True) as other:
+            sides = {
+                "here": partial(_sample, engine, options.decode_tokens),
+                "worker": partial(_sample, other, options.decode_tokens),
+            }
+            taken = in_turn(sides, options.repeats)
+        tps = samples(taken, lambda sample: sample[0])
+        ttft = samples(taken, lambda sample: sample[1])
+        ratio = (tps["worker"] / tps["here"]).median
+        more = Samples(1e3 * (b - a) for a, b in zip(ttft["here"], ttft["worker"], strict=True))
+        figures[str(rows)] = {
+            "tps_ratio": ratio,
+            "ttft_more_ms": more.median,
+            **{f"{side}_tps": found for side, found in tps.items()},
+            **{f"{side}_ttft_s": found for side, found in ttft.items()},
+        }
+        lines.append(
+            f"{path.name}: {rows} row{'s' if rows > 1 else ''} through the worker: "
+            f"{ratio - 1:+.1%} tok/s, {more:+.1f} ms to the first token"
+        )
+    return BenchResult({"decode_tokens": options.decode_tokens, "rows": figures}, lines)
+
+
+def _sample(engine: EngineApi, tokens: int, seed: int) -> tuple[float, float]:
+    """Tokens a second of all rows over the time from the first submission to the last row's end;
+    and seconds until a caller has the answer to a request for a single token."""
+    rows = engine.slots
+    prompts = random_prompts(engine, [_BEHIND] * (rows + _PROBES), seed)
+    engine.trim()  # else a prompt's second use would skip its prefill
+    # Not a longer answer's first piece: a random model's first tokens may give no text.
+    first_s = Samples(timed_run(engine, [prompt], [greedy(1)])[0] for prompt in prompts[rows:])
+    seconds, _ = timed_run(engine, prompts[:rows], [greedy(tokens)] * rows)
+    return rows * tokens / seconds, first_s.median

@@ -1,4 +1,5 @@
-"""One verification: the checks in their order, within a time budget."""
+"""`ingot doctor --verify`: what works on this machine, proved by running it. One verification is
+the checks in their order, within a time budget."""
 
 import contextlib
 import logging
@@ -15,11 +16,22 @@ from pathlib import Path
 from types import FrameType
 
 from app import demo
-from app.doctor import checksums
-from app.doctor.report import Report, examine
-from app.doctor.verify.answers import answers, cancel, restart
-from app.doctor.verify.measured import memory, planner, speed
-from app.doctor.verify.target import CheckLine, CheckResult, Skip, Subject, VerifyTarget, devices
+from app.doctor.checks import (
+    CheckLine,
+    CheckResult,
+    Skip,
+    Subject,
+    Verdict,
+    VerifyTarget,
+    answers,
+    cancel,
+    devices,
+    memory,
+    planner,
+    restart,
+    speed,
+)
+from app.doctor.report import Report, check_files, examine
 from app.models.planning import plan_files
 from app.options import ModelOptions
 from quantize.manifest import NAME
@@ -52,7 +64,7 @@ class _OutOfTimeError(Exception):
 
 @dataclass(slots=True)
 class Verification:
-    """What has been found so far. ``begins`` is told of each check, ``ends`` of each line."""
+    """Findings so far. ``begins`` is called before each check, ``ends`` after each line."""
 
     minutes: float
     begins: Callable[[str, Subject], None]
@@ -67,7 +79,7 @@ class Verification:
 
     @property
     def seconds(self) -> float:
-        """Since it began."""
+        """Seconds since it began."""
         return time.monotonic() - self._start
 
     def check(self, name: str, subject: Subject, call: Callable[[], CheckResult]) -> None:
@@ -183,15 +195,11 @@ def _targets(
         label = backend_of(file).label
         if file.runtime not in working or file.encodes:
             why = "it embeds texts and writes none" if file.encodes else f"{label} does not work"
-            found = CheckResult("skipped", why)
-            run.check("run", Subject(label, file=file.path.name), partial(_as_found, found))
+            skipped = CheckResult("skipped", why)
+            run.check("run", Subject(label, file=file.path.name), lambda found=skipped: found)  # type: ignore[misc]
             continue
         targets += [VerifyTarget(file, device) for device in working[file.runtime]]
     return targets
-
-
-def _as_found(found: CheckResult) -> CheckResult:
-    return found
 
 
 def _planner(run: Verification, asked: Sequence[str]) -> None:
@@ -202,7 +210,6 @@ def _planner(run: Verification, asked: Sequence[str]) -> None:
 
 
 # The model files that a verification runs: those of MODEL, or Pebble's.
-
 
 _EXTRA = "pip install 'ingot[quantize]'"
 
@@ -236,27 +243,25 @@ def build_pebble() -> CheckResult:
 
 
 def whole(model: str) -> CheckResult:
-    """Whether the bytes of the files are those that were built or pulled.
+    """Compare the bytes of the files with those that were built or pulled.
 
-    Raises Skip where nothing says what they should be, else as ``checksums.check``.
+    Raises Skip where nothing says what they should be, else as ``check_files``.
     """
     path = Path(model)
     if path.exists() and not (path / NAME).is_file():
         raise Skip("there are no checksums to compare with")
-    found = list(checksums.check(model))
+    found = list(check_files(model))
     damaged = [f"{one.path.name} {one.problem}" for one in found if one.problem]
+    figures = {"files": len(found)}
     if damaged:
-        return CheckResult(
-            "failed", "; ".join(damaged), {"files": len(found), "damaged": len(damaged)}
-        )
-    return CheckResult("passed", f"{len(found)} files as they were built", {"files": len(found)})
+        return CheckResult("failed", "; ".join(damaged), {**figures, "damaged": len(damaged)})
+    return CheckResult("passed", f"{len(found)} files as they were built", figures)
 
 
 def read(model: str) -> tuple[CheckResult, Sequence[ModelFile]]:
     """The files that can be read, of every width. Raises as ``plan_files``."""
     files = plan_files(model, ModelOptions(), "any")
     names = [one.path.name for one in files.models]
-    if files.unreadable:
-        said = "; ".join(f"{name}: {why}" for name, why in files.unreadable)
-        return CheckResult("failed", said, {"files": names}), files.models
-    return CheckResult("passed", ", ".join(names), {"files": names}), files.models
+    broken = "; ".join(f"{name}: {why}" for name, why in files.unreadable)
+    verdict: Verdict = "failed" if broken else "passed"
+    return CheckResult(verdict, broken or ", ".join(names), {"files": names}), files.models

@@ -1,1 +1,0 @@
-"""`ingot doctor --verify`: what works on this machine, proved by running it."""
