@@ -12,12 +12,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from app.compare.records import PROBE, CompareReport, Contender, Question, Side, SideState
-from app.compare.results import agreement
+from app.compare.answers import (
+    PROBE,
+    CompareReport,
+    Contender,
+    Question,
+    Side,
+    SideState,
+    agreement,
+)
 from app.here import real
-from app.models.entries import ModelEntry
+from app.models.catalog import ModelEntry
+from app.models.library import load_engine
 from app.models.planning import LoadChoice, choose
-from app.models.resolve import load_engine
 from app.openai.prepare import prepare
 from app.openai.task import Task
 from app.options import PlanOptions
@@ -48,7 +55,8 @@ class AskedFile:
         self.needs = 0  # bytes of memory, once it is planned
         self._choice: LoadChoice | None = None
         self._lock = threading.RLock()
-        self._side = Side(contender, contender.label or contender.model, SideState.WAITING)
+        label = contender.label or contender.model
+        self._side = Side(contender=contender, label=label, state=SideState.WAITING)
         self._first = 0.0  # when the answer's first token came
         self._engine: WorkerEngine | None = None
         self._stream: Stream | None = None
@@ -133,17 +141,20 @@ class AskedFile:
     def _look_at_memory(self) -> None:
         """The kernel keeps the peak (Linux), or the largest size that was seen counts."""
         if self._engine is not None and self._engine.pid is not None:
-            before = self._side.figures.peak_bytes or 0
-            peak = max(before, peak_resident(self._engine.pid)) or None
-            self._set_figures(peak_bytes=peak)
+            before = self._side.peak_bytes or 0
+            self._set(peak_bytes=max(before, peak_resident(self._engine.pid)) or None)
 
     def _ask(self, engine: WorkerEngine, question: Question, begun: float) -> None:
         prompt = prepare(Task(), engine, question.params, messages=question.messages).ids
         probe = engine.encode(PROBE)
         # The first steps read the file; they are not the answer's.
         engine.generate([probe[:_WARM_TOKENS]], SamplingParams(max_tokens=2, ignore_eos=True))
-        self._set_figures(prompt_tokens=len(prompt), load_s=time.monotonic() - begun)
-        self._set(state=SideState.ANSWERING, prompt=tuple(prompt), probe=tuple(probe))
+        self._set(
+            state=SideState.ANSWERING,
+            load_s=time.monotonic() - begun,
+            prompt=tuple(prompt),
+            probe=tuple(probe),
+        )
         stream = engine.submit(Request(prompt, question.params))
         with self._lock:
             self._stream = stream
@@ -162,7 +173,7 @@ class AskedFile:
             self._set(text=side.text + text, token_ids=(*side.token_ids, *ids), starts=starts)
             if len(starts) > 1 and now > self._first:
                 speed = (len(starts) - 1) / (now - self._first)
-                self._set_figures(completion_tokens=len(starts), decode_tps=speed)
+                self._set(tokens=len(starts), decode_tps=speed)
 
     def _finish(self, completion: Completion) -> None:
         ids, timings = completion.token_ids, completion.timings
@@ -170,9 +181,11 @@ class AskedFile:
             self._look_at_memory()
             starts = self._side.starts
             starts += (len(completion.text),) * (len(ids) - len(starts))
-            self._set(text=completion.text, token_ids=tuple(ids), starts=starts)
-            self._set_figures(
-                completion_tokens=completion.usage.completion_tokens,
+            self._set(
+                text=completion.text,
+                token_ids=tuple(ids),
+                starts=starts,
+                tokens=completion.usage.completion_tokens,
                 ttft_s=timings.ttft_s,
                 prefill_tps=timings.prefill_tps,
                 decode_tps=timings.decode_tps,
@@ -201,10 +214,6 @@ class AskedFile:
     def _set(self, **changes: Any) -> None:
         with self._lock:
             self._side = replace(self._side, **changes)
-
-    def _set_figures(self, **changes: Any) -> None:
-        with self._lock:
-            self._set(figures=replace(self._side.figures, **changes))
 
 
 class Comparison:

@@ -49,8 +49,7 @@ def plan_files(model: str, options: ModelOptions, bits: Bits | None) -> PlanFile
     A file that --recipe or --file names, or that MODEL is, stands by itself. Raises ModelError when
     the folder has no file of that width, or none can be read, and RequestError as ``model_file``.
     """
-    from app.models.library import locate
-    from app.models.resolve import model_file
+    from app.models.library import locate, model_file
     from quantize.manifest import NAME, entry_path, load_manifest
 
     model = locate(model)
@@ -160,7 +159,7 @@ def choose(
 
     Raises ModelError or RequestError.
     """
-    from app.models.resolve import model_file
+    from app.models.library import model_file
 
     if reproducible and settings.unified_kv:
         raise RequestError(
@@ -200,7 +199,7 @@ def choose(
 
 def draft_path(draft: str) -> Path:
     """The file that --draft names. Raises ModelError or RequestError, which say of what."""
-    from app.models.resolve import model_file
+    from app.models.library import model_file
 
     try:
         return model_file(draft, ModelOptions()).path.absolute()

@@ -14,8 +14,8 @@ from typing import Literal
 
 from app.batch.plan import JobPlan
 from app.batch.schedule.pool_engine import Beginning, PoolEngine
+from app.models.library import load_engine
 from app.models.planning import LoadChoice
-from app.models.resolve import load_engine
 from runtimes.errors import OutOfMemoryError, RequestError
 from runtimes.machine.cpu import Core, cores, shares
 from runtimes.machine.gpus import find_gpus

@@ -14,8 +14,8 @@ from app.options import ModelOptions, SamplingOptions
 from runtimes.settings import MOST_SLOTS
 
 if TYPE_CHECKING:
+    from app.compare.answers import CompareReport, Contender
     from app.compare.prompts import PromptsJob
-    from app.compare.records import CompareReport, Contender
     from app.compare.run import Comparison
     from app.exitcodes import ExitCode
 
@@ -125,8 +125,8 @@ def compare(
         return
     if together:
         raise RequestError("--together is for one PROMPT; with --prompts, files take turns")
-    from app.compare.page import check_output
     from app.compare.prompts import PromptsJob, check_prompts, entries_of
+    from app.compare.report import check_output
 
     if output is not None:
         check_output(output, prompts)
@@ -145,10 +145,10 @@ def _one(
     as_json: bool,
 ) -> None:
     """One prompt, at once."""
-    from app.compare.records import Question
+    from app.compare.answers import Question
+    from app.compare.report import as_json as as_object
+    from app.compare.report import lines
     from app.compare.run import Comparison
-    from app.compare.text import as_json as as_object
-    from app.compare.text import lines
     from app.exitcodes import ExitCode
     from app.openai.prepare import conversation
     from app.prompts import PromptStyle, read_prompt
@@ -178,9 +178,8 @@ def _many(
 ) -> ExitCode:
     """A file of prompts, unattended."""
     from app.batch.run import run_batch
-    from app.compare.page import to_json, write_results
     from app.compare.prompts import labels_of, run_prompts
-    from app.compare.text import report_of
+    from app.compare.report import report_of, results_json, write_results
     from app.exitcodes import ExitCode
 
     labels = labels_of(job.entries)
@@ -197,9 +196,9 @@ def _many(
     if output is not None:
         write_results(results, output)
     if as_json:
-        console.emit(to_json(results))
+        console.emit(results_json(results))
     elif output is None:
-        from app.compare.text import print_tables
+        from app.compare.report import print_tables
 
         print_tables(results)
     elif not quiet:
@@ -209,7 +208,7 @@ def _many(
 
 def _contenders(model: str, recipes: list[str], also: list[str]) -> list[Contender]:
     """The files to ask. Raises ModelError for a MODEL that cannot be read."""
-    from app.compare.records import Contender
+    from app.compare.answers import Contender
     from app.models.library import locate
     from quantize.manifest import NAME, load_manifest
 

@@ -48,8 +48,8 @@ def run(
     """Answer one prompt; the figures go to stderr."""
     from app.exitcodes import ExitCode
     from app.figures import figures_line
+    from app.models.library import load_engine
     from app.models.planning import choose
-    from app.models.resolve import load_engine
     from app.oneshot import ask, result_json
     from app.prompts import PromptStyle, clean_argument, read_prompt
     from runtimes.errors import RequestError

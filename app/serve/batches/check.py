@@ -18,17 +18,18 @@ from app.batch.output.publish import answers
 from app.batch.output.records import OPENAI, RecordForm, dump_line
 from app.openai.request import ENDPOINTS
 from app.openai.validation import InputError, as_unicode
-from app.serve.batches.record import (
+from app.serve.batches.store import (
     INPUT,
     MOST_MODEL,
     OUT,
+    OUTPUT,
     Batch,
     BatchCounts,
     BatchError,
+    Files,
     open_plain,
     require_plain,
 )
-from app.serve.batches.store import OUTPUT, Files
 from app.serve.bodies import SMALL_BYTES, checked_values
 from app.serve.errors import HttpError
 from app.serve.options import MOST_BODY_BYTES, MOST_IDS

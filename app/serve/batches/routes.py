@@ -15,8 +15,7 @@ from starlette.requests import ClientDisconnect
 
 from app.openai.request import ENDPOINTS
 from app.openai.validation import as_unicode, kind, shown
-from app.serve.batches.record import Batch
-from app.serve.batches.store import BATCH_INPUT, MOST_NAME, Files, NewFile, StoredFile
+from app.serve.batches.store import BATCH_INPUT, MOST_NAME, Batch, Files, NewFile, StoredFile
 from app.serve.batches.work import BatchService
 from app.serve.bodies import json_body
 from app.serve.errors import HttpError

@@ -31,17 +31,21 @@ from app.batch.schedule.run_engines import Hosted
 from app.batch.settings import JobSettings, differences
 from app.batch.spec import BatchSpec, OutputOptions
 from app.serve.batches.check import answered, check, opened, write_results
-from app.serve.batches.record import (
+from app.serve.batches.store import (
+    BATCH_INPUT,
     BATCHES,
     FILES,
     OUT,
     Batch,
     BatchCounts,
     BatchError,
+    Batches,
     Ending,
+    Files,
     Status,
+    new_batch_id,
+    new_file_id,
 )
-from app.serve.batches.store import BATCH_INPUT, Batches, Files, new_batch_id, new_file_id
 from app.serve.errors import HttpError, UnknownModelError
 from app.serve.pool import ModelPool
 from runtimes.errors import IngotError, OutOfMemoryError, RequestError

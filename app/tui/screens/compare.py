@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib import import_module
 from pathlib import PurePath
 from typing import ClassVar
@@ -14,23 +14,20 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Static
 
-from app.compare.page import place_of
-from app.compare.records import (
+from app.compare.answers import (
     GREEDY,
     CompareReport,
     Contender,
     Parting,
     Question,
     Side,
-    SideFigures,
     SideState,
 )
+from app.compare.report import agreement_line, as_json, as_markdown, place_of
 from app.compare.results import PromptResult, Results
 from app.compare.run import Comparison, first_choice
-from app.compare.text import agreement_line, as_json, as_markdown
 from app.here import at_home
-from app.models.catalog import catalog
-from app.models.entries import ModelEntry, file_quality, quality_text, size_of
+from app.models.catalog import ModelEntry, catalog, file_quality, quality_text, size_of
 from app.tui.app import app_of, services_of
 from app.tui.keys import told
 from app.tui.screens.dialogs import AskScreen
@@ -187,7 +184,7 @@ class CompareScreen(ModeScreen):
         partings = [found.parting if found else None for found in report.agreements]
         earliest = min(filter(None, partings), key=lambda p: p.places[0], default=None)
         shown = [earliest, *partings]
-        speeds = [side.figures.decode_tps for side in report.sides]
+        speeds = [side.decode_tps for side in report.sides]
         fastest, base = max(filter(None, speeds), default=None), speeds[0]
         for pane, side, parting in zip(self.query(ComparePane), report.sides, shown, strict=True):
             pane.show(side, parting, first=side is first, fastest=fastest, base=base)
@@ -394,14 +391,8 @@ class AnswersScreen(ModeScreen):
 def side_of(row: PromptResult, number: int, label: str) -> Side:
     """A file's answer as panes show it."""
     told = row.answers[number]
-    figures = SideFigures(
-        completion_tokens=told.tokens,
-        ttft_s=told.ttft_s,
-        decode_tps=told.decode_tps,
-        finish_reason=told.finish_reason,
-    )
     state = SideState.FAILED if told.error else SideState.DONE
-    return Side(Contender(label), label, state, text=told.text, figures=figures, error=told.error)
+    return Side(contender=Contender(label), label=label, state=state, **asdict(told))
 
 
 def parting_of(row: PromptResult, number: int) -> Parting | None:

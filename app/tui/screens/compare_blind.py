@@ -9,9 +9,8 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widgets import Button, ProgressBar, Static
 
-from app.compare.blind import Ballot, BlindPair, Sided
-from app.compare.page import votes_line
-from app.compare.text import with_votes
+from app.compare.report import votes_line, with_votes
+from app.compare.results import Ballot, BlindPair, Sided
 from app.tui.widgets.frame import ModeScreen
 
 _BUTTONS = {

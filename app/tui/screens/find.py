@@ -14,8 +14,7 @@ from textual.timer import Timer
 from textual.widgets import Checkbox, Input, Static
 
 from app.models import hub
-from app.models.catalog import catalog
-from app.models.entries import size_of
+from app.models.catalog import catalog, size_of
 from app.models.hub import Found, look_up, search
 from app.models.pulling import PullRequest, parse_request
 from app.tui.modes import Occupied

@@ -10,7 +10,7 @@ from textual.widgets import Button, Input, Static
 
 from app.chat import load_settings
 from app.chat.load_settings import LoadSettings
-from app.models.entries import ModelEntry
+from app.models.catalog import ModelEntry
 from app.models.planning import LoadChoice, choose
 from app.options import PlanOptions
 from app.tui.screens.dialogs import Panel

@@ -17,8 +17,7 @@ from textual.worker import WorkerError
 
 from app.here import real
 from app.models import library
-from app.models.catalog import catalog
-from app.models.entries import ModelEntry, Origin, details, fit, size_of, with_bits
+from app.models.catalog import ModelEntry, Origin, catalog, details, fit, size_of, with_bits
 from app.tui.screens.dialogs import ConfirmScreen, Panel
 from app.tui.screens.find import FindScreen
 from app.tui.screens.load_settings import LoadScreen

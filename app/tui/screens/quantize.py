@@ -10,9 +10,8 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import TabbedContent, TabPane
 
-from app.builds.child import QuantizeProcess
-from app.builds.progress import RunState
 from app.builds.results import read_result
+from app.builds.run import QuantizeProcess, RunState
 from app.tui.screens.dialogs import ConfirmScreen
 from app.tui.widgets.frame import ModeScreen
 from app.tui.widgets.quantize_files import QuantizeResult

@@ -13,8 +13,7 @@ from textual.widgets import Button, ProgressBar, Static
 
 from app.figures import duration
 from app.models import library
-from app.models.pulling import PullRequest
-from app.models.pulljob import PullJob, PullState
+from app.models.pulling import PullJob, PullRequest, PullState
 from quantize.disk import human
 
 _LOOKS = 1 / 8  # seconds between two looks at the job

@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.text import Text
 
-from app.models.entries import (
+from app.models.catalog import (
     Fit,
     ModelEntry,
     quality_of,

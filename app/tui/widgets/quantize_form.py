@@ -23,8 +23,7 @@ from quantize.disk import human
 from runtimes.errors import IngotError
 
 if TYPE_CHECKING:
-    from app.builds.forecast import BuildForecast
-    from app.builds.prospects import Prospects
+    from app.builds.prospects import BuildForecast, Prospects
     from quantize.recipes.recipe import Recipe
 
 _AGAIN_S = 2.0  # while another run builds there: its files appear as they are finished
@@ -204,7 +203,7 @@ def blamed(error: Exception) -> tuple[str, str]:
 
 def foreseen(settings: Settings) -> BuildForecast:
     """For a thread of its own: the first call imports numpy and the hub's client."""
-    from app.builds.forecast import foresee
+    from app.builds.prospects import foresee
 
     return foresee(settings)
 

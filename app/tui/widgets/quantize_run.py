@@ -6,7 +6,7 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.widgets import Collapsible, ProgressBar, Static
 
-from app.builds.progress import (
+from app.builds.run import (
     QuantizeRun,
     RunStage,
     RunState,

@@ -13,12 +13,13 @@ import pytest
 
 from app.compare.run import first_choice
 from app.models import library
-from app.models.catalog import catalog, entry_of
-from app.models.entries import (
+from app.models.catalog import (
     FileQuality,
     ModelEntry,
     Origin,
+    catalog,
     details,
+    entry_of,
     file_quality,
     fit,
     quality_of,
@@ -30,7 +31,7 @@ from app.models.entries import (
     type_of,
     with_bits,
 )
-from app.models.resolve import model_file, note_loaded, note_used, recently_used
+from app.models.library import model_file, note_loaded, note_used, recently_used
 from quantize.manifest import (
     Fidelity,
     FileSpeeds,
@@ -268,7 +269,7 @@ def test_what_is_no_name_of_a_file_was_not_used(home: Path):
 
 
 def test_loading_a_file_is_using_it(built: Path):
-    from app.models.resolve import load_engine
+    from app.models.library import load_engine
     from runtimes.settings import RunnerSettings
 
     file = read_model(built / "pebble-q8_0.gguf")

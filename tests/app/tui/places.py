@@ -17,12 +17,11 @@ from app.batch.watch.command import BatchCommand, foreign
 from app.batch.watch.form import JobForm
 from app.batch.watch.records import KnownJob
 from app.batch.watch.view import Phase
-from app.builds.results import read_result
-from app.builds.types import Cell, TypeMap
+from app.builds.results import Cell, TypeMap, read_result
 from app.chat.budget import TokenBudget, Way, WayOut
 from app.chat.conversation import Conversation
-from app.compare.blind import Ballot, Sided
-from app.compare.results import FileResult, PromptResult, Results, Told, pair_of
+from app.compare.answers import Told
+from app.compare.results import Ballot, FileResult, PromptResult, Results, Sided, pair_of
 from app.models.catalog import entry_of
 from app.tui.help import HelpScreen
 from app.tui.palette import Commands, Palette

@@ -7,7 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from app.models.resolve import load_engine
+from app.models.library import load_engine
 from runtimes.engine.metrics import EngineStats
 from runtimes.errors import IngotError, ModelError
 from runtimes.machine.cpu import available_cores

@@ -13,11 +13,10 @@ from app.batch.journal.journal import Journal
 from app.models.planning import choose
 from app.options import ModelOptions, PlanOptions
 from app.serve.batches import store, work
-from app.serve.batches.record import RECORD, claimed
+from app.serve.batches.store import RECORD, claimed
 from app.serve.batches.work import BatchService
-from app.serve.entries import ServedModel
 from app.serve.options import ServeSampling
-from app.serve.pool import ModelPool
+from app.serve.pool import ModelPool, ServedModel
 from runtimes.errors import RequestError
 from tests.app.serve.batches.conftest import ENDED, line
 from tests.support import read_rows, until

@@ -17,8 +17,16 @@ from typing import Any
 import pytest
 
 from app.serve.batches import check, store, work
-from app.serve.batches.record import RECORD, Batch, BatchCounts, write_record
-from app.serve.batches.store import ATTEMPT, Batches, new_batch_id, new_file_id
+from app.serve.batches.store import (
+    ATTEMPT,
+    RECORD,
+    Batch,
+    BatchCounts,
+    Batches,
+    new_batch_id,
+    new_file_id,
+    write_record,
+)
 from app.serve.batches.work import BatchService, OtherModelError, Waits
 from runtimes.errors import IngotError, OutOfMemoryError
 from tests.app.endless import CONTEXT, SAMPLING
