@@ -99,9 +99,9 @@ class BatchFigures(Collector):
         states = collections.Counter({"running": 0, "waiting": 0})
         queued = collections.Counter[str]()
         rows = collections.Counter[tuple[str, str]]()
-        for one in self._batches.running():
+        for one, live in self._batches.running():
             waits = "waiting" if one.status == "in_progress" else one.status
-            states["running" if one.live else waits] += 1
+            states["running" if live else waits] += 1
             if one.model is None:
                 continue  # its rows are not counted yet
             counts, name = one.counts, label(one.model)

@@ -14,7 +14,7 @@ import stat
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -354,12 +354,12 @@ def _parsed(line: bytes, identity: str) -> Batch:
     except ValueError as error:
         raise DamagedRecordError(str(error)) from error
     del said["crc"]
-    unknown = said.keys() - _CHECKS.keys()
+    unknown = said.keys() - _SHAPE.keys()
     if unknown or not said.keys() >= _NEEDED:
         name = min(unknown or _NEEDED - said.keys())
         what = "has" if unknown else "lacks"
         raise DamagedRecordError(f"another version of Ingot wrote it: it {what} {name[:60]!r}")
-    wrong = [name for name, value in said.items() if not _CHECKS[name](value)]
+    wrong = [name for name, value in said.items() if not _fits(value, _SHAPE[name])]
     if said["id"] != identity:
         wrong.insert(0, "id")  # by which its folder is found
     if said.get("status") in ("in_progress", "finalizing") and said.get("model") is None:
@@ -373,7 +373,25 @@ def _parsed(line: bytes, identity: str) -> Batch:
     return Batch(**said)
 
 
-_Check = Callable[[Any], bool]
+def _fits(value: Any, shape: Any) -> bool:
+    """Whether a value of JSON has a ``shape``: a pattern or a set of texts, a list of one shape, an
+    object of named shapes, a pair of shapes for an object's names and values, or a predicate."""
+    match shape:
+        case re.Pattern():
+            return isinstance(value, str) and shape.fullmatch(value) is not None
+        case frozenset():
+            return isinstance(value, str) and value in shape
+        case [one]:
+            few = isinstance(value, list) and len(value) <= _MOST_ITEMS
+            return few and all(_fits(item, one) for item in value)
+        case [names, values]:
+            few = isinstance(value, dict) and len(value) <= _MOST_ITEMS
+            return few and all(_fits(n, names) and _fits(v, values) for n, v in value.items())
+        case dict():
+            alike = isinstance(value, dict) and value.keys() == shape.keys()
+            return alike and all(_fits(value[name], one) for name, one in shape.items())
+        case _:
+            return bool(shape(value))
 
 
 def _text(value: Any) -> bool:
@@ -384,65 +402,27 @@ def _whole(value: Any) -> bool:
     return type(value) is int and 0 <= value <= _MOST_NUMBER
 
 
-def _none_or(check: _Check) -> _Check:
-    return lambda value: value is None or check(value)
+def _or_none(shape: Any) -> Callable[[Any], bool]:
+    return lambda value: value is None or _fits(value, shape)
 
 
-def _one_of(known: Collection[str]) -> _Check:
-    return lambda value: isinstance(value, str) and value in known
-
-
-def _called(pattern: re.Pattern[str]) -> _Check:
-    return lambda value: isinstance(value, str) and pattern.fullmatch(value) is not None
-
-
-def _pairs(key: _Check, value: _Check) -> _Check:
-    def check(found: Any) -> bool:
-        return (
-            isinstance(found, dict)
-            and len(found) <= _MOST_ITEMS
-            and all(key(name) and value(one) for name, one in found.items())
-        )
-
-    return check
-
-
-def _object(checks: Mapping[str, _Check]) -> _Check:
-    def check(found: Any) -> bool:
-        return (
-            isinstance(found, dict)
-            and found.keys() == checks.keys()
-            and all(checks[name](value) for name, value in found.items())
-        )
-
-    return check
-
-
-def _list(check: _Check) -> _Check:
-    return lambda found: (
-        isinstance(found, list) and len(found) <= _MOST_ITEMS and all(map(check, found))
-    )
-
-
-_CHECKS: Mapping[str, _Check] = {
-    "id": _called(BATCH_ID),
+_STATUSES = frozenset(get_args(Status))
+_ERROR = {"code": _text, "message": _text, "line": _or_none(_whole), "param": _or_none(_text)}
+_SHAPE: Mapping[str, Any] = {
+    "id": BATCH_ID,
     "created": lambda value: type(value) in (int, float) and 0 <= value <= _MOST_NUMBER,
-    "endpoint": _one_of(ENDPOINTS),
-    "input_file_id": _called(FILE_ID),
-    "metadata": _none_or(_pairs(_text, _text)),
-    "status": _one_of(get_args(Status)),
-    "at": _pairs(_one_of(get_args(Status)), _whole),
-    "model": _none_or(_text),
-    "counts": _object(dict.fromkeys(("total", "completed", "failed"), _whole)),
-    "errors": _list(
-        _object(
-            {"code": _text, "message": _text, "line": _none_or(_whole), "param": _none_or(_text)}
-        )
-    ),
-    "ending": _none_or(_one_of(get_args(Ending))),
-    "output_file_id": _none_or(_called(FILE_ID)),
-    "error_file_id": _none_or(_called(FILE_ID)),
-    "usage": _none_or(_pairs(_text, _whole)),
+    "endpoint": frozenset(ENDPOINTS),
+    "input_file_id": FILE_ID,
+    "metadata": _or_none([_text, _text]),
+    "status": _STATUSES,
+    "at": [_STATUSES, _whole],
+    "model": _or_none(_text),
+    "counts": dict.fromkeys(("total", "completed", "failed"), _whole),
+    "errors": [_ERROR],
+    "ending": _or_none(frozenset(get_args(Ending))),
+    "output_file_id": _or_none(FILE_ID),
+    "error_file_id": _or_none(FILE_ID),
+    "usage": _or_none([_text, _whole]),
     "kept": lambda value: isinstance(value, bool),
 }
 _NEEDED = frozenset({"id", "created", "endpoint", "input_file_id"})

@@ -79,7 +79,7 @@ def lines():
 
 def crashed(service):
     """Until one of its threads has ended by itself."""
-    until(lambda: not all(thread.is_alive() for thread in service._work._threads))
+    until(lambda: not all(thread.is_alive() for thread in service._threads))
 
 
 def ended(service, batch):
@@ -230,8 +230,8 @@ def test_a_batch_waits_for_the_model_that_began_it(server, tmp_path, pebble_buil
             seen = until(lambda service=service: service.get(batch.id), lambda now: now.errors)
             assert seen.status == "in_progress"
             assert said in seen.errors[0].message
-            [running] = service.running()
-            assert said in running.waits
+            [(_, live)] = service.running()
+            assert live is None
         pool.close()
     with serving(tmp_path, server.pool) as service:
         service.start()
