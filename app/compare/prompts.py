@@ -41,7 +41,7 @@ from app.compare.results import (
     PromptResult,
     Results,
     Unit,
-    medians,
+    middle,
     pair_of,
 )
 from app.exitcodes import ExitCode
@@ -284,7 +284,6 @@ def _file(
 ) -> FileResult:
     quality = file_quality(entry)
     good = [one for one in answers if one.error is None]
-    speed, wait = medians(good)
     marked = any(row.expected for row in rows)
     return FileResult(
         label=label,
@@ -297,8 +296,8 @@ def _file(
         failed=len(answers) - len(good),
         right=sum(one.right is True for one in good) if marked else None,
         completion_tokens=sum(one.tokens for one in good),
-        decode_tps=speed,
-        ttft_s=wait,
+        decode_tps=middle([one.decode_tps for one in good]),
+        ttft_s=middle([one.ttft_s for one in good]),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from app.compare.answers import Agreement, CompareReport, Parting, Side, SideState
-from app.compare.prompts import PromptsJob
+from app.compare.prompts import PromptsJob, collect
 from app.compare.results import (
     Ballot,
     FileResult,
@@ -35,6 +35,11 @@ from runtimes.untrusted import visible
 
 _SHOWN = 24  # characters of a token
 _NAMES = {"mine": "first", "theirs": "other"}  # in JSON
+_WIDE = 200  # of a pipe, where nothing is wrapped
+SUFFIXES = (".md", ".json")
+SIDE_HEAD = ("file", "tok/s", "first token", "prefill tok/s", "peak memory", "tokens", "ended by")
+FILE_HEAD = ("file", "size", "bits", "KL", "tok/s", "first token", "answered", "right")
+PAIR_HEAD = ("against the first", "same", "same part", "parts at", "flips", "speed")
 
 
 def figures_of(side: Side, *, speed: bool = True) -> list[str]:
@@ -119,19 +124,10 @@ def as_markdown(report: CompareReport) -> str:
     way = "all at once" if report.together else "one after another"
     parts = ["# Comparison", ""]
     for message in report.question.messages:
-        parts += [
-            f"**{markdown(str(message['role']))}:**",
-            "",
-            *_quote(str(message["content"])),
-            "",
-        ]
-    parts += [
-        f"Asked {way}, temperature {report.question.params.temperature:g}.",
-        "",
-        "| file | tok/s | first token | prefill tok/s | peak memory | tokens | ended by |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    parts += [_row(side) for side in report.sides]
+        role, text = markdown(str(message["role"])), str(message["content"])
+        parts += [f"**{role}:**", "", *_quote(text), ""]
+    parts += [f"Asked {way}, temperature {report.question.params.temperature:g}.", ""]
+    parts += _page_table(SIDE_HEAD, [_side_cells(side) for side in report.sides])
     if agreements := agreement_lines(report):
         parts += ["", f"Against {markdown(report.sides[0].label)}:", ""]
         parts += [f"- {markdown(line)}" for line in agreements]
@@ -141,17 +137,21 @@ def as_markdown(report: CompareReport) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _row(side: Side) -> str:
-    cells = (
+def _side_cells(side: Side) -> tuple[str, ...]:
+    return (
         side.label,
-        "" if side.decode_tps is None else f"{side.decode_tps:,.1f}",
-        "" if side.ttft_s is None else duration(side.ttft_s),
-        "" if side.prefill_tps is None else f"{side.prefill_tps:,.1f}",
-        "" if side.peak_bytes is None else human(side.peak_bytes),
+        _known("{:,.1f}".format, side.decode_tps),
+        _known(duration, side.ttft_s),
+        _known("{:,.1f}".format, side.prefill_tps),
+        _known(human, side.peak_bytes),
         f"{side.tokens:,}",
         side.finish_reason or str(side.state),
     )
-    return "| " + " | ".join(map(markdown, cells)) + " |"
+
+
+def _known(show: Callable[[Any], str], value: Any) -> str:
+    """``value`` as ``show`` writes it; empty for None."""
+    return "" if value is None else show(value)
 
 
 def _side_json(side: Side) -> dict[str, Any]:
@@ -207,9 +207,6 @@ def _quoted(text: str | None) -> str:
     return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")
 
 
-_WIDE = 200  # of a pipe, where nothing is wrapped
-
-
 # Results as tables for a terminal; plain text where stdout is none.
 
 
@@ -250,8 +247,6 @@ def _table(head: Sequence[str], lines: Sequence[Sequence[str]], hues: Sequence[s
 
 def report_of(job: PromptsJob) -> Results:
     """Collect the answers, and keep the report. Raises IngotError or OSError."""
-    from app.compare.prompts import collect  # the readers of all formats: those who look need none
-
     results = collect(job)
     write_atomically(job.folder / "results.json", results_json(results))
     return with_votes(results, ballot_of(results, job.folder))
@@ -278,47 +273,38 @@ def with_votes(results: Results, ballot: Ballot) -> Results:
 
 # A file of prompts
 
-SUFFIXES = (".md", ".json")
-FILE_HEAD = ("file", "size", "bits", "KL", "tok/s", "first token", "answered", "right")
-PAIR_HEAD = ("against the first", "same", "same part", "parts at", "flips", "speed")
-
 
 def file_cells(file: FileResult) -> tuple[str, ...]:
     """A line below FILE_HEAD; empty where nothing is known."""
     failed = f" ({file.failed:,} failed)" if file.failed else ""
     return (
         file.label,
-        "" if file.bytes is None else human(file.bytes),
-        "" if file.bits_per_weight is None else f"{file.bits_per_weight:.2f}",
-        "" if file.kl is None else f"{file.kl:.4f}",
-        "" if file.decode_tps is None else f"{file.decode_tps:,.1f}",
-        "" if file.ttft_s is None else duration(file.ttft_s),
+        _known(human, file.bytes),
+        _known("{:.2f}".format, file.bits_per_weight),
+        _known("{:.4f}".format, file.kl),
+        _known("{:,.1f}".format, file.decode_tps),
+        _known(duration, file.ttft_s),
         f"{file.answered:,}{failed}",
-        "" if file.right is None else f"{file.right:,}",
+        _known("{:,}".format, file.right),
     )
 
 
 def pair_cells(pair: PairResult, results: Results) -> tuple[str, ...]:
     """A line below PAIR_HEAD."""
-    share = "" if pair.identical_share is None else f" ({pair.identical_share:.0%})"
+    share = _known(" ({:.0%})".format, pair.identical_share)
     mean, middle = pair.first_difference_mean, pair.first_difference_median
     parts = "nowhere" if mean is None or middle is None else f"{mean:,.1f}, {middle:,.0f}"
     flips = pair.flips
-    ratio = speed_ratio(results, pair.file)
+    mine, theirs = results.files[0].decode_tps, results.files[pair.file].decode_tps
+    ratio = theirs / mine if mine and theirs else None
     return (
         results.files[pair.file].label,
         f"{pair.identical:,} of {pair.rows:,}{share}",
-        "" if pair.same_share is None else f"{pair.same_share:.0%}",
+        _known("{:.0%}".format, pair.same_share),
         parts if parts == "nowhere" else f"{parts} {pair.unit}",
         "" if flips is None else f"{flips.to_wrong}↓ {flips.to_right}↑",
-        "" if ratio is None else f"{ratio:.2f}x",
+        _known("{:.2f}x".format, ratio),
     )
-
-
-def speed_ratio(results: Results, number: int) -> float | None:
-    """Decode speed of a later file against the first one's."""
-    mine, theirs = results.files[0].decode_tps, results.files[number].decode_tps
-    return theirs / mine if mine and theirs else None
 
 
 def notes(results: Results) -> list[str]:
@@ -364,13 +350,7 @@ def results_markdown(results: Results) -> str:
         parts += [f"- {markdown(votes_line(votes, results))}" for votes in results.votes]
     parts += ["", "## Answers"]
     for row in results.rows:
-        parts += [
-            "",
-            f"### {row.index}: {markdown(row.id)}",
-            "",
-            *(f"> {line}" for line in markdown_lines(row.prompt)),
-            "",
-        ]
+        parts += ["", f"### {row.index}: {markdown(row.id)}", "", *_quote(row.prompt), ""]
         if row.expected:
             parts += [f"Expected: {' or '.join(map(markdown, row.expected))}", ""]
         answers = [_cell(row, n) for n in range(len(files))]

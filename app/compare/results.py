@@ -141,7 +141,8 @@ def as_object(results: Results) -> dict[str, Any]:
 def pair_of(rows: Sequence[PromptResult], number: int, unit: Unit) -> PairResult:
     """File ``number`` against the first, over ``rows``."""
     both = [row for row in rows if row.same(number) is not None]
-    parts = [part for row in both if (part := row.parts[number - 1]) is not None]
+    parts = [row.parts[number - 1] for row in both]
+    known = [part for part in parts if part is not None]
     marked = [row for row in both if row.expected]
     flips = None
     if marked:
@@ -152,8 +153,8 @@ def pair_of(rows: Sequence[PromptResult], number: int, unit: Unit) -> PairResult
         rows=len(both),
         identical=sum(row.same(number) is True for row in both),
         unit=unit,
-        first_difference_mean=fmean(parts) if parts else None,
-        first_difference_median=median(parts) if parts else None,
+        first_difference_mean=fmean(known) if known else None,
+        first_difference_median=middle(parts),
         same_share=fmean(_same_share(row, number) for row in both) if both else None,
         flips=flips,
     )
@@ -166,11 +167,10 @@ def _same_share(row: PromptResult, number: int) -> float:
     return equal_from_start(mine, theirs) / longest if longest else 1.0
 
 
-def medians(answers: Sequence[Told]) -> tuple[float | None, float | None]:
-    """Decode speed and time to the first token."""
-    speeds = [one.decode_tps for one in answers if one.decode_tps is not None]
-    waits = [one.ttft_s for one in answers if one.ttft_s is not None]
-    return median(speeds) if speeds else None, median(waits) if waits else None
+def middle(values: Sequence[float | None]) -> float | None:
+    """Median of the known values; None where there is none."""
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
 
 
 def wilson(wins: int, of: int) -> tuple[float, float]:
