@@ -10,14 +10,14 @@ from __future__ import annotations
 import heapq
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from app.figures import rate
 from app.models import library
@@ -38,10 +38,6 @@ from runtimes.models.memory import DEFAULT_CONTEXT, estimate
 from runtimes.models.modelfile import ModelFile
 from runtimes.models.registry import backend_of, backends
 from runtimes.settings import RunnerSettings
-
-if TYPE_CHECKING:
-    from huggingface_hub import ModelInfo
-
 
 FORMATS = ("gguf", "onnx", "safetensors")
 Sort = Literal["downloads", "likes", "updated"]
@@ -117,12 +113,9 @@ def look_up(name: HubName, hub: Hub | None = None) -> Found:
     hub = hub or quick()
 
     def ask() -> Found:
-        from huggingface_hub import ModelInfo
-
-        parse: Any = ModelInfo  # it has no types
         said, _ = hub.answer(f"/api/models/{name.repo}", {"expand": _EXPAND})
         with _understood():
-            return _found(parse(**{"siblings": None, **said}))
+            return _found(said)
 
     return hub.patiently(ask, name, Reporter())
 
@@ -137,9 +130,6 @@ _ORDER: dict[Sort, Callable[[Found], Any]] = {
 
 def _listed(query: Query, kind: str | None, hub: Hub) -> Iterator[Found]:
     """What the hub lists for one format, page by page."""
-    from huggingface_hub import ModelInfo
-
-    parse: Any = ModelInfo  # it has no types
     tags = [tag for tag in (kind, _CHAT if query.instruct else None) if tag]
     asked: dict[str, Any] = {"sort": _THEIRS[query.sort], "limit": _PAGE, "expand": _EXPAND}
     asked |= {"filter": tags} if tags else {}
@@ -148,7 +138,7 @@ def _listed(query: Query, kind: str | None, hub: Hub) -> Iterator[Found]:
         items, asked = _page(asked, hub)
         for item in items:
             with _understood():
-                one = _found(parse(**{"siblings": None, **item}))
+                one = _found(item)
                 known = parse_hub_name(one.repo)
             if known is not None:  # else nothing can be pulled by it
                 yield one
@@ -177,18 +167,19 @@ def _understood() -> Iterator[None]:
         raise HubError(f"what answers for the hub is not a list of models ({error})") from error
 
 
-def _found(info: ModelInfo) -> Found:
-    gguf = info.gguf or {}
-    total = _count(gguf.get("total")) or _count(info.safetensors and info.safetensors.total)
-    licences = (tag.removeprefix("license:") for tag in info.tags or [] if "license:" in tag)
+def _found(said: Mapping[str, Any]) -> Found:
+    """What the hub's JSON of a repository says."""
+    gguf, updated = said.get("gguf") or {}, said.get("lastModified")
+    total = _count(gguf.get("total")) or _count((said.get("safetensors") or {}).get("total"))
+    licences = (tag.removeprefix("license:") for tag in said.get("tags") or () if "license:" in tag)
     return Found(
-        repo=info.id,
-        downloads=_count(info.downloads) or 0,
-        likes=_count(info.likes) or 0,
-        updated=info.last_modified,
+        repo=said["id"],
+        downloads=_count(said.get("downloads")) or 0,
+        likes=_count(said.get("likes")) or 0,
+        updated=datetime.fromisoformat(updated) if updated else None,
         licence=next(licences, None),
-        gated=bool(info.gated),
-        parameters=total or _named_size(info.id),
+        gated=bool(said.get("gated")),
+        parameters=total or _named_size(said["id"]),
         exact=bool(total),
         architecture=str(gguf["architecture"]) if gguf.get("architecture") else None,
         context=_count(gguf.get("context_length")),
