@@ -1,7 +1,9 @@
-"""What each recipe would make of a model: bytes, bits a weight, memory and quality, before anything
-is built. What an earlier run has measured counts more than what is predicted.
+"""Forecasts before a build: each recipe's bytes, bits a weight, memory and quality; what a run
+needs, and why `quantize` would refuse it. Figures measured by an earlier run replace predictions.
 
-The recipes alone are known at once; what looks into models, and needs numpy, is imported there.
+The recipes alone are known at once; what looks into models, and needs numpy, is imported where it
+is used. Nothing is loaded: the headers of the weight files tell the sizes, as llama.cpp's quantizer
+would write them. Of a model on the hub, which is not downloaded for this, the list of files does.
 """
 
 from __future__ import annotations
@@ -70,14 +72,14 @@ class Prospect:
 
     @property
     def size_text(self) -> str:
-        """Such as "93 MB", with "about" where only the nominal bits are known."""
+        """Size, as in "93 MB", or "~93 MB" where only the nominal bits are known."""
         if self.bytes is None:
             return ""
         return human(self.bytes) if self.exact else f"~{human(self.bytes)}"
 
     @property
     def bits_text(self) -> str:
-        """Such as "6.3 bits": of this model's file where that is known."""
+        """Bits a weight, as in "6.3 bits": of this model's file where that is known."""
         if self.exact and self.bits is not None:
             return f"{self.bits:.1f} bits"
         return f"~{self.recipe.bits_per_weight:.1f} bits"
@@ -91,7 +93,7 @@ class Prospect:
 
     @property
     def quality_text(self) -> str:
-        """What is known of the distance to the original, with its source."""
+        """Known distance to the original, with its source."""
         if self.measured is not None and self.measured.fidelity is not None:
             found = self.measured.fidelity
             return f"{kl_text(found.kl_mean)}, {found.same_top:.1%} same top"
@@ -104,7 +106,7 @@ class Prospect:
 
 @dataclass(frozen=True, slots=True)
 class Prospects:
-    """Of all recipes, by name."""
+    """The prospects of all recipes, by name."""
 
     recipes: Mapping[str, Prospect] = field(default_factory=dict)
     memory_free: int = 0
@@ -120,7 +122,7 @@ class Prospects:
 
 
 def bare_prospects() -> Prospects:
-    """What the recipes say of themselves, without a model."""
+    """List the recipes with their nominal figures, without a model."""
     return Prospects({recipe.name: Prospect(recipe) for recipe in offered()})
 
 
@@ -190,7 +192,7 @@ def _like(source: SourceModel) -> ModelFile:
 
 
 def _memory(like: ModelFile, size: int, recipe: Recipe) -> int:
-    """What loading a file of ``size`` bytes needs, about."""
+    """Estimate the bytes of memory that loading a file of ``size`` bytes needs."""
     if recipe.format == "onnx":
         size, wider = int(size * _PACKED), like.kv_elements * _WIDER
         like = replace(like, kv_elements=wider)
@@ -204,7 +206,7 @@ _WEIGHTS = (".safetensors", ".bin")
 
 @dataclass(frozen=True, slots=True)
 class BuildForecast:
-    """What the model is, what the run needs against what there is, and where it goes; in bytes."""
+    """A model, the resources that a run needs and has, and its output folder; in bytes."""
 
     source: SourceModel
     out: Path

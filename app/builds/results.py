@@ -1,4 +1,5 @@
-"""What a folder of built files amounts to: its table, and its chart of size against quality."""
+"""Built files of a folder: their table, their chart of size against quality, and of a file that was
+built for a target its types, as layers against roles."""
 
 import dataclasses
 import re
@@ -118,8 +119,8 @@ class Result:
 
 
 def read_result(folder: Path) -> Result:
-    """What ``folder`` holds now; figures that may not be compared with the others are left to the
-    report. Raises ModelError without a readable manifest."""
+    """Read ``folder`` as it is now; figures that may not be compared with the others are left to
+    the report. Raises ModelError without a readable manifest."""
     main, *apart = comparable_parts(load_manifest(folder))
     bare = [
         dataclasses.replace(entry, quality=None, fidelity=None, speed=None)

@@ -1,4 +1,5 @@
-"""How a run goes, put together from its events (docs/quantize.md lists them)."""
+"""A run of `quantize`: its process, and its state by the events that it writes (docs/quantize.md
+lists them)."""
 
 import json
 import logging
@@ -23,7 +24,7 @@ _KEPT_BACK = (" is too far from the float model: ", " is not built: ")
 
 
 class RunState(StrEnum):
-    """Of a run, of each of its recipes, and of each of its stages."""
+    """State of a run, of one of its recipes, or of one of its stages."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -291,7 +292,7 @@ class QuantizeProcess:
 
     @property
     def pid(self) -> int:
-        """Of the command."""
+        """The command's process."""
         return self._process.pid
 
     @property

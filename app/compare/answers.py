@@ -106,7 +106,7 @@ class Side(Told):
         return index > last or (self.whole and index == last)
 
     def place(self, index: int) -> int:
-        """Where the token at ``index`` begins in the text."""
+        """Position in the text at which the token at ``index`` begins."""
         return self.starts[index] if index < len(self.starts) else len(self.text)
 
     def piece(self, index: int) -> str:

@@ -71,12 +71,12 @@ class PromptsJob:
     slots: int | None = None
 
     def answers(self, entry: ModelEntry) -> Path:
-        """Where a file's answers are kept; their journal is beside it."""
+        """Path of a file's answers; their journal is beside it."""
         return _folder(self.prompts, [entry.path]) / "answers.jsonl"
 
     @property
     def folder(self) -> Path:
-        """What belongs to all of it."""
+        """Folder of the report and the votes."""
         return _folder(self.prompts, [entry.path for entry in self.entries])
 
     def rows(self) -> InputOptions:
@@ -115,7 +115,7 @@ def entries_of(models: Sequence[tuple[str, ModelOptions]]) -> tuple[ModelEntry, 
 
 
 def labels_of(entries: Sequence[ModelEntry]) -> list[str]:
-    """What people call the files; those that are called alike have their paths."""
+    """Names of the files for people; files of one name have their paths."""
     labels = [entry.label for entry in entries]
     return [
         label if labels.count(label) == 1 else str(entry.path)
@@ -176,8 +176,8 @@ Encode = Callable[[str], Sequence[int]]
 
 
 def collect(job: PromptsJob) -> Results:
-    """What a finished job found. Reads the answers and the tokenizers, no weights. Raises
-    IngotError or OSError."""
+    """Compare the answers of a finished job. Reads the answers and the tokenizers, no weights.
+    Raises IngotError or OSError."""
     told = [_answers(job.answers(entry)) for entry in job.entries]
     encoders = [_encoder(entry) for entry in job.entries]
     units = [_unit(encoders[0], encode) for encode in encoders[1:]]
@@ -340,8 +340,8 @@ class CompareProgress:
 
 
 class PromptsProcess:
-    """It ends with this process; what was answered is kept. ``poll`` reads on and may take a while;
-    the rest takes no time."""
+    """A running command, which ends with this process; finished answers are kept. ``poll`` reads
+    the journals and may take a while; the other methods return at once."""
 
     def __init__(self, job: PromptsJob) -> None:
         """Start it. Raises OSError."""
@@ -366,7 +366,7 @@ class PromptsProcess:
 
     @property
     def pid(self) -> int:
-        """Of the command."""
+        """The command's process."""
         return self._process.pid
 
     def stop(self) -> None:

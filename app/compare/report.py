@@ -43,7 +43,7 @@ PAIR_HEAD = ("against the first", "same", "same part", "parts at", "flips", "spe
 
 
 def figures_of(side: Side, *, speed: bool = True) -> list[str]:
-    """Such as ["25.1 tok/s", "first token 120 ms", ...], as much as is known; without ``speed`` all
+    """List what is known, as in ["25.1 tok/s", "first token 120 ms", ...]; without ``speed`` all
     but the first."""
     ended = side.state is SideState.DONE and side.finish_reason not in (None, "stop")
     parts = (
@@ -83,7 +83,8 @@ def agreement_line(found: Agreement | None, side: Side, first: Side) -> str:
 
 
 def parting_text(parting: Parting) -> str:
-    """Such as "'I' here and 'T' there: a near-tie, their two best were 0.015 apart"."""
+    """Tell the first difference, as in "'I' became 'T' (a near-tie: the two best were 0.015
+    apart)"."""
     line = f"{_quoted(parting.mine)} became {_quoted(parting.theirs)}"
     gaps = [gap for gap in parting.gaps if gap is not None]
     if not gaps:
@@ -224,7 +225,7 @@ def print_tables(results: Results) -> None:
 
 
 def figures(results: Results, hues: Sequence[str] = ()) -> list[Table]:
-    """Of the files, and of the pairs; names are in the colours of the files, if these are given."""
+    """Make a table of the files and one of the pairs; ``hues``: the colours of the names."""
     files = _table(FILE_HEAD, [file_cells(file) for file in results.files], hues)
     pairs = [pair_cells(pair, results) for pair in results.pairs]
     return [files, _table(PAIR_HEAD, pairs, hues[1:])]
@@ -253,7 +254,7 @@ def report_of(job: PromptsJob) -> Results:
 
 
 def read_report(folder: Path) -> Results:
-    """What ``report_of`` kept in a job's folder. Raises RequestError."""
+    """Read what ``report_of`` kept in a job's folder. Raises RequestError."""
     try:
         data = json.loads((folder / "results.json").read_text(encoding="utf-8"))
         return from_json(Results, data)
@@ -308,7 +309,7 @@ def pair_cells(pair: PairResult, results: Results) -> tuple[str, ...]:
 
 
 def notes(results: Results) -> list[str]:
-    """What one must know to read the figures."""
+    """Explain the figures."""
     said = ["tok/s and first token are medians over the answers, several of which run at a time."]
     if any(pair.first_difference_mean is not None for pair in results.pairs):
         said.append("Parts at: mean and median of the first difference, over answers that differ.")
@@ -327,7 +328,8 @@ def notes(results: Results) -> list[str]:
 
 
 def votes_line(votes: Votes, results: Results) -> str:
-    """Such as "q4 against q8: preferred 3 of 10 times (95%: 11% to 60%), 2 tied, 1 skipped"."""
+    """Count votes, as in "q4 against q8: preferred 3 of 10 times (95%: 11% to 60%), 2 tied,
+    ..."."""
     decided = votes.wins + votes.losses
     names = f"{results.files[votes.file].label} against {results.files[0].label}"
     return (
@@ -409,7 +411,7 @@ def _lines(cells: Sequence[Sequence[str]]) -> list[str]:
 
 
 def place_of(text: str, at: int) -> str | None:
-    """What stands in a text where it parts from another one: the rest of a word, at least one
+    """Return the rest of the word at ``at``, where a text parts from another one: at least one
     character; None for the end."""
     if at >= len(text):
         return None

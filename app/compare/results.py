@@ -1,5 +1,5 @@
-"""What a file of prompts shows of several files: their answers, how far these agree with those of
-the first file, and figures. ``dataclasses.asdict`` is the JSON of a report."""
+"""Results of a file of prompts: the answers of several files, how far they agree with those of the
+first file, figures and votes. ``dataclasses.asdict`` is the JSON of a report."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ class FileResult:
 
 @dataclass(frozen=True, slots=True)
 class Flips:
-    """Of ``rows`` answers, those that were right and became wrong, and the other way round: two
-    files may be right equally often, each with other rows (A. Dutta et al., "Accuracy is Not All
-    You Need", 2024)."""
+    """Answers of ``rows`` that were right and became wrong, and the other way round: two files may
+    be right equally often, each with other rows (A. Dutta et al., "Accuracy is Not All You Need",
+    2024)."""
 
     rows: int
     to_wrong: int
@@ -72,7 +72,7 @@ class Flips:
 
     @property
     def share(self) -> float:
-        """Of the rows."""
+        """Flips per row, 0 to 1."""
         return (self.to_wrong + self.to_right) / self.rows if self.rows else 0.0
 
 
@@ -92,14 +92,14 @@ class PairResult:
 
     @property
     def identical_share(self) -> float | None:
-        """Of the rows that both answered."""
+        """Share of equal answers among the rows that both answered; None without such rows."""
         return self.identical / self.rows if self.rows else None
 
 
 @dataclass(frozen=True, slots=True)
 class Votes:
-    """What a user preferred without knowing which file was which: a later file against the first;
-    ``low`` and ``high`` bound the share of wins of ``file`` among the votes that decide."""
+    """Blind votes on a later file against the first; ``low`` and ``high`` bound the share of wins
+    of ``file`` among the votes that decide (95%)."""
 
     file: int
     wins: int
@@ -200,7 +200,7 @@ class Vote(StrEnum):
 
 
 class Sided(StrEnum):
-    """What the user says, who sees sides only."""
+    """Choice of a user who sees sides only."""
 
     LEFT = "left"
     RIGHT = "right"
@@ -219,7 +219,7 @@ class BlindPair:
     key: str
 
     def vote(self, said: Sided) -> Vote:
-        """Which file that is for."""
+        """Return the vote that a choice of sides means."""
         if said in (Sided.TIE, Sided.SKIP):
             return Vote(said.value)
         return Vote.OTHER if (said is Sided.LEFT) == self.swapped else Vote.FIRST
@@ -277,7 +277,7 @@ class Ballot:
         return True
 
     def count(self) -> tuple[Votes, ...]:
-        """What the votes say of each later file; empty without votes."""
+        """Count the votes on each later file; empty without votes."""
         found = []
         for other in range(1, len(self.results.files)):
             said = [self.votes.get(pair.key) for pair in self.pairs if pair.other == other]

@@ -265,7 +265,7 @@ class Comparison:
                 file.close()
 
     def _planned(self) -> list[AskedFile]:
-        """Those that can be read and have room."""
+        """Plan each file; return the files that can be read and have room."""
         free = memory_now()[1]
         found = []
         for file in self._files:

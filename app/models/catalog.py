@@ -76,7 +76,7 @@ def catalog(given: Iterable[str | Path] = ()) -> list[ModelEntry]:
 
 
 def entry_of(path: Path) -> ModelEntry:
-    """What is known of one file that can be loaded, wherever it is."""
+    """Describe one file that can be loaded, wherever it is."""
     found: Iterable[ModelEntry] = _at(path, ())
     if real(path).is_relative_to(library.library_dir().resolve()):
         found = (entry for model in library.models() for entry in _pulled(model, ()))
@@ -156,7 +156,7 @@ def _loose(path: Path, plans: Sequence[MadePlan]) -> ModelEntry:
 
 
 def _pulled(model: library.Model, plans: Sequence[MadePlan]) -> list[ModelEntry]:
-    """What was pulled of one repository."""
+    """List the builds that were pulled of one repository."""
     if not model.builds:
         again = f"nothing of it is whole; `ingot pull {model.repo}` gets it again"
         return [ModelEntry(model.repo, model.repo, "", Origin.LIBRARY, model.folder, broken=again)]
@@ -228,7 +228,7 @@ def _unusable(runtime: Backend) -> str | None:
 
 
 class Origin(StrEnum):
-    """Where a file was found."""
+    """Place in which a file was found."""
 
     LIBRARY = "library"  # pulled from the hub
     BUILT = "built"  # in a folder that `quantize` wrote
@@ -237,7 +237,7 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlannedSpeed:
-    """What `ingot plan` measured here."""
+    """Figures that `ingot plan` measured here."""
 
     figures: Figures
     made: float  # seconds since 1970
@@ -269,7 +269,7 @@ class ModelEntry:
 
     @property
     def label(self) -> str:
-        """What people read: "pebble · q4_k_m"."""
+        """Name for people, as in "pebble · q4_k_m"."""
         return f"{self.name} · {self.recipe}" if self.recipe else self.name
 
     @property
@@ -279,7 +279,7 @@ class ModelEntry:
 
     @property
     def options(self) -> ModelOptions:
-        """What goes with ``model``."""
+        """Options that pick the file of ``model``."""
         return ModelOptions(recipe=self.picked)
 
     @property
@@ -313,7 +313,7 @@ class Fit:
 
 
 def fit(entry: ModelEntry, free: int | None = None) -> Fit:
-    """What ``entry`` needs, against ``free`` bytes (None: what is free now).
+    """Compare the memory that ``entry`` needs with ``free`` bytes (None: all that is free now).
 
     Reading the header of a GGUF file with a large vocabulary takes up to half a second the first
     time. Raises ModelError for a file that cannot be read.
@@ -343,7 +343,8 @@ _ORIGINS = {
 
 
 def type_of(entry: ModelEntry) -> str:
-    """Such as "gguf 6.2 bits", a weight; "gguf 4-bit" after its name where that is not known."""
+    """Format and bits a weight, as in "gguf 6.2 bits"; "gguf 4-bit", by its name, where they are
+    not known."""
     bits = f"{entry.bits}-bit" if entry.bits else ""
     if entry.bits_per_weight is not None:
         bits = f"{entry.bits_per_weight:.1f} bits"
@@ -351,7 +352,7 @@ def type_of(entry: ModelEntry) -> str:
 
 
 def size_of(entry: ModelEntry) -> str:
-    """Such as "4.7 MB"."""
+    """Size, as in "4.7 MB"."""
     return human(entry.bytes) if entry.bytes is not None else "?"
 
 
@@ -429,7 +430,7 @@ _LEAST_KL = 0.0001  # of what four places can say
 
 @dataclass(frozen=True, slots=True)
 class FileQuality:
-    """Of one file; None where nobody knows."""
+    """Size and quality of a file; None for what is not known."""
 
     bytes: int | None = None
     bits: float | None = None  # a weight, scales included, as the file really stores them
@@ -439,7 +440,7 @@ class FileQuality:
 
 
 def file_quality(entry: ModelEntry) -> FileQuality:
-    """What the manifest beside the file has measured of this very file, else what its header says.
+    """Return what the manifest measured of this very file, else what its header says.
 
     Reading the header of a GGUF file with a large vocabulary takes up to half a second.
     """
@@ -472,7 +473,7 @@ def _bits(path: Path, changed: int) -> float:
 
 
 def quality_text(found: FileQuality) -> str:
-    """Such as "4.6 bits · KL 0.041"; what is not known is left out."""
+    """Bits and quality, as in "4.6 bits · KL 0.041"; unknown figures are left out."""
     parts = [f"{found.bits:.1f} bits"] if found.bits is not None else []
     if found.kl is not None:
         parts.append(kl_text(found.kl))
@@ -482,7 +483,7 @@ def quality_text(found: FileQuality) -> str:
 
 
 def kl_text(kl: float) -> str:
-    """Such as "KL 0.041": nats, with two digits that count."""
+    """KL divergence in nats with two significant digits, as in "KL 0.041"."""
     if kl < _LEAST_KL:
         return f"KL <{_LEAST_KL}"
     return f"KL {kl:.3f}" if kl >= 0.01 else f"KL {kl:.4f}"

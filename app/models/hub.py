@@ -54,8 +54,7 @@ _SIZE = re.compile(r"(?:^|[-_.])(?:(\d+)x)?(\d+(?:\.\d+)?)([bm])(?=$|[-_.])", re
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is looked for. ``largest`` bounds the bytes of a 4-bit build; models of which nobody
-    knows the size pass."""
+    """A search. ``largest`` bounds the bytes of a 4-bit build; models of unknown size pass."""
 
     words: str = ""
     formats: tuple[str, ...] = ("gguf",)  # any of these; none: whatever there is
@@ -129,7 +128,7 @@ _ORDER: dict[Sort, Callable[[Found], Any]] = {
 
 
 def _listed(query: Query, kind: str | None, hub: Hub) -> Iterator[Found]:
-    """What the hub lists for one format, page by page."""
+    """List the models of one format, page by page."""
     tags = [tag for tag in (kind, _CHAT if query.instruct else None) if tag]
     asked: dict[str, Any] = {"sort": _THEIRS[query.sort], "limit": _PAGE, "expand": _EXPAND}
     asked |= {"filter": tags} if tags else {}
@@ -168,7 +167,7 @@ def _understood() -> Iterator[None]:
 
 
 def _found(said: Mapping[str, Any]) -> Found:
-    """What the hub's JSON of a repository says."""
+    """Read the hub's JSON of a repository."""
     gguf, updated = said.get("gguf") or {}, said.get("lastModified")
     total = _count(gguf.get("total")) or _count((said.get("safetensors") or {}).get("total"))
     licences = (tag.removeprefix("license:") for tag in said.get("tags") or () if "license:" in tag)
@@ -242,13 +241,13 @@ class RemoteBuild:
     here: bool  # in the library
 
     def bits(self, parameters: int | None) -> float | None:
-        """Of a weight; without the number of ``parameters`` as the name says."""
+        """Bits a weight; by the name where the number of ``parameters`` is not known."""
         return self.kept.size * 8 / parameters if parameters else bits_of(self.kept.label)
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a repository has of use here."""
+    """Contents of a repository that are of use here."""
 
     repo: str
     builds: tuple[RemoteBuild, ...]  # the smallest first
@@ -259,7 +258,8 @@ class Contents:
 
 
 def contents(name: HubName, hub: Hub) -> Contents:
-    """What is there, by two requests, or three with a GGUF file. Raises HubError or UsageError."""
+    """Look at a repository by two requests, or three with a GGUF file. Raises HubError or
+    UsageError."""
     repo = Repository(name, Reporter(), hub)
     found = look(repo)
     file, mixture = _header(repo, found)
@@ -286,8 +286,8 @@ def room_for(free: int) -> int:
 
 
 def _header(repo: Repository, found: Holdings) -> tuple[ModelFile | None, bool]:
-    """What the smallest file that is a model by itself says, and whether it is a mixture of
-    experts. The builds of a repository are of one model."""
+    """Read the header of the smallest file that is a model by itself, and whether it is a mixture
+    of experts. The builds of a repository are of one model."""
     singles = [(kept, files) for kept, files in found.ready if _backend(kept).suffixes]
     if not singles:
         return None, False
@@ -324,7 +324,7 @@ _VERDICTS = {
 
 
 def wrong(error: Exception) -> str:
-    """What a user is told of it; nothing that asks the hub may end without a word."""
+    """Message for the user; each request to the hub ends with a result or with one."""
     if isinstance(error, IngotError | OSError):
         said = str(error) or type(error).__name__
         return f"{said[:1].upper()}{said[1:]}" if said.startswith("the") else said
@@ -363,7 +363,7 @@ def facts(found: Found) -> list[str]:
 
 
 def further(contents: Contents) -> list[str]:
-    """What is there beside the builds."""
+    """Describe the files beside the builds."""
     said = []
     if contents.originals:
         how = f"`quantize {contents.repo}` builds files from it"
@@ -377,7 +377,7 @@ def further(contents: Contents) -> list[str]:
 
 
 def memory(build: RemoteBuild, free: int) -> str:
-    """What a build needs, against what is free."""
+    """Tell the memory that a build needs, and that is free."""
     need = build.need
     needs = f"about {human(need.bytes)}, a quarter more than its files,"
     if need.by_header:
@@ -389,7 +389,7 @@ def memory(build: RemoteBuild, free: int) -> str:
 
 
 def heading(query: Query, free: int) -> str:
-    """What the results are."""
+    """Title of the results."""
     kind = "Instruct models" if query.instruct else "Models"
     fit = f" that fit in {human(free)}" if query.largest is not None else ""
     return f"{kind}{fit}, by {query.sort}"

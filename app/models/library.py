@@ -93,11 +93,11 @@ class Model:
 
     @property
     def folder(self) -> Path:
-        """Where its files are."""
+        """Folder of the repository's files."""
         return library_dir() / self.repo
 
     def path(self, build: Kept) -> Path:
-        """What a runtime loads."""
+        """Path that a runtime loads."""
         return self.folder / build.main
 
     def is_whole(self, build: Kept) -> bool:
@@ -287,7 +287,7 @@ def _repos() -> list[str]:
 
 
 def model_file(model: str, options: ModelOptions) -> ModelFile:
-    """What MODEL means, described without loading it: a path, or a name in the library. Raises
+    """Resolve and describe MODEL, a path or a name in the library, without loading it. Raises
     ModelError or RequestError."""
     from quantize.resolve import format_of, resolve
 
@@ -383,7 +383,7 @@ def note_loaded(file: Path) -> None:
 
 
 def recently_used() -> list[Path]:
-    """Those that are still there, the latest first."""
+    """List the models used lately that are still there, the latest first."""
     # A text that is no name of a file is none that is there: Path.exists raises for it.
     return [Path(text) for text in _recent() if os.path.exists(text)]
 

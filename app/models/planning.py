@@ -121,7 +121,8 @@ def check_depth(depth: int | None, models: Sequence[ModelFile], task: PlanTask) 
 
 
 def overrides(options: ModelOptions, settings: PlanOptions, slots: int | None) -> Overrides:
-    """What the user has fixed. Raises RequestError for a budget that no layout could have."""
+    """Collect what the user has fixed. Raises RequestError for a budget that no layout could
+    have."""
     if settings.kv_tokens is not None and not settings.unified_kv:
         raise RequestError("--kv-tokens is for one cache of all slots: give --unified-kv with it")
     given = {**asdict(options), **asdict(settings)} | {"slots": slots}
@@ -131,7 +132,7 @@ def overrides(options: ModelOptions, settings: PlanOptions, slots: int | None) -
 
 @dataclass(frozen=True, slots=True)
 class LoadChoice:
-    """What a command loads. ``planned`` says whether `ingot plan` has chosen it."""
+    """File and settings to load. ``planned``: whether `ingot plan` has chosen them."""
 
     file: ModelFile
     settings: RunnerSettings

@@ -43,7 +43,7 @@ _NO_MODEL = re.compile(r"(?:^|[-._/])(?:mmproj|imatrix)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class PullRequest:
-    """What was asked for: ORG/NAME[@REVISION][:WHAT]."""
+    """A model to pull: ORG/NAME[@REVISION][:WHAT]."""
 
     name: HubName
     what: str | None
@@ -58,7 +58,7 @@ class ReadyBuild(Build):
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """What a repository holds: its manifest if `quantize` wrote it, and the models in it with their
+    """Contents of a repository: its manifest if `quantize` wrote it, and its models with their
     files, as the library will have them."""
 
     listing: Listing
@@ -101,7 +101,7 @@ def pull(request: PullRequest, progress: Reporter, hub: Hub | None = None) -> Pa
 
 
 def look(repo: Repository) -> Holdings:
-    """What there is to pull. Raises HubError or UsageError."""
+    """List what can be pulled. Raises HubError or UsageError."""
     with repo.progress.stage(f"looking at {repo.name}"):
         listing = repo.look()
     there = {file.path: file for file in listing.files}
@@ -123,7 +123,7 @@ def look(repo: Repository) -> Holdings:
 
 
 def _place(build: ReadyBuild, path: str) -> str:
-    """Where a file of the repository goes: a model at the root of it gets a folder of its own."""
+    """Place of a repository's file in the library: a model at the root gets a folder of its own."""
     return path if build.main else f"{build.kind}/{path}".rstrip("/")
 
 
@@ -155,7 +155,7 @@ def _publish(
 
 
 def waiting(repo: str) -> Path:
-    """Where files of ``repo`` lie until the build is whole."""
+    """Folder of files of ``repo`` whose build is not whole yet."""
     return library.library_dir() / ".arriving" / repo.replace("/", "--")
 
 

@@ -76,7 +76,7 @@ _KNOWN = frozenset(_SCHEMA["properties"])
 
 @dataclass(frozen=True, slots=True)
 class RerankRequest:
-    """What a body asks for."""
+    """A query and documents to rank."""
 
     query: str
     documents: list[str]

@@ -1,4 +1,4 @@
-"""What goes wrong, as an HTTP status and OpenAI's body of an error."""
+"""Errors as HTTP statuses and OpenAI's bodies."""
 
 import logging
 from typing import Any
@@ -92,7 +92,7 @@ def http_error(error: Exception) -> HttpError:
 
 
 def problem_error(problem: Problem) -> HttpError:
-    """Of a request that was begun and has no answer."""
+    """Return the error of a request that was begun and has no answer."""
     if problem.code in ("worker_crash", "shutting_down"):
         return HttpError(503, problem.code, problem.message, retry_s=1)
     return HttpError(error_body(problem)[0], problem.code, problem.message)

@@ -1,4 +1,4 @@
-"""Who is let in, and what may come in: pure ASGI, around the whole application."""
+"""ASGI middleware around the application: host, origin and key checks, head and body limits."""
 
 import asyncio
 import hmac

@@ -1,4 +1,6 @@
-"""What the server has: /v1/models, /v1/tokenize, and how it is: /health, /ready, /metrics."""
+"""Routes about the server: /v1/models, /v1/tokenize, /health, /ready, /metrics; and of vLLM's
+/v1/load_lora_adapter and /v1/unload_lora_adapter, by which clients load and unload LoRA
+adapters."""
 
 import time
 from collections.abc import Callable
@@ -135,7 +137,7 @@ def _tokens(
     return prepare(text, engine, defaults, bounded=False).ids
 
 
-# Clients load and unload LoRA adapters while the server runs: /v1/load_lora_adapter and
+# Adapters: only files of the folder that the server was given.
 
 _KIND = "adapters"  # of work on threads: it may wait for a model that loads
 _NAMED = {"lora_name": {"type": "string"}, "model": {"type": "string"}}
@@ -149,14 +151,8 @@ _LOAD = json_schema(
 _UNLOAD = json_schema({"type": "object", "required": ["lora_name"], "properties": _NAMED})
 
 
-# OpenAI's /v1/responses, without anything that has to be stored.
-
-
-# Anthropic's /v1/messages, and how many tokens one would have.
-
-
 def adapter_routes(generator: Generator, folder: Path | None) -> APIRouter:
-    """Both. Without ``folder`` they refuse everything."""
+    """Router for loading and unloading adapters; without ``folder`` both refuse everything."""
     router = APIRouter()
     pool = generator.pool
 

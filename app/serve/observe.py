@@ -1,5 +1,4 @@
-"""What is told of requests: a line of the log each, without any of their text, and figures for
-Prometheus."""
+"""Access log, one line a request without any of its text, and metrics for Prometheus."""
 
 import collections
 import json
@@ -162,7 +161,7 @@ class Observer:
         request.scope["ingot.generation"] = generation
 
     def end(self, generation: Generation) -> None:
-        """It is over, in whatever way."""
+        """Record a finished generation: success, error or cancel."""
         completion = generation.completion
         if completion is None or not completion.usage.completion_tokens:
             return

@@ -48,7 +48,7 @@ class ServedModel:
 
 
 def by_name(entries: Sequence[ServedModel]) -> dict[str, tuple[ServedModel, str | None]]:
-    """What each name means: a model, or one with an adapter. Raises RequestError for two of one
+    """Map each name to a model, or to one with an adapter. Raises RequestError for two of one
     name."""
     known: dict[str, tuple[ServedModel, str | None]] = {}
     for entry in entries:
@@ -112,7 +112,7 @@ class Served:
 
     @property
     def adapter_file(self) -> AdapterFile | None:
-        """What the adapter was loaded from."""
+        """File that the adapter was loaded from."""
         return next((one for one in self.choice.adapters if one.name == self.adapter), None)
 
 
@@ -151,8 +151,8 @@ class ModelPool:
         self._closed = False
 
     def names(self) -> list[str]:
-        """Of all models, the first one given first; each is followed by its adapters and by its
-        aliases."""
+        """List the names of all models, the first one given first; each is followed by its adapters
+        and by its aliases."""
         return list(self._known)
 
     def parent(self, name: str) -> str | None:
@@ -167,7 +167,7 @@ class ModelPool:
         return None if found is None else replace(found, adapter=adapter)
 
     def loaded(self) -> Mapping[str, Served]:
-        """Those that are in memory now, by their own names."""
+        """Return the models that are in memory now, by their own names."""
         with self._lock:
             return {name: one.served for name, one in self._loaded.items()}
 
@@ -320,7 +320,7 @@ class ModelPool:
     def _take(
         self, name: str | None, give_way: Callable[[], None] | None
     ) -> tuple[ServedModel, str | None, _Loaded | None]:
-        """What the name means, and a lease of it if it is loaded."""
+        """Look a name up, and take a lease of its model if that is loaded."""
         with self._lock:
             if self._closed:
                 raise HttpError(503, "shutting_down", "the server is shutting down")
@@ -466,7 +466,8 @@ class Loads:
         return held.enter_context(self._pool.lease_loaded(name))
 
     async def wait(self, name: str | None, held: ExitStack) -> Served:
-        """The same, once the model is loaded. Raises as `ModelPool.lease`."""
+        """Wait until the model is loaded; return a lease as ``take``. Raises as
+        `ModelPool.lease`."""
         while True:
             load = self._load(self._pool.model_of(name))
             load.waiting += 1

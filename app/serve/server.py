@@ -29,7 +29,7 @@ from app.serve import (
     openai_routes,
 )
 from app.serve.batches import routes as batch_routes
-from app.serve.batches.store import claimed
+from app.serve.batches.folder import claimed
 from app.serve.batches.work import BatchService
 from app.serve.connection import MOST_CONNECTIONS, Connection
 from app.serve.errors import HttpError, error_response
@@ -113,7 +113,7 @@ def http_server(
     lifespan: Any = None,
     batches: BatchService | None = None,
 ) -> uvicorn.Server:
-    """What answers on a socket. ``lifespan``: see FastAPI."""
+    """Make the HTTP server. ``lifespan``: see FastAPI."""
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # connections say the rest
     config = uvicorn.Config(
         create_app(generator, options, lifespan, batches),

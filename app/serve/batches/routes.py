@@ -215,7 +215,7 @@ def routes(service: BatchService) -> APIRouter:
 
     @router.get("/v1/files/{file_id}/content")
     def file_content(file_id: str) -> Response:
-        """Its bytes."""
+        """The bytes of a file."""
         content = files.open(file_id)
         size = os.fstat(content.fileno()).st_size
         headers = {"Content-Length": str(size)}

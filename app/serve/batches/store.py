@@ -3,19 +3,16 @@ disk before it is told."""
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import os
 import re
 import secrets
 import shutil
-import stat
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, get_args
@@ -24,180 +21,22 @@ from app.batch.journal.journal import journal_path
 from app.batch.journal.lines import sealed, sealed_line
 from app.batch.output.records import writing
 from app.openai.request import ENDPOINTS
+from app.serve.batches.folder import (
+    BATCH_ID,
+    BATCHES,
+    FILE_ID,
+    FILES,
+    open_plain,
+    prepare,
+    put,
+    remove,
+    replace_plain,
+    unfinished,
+)
 from app.serve.errors import HttpError
-from quantize.outfile import sync_folder
-from runtimes.errors import RequestError
-from runtimes.machine.locks import Lock, holder_of
-from runtimes.paths import data_dir
-from runtimes.untrusted import inside, is_link, load_json, parse_json, visible
+from runtimes.untrusted import load_json, parse_json, visible
 
 logger = logging.getLogger(__name__)
-
-# The folder that a server keeps its data in: one server each. Everything in it is written beside
-# its place and renamed, so that a kill at any moment leaves the old content or the new.
-#
-# Others may have put anything there: only names that a server makes are read or removed, only
-# plain files are opened, and no link is followed.
-
-
-FILES, BATCHES = "files", "batches"  # folders in it
-FILE_ID = re.compile(r"file-[0-9a-f]{24}")
-BATCH_ID = re.compile(r"batch_[0-9a-f]{24}")
-_MODE = 0o700  # prompts and answers are the user's own
-_UNFINISHED = "."  # how names begin of what was being written or taken away
-_OF_SYSTEMS = frozenset({"lost+found", ".DS_Store", "Thumbs.db", "desktop.ini"})
-_MOST_TOLD = 5
-
-
-@contextmanager
-def claimed(data: Path | None = None) -> Iterator[Path]:
-    """``data``, or the usual folder, made if need be and kept from other servers within the block.
-
-    Raises RequestError when another one has it, it cannot be written, or it is a folder of
-    something else; OutOfMemoryError for a full disk.
-    """
-    data = data_dir() / "serve" if data is None else data
-    with writing(data):
-        data.mkdir(_MODE, parents=True, exist_ok=True)
-        stranger = _stranger(data)
-    if stranger is not None:
-        raise RequestError(
-            f"{data} is no data folder of ingot serve: it has"
-            f" {visible(str(stranger.relative_to(data)))}. Name an empty folder with --data, or one"
-            " that is not there yet"
-        )
-    with _locked(data):
-        yield data
-
-
-def _locked(data: Path) -> Lock:
-    try:
-        return Lock(data)
-    except BlockingIOError as error:
-        holder = holder_of(data)
-        said = "another server" if holder is None else f"another server (process {holder})"
-        raise RequestError(
-            f"{data} is in use by {said}: its files and batches are there; "
-            "name another folder with --data"
-        ) from error
-    except OSError as error:
-        raise RequestError(f"{data} cannot be locked: {error.strerror or error}") from error
-
-
-def _stranger(data: Path) -> Path | None:
-    """What is in ``data`` though no server has used it; None for a folder of a server, or an empty
-    one."""
-    found = []
-    for path in data.iterdir():
-        if path.name in (FILES, BATCHES) and is_folder(path):
-            for entry in path.iterdir():
-                name = entry.name.removeprefix(_UNFINISHED)
-                if FILE_ID.fullmatch(name) or BATCH_ID.fullmatch(name):
-                    return None
-                found.append(entry)
-        else:
-            found.append(path)
-    return min((path for path in found if path.name not in _OF_SYSTEMS), default=None)
-
-
-def prepare(folder: Path, own: re.Pattern[str]) -> list[Path]:
-    """The folders in ``folder`` that are called as ``own`` says. ``folder`` is made if need be, and
-    what was never finished is removed; anything else is left alone.
-
-    Raises RequestError or OutOfMemoryError where ``folder`` is a link or cannot be written.
-    """
-    found, strangers = [], []
-    with writing(folder):
-        inside(folder.parent, folder.name, "the data folder", RequestError)
-        folder.mkdir(_MODE, exist_ok=True)
-        for path in sorted(folder.iterdir()):
-            unfinished = path.name.startswith(_UNFINISHED)
-            if not (own.fullmatch(path.name.removeprefix(_UNFINISHED)) and is_folder(path)):
-                strangers.append(path)
-            elif unfinished:
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                found.append(path)
-    for path in strangers[:_MOST_TOLD]:
-        logger.warning("%s is nothing that a server made; it is left alone", visible(str(path)))
-    if len(strangers) > _MOST_TOLD:
-        more = len(strangers) - _MOST_TOLD
-        logger.warning("%s: %d more are left alone", visible(str(folder)), more)
-    return found
-
-
-def is_folder(path: Path) -> bool:
-    """Whether ``path`` is a folder itself: a link to one is not."""
-    try:
-        return stat.S_ISDIR(path.lstat().st_mode) and not is_link(path)
-    except OSError:
-        return False
-
-
-def open_plain(path: Path) -> BinaryIO:
-    """``path`` for reading. Raises OSError, also for what is no plain file: a link would lead out
-    of the folder, and a pipe or a device never end."""
-    flags = os.O_RDONLY
-    for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"):  # a system may lack one of them
-        flags |= getattr(os, name, 0)
-    if is_link(path):
-        raise OSError(errno.ELOOP, "it is a link")
-    descriptor = os.open(path, flags)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is no plain file")
-        return os.fdopen(descriptor, "rb")
-    except BaseException:
-        os.close(descriptor)
-        raise
-
-
-def require_plain(path: Path, name: str) -> bool:
-    """Whether there is a file ``path``, which messages call ``name``. Raises RequestError for what
-    is no plain file."""
-    try:
-        open_plain(path).close()
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise RequestError(f"{name} cannot be read: {error.strerror or error}") from error
-    return True
-
-
-def replace_plain(path: Path, data: bytes) -> None:
-    """Put ``data`` in the place of what the file ``path`` holds: a reader finds the old content or
-    the new, also after a power cut. Raises OSError."""
-    partial = path.with_name(f"{path.name}.partial")
-    partial.unlink(missing_ok=True)
-    with partial.open("xb") as file:  # follows no link
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
-    sync_folder(path.parent)
-
-
-def unfinished(folder: Path) -> Path:
-    """Where a new ``folder`` is made; ``put`` renames it."""
-    path = folder.with_name(_UNFINISHED + folder.name)
-    path.mkdir(_MODE)
-    return path
-
-
-def put(made: Path, folder: Path) -> None:
-    """Make what is in ``made`` last, as ``folder``. Its files are on the disk already."""
-    sync_folder(made)
-    made.rename(folder)
-    sync_folder(folder.parent)
-
-
-def remove(folder: Path) -> None:
-    """Take a folder away, all at once."""
-    gone = folder.with_name(_UNFINISHED + folder.name)
-    folder.rename(gone)
-    sync_folder(folder.parent)
-    shutil.rmtree(gone, ignore_errors=True)
-
 
 RECORD = "batch.json"
 MOST_MODEL = 256  # characters of a model's name
@@ -429,7 +268,7 @@ _NEEDED = frozenset({"id", "created", "endpoint", "input_file_id"})
 
 
 def damaged_batch(folder: Path, error: DamagedRecordError) -> Batch:
-    """What is shown of a batch without a record: nothing of it is touched."""
+    """Failed batch that stands for one without a readable record; its folder is not touched."""
     try:
         at = max(0.0, folder.stat().st_mtime)
     except OSError:
@@ -490,7 +329,7 @@ class Batches:
             self._note(batch)
 
     def folder(self, batch: Batch) -> Path:
-        """Where its input, journal and record are."""
+        """Folder of a batch's input, journal and record."""
         return self._folder / batch.id
 
     def get(self, identity: str) -> Batch:
@@ -505,7 +344,7 @@ class Batches:
         return list(self._batches.values())
 
     def open(self) -> list[Batch]:
-        """Those that have not ended, the oldest first: few, whatever there was before."""
+        """List the batches that have not ended, the oldest first."""
         return list(self._open.values())
 
     def _note(self, batch: Batch) -> None:
@@ -537,7 +376,8 @@ class Batches:
             self.changed.notify_all()
 
     def change(self, identity: str, change: Callable[[Batch], Batch]) -> Batch:
-        """What ``change`` makes of a batch. Raises as ``get`` and ``add``, and what it raises."""
+        """Apply ``change`` to a batch and keep the result. Raises as ``get``, ``add`` and
+        ``change``."""
         with self.changed:
             before = self.get(identity)
             after = change(before)
@@ -566,7 +406,7 @@ class Batches:
         return died
 
     def over(self, batch: Batch) -> None:
-        """What was ``begun`` has ended, in whatever way: the process lives."""
+        """Forget the stage that was ``begun``: it has ended, and the process lives."""
         self._unlink(self.folder(batch) / ATTEMPT)
 
     def clear(self, batch: Batch) -> None:
@@ -582,7 +422,7 @@ class Batches:
 
 
 def _link(content: Path, place: Path) -> None:
-    """The same bytes, without copying them where the disk can. Files are never changed."""
+    """Link ``content``, which never changes; copy it where the disk has no links."""
     try:
         os.link(content, place)
     except OSError:
@@ -604,7 +444,7 @@ _MOST_SECONDS = 2**40  # since 1970
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """What ``meta.json`` says of a file."""
+    """A file, as ``meta.json`` describes it."""
 
     id: str
     filename: str
@@ -709,11 +549,12 @@ class Files:
         return found
 
     def path(self, identity: str) -> Path:
-        """Where its content lies. Raises as ``get``."""
+        """Path of a file's content. Raises as ``get``."""
         return self.folder / self.get(identity).id / _CONTENT
 
     def open(self, identity: str) -> BinaryIO:
-        """Its content. Raises HttpError for an id that no file has, or a content that is gone."""
+        """Open the content of a file. Raises HttpError for an id that no file has, or a content
+        that is gone."""
         try:
             return open_plain(self.path(identity))
         except FileNotFoundError:  # deleted at this moment

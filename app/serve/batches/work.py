@@ -1,10 +1,10 @@
-"""What becomes of batches, in two threads: one asks the models, for one batch after the other in
-the order of their creation; the other does what needs no model: it reads inputs that are new, and
-writes the files of batches that have ended.
+"""Batches and files of a server, and the two threads that work on them: one runs batches on their
+models, in the order of their creation; the other validates new inputs and writes the files of
+batches that have ended.
 
-What a batch is to become is in its record before it is begun, so that a server that is killed goes
-on where it was. Work that ended the server's process again and again is not begun once more: its
-batch fails, and the others go on.
+Each step is in the record of its batch before it begins, so that a server that is killed goes on
+where it was. Work that ended the server's process again and again is not begun once more: its batch
+fails, and the others go on.
 """
 
 from __future__ import annotations
@@ -31,10 +31,9 @@ from app.batch.schedule.run_engines import Hosted
 from app.batch.settings import JobSettings, differences
 from app.batch.spec import BatchSpec, OutputOptions
 from app.serve.batches.check import answered, check, opened, write_results
+from app.serve.batches.folder import BATCHES, FILES
 from app.serve.batches.store import (
     BATCH_INPUT,
-    BATCHES,
-    FILES,
     OUT,
     Batch,
     BatchCounts,
@@ -79,12 +78,12 @@ class Live(Progress):
         self.interrupts.count = 2
 
     def give_way(self) -> None:
-        """The same, since another model needs the room."""
+        """End the rows that run, since another model needs the room."""
         self.gave_way = True
         self.end()
 
     def note(self, text: str) -> None:
-        """What the command would show."""
+        """Log a message of the job."""
         logger.info("%s: %s", self.id, visible(text))
 
     def begin(self, found: InputScan) -> None:
@@ -199,7 +198,7 @@ class Waits:
         return None
 
     def end(self, identity: str) -> None:
-        """It need not wait any more."""
+        """Clear a batch's backoff."""
         with self._lock:
             self._waits.pop(identity, None)
 
@@ -271,7 +270,7 @@ class BatchService:
             self._over(batch)
 
     def problem(self) -> str | None:
-        """What is wrong with the threads themselves; None while they can work."""
+        """Describe a failure of the threads themselves; None while they can work."""
         begun = any(thread.ident is not None for thread in self._threads)
         if begun and not self._stopping and not all(one.is_alive() for one in self._threads):
             return "a thread of the batches has ended"
@@ -517,7 +516,7 @@ class BatchService:
                 self._batches.clear(after)
 
     def _put_off(self, batch: Batch, error: Exception) -> None:
-        """It goes on later; or it fails, where nothing has come of that so often."""
+        """Let the batch go on later; fail it after too many tries without an answered row."""
         rows = self._count(batch)
         given_up = self._waits.begin(batch.id, error, rows)
         if given_up is None:

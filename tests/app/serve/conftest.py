@@ -18,7 +18,7 @@ from app.models.planning import choose
 from app.models.prefixes import NONE_SAVED, SavedPrefixes
 from app.options import ModelOptions, PlanOptions
 from app.serve import connection, guard
-from app.serve.batches.store import claimed
+from app.serve.batches.folder import claimed
 from app.serve.batches.work import BatchService
 from app.serve.generate import Generator
 from app.serve.options import ServeOptions, ServeSampling

@@ -13,7 +13,8 @@ from app.batch.journal.journal import Journal
 from app.models.planning import choose
 from app.options import ModelOptions, PlanOptions
 from app.serve.batches import store, work
-from app.serve.batches.store import RECORD, claimed
+from app.serve.batches.folder import claimed
+from app.serve.batches.store import RECORD
 from app.serve.batches.work import BatchService
 from app.serve.options import ServeSampling
 from app.serve.pool import ModelPool, ServedModel

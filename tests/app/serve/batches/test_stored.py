@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from app.serve.batches.folder import claimed, prepare
 from app.serve.batches.store import (
     BATCH_INPUT,
     OUTPUT,
@@ -23,8 +24,6 @@ from app.serve.batches.store import (
     BatchError,
     Batches,
     Files,
-    claimed,
-    prepare,
     read_record,
     write_record,
 )
@@ -342,7 +341,7 @@ def content_of(folder: Path) -> dict[str, bytes]:
 
 
 def test_only_what_a_server_left_unfinished_is_removed(tmp_path):
-    from app.serve.batches.store import BATCH_ID, FILE_ID
+    from app.serve.batches.folder import BATCH_ID, FILE_ID
 
     project(tmp_path)
     before = content_of(tmp_path)
