@@ -4,6 +4,7 @@ built for a target its types, as layers against roles."""
 import dataclasses
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -44,9 +45,7 @@ class TypeMap:
     def kinds(self) -> tuple[tuple[Cell, int], ...]:
         """Every type that is in use, the fewest bits first, and how many tensors have it."""
         cells = [cell for _, row in self.roles for cell in row if cell is not None]
-        counts: dict[Cell, int] = {}
-        for cell in (*cells, *(cell for _, cell in self.others)):
-            counts[cell] = counts.get(cell, 0) + 1
+        counts = Counter([*cells, *(cell for _, cell in self.others)])
         return tuple(sorted(counts.items(), key=lambda found: (found[0].depth, found[0].kind)))
 
 

@@ -259,11 +259,7 @@ class Ballot:
     def say(self, pair: BlindPair, said: Sided) -> None:
         """Keep a vote. Raises OSError."""
         vote = pair.vote(said)
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"key": pair.key, "vote": str(vote)}) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        self._write(pair.key, vote)
         self.votes[pair.key] = vote
 
     def take_back(self) -> bool:
@@ -271,10 +267,16 @@ class Ballot:
         if not self.votes:
             return False
         key = next(reversed(self.votes))
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"key": key, "vote": None}) + "\n")
+        self._write(key, None)
         del self.votes[key]
         return True
+
+    def _write(self, key: str, vote: Vote | None) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"key": key, "vote": vote}) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
 
     def count(self) -> tuple[Votes, ...]:
         """Count the votes on each later file; empty without votes."""

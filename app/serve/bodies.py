@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from anyio import to_thread
 from starlette.requests import Request
 
-from app.serve.errors import HttpError
+from app.serve.errors import HttpError, shutting_down
 from app.serve.generate import while_connected
 from app.serve.options import MOST_BODIES_BYTES, MOST_DEPTH, MOST_NAMES, MOST_VALUES
 
@@ -67,7 +67,7 @@ class Held:
 
     def _full(self) -> HttpError:
         if self._ended:
-            return HttpError(503, "shutting_down", "the server is shutting down", retry_s=1)
+            return shutting_down()
         said = "other requests take the time that there is for large bodies"
         return HttpError(503, "bodies_full", said, retry_s=_RETRY_S)
 

@@ -21,7 +21,7 @@ from app.batch.schedule.engines import default_slots, free_memory
 from app.models.library import load_engine
 from app.models.planning import LoadChoice
 from app.models.prefixes import NONE_SAVED, SavedPrefixes
-from app.serve.errors import HttpError, UnknownModelError
+from app.serve.errors import HttpError, UnknownModelError, shutting_down
 from runtimes.checks import check_adapter
 from runtimes.errors import IngotError, ModelError, RequestError
 from runtimes.models.memory import estimate, gib, require_fit, spare_draft
@@ -323,7 +323,7 @@ class ModelPool:
         """Look a name up, and take a lease of its model if that is loaded."""
         with self._lock:
             if self._closed:
-                raise HttpError(503, "shutting_down", "the server is shutting down")
+                raise shutting_down(retry_s=0)
             entry, adapter = self._entry(name)
             one = self._loaded.get(entry.name)
             if one is not None:
@@ -375,7 +375,7 @@ class ModelPool:
                 self._loaded[entry.name] = one
         if closed:
             engine.close()
-            raise HttpError(503, "shutting_down", "the server is shutting down")
+            raise shutting_down(retry_s=0)
         return one
 
     def _begun(self, engine: WorkerEngine) -> None:
@@ -483,8 +483,7 @@ class Loads:
         """Nobody waits any more: the server ends."""
         for load in self._coming.values():
             if not load.ready.done():
-                said = "the server is shutting down"
-                load.ready.set_exception(HttpError(503, "shutting_down", said, retry_s=1))
+                load.ready.set_exception(shutting_down())
                 load.ready.exception()  # those who waited may have gone
 
     def _load(self, model: str) -> _Load:
