@@ -16,28 +16,11 @@ from typing import TYPE_CHECKING
 from app.builds.settings import Settings, estimated_size, offered
 from app.here import here
 from app.models.catalog import kl_text
-from quantize.build.preflight import (
-    known_sizes,
-    memory_parts,
-    require_fitting,
-    require_measuring,
-    require_memory,
-    require_space,
-    space_parts,
-    unlisted,
-)
-from quantize.build.workspace import WORK
 from quantize.disk import free_space, human
-from quantize.gguf.imatrixfile import is_matrix
-from quantize.hub.client import Hub
 from quantize.hub.names import parse_hub_name
-from quantize.hub.store import Store
 from quantize.manifest import FileEntry, load_manifest
 from quantize.recipes.choose import require_matrix
 from quantize.recipes.recipe import Recipe
-from quantize.source import SourceModel, open_source
-from quantize.source.files import wanted
-from quantize.stages.stages import stages_size
 from runtimes.errors import IngotError, ModelError
 from runtimes.machine.hardware import memory_now
 from runtimes.machine.locks import holder_of
@@ -249,22 +232,30 @@ class BuildForecast:
         return lines
 
 
-def foresee(settings: Settings, hub: Hub | None = None) -> BuildForecast:
+def foresee(settings: Settings) -> BuildForecast:
     """Look at the model and the machine: some milliseconds, for a model that was not looked at
     before as long as llama.cpp needs to start, for a hub model as long as it answers.
 
     Raises an IngotError for what is missing or not a model; what would be refused although the
     model is fine is among the ``problems``.
     """
+    from quantize.build import preflight
+    from quantize.build.workspace import WORK
+    from quantize.gguf.imatrixfile import is_matrix
+    from quantize.source import open_source
+    from quantize.stages.stages import stages_size
+
     options = settings.options()
     if settings.from_hub:
-        source, download = _remote(settings, hub or Hub())
+        source, download = _remote(settings)
     else:
         source, download = open_source(options.source), 0
     out = options.out or source.default_out
-    recipes = unlisted(out, options)
-    disk = space_parts(source, recipes, options, known_sizes(source)) if recipes else {}
-    memory = memory_parts(source, recipes, options) if recipes else {}
+    recipes = preflight.unlisted(out, options)
+    disk, memory = dict[str, int](), dict[str, int]()
+    if recipes:
+        disk = preflight.space_parts(source, recipes, options, preflight.known_sizes(source))
+        memory = preflight.memory_parts(source, recipes, options)
     reusable = stages_size(out / WORK)
     builder = holder_of(out)
     wrong: list[tuple[str, str]] = []
@@ -275,12 +266,12 @@ def foresee(settings: Settings, hub: Hub | None = None) -> BuildForecast:
     gguf = source.kind == "gguf"
     unfit = "lora" if gguf and options.source.lora is not None else "recipes" if gguf else "out"
     checks: tuple[tuple[str, Callable[[], object]], ...] = (
-        ("targets", lambda: require_measuring(options)),
+        ("targets", lambda: preflight.require_measuring(options)),
         ("imatrix", lambda: require_matrix(options.recipes, options.imatrix)),
         ("imatrix", lambda: options.imatrix is not None and is_matrix(options.imatrix)),
-        (unfit, lambda: require_fitting(options, source, out)),
-        ("out", lambda: require_space(out, disk, reusable=reusable)),
-        ("", lambda: require_memory(memory)),
+        (unfit, lambda: preflight.require_fitting(options, source, out)),
+        ("out", lambda: preflight.require_space(out, disk, reusable=reusable)),
+        ("", lambda: preflight.require_memory(memory)),
     )
     for name, check in checks if builder is None else ():
         try:
@@ -302,12 +293,17 @@ def foresee(settings: Settings, hub: Hub | None = None) -> BuildForecast:
     )
 
 
-def _remote(settings: Settings, hub: Hub) -> tuple[SourceModel, int]:
+def _remote(settings: Settings) -> tuple[SourceModel, int]:
     """A model on the hub by its list of files, and the bytes that are still to be downloaded. Its
     weights are taken to have 16 bits, as nearly all have."""
+    from quantize.hub.client import Hub
+    from quantize.hub.store import Store
+    from quantize.source import SourceModel
+    from quantize.source.files import wanted
+
     name = parse_hub_name(settings.source)
     assert name is not None
-    store = Store(name, hub=hub)
+    store = Store(name, hub=Hub())
     listing = store.listing()
     names = wanted((file.path for file in listing.files), pickle=False, code=False)
     files = [file for file in listing.files if file.path in names]

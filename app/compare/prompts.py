@@ -1,6 +1,6 @@
 """A file of prompts to several files, one after another: each a batch job of its own, whose journal
 is kept, so that a run that was killed loses no answer and a file that is added later asks only
-itself.
+itself; the results of all of them; and that command as a process that a screen follows.
 
 ::
 

@@ -1,4 +1,4 @@
-"""A comparison under way, for callers that look at it now and then."""
+"""One prompt to several files, each in a process of its own; callers look at it now and then."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Models that were pulled: what is there, by which name, and how it goes away again.
+"""Models that were pulled: what is there, by which name, and how it goes away again. And the way
+from MODEL on the command line to a loaded engine, with the list of models that were used lately.
 
 ::
 

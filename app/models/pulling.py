@@ -1,4 +1,5 @@
-"""Ready model files from a repository on the hub into the library."""
+"""Ready model files from a repository on the hub into the library, also in a thread that a screen
+follows."""
 
 from __future__ import annotations
 

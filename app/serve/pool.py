@@ -1,4 +1,4 @@
-"""The models of a server: which there are, and which are loaded.
+"""The models of a server: their names, and which of them are loaded.
 
 A model is loaded when it is asked for. Where memory is short, the one that was not used for longest
 makes room, but never one that is in use, unless its only user is a batch, which gives way.

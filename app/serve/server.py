@@ -1,4 +1,4 @@
-"""Runs a server until it is told to end."""
+"""Application and process of the server: routes, errors, middleware, sockets, signals, logs."""
 
 import contextlib
 import gc

@@ -1,5 +1,5 @@
-"""/v1/files and /v1/batches, as OpenAI's clients call them. What waits for the disk does so in
-threads: plain functions are run in one."""
+"""/v1/files and /v1/batches, as OpenAI's clients call them. Handlers that wait for the disk
+are plain functions, which FastAPI runs in threads."""
 
 import os
 from collections.abc import Iterator, Sequence

@@ -1,5 +1,5 @@
-"""All batches and files of a server: a folder each on disk, and in memory. Every change is on the
-disk before it is told."""
+"""All batches and files of a server: a folder each on disk, and in memory. Changes are
+persisted before they become visible."""
 
 from __future__ import annotations
 
