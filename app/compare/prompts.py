@@ -388,24 +388,27 @@ class PromptsProcess:
         for journal in self._journals:
             while journal.read():
                 pass
-        mine = [one for one in self._journals if one.run and one.run.get("pid") == self.pid]
-        runs = [(one, one.run or {}) for one in mine]
-        done = sum(run["reused"] + run["invalid"] + one.done + one.failed for one, run in runs)
-        asked = sum(one.done + one.failed for one in mine)
-        rows = int(runs[0][1]["rows"]) if runs else None
+        mine = [
+            (one, run)
+            for one in self._journals
+            if (run := one.run) is not None and run.get("pid") == self.pid
+        ]
+        done = sum(run["reused"] + run["invalid"] + one.done + one.failed for one, run in mine)
+        asked = sum(one.done + one.failed for one, _ in mine)
+        rows = int(mine[0][1]["rows"]) if mine else None
         left = None
         if rows is not None and asked:
             left = (time.time() - self._began) / asked * (rows * len(self._journals) - done)
-        good = (ExitCode.DONE, ExitCode.ROWS_FAILED)
-        stopped = self._told_to_end is not None and code not in (None, *good)
+        good = code in (None, ExitCode.DONE, ExitCode.ROWS_FAILED)
+        stopped = self._told_to_end is not None and not good
         error = ""
-        if code not in (None, *good) and not stopped:
+        if not (good or stopped):
             error = last_words(Path(self._errors.name)) or f"it ended with exit code {code}"
         return CompareProgress(
             max(len(mine) - 1, 0),
             done,
             rows,
-            sum(run["invalid"] + one.failed for one, run in runs),
+            sum(run["invalid"] + one.failed for one, run in mine),
             left,
             code is None,
             stopped,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -34,7 +34,6 @@ from runtimes.errors import IngotError, RequestError
 from runtimes.machine.hardware import memory_now
 from runtimes.models.memory import estimate
 from runtimes.request import MOST_TOP_LOGPROBS, Completion, FinishReason, Request, SamplingParams
-from runtimes.stream import Stream
 
 if TYPE_CHECKING:
     from runtimes.worker.engine import WorkerEngine
@@ -59,8 +58,8 @@ class AskedFile:
         self._side = Side(contender=contender, label=label, state=SideState.WAITING)
         self._first = 0.0  # when the answer's first token came
         self._engine: WorkerEngine | None = None
-        self._stream: Stream | None = None
         self._stopped = False
+        self._halt: Callable[[], None] = lambda: None  # ends what it does now
 
     def snapshot(self) -> Side:
         """How far it is; figures of an answer under way are up to now."""
@@ -74,14 +73,10 @@ class AskedFile:
         with self._lock:
             if self._side.state.ended:
                 return
-            self._stopped = True
-            stream, engine = self._stream, self._engine
+            self._stopped, halt = True, self._halt
             if self._side.state is SideState.WAITING:
                 self._set(state=SideState.STOPPED)
-        if stream is not None:
-            stream.cancel()
-        elif engine is not None:
-            engine.close()  # it loads: nothing else ends that
+        halt()
 
     def plan(self, free: int, beside: str) -> bool:
         """Choose what to load; whether there is room for it in ``free`` bytes. ``beside`` says what
@@ -132,11 +127,15 @@ class AskedFile:
             engine.close()
 
     def _begun(self, engine: WorkerEngine) -> None:
+        self._engine = engine
+        self._halted_by(engine.close)  # nothing else ends a load
+
+    def _halted_by(self, halt: Callable[[], None]) -> None:
+        """Note what ends the work from now on, and do it where that was asked for before."""
         with self._lock:
-            self._engine = engine
-            stopped = self._stopped
+            self._halt, stopped = halt, self._stopped
         if stopped:
-            engine.close()
+            halt()
 
     def _look_at_memory(self) -> None:
         """The kernel keeps the peak (Linux), or the largest size that was seen counts."""
@@ -156,11 +155,7 @@ class AskedFile:
             probe=tuple(probe),
         )
         stream = engine.submit(Request(prompt, question.params))
-        with self._lock:
-            self._stream = stream
-            stopped = self._stopped
-        if stopped:
-            stream.cancel()
+        self._halted_by(stream.cancel)
         for chunk in stream:
             self._add(chunk.text, chunk.token_ids)
         self._finish(stream.result())

@@ -255,7 +255,6 @@ class FileQuality:
     bytes: int | None = None
     bits: float | None = None  # a weight, scales included, as the file really stores them
     kl: float | None = None  # nats from the original, the mean over the tokens of a text
-    same_top: float | None = None  # the share of tokens (0 to 1) with the original's likeliest one
     accuracy: float | None = None  # the share of right answers on tasks (0 to 1)
 
 
@@ -276,7 +275,6 @@ def file_quality(entry: ModelEntry) -> FileQuality:
         bytes=entry.bytes,
         bits=bits,
         kl=fidelity.kl_mean if fidelity else None,
-        same_top=fidelity.same_top if fidelity else None,
         accuracy=quality.task_accuracy if quality else None,
     )
 
