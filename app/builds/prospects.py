@@ -211,16 +211,16 @@ class BuildForecast:
 
     @property
     def disk_needed(self) -> int:
-        """All parts together."""
+        """Sum of the parts."""
         return sum(self.disk.values())
 
     @property
     def memory_needed(self) -> int:
-        """The largest part."""
+        """Bytes of the largest part."""
         return max(self.memory.values(), default=0)
 
     def lines(self) -> list[str]:
-        """About the model and the folder, for people."""
+        """Describe the model and the folder for people."""
         model, count = self.source, self.source.parameters
         weights = f"{count / 1e9:.1f} B" if count >= 1e9 else f"{count / 1e6:.1f} M"
         lines = [f"{model.name}: {model.architecture}, {weights} weights, {human(model.bytes)}"]

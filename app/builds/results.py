@@ -88,7 +88,7 @@ _HEADINGS = {
 
 @dataclass(frozen=True, slots=True)
 class FileRow:
-    """A file."""
+    """A built file and its cells in the table."""
 
     recipe: str
     format: Format

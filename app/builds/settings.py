@@ -61,7 +61,7 @@ class Settings:
 
     @property
     def target_names(self) -> tuple[str, ...]:
-        """Each once, as typed."""
+        """Names of targets, each once, as typed."""
         return tuple(dict.fromkeys(n for n in re.split(r"[,;\s]+", self.targets.lower()) if n))
 
     @property

@@ -44,7 +44,7 @@ class Question:
 
 
 class SideState(StrEnum):
-    """How far one file is."""
+    """Stage of one file in a comparison."""
 
     WAITING = "waiting"
     LOADING = "loading"
@@ -154,7 +154,7 @@ NEAR_TIE = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How far an answer is the first file's, counted in ``unit``."""
+    """Agreement of an answer with the first file's, counted in ``unit``."""
 
     unit: str
     same: int  # equal from the start on

@@ -80,7 +80,7 @@ class PromptsJob:
         return _folder(self.prompts, [entry.path for entry in self.entries])
 
     def rows(self) -> InputOptions:
-        """How the prompts are read."""
+        """Options by which the prompts are read."""
         return InputOptions(field=self.field, limit=self.limit)
 
     def spec(self, entry: ModelEntry, *, fresh: bool = False) -> BatchSpec:
@@ -335,7 +335,7 @@ class CompareProgress:
     error: str = ""
 
     def share(self, files: int) -> float:
-        """0 to 1."""
+        """Share of all answers that are done, 0 to 1."""
         return self.done / (self.rows * files) if self.rows else 0.0
 
 
@@ -370,7 +370,7 @@ class PromptsProcess:
         return self._process.pid
 
     def stop(self) -> None:
-        """Have it end; a second time at once."""
+        """Let the command finish its running answers; the second call kills it."""
         if self._process.poll() is not None:
             return
         if self._told_to_end is None:
@@ -380,7 +380,7 @@ class PromptsProcess:
             self._process.kill()
 
     def poll(self) -> CompareProgress:
-        """How far it is."""
+        """Read the journals; return the progress."""
         code = self._process.poll()
         overdue = self._told_to_end is not None and time.monotonic() - self._told_to_end > _GENTLE_S
         if code is None and overdue:

@@ -108,7 +108,7 @@ def lines(report: CompareReport) -> list[str]:
 
 
 def as_json(report: CompareReport) -> dict[str, Any]:
-    """Everything, for programs."""
+    """Return the comparison for programs."""
     params = report.question.params
     sampling = {name: getattr(params, name) for name in ("temperature", "max_tokens", "seed")}
     return {
@@ -268,7 +268,7 @@ def ballot_of(results: Results, folder: Path) -> Ballot:
 
 
 def with_votes(results: Results, ballot: Ballot) -> Results:
-    """The report as it is exported."""
+    """Return the report with the votes counted."""
     return replace(results, votes=ballot.count())
 
 
@@ -276,7 +276,7 @@ def with_votes(results: Results, ballot: Ballot) -> Results:
 
 
 def file_cells(file: FileResult) -> tuple[str, ...]:
-    """A line below FILE_HEAD; empty where nothing is known."""
+    """Return a line below FILE_HEAD; cells of unknown figures are empty."""
     failed = f" ({file.failed:,} failed)" if file.failed else ""
     return (
         file.label,
@@ -291,7 +291,7 @@ def file_cells(file: FileResult) -> tuple[str, ...]:
 
 
 def pair_cells(pair: PairResult, results: Results) -> tuple[str, ...]:
-    """A line below PAIR_HEAD."""
+    """Return a line below PAIR_HEAD."""
     share = _known(" ({:.0%})".format, pair.identical_share)
     mean, middle = pair.first_difference_mean, pair.first_difference_median
     parts = "nowhere" if mean is None or middle is None else f"{mean:,.1f}, {middle:,.0f}"
@@ -385,7 +385,7 @@ def write_results(results: Results, path: Path) -> None:
 
 
 def results_json(results: Results) -> str:
-    """The JSON form."""
+    """Write the report as JSON."""
     return json_text(as_object(results), 1) + "\n"
 
 

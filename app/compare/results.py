@@ -112,7 +112,7 @@ class Votes:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """All of it."""
+    """A report: files, pairs, rows, and how they were asked."""
 
     prompts: str
     files: tuple[FileResult, ...]
@@ -248,12 +248,12 @@ class Ballot:
 
     @property
     def next(self) -> BlindPair | None:
-        """The one to be judged; None when all are."""
+        """The pair to be judged next; None when all are."""
         return next((pair for pair in self.pairs if pair.key not in self.votes), None)
 
     @property
     def done(self) -> int:
-        """How many were judged."""
+        """Number of judged pairs."""
         return sum(pair.key in self.votes for pair in self.pairs)
 
     def say(self, pair: BlindPair, said: Sided) -> None:

@@ -69,7 +69,7 @@ class AskedFile:
             return self._side
 
     def stop(self) -> None:
-        """End what it does; what has come so far stays."""
+        """End the load or the answer; the text so far stays."""
         with self._lock:
             if self._side.state.ended:
                 return
@@ -230,11 +230,11 @@ class Comparison:
         self._thread = threading.Thread(target=self._run, daemon=True, name="compare")
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End it; what has come so far stays."""
+        """End all files; the texts so far stay."""
         for file in self._files:
             file.stop()
 
@@ -244,7 +244,7 @@ class Comparison:
         return not self._thread.is_alive()
 
     def poll(self) -> CompareReport:
-        """How it stands."""
+        """Return the state of all files."""
         ended = self._thread.ident is not None and not self._thread.is_alive()
         sides = tuple(file.snapshot() for file in self._files)
         first, *others = sides
@@ -286,7 +286,7 @@ class Comparison:
             self._look_at_parting(file)
 
     def _look_at_parting(self, file: AskedFile) -> None:
-        """How sure the first file and this one were where they part."""
+        """Ask the first file and this one for their likeliest tokens where the answers part."""
         first = self._files[0]
         if file is first or not self.question.greedy:
             return

@@ -85,7 +85,7 @@ class Found:
 
 
 def quick() -> Hub:
-    """For somebody who waits at a screen."""
+    """Make a client with few attempts, for a user who waits at a screen."""
     return Hub(Patience(attempts=2))
 
 
@@ -108,7 +108,7 @@ def search(query: Query, hub: Hub | None = None) -> Iterator[Found]:
 
 
 def look_up(name: HubName, hub: Hub | None = None) -> Found:
-    """One repository. Raises HubError or UsageError."""
+    """Look one repository up. Raises HubError or UsageError."""
     hub = hub or quick()
 
     def ask() -> Found:
@@ -225,7 +225,7 @@ class Need:
     by_header: bool  # False: by the size of its files and ``MARGIN``
 
     def verdict(self, free: int) -> Verdict:
-        """With ``free`` bytes."""
+        """Compare with ``free`` bytes."""
         if self.bytes > free:
             return Verdict.TOO_BIG
         return Verdict.TIGHT if self.bytes > _COMFORT * free else Verdict.FITS

@@ -93,7 +93,7 @@ class SavedPrefixes:
             threading.Thread(target=look, name="ingot-prefixes", daemon=True).start()
 
     def close(self) -> None:
-        """Watch no more."""
+        """End the watching thread."""
         self._over.set()
 
     def before(

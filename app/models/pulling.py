@@ -282,7 +282,7 @@ class PullJob(Reporter):
         self._thread = threading.Thread(target=self._run, daemon=True, name="pull")
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def cancel(self) -> None:

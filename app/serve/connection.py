@@ -260,7 +260,7 @@ class Connection(H11Protocol):
         self._resting = self.loop.call_later(_LINGER_PAUSE_S, self._own.resume_reading)
 
     def on_response_complete(self) -> None:
-        """An answer has been sent."""
+        """Reset the counts of the request: its answer has been sent."""
         self._since, self._spent, self._came = self.loop.time(), 0.0, 0
         super().on_response_complete()
 

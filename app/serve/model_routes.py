@@ -33,12 +33,25 @@ _META = tuple(
     " sliding_window chat_template".split()
 )
 _TEXT = json_schema({"type": "object", "properties": {"prompt": {"type": "string"}}})
+_KIND = "adapters"  # of work on threads: it may wait for a model that loads
+_NAMED = {"lora_name": {"type": "string"}, "model": {"type": "string"}}
+_LOAD = json_schema(
+    {
+        "type": "object",
+        "required": ["lora_name", "lora_path"],
+        "properties": {**_NAMED, "lora_path": {"type": "string"}},
+    }
+)
+_UNLOAD = json_schema({"type": "object", "required": ["lora_name"], "properties": _NAMED})
 
 
 def routes(
-    generator: Generator, observer: Observer, batches: BatchService | None = None
+    generator: Generator,
+    observer: Observer,
+    batches: BatchService | None,
+    adapters: Path | None,
 ) -> APIRouter:
-    """All of them."""
+    """Router for models, figures, health, and adapters, which are files of a folder or fixed."""
     router = APIRouter()
     pool, begun = generator.pool, int(time.time())
 
@@ -72,7 +85,7 @@ def routes(
 
     @router.get("/v1/models/{name:path}")
     async def model(name: str) -> dict[str, Any]:
-        """One of them."""
+        """One model."""
         if name not in pool.names():
             raise HttpError(404, "model_not_found", f"there is no model {name[:80]!r} here")
         return about(name)
@@ -112,6 +125,27 @@ def routes(
         text = await generator.in_thread(work, "stats")
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 
+    @router.post("/v1/load_lora_adapter", openapi_extra=_LOAD)
+    async def load(request: Request) -> dict[str, Any]:
+        """Load the file ``lora_path`` of the server's folder of adapters beside ``model`` (the
+        first one), which then answers as MODEL:``lora_name``."""
+        body = await json_body(request)
+        found, path = _allowed(adapters), _named(body, "lora_path")
+        model, name = asked_model(body), _named(body, "lora_name")
+
+        def add() -> str:
+            return pool.add_adapter(model, name, _file(found, path))
+
+        return {"id": await generator.in_thread(add, _KIND), "object": "model", "loaded": True}
+
+    @router.post("/v1/unload_lora_adapter", openapi_extra=_UNLOAD)
+    async def unload(request: Request) -> dict[str, Any]:
+        """Unload one that was loaded so; refused while it answers."""
+        body = await json_body(request)
+        _allowed(adapters)
+        remove = partial(pool.remove_adapter, asked_model(body), _named(body, "lora_name"))
+        return {"id": await generator.in_thread(remove, _KIND), "object": "model", "loaded": False}
+
     return router
 
 
@@ -135,49 +169,6 @@ def _tokens(
         return engine.encode(text)
     require_short(engine, text.opening)
     return prepare(text, engine, defaults, bounded=False).ids
-
-
-# Adapters: only files of the folder that the server was given.
-
-_KIND = "adapters"  # of work on threads: it may wait for a model that loads
-_NAMED = {"lora_name": {"type": "string"}, "model": {"type": "string"}}
-_LOAD = json_schema(
-    {
-        "type": "object",
-        "required": ["lora_name", "lora_path"],
-        "properties": {**_NAMED, "lora_path": {"type": "string"}},
-    }
-)
-_UNLOAD = json_schema({"type": "object", "required": ["lora_name"], "properties": _NAMED})
-
-
-def adapter_routes(generator: Generator, folder: Path | None) -> APIRouter:
-    """Router for loading and unloading adapters; without ``folder`` both refuse everything."""
-    router = APIRouter()
-    pool = generator.pool
-
-    @router.post("/v1/load_lora_adapter", openapi_extra=_LOAD)
-    async def load(request: Request) -> dict[str, Any]:
-        """Load the file ``lora_path`` of the server's folder of adapters beside ``model`` (the
-        first one), which then answers as MODEL:``lora_name``."""
-        body = await json_body(request)
-        found, path = _allowed(folder), _named(body, "lora_path")
-        model, name = asked_model(body), _named(body, "lora_name")
-
-        def add() -> str:
-            return pool.add_adapter(model, name, _file(found, path))
-
-        return {"id": await generator.in_thread(add, _KIND), "object": "model", "loaded": True}
-
-    @router.post("/v1/unload_lora_adapter", openapi_extra=_UNLOAD)
-    async def unload(request: Request) -> dict[str, Any]:
-        """Unload one that was loaded so; refused while it answers."""
-        body = await json_body(request)
-        _allowed(folder)
-        remove = partial(pool.remove_adapter, asked_model(body), _named(body, "lora_name"))
-        return {"id": await generator.in_thread(remove, _KIND), "object": "model", "loaded": False}
-
-    return router
 
 
 def _allowed(folder: Path | None) -> Path:

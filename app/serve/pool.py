@@ -107,7 +107,7 @@ class Served:
 
     @property
     def called(self) -> str:
-        """As clients know it."""
+        """Name by which clients ask for it."""
         return self.name if self.adapter is None else f"{self.name}:{self.adapter}"
 
     @property
@@ -284,7 +284,7 @@ class ModelPool:
         return list({**every, changed.name: changed}.values())
 
     def _change(self, entry: ServedModel, known: dict[str, tuple[ServedModel, str | None]]) -> None:
-        """A model has other adapters."""
+        """Replace the names and the adapters of a model."""
         self._known = known
         if (one := self._loaded.get(entry.name)) is not None:
             own = [file for file in one.served.choice.adapters if file.name in entry.adapters]

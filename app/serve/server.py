@@ -218,9 +218,7 @@ def create_app(
     app.include_router(dialects.messages_routes(generator, observer))
     app.include_router(dialects.responses_routes(generator, observer))
     app.include_router(embeddings.routes(generator))
-    app.include_router(embeddings.rerank_routes(generator))
-    app.include_router(model_routes.routes(generator, observer, batches))
-    app.include_router(model_routes.adapter_routes(generator, options.adapter_dir))
+    app.include_router(model_routes.routes(generator, observer, batches, options.adapter_dir))
     if batches is not None:
         app.include_router(batch_routes.routes(batches))
     for kind in (HttpError, InputError, IngotError, ClientDisconnect):

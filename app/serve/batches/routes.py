@@ -87,14 +87,14 @@ class _Form:
             raise _malformed(error) from error
 
     def feed(self, chunk: bytes) -> None:
-        """More of the body."""
+        """Parse a piece of the body."""
         try:
             self._parser.write(chunk)
         except FormParserError as error:
             raise _malformed(error) from error
 
     def keep(self) -> StoredFile:
-        """At the end of the body."""
+        """Keep the file at the end of the body."""
         if not self._whole:
             raise _malformed("it ends before its last boundary")
         unknown = self._fields.keys() - {"purpose"}
@@ -188,7 +188,7 @@ _Item = TypeVar("_Item", StoredFile, Batch)
 
 
 def routes(service: BatchService) -> APIRouter:
-    """All of them."""
+    """Router for files and batches."""
     router = APIRouter()
     files = service.files
 

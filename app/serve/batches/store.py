@@ -90,7 +90,7 @@ class BatchCounts:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch at one moment."""
+    """State of a batch."""
 
     id: str
     created: float  # Unix seconds

@@ -87,7 +87,7 @@ class Live(Progress):
         logger.info("%s: %s", self.id, visible(text))
 
     def begin(self, found: InputScan) -> None:
-        """Before the first row is asked."""
+        """Count the answers that the journal has already."""
         self._count(found.cached, found.failed)
 
     def _take(self, snapshot: Snapshot) -> None:
@@ -208,7 +208,7 @@ class Waits:
         return 0.0 if wait is None else max(0.0, wait.due - time.monotonic())
 
     def problem(self, identity: str) -> BatchError | None:
-        """Why it waits; None for one that does not."""
+        """Return why a batch waits; None for one that does not."""
         wait = self._waits.get(identity)
         return None if wait is None else wait.problem
 
@@ -434,7 +434,7 @@ class BatchService:
                 self._batches.changed.notify_all()
 
     def _end(self, batch: Batch, ending: Ending, *errors: BatchError) -> None:
-        """No row is asked any more; the files get their names."""
+        """Ask no more rows; name the files."""
 
         def ended(now: Batch) -> Batch:
             if now.ending is not None:
