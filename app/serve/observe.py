@@ -5,6 +5,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, cast
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -132,27 +133,11 @@ class Observer:
             ("path", "status"),
             registry=own,
         )
-        model = ("model",)
-        self._ttft = Histogram(
-            "ingot_ttft_seconds",
-            "Submission to first token.",
-            model,
-            buckets=_LATENCY,
-            registry=own,
-        )
-        self._tpot = Histogram(
-            "ingot_tpot_seconds",
-            "Mean gap between later tokens.",
-            model,
-            buckets=_GAP,
-            registry=own,
-        )
-        self._total = Histogram(
-            "ingot_request_seconds",
-            "Submission to last token.",
-            model,
-            buckets=_LATENCY,
-            registry=own,
+        seconds = partial(Histogram, labelnames=("model",), registry=own)
+        self._ttft = seconds("ingot_ttft_seconds", "Submission to first token.", buckets=_LATENCY)
+        self._tpot = seconds("ingot_tpot_seconds", "Mean gap between later tokens.", buckets=_GAP)
+        self._total = seconds(
+            "ingot_request_seconds", "Submission to last token.", buckets=_LATENCY
         )
         own.register(_Collector(generator.pool, batches))
 

@@ -52,6 +52,13 @@ Ending = Literal["completed", "failed", "cancelled"]
 ENDED: frozenset[Status] = frozenset({"completed", "failed", "cancelled"})
 
 
+# OpenAI's object has a time for each, also for what never happens here: batches do not expire.
+_TIMES = (
+    *("in_progress", "expires", "finalizing", "completed", "failed", "expired"),
+    *("cancelling", "cancelled"),
+)
+
+
 class DamagedRecordError(ValueError):
     """``batch.json`` is not what a server writes."""
 
@@ -122,7 +129,7 @@ class Batch:
 
     def as_json(self) -> dict[str, Any]:
         """OpenAI's batch object."""
-        at, ended, usage = self.at, self.ended, self.usage
+        ended, usage = self.ended, self.usage
         return {
             "id": self.id,
             "object": "batch",
@@ -137,14 +144,7 @@ class Batch:
             "output_file_id": self.output_file_id if ended else None,
             "error_file_id": self.error_file_id if ended else None,
             "created_at": int(self.created),
-            "in_progress_at": at.get("in_progress"),
-            "expires_at": None,
-            "finalizing_at": at.get("finalizing"),
-            "completed_at": at.get("completed"),
-            "failed_at": at.get("failed"),
-            "expired_at": None,
-            "cancelling_at": at.get("cancelling"),
-            "cancelled_at": at.get("cancelled"),
+            **{f"{name}_at": self.at.get(name) for name in _TIMES},
             "request_counts": asdict(self.counts),
             "metadata": None if self.metadata is None else dict(self.metadata),
             "usage": None if usage is None else _usage(usage),
