@@ -85,7 +85,7 @@ def routes(
 
     @router.get("/v1/models/{name:path}")
     async def model(name: str) -> dict[str, Any]:
-        """One model."""
+        """One of them."""
         if name not in pool.names():
             raise HttpError(404, "model_not_found", f"there is no model {name[:80]!r} here")
         return about(name)
