@@ -449,6 +449,13 @@ class _Load:
     ready: "asyncio.Future[None]"
     held: ExitStack = field(default_factory=ExitStack)
     waiting: int = 0
+    work: "asyncio.Task[None] | None" = None
+
+    def fail(self, error: Exception) -> None:
+        """Give ``error`` to all that wait."""
+        if not self.ready.done():
+            self.ready.set_exception(error)
+            self.ready.exception()  # those who waited may have gone
 
 
 class Loads:
@@ -457,7 +464,6 @@ class Loads:
     def __init__(self, pool: ModelPool) -> None:
         self._pool = pool
         self._coming: dict[str, _Load] = {}
-        self._works: set[asyncio.Task[None]] = set()
         self._limiter: CapacityLimiter | None = None
 
     def take(self, name: str | None, held: ExitStack) -> Served | None:
@@ -482,17 +488,13 @@ class Loads:
     def end(self) -> None:
         """Nobody waits any more: the server ends."""
         for load in self._coming.values():
-            if not load.ready.done():
-                load.ready.set_exception(shutting_down())
-                load.ready.exception()  # those who waited may have gone
+            load.fail(shutting_down())
 
     def _load(self, model: str) -> _Load:
         load = self._coming.get(model)
         if load is None:
             load = self._coming[model] = _Load(asyncio.get_running_loop().create_future())
-            work = asyncio.ensure_future(self._run(model, load))
-            self._works.add(work)
-            work.add_done_callback(self._works.discard)
+            load.work = asyncio.ensure_future(self._run(model, load))
         return load
 
     async def _run(self, model: str, load: _Load) -> None:
@@ -504,9 +506,7 @@ class Loads:
             if not load.ready.done():
                 load.ready.set_result(None)
         except Exception as error:
-            if not load.ready.done():
-                load.ready.set_exception(error)
-                load.ready.exception()  # those who waited may have gone
+            load.fail(error)
         finally:
             load.ready.cancel()
             del self._coming[model]

@@ -104,9 +104,7 @@ class _Form:
         purpose = self._fields.get("purpose", b"").decode("utf-8", errors="replace")
         if purpose != BATCH_INPUT:
             said = repr(purpose[:60]) if purpose else "missing"
-            raise HttpError(
-                400,
-                "invalid_value",
+            raise _invalid(
                 f'purpose must be "{BATCH_INPUT}", the only one here; it is {said}',
             )
         if self._file is None:
@@ -121,7 +119,7 @@ class _Form:
     def _part_begins(self) -> None:
         self._parts += 1
         if self._parts > _MOST_PARTS:
-            raise HttpError(400, "invalid_value", f"the upload has more than {_MOST_PARTS} parts")
+            raise _invalid(f"the upload has more than {_MOST_PARTS} parts")
         self._headers = {}
 
     def _header_field(self, data: bytes, start: int, end: int) -> None:
@@ -141,7 +139,7 @@ class _Form:
             self._fields[self._name] = bytearray()
             return
         if self._file is not None:
-            raise HttpError(400, "invalid_value", "the upload has more than one file")
+            raise _invalid("the upload has more than one file")
         name = options.get(b"filename", b"").decode("utf-8", errors="replace")
         self._filename = name[:MOST_NAME] or "upload"
         self._file = self._files.begin()
@@ -153,11 +151,15 @@ class _Form:
             return
         field = self._fields[self._name]
         if len(field) + len(piece) > _MOST_FIELD_BYTES:
-            raise HttpError(400, "invalid_value", f"{self._name[:60]} is too long")
+            raise _invalid(f"{self._name[:60]} is too long")
         field += piece
 
     def _ends(self) -> None:
         self._whole = True
+
+
+def _invalid(said: str) -> HttpError:
+    return HttpError(400, "invalid_value", said)
 
 
 def _malformed(why: Any) -> HttpError:
@@ -259,7 +261,7 @@ def _page(items: Sequence[_Item], after: str | None, limit: int) -> dict[str, An
     if after is not None:
         at = next((i for i, item in enumerate(items) if item.id == after), None)
         if at is None:
-            raise HttpError(400, "invalid_value", f"after: there is no {after[:60]!r} in this list")
+            raise _invalid(f"after: there is no {after[:60]!r} in this list")
         begin = at + 1
     shown_ = items[begin : begin + limit]
     return {
@@ -290,12 +292,10 @@ def _asked(body: Any) -> tuple[str, str, dict[str, str] | None]:
         raise HttpError(400, "missing_parameter", f"input_file_id must be a text, not {kind(file)}")
     if not isinstance(endpoint, str) or endpoint not in ENDPOINTS:
         known = " or ".join(ENDPOINTS)
-        raise HttpError(400, "invalid_value", f"endpoint must be {known}, not {shown(endpoint)}")
+        raise _invalid(f"endpoint must be {known}, not {shown(endpoint)}")
     window = body.get("completion_window")
     if window != "24h":
-        raise HttpError(
-            400, "invalid_value", f'completion_window must be "24h", not {shown(window)}'
-        )
+        raise _invalid(f'completion_window must be "24h", not {shown(window)}')
     return file, endpoint, _metadata(body.get("metadata"))
 
 
@@ -303,14 +303,10 @@ def _metadata(value: Any) -> dict[str, str] | None:
     if value is None:
         return None
     if not isinstance(value, dict) or len(value) > _MOST_PAIRS:
-        raise HttpError(
-            400, "invalid_value", f"metadata must be an object of at most {_MOST_PAIRS} texts"
-        )
+        raise _invalid(f"metadata must be an object of at most {_MOST_PAIRS} texts")
     for name, text in value.items():
         if not isinstance(text, str) or len(name) > _MOST_KEY or len(text) > _MOST_VALUE:
-            raise HttpError(
-                400,
-                "invalid_value",
+            raise _invalid(
                 f"metadata: names are texts of at most {_MOST_KEY} characters, values texts of at"
                 f" most {_MOST_VALUE}",
             )
