@@ -449,7 +449,7 @@ class _Load:
     ready: "asyncio.Future[None]"
     held: ExitStack = field(default_factory=ExitStack)
     waiting: int = 0
-    work: "asyncio.Task[None] | None" = None
+    work: "asyncio.Task[None] | None" = None  # the loop by itself holds it weakly
 
     def fail(self, error: Exception) -> None:
         """Give ``error`` to all that wait."""

@@ -104,9 +104,7 @@ class _Form:
         purpose = self._fields.get("purpose", b"").decode("utf-8", errors="replace")
         if purpose != BATCH_INPUT:
             said = repr(purpose[:60]) if purpose else "missing"
-            raise _invalid(
-                f'purpose must be "{BATCH_INPUT}", the only one here; it is {said}',
-            )
+            raise _invalid(f'purpose must be "{BATCH_INPUT}", the only one here; it is {said}')
         if self._file is None:
             raise HttpError(400, "missing_parameter", "the upload has no part called file")
         return self._file.keep(self._filename, purpose)
@@ -308,7 +306,7 @@ def _metadata(value: Any) -> dict[str, str] | None:
         if not isinstance(text, str) or len(name) > _MOST_KEY or len(text) > _MOST_VALUE:
             raise _invalid(
                 f"metadata: names are texts of at most {_MOST_KEY} characters, values texts of at"
-                f" most {_MOST_VALUE}",
+                f" most {_MOST_VALUE}"
             )
         as_unicode(name, "metadata")
         as_unicode(text, "metadata")
