@@ -20,7 +20,7 @@ from quantize.progress.console import amount, clock
 from runtimes.machine.processes import Child
 
 _STOPPED_CODES = (130, 143)  # by SIGINT, by SIGTERM
-_KEPT_BACK = (" is too far from the float model: ", " is not built: ")
+_KEPT_BACK = re.compile(r"(\S+) is (?:too far from the float model|not built): (.*)", re.DOTALL)
 
 
 class RunState(StrEnum):
@@ -90,24 +90,24 @@ class QuantizeRun:
                 parent = self._stage(event.get("parent"))
                 recipe = recipe_in(text, self.recipes) or (parent.recipe if parent else None)
                 depth = parent.depth + 1 if parent else 0
-                self.stages.append(RunStage(int(event["stage"]), text, self.end, depth, recipe))
+                self.stages.append(RunStage(event["stage"], text, self.end, depth, recipe))
             case "progress" if stage is not None:
-                stage.done, stage.total = float(event["done"]), event.get("total")
-                stage.unit, stage.rate = str(event.get("unit", "")), event.get("rate")
+                stage.done, stage.total = event["done"], event.get("total")
+                stage.unit, stage.rate = event.get("unit", ""), event.get("rate")
                 stage.seconds_left = event.get("seconds_left")
             case "step" if stage is not None:
                 stage.step = text
             case "stage_end" if stage is not None:
                 stage.state = RunState.DONE if event.get("ok", True) else RunState.FAILED
-                stage.seconds = float(event["seconds"])
+                stage.seconds = event["seconds"]
             case "note":
                 self._take_note(text)
             case "file":
                 entry = event["entry"]
                 self.files[entry["recipe"]] = Path(event["path"])
-                self.sizes[entry["recipe"]] = int(entry["bytes"])
+                self.sizes[entry["recipe"]] = entry["bytes"]
             case "error":
-                self._take_error(text, int(event["exit_code"]), event.get("kind"))
+                self._take_error(text, event["exit_code"], event.get("kind"))
             case "done":
                 self.outcome, self.manifest = RunState.DONE, Path(event["manifest"])
 
@@ -168,10 +168,8 @@ class QuantizeRun:
     def _keep_back(self, lines: Iterable[str]) -> None:
         """Lines such as "q4_0 is too far from the float model: ..."."""
         for line in lines:
-            for begin in _KEPT_BACK:
-                name, found, why = line.partition(begin)
-                if found and name in self.recipes:
-                    self.kept_back[name] = why
+            if (found := _KEPT_BACK.match(line)) and found[1] in self.recipes:
+                self.kept_back[found[1]] = found[2]
 
     def _stage(self, number: Any) -> RunStage | None:
         return next((s for s in reversed(self.stages) if s.number == number), None)
