@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from quantize.manifest import load_manifest
-from quantize.report import build_table
+from quantize.report.table import build_table
 
 HERE = Path(__file__).resolve().parent
 

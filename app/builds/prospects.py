@@ -1,30 +1,38 @@
-"""What each recipe would make of a model: bytes, bits a weight, memory and quality, before anything
-is built. What an earlier run has measured counts more than what is predicted.
+"""Forecasts before a build: each recipe's bytes, bits a weight, memory and quality; what a run
+needs, and why `quantize` would refuse it. Figures measured by an earlier run replace predictions.
 
-The recipes alone are known at once; what looks into models, and needs numpy, is imported there.
+The recipes alone are known at once; what looks into models, and needs numpy, is imported where it
+is used. Nothing is loaded: the headers of the weight files tell the sizes, as llama.cpp's quantizer
+would write them. Of a model on the hub, which is not downloaded for this, the list of files does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.builds.settings import estimated_size, offered
-from app.models.entries import kl_text
-from quantize.disk import human
+from app.builds.settings import Settings, estimated_size, offered
+from app.here import here
+from app.models.catalog import kl_text
+from quantize.disk import free_space, human
+from quantize.hub.names import parse_hub_name
 from quantize.manifest import FileEntry, load_manifest
+from quantize.recipes.choose import require_matrix
 from quantize.recipes.recipe import Recipe
-from runtimes.errors import ModelError
+from runtimes.errors import IngotError, ModelError
 from runtimes.machine.hardware import memory_now
+from runtimes.machine.locks import holder_of
 from runtimes.models.memory import DEFAULT_CONTEXT, estimate
 from runtimes.models.modelfile import ModelFile
 from runtimes.models.registry import read_model
+from runtimes.paths import cache_dir
 from runtimes.settings import RunnerSettings
 
 if TYPE_CHECKING:
     from quantize.source import SourceModel
+
 
 _LLAMACPP = "llamacpp"  # in `runtimes`
 RUNTIMES = {"gguf": "llama.cpp", "onnx": "ONNX Runtime"}
@@ -47,14 +55,14 @@ class Prospect:
 
     @property
     def size_text(self) -> str:
-        """Such as "93 MB", with "about" where only the nominal bits are known."""
+        """Size, as in "93 MB", or "~93 MB" where only the nominal bits are known."""
         if self.bytes is None:
             return ""
         return human(self.bytes) if self.exact else f"~{human(self.bytes)}"
 
     @property
     def bits_text(self) -> str:
-        """Such as "6.3 bits": of this model's file where that is known."""
+        """Bits a weight, as in "6.3 bits": of this model's file where that is known."""
         if self.exact and self.bits is not None:
             return f"{self.bits:.1f} bits"
         return f"~{self.recipe.bits_per_weight:.1f} bits"
@@ -68,7 +76,7 @@ class Prospect:
 
     @property
     def quality_text(self) -> str:
-        """What is known of the distance to the original, with its source."""
+        """Known distance to the original, with its source."""
         if self.measured is not None and self.measured.fidelity is not None:
             found = self.measured.fidelity
             return f"{kl_text(found.kl_mean)}, {found.same_top:.1%} same top"
@@ -81,7 +89,7 @@ class Prospect:
 
 @dataclass(frozen=True, slots=True)
 class Prospects:
-    """Of all recipes, by name."""
+    """The prospects of all recipes, by name."""
 
     recipes: Mapping[str, Prospect] = field(default_factory=dict)
     memory_free: int = 0
@@ -97,7 +105,7 @@ class Prospects:
 
 
 def bare_prospects() -> Prospects:
-    """What the recipes say of themselves, without a model."""
+    """List the recipes with their nominal figures, without a model."""
     return Prospects({recipe.name: Prospect(recipe) for recipe in offered()})
 
 
@@ -167,8 +175,149 @@ def _like(source: SourceModel) -> ModelFile:
 
 
 def _memory(like: ModelFile, size: int, recipe: Recipe) -> int:
-    """What loading a file of ``size`` bytes needs, about."""
+    """Estimate the bytes of memory that loading a file of ``size`` bytes needs."""
     if recipe.format == "onnx":
         size, wider = int(size * _PACKED), like.kv_elements * _WIDER
         like = replace(like, kv_elements=wider)
     return estimate(replace(like, nbytes=size), RunnerSettings(slots=1)).total
+
+
+# What a run will need, before it is started: sizes, disk, memory, and why it would be refused.
+
+_WEIGHTS = (".safetensors", ".bin")
+
+
+@dataclass(frozen=True, slots=True)
+class BuildForecast:
+    """A model, the resources that a run needs and has, and its output folder; in bytes."""
+
+    source: SourceModel
+    out: Path
+    disk: Mapping[str, int]  # written at most, by what it is for
+    disk_free: int  # on the disk of ``out``
+    memory: Mapping[str, int]  # by what it is for; the largest part is needed at one time
+    memory_free: int
+    there: tuple[str, ...] = ()  # recipes whose files an earlier run has made; not in ``disk``
+    download: int = 0  # fetched first, to the cache's disk
+    download_free: int = 0
+    builder: int | None = None  # the process that writes into ``out`` now
+    # Why the run would be refused: the field of `Settings` that could change it, "" for none.
+    wrong: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Why the run would be refused."""
+        return tuple(text for _, text in self.wrong)
+
+    @property
+    def disk_needed(self) -> int:
+        """Sum of the parts."""
+        return sum(self.disk.values())
+
+    @property
+    def memory_needed(self) -> int:
+        """Bytes of the largest part."""
+        return max(self.memory.values(), default=0)
+
+    def lines(self) -> list[str]:
+        """Describe the model and the folder for people."""
+        model, count = self.source, self.source.parameters
+        weights = f"{count / 1e9:.1f} B" if count >= 1e9 else f"{count / 1e6:.1f} M"
+        lines = [f"{model.name}: {model.architecture}, {weights} weights, {human(model.bytes)}"]
+        if self.download:
+            free = human(self.download_free)
+            lines.append(f"Download {human(self.download)} first; its disk has {free} free")
+        there = f"; there already: {', '.join(self.there)}" if self.there else ""
+        lines.append(f"Into {self.out}{there}")
+        return lines
+
+
+def foresee(settings: Settings) -> BuildForecast:
+    """Look at the model and the machine: some milliseconds, for a model that was not looked at
+    before as long as llama.cpp needs to start, for a hub model as long as it answers.
+
+    Raises an IngotError for what is missing or not a model; what would be refused although the
+    model is fine is among the ``problems``.
+    """
+    from quantize.build import preflight
+    from quantize.build.workspace import WORK
+    from quantize.gguf.imatrixfile import is_matrix
+    from quantize.source import open_source
+    from quantize.stages.stages import stages_size
+
+    options = settings.options()
+    if settings.from_hub:
+        source, download = _remote(settings)
+    else:
+        source, download = open_source(options.source), 0
+    out = options.out or source.default_out
+    recipes = preflight.unlisted(out, options)
+    disk, memory = dict[str, int](), dict[str, int]()
+    if recipes:
+        disk = preflight.space_parts(source, recipes, options, preflight.known_sizes(source))
+        memory = preflight.memory_parts(source, recipes, options)
+    reusable = stages_size(out / WORK)
+    builder = holder_of(out)
+    wrong: list[tuple[str, str]] = []
+    if builder is not None:
+        # Nothing else is certain while that run fills the disk and frees it again.
+        said = f"process {builder} builds into {out} now: wait for it, or choose another folder"
+        wrong = [("out", said)]
+    gguf = source.kind == "gguf"
+    unfit = "lora" if gguf and options.source.lora is not None else "recipes" if gguf else "out"
+    checks: tuple[tuple[str, Callable[[], object]], ...] = (
+        ("targets", lambda: preflight.require_measuring(options)),
+        ("imatrix", lambda: require_matrix(options.recipes, options.imatrix)),
+        ("imatrix", lambda: options.imatrix is not None and is_matrix(options.imatrix)),
+        (unfit, lambda: preflight.require_fitting(options, source, out)),
+        ("out", lambda: preflight.require_space(out, disk, reusable=reusable)),
+        ("", lambda: preflight.require_memory(memory)),
+    )
+    for name, check in checks if builder is None else ():
+        try:
+            check()
+        except IngotError as error:
+            wrong.append((name, str(error)))
+    return BuildForecast(
+        source,
+        out,
+        disk,
+        disk_free=free_space(out)[1] + reusable,
+        memory=memory,
+        memory_free=memory_now()[1],
+        there=tuple(r.name for r in options.recipes if r not in recipes),
+        download=download,
+        download_free=free_space(cache_dir())[1],
+        builder=builder,
+        wrong=tuple(wrong),
+    )
+
+
+def _remote(settings: Settings) -> tuple[SourceModel, int]:
+    """A model on the hub by its list of files, and the bytes that are still to be downloaded. Its
+    weights are taken to have 16 bits, as nearly all have."""
+    from quantize.hub.client import Hub
+    from quantize.hub.store import Store
+    from quantize.source import SourceModel
+    from quantize.source.files import wanted
+
+    name = parse_hub_name(settings.source)
+    assert name is not None
+    store = Store(name, hub=Hub())
+    listing = store.listing()
+    names = wanted((file.path for file in listing.files), pickle=False, code=False)
+    files = [file for file in listing.files if file.path in names]
+    weights = sum(file.bytes for file in files if file.path.endswith(_WEIGHTS))
+    if not weights:
+        raise ModelError(f"{name} has no weights in safetensors; it cannot be built from")
+    missing = sum(file.bytes for file in store.missing(listing, files))
+    source = SourceModel(
+        store.folder(listing.commit),
+        "on the hub",
+        (),
+        weights // 2,
+        name=name.model,
+        bytes=weights,
+        beside=here(),
+    )
+    return source, missing

@@ -1,20 +1,76 @@
-"""What a folder of built files amounts to: its table, and its chart of size against quality."""
+"""Built files of a folder: their table, their chart of size against quality, and of a file that was
+built for a target its types, as layers against roles."""
 
 import dataclasses
+import re
 import tempfile
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from app.builds.types import TypeMap, type_map
-from quantize.manifest import NAME, entry_path, load_manifest, write_manifest
+from quantize.manifest import NAME, FileEntry, entry_path, load_manifest, write_manifest
 from quantize.recipes.recipe import Format
+from quantize.report.allocation import bits_of, by_layer, depth, summary
 from quantize.report.chart import SizeChart, make_chart
 from quantize.report.facts import comparable_parts, is_steady, recommended, sentence
 from quantize.report.table import COLUMNS
 from runtimes.errors import ModelError
 from runtimes.machine.locks import holder_of
 from runtimes.untrusted import inside, remove
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A tensor's type: the bits in its name, and how dark it is drawn (0 to 1)."""
+
+    kind: str
+    digit: str
+    depth: float
+
+
+@dataclass(frozen=True, slots=True)
+class TypeMap:
+    """``roles`` are such as "attn_v", each with a cell for every one of ``layers``, None where a
+    layer has no such tensor. ``others`` belong to no layer. ``told`` is what was predicted and
+    measured, and what the next megabyte buys."""
+
+    layers: tuple[int, ...]
+    roles: tuple[tuple[str, tuple[Cell | None, ...]], ...]
+    others: tuple[tuple[str, Cell], ...]
+    told: str
+
+    @property
+    def kinds(self) -> tuple[tuple[Cell, int], ...]:
+        """Every type that is in use, the fewest bits first, and how many tensors have it."""
+        cells = [cell for _, row in self.roles for cell in row if cell is not None]
+        counts = Counter([*cells, *(cell for _, cell in self.others)])
+        return tuple(sorted(counts.items(), key=lambda found: (found[0].depth, found[0].kind)))
+
+
+def type_map(entry: FileEntry) -> TypeMap | None:
+    """None for a file that was built by a recipe."""
+    if entry.allocation is None:
+        return None
+    layers, others = by_layer(entry.allocation.types)
+    names: Iterable[str] = dict.fromkeys(role for row in layers.values() for role in row)
+    return TypeMap(
+        tuple(layers),
+        tuple(
+            (name, tuple(_cell(row[name]) if name in row else None for row in layers.values()))
+            for name in sorted(names)
+        ),
+        tuple((name.removesuffix(".weight"), _cell(kind)) for name, kind in others.items()),
+        summary(entry, entry.allocation),
+    )
+
+
+def _cell(kind: str) -> Cell:
+    found = re.search(r"\d+", kind)
+    bits = int(found[0]) if found else round(bits_of(kind))
+    return Cell(kind, str(bits) if bits < 10 else "F", depth(kind))
+
 
 REPORT = "report.html"
 
@@ -32,7 +88,7 @@ _HEADINGS = {
 
 @dataclass(frozen=True, slots=True)
 class FileRow:
-    """A file."""
+    """A built file and its cells in the table."""
 
     recipe: str
     format: Format
@@ -62,8 +118,8 @@ class Result:
 
 
 def read_result(folder: Path) -> Result:
-    """What ``folder`` holds now; figures that may not be compared with the others are left to the
-    report. Raises ModelError without a readable manifest."""
+    """Read ``folder`` as it is now; figures that may not be compared with the others are left to
+    the report. Raises ModelError without a readable manifest."""
     main, *apart = comparable_parts(load_manifest(folder))
     bare = [
         dataclasses.replace(entry, quality=None, fidelity=None, speed=None)

@@ -1,4 +1,4 @@
-"""What one run is asked to do: checked, and written as the command that does it."""
+"""Settings of a run: checked, and written as the command that does it."""
 
 import itertools
 import re
@@ -26,7 +26,7 @@ class FieldError(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the user typed; "" is left to quantize."""
+    """Values as the user typed them; "" is left to quantize."""
 
     model: str
     recipes: tuple[str, ...] = DEFAULT_RECIPES
@@ -38,7 +38,7 @@ class Settings:
     fresh: bool = False
 
     def options(self) -> Options:
-        """What the command makes of this. Raises FieldError that says what to change."""
+        """Read the values as the command does. Raises FieldError that says what to change."""
         if not self.model.strip():
             raise FieldError("model", "name a model: a folder, a .gguf file of floats, or ORG/NAME")
         targets = tuple(_target(name) for name in self.target_names)
@@ -61,7 +61,7 @@ class Settings:
 
     @property
     def target_names(self) -> tuple[str, ...]:
-        """Each once, as typed."""
+        """Names of targets, each once, as typed."""
         return tuple(dict.fromkeys(n for n in re.split(r"[,;\s]+", self.targets.lower()) if n))
 
     @property
@@ -75,7 +75,7 @@ class Settings:
         return not _path(self.model).exists() and parse_hub_name(self.model.strip()) is not None
 
     def arguments(self) -> list[str]:
-        """Of the `quantize` command; raises FieldError as ``options``."""
+        """Return the arguments of `quantize`; raises FieldError as ``options``."""
         options = self.options()
         recipes = ",".join(recipe.name for recipe in options.recipes)
         given = {"--out": options.out, "--imatrix": options.imatrix, "--lora": options.source.lora}

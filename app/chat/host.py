@@ -19,7 +19,7 @@ from runtimes.errors import IngotError, RequestError
 
 if TYPE_CHECKING:  # what loads a model is imported when one is loaded: the app is drawn before
     from app.chat.remote import RemoteEngine
-    from app.models.entries import FileQuality
+    from app.models.catalog import FileQuality
     from app.models.planning import LoadChoice
     from app.models.prefixes import SavedPrefixes
     from runtimes.api import EngineApi
@@ -116,7 +116,7 @@ class EngineHost:
         0.041"; empty while nothing is loaded, or nothing is known."""
         if self.measured is None:
             return ""
-        from app.models.entries import quality_text
+        from app.models.catalog import quality_text
 
         return quality_text(self.measured)
 
@@ -180,8 +180,8 @@ class EngineHost:
             return self._connect(wish, model)
         from app.chat.load_settings import applied, remembered
         from app.chat.templates import read_template
+        from app.models.library import load_engine
         from app.models.planning import choose
-        from app.models.resolve import load_engine
 
         choice = choose(model, options, settings, "chat", slots=1)
         said = remembered(choice.file.path)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from runtimes.errors import IngotError
 
 if TYPE_CHECKING:  # what loads a model is imported when one is loaded: the app is drawn before
-    from app.models.entries import FileQuality
+    from app.models.catalog import FileQuality
     from app.models.planning import LoadChoice
     from runtimes.engine.metrics import EngineStats
     from runtimes.models.modelfile import ModelFile
@@ -46,8 +46,7 @@ def label_of(file: ModelFile) -> str:
 
 def quality_at(path: Path) -> FileQuality | None:
     """What is known of the model file there; nothing of one that cannot be looked at."""
-    from app.models.catalog import entry_of
-    from app.models.entries import file_quality
+    from app.models.catalog import entry_of, file_quality
 
     try:
         return file_quality(entry_of(path))

@@ -1,1 +1,1 @@
-"""The same question to several files: their answers, their figures, and where they part."""
+"""One question, or a file of them, to several model files: answers, figures, first differences."""

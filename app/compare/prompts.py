@@ -1,6 +1,6 @@
 """A file of prompts to several files, one after another: each a batch job of its own, whose journal
 is kept, so that a run that was killed loses no answer and a file that is added later asks only
-itself.
+itself; the results of all of them; and that command as a process that a screen follows.
 
 ::
 
@@ -15,19 +15,43 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import shutil
-from collections.abc import Callable, Sequence
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from app.batch.input.prompting import Prompting
+from app.batch.input.source import Row, open_source
+from app.batch.journal.journal import journal_path
 from app.batch.spec import BatchSpec, InputOptions, OutputOptions
-from app.here import real, whole
-from app.models.catalog import entry_of
-from app.models.entries import ModelEntry
-from app.models.resolve import model_file
+from app.batch.watch.follow import FollowedJournal
+from app.batch.watch.process import last_words
+from app.batch.watch.rows import Rows
+from app.compare.answers import PROBE, Told, equal_from_start
+from app.compare.results import (
+    FileResult,
+    PairResult,
+    PromptResult,
+    Results,
+    Unit,
+    middle,
+    pair_of,
+)
+from app.exitcodes import ExitCode
+from app.here import here, real, whole
+from app.models.catalog import ModelEntry, entry_of, file_quality
+from app.models.library import model_file
+from app.openai.answer import Answer
 from app.options import ModelOptions, SamplingOptions
-from runtimes.errors import RequestError
+from runtimes.errors import IngotError, RequestError
+from runtimes.machine.processes import Child
+from runtimes.models.registry import tokenizer_of
 from runtimes.paths import state_dir
 
 _MOST = 60
@@ -46,16 +70,16 @@ class PromptsJob:
     slots: int | None = None
 
     def answers(self, entry: ModelEntry) -> Path:
-        """Where a file's answers are kept; their journal is beside it."""
+        """Path of a file's answers; their journal is beside it."""
         return _folder(self.prompts, [entry.path]) / "answers.jsonl"
 
     @property
     def folder(self) -> Path:
-        """What belongs to all of it."""
+        """Folder of the report and the votes."""
         return _folder(self.prompts, [entry.path for entry in self.entries])
 
     def rows(self) -> InputOptions:
-        """How the prompts are read."""
+        """Options by which the prompts are read."""
         return InputOptions(field=self.field, limit=self.limit)
 
     def spec(self, entry: ModelEntry, *, fresh: bool = False) -> BatchSpec:
@@ -90,7 +114,7 @@ def entries_of(models: Sequence[tuple[str, ModelOptions]]) -> tuple[ModelEntry, 
 
 
 def labels_of(entries: Sequence[ModelEntry]) -> list[str]:
-    """What people call the files; those that are called alike have their paths."""
+    """Names of the files for people; files of one name have their paths."""
     labels = [entry.label for entry in entries]
     return [
         label if labels.count(label) == 1 else str(entry.path)
@@ -141,3 +165,262 @@ def _root() -> Path:
 def _folder(prompts: Path, files: Sequence[Path]) -> Path:
     names = [os.fspath(whole(prompts)), *(os.fspath(real(file)) for file in files)]
     return _root() / hashlib.sha256(json.dumps(names).encode()).hexdigest()[:20]
+
+
+logger = logging.getLogger(__name__)
+
+_EXPECTED = ("expected", "answer")
+
+Encode = Callable[[str], Sequence[int]]
+
+
+def collect(job: PromptsJob) -> Results:
+    """Compare the answers of a finished job. Reads the answers and the tokenizers, no weights.
+    Raises IngotError or OSError."""
+    told = [_answers(job.answers(entry)) for entry in job.entries]
+    encoders = [_encoder(entry) for entry in job.entries]
+    units = [_unit(encoders[0], encode) for encode in encoders[1:]]
+    rows: list[PromptResult] = []
+    params = job.sampling.params()
+    with open_source(
+        str(job.prompts), prompting=Prompting.from_options(job.rows(), params), limit=job.limit
+    ) as source:
+        for row in source.rows():
+            expected = expected_of(row.fields)
+            answers = tuple(_told(found.get(row.index), expected) for found in told)
+            rows.append(_row(row, answers, expected, units, encoders[0]))
+    labels = labels_of(job.entries)
+    files = tuple(
+        _file(entry, label, [row.answers[number] for row in rows], rows)
+        for number, (entry, label) in enumerate(zip(job.entries, labels, strict=True))
+    )
+    pairs: tuple[PairResult, ...] = tuple(
+        pair_of(rows, number, unit) for number, unit in enumerate(units, 1)
+    )
+    return Results(
+        str(job.prompts),
+        files,
+        pairs,
+        tuple(rows),
+        temperature=params.temperature,
+        max_tokens=params.max_tokens,
+        seed=params.seed,
+        system=job.system,
+    )
+
+
+def expected_of(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """The answers that a row of the input calls right: its ``expected``, else its ``answer``. A
+    list has several, and a number is a place in the row's ``choices`` where it has some."""
+    name = next((name for name in _EXPECTED if fields.get(name) not in (None, "", [])), None)
+    if name is None:
+        return ()
+    value, choices = fields[name], fields.get("choices")
+    index = value if isinstance(value, int) and not isinstance(value, bool) else -1
+    if isinstance(choices, list) and 0 <= index < len(choices):
+        value = choices[index]
+    values = value if isinstance(value, list) else [value]
+    texts = [v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for v in values]
+    return tuple(text.strip() for text in texts)
+
+
+def _answers(path: Path) -> dict[int, Answer]:
+    found = {}
+    with path.open("rb") as file:
+        for line in file:
+            record = json.loads(line)
+            found[int(record["index"])] = Answer.from_json(record)
+    return found
+
+
+def _told(answer: Answer | None, expected: tuple[str, ...]) -> Told:
+    if answer is None:
+        return Told(error="no answer")
+    if answer.error is not None:
+        return Told(answer.partial or "", f"{answer.error.code}: {answer.error.message}")
+    text = "\n\n".join(answer.texts)
+    timings = answer.timings or {}
+    return Told(
+        text,
+        None,
+        answer.finish_reason,
+        (answer.usage or {}).get("completion_tokens", 0),
+        timings.get("decode_tps"),
+        timings.get("ttft_s"),
+        text.strip() in expected if expected else None,
+    )
+
+
+def _row(
+    row: Row,
+    answers: tuple[Told, ...],
+    expected: tuple[str, ...],
+    units: Sequence[Unit],
+    encode: Encode | None,
+) -> PromptResult:
+    task = row.task
+    first, *others = answers
+    parts: list[int | None] = []
+    places: list[int | None] = []
+    for unit, other in zip(units, others, strict=True):
+        if first.error is not None or other.error is not None or first.text == other.text:
+            parts.append(None)
+            places.append(None)
+            continue
+        places.append(equal_from_start(first.text, other.text))
+        if unit == "tokens" and encode is not None:
+            parts.append(equal_from_start(encode(first.text), encode(other.text)))
+        else:
+            parts.append(places[-1])
+    said = [*(f"{m['role']}: {m['content']}" for m in task.history), *task.turns]
+    return PromptResult(
+        row.index, str(row.id), "\n".join(said), answers, tuple(parts), tuple(places), expected
+    )
+
+
+def _file(
+    entry: ModelEntry, label: str, answers: Sequence[Told], rows: Sequence[PromptResult]
+) -> FileResult:
+    quality = file_quality(entry)
+    good = [one for one in answers if one.error is None]
+    marked = any(row.expected for row in rows)
+    return FileResult(
+        label=label,
+        file=str(entry.path),
+        runtime=model_file(str(entry.path), ModelOptions()).runtime,
+        bytes=quality.bytes,
+        bits_per_weight=quality.bits,
+        kl=quality.kl,
+        answered=len(good),
+        failed=len(answers) - len(good),
+        right=sum(one.right is True for one in good) if marked else None,
+        completion_tokens=sum(one.tokens for one in good),
+        decode_tps=middle([one.decode_tps for one in good]),
+        ttft_s=middle([one.ttft_s for one in good]),
+    )
+
+
+def _encoder(entry: ModelEntry) -> Encode | None:
+    """The file's tokenizer, without its weights; None for one that cannot be read."""
+    try:
+        tokenizer = tokenizer_of(model_file(str(entry.path), ModelOptions()))
+    except IngotError as error:
+        logger.info("no tokens of %s: %s", entry.label, error)
+        return None
+    return lambda text: tokenizer.encode(text, add_special=False, parse_special=False)
+
+
+def _unit(first: Encode | None, other: Encode | None) -> Unit:
+    """Tokens where both files cut a text of several scripts alike."""
+    alike = first is not None and other is not None and list(first(PROBE)) == list(other(PROBE))
+    return "tokens" if alike else "characters"
+
+
+_GENTLE_S = 20.0  # to finish the running answers before it is killed
+
+
+@dataclass(frozen=True, slots=True)
+class CompareProgress:
+    """``file`` is at work, from 0; rows are those of one file, None before they are counted;
+    ``left_s`` is about how long all of it still takes, None while nobody knows."""
+
+    file: int = 0
+    done: int = 0  # of all files
+    rows: int | None = None
+    failed: int = 0
+    left_s: float | None = None
+    running: bool = True
+    stopped: bool = False  # by the user
+    error: str = ""
+
+    def share(self, files: int) -> float:
+        """Share of all answers that are done, 0 to 1."""
+        return self.done / (self.rows * files) if self.rows else 0.0
+
+
+class PromptsProcess:
+    """A running command, which ends with this process; finished answers are kept. ``poll`` reads
+    the journals and may take a while; the other methods return at once."""
+
+    def __init__(self, job: PromptsJob) -> None:
+        """Start it. Raises OSError."""
+        self.job = job
+        self.labels = labels_of(job.entries)
+        self._errors = tempfile.NamedTemporaryFile(prefix="ingot-compare-")  # noqa: SIM115
+        self._journals = [
+            FollowedJournal(journal_path(job.answers(entry)), Rows()) for entry in job.entries
+        ]
+        self._began = time.time()
+        self._told_to_end: float | None = None
+        self._process = Child(
+            *("-m", "app", *arguments(job)),
+            environment={"NO_COLOR": "1"},
+            # All paths are from the root; only a folder that is there can be worked in.
+            cwd=None if here().is_absolute() else state_dir(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=self._errors,
+            start_new_session=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        """The command's process."""
+        return self._process.pid
+
+    def stop(self) -> None:
+        """Let the command finish its running answers; the second call kills it."""
+        if self._process.poll() is not None:
+            return
+        if self._told_to_end is None:
+            self._told_to_end = time.monotonic()
+            self._process.terminate()
+        else:
+            self._process.kill()
+
+    def poll(self) -> CompareProgress:
+        """Read the journals; return the progress."""
+        code = self._process.poll()
+        overdue = self._told_to_end is not None and time.monotonic() - self._told_to_end > _GENTLE_S
+        if code is None and overdue:
+            self._process.kill()
+        for journal in self._journals:
+            while journal.read():
+                pass
+        mine = [
+            (one, run)
+            for one in self._journals
+            if (run := one.run) is not None and run.get("pid") == self.pid
+        ]
+        done = sum(run["reused"] + run["invalid"] + one.done + one.failed for one, run in mine)
+        asked = sum(one.done + one.failed for one, _ in mine)
+        rows = int(mine[0][1]["rows"]) if mine else None
+        left = None
+        if rows is not None and asked:
+            left = (time.time() - self._began) / asked * (rows * len(self._journals) - done)
+        good = code in (None, ExitCode.DONE, ExitCode.ROWS_FAILED)
+        stopped = self._told_to_end is not None and not good
+        error = ""
+        if not (good or stopped):
+            error = last_words(Path(self._errors.name)) or f"it ended with exit code {code}"
+        return CompareProgress(
+            max(len(mine) - 1, 0),
+            done,
+            rows,
+            sum(run["invalid"] + one.failed for one, run in mine),
+            left,
+            code is None,
+            stopped,
+            error,
+        )
+
+
+def arguments(job: PromptsJob) -> Iterator[str]:
+    """The arguments after `ingot` that say ``job``."""
+    yield "compare"
+    yield from (str(whole(entry.path)) for entry in job.entries)
+    yield f"--prompts={job.prompts}"
+    yield f"--max-tokens={job.sampling.max_tokens}"
+    if job.limit is not None:
+        yield f"--limit={job.limit}"
+    yield from ("--json", "--quiet")

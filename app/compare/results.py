@@ -1,33 +1,25 @@
-"""What a file of prompts shows of several files: their answers, how far these agree with those of
-the first file, and figures. ``dataclasses.asdict`` is the JSON of a report."""
+"""Results of a file of prompts: the answers of several files, how far they agree with those of the
+first file, figures and votes. ``dataclasses.asdict`` is the JSON of a report."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
+import os
+import random
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from functools import lru_cache
+from enum import StrEnum
+from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Literal
 
-from app.compare.records import Agreement, Parting, Side
+from app.compare.answers import Told, equal_from_start
 
 Unit = Literal["tokens", "characters"]
 _Z95 = 1.959964  # of the normal distribution: 95% lie between minus and plus this
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """One file's answer to one prompt; figures are None where there is no answer."""
-
-    text: str = ""
-    error: str | None = None
-    finish_reason: str | None = None
-    tokens: int = 0
-    decode_tps: float | None = None
-    ttft_s: float | None = None
-    right: bool | None = None  # None where nobody says which answer is expected
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +62,9 @@ class FileResult:
 
 @dataclass(frozen=True, slots=True)
 class Flips:
-    """Of ``rows`` answers, those that were right and became wrong, and the other way round: two
-    files may be right equally often, each with other rows (A. Dutta et al., "Accuracy is Not All
-    You Need", 2024)."""
+    """Answers of ``rows`` that were right and became wrong, and the other way round: two files may
+    be right equally often, each with other rows (A. Dutta et al., "Accuracy is Not All You Need",
+    2024)."""
 
     rows: int
     to_wrong: int
@@ -80,7 +72,7 @@ class Flips:
 
     @property
     def share(self) -> float:
-        """Of the rows."""
+        """Flips per row, 0 to 1."""
         return (self.to_wrong + self.to_right) / self.rows if self.rows else 0.0
 
 
@@ -100,14 +92,14 @@ class PairResult:
 
     @property
     def identical_share(self) -> float | None:
-        """Of the rows that both answered."""
+        """Share of equal answers among the rows that both answered; None without such rows."""
         return self.identical / self.rows if self.rows else None
 
 
 @dataclass(frozen=True, slots=True)
 class Votes:
-    """What a user preferred without knowing which file was which: a later file against the first;
-    ``low`` and ``high`` bound the share of wins of ``file`` among the votes that decide."""
+    """Blind votes on a later file against the first; ``low`` and ``high`` bound the share of wins
+    of ``file`` among the votes that decide (95%)."""
 
     file: int
     wins: int
@@ -120,7 +112,7 @@ class Votes:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """All of it."""
+    """A report: files, pairs, rows, and how they were asked."""
 
     prompts: str
     files: tuple[FileResult, ...]
@@ -149,7 +141,8 @@ def as_object(results: Results) -> dict[str, Any]:
 def pair_of(rows: Sequence[PromptResult], number: int, unit: Unit) -> PairResult:
     """File ``number`` against the first, over ``rows``."""
     both = [row for row in rows if row.same(number) is not None]
-    parts = [part for row in both if (part := row.parts[number - 1]) is not None]
+    parts = [row.parts[number - 1] for row in both]
+    known = [part for part in parts if part is not None]
     marked = [row for row in both if row.expected]
     flips = None
     if marked:
@@ -160,8 +153,8 @@ def pair_of(rows: Sequence[PromptResult], number: int, unit: Unit) -> PairResult
         rows=len(both),
         identical=sum(row.same(number) is True for row in both),
         unit=unit,
-        first_difference_mean=fmean(parts) if parts else None,
-        first_difference_median=median(parts) if parts else None,
+        first_difference_mean=fmean(known) if known else None,
+        first_difference_median=middle(parts),
         same_share=fmean(_same_share(row, number) for row in both) if both else None,
         flips=flips,
     )
@@ -174,11 +167,10 @@ def _same_share(row: PromptResult, number: int) -> float:
     return equal_from_start(mine, theirs) / longest if longest else 1.0
 
 
-def medians(answers: Sequence[Told]) -> tuple[float | None, float | None]:
-    """Decode speed and time to the first token."""
-    speeds = [one.decode_tps for one in answers if one.decode_tps is not None]
-    waits = [one.ttft_s for one in answers if one.ttft_s is not None]
-    return median(speeds) if speeds else None, median(waits) if waits else None
+def middle(values: Sequence[float | None]) -> float | None:
+    """Median of the known values; None where there is none."""
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
 
 
 def wilson(wins: int, of: int) -> tuple[float, float]:
@@ -195,94 +187,127 @@ def wilson(wins: int, of: int) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-# Where two greedy answers part, and how much of them is equal.
+# A preference by a user who does not see which file is which.
 
 
-def agreement(first: Side, other: Side) -> Agreement | None:
-    """``other`` against ``first``; None while one of them has nothing.
+class Vote(StrEnum):
+    """For the first file of a report, for the later one, or for none."""
 
-    Token by token where both use the same vocabulary, else character by character. An answer that
-    was cut (by its length limit or by the user) says nothing of what would have followed: it agrees
-    with a longer one that begins with it.
-    """
-    if not first.probe or not other.probe:
-        return None
-    if not (first.token_ids and other.token_ids):
-        return None
-    tokens = same_vocabulary(first, other)
-    mine = first.token_ids if tokens else first.text
-    theirs = other.token_ids if tokens else other.text
-    same = equal_from_start(mine, theirs)
-    ended = first.state.ended and other.state.ended
-    # Where one is the beginning of the other, the shorter one must have ended there by itself.
-    shorter = first if len(mine) < len(theirs) else other
-    parts = same < min(len(mine), len(theirs)) or (len(mine) != len(theirs) and shorter.whole)
-    make = _at_token if tokens else _at_character
-    return Agreement(
-        unit="tokens" if tokens else "characters",
-        same=same,
-        longest=max(len(mine), len(theirs)),
-        common=longest_common(mine, theirs) if ended else None,
-        parting=make(first, other, same) if parts else None,
-        same_prompt=first.prompt == other.prompt or not tokens,
-    )
+    FIRST = "first"
+    OTHER = "other"
+    TIE = "tie"
+    SKIP = "skip"
 
 
-def same_vocabulary(first: Side, other: Side) -> bool:
-    """Whether both turn a text of several scripts into the same ids; a token that one of them puts
-    before every text does not count."""
-    a, b = first.probe, other.probe
-    return a == b or a[1:] == b or a == b[1:]
+class Sided(StrEnum):
+    """Choice of a user who sees sides only."""
+
+    LEFT = "left"
+    RIGHT = "right"
+    TIE = "tie"
+    SKIP = "skip"
 
 
-def equal_from_start(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
-    """The length of the common beginning."""
-    pairs = zip(a, b, strict=False)
-    return next((i for i, (x, y) in enumerate(pairs) if x != y), min(len(a), len(b)))
+@dataclass(frozen=True, slots=True)
+class BlindPair:
+    """Two answers to one prompt: the first file's, and that of file ``other``; ``swapped``: the
+    other one's is shown at the left."""
+
+    row: int  # which of the report's rows
+    other: int
+    swapped: bool
+    key: str
+
+    def vote(self, said: Sided) -> Vote:
+        """Return the vote that a choice of sides means."""
+        if said in (Sided.TIE, Sided.SKIP):
+            return Vote(said.value)
+        return Vote.OTHER if (said is Sided.LEFT) == self.swapped else Vote.FIRST
 
 
-@lru_cache(16)
-def longest_common(a: tuple[Hashable, ...] | str, b: tuple[Hashable, ...] | str) -> int:
-    """The length of the longest common subsequence.
+class Ballot:
+    """The pairs of a report, and what was said of them so far; in ``path``, a line a vote."""
 
-    Bit-parallel (H. Hyyrö, "Bit-parallel LCS-length computation revisited", 2004): one addition of
-    numbers of len(a) bits for each item of ``b``.
-    """
-    places: dict[Hashable, int] = {}
-    for i, item in enumerate(a):
-        places[item] = places.get(item, 0) | 1 << i
-    everything = (1 << len(a)) - 1
-    row = everything
-    for item in b:
-        matches = row & places.get(item, 0)
-        row = ((row + matches) | (row - matches)) & everything
-    return len(a) - row.bit_count()
+    def __init__(
+        self, results: Results, path: Path, *, chance: random.Random | None = None
+    ) -> None:
+        """Raises OSError when votes are there that cannot be read."""
+        self.results = results
+        self._path = path
+        self.votes = _read(path)
+        chance = chance or random.Random(path.parent.name)  # the same ones when one goes on later
+        self.pairs = [
+            BlindPair(
+                at, other, chance.random() < 0.5, _key(row.prompt, row.answers[0].text, told.text)
+            )
+            for at, row in enumerate(results.rows)
+            for other, told in enumerate(row.answers[1:], 1)
+            if row.same(other) is False
+        ]
+        chance.shuffle(self.pairs)
+
+    @property
+    def next(self) -> BlindPair | None:
+        """The pair to be judged next; None when all are."""
+        return next((pair for pair in self.pairs if pair.key not in self.votes), None)
+
+    @property
+    def done(self) -> int:
+        """Number of judged pairs."""
+        return sum(pair.key in self.votes for pair in self.pairs)
+
+    def say(self, pair: BlindPair, said: Sided) -> None:
+        """Keep a vote. Raises OSError."""
+        vote = pair.vote(said)
+        self._write(pair.key, vote)
+        self.votes[pair.key] = vote
+
+    def take_back(self) -> bool:
+        """Forget the last vote; False when there is none. Raises OSError."""
+        if not self.votes:
+            return False
+        key = next(reversed(self.votes))
+        self._write(key, None)
+        del self.votes[key]
+        return True
+
+    def _write(self, key: str, vote: Vote | None) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"key": key, "vote": vote}) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def count(self) -> tuple[Votes, ...]:
+        """Count the votes on each later file; empty without votes."""
+        found = []
+        for other in range(1, len(self.results.files)):
+            said = [self.votes.get(pair.key) for pair in self.pairs if pair.other == other]
+            wins, losses = said.count(Vote.OTHER), said.count(Vote.FIRST)
+            ties, skipped = said.count(Vote.TIE), said.count(Vote.SKIP)
+            if wins or losses or ties or skipped:
+                low, high = wilson(wins, wins + losses)
+                found.append(Votes(other, wins, losses, ties, skipped, low, high))
+        return tuple(found)
 
 
-def _at_token(first: Side, other: Side, index: int) -> Parting:
-    ids = (first.token_ids, other.token_ids)
-    pair = [tokens[index] if index < len(tokens) else None for tokens in ids]
-
-    def gap(side: Side) -> float | None:
-        best = sorted(side.top.get(index, {}).values(), reverse=True)
-        return best[0] - best[1] if len(best) > 1 else None
-
-    def logprobs(side: Side) -> tuple[float | None, ...]:
-        top = side.top.get(index, {})
-        return tuple(None if token is None else top.get(token) for token in pair)
-
-    return Parting(
-        index,
-        None if first.ends_at(index) else first.piece(index),
-        None if other.ends_at(index) else other.piece(index),
-        (first.place(index), other.place(index)),
-        (gap(first), gap(other)),
-        (logprobs(first), logprobs(other)),
-    )
+def _read(path: Path) -> dict[str, Vote]:
+    found: dict[str, Vote] = {}
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return found
+    for line in lines:
+        try:
+            said = json.loads(line)
+            key, vote = str(said["key"]), said["vote"]
+            found.pop(key, None)
+            if vote is not None:
+                found[key] = Vote(vote)
+        except (ValueError, KeyError, TypeError):
+            continue  # a line that a power cut tore
+    return found
 
 
-def _at_character(first: Side, other: Side, index: int) -> Parting:
-    def word(text: str) -> str | None:
-        return text[index : index + 12] if index < len(text) else None
-
-    return Parting(index, word(first.text), word(other.text), (index, index))
+def _key(*texts: str) -> str:
+    return hashlib.blake2b("\0".join(texts).encode(), digest_size=12).hexdigest()

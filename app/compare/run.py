@@ -1,23 +1,30 @@
-"""A comparison under way, for callers that look at it now and then."""
+"""One prompt to several files, each in a process of its own; callers look at it now and then."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from app.compare.records import PROBE, CompareReport, Contender, Question, Side, SideState
-from app.compare.results import agreement
+from app.compare.answers import (
+    PROBE,
+    CompareReport,
+    Contender,
+    Question,
+    Side,
+    SideState,
+    agreement,
+)
 from app.here import real
-from app.models.entries import ModelEntry
+from app.models.catalog import ModelEntry
+from app.models.library import load_engine
 from app.models.planning import LoadChoice, choose
-from app.models.resolve import load_engine
 from app.openai.prepare import prepare
 from app.openai.task import Task
 from app.options import PlanOptions
@@ -27,7 +34,6 @@ from runtimes.errors import IngotError, RequestError
 from runtimes.machine.hardware import memory_now
 from runtimes.models.memory import estimate
 from runtimes.request import MOST_TOP_LOGPROBS, Completion, FinishReason, Request, SamplingParams
-from runtimes.stream import Stream
 
 if TYPE_CHECKING:
     from runtimes.worker.engine import WorkerEngine
@@ -48,11 +54,12 @@ class AskedFile:
         self.needs = 0  # bytes of memory, once it is planned
         self._choice: LoadChoice | None = None
         self._lock = threading.RLock()
-        self._side = Side(contender, contender.label or contender.model, SideState.WAITING)
+        label = contender.label or contender.model
+        self._side = Side(contender=contender, label=label, state=SideState.WAITING)
         self._first = 0.0  # when the answer's first token came
         self._engine: WorkerEngine | None = None
-        self._stream: Stream | None = None
         self._stopped = False
+        self._halt: Callable[[], None] = lambda: None  # ends what it does now
 
     def snapshot(self) -> Side:
         """How far it is; figures of an answer under way are up to now."""
@@ -62,18 +69,14 @@ class AskedFile:
             return self._side
 
     def stop(self) -> None:
-        """End what it does; what has come so far stays."""
+        """End the load or the answer; the text so far stays."""
         with self._lock:
             if self._side.state.ended:
                 return
-            self._stopped = True
-            stream, engine = self._stream, self._engine
+            self._stopped, halt = True, self._halt
             if self._side.state is SideState.WAITING:
                 self._set(state=SideState.STOPPED)
-        if stream is not None:
-            stream.cancel()
-        elif engine is not None:
-            engine.close()  # it loads: nothing else ends that
+        halt()
 
     def plan(self, free: int, beside: str) -> bool:
         """Choose what to load; whether there is room for it in ``free`` bytes. ``beside`` says what
@@ -124,32 +127,35 @@ class AskedFile:
             engine.close()
 
     def _begun(self, engine: WorkerEngine) -> None:
+        self._engine = engine
+        self._halted_by(engine.close)  # nothing else ends a load
+
+    def _halted_by(self, halt: Callable[[], None]) -> None:
+        """Note what ends the work from now on, and do it where that was asked for before."""
         with self._lock:
-            self._engine = engine
-            stopped = self._stopped
+            self._halt, stopped = halt, self._stopped
         if stopped:
-            engine.close()
+            halt()
 
     def _look_at_memory(self) -> None:
         """The kernel keeps the peak (Linux), or the largest size that was seen counts."""
         if self._engine is not None and self._engine.pid is not None:
-            before = self._side.figures.peak_bytes or 0
-            peak = max(before, peak_resident(self._engine.pid)) or None
-            self._set_figures(peak_bytes=peak)
+            before = self._side.peak_bytes or 0
+            self._set(peak_bytes=max(before, peak_resident(self._engine.pid)) or None)
 
     def _ask(self, engine: WorkerEngine, question: Question, begun: float) -> None:
         prompt = prepare(Task(), engine, question.params, messages=question.messages).ids
         probe = engine.encode(PROBE)
         # The first steps read the file; they are not the answer's.
         engine.generate([probe[:_WARM_TOKENS]], SamplingParams(max_tokens=2, ignore_eos=True))
-        self._set_figures(prompt_tokens=len(prompt), load_s=time.monotonic() - begun)
-        self._set(state=SideState.ANSWERING, prompt=tuple(prompt), probe=tuple(probe))
+        self._set(
+            state=SideState.ANSWERING,
+            load_s=time.monotonic() - begun,
+            prompt=tuple(prompt),
+            probe=tuple(probe),
+        )
         stream = engine.submit(Request(prompt, question.params))
-        with self._lock:
-            self._stream = stream
-            stopped = self._stopped
-        if stopped:
-            stream.cancel()
+        self._halted_by(stream.cancel)
         for chunk in stream:
             self._add(chunk.text, chunk.token_ids)
         self._finish(stream.result())
@@ -162,7 +168,7 @@ class AskedFile:
             self._set(text=side.text + text, token_ids=(*side.token_ids, *ids), starts=starts)
             if len(starts) > 1 and now > self._first:
                 speed = (len(starts) - 1) / (now - self._first)
-                self._set_figures(completion_tokens=len(starts), decode_tps=speed)
+                self._set(tokens=len(starts), decode_tps=speed)
 
     def _finish(self, completion: Completion) -> None:
         ids, timings = completion.token_ids, completion.timings
@@ -170,9 +176,11 @@ class AskedFile:
             self._look_at_memory()
             starts = self._side.starts
             starts += (len(completion.text),) * (len(ids) - len(starts))
-            self._set(text=completion.text, token_ids=tuple(ids), starts=starts)
-            self._set_figures(
-                completion_tokens=completion.usage.completion_tokens,
+            self._set(
+                text=completion.text,
+                token_ids=tuple(ids),
+                starts=starts,
+                tokens=completion.usage.completion_tokens,
                 ttft_s=timings.ttft_s,
                 prefill_tps=timings.prefill_tps,
                 decode_tps=timings.decode_tps,
@@ -202,10 +210,6 @@ class AskedFile:
         with self._lock:
             self._side = replace(self._side, **changes)
 
-    def _set_figures(self, **changes: Any) -> None:
-        with self._lock:
-            self._set(figures=replace(self._side.figures, **changes))
-
 
 class Comparison:
     """Asks each file in a process of its own: one after another, so that none takes processor time
@@ -226,11 +230,11 @@ class Comparison:
         self._thread = threading.Thread(target=self._run, daemon=True, name="compare")
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End it; what has come so far stays."""
+        """End all files; the texts so far stay."""
         for file in self._files:
             file.stop()
 
@@ -240,7 +244,7 @@ class Comparison:
         return not self._thread.is_alive()
 
     def poll(self) -> CompareReport:
-        """How it stands."""
+        """Return the state of all files."""
         ended = self._thread.ident is not None and not self._thread.is_alive()
         sides = tuple(file.snapshot() for file in self._files)
         first, *others = sides
@@ -256,7 +260,7 @@ class Comparison:
                 file.close()
 
     def _planned(self) -> list[AskedFile]:
-        """Those that can be read and have room."""
+        """Plan each file; return the files that can be read and have room."""
         free = memory_now()[1]
         found = []
         for file in self._files:
@@ -282,7 +286,7 @@ class Comparison:
             self._look_at_parting(file)
 
     def _look_at_parting(self, file: AskedFile) -> None:
-        """How sure the first file and this one were where they part."""
+        """Ask the first file and this one for their likeliest tokens where the answers part."""
         first = self._files[0]
         if file is first or not self.question.greedy:
             return

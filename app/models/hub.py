@@ -10,14 +10,14 @@ from __future__ import annotations
 import heapq
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from app.figures import rate
 from app.models import library
@@ -39,10 +39,6 @@ from runtimes.models.modelfile import ModelFile
 from runtimes.models.registry import backend_of, backends
 from runtimes.settings import RunnerSettings
 
-if TYPE_CHECKING:
-    from huggingface_hub import ModelInfo
-
-
 FORMATS = ("gguf", "onnx", "safetensors")
 Sort = Literal["downloads", "likes", "updated"]
 SORTS: tuple[Sort, ...] = ("downloads", "likes", "updated")
@@ -58,8 +54,7 @@ _SIZE = re.compile(r"(?:^|[-_.])(?:(\d+)x)?(\d+(?:\.\d+)?)([bm])(?=$|[-_.])", re
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is looked for. ``largest`` bounds the bytes of a 4-bit build; models of which nobody
-    knows the size pass."""
+    """A search. ``largest`` bounds the bytes of a 4-bit build; models of unknown size pass."""
 
     words: str = ""
     formats: tuple[str, ...] = ("gguf",)  # any of these; none: whatever there is
@@ -90,7 +85,7 @@ class Found:
 
 
 def quick() -> Hub:
-    """For somebody who waits at a screen."""
+    """Make a client with few attempts, for a user who waits at a screen."""
     return Hub(Patience(attempts=2))
 
 
@@ -113,16 +108,13 @@ def search(query: Query, hub: Hub | None = None) -> Iterator[Found]:
 
 
 def look_up(name: HubName, hub: Hub | None = None) -> Found:
-    """One repository. Raises HubError or UsageError."""
+    """Look one repository up. Raises HubError or UsageError."""
     hub = hub or quick()
 
     def ask() -> Found:
-        from huggingface_hub import ModelInfo
-
-        parse: Any = ModelInfo  # it has no types
         said, _ = hub.answer(f"/api/models/{name.repo}", {"expand": _EXPAND})
         with _understood():
-            return _found(parse(**{"siblings": None, **said}))
+            return _found(said)
 
     return hub.patiently(ask, name, Reporter())
 
@@ -136,10 +128,7 @@ _ORDER: dict[Sort, Callable[[Found], Any]] = {
 
 
 def _listed(query: Query, kind: str | None, hub: Hub) -> Iterator[Found]:
-    """What the hub lists for one format, page by page."""
-    from huggingface_hub import ModelInfo
-
-    parse: Any = ModelInfo  # it has no types
+    """List the models of one format, page by page."""
     tags = [tag for tag in (kind, _CHAT if query.instruct else None) if tag]
     asked: dict[str, Any] = {"sort": _THEIRS[query.sort], "limit": _PAGE, "expand": _EXPAND}
     asked |= {"filter": tags} if tags else {}
@@ -148,7 +137,7 @@ def _listed(query: Query, kind: str | None, hub: Hub) -> Iterator[Found]:
         items, asked = _page(asked, hub)
         for item in items:
             with _understood():
-                one = _found(parse(**{"siblings": None, **item}))
+                one = _found(item)
                 known = parse_hub_name(one.repo)
             if known is not None:  # else nothing can be pulled by it
                 yield one
@@ -177,18 +166,19 @@ def _understood() -> Iterator[None]:
         raise HubError(f"what answers for the hub is not a list of models ({error})") from error
 
 
-def _found(info: ModelInfo) -> Found:
-    gguf = info.gguf or {}
-    total = _count(gguf.get("total")) or _count(info.safetensors and info.safetensors.total)
-    licences = (tag.removeprefix("license:") for tag in info.tags or [] if "license:" in tag)
+def _found(said: Mapping[str, Any]) -> Found:
+    """Read the hub's JSON of a repository."""
+    gguf, updated = said.get("gguf") or {}, said.get("lastModified")
+    total = _count(gguf.get("total")) or _count((said.get("safetensors") or {}).get("total"))
+    licences = (tag.removeprefix("license:") for tag in said.get("tags") or () if "license:" in tag)
     return Found(
-        repo=info.id,
-        downloads=_count(info.downloads) or 0,
-        likes=_count(info.likes) or 0,
-        updated=info.last_modified,
+        repo=said["id"],
+        downloads=_count(said.get("downloads")) or 0,
+        likes=_count(said.get("likes")) or 0,
+        updated=datetime.fromisoformat(updated) if updated else None,
         licence=next(licences, None),
-        gated=bool(info.gated),
-        parameters=total or _named_size(info.id),
+        gated=bool(said.get("gated")),
+        parameters=total or _named_size(said["id"]),
         exact=bool(total),
         architecture=str(gguf["architecture"]) if gguf.get("architecture") else None,
         context=_count(gguf.get("context_length")),
@@ -235,7 +225,7 @@ class Need:
     by_header: bool  # False: by the size of its files and ``MARGIN``
 
     def verdict(self, free: int) -> Verdict:
-        """With ``free`` bytes."""
+        """Compare with ``free`` bytes."""
         if self.bytes > free:
             return Verdict.TOO_BIG
         return Verdict.TIGHT if self.bytes > _COMFORT * free else Verdict.FITS
@@ -251,13 +241,13 @@ class RemoteBuild:
     here: bool  # in the library
 
     def bits(self, parameters: int | None) -> float | None:
-        """Of a weight; without the number of ``parameters`` as the name says."""
+        """Bits a weight; by the name where the number of ``parameters`` is not known."""
         return self.kept.size * 8 / parameters if parameters else bits_of(self.kept.label)
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a repository has of use here."""
+    """Contents of a repository that are of use here."""
 
     repo: str
     builds: tuple[RemoteBuild, ...]  # the smallest first
@@ -268,7 +258,8 @@ class Contents:
 
 
 def contents(name: HubName, hub: Hub) -> Contents:
-    """What is there, by two requests, or three with a GGUF file. Raises HubError or UsageError."""
+    """Look at a repository by two requests, or three with a GGUF file. Raises HubError or
+    UsageError."""
     repo = Repository(name, Reporter(), hub)
     found = look(repo)
     file, mixture = _header(repo, found)
@@ -295,8 +286,8 @@ def room_for(free: int) -> int:
 
 
 def _header(repo: Repository, found: Holdings) -> tuple[ModelFile | None, bool]:
-    """What the smallest file that is a model by itself says, and whether it is a mixture of
-    experts. The builds of a repository are of one model."""
+    """Read the header of the smallest file that is a model by itself, and whether it is a mixture
+    of experts. The builds of a repository are of one model."""
     singles = [(kept, files) for kept, files in found.ready if _backend(kept).suffixes]
     if not singles:
         return None, False
@@ -333,7 +324,7 @@ _VERDICTS = {
 
 
 def wrong(error: Exception) -> str:
-    """What a user is told of it; nothing that asks the hub may end without a word."""
+    """Message for the user; each request to the hub ends with a result or with one."""
     if isinstance(error, IngotError | OSError):
         said = str(error) or type(error).__name__
         return f"{said[:1].upper()}{said[1:]}" if said.startswith("the") else said
@@ -372,7 +363,7 @@ def facts(found: Found) -> list[str]:
 
 
 def further(contents: Contents) -> list[str]:
-    """What is there beside the builds."""
+    """Describe the files beside the builds."""
     said = []
     if contents.originals:
         how = f"`quantize {contents.repo}` builds files from it"
@@ -386,7 +377,7 @@ def further(contents: Contents) -> list[str]:
 
 
 def memory(build: RemoteBuild, free: int) -> str:
-    """What a build needs, against what is free."""
+    """Tell the memory that a build needs, and that is free."""
     need = build.need
     needs = f"about {human(need.bytes)}, a quarter more than its files,"
     if need.by_header:
@@ -398,7 +389,7 @@ def memory(build: RemoteBuild, free: int) -> str:
 
 
 def heading(query: Query, free: int) -> str:
-    """What the results are."""
+    """Title of the results."""
     kind = "Instruct models" if query.instruct else "Models"
     fit = f" that fit in {human(free)}" if query.largest is not None else ""
     return f"{kind}{fit}, by {query.sort}"

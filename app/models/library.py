@@ -1,4 +1,5 @@
-"""Models that were pulled: what is there, by which name, and how it goes away again.
+"""Models that were pulled: what is there, by which name, and how it goes away again. And the way
+from MODEL on the command line to a loaded engine, with the list of models that were used lately.
 
 ::
 
@@ -15,11 +16,15 @@ import contextlib
 import difflib
 import json
 import logging
+import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from app.adapters import AdapterFile
+from app.options import ModelOptions
 from quantize.disk import human, write_atomically
 from quantize.fromjson import from_json
 from quantize.hub.names import parse_hub_name
@@ -27,9 +32,19 @@ from quantize.manifest import NAME as MANIFEST
 from quantize.manifest import load_manifest, write_manifest
 from runtimes.errors import ModelError, RequestError
 from runtimes.machine.locks import one_writer
+from runtimes.machine.state_file import change_state, load_state
+from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import read_model
 from runtimes.paths import data_dir
+from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.untrusted import check_name, inside, load_json
 from runtimes.untrusted import remove as remove_below
+
+if TYPE_CHECKING:
+    from runtimes.worker.engine import WorkerEngine
+    from runtimes.worker.process import Placement
+    from runtimes.worker.recovery import DeathLimit
+
 
 logger = logging.getLogger(__name__)
 
@@ -79,11 +94,11 @@ class Model:
 
     @property
     def folder(self) -> Path:
-        """Where its files are."""
+        """Folder of the repository's files."""
         return library_dir() / self.repo
 
     def path(self, build: Kept) -> Path:
-        """What a runtime loads."""
+        """Path that a runtime loads."""
         return self.folder / build.main
 
     def is_whole(self, build: Kept) -> bool:
@@ -267,3 +282,117 @@ def _repos() -> list[str]:
     found = library_dir().glob(f"*/*/{_RECORD}")
     names = sorted(f"{path.parent.parent.name}/{path.parent.name}" for path in found)
     return [name for name in names if parse_hub_name(name)]  # else it is on its way out
+
+
+# From MODEL on the command line to a loaded engine, and to an identity that survives renaming.
+
+
+def model_file(model: str, options: ModelOptions) -> ModelFile:
+    """Resolve and describe MODEL, a path or a name in the library, without loading it. Raises
+    ModelError or RequestError."""
+    from quantize.resolve import format_of, resolve
+
+    if options.recipe is not None and options.file is not None:
+        raise RequestError("--recipe and --file both pick a file; give one of them")
+    model = locate(model)
+    picks = options.recipe is not None or options.file is not None
+    path = Path(model)
+    if picks and format_of(path) and not (path / MANIFEST).is_file():
+        raise RequestError(
+            f"--recipe and --file pick from a folder of several files; {model} is one model"
+        )
+    return read_model(resolve(model, recipe=options.recipe, file=options.file))
+
+
+def load_engine(
+    model: ModelFile,
+    settings: RunnerSettings,
+    scheduling: SchedulerSettings | None = None,
+    *,
+    adapters: Sequence[AdapterFile] = (),
+    begun: Callable[[WorkerEngine], None] | None = None,
+    place: Placement | None = None,
+    deaths: DeathLimit | None = None,
+) -> WorkerEngine:
+    """Load ``model`` in a worker process, so that a native crash does not end this one, and then
+    ``adapters``, which every process that takes its place has too.
+
+    ``begun`` is given the engine before it has loaded, for another thread to close; the process
+    runs at ``place`` and is started again within ``deaths``.
+    INGOT_STEP_LIMIT_S is how many seconds a step may take before the worker counts as hung. Raises
+    ModelError, RuntimeMissingError, OutOfMemoryError, or RequestError for a bad limit. Ctrl-C ends
+    the wait (KeyboardInterrupt) at once.
+    """
+    from runtimes.worker.engine import WorkerEngine
+
+    engine = WorkerEngine.load(
+        model.path,
+        settings,
+        scheduling,
+        step_limit_s=_step_limit(),
+        begun=begun,
+        place=place,
+        deaths=deaths,
+    )
+    try:
+        for one in adapters:
+            engine.load_adapter(one.name, one.path)
+    except BaseException:
+        engine.close()
+        raise
+    note_loaded(model.path)
+    return engine
+
+
+def _step_limit() -> float:
+    from runtimes.worker.engine import STEP_LIMIT, STEP_LIMIT_S
+
+    text = os.environ.get(STEP_LIMIT)
+    try:
+        limit = float(text) if text else STEP_LIMIT_S
+    except ValueError:
+        limit = 0.0
+    if not 0 < limit < math.inf:
+        raise RequestError(f"{STEP_LIMIT} must be seconds above 0, not {text!r}")
+    return limit
+
+
+# What was used as MODEL lately, so that a picker can offer it again
+
+_RECENT = "recent"
+_AT_MOST = 20
+
+
+def note_used(model: str | Path) -> None:
+    """Put ``model`` first, if it is on disk; a name in the library is listed anyway."""
+    path = Path(model)
+    if not path.exists():
+        return
+    absolute = str(path.resolve())
+    if _recent()[:1] != [absolute]:
+        change_state(_RECENT, lambda kept: {"models": _first(absolute, _models(kept))})
+
+
+def _first(model: str, known: list[str]) -> list[str]:
+    return [model, *(text for text in known if text != model)][:_AT_MOST]
+
+
+def note_loaded(file: Path) -> None:
+    """Remember a file that was loaded, or the folder of files that it belongs to."""
+    if not file.resolve().is_relative_to(library_dir().resolve()):
+        note_used(file.parent if (file.parent / MANIFEST).is_file() else file)
+
+
+def recently_used() -> list[Path]:
+    """List the models used lately that are still there, the latest first."""
+    # A text that is no name of a file is none that is there: Path.exists raises for it.
+    return [Path(text) for text in _recent() if os.path.exists(text)]
+
+
+def _recent() -> list[str]:
+    return _models(load_state(_RECENT))
+
+
+def _models(kept: Mapping[str, object]) -> list[str]:
+    models = kept.get("models")
+    return [str(text) for text in models] if isinstance(models, list) else []

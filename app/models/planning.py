@@ -49,8 +49,7 @@ def plan_files(model: str, options: ModelOptions, bits: Bits | None) -> PlanFile
     A file that --recipe or --file names, or that MODEL is, stands by itself. Raises ModelError when
     the folder has no file of that width, or none can be read, and RequestError as ``model_file``.
     """
-    from app.models.library import locate
-    from app.models.resolve import model_file
+    from app.models.library import locate, model_file
     from quantize.manifest import NAME, entry_path, load_manifest
 
     model = locate(model)
@@ -122,7 +121,8 @@ def check_depth(depth: int | None, models: Sequence[ModelFile], task: PlanTask) 
 
 
 def overrides(options: ModelOptions, settings: PlanOptions, slots: int | None) -> Overrides:
-    """What the user has fixed. Raises RequestError for a budget that no layout could have."""
+    """Collect what the user has fixed. Raises RequestError for a budget that no layout could
+    have."""
     if settings.kv_tokens is not None and not settings.unified_kv:
         raise RequestError("--kv-tokens is for one cache of all slots: give --unified-kv with it")
     given = {**asdict(options), **asdict(settings)} | {"slots": slots}
@@ -132,7 +132,7 @@ def overrides(options: ModelOptions, settings: PlanOptions, slots: int | None) -
 
 @dataclass(frozen=True, slots=True)
 class LoadChoice:
-    """What a command loads. ``planned`` says whether `ingot plan` has chosen it."""
+    """File and settings to load. ``planned``: whether `ingot plan` has chosen them."""
 
     file: ModelFile
     settings: RunnerSettings
@@ -160,7 +160,7 @@ def choose(
 
     Raises ModelError or RequestError.
     """
-    from app.models.resolve import model_file
+    from app.models.library import model_file
 
     if reproducible and settings.unified_kv:
         raise RequestError(
@@ -200,7 +200,7 @@ def choose(
 
 def draft_path(draft: str) -> Path:
     """The file that --draft names. Raises ModelError or RequestError, which say of what."""
-    from app.models.resolve import model_file
+    from app.models.library import model_file
 
     try:
         return model_file(draft, ModelOptions()).path.absolute()

@@ -50,7 +50,7 @@ class _Saved:
 
 @dataclass(slots=True)
 class _Known:
-    """Of one model with one type of keys and values, with one adapter or without."""
+    """Prefixes of one model with one type of keys and values, with one adapter or without."""
 
     name: str  # what its files begin with
     adapter: str | None  # what its requests call it
@@ -93,7 +93,7 @@ class SavedPrefixes:
             threading.Thread(target=look, name="ingot-prefixes", daemon=True).start()
 
     def close(self) -> None:
-        """Watch no more."""
+        """End the watching thread."""
         self._over.set()
 
     def before(

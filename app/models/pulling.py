@@ -1,31 +1,36 @@
-"""Ready model files from a repository on the hub into the library."""
+"""Ready model files from a repository on the hub into the library, also in a thread that a screen
+follows."""
 
 from __future__ import annotations
 
 import contextlib
 import fnmatch
+import logging
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from app.models import library
 from app.models.library import Build, Kept
-from quantize.hub.client import Hub, Listing, RemoteFile, Repository
+from quantize.hub.client import Hub, Listing, Patience, RemoteFile, Repository
 from quantize.hub.errors import HubError
 from quantize.hub.names import HubName, parse_hub_name
 from quantize.hub.transfer import fetch, fetch_files
 from quantize.manifest import NAME as MANIFEST
 from quantize.manifest import Manifest, load_manifest, write_manifest
+from quantize.progress.console import Pace, Reporter
 from runtimes.backend import Backend
-from runtimes.errors import ModelError, RequestError
+from runtimes.errors import IngotError, ModelError, RequestError
 from runtimes.models.registry import backends
 from runtimes.untrusted import inside
 
 if TYPE_CHECKING:
     from quantize.progress.console import Reporter
+
 
 _MOST_MANIFEST = 32 * 2**20  # bytes
 _PART = re.compile(r"(.+)-\d{5}-of-\d{5}")
@@ -39,7 +44,7 @@ _NO_MODEL = re.compile(r"(?:^|[-._/])(?:mmproj|imatrix)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class PullRequest:
-    """What was asked for: ORG/NAME[@REVISION][:WHAT]."""
+    """A model to pull: ORG/NAME[@REVISION][:WHAT]."""
 
     name: HubName
     what: str | None
@@ -54,7 +59,7 @@ class ReadyBuild(Build):
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """What a repository holds: its manifest if `quantize` wrote it, and the models in it with their
+    """Contents of a repository: its manifest if `quantize` wrote it, and its models with their
     files, as the library will have them."""
 
     listing: Listing
@@ -97,7 +102,7 @@ def pull(request: PullRequest, progress: Reporter, hub: Hub | None = None) -> Pa
 
 
 def look(repo: Repository) -> Holdings:
-    """What there is to pull. Raises HubError or UsageError."""
+    """List what can be pulled. Raises HubError or UsageError."""
     with repo.progress.stage(f"looking at {repo.name}"):
         listing = repo.look()
     there = {file.path: file for file in listing.files}
@@ -119,7 +124,7 @@ def look(repo: Repository) -> Holdings:
 
 
 def _place(build: ReadyBuild, path: str) -> str:
-    """Where a file of the repository goes: a model at the root of it gets a folder of its own."""
+    """Place of a repository's file in the library: a model at the root gets a folder of its own."""
     return path if build.main else f"{build.kind}/{path}".rstrip("/")
 
 
@@ -151,7 +156,7 @@ def _publish(
 
 
 def waiting(repo: str) -> Path:
-    """Where files of ``repo`` lie until the build is whole."""
+    """Folder of files of ``repo`` whose build is not whole yet."""
     return library.library_dir() / ".arriving" / repo.replace("/", "--")
 
 
@@ -217,3 +222,121 @@ def _folders(runtime: Backend, paths: Sequence[str]) -> Iterator[ReadyBuild]:
         names = [path.rpartition("/")[2] for path in files]
         if all(fnmatch.filter(names, pattern) for pattern in runtime.folder):
             yield ReadyBuild(folder or runtime.format, runtime.format, folder, tuple(files))
+
+
+# A download in a thread of its own, for screens that ask how it is.
+
+logger = logging.getLogger(__name__)
+
+
+class _CancelledError(BaseException):
+    """Leaves the transfer at the next piece; no ``except Exception`` on the way may keep it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PullState:
+    """How far it is; at the end with ``path``, ``error`` or ``cancelled``."""
+
+    stage: str = ""
+    done: int = 0  # bytes
+    total: int | None = None  # None: not known yet
+    rate: float | None = None  # bytes a second
+    seconds_left: float | None = None
+    note: str | None = None
+    path: Path | None = None
+    error: str | None = None
+    cancelled: bool = False
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will happen."""
+        return bool(self.cancelled or self.error or self.path)
+
+
+@dataclass(frozen=True)
+class _CancellableHub(Hub):
+    """Does not try again once the download was cancelled."""
+
+    check: Callable[[], None] = lambda: None
+
+    def pause_after(self, error: Exception) -> float | None:
+        self.check()
+        return super().pause_after(error)
+
+
+class PullJob(Reporter):
+    """Brings ``request.what`` of a repository, or the only model that it has.
+
+    Every method may be called from any thread and returns at once. What has arrived when it is
+    cancelled or fails stays, and the next download of the same file resumes from there.
+    """
+
+    def __init__(self, request: PullRequest, hub: Hub | None = None) -> None:
+        self.request = request
+        patience = hub.patience if hub is not None else Patience()
+        self._hub = _CancellableHub(patience, self._check)
+        self._pace = Pace()
+        self._stages = [""]
+        self._cancel = threading.Event()
+        self._state = PullState()  # replaced whole, by the job's thread alone
+        self._thread = threading.Thread(target=self._run, daemon=True, name="pull")
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def cancel(self) -> None:
+        """Stop at the next piece; a connection that stalls is given up when its time is over, and
+        not tried again."""
+        self._cancel.set()
+
+    def poll(self) -> PullState:
+        """How far it is now. A cancelled job has ended for its user at once."""
+        state = self._state
+        return (
+            replace(state, cancelled=True) if self._cancel.is_set() and not state.ended else state
+        )
+
+    def _run(self) -> None:
+        try:
+            self._now(path=pull(self.request, self, self._hub))
+        except _CancelledError:
+            self._now(cancelled=True)
+        except (IngotError, OSError) as error:
+            self._now(error=str(error) or type(error).__name__)
+        except Exception as error:
+            logger.exception("the download failed")
+            self._now(error=f"internal error: {type(error).__name__}: {error}")
+
+    def _now(self, **changes: Any) -> None:
+        self._state = replace(self._state, **changes)
+
+    # What it is told on its thread, as every quantize.progress.console.Reporter
+
+    @contextlib.contextmanager
+    def stage(self, text: str) -> Iterator[None]:
+        """Begin a part of the work."""
+        self._check()
+        self._stages.append(text)
+        self._now(stage=text)
+        try:
+            yield
+        finally:
+            self._stages.pop()
+            self._now(stage=self._stages[-1])
+
+    def advance(self, done: float, total: float | None, unit: str) -> None:
+        """Note how many bytes there are."""
+        self._check()
+        pace = self._pace
+        pace.update(done, total, unit)
+        whole = None if total is None else int(total)
+        self._now(done=int(done), total=whole, rate=pace.rate, seconds_left=pace.seconds_left)
+
+    def note(self, text: str) -> None:
+        """Keep what the user should know."""
+        self._now(note=text)
+
+    def _check(self) -> None:
+        if self._cancel.is_set():
+            raise _CancelledError

@@ -1,3 +1,3 @@
-"""`ingot serve`: models behind the HTTP API of OpenAI's clients. `server.py` runs it, `http.py` is
-the application, `pool.py` has the models, `generate.py` one request; `*_routes.py` the
+"""`ingot serve`: models behind the HTTP API of OpenAI's clients. `server.py` makes the
+application and runs it, `pool.py` has the models, `generate.py` one request; `*_routes.py` the
 paths."""

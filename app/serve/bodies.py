@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from anyio import to_thread
 from starlette.requests import Request
 
-from app.serve.errors import HttpError
+from app.serve.errors import HttpError, shutting_down
 from app.serve.generate import while_connected
 from app.serve.options import MOST_BODIES_BYTES, MOST_DEPTH, MOST_NAMES, MOST_VALUES
 
@@ -67,14 +67,14 @@ class Held:
 
     def _full(self) -> HttpError:
         if self._ended:
-            return HttpError(503, "shutting_down", "the server is shutting down", retry_s=1)
+            return shutting_down()
         said = "other requests take the time that there is for large bodies"
         return HttpError(503, "bodies_full", said, retry_s=_RETRY_S)
 
 
 @dataclass(slots=True)
 class Charge:
-    """What one request has of the memory for bodies."""
+    """One request's share of the memory for bodies."""
 
     held: Held
     amount: int = 0
@@ -137,7 +137,7 @@ async def _in_turn(request: Request, held: Held, work: Callable[[], _Value]) -> 
 
 
 def _timed(work: Callable[[], _Value]) -> tuple[_Value | Exception, float]:
-    """What came of ``work``, and the seconds of the processor that it took."""
+    """Return the result of ``work``, or its error, and its processor time in seconds."""
     begun = time.thread_time()
     value: _Value | Exception
     try:
@@ -236,7 +236,7 @@ def _check_pairs(value: Any) -> None:
 
 
 def _half_pair_in(value: Any, name: str) -> str | None:
-    """Where the first one is."""
+    """Name the place of the first half of a surrogate pair."""
     if isinstance(value, str):
         try:
             value.encode()

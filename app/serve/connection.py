@@ -260,7 +260,7 @@ class Connection(H11Protocol):
         self._resting = self.loop.call_later(_LINGER_PAUSE_S, self._own.resume_reading)
 
     def on_response_complete(self) -> None:
-        """An answer has been sent."""
+        """Reset the counts of the request: its answer has been sent."""
         self._since, self._spent, self._came = self.loop.time(), 0.0, 0
         super().on_response_complete()
 
@@ -276,7 +276,7 @@ class Connection(H11Protocol):
             self._stalled.cancel()
 
     def send_400_response(self, msg: str) -> None:
-        """Of what is no HTTP, or has too large a head."""
+        """Refuse what is no HTTP, or has too large a head."""
         refusal = self.conn.refusal or HttpError(400, "invalid_http", msg)
         logger.info("%s: %s", self._name, refusal.message)
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):

@@ -22,11 +22,23 @@ from app.serve.pool import Served
 from runtimes.request import SamplingParams
 from runtimes.worker.engine import WorkerEngine
 
-# /v1/rerank: which documents answer a query best. The body is Jina's and Cohere's.
+# The body of /v1/rerank is Jina's and Cohere's.
+_SCHEMA = {
+    "type": "object",
+    "required": ["query", "documents"],
+    "properties": {
+        "model": {"type": "string"},
+        "query": {"type": "string"},
+        "documents": {"type": "array", "items": {"type": ["string", "object"]}},
+        "top_n": {"type": "integer", "minimum": 1},
+        "return_documents": {"type": "boolean"},
+    },
+}
+_KNOWN = frozenset(_SCHEMA["properties"])
 
 
 def routes(generator: Generator) -> APIRouter:
-    """The only one."""
+    """Router for embeddings and rerankings."""
     router = APIRouter()
 
     @router.post("/v1/embeddings", openapi_extra=body_schema(SCHEMA))
@@ -40,6 +52,15 @@ def routes(generator: Generator) -> APIRouter:
         assert how is not None
         answer = _answer(generator, name, task.parts, how)
         return JSONResponse(await while_connected(request, answer))
+
+    @router.post("/v1/rerank", openapi_extra=body_schema(_SCHEMA))
+    async def rerank(request: Request) -> Response:
+        """The documents by how well they answer the query, from 1 to 0."""
+        body = await json_body(request)
+        name, asked_of = asked_model(body), await read_task(request, partial(read_body, body))
+        asked = await generator.in_thread(asked_of)
+        del body  # is not needed any more, and may be large
+        return JSONResponse(await while_connected(request, _rank(generator, name, asked)))
 
     return router
 
@@ -60,44 +81,14 @@ def _tokens(served: Served, text: Task) -> list[int]:
     return prepare(text, served.engine, SamplingParams()).ids
 
 
-_SCHEMA = {
-    "type": "object",
-    "required": ["query", "documents"],
-    "properties": {
-        "model": {"type": "string"},
-        "query": {"type": "string"},
-        "documents": {"type": "array", "items": {"type": ["string", "object"]}},
-        "top_n": {"type": "integer", "minimum": 1},
-        "return_documents": {"type": "boolean"},
-    },
-}
-_KNOWN = frozenset(_SCHEMA["properties"])
-
-
 @dataclass(frozen=True, slots=True)
 class RerankRequest:
-    """What a body asks for."""
+    """A query and documents to rank."""
 
     query: str
     documents: list[str]
     most: int | None = None  # results that are wanted
     told: bool = False  # with the documents' texts
-
-
-def rerank_routes(generator: Generator) -> APIRouter:
-    """The only one."""
-    router = APIRouter()
-
-    @router.post("/v1/rerank", openapi_extra=body_schema(_SCHEMA))
-    async def rerank(request: Request) -> Response:
-        """The documents by how well they answer the query, from 1 to 0."""
-        body = await json_body(request)
-        name, asked_of = asked_model(body), await read_task(request, partial(read_body, body))
-        asked = await generator.in_thread(asked_of)
-        del body  # is not needed any more, and may be large
-        return JSONResponse(await while_connected(request, _rank(generator, name, asked)))
-
-    return router
 
 
 def read_body(body: Any) -> RerankRequest:

@@ -1,4 +1,4 @@
-"""What goes wrong, as an HTTP status and OpenAI's body of an error."""
+"""Errors as HTTP statuses and OpenAI's bodies."""
 
 import logging
 from typing import Any
@@ -59,6 +59,19 @@ class UnknownModelError(RequestError):
     """No model of this name is served."""
 
 
+# What an error means to a client: status, code, and when asking again may help; the first counts.
+_KNOWN: tuple[tuple[type[Exception], int, str, int], ...] = (
+    (PromptTooLongError, 400, "context_length_exceeded", 0),
+    (UnknownModelError, 404, "model_not_found", 0),
+    (ParameterError, 400, "invalid_value", 0),
+    (RequestError, 400, "invalid_value", 0),
+    (OutOfMemoryError, 507, "insufficient_memory", 0),
+    (WorkerError, 503, "worker_crash", 1),
+    (ModelError, 500, "model_error", 0),
+    (IngotError, 500, "engine_error", 0),
+)
+
+
 def http_error(error: Exception) -> HttpError:
     """The answer that ``error`` means; what is no fault of the request is logged."""
     match error:
@@ -68,31 +81,22 @@ def http_error(error: Exception) -> HttpError:
             return HttpError(499, "client_gone", "the client has closed the connection")
         case InputError():
             return problem_error(error.problem)
-        case PromptTooLongError():
-            return HttpError(400, "context_length_exceeded", str(error))
-        case UnknownModelError():
-            return HttpError(404, "model_not_found", str(error))
-        case ParameterError() | RequestError():
-            return HttpError(400, "invalid_value", str(error))
-        case OutOfMemoryError():
-            logger.warning("%s", error)
-            return HttpError(507, "insufficient_memory", str(error))
-        case WorkerError():
-            logger.warning("%s", error)
-            return HttpError(503, "worker_crash", str(error), retry_s=1)
-        case ModelError():
-            logger.warning("%s", error)
-            return HttpError(500, "model_error", str(error))
-        case IngotError():
-            logger.warning("%s", error)
-            return HttpError(500, "engine_error", str(error))
-        case _:
-            logger.exception("a request failed", exc_info=error)
-            return HttpError(500, "internal_error", "an internal error; the server's log has it")
+    for kind, status, code, retry_s in _KNOWN:
+        if isinstance(error, kind):
+            if status >= 500:
+                logger.warning("%s", error)
+            return HttpError(status, code, str(error), retry_s=retry_s)
+    logger.exception("a request failed", exc_info=error)
+    return HttpError(500, "internal_error", "an internal error; the server's log has it")
+
+
+def shutting_down(retry_s: int = 1) -> HttpError:
+    """Return the error of a request that comes, or waits, while the server ends."""
+    return HttpError(503, "shutting_down", "the server is shutting down", retry_s=retry_s)
 
 
 def problem_error(problem: Problem) -> HttpError:
-    """Of a request that was begun and has no answer."""
+    """Return the error of a request that was begun and has no answer."""
     if problem.code in ("worker_crash", "shutting_down"):
         return HttpError(503, problem.code, problem.message, retry_s=1)
     return HttpError(error_body(problem)[0], problem.code, problem.message)

@@ -1,4 +1,4 @@
-"""Who is let in, and what may come in: pure ASGI, around the whole application."""
+"""ASGI middleware around the application: host, origin and key checks, head and body limits."""
 
 import asyncio
 import hmac
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.serve.bodies import Charge, Held
-from app.serve.errors import HttpError, error_response
+from app.serve.errors import HttpError, error_response, shutting_down
 from app.serve.options import (
     BODY_S,
     MOST_BODY_BYTES,
@@ -171,8 +171,7 @@ class _Body:
                 message = await self._receive()
         except TimeoutError:
             if self._ended:
-                said = "the server is shutting down"
-                raise HttpError(503, "shutting_down", said, retry_s=1) from None
+                raise shutting_down() from None
             raise HttpError(408, "request_timeout", "the body took too long to come") from None
         finally:
             self._wait = None

@@ -1,9 +1,12 @@
-"""What the server has: /v1/models, /v1/tokenize, and how it is: /health, /ready, /metrics."""
+"""Routes about the server: /v1/models, /v1/tokenize, /health, /ready, /metrics; and of vLLM's
+/v1/load_lora_adapter and /v1/unload_lora_adapter, by which clients load and unload LoRA
+adapters."""
 
 import time
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -13,7 +16,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from app.openai.prepare import prepare
 from app.openai.request import body_task
 from app.openai.task import Task
-from app.openai.validation import as_unicode
+from app.openai.validation import InputError, as_unicode
 from app.prompts import require_short
 from app.serve.batches.work import BatchService
 from app.serve.bodies import json_body, read_task
@@ -30,12 +33,25 @@ _META = tuple(
     " sliding_window chat_template".split()
 )
 _TEXT = json_schema({"type": "object", "properties": {"prompt": {"type": "string"}}})
+_KIND = "adapters"  # of work on threads: it may wait for a model that loads
+_NAMED = {"lora_name": {"type": "string"}, "model": {"type": "string"}}
+_LOAD = json_schema(
+    {
+        "type": "object",
+        "required": ["lora_name", "lora_path"],
+        "properties": {**_NAMED, "lora_path": {"type": "string"}},
+    }
+)
+_UNLOAD = json_schema({"type": "object", "required": ["lora_name"], "properties": _NAMED})
 
 
 def routes(
-    generator: Generator, observer: Observer, batches: BatchService | None = None
+    generator: Generator,
+    observer: Observer,
+    batches: BatchService | None,
+    adapters: Path | None,
 ) -> APIRouter:
-    """All of them."""
+    """Router for models, figures, health, and adapters, which are files of a folder or fixed."""
     router = APIRouter()
     pool, begun = generator.pool, int(time.time())
 
@@ -109,6 +125,27 @@ def routes(
         text = await generator.in_thread(work, "stats")
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 
+    @router.post("/v1/load_lora_adapter", openapi_extra=_LOAD)
+    async def load(request: Request) -> dict[str, Any]:
+        """Load the file ``lora_path`` of the server's folder of adapters beside ``model`` (the
+        first one), which then answers as MODEL:``lora_name``."""
+        body = await json_body(request)
+        found, path = _allowed(adapters), _named(body, "lora_path")
+        model, name = asked_model(body), _named(body, "lora_name")
+
+        def add() -> str:
+            return pool.add_adapter(model, name, _file(found, path))
+
+        return {"id": await generator.in_thread(add, _KIND), "object": "model", "loaded": True}
+
+    @router.post("/v1/unload_lora_adapter", openapi_extra=_UNLOAD)
+    async def unload(request: Request) -> dict[str, Any]:
+        """Unload one that was loaded so; refused while it answers."""
+        body = await json_body(request)
+        _allowed(adapters)
+        remove = partial(pool.remove_adapter, asked_model(body), _named(body, "lora_name"))
+        return {"id": await generator.in_thread(remove, _KIND), "object": "model", "loaded": False}
+
     return router
 
 
@@ -132,3 +169,36 @@ def _tokens(
         return engine.encode(text)
     require_short(engine, text.opening)
     return prepare(text, engine, text.sampling or defaults, bounded=False).ids
+
+
+def _allowed(folder: Path | None) -> Path:
+    if folder is None:
+        raise HttpError(
+            403,
+            "adapters_fixed",
+            "the adapters of this server are fixed; started with --adapter-dir DIR it loads files"
+            " of that folder",
+        )
+    return folder
+
+
+def _named(body: Any, key: str) -> str:
+    value = body.get(key) if isinstance(body, dict) else None
+    if not isinstance(value, str) or not value:
+        raise InputError("invalid_value", f"{key} must be a text")
+    return value
+
+
+def _file(folder: Path, name: str) -> Path:
+    """A file of the folder, and none that lies elsewhere."""
+    try:
+        known = {file.name for file in folder.iterdir() if file.is_file()}
+    except OSError as error:
+        raise HttpError(
+            500, "internal_error", f"the folder of adapters: {error.strerror}"
+        ) from None
+    if name not in known:
+        raise HttpError(
+            404, "adapter_not_found", f"the folder of adapters has no file {name[:80]!r}"
+        )
+    return folder / name

@@ -1,12 +1,12 @@
-"""What is told of requests: a line of the log each, without any of their text, and figures for
-Prometheus."""
+"""Access log, one line a request without any of its text, and metrics for Prometheus."""
 
 import collections
 import json
 import logging
 import time
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, cast
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -19,114 +19,99 @@ from app.serve.batches.work import BatchService
 from app.serve.generate import Generation, Generator
 from app.serve.pool import ModelPool
 
-# Figures for Prometheus that are looked up when they are asked for.
-
-
 _OTHER = "other"  # a model that is not served, or not any more
+_GAUGES = {
+    "ingot_slots": ("Requests that run at the same time.", "slots"),
+    "ingot_running": ("Requests that have a slot.", "running"),
+    "ingot_queued": ("Requests that wait for a slot.", "queued"),
+    "ingot_kv_tokens": ("Tokens in the KV cache.", "kv_tokens"),
+    "ingot_kv_capacity_tokens": ("Tokens that the KV cache can hold.", "kv_capacity"),
+    "ingot_prefix_bytes": ("Cached prefixes beside the slots.", "prefix_bytes"),
+    "ingot_prefill_tps": ("Prompt tokens a second, of the last second.", "prefill_tps_now"),
+    "ingot_decode_tps": ("Output tokens a second, of the last second.", "decode_tps_now"),
+}
+_COUNTERS = {
+    "ingot_prompt_tokens": ("Prompt tokens that were computed.", "prompt_tokens"),
+    "ingot_cached_tokens": ("Prompt tokens that were cached.", "cached_tokens"),
+    "ingot_completion_tokens": ("Tokens that were sampled.", "completion_tokens"),
+    "ingot_forced_tokens": ("Tokens that constraints forced.", "forced_tokens"),
+    "ingot_proposed_tokens": ("Tokens that were guessed.", "proposed_tokens"),
+    "ingot_accepted_tokens": ("Guessed tokens that were right.", "accepted_tokens"),
+    "ingot_drafted_tokens": ("Tokens that the draft guessed.", "drafted_tokens"),
+    "ingot_accepted_drafts": ("Of these, the right ones.", "accepted_drafts"),
+    "ingot_preemptions": ("Times that a request lost its slot.", "preemptions"),
+    "ingot_steps": ("Steps of the engine.", "steps"),
+}
 
 
-class EngineCollector(Collector):
-    """Figures of the loaded models' engines, as they are when they are asked for."""
+class _Collector(Collector):
+    """Figures of the loaded models' engines and of batches, read when Prometheus asks."""
 
-    def __init__(self, pool: ModelPool) -> None:
-        self._pool = pool
+    def __init__(self, pool: ModelPool, batches: BatchService | None) -> None:
+        self._pool, self._batches = pool, batches
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: the names are known once there are models."""
+        """Empty, so that prometheus_client does not collect at registration: there are no models
+        yet."""
         return ()
 
     def collect(self) -> Iterable[Metric]:
         """See prometheus_client."""
-        gauges = {
-            "ingot_slots": ("Requests that run at the same time.", "slots"),
-            "ingot_running": ("Requests that have a slot.", "running"),
-            "ingot_queued": ("Requests that wait for a slot.", "queued"),
-            "ingot_kv_tokens": ("Tokens in the KV cache.", "kv_tokens"),
-            "ingot_kv_capacity_tokens": ("Tokens that the KV cache can hold.", "kv_capacity"),
-            "ingot_prefix_bytes": ("Cached prefixes beside the slots.", "prefix_bytes"),
-            "ingot_prefill_tps": ("Prompt tokens a second, of the last second.", "prefill_tps_now"),
-            "ingot_decode_tps": ("Output tokens a second, of the last second.", "decode_tps_now"),
-        }
-        counters = {
-            "ingot_prompt_tokens": ("Prompt tokens that were computed.", "prompt_tokens"),
-            "ingot_cached_tokens": ("Prompt tokens that were cached.", "cached_tokens"),
-            "ingot_completion_tokens": ("Tokens that were sampled.", "completion_tokens"),
-            "ingot_forced_tokens": ("Tokens that constraints forced.", "forced_tokens"),
-            "ingot_proposed_tokens": ("Tokens that were guessed.", "proposed_tokens"),
-            "ingot_accepted_tokens": ("Guessed tokens that were right.", "accepted_tokens"),
-            "ingot_drafted_tokens": ("Tokens that the draft guessed.", "drafted_tokens"),
-            "ingot_accepted_drafts": ("Of these, the right ones.", "accepted_drafts"),
-            "ingot_preemptions": ("Times that a request lost its slot.", "preemptions"),
-            "ingot_steps": ("Steps of the engine.", "steps"),
-        }
         loaded = self._pool.loaded()
         found = {name: one.engine.stats() for name, one in loaded.items()}
-        for name, (told, field) in gauges.items():
-            gauge = GaugeMetricFamily(name, told, labels=("model",))
-            for model, stats in found.items():
-                gauge.add_metric((model,), getattr(stats, field))
-            yield gauge
-        for name, (told, field) in counters.items():
-            counter = CounterMetricFamily(name, told, labels=("model",))
-            for model, stats in found.items():
-                counter.add_metric((model,), getattr(stats, field))
-            yield counter
+        for family, figures in ((GaugeMetricFamily, _GAUGES), (CounterMetricFamily, _COUNTERS)):
+            for metric, (told, field) in figures.items():
+                values = {(name,): getattr(stats, field) for name, stats in found.items()}
+                yield _metric(family, metric, told, values)
         told = "Times that the model's process died; it is started again when it is needed."
-        restarts = CounterMetricFamily("ingot_worker_restarts", told, labels=("model",))
-        for model, one in loaded.items():
-            restarts.add_metric((model,), one.engine.deaths)
-        yield restarts
+        deaths = {(name,): one.engine.deaths for name, one in loaded.items()}
+        yield _metric(CounterMetricFamily, "ingot_worker_restarts", told, deaths)
+        if self._batches is not None:
+            yield from _batch_metrics(self._batches)
 
 
-class BatchFigures(Collector):
-    """Batches and their rows."""
+def _batch_metrics(batches: BatchService) -> Iterable[Metric]:
+    known = frozenset(batches.models.names())
 
-    def __init__(self, batches: BatchService) -> None:
-        self._batches = batches
+    def label(model: str | None) -> str:
+        """Return the model, or one label for all that are not served: clients may ask for any, and
+        each label is kept for ever."""
+        return model if model in known else _OTHER
 
-    def describe(self) -> Iterable[Metric]:
-        """Nothing, as above."""
-        return ()
+    states = collections.Counter({("running",): 0, ("waiting",): 0})
+    queued = collections.Counter[tuple[str]]()
+    rows = collections.Counter[tuple[str, str]]()
+    for one, live in batches.running():
+        waits = "waiting" if one.status == "in_progress" else one.status
+        states[("running" if live else waits,)] += 1
+        if one.model is None:
+            continue  # its rows are not counted yet
+        counts, name = one.counts, label(one.model)
+        queued[(name,)] += max(0, counts.total - counts.completed - counts.failed)
+        rows[name, "completed"] += counts.completed
+        rows[name, "failed"] += counts.failed
+    for (model, status), count in batches.ended_rows().items():
+        for one_status in ("completed", "failed"):
+            rows[label(model), one_status] += count if one_status == status else 0
+    told = "Batches that have not ended: running, waiting, or the status that they have."
+    yield _metric(GaugeMetricFamily, "ingot_batches", told, states, ("state",))
+    told = "Rows of batches that are still to be answered."
+    yield _metric(GaugeMetricFamily, "ingot_batch_rows_queued", told, queued)
+    told = "Rows of batches that are done, also before a restart."
+    yield _metric(CounterMetricFamily, "ingot_batch_rows", told, rows, ("model", "status"))
 
-    def collect(self) -> Iterable[Metric]:
-        """See prometheus_client."""
-        known = frozenset(self._batches.models.names())
 
-        def label(model: str | None) -> str:
-            """Clients may ask for any model, and each label is kept for ever."""
-            return model if model in known else _OTHER
-
-        states = collections.Counter({"running": 0, "waiting": 0})
-        queued = collections.Counter[str]()
-        rows = collections.Counter[tuple[str, str]]()
-        for one in self._batches.running():
-            waits = "waiting" if one.status == "in_progress" else one.status
-            states["running" if one.live else waits] += 1
-            if one.model is None:
-                continue  # its rows are not counted yet
-            counts, name = one.counts, label(one.model)
-            queued[name] += max(0, counts.total - counts.completed - counts.failed)
-            rows[name, "completed"] += counts.completed
-            rows[name, "failed"] += counts.failed
-        for (model, status), count in self._batches.ended_rows().items():
-            rows.setdefault((label(model), "completed"), 0)
-            rows.setdefault((label(model), "failed"), 0)
-            rows[label(model), status] += count
-        told = "Batches that have not ended: running, waiting, or the status that they have."
-        batches = GaugeMetricFamily("ingot_batches", told, labels=("state",))
-        for state, count in states.items():
-            batches.add_metric((state,), count)
-        yield batches
-        told = "Rows of batches that are still to be answered."
-        gauge = GaugeMetricFamily("ingot_batch_rows_queued", told, labels=("model",))
-        for model, count in queued.items():
-            gauge.add_metric((model,), count)
-        yield gauge
-        told = "Rows of batches that are done, also before a restart."
-        counter = CounterMetricFamily("ingot_batch_rows", told, labels=("model", "status"))
-        for labels, count in rows.items():
-            counter.add_metric(labels, count)
-        yield counter
+def _metric(
+    family: Callable[..., Any],
+    name: str,
+    told: str,
+    values: Mapping[Any, float],
+    labels: tuple[str, ...] = ("model",),
+) -> Metric:
+    metric = family(name, told, labels=labels)
+    for key, value in values.items():
+        metric.add_metric(key, value)
+    return cast(Metric, metric)
 
 
 access = logging.getLogger("ingot.access")
@@ -148,38 +133,20 @@ class Observer:
             ("path", "status"),
             registry=own,
         )
-        model = ("model",)
-        self._ttft = Histogram(
-            "ingot_ttft_seconds",
-            "Submission to first token.",
-            model,
-            buckets=_LATENCY,
-            registry=own,
+        seconds = partial(Histogram, labelnames=("model",), registry=own)
+        self._ttft = seconds("ingot_ttft_seconds", "Submission to first token.", buckets=_LATENCY)
+        self._tpot = seconds("ingot_tpot_seconds", "Mean gap between later tokens.", buckets=_GAP)
+        self._total = seconds(
+            "ingot_request_seconds", "Submission to last token.", buckets=_LATENCY
         )
-        self._tpot = Histogram(
-            "ingot_tpot_seconds",
-            "Mean gap between later tokens.",
-            model,
-            buckets=_GAP,
-            registry=own,
-        )
-        self._total = Histogram(
-            "ingot_request_seconds",
-            "Submission to last token.",
-            model,
-            buckets=_LATENCY,
-            registry=own,
-        )
-        own.register(EngineCollector(generator.pool))
-        if batches is not None:
-            own.register(BatchFigures(batches))
+        own.register(_Collector(generator.pool, batches))
 
     def begin(self, request: Request, generation: Generation) -> None:
         """A request has become a generation."""
         request.scope["ingot.generation"] = generation
 
     def end(self, generation: Generation) -> None:
-        """It is over, in whatever way."""
+        """Record a finished generation: success, error or cancel."""
         completion = generation.completion
         if completion is None or not completion.usage.completion_tokens:
             return

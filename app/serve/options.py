@@ -1,4 +1,4 @@
-"""What a user may say of a server; `ingot serve` makes these of its flags."""
+"""Options of a server, which `ingot serve` makes of its flags, and limits of requests."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ServeSampling(SamplingOptions):
 
 @dataclass(frozen=True, slots=True)
 class ServeAdapters(AdapterOptions):
-    """Those that clients may ask for."""
+    """Adapters that clients may ask for."""
 
     adapter: list[str] | None = option(
         None,
@@ -52,7 +52,7 @@ class ServeAdapters(AdapterOptions):
     )
 
     def by_model(self, names: Sequence[str]) -> dict[str, list[str]]:
-        """What is given for each model of these ``names``. Raises RequestError for another one."""
+        """Group the adapters by model, of these ``names``. Raises RequestError for another one."""
         found: dict[str, list[str]] = {name: [] for name in names}
         for one in self.adapter or ():
             given, path = name_and_path(one)
@@ -68,7 +68,7 @@ class ServeAdapters(AdapterOptions):
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """Where it listens, who may use it, and how much it takes on."""
+    """Address, access and load limits of a server."""
 
     panel: ClassVar = "Server"
     host: str = option(

@@ -1,4 +1,4 @@
-"""The models of a server: which there are, and which are loaded.
+"""The models of a server: their names, and which of them are loaded.
 
 A model is loaded when it is asked for. Where memory is short, the one that was not used for longest
 makes room, but never one that is in use, unless its only user is a batch, which gives way.
@@ -18,15 +18,72 @@ from anyio import CapacityLimiter, to_thread
 
 from app.adapters import AdapterFile, adapter_files
 from app.batch.schedule.engines import default_slots, free_memory
+from app.models.library import load_engine
 from app.models.planning import LoadChoice
 from app.models.prefixes import NONE_SAVED, SavedPrefixes
-from app.models.resolve import load_engine
-from app.serve.entries import ServedModel, by_name
-from app.serve.errors import HttpError, UnknownModelError
+from app.serve.errors import HttpError, UnknownModelError, shutting_down
 from runtimes.checks import check_adapter
-from runtimes.errors import ModelError, RequestError
+from runtimes.errors import IngotError, ModelError, RequestError
 from runtimes.models.memory import estimate, gib, require_fit, spare_draft
 from runtimes.worker.engine import WorkerEngine
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model that is served. ``choose`` says what to load: it is asked before each load."""
+
+    name: str
+    choose: Callable[[], LoadChoice]
+    fixed_slots: bool = False
+    aliases: Sequence[str] = ()  # other names that clients may ask for it by
+    adapters: Sequence[str] = ()  # of those that ``choose`` has; each is asked for as NAME:ADAPTER
+    added: Sequence[AdapterFile] = ()  # while the server runs, beside those
+
+    def names(self) -> Iterator[tuple[str, str | None]]:
+        """Each with the adapter that it means; None for the model as it is."""
+        for own in (self.name, *self.aliases):
+            yield own, None
+            for adapter in (*self.adapters, *(one.name for one in self.added)):
+                yield f"{own}:{adapter}", adapter
+
+
+def by_name(entries: Sequence[ServedModel]) -> dict[str, tuple[ServedModel, str | None]]:
+    """Map each name to a model, or to one with an adapter. Raises RequestError for two of one
+    name."""
+    known: dict[str, tuple[ServedModel, str | None]] = {}
+    for entry in entries:
+        for name, adapter in entry.names():
+            if name in known:
+                said = f"two models are called {name}: give one a name, as in NAME=MODEL"
+                raise RequestError(said)
+            known[name] = entry, adapter
+    return known
+
+
+def name_of(model: str) -> tuple[str, str]:
+    """Name and MODEL of what stands on the command line: NAME=MODEL, or MODEL, which is called as
+    its file or folder, or as the library calls it. Raises RequestError for an empty name."""
+    name, separator, rest = model.partition("=")
+    if separator and not Path(model).exists():
+        if not name or not rest:
+            raise RequestError(f"{model!r}: a name and a model belong around =, as in small=MODEL")
+        return name, rest
+    path = Path(model)
+    if not path.exists():
+        return model, model
+    return path.resolve().name.removesuffix(".gguf"), model
+
+
+def check_entries(entries: Sequence[ServedModel]) -> None:
+    """Raises what is wrong with a model that will be loaded later: its file is looked at now."""
+    for entry in entries:
+        try:
+            entry.choose()
+        except IngotError as error:
+            if entry.name not in str(error):
+                error.args = (f"{entry.name}: {error}",)
+            raise
+
 
 logger = logging.getLogger(__name__)
 
@@ -50,12 +107,12 @@ class Served:
 
     @property
     def called(self) -> str:
-        """As clients know it."""
+        """Name by which clients ask for it."""
         return self.name if self.adapter is None else f"{self.name}:{self.adapter}"
 
     @property
     def adapter_file(self) -> AdapterFile | None:
-        """What the adapter was loaded from."""
+        """File that the adapter was loaded from."""
         return next((one for one in self.choice.adapters if one.name == self.adapter), None)
 
 
@@ -94,8 +151,8 @@ class ModelPool:
         self._closed = False
 
     def names(self) -> list[str]:
-        """Of all models, the first one given first; each is followed by its adapters and by its
-        aliases."""
+        """List the names of all models, the first one given first; each is followed by its adapters
+        and by its aliases."""
         return list(self._known)
 
     def parent(self, name: str) -> str | None:
@@ -110,7 +167,7 @@ class ModelPool:
         return None if found is None else replace(found, adapter=adapter)
 
     def loaded(self) -> Mapping[str, Served]:
-        """Those that are in memory now, by their own names."""
+        """Return the models that are in memory now, by their own names."""
         with self._lock:
             return {name: one.served for name, one in self._loaded.items()}
 
@@ -227,7 +284,7 @@ class ModelPool:
         return list({**every, changed.name: changed}.values())
 
     def _change(self, entry: ServedModel, known: dict[str, tuple[ServedModel, str | None]]) -> None:
-        """A model has other adapters."""
+        """Replace the names and the adapters of a model."""
         self._known = known
         if (one := self._loaded.get(entry.name)) is not None:
             own = [file for file in one.served.choice.adapters if file.name in entry.adapters]
@@ -263,10 +320,10 @@ class ModelPool:
     def _take(
         self, name: str | None, give_way: Callable[[], None] | None
     ) -> tuple[ServedModel, str | None, _Loaded | None]:
-        """What the name means, and a lease of it if it is loaded."""
+        """Look a name up, and take a lease of its model if that is loaded."""
         with self._lock:
             if self._closed:
-                raise HttpError(503, "shutting_down", "the server is shutting down")
+                raise shutting_down(retry_s=0)
             entry, adapter = self._entry(name)
             one = self._loaded.get(entry.name)
             if one is not None:
@@ -318,7 +375,7 @@ class ModelPool:
                 self._loaded[entry.name] = one
         if closed:
             engine.close()
-            raise HttpError(503, "shutting_down", "the server is shutting down")
+            raise shutting_down(retry_s=0)
         return one
 
     def _begun(self, engine: WorkerEngine) -> None:
@@ -392,6 +449,13 @@ class _Load:
     ready: "asyncio.Future[None]"
     held: ExitStack = field(default_factory=ExitStack)
     waiting: int = 0
+    work: "asyncio.Task[None] | None" = None  # the loop by itself holds it weakly
+
+    def fail(self, error: Exception) -> None:
+        """Give ``error`` to all that wait."""
+        if not self.ready.done():
+            self.ready.set_exception(error)
+            self.ready.exception()  # those who waited may have gone
 
 
 class Loads:
@@ -400,7 +464,6 @@ class Loads:
     def __init__(self, pool: ModelPool) -> None:
         self._pool = pool
         self._coming: dict[str, _Load] = {}
-        self._works: set[asyncio.Task[None]] = set()
         self._limiter: CapacityLimiter | None = None
 
     def take(self, name: str | None, held: ExitStack) -> Served | None:
@@ -409,7 +472,8 @@ class Loads:
         return held.enter_context(self._pool.lease_loaded(name))
 
     async def wait(self, name: str | None, held: ExitStack) -> Served:
-        """The same, once the model is loaded. Raises as `ModelPool.lease`."""
+        """Wait until the model is loaded; return a lease as ``take``. Raises as
+        `ModelPool.lease`."""
         while True:
             load = self._load(self._pool.model_of(name))
             load.waiting += 1
@@ -424,18 +488,13 @@ class Loads:
     def end(self) -> None:
         """Nobody waits any more: the server ends."""
         for load in self._coming.values():
-            if not load.ready.done():
-                said = "the server is shutting down"
-                load.ready.set_exception(HttpError(503, "shutting_down", said, retry_s=1))
-                load.ready.exception()  # those who waited may have gone
+            load.fail(shutting_down())
 
     def _load(self, model: str) -> _Load:
         load = self._coming.get(model)
         if load is None:
             load = self._coming[model] = _Load(asyncio.get_running_loop().create_future())
-            work = asyncio.ensure_future(self._run(model, load))
-            self._works.add(work)
-            work.add_done_callback(self._works.discard)
+            load.work = asyncio.ensure_future(self._run(model, load))
         return load
 
     async def _run(self, model: str, load: _Load) -> None:
@@ -447,9 +506,7 @@ class Loads:
             if not load.ready.done():
                 load.ready.set_result(None)
         except Exception as error:
-            if not load.ready.done():
-                load.ready.set_exception(error)
-                load.ready.exception()  # those who waited may have gone
+            load.fail(error)
         finally:
             load.ready.cancel()
             del self._coming[model]

@@ -1,4 +1,4 @@
-"""Runs a server until it is told to end."""
+"""Application and process of the server: routes, errors, middleware, sockets, signals, logs."""
 
 import contextlib
 import gc
@@ -12,18 +12,33 @@ from typing import Any
 
 import uvicorn
 from anyio import to_thread
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp
 
 from app import console
 from app.batch.interrupt import sigterm_as_ctrl_c
-from app.serve.batches.record import claimed
+from app.openai.validation import InputError
+from app.serve import (
+    dialects,
+    embeddings,
+    model_routes,
+    openai_routes,
+)
+from app.serve.batches import routes as batch_routes
+from app.serve.batches.folder import claimed
 from app.serve.batches.work import BatchService
 from app.serve.connection import MOST_CONNECTIONS, Connection
+from app.serve.errors import HttpError, error_response
 from app.serve.generate import Generator
-from app.serve.http import create_app
-from app.serve.observe import access
+from app.serve.guard import Guard
+from app.serve.observe import AccessLog, Observer, access
 from app.serve.options import ServeOptions
 from app.serve.pool import ModelPool, Served
-from runtimes.errors import RequestError
+from runtimes.errors import IngotError, RequestError
 from runtimes.output import LogFormatter
 from runtimes.request import SamplingParams
 
@@ -98,7 +113,7 @@ def http_server(
     lifespan: Any = None,
     batches: BatchService | None = None,
 ) -> uvicorn.Server:
-    """What answers on a socket. ``lifespan``: see FastAPI."""
+    """Make the HTTP server. ``lifespan``: see FastAPI."""
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # connections say the rest
     config = uvicorn.Config(
         create_app(generator, options, lifespan, batches),
@@ -185,3 +200,53 @@ def listen(options: ServeOptions) -> socket.socket:
         where = f"port {options.port} of {options.host}"
         raise RequestError(f"{where}: {error.strerror}; --port names another") from None
     return listening
+
+
+# The application: routes, errors, and what stands around them.
+
+
+def create_app(
+    generator: Generator,
+    options: ServeOptions,
+    lifespan: Any = None,
+    batches: BatchService | None = None,
+) -> ASGIApp:
+    """The whole ASGI application. ``lifespan``: see FastAPI."""
+    app = FastAPI(title="Ingot", docs_url=None, redoc_url=None, lifespan=lifespan)
+    observer = Observer(generator, batches)
+    app.include_router(openai_routes.routes(generator, observer))
+    app.include_router(dialects.messages_routes(generator, observer))
+    app.include_router(dialects.responses_routes(generator, observer))
+    app.include_router(embeddings.routes(generator))
+    app.include_router(model_routes.routes(generator, observer, batches, options.adapter_dir))
+    if batches is not None:
+        app.include_router(batch_routes.routes(batches))
+    for kind in (HttpError, InputError, IngotError, ClientDisconnect):
+        app.add_exception_handler(kind, _handle)
+    app.add_exception_handler(HTTPException, _unknown)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(Exception, _handle)
+    guard = Guard(app, options)
+    generator.at_end.append(guard.end)
+    return AccessLog(guard, observer, as_json=options.log_json)
+
+
+async def _handle(request: Request, error: Exception) -> Response:
+    return error_response(error, request.url.path)
+
+
+async def _unknown(request: Request, error: Exception) -> Response:
+    """No such path, or no such method of it."""
+    assert isinstance(error, HTTPException)
+    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "bad_request")
+    said = f"{request.method} {request.url.path[:200]}: {error.detail}"
+    return error_response(HttpError(error.status_code, code, said), request.url.path)
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    """A parameter of the address that cannot be used."""
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    said = f"{where}: {first['msg']}"
+    return error_response(HttpError(400, "invalid_value", said), request.url.path)

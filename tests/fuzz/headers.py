@@ -29,8 +29,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from app.models.catalog import entry_of
-from app.models.entries import details, file_quality, fit
+from app.models.catalog import details, entry_of, file_quality, fit
 from quantize.errors import SourceError, UsageError
 from quantize.gguf.imatrixfile import read_matrix
 from quantize.recipes.bits import bits_per_weight

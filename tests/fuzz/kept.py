@@ -23,15 +23,14 @@ from app.batch.watch.job import attach
 from app.batch.watch.records import known_jobs, last_run
 from app.batch.watch.rows import Rows
 from app.chat.load_settings import remembered
-from app.compare.text import ballot_of, read_report, with_votes
+from app.compare.report import ballot_of, read_report, with_votes
 from app.config.files import load
 from app.models import library
 from app.models.catalog import catalog
-from app.models.resolve import recently_used
+from app.models.library import recently_used
 from app.openai.answer import Answer
 from app.openai.validation import Problem
-from app.serve.batches.record import Batch, BatchError, write_record
-from app.serve.batches.store import Batches, Files
+from app.serve.batches.store import Batch, BatchError, Batches, Files, write_record
 from quantize.manifest import entry_path, load_manifest
 from quantize.stages.stages import Stages
 from runtimes.engine.session import SessionHeader, read_session, session_tokens, write_session

@@ -26,7 +26,7 @@ from typing import Any
 
 from app.batch.schedule.engines import JobPlan, slots_for
 from app.batch.schedule.pool_engine import PoolEngine
-from app.models.resolve import load_engine
+from app.models.library import load_engine
 from runtimes.chat import Message
 from runtimes.engine.metrics import EngineStats
 from runtimes.errors import IngotError, ModelError, RequestError, WorkerError

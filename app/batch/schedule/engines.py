@@ -16,9 +16,9 @@ from app.batch.input.source import Source
 from app.batch.schedule.pool_engine import Beginning, PoolEngine
 from app.batch.settings import JobSettings
 from app.batch.spec import BatchSpec
+from app.models.library import load_engine
 from app.models.planning import LoadChoice
 from app.models.prefixes import NONE_SAVED, SavedPrefixes
-from app.models.resolve import load_engine
 from runtimes.errors import OutOfMemoryError, RequestError
 from runtimes.machine.cpu import Core, cores, shares
 from runtimes.machine.gpus import find_gpus

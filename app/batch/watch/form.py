@@ -265,7 +265,7 @@ def look(form: JobForm, folder: Path) -> dict[str, str]:
     from app.batch.input.prompting import Prompting
     from app.batch.input.source import open_source
     from app.batch.runner import check_out
-    from app.models.resolve import model_file
+    from app.models.library import model_file
 
     errors = values_of(form)[1]
     # The rest is looked at in a form in which the wrong fields say nothing.

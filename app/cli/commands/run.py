@@ -26,8 +26,8 @@ from runtimes.models.registry import backend_of
 from runtimes.settings import MOST_SLOTS
 
 if TYPE_CHECKING:
+    from app.compare.answers import CompareReport, Contender
     from app.compare.prompts import PromptsJob
-    from app.compare.records import CompareReport, Contender
     from app.compare.run import Comparison
 
 
@@ -56,8 +56,8 @@ def run(
 ) -> None:
     """Answer one prompt; the figures go to stderr."""
     from app.figures import figures_line
+    from app.models.library import load_engine
     from app.models.planning import choose
-    from app.models.resolve import load_engine
     from app.oneshot import ask, result_json
     from app.prompts import PromptStyle, clean_argument, read_prompt
     from runtimes.thinking import choice_of
@@ -199,8 +199,8 @@ def compare(
         return
     if together:
         raise RequestError("--together is for one PROMPT; with --prompts, files take turns")
-    from app.compare.page import check_output
     from app.compare.prompts import PromptsJob, check_prompts, entries_of
+    from app.compare.report import check_output
 
     if output is not None:
         check_output(output, prompts)
@@ -219,10 +219,10 @@ def _one(
     as_json: bool,
 ) -> None:
     """One prompt, at once."""
-    from app.compare.records import Question
+    from app.compare.answers import Question
+    from app.compare.report import as_json as as_object
+    from app.compare.report import lines
     from app.compare.run import Comparison
-    from app.compare.text import as_json as as_object
-    from app.compare.text import lines
     from app.openai.prepare import conversation
     from app.prompts import PromptStyle, read_prompt
 
@@ -251,9 +251,8 @@ def _many(
 ) -> ExitCode:
     """A file of prompts, unattended."""
     from app.batch.run import run_batch
-    from app.compare.page import to_json, write_results
     from app.compare.prompts import labels_of, run_prompts
-    from app.compare.text import report_of
+    from app.compare.report import report_of, results_json, write_results
 
     labels = labels_of(job.entries)
 
@@ -269,9 +268,9 @@ def _many(
     if output is not None:
         write_results(results, output)
     if as_json:
-        console.emit(to_json(results))
+        console.emit(results_json(results))
     elif output is None:
-        from app.compare.text import print_tables
+        from app.compare.report import print_tables
 
         print_tables(results)
     elif not quiet:
@@ -281,7 +280,7 @@ def _many(
 
 def _contenders(model: str, recipes: list[str], also: list[str]) -> list[Contender]:
     """The files to ask. Raises ModelError for a MODEL that cannot be read."""
-    from app.compare.records import Contender
+    from app.compare.answers import Contender
     from app.models.library import locate
     from quantize.manifest import NAME, load_manifest
 

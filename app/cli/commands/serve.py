@@ -37,8 +37,7 @@ def serve(
     from app.models.planning import choose
     from app.models.prefixes import shared_prefixes
     from app.options import with_own
-    from app.serve.entries import ServedModel, check_entries, name_of
-    from app.serve.pool import ModelPool
+    from app.serve.pool import ModelPool, ServedModel, check_entries, name_of
     from runtimes.planner.plan import DEPTHS
 
     config = load().checked()

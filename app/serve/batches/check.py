@@ -17,17 +17,17 @@ from app.batch.output.publish import answers
 from app.batch.output.records import OPENAI, RecordForm, dump_line
 from app.openai.request import ENDPOINTS
 from app.openai.validation import InputError, as_unicode
-from app.serve.batches.record import (
+from app.serve.batches.folder import open_plain, require_plain
+from app.serve.batches.store import (
     INPUT,
     MOST_MODEL,
     OUT,
+    OUTPUT,
     Batch,
     BatchCounts,
     BatchError,
-    open_plain,
-    require_plain,
+    Files,
 )
-from app.serve.batches.store import OUTPUT, Files
 from app.serve.bodies import SMALL_BYTES, checked_values
 from app.serve.errors import HttpError
 from app.serve.options import MOST_BODY_BYTES, MOST_IDS
@@ -42,7 +42,7 @@ _LONG_S, _REST, _MOST_REST_S = 0.05, 3, 2.0
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What was found: ``errors``, or a model and rows for it."""
+    """Result of a check: ``errors``, or a model and its number of rows."""
 
     model: str | None = None
     rows: int = 0
@@ -84,9 +84,9 @@ def check(
 
 
 def _large(path: Path, ended: Callable[[], bool]) -> BatchError | None:
-    """What is wrong with the first line that is too much as the body of a request would be: too
-    long, or of too many values. It is told before the line is parsed: as values it takes many times
-    its bytes, and nothing else is answered meanwhile."""
+    """Find the first line that is too long, or has too many values, for the body of a request. The
+    line is refused before it is parsed: as values it takes many times its bytes, and no request is
+    answered meanwhile."""
     if path.stat().st_size <= SMALL_BYTES:
         return None
     with open_plain(path) as file:
@@ -147,7 +147,7 @@ def _check(
 
 
 def _problem(row: Row, batch: Batch, model: str | None) -> BatchError | None:
-    """What is wrong with a row of a batch for ``model``, which is None for the first."""
+    """Check a row of a batch for ``model``, which is None for the first row."""
     url, body = row.fields.get("url"), row.fields.get("body")
     if isinstance(url, str) and url in ENDPOINTS and url != batch.endpoint:
         said = f"url is {url}, and the batch is for {batch.endpoint}"

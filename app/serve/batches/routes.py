@@ -1,5 +1,5 @@
-"""/v1/files and /v1/batches, as OpenAI's clients call them. What waits for the disk does so in
-threads: plain functions are run in one."""
+"""/v1/files and /v1/batches, as OpenAI's clients call them. Handlers that wait for the disk
+are plain functions, which FastAPI runs in threads."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -15,8 +15,7 @@ from starlette.requests import ClientDisconnect
 
 from app.openai.request import ENDPOINTS
 from app.openai.validation import as_unicode, kind, shown
-from app.serve.batches.record import Batch
-from app.serve.batches.store import BATCH_INPUT, MOST_NAME, Files, NewFile, StoredFile
+from app.serve.batches.store import BATCH_INPUT, MOST_NAME, Batch, Files, NewFile, StoredFile
 from app.serve.batches.work import BatchService
 from app.serve.bodies import json_body
 from app.serve.errors import HttpError
@@ -88,14 +87,14 @@ class _Form:
             raise _malformed(error) from error
 
     def feed(self, chunk: bytes) -> None:
-        """More of the body."""
+        """Parse a piece of the body."""
         try:
             self._parser.write(chunk)
         except FormParserError as error:
             raise _malformed(error) from error
 
     def keep(self) -> StoredFile:
-        """At the end of the body."""
+        """Keep the file at the end of the body."""
         if not self._whole:
             raise _malformed("it ends before its last boundary")
         unknown = self._fields.keys() - {"purpose"}
@@ -105,11 +104,7 @@ class _Form:
         purpose = self._fields.get("purpose", b"").decode("utf-8", errors="replace")
         if purpose != BATCH_INPUT:
             said = repr(purpose[:60]) if purpose else "missing"
-            raise HttpError(
-                400,
-                "invalid_value",
-                f'purpose must be "{BATCH_INPUT}", the only one here; it is {said}',
-            )
+            raise _invalid(f'purpose must be "{BATCH_INPUT}", the only one here; it is {said}')
         if self._file is None:
             raise HttpError(400, "missing_parameter", "the upload has no part called file")
         return self._file.keep(self._filename, purpose)
@@ -122,7 +117,7 @@ class _Form:
     def _part_begins(self) -> None:
         self._parts += 1
         if self._parts > _MOST_PARTS:
-            raise HttpError(400, "invalid_value", f"the upload has more than {_MOST_PARTS} parts")
+            raise _invalid(f"the upload has more than {_MOST_PARTS} parts")
         self._headers = {}
 
     def _header_field(self, data: bytes, start: int, end: int) -> None:
@@ -142,7 +137,7 @@ class _Form:
             self._fields[self._name] = bytearray()
             return
         if self._file is not None:
-            raise HttpError(400, "invalid_value", "the upload has more than one file")
+            raise _invalid("the upload has more than one file")
         name = options.get(b"filename", b"").decode("utf-8", errors="replace")
         self._filename = name[:MOST_NAME] or "upload"
         self._file = self._files.begin()
@@ -154,11 +149,15 @@ class _Form:
             return
         field = self._fields[self._name]
         if len(field) + len(piece) > _MOST_FIELD_BYTES:
-            raise HttpError(400, "invalid_value", f"{self._name[:60]} is too long")
+            raise _invalid(f"{self._name[:60]} is too long")
         field += piece
 
     def _ends(self) -> None:
         self._whole = True
+
+
+def _invalid(said: str) -> HttpError:
+    return HttpError(400, "invalid_value", said)
 
 
 def _malformed(why: Any) -> HttpError:
@@ -189,7 +188,7 @@ _Item = TypeVar("_Item", StoredFile, Batch)
 
 
 def routes(service: BatchService) -> APIRouter:
-    """All of them."""
+    """Router for files and batches."""
     router = APIRouter()
     files = service.files
 
@@ -216,7 +215,7 @@ def routes(service: BatchService) -> APIRouter:
 
     @router.get("/v1/files/{file_id}/content")
     def file_content(file_id: str) -> Response:
-        """Its bytes."""
+        """The bytes of a file."""
         content = files.open(file_id)
         size = os.fstat(content.fileno()).st_size
         headers = {"Content-Length": str(size)}
@@ -260,7 +259,7 @@ def _page(items: Sequence[_Item], after: str | None, limit: int) -> dict[str, An
     if after is not None:
         at = next((i for i, item in enumerate(items) if item.id == after), None)
         if at is None:
-            raise HttpError(400, "invalid_value", f"after: there is no {after[:60]!r} in this list")
+            raise _invalid(f"after: there is no {after[:60]!r} in this list")
         begin = at + 1
     shown_ = items[begin : begin + limit]
     return {
@@ -291,12 +290,10 @@ def _asked(body: Any) -> tuple[str, str, dict[str, str] | None]:
         raise HttpError(400, "missing_parameter", f"input_file_id must be a text, not {kind(file)}")
     if not isinstance(endpoint, str) or endpoint not in ENDPOINTS:
         known = " or ".join(ENDPOINTS)
-        raise HttpError(400, "invalid_value", f"endpoint must be {known}, not {shown(endpoint)}")
+        raise _invalid(f"endpoint must be {known}, not {shown(endpoint)}")
     window = body.get("completion_window")
     if window != "24h":
-        raise HttpError(
-            400, "invalid_value", f'completion_window must be "24h", not {shown(window)}'
-        )
+        raise _invalid(f'completion_window must be "24h", not {shown(window)}')
     return file, endpoint, _metadata(body.get("metadata"))
 
 
@@ -304,16 +301,12 @@ def _metadata(value: Any) -> dict[str, str] | None:
     if value is None:
         return None
     if not isinstance(value, dict) or len(value) > _MOST_PAIRS:
-        raise HttpError(
-            400, "invalid_value", f"metadata must be an object of at most {_MOST_PAIRS} texts"
-        )
+        raise _invalid(f"metadata must be an object of at most {_MOST_PAIRS} texts")
     for name, text in value.items():
         if not isinstance(text, str) or len(name) > _MOST_KEY or len(text) > _MOST_VALUE:
-            raise HttpError(
-                400,
-                "invalid_value",
+            raise _invalid(
                 f"metadata: names are texts of at most {_MOST_KEY} characters, values texts of at"
-                f" most {_MOST_VALUE}",
+                f" most {_MOST_VALUE}"
             )
         as_unicode(name, "metadata")
         as_unicode(text, "metadata")

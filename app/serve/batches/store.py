@@ -1,45 +1,291 @@
-"""All batches and files of a server: a folder each on disk, and in memory. Every change is on the
-disk before it is told."""
+"""All batches and files of a server: a folder each on disk, and in memory. Changes are
+persisted before they become visible."""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
+import re
 import secrets
 import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal, get_args
 
 from app.batch.journal.journal import journal_path
+from app.batch.journal.lines import sealed, sealed_line
 from app.batch.output.records import writing
-from app.serve.batches.record import (
+from app.openai.request import ENDPOINTS
+from app.serve.batches.folder import (
     BATCH_ID,
     BATCHES,
     FILE_ID,
     FILES,
-    INPUT,
-    OUT,
-    RECORD,
-    Batch,
-    DamagedRecordError,
-    damaged_batch,
     open_plain,
     prepare,
     put,
-    read_record,
     remove,
     replace_plain,
     unfinished,
-    write_record,
 )
 from app.serve.errors import HttpError
-from runtimes.untrusted import load_json, visible
+from runtimes.untrusted import load_json, parse_json, visible
+
+logger = logging.getLogger(__name__)
+
+RECORD = "batch.json"
+MOST_MODEL = 256  # characters of a model's name
+_MOST_BYTES = 2**20
+_MOST_MESSAGE = 1000  # characters that are written; an earlier version wrote longer ones
+_MOST_TEXT = 20_000  # characters that are read
+_MOST_ITEMS = 100  # errors, or pairs of an object
+_MOST_NUMBER = 2**53
+Status = Literal[
+    "validating", "in_progress", "finalizing", "completed", "failed", "cancelling", "cancelled"
+]
+Ending = Literal["completed", "failed", "cancelled"]
+ENDED: frozenset[Status] = frozenset({"completed", "failed", "cancelled"})
+
+
+# OpenAI's object has a time for each, also for what never happens here: batches do not expire.
+_TIMES = (
+    *("in_progress", "expires", "finalizing", "completed", "failed", "expired"),
+    *("cancelling", "cancelled"),
+)
+
+
+class DamagedRecordError(ValueError):
+    """``batch.json`` is not what a server writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchError:
+    """Why a batch failed, or waits. ``line`` is of its input. Errors are made by ``of``, whose
+    message may quote anything."""
+
+    code: str
+    message: str
+    line: int | None = None
+    param: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        code: str,
+        message: str,
+        line: int | None = None,
+        param: str | None = None,
+        most: int = _MOST_MESSAGE,
+    ) -> BatchError:
+        """With at most so many characters of ``message``, all of which can be shown and stored."""
+        return cls(code, visible(message[:most])[:most], line, param)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCounts:
+    """Rows of a batch."""
+
+    total: int = 0
+    completed: int = 0
+    failed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """State of a batch."""
+
+    id: str
+    created: float  # Unix seconds
+    endpoint: str
+    input_file_id: str
+    metadata: Mapping[str, str] | None = None
+    status: Status = "validating"
+    at: Mapping[str, int] = field(default_factory=dict)  # when it first had each status
+    model: str | None = None
+    counts: BatchCounts = field(default_factory=BatchCounts)
+    errors: tuple[BatchError, ...] = ()
+    # Once this is known no row is asked any more, and its files have their names: whatever ends the
+    # server while they are written, they are written once.
+    ending: Ending | None = None
+    output_file_id: str | None = None
+    error_file_id: str | None = None
+    usage: Mapping[str, int] | None = None
+    kept: bool = False  # its journal stays, since its files could not be written
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will happen to it."""
+        return self.status in ENDED
+
+    def now(self, status: Status, **changes: Any) -> Batch:
+        """The batch with another status, from this moment on."""
+        at = {**self.at, status: int(time.time())}
+        return replace(self, status=status, at=at, **changes)
+
+    def as_json(self) -> dict[str, Any]:
+        """OpenAI's batch object."""
+        ended, usage = self.ended, self.usage
+        return {
+            "id": self.id,
+            "object": "batch",
+            "endpoint": self.endpoint,
+            "model": self.model,
+            "errors": {"object": "list", "data": [asdict(one) for one in self.errors]}
+            if self.errors
+            else None,
+            "input_file_id": self.input_file_id,
+            "completion_window": "24h",
+            "status": self.status,
+            "output_file_id": self.output_file_id if ended else None,
+            "error_file_id": self.error_file_id if ended else None,
+            "created_at": int(self.created),
+            **{f"{name}_at": self.at.get(name) for name in _TIMES},
+            "request_counts": asdict(self.counts),
+            "metadata": None if self.metadata is None else dict(self.metadata),
+            "usage": None if usage is None else _usage(usage),
+        }
+
+
+def _usage(usage: Mapping[str, int]) -> dict[str, Any]:
+    asked, answered = usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0)
+    return {
+        "input_tokens": asked,
+        "input_tokens_details": {
+            "cached_tokens": usage.get("cached_tokens", 0),
+            "cache_write_tokens": 0,
+        },
+        "output_tokens": answered,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": asked + answered,
+    }
+
+
+def write_record(folder: Path, batch: Batch) -> None:
+    """Replace ``batch.json``: a reader finds the old record or the new, also after a power cut.
+    Raises OSError; DamagedRecordError where the record could not be read again."""
+    line = sealed_line(asdict(batch))
+    _parsed(line, batch.id)
+    replace_plain(folder / RECORD, line)
+
+
+def read_record(folder: Path) -> Batch:
+    """Raises DamagedRecordError."""
+    try:
+        with open_plain(folder / RECORD) as file:
+            line = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise DamagedRecordError(error.strerror or type(error).__name__) from error
+    return _parsed(line, folder.name)
+
+
+def _parsed(line: bytes, identity: str) -> Batch:
+    if len(line) > _MOST_BYTES:
+        raise DamagedRecordError(f"it has more than {_MOST_BYTES:,} bytes")
+    if not sealed(line):
+        raise DamagedRecordError("its checksum is wrong")
+    try:
+        said = parse_json(line, _MOST_BYTES)
+    except ValueError as error:
+        raise DamagedRecordError(str(error)) from error
+    del said["crc"]
+    unknown = said.keys() - _SHAPE.keys()
+    if unknown or not said.keys() >= _NEEDED:
+        name = min(unknown or _NEEDED - said.keys())
+        what = "has" if unknown else "lacks"
+        raise DamagedRecordError(f"another version of Ingot wrote it: it {what} {name[:60]!r}")
+    wrong = [name for name, value in said.items() if not _fits(value, _SHAPE[name])]
+    if said["id"] != identity:
+        wrong.insert(0, "id")  # by which its folder is found
+    if said.get("status") in ("in_progress", "finalizing") and said.get("model") is None:
+        wrong.append("model")
+    if wrong:
+        raise DamagedRecordError(f"its {wrong[0]!r} is not one that a server writes")
+    if "counts" in said:
+        said["counts"] = BatchCounts(**said["counts"])
+    if "errors" in said:
+        said["errors"] = tuple(BatchError(**one) for one in said["errors"])
+    return Batch(**said)
+
+
+def _fits(value: Any, shape: Any) -> bool:
+    """Whether a value of JSON has a ``shape``: a pattern or a set of texts, a list of one shape, an
+    object of named shapes, a pair of shapes for an object's names and values, or a predicate."""
+    match shape:
+        case re.Pattern():
+            return isinstance(value, str) and shape.fullmatch(value) is not None
+        case frozenset():
+            return isinstance(value, str) and value in shape
+        case [one]:
+            few = isinstance(value, list) and len(value) <= _MOST_ITEMS
+            return few and all(_fits(item, one) for item in value)
+        case [names, values]:
+            few = isinstance(value, dict) and len(value) <= _MOST_ITEMS
+            return few and all(_fits(n, names) and _fits(v, values) for n, v in value.items())
+        case dict():
+            alike = isinstance(value, dict) and value.keys() == shape.keys()
+            return alike and all(_fits(value[name], one) for name, one in shape.items())
+        case _:
+            return bool(shape(value))
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= _MOST_TEXT
+
+
+def _whole(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= _MOST_NUMBER
+
+
+def _or_none(shape: Any) -> Callable[[Any], bool]:
+    return lambda value: value is None or _fits(value, shape)
+
+
+_STATUSES = frozenset(get_args(Status))
+_ERROR = {"code": _text, "message": _text, "line": _or_none(_whole), "param": _or_none(_text)}
+_SHAPE: Mapping[str, Any] = {
+    "id": BATCH_ID,
+    "created": lambda value: type(value) in (int, float) and 0 <= value <= _MOST_NUMBER,
+    "endpoint": frozenset(ENDPOINTS),
+    "input_file_id": FILE_ID,
+    "metadata": _or_none([_text, _text]),
+    "status": _STATUSES,
+    "at": [_STATUSES, _whole],
+    "model": _or_none(_text),
+    "counts": dict.fromkeys(("total", "completed", "failed"), _whole),
+    "errors": [_ERROR],
+    "ending": _or_none(frozenset(get_args(Ending))),
+    "output_file_id": _or_none(FILE_ID),
+    "error_file_id": _or_none(FILE_ID),
+    "usage": _or_none([_text, _whole]),
+    "kept": lambda value: isinstance(value, bool),
+}
+_NEEDED = frozenset({"id", "created", "endpoint", "input_file_id"})
+
+
+def damaged_batch(folder: Path, error: DamagedRecordError) -> Batch:
+    """Failed batch that stands for one without a readable record; its folder is not touched."""
+    try:
+        at = max(0.0, folder.stat().st_mtime)
+    except OSError:
+        at = time.time()
+    said = f"its {RECORD} is damaged: {error}. What was answered is in the journal beside it"
+    errors = (BatchError.of("damaged_record", said),)
+    return Batch(
+        folder.name, at, next(iter(ENDPOINTS)), "", status="failed", at={"failed": int(at)},
+        errors=errors,
+    )  # fmt: skip
+
+
+INPUT = "input.jsonl"
+
+
+OUT = "out.jsonl"
+
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +329,7 @@ class Batches:
             self._note(batch)
 
     def folder(self, batch: Batch) -> Path:
-        """Where its input, journal and record are."""
+        """Folder of a batch's input, journal and record."""
         return self._folder / batch.id
 
     def get(self, identity: str) -> Batch:
@@ -98,7 +344,7 @@ class Batches:
         return list(self._batches.values())
 
     def open(self) -> list[Batch]:
-        """Those that have not ended, the oldest first: few, whatever there was before."""
+        """List the batches that have not ended, the oldest first."""
         return list(self._open.values())
 
     def _note(self, batch: Batch) -> None:
@@ -130,7 +376,8 @@ class Batches:
             self.changed.notify_all()
 
     def change(self, identity: str, change: Callable[[Batch], Batch]) -> Batch:
-        """What ``change`` makes of a batch. Raises as ``get`` and ``add``, and what it raises."""
+        """Apply ``change`` to a batch and keep the result. Raises as ``get``, ``add`` and
+        ``change``."""
         with self.changed:
             before = self.get(identity)
             after = change(before)
@@ -159,7 +406,7 @@ class Batches:
         return died
 
     def over(self, batch: Batch) -> None:
-        """What was ``begun`` has ended, in whatever way: the process lives."""
+        """Forget the stage that was ``begun``: it has ended, and the process lives."""
         self._unlink(self.folder(batch) / ATTEMPT)
 
     def clear(self, batch: Batch) -> None:
@@ -175,7 +422,7 @@ class Batches:
 
 
 def _link(content: Path, place: Path) -> None:
-    """The same bytes, without copying them where the disk can. Files are never changed."""
+    """Link ``content``, which never changes; copy it where the disk has no links."""
     try:
         os.link(content, place)
     except OSError:
@@ -197,7 +444,7 @@ _MOST_SECONDS = 2**40  # since 1970
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """What ``meta.json`` says of a file."""
+    """A file, as ``meta.json`` describes it."""
 
     id: str
     filename: str
@@ -302,11 +549,12 @@ class Files:
         return found
 
     def path(self, identity: str) -> Path:
-        """Where its content lies. Raises as ``get``."""
+        """Path of a file's content. Raises as ``get``."""
         return self.folder / self.get(identity).id / _CONTENT
 
     def open(self, identity: str) -> BinaryIO:
-        """Its content. Raises HttpError for an id that no file has, or a content that is gone."""
+        """Open the content of a file. Raises HttpError for an id that no file has, or a content
+        that is gone."""
         try:
             return open_plain(self.path(identity))
         except FileNotFoundError:  # deleted at this moment

@@ -1,10 +1,10 @@
-"""What becomes of batches, in two threads: one asks the models, for one batch after the other in
-the order of their creation; the other does what needs no model: it reads inputs that are new, and
-writes the files of batches that have ended.
+"""Batches and files of a server, and the two threads that work on them: one runs batches on their
+models, in the order of their creation; the other validates new inputs and writes the files of
+batches that have ended.
 
-What a batch is to become is in its record before it is begun, so that a server that is killed goes
-on where it was. Work that ended the server's process again and again is not begun once more: its
-batch fails, and the others go on.
+Each step is in the record of its batch before it begins, so that a server that is killed goes on
+where it was. Work that ended the server's process again and again is not begun once more: its batch
+fails, and the others go on.
 """
 
 from __future__ import annotations
@@ -31,17 +31,19 @@ from app.batch.schedule.run_engines import Hosted
 from app.batch.settings import JobSettings, differences
 from app.batch.spec import BatchSpec, OutputOptions
 from app.serve.batches.check import answered, check, opened, write_results
-from app.serve.batches.record import (
-    BATCHES,
-    FILES,
+from app.serve.batches.folder import BATCHES, FILES
+from app.serve.batches.store import (
+    BATCH_INPUT,
     OUT,
     Batch,
     BatchCounts,
     BatchError,
+    Batches,
     Ending,
-    Status,
+    Files,
+    new_batch_id,
+    new_file_id,
 )
-from app.serve.batches.store import BATCH_INPUT, Batches, Files, new_batch_id, new_file_id
 from app.serve.errors import HttpError, UnknownModelError
 from app.serve.pool import ModelPool
 from runtimes.errors import IngotError, OutOfMemoryError, RequestError
@@ -76,16 +78,16 @@ class Live(Progress):
         self.interrupts.count = 2
 
     def give_way(self) -> None:
-        """The same, since another model needs the room."""
+        """End the rows that run, since another model needs the room."""
         self.gave_way = True
         self.end()
 
     def note(self, text: str) -> None:
-        """What the command would show."""
+        """Log a message of the job."""
         logger.info("%s: %s", self.id, visible(text))
 
     def begin(self, found: InputScan) -> None:
-        """Before the first row is asked."""
+        """Count the answers that the journal has already."""
         self._count(found.cached, found.failed)
 
     def _take(self, snapshot: Snapshot) -> None:
@@ -196,7 +198,7 @@ class Waits:
         return None
 
     def end(self, identity: str) -> None:
-        """It need not wait any more."""
+        """Clear a batch's backoff."""
         with self._lock:
             self._waits.pop(identity, None)
 
@@ -206,7 +208,7 @@ class Waits:
         return 0.0 if wait is None else max(0.0, wait.due - time.monotonic())
 
     def problem(self, identity: str) -> BatchError | None:
-        """Why it waits; None for one that does not."""
+        """Return why a batch waits; None for one that does not."""
         wait = self._waits.get(identity)
         return None if wait is None else wait.problem
 
@@ -219,21 +221,16 @@ _MOST_DEATHS = {"validating": 2}
 _DEATHS = 3
 
 
-class Work:
-    """The threads, from ``start`` to ``close``. Where nothing else is said, the lock of ``batches``
-    guards what changes."""
+class BatchService:
+    """Batches and files of a server, and the two threads that work on them from ``start`` to
+    ``close``. Public methods may be called from any thread; they wait for the disk at most. Where
+    nothing else is said, the lock of the batches guards what changes."""
 
-    def __init__(
-        self,
-        data: Path,
-        batches: Batches,
-        files: Files,
-        models: ModelPool,
-        sampling: SamplingParams,
-    ) -> None:
-        """``batches`` and ``files`` are in ``data``. ``sampling`` is what a request's own
-        parameters are on top of."""
-        self._batches, self._files, self._models = batches, files, models
+    def __init__(self, data: Path, models: ModelPool, sampling: SamplingParams) -> None:
+        """Take over ``data``, which is ``claimed``. ``sampling``: what a request's own parameters
+        are on top of. Raises RequestError or OutOfMemoryError where it cannot be written."""
+        self.files, self.models = Files(data / FILES), models
+        self._batches = Batches(data / BATCHES)
         self._sampling = sampling
         self._waits = Waits(data)
         self._live: Live | None = None
@@ -242,7 +239,7 @@ class Work:
         self._stuck: set[str] = set()  # threads whose last round failed
         self._lacking: set[str] = set()  # whose journal has not what it seems to have
         self._begun: dict[str, Batch] = {}  # what the threads are at
-        for batch in batches.open():
+        for batch in self._batches.open():
             if batch.status != "validating":
                 self._count(batch)
         self._threads = [
@@ -273,35 +270,76 @@ class Work:
             self._over(batch)
 
     def problem(self) -> str | None:
-        """What is wrong with the threads themselves; None while they can work."""
+        """Describe a failure of the threads themselves; None while they can work."""
         begun = any(thread.ident is not None for thread in self._threads)
         if begun and not self._stopping and not all(one.is_alive() for one in self._threads):
             return "a thread of the batches has ended"
         return "the batches cannot go on; the server's log says why" if self._stuck else None
 
-    def live(self, batch: Batch) -> Live | None:
-        """Of a batch whose rows run."""
+    def _live_of(self, batch: Batch) -> Live | None:
+        """Return the run of a batch whose rows run."""
         live = self._live
         return live if live is not None and live.id == batch.id else None
 
-    def seen(self, batch: Batch) -> Batch:
-        """With what changes too often to be written, and why it waits."""
+    def _seen(self, batch: Batch) -> Batch:
+        """Return the batch with what changes too often to be written, and why it waits."""
         if batch.ended:
             return batch
-        live, known = self.live(batch), self._known.get(batch.id)
-        if live is not None:
+        if (live := self._live_of(batch)) is not None:
             return replace(batch, counts=live.counts)
-        if known is not None:
-            batch = replace(batch, counts=known)
+        batch = replace(batch, counts=self._known.get(batch.id, batch.counts))
         problem = self._waits.problem(batch.id)
         return batch if problem is None else replace(batch, errors=(*batch.errors, problem))
 
-    def cancelled(self, batch: Batch) -> None:
-        """End its rows now, or its wait; with the lock held."""
-        self._waits.end(batch.id)
-        live = self.live(batch)
-        if live is not None:
-            live.end()
+    def create(
+        self, input_file_id: str, endpoint: str, metadata: Mapping[str, str] | None
+    ) -> Batch:
+        """Add a batch. Raises HttpError for a file that is no input; RequestError or
+        OutOfMemoryError where the disk refuses."""
+        file = self.files.get(input_file_id)
+        if file.purpose != BATCH_INPUT:
+            said = f"{file.id} is a {file.purpose} file; the input of a batch is uploaded as"
+            raise HttpError(400, "invalid_value", f"{said} {BATCH_INPUT}")
+        batch = Batch(new_batch_id(), time.time(), endpoint, file.id, metadata)
+        self._batches.add(batch, self.files.path(file.id))
+        return batch
+
+    def get(self, identity: str) -> Batch:
+        """Return the batch as it is now. Raises HttpError for an id that no batch has."""
+        return self._seen(self._batches.get(identity))
+
+    def all(self) -> list[Batch]:
+        """List the batches as they are now, the oldest first."""
+        return list(map(self._seen, self._batches.all()))
+
+    def running(self) -> list[tuple[Batch, Live | None]]:
+        """List those that have not ended, the oldest first, each with the run of its rows."""
+        return [(self._seen(one), self._live_of(one)) for one in self._batches.open()]
+
+    def ended_rows(self) -> Mapping[tuple[str, str], int]:
+        """Count the rows of batches that have ended, by the model asked for and the status."""
+        with self._batches.changed:
+            return self._batches.rows.copy()
+
+    def cancel(self, identity: str) -> Batch:
+        """End the rows that run; what is done by then is in the output. Raises HttpError for one
+        that has ended, and as ``create``."""
+
+        def cancelled(batch: Batch) -> Batch:
+            if batch.ended:
+                said = f"the batch is {batch.status}, and cannot be cancelled any more"
+                raise HttpError(400, "invalid_value", said)
+            if batch.status == "cancelling" or batch.ending is not None:
+                return batch
+            return batch.now("cancelling")
+
+        with self._batches.changed:
+            batch = self._batches.change(identity, cancelled)
+            if batch.status == "cancelling":
+                self._waits.end(batch.id)
+                if (live := self._live_of(batch)) is not None:
+                    live.end()
+        return self._seen(batch)
 
     def _count(self, batch: Batch) -> int:
         """Count the rows that its journal has, which may be damaged in any way."""
@@ -384,7 +422,7 @@ class Work:
             if not self._begin(batch, "in_progress"):
                 return
             folder, whole = self._batches.folder(batch), batch.id not in self._lacking
-            done = run(folder, batch, self._models, self._sampling, live, whole=whole)
+            done = run(folder, batch, self.models, self._sampling, live, whole=whole)
             if done:
                 self._end(batch, "completed")
             elif live.gave_way:
@@ -396,7 +434,7 @@ class Work:
                 self._batches.changed.notify_all()
 
     def _end(self, batch: Batch, ending: Ending, *errors: BatchError) -> None:
-        """No row is asked any more; the files get their names."""
+        """Ask no more rows; name the files."""
 
         def ended(now: Batch) -> Batch:
             if now.ending is not None:
@@ -415,7 +453,7 @@ class Work:
 
     def _to_settle(self, batch: Batch) -> bool:
         mine = batch.status in ("validating", "cancelling") or batch.ending is not None
-        return mine and self.live(batch) is None
+        return mine and self._live_of(batch) is None
 
     def _settle(self, batch: Batch) -> None:
         stage = "finalizing" if batch.ending else batch.status
@@ -429,7 +467,7 @@ class Work:
             batch = self._batches.get(batch.id)
         assert batch.ending is not None
         counts, usage = write_results(
-            self._batches.folder(batch), batch, self._sampling, self._files
+            self._batches.folder(batch), batch, self._sampling, self.files
         )
         if batch.ending == "completed" and counts.completed + counts.failed < counts.total:
             if batch.id in self._lacking:
@@ -450,7 +488,7 @@ class Work:
         def ended() -> bool:
             return self._stopping or self._batches.get(batch.id).status != "validating"
 
-        folder, names = self._batches.folder(batch), self._models.names()
+        folder, names = self._batches.folder(batch), self.models.names()
         found = check(folder, batch, self._sampling, names, ended)
 
         def checked(now: Batch) -> Batch:
@@ -478,7 +516,7 @@ class Work:
                 self._batches.clear(after)
 
     def _put_off(self, batch: Batch, error: Exception) -> None:
-        """It goes on later; or it fails, where nothing has come of that so often."""
+        """Let the batch go on later; fail it after too many tries without an answered row."""
         rows = self._count(batch)
         given_up = self._waits.begin(batch.id, error, rows)
         if given_up is None:
@@ -501,88 +539,3 @@ class Work:
             changes: dict[str, Any] = {"output_file_id": None, "error_file_id": None, "kept": True}
             errors = (*now.errors, error)
             self._finish(now, lambda now: now.now("failed", errors=errors, **changes))
-
-
-# Batches and files of a server, as its routes ask for them.
-
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    """A batch that has not ended, for those who watch the server."""
-
-    id: str
-    model: str | None
-    status: Status
-    counts: BatchCounts
-    waits: str | None = None  # why it does not go on
-    live: bool = False  # its rows run
-    snapshot: Snapshot | None = None  # of these
-
-
-class BatchService:
-    """Methods may be called from any thread; they wait for the disk at most."""
-
-    def __init__(self, data: Path, models: ModelPool, sampling: SamplingParams) -> None:
-        """What is in ``data``, which is ``claimed``. ``sampling`` is what a request's own
-        parameters are on top of. Raises RequestError or OutOfMemoryError where it cannot be
-        written."""
-        self.files, self.models = Files(data / FILES), models
-        self._batches = Batches(data / BATCHES)
-        self._work = Work(data, self._batches, self.files, models, sampling)
-        self.problem = self._work.problem
-        self.start, self.stop, self.close = self._work.start, self._work.stop, self._work.close
-
-    def create(
-        self, input_file_id: str, endpoint: str, metadata: Mapping[str, str] | None
-    ) -> Batch:
-        """A new batch. Raises HttpError for a file that is no input; RequestError or
-        OutOfMemoryError where the disk refuses."""
-        file = self.files.get(input_file_id)
-        if file.purpose != BATCH_INPUT:
-            said = f"{file.id} is a {file.purpose} file; the input of a batch is uploaded as"
-            raise HttpError(400, "invalid_value", f"{said} {BATCH_INPUT}")
-        batch = Batch(new_batch_id(), time.time(), endpoint, file.id, metadata)
-        self._batches.add(batch, self.files.path(file.id))
-        return batch
-
-    def get(self, identity: str) -> Batch:
-        """As it is now. Raises HttpError for an id that no batch has."""
-        return self._work.seen(self._batches.get(identity))
-
-    def all(self) -> list[Batch]:
-        """As they are now, the oldest first."""
-        return [self._work.seen(batch) for batch in self._batches.all()]
-
-    def cancel(self, identity: str) -> Batch:
-        """End the rows that run; what is done by then is in the output. Raises HttpError for one
-        that has ended, and as ``create``."""
-
-        def cancelled(batch: Batch) -> Batch:
-            if batch.ended:
-                said = f"the batch is {batch.status}, and cannot be cancelled any more"
-                raise HttpError(400, "invalid_value", said)
-            if batch.status == "cancelling" or batch.ending is not None:
-                return batch
-            return batch.now("cancelling")
-
-        with self._batches.changed:
-            batch = self._batches.change(identity, cancelled)
-            if batch.status == "cancelling":
-                self._work.cancelled(batch)
-        return self._work.seen(batch)
-
-    def running(self) -> list[Running]:
-        """Those that have not ended, the oldest first."""
-        found = []
-        for batch in map(self._work.seen, self._batches.open()):
-            live = self._work.live(batch)
-            waits = batch.errors[0].message if batch.errors else None
-            snapshot = None if live is None else live.snapshot
-            told = batch.id, batch.model, batch.status, batch.counts, waits
-            found.append(Running(*told, live=live is not None, snapshot=snapshot))
-        return found
-
-    def ended_rows(self) -> Mapping[tuple[str, str], int]:
-        """Rows of the batches that have ended, by the model that was asked for and the status."""
-        with self._batches.changed:
-            return self._batches.rows.copy()

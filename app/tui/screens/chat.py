@@ -30,7 +30,7 @@ from runtimes.errors import IngotError
 if TYPE_CHECKING:
     from textual.widgets import Markdown
 
-    from app.models.entries import ModelEntry
+    from app.models.catalog import ModelEntry
     from app.tui.screens.answering import SystemChoice
     from app.tui.screens.chats import ChatChoice
     from app.tui.widgets.prose import CodeBlock

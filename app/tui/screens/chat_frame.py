@@ -39,7 +39,7 @@ from runtimes.errors import IngotError
 from runtimes.request import SamplingParams
 
 if TYPE_CHECKING:
-    from app.models.entries import ModelEntry
+    from app.models.catalog import ModelEntry
 
 _PROMPTS = 500
 _PAUSE_S = 0.3  # of typing, before tokens are counted

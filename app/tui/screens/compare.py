@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib import import_module
 
 from textual import on
@@ -11,23 +11,12 @@ from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Static
 
-from app.compare.page import place_of
-from app.compare.records import (
-    GREEDY,
-    CompareReport,
-    Contender,
-    Parting,
-    Question,
-    Side,
-    SideFigures,
-    SideState,
-)
+from app.compare.answers import GREEDY, CompareReport, Contender, Parting, Question, Side, SideState
+from app.compare.report import agreement_line, as_json, as_markdown, place_of
 from app.compare.results import PromptResult, Results
 from app.compare.run import Comparison, first_choice
-from app.compare.text import agreement_line, as_json, as_markdown
 from app.here import at_home
-from app.models.catalog import catalog
-from app.models.entries import ModelEntry, file_quality, quality_text, size_of
+from app.models.catalog import ModelEntry, catalog, file_quality, quality_text, size_of
 from app.tui.app import app_of, services_of
 from app.tui.keys import bind, told
 from app.tui.screens.dialogs import AskScreen
@@ -382,14 +371,8 @@ class AnswersScreen(ModeScreen):
 def side_of(row: PromptResult, number: int, label: str) -> Side:
     """A file's answer as panes show it."""
     told = row.answers[number]
-    figures = SideFigures(
-        completion_tokens=told.tokens,
-        ttft_s=told.ttft_s,
-        decode_tps=told.decode_tps,
-        finish_reason=told.finish_reason,
-    )
     state = SideState.FAILED if told.error else SideState.DONE
-    return Side(Contender(label), label, state, text=told.text, figures=figures, error=told.error)
+    return Side(contender=Contender(label), label=label, state=state, **asdict(told))
 
 
 def parting_of(row: PromptResult, number: int) -> Parting | None:

@@ -13,15 +13,26 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, VerticalScroll
 from textual.widgets import Button, ProgressBar, Static
 
-from app.compare.blind import Ballot, BlindPair, Sided
-from app.compare.page import notes, votes_line, write_results
-from app.compare.process import CompareProgress, PromptsProcess
-from app.compare.prompts import PromptsJob, check_prompts, labels_of
-from app.compare.results import PromptResult, Results
-from app.compare.text import ballot_of, figures, read_report, with_votes
+from app.compare.prompts import (
+    CompareProgress,
+    PromptsJob,
+    PromptsProcess,
+    check_prompts,
+    labels_of,
+)
+from app.compare.report import (
+    ballot_of,
+    figures,
+    notes,
+    read_report,
+    votes_line,
+    with_votes,
+    write_results,
+)
+from app.compare.results import Ballot, BlindPair, PromptResult, Results, Sided
 from app.figures import duration
 from app.here import at_home
-from app.models.entries import ModelEntry
+from app.models.catalog import ModelEntry
 from app.options import SamplingOptions
 from app.tui.app import app_of
 from app.tui.keys import bind

@@ -16,11 +16,9 @@ from textual.widgets import Button, Checkbox, Input, ProgressBar, Static
 
 from app.figures import duration
 from app.models import hub, library
-from app.models.catalog import catalog
-from app.models.entries import size_of
+from app.models.catalog import catalog, size_of
 from app.models.hub import Found, look_up, search
-from app.models.pulling import PullRequest, parse_request
-from app.models.pulljob import PullJob, PullState
+from app.models.pulling import PullJob, PullRequest, PullState, parse_request
 from app.tui.keys import bind
 from app.tui.screens.dialogs import ConfirmScreen, ListPanel, list_keys
 from app.tui.textual_patches import Pane, Plain, background, latest

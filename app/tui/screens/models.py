@@ -19,11 +19,11 @@ from app.chat import load_settings
 from app.chat.load_settings import LoadSettings
 from app.here import real
 from app.models import library
-from app.models.catalog import catalog
-from app.models.entries import (
+from app.models.catalog import (
     Fit,
     ModelEntry,
     Origin,
+    catalog,
     details,
     fit,
     quality_of,

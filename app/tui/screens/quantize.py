@@ -10,8 +10,9 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.widgets import Collapsible, ProgressBar, Static, TabbedContent, TabPane
 
-from app.builds.child import QuantizeProcess
-from app.builds.progress import (
+from app.builds.results import read_result
+from app.builds.run import (
+    QuantizeProcess,
     QuantizeRun,
     RunStage,
     RunState,
@@ -20,7 +21,6 @@ from app.builds.progress import (
     stage_line,
     stage_state,
 )
-from app.builds.results import read_result
 from app.tui.keys import bind
 from app.tui.screens.dialogs import ConfirmScreen
 from app.tui.textual_patches import Pane, Plain, background, latest

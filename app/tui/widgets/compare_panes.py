@@ -7,8 +7,8 @@ from textual.containers import Container, Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.widgets import Digits, ProgressBar, Static
 
-from app.compare.records import Parting, Side, SideState
-from app.compare.text import figures_of
+from app.compare.answers import Parting, Side, SideState
+from app.compare.report import figures_of
 from app.tui.textual_patches import Plain
 
 HUES = 4  # of files; then they begin again
@@ -82,7 +82,7 @@ class ComparePane(Vertical):
     ) -> None:
         """Show ``side``; ``first`` is the one that the others are compared with."""
         speeds = (fastest, base)
-        figures = (parting, side.figures, speeds)
+        figures = (parting, tuple(figures_of(side)), speeds)
         key = (side.state, side.error, len(side.text), len(side.token_ids), *figures)
         if key == self._shown:
             return
@@ -93,7 +93,7 @@ class ComparePane(Vertical):
         self._colour = _STATES.get(side.state, "$text-warning")
         self.on_resize()
         self.set_class(side.state is SideState.FAILED, "-failed")
-        self.query_one(Speed).show(side.figures.decode_tps, *speeds)
+        self.query_one(Speed).show(side.decode_tps, *speeds)
         self.query_one(".figures", Static).update(" · ".join(figures_of(side, speed=False)))
         if before[:5] != key[:5]:
             self._draw(body(side, parting, first=first, hue=self.hue))
@@ -186,7 +186,7 @@ class ComparePanes(Container):
         """Show a side in each pane; each one after the first parts from it at one of ``partings``,
         and the first one where the earliest does."""
         earliest = min(filter(None, partings), key=lambda p: p.places[0], default=None)
-        speeds = [side.figures.decode_tps for side in sides]
+        speeds = [side.decode_tps for side in sides]
         fastest = max(filter(None, speeds), default=None)
         shown = zip(self.query(ComparePane), sides, (earliest, *partings), strict=True)
         for pane, side, parting in shown:

@@ -15,8 +15,7 @@ from textual.message import Message
 from textual.widgets import Button, Static
 
 from app.builds.prospects import RUNTIMES
-from app.builds.results import FileRow, Result, remove_file
-from app.builds.types import Cell, TypeMap
+from app.builds.results import Cell, FileRow, Result, TypeMap, remove_file
 from app.here import real, whole
 from app.models.catalog import entry_of
 from app.options import ModelOptions

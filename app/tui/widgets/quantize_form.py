@@ -27,7 +27,7 @@ from quantize.recipes.recipe import PRESETS, Recipe
 from runtimes.errors import IngotError
 
 if TYPE_CHECKING:
-    from app.builds.forecast import BuildForecast
+    from app.builds.prospects import BuildForecast
 
 _WIDTH = 32  # columns that a card wants, with the gap beside it
 _MARK = "✓ "
@@ -447,7 +447,7 @@ def blamed(error: Exception) -> tuple[str, str]:
 
 def foreseen(settings: Settings) -> BuildForecast:
     """For a thread of its own: the first call imports numpy and the hub's client."""
-    from app.builds.forecast import foresee
+    from app.builds.prospects import foresee
 
     return foresee(settings)
 

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from app.builds.child import QuantizeProcess
-from app.builds.forecast import foresee
-from app.builds.progress import RunState
+from app.builds.prospects import foresee
 from app.builds.results import read_result
+from app.builds.run import QuantizeProcess, RunState
 from app.builds.settings import Settings
 from quantize.errors import UsageError
 from tests.app import stopping

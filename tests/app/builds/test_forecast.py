@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.builds.forecast import foresee
+from app.builds.prospects import foresee
 from app.builds.settings import Settings
 from quantize.build.preflight import known_sizes, memory_parts, space_parts
 from quantize.build.workspace import Workspace
@@ -108,7 +108,7 @@ def test_looking_loads_no_library_of_models(pebble: Path) -> None:
     import subprocess
 
     code = (
-        "import sys; from app.builds.forecast import foresee; from app.builds.settings import *;"
+        "import sys; from app.builds.prospects import foresee; from app.builds.settings import *;"
         f"foresee(Settings({str(pebble)!r}));"
         "print([m for m in ('torch', 'transformers', 'onnx', 'llama_cpp') if m in sys.modules])"
     )

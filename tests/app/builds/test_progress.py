@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.builds.progress import (
+from app.builds.run import (
     QuantizeRun,
     RunState,
     headline,

@@ -8,7 +8,7 @@ import pytest
 
 from app.chat.host import EngineHost, HostState
 from app.chat.remote import KEY, connect
-from app.models.resolve import load_engine
+from app.models.library import load_engine
 from runtimes.errors import ModelError, RequestError
 from runtimes.models.registry import read_model
 from runtimes.request import FinishReason, Request, SamplingParams

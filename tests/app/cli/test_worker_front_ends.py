@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from app.models.resolve import load_engine
+from app.models.library import load_engine
 from app.oneshot import ask
 from app.prompts import PromptStyle
 from runtimes.errors import RequestError

@@ -8,9 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from app.compare.records import Contender, Side, SideFigures, SideState
-from app.compare.results import agreement, longest_common
-from app.compare.text import agreement_line
+from app.compare.answers import Contender, Side, SideState, agreement, longest_common
+from app.compare.report import agreement_line
 
 EOS = 0
 
@@ -22,13 +21,13 @@ def side(*words: str, reason: str = "stop", probe: tuple[int, ...] = (1, 2, 3)) 
     if reason != "stop":
         starts.pop()
     return Side(
-        Contender("m"),
-        "other",
-        SideState.DONE,
+        contender=Contender("m"),
+        label="other",
+        state=SideState.DONE,
         text="".join(words),
         token_ids=(*ids, EOS) if reason == "stop" else tuple(ids),
         starts=tuple(starts),
-        figures=SideFigures(finish_reason=reason),
+        finish_reason=reason,
         prompt=(5, 6),
         probe=probe,
     )

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from app.compare.blind import Ballot, Sided
-from app.compare.text import read_report
+from app.compare.report import read_report
+from app.compare.results import Ballot, Sided
 from runtimes.models.registry import read_model, tokenizer_of
 from runtimes.output import markdown_lines
 from tests.support import read_rows, until

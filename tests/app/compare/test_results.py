@@ -11,12 +11,18 @@ from pathlib import Path
 import pytest
 from markdown_it import MarkdownIt
 
-from app.compare.blind import Ballot, Sided, Vote
-from app.compare.page import as_markdown, to_json
-from app.compare.records import CompareReport, Contender, Question, Side, SideState
-from app.compare.results import FileResult, PromptResult, Results, Told, pair_of, wilson
-from app.compare.text import as_markdown as as_page
-from app.compare.text import with_votes
+from app.compare.answers import CompareReport, Contender, Question, Side, SideState, Told
+from app.compare.report import as_markdown, results_json, results_markdown, with_votes
+from app.compare.results import (
+    Ballot,
+    FileResult,
+    PromptResult,
+    Results,
+    Sided,
+    Vote,
+    pair_of,
+    wilson,
+)
 from runtimes.request import SamplingParams
 from tests.hostile import HOSTILE, harmful
 
@@ -112,7 +118,7 @@ def test_votes_are_kept_and_go_on(tmp_path: Path) -> None:
     assert again.done == 2
     assert again.next == again.pairs[2]
     assert list(again.votes.values()) == [Vote.TIE, Vote.SKIP]
-    page = as_markdown(with_votes(stories(3), again))
+    page = results_markdown(with_votes(stories(3), again))
     assert "1 tied, " in page
     other = stories(3)
     changed = [row(n, Told(f"new {n}"), Told(f"b {n}"), Told(f"c {n}")) for n in range(3)]
@@ -127,14 +133,14 @@ def test_pages_show_what_they_quote(text: str) -> None:
     made = results(rows)
     files = tuple(replace(file, label=text) for file in made.files)
     made = replace(made, files=files, prompts=text)
-    assert_shown(as_markdown(made))
-    assert json.loads(to_json(made))["prompts"] == text
-    assert not harmful(to_json(made))
+    assert_shown(results_markdown(made))
+    assert json.loads(results_json(made))["prompts"] == text
+    assert not harmful(results_json(made))
 
-    said = Side(Contender(text), text, SideState.DONE, text=text)
+    said = Side(text, contender=Contender(text), label=text, state=SideState.DONE)
     failed = replace(said, state=SideState.FAILED, text="", error=text)
     asked = Question(({"role": text, "content": text},), SamplingParams())
-    assert_shown(as_page(CompareReport(asked, (said, failed), (None,))))
+    assert_shown(as_markdown(CompareReport(asked, (said, failed), (None,))))
 
 
 def assert_shown(page: str) -> None:

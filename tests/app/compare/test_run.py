@@ -10,9 +10,9 @@ import psutil
 import pytest
 
 from app.compare import run as running
-from app.compare.records import CompareReport, Contender, Question, SideState
+from app.compare.answers import CompareReport, Contender, Question, SideState
+from app.compare.report import as_json, as_markdown, lines
 from app.compare.run import Comparison
-from app.compare.text import as_json, as_markdown, lines
 from app.options import ModelOptions
 from runtimes.errors import RequestError
 from runtimes.request import SamplingParams
@@ -48,7 +48,7 @@ def test_where_answers_part_is_what_the_files_say_by_themselves(
     story: CompareReport, pebble_built: Path
 ):
     """One of them is asked again without a comparison."""
-    from app.models.resolve import load_engine, model_file
+    from app.models.library import load_engine, model_file
     from runtimes.settings import RunnerSettings
 
     assert [side.state for side in story.sides] == [SideState.DONE] * 2
@@ -93,20 +93,18 @@ def test_how_sure_the_files_were_there(story: CompareReport):
 
 def test_figures_are_of_each_file(story: CompareReport, pebble_built: Path):
     for side in story.sides:
-        figures = side.figures
-        assert figures.prompt_tokens == len(side.prompt)
-        assert figures.completion_tokens == len(side.token_ids) == 64
-        assert figures.finish_reason == "length"
-        assert figures.load_s is not None
-        assert figures.ttft_s is not None
-        assert figures.total_s is not None
-        assert figures.decode_tps is not None
-        assert 0 < figures.ttft_s < figures.total_s
+        assert side.tokens == len(side.token_ids) == 64
+        assert side.finish_reason == "length"
+        assert side.load_s is not None
+        assert side.ttft_s is not None
+        assert side.total_s is not None
+        assert side.decode_tps is not None
+        assert 0 < side.ttft_s < side.total_s
         # 63 tokens at this rate are what is left of the time.
-        assert 63 / figures.decode_tps == pytest.approx(figures.total_s - figures.ttft_s, rel=0.2)
+        assert 63 / side.decode_tps == pytest.approx(side.total_s - side.ttft_s, rel=0.2)
         # A process with NumPy, a runtime and 3 to 6 MB of weights.
-        assert figures.peak_bytes is not None
-        assert 30e6 < figures.peak_bytes < 1e9
+        assert side.peak_bytes is not None
+        assert 30e6 < side.peak_bytes < 1e9
 
 
 def test_equal_answers_and_files_for_people_and_programs(pebble_built: Path, story: CompareReport):
@@ -119,7 +117,7 @@ def test_equal_answers_and_files_for_people_and_programs(pebble_built: Path, sto
     assert found.same == found.common == found.longest
     assert "equal" in lines(report)[-1]
     for side in report.sides:  # the token that ends the answer has no text
-        assert side.figures.finish_reason == "stop"
+        assert side.finish_reason == "stop"
         assert len(side.starts) == len(side.token_ids)
         assert side.starts[-1] == len(side.text)
         assert side.piece(len(side.token_ids) - 1) == ""
@@ -172,12 +170,12 @@ def test_stop_keeps_what_has_come_and_leaves_no_process(endless_built: Path):
     comparison.start()
 
     def rate() -> float | None:
-        return comparison.poll().sides[0].figures.decode_tps
+        return comparison.poll().sides[0].decode_tps
 
     until(lambda: len(comparison.poll().sides[0].token_ids) > 3 and rate() is not None)
     live = comparison.poll().sides[0]
     assert live.state is SideState.ANSWERING
-    assert live.figures.peak_bytes is not None
+    assert live.peak_bytes is not None
     comparison.stop()
     assert comparison.join(30)
     report = comparison.poll()

@@ -13,12 +13,13 @@ import pytest
 
 from app.compare.run import first_choice
 from app.models import library
-from app.models.catalog import catalog, entry_of
-from app.models.entries import (
+from app.models.catalog import (
     FileQuality,
     ModelEntry,
     Origin,
+    catalog,
     details,
+    entry_of,
     file_quality,
     fit,
     quality_of,
@@ -30,7 +31,7 @@ from app.models.entries import (
     type_of,
     with_bits,
 )
-from app.models.resolve import model_file, note_loaded, note_used, recently_used
+from app.models.library import model_file, note_loaded, note_used, recently_used
 from quantize.manifest import (
     Fidelity,
     FileSpeeds,
@@ -120,7 +121,7 @@ def test_the_quality_of_one_file(built: Path, tmp_path: Path):
     path = built / "pebble-q8_0.gguf"
     found = file_quality(entry_of(path))
     size = path.stat().st_size
-    assert found == FileQuality(size, 8.516, kl=0.0412, same_top=0.93, accuracy=None)
+    assert found == FileQuality(size, 8.516, kl=0.0412, accuracy=None)
     assert quality_text(found) == "8.5 bits · KL 0.041"
 
     # By itself: the same bits, read from the file, and nothing measured.
@@ -268,7 +269,7 @@ def test_what_is_no_name_of_a_file_was_not_used(home: Path):
 
 
 def test_loading_a_file_is_using_it(built: Path):
-    from app.models.resolve import load_engine
+    from app.models.library import load_engine
     from runtimes.settings import RunnerSettings
 
     file = read_model(built / "pebble-q8_0.gguf")

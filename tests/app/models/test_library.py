@@ -14,8 +14,8 @@ from typer.testing import CliRunner, Result
 from app.cli.commands.library import models, rm
 from app.cli.commands.library import pull as pull_command
 from app.models import library, pulling
+from app.models.library import model_file
 from app.models.pulling import find_builds, parse_request, pull
-from app.models.resolve import model_file
 from app.options import ModelOptions
 from quantize.hub.client import Hub
 from quantize.hub.errors import HubError

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from app.models.library import load_engine, model_file
 from app.models.prefixes import SavedPrefixes
-from app.models.resolve import load_engine, model_file
 from app.options import ModelOptions
 from runtimes.request import Request, SamplingParams
 from runtimes.settings import KvType, RunnerSettings, SchedulerSettings

@@ -9,8 +9,7 @@ import pytest
 
 from app.models import library
 from app.models.hub import contents
-from app.models.pulling import parse_request
-from app.models.pulljob import PullJob, PullState
+from app.models.pulling import PullJob, PullState, parse_request
 from quantize.hub.client import Hub, Patience
 from quantize.hub.names import HubName
 from tests.quantize.hub.fakehub import FakeHub

@@ -18,12 +18,11 @@ from app.models.planning import choose
 from app.models.prefixes import NONE_SAVED, SavedPrefixes
 from app.options import ModelOptions, PlanOptions
 from app.serve import connection, guard
-from app.serve.batches.record import claimed
+from app.serve.batches.folder import claimed
 from app.serve.batches.work import BatchService
-from app.serve.entries import ServedModel
 from app.serve.generate import Generator
 from app.serve.options import ServeOptions, ServeSampling
-from app.serve.pool import ModelPool
+from app.serve.pool import ModelPool, ServedModel
 from app.serve.server import http_server, listen
 from tests.support import until
 

@@ -17,12 +17,10 @@ from app.batch.watch.form import JobForm
 from app.batch.watch.job import Phase
 from app.batch.watch.process import foreign
 from app.batch.watch.records import KnownJob
-from app.builds.results import read_result
-from app.builds.types import Cell, TypeMap
+from app.builds.results import Cell, TypeMap, read_result
 from app.chat.budget import TokenBudget, Way, WayOut
 from app.chat.conversation import Conversation
-from app.compare.blind import Ballot, Sided
-from app.compare.results import FileResult, PromptResult, Results, Told, pair_of
+from app.compare.results import Ballot, FileResult, PromptResult, Results, Sided, Told, pair_of
 from app.models.catalog import entry_of
 from app.tui.help import Commands, HelpScreen, Palette
 from app.tui.screens.answering import SamplingScreen, SystemScreen

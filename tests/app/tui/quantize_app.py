@@ -8,7 +8,7 @@ from typing import Any
 from textual.pilot import Pilot
 from textual.widgets import Input, Static, TabbedContent
 
-from app.builds.progress import QuantizeRun, RunStage, RunState
+from app.builds.run import QuantizeRun, RunStage, RunState
 from app.tui.app import IngotApp
 from app.tui.screens.quantize import QuantizeScreen
 from app.tui.widgets.form import Check

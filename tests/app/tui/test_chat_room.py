@@ -11,7 +11,7 @@ import pytest
 
 from app.chat.host import EngineHost
 from app.chat.store.records import Attachment, Role, State
-from app.models import resolve as models
+from app.models import library as models
 from app.tui.app import IngotApp
 from app.tui.screens.dialogs import OverflowScreen
 from tests.app.tui.chat_app import add_turn, shown

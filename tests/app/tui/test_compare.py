@@ -15,17 +15,16 @@ from textual.events import MouseScrollDown
 from textual.widgets import Digits, Input, ProgressBar, Static
 
 from app.compare import run
-from app.compare.records import (
+from app.compare.answers import (
     Agreement,
     CompareReport,
     Contender,
     Parting,
     Question,
     Side,
-    SideFigures,
     SideState,
 )
-from app.models.entries import ModelEntry, Origin
+from app.models.catalog import ModelEntry, Origin
 from app.options import ModelOptions
 from app.tui.app import IngotApp
 from app.tui.screens.compare import CompareScreen
@@ -45,7 +44,7 @@ def only_pebble(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, endless_built: Path
 ) -> None:
     """The picker lists Pebble's four files; what is saved goes to an empty folder."""
-    from app.models.resolve import note_used
+    from app.models.library import note_used
 
     note_used(endless_built)
     monkeypatch.chdir(tmp_path)
@@ -131,7 +130,7 @@ async def test_a_whole_comparison(
             assert text(pane, ".unit").startswith("tok/s")
             assert pane.state == "done"
             assert "bits · [" in str(pane.border_subtitle)  # of the file
-        speeds = [side.figures.decode_tps for side in screen.report.sides]  # type: ignore[union-attr]
+        speeds = [side.decode_tps for side in screen.report.sides]  # type: ignore[union-attr]
         for pane, speed in zip((one, other), speeds, strict=True):
             told = f"{speed:,.0f}" if speed >= 1000 else f"{speed:,.1f}"
             assert pane.query_one(Digits).value == told
@@ -240,7 +239,8 @@ async def test_the_question_of_the_chat_to_files_of_its_model(chat_app: IngotApp
         await wait_until(lambda: screen.prompt.text == "Who are you?")
 
 
-FIGURES = SideFigures(41, 245, 1.5, 0.041, 1009.0, 90.9, 2.7, 66_408_448, "stop")
+FIGURES: dict[str, Any] = {"tokens": 245, "load_s": 1.5, "ttft_s": 0.041, "prefill_tps": 1009.0}
+FIGURES |= {"decode_tps": 90.9, "total_s": 2.7, "peak_bytes": 66_408_448, "finish_reason": "stop"}
 SAME = 'Once a fox named Rita found a letter. "'
 
 
@@ -250,13 +250,14 @@ def frozen() -> CompareReport:
     words = [SAME, rest[0][:1], rest[0][1:]], [SAME, rest[1][:4], rest[1][4:]]
     sides = [
         Side(
-            Contender("m"), f"pebble · {name}", SideState.DONE, "f", "llamacpp", "".join(parts),
-            (1, 2 + number, 3), (0, len(parts[0]), len(parts[0] + parts[1])), FIGURES,
+            contender=Contender("m"), label=f"pebble · {name}", state=SideState.DONE, file="f",
+            runtime="llamacpp", text="".join(parts), token_ids=(1, 2 + number, 3),
+            starts=(0, len(parts[0]), len(parts[0] + parts[1])), **FIGURES,
         )
         for number, (name, parts) in enumerate(zip(("q4_k_m", "q8_0"), words, strict=True))
     ]  # fmt: skip
     failed = Side(
-        Contender("m"), "pebble · onnx-int8", SideState.FAILED,
+        contender=Contender("m"), label="pebble · onnx-int8", state=SideState.FAILED,
         error="it needs 45 MB of memory, 40 MB are free",
     )  # fmt: skip
     parting = Parting(

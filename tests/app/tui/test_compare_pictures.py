@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from app.compare.blind import Ballot, Sided
-from app.compare.results import FileResult, PromptResult, Results, Told, equal_from_start, pair_of
-from app.compare.text import with_votes
-from app.models.entries import ModelEntry, Origin
+from app.compare.answers import Told, equal_from_start
+from app.compare.report import with_votes
+from app.compare.results import Ballot, FileResult, PromptResult, Results, Sided, pair_of
+from app.models.catalog import ModelEntry, Origin
 from app.tui.screens.compare import AnswersScreen
 from app.tui.screens.compare_prompts import BlindScreen, ComparePromptsScreen, RowTable
 from tests.app.tui.conftest import SIZES

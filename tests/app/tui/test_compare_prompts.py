@@ -11,10 +11,9 @@ import psutil
 import pytest
 from textual.widgets import Button, Input, Static
 
-from app.compare.blind import Ballot
-from app.compare.results import FileResult, PromptResult, Results, Told, pair_of
-from app.models.catalog import entry_of
-from app.models.entries import ModelEntry
+from app.compare.answers import Told
+from app.compare.results import Ballot, FileResult, PromptResult, Results, pair_of
+from app.models.catalog import ModelEntry, entry_of
 from app.tui.screens.compare import AnswersScreen, CompareScreen
 from app.tui.screens.compare_prompts import BlindScreen, ComparePromptsScreen, RowTable
 from app.tui.screens.dialogs import AskScreen

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from textual.widgets import Button, Input, ProgressBar, Static
 
-from app.models.pulljob import PullState
+from app.models.pulling import PullState
 from app.tui.app import IngotApp
 from app.tui.screens.find import Download, FindScreen, progress_line
 from app.tui.screens.models import ModelsScreen

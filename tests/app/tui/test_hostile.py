@@ -17,7 +17,7 @@ from rich.style import Style
 from textual.color import Color
 from textual.screen import Screen
 
-from app.compare.records import Contender, Side, SideState
+from app.compare.answers import Contender, Side, SideState
 from app.tui.services import Start, open_services
 from app.tui.textual_patches import ControlFilter
 from app.tui.widgets.compare_panes import ComparePane
@@ -115,7 +115,7 @@ def test_no_text_acts_on_any_screen(
     async def compare(screen: Any, pilot: Any) -> None:
         pane = screen.query(ComparePane).first()
         for state in (SideState.DONE, SideState.FAILED):
-            side = Side(Contender(WORST), WORST, state, text=WORST, error=WORST)
+            side = Side(WORST, WORST, contender=Contender(WORST), label=WORST, state=state)
             pane.show(side, None, first=True)
             await pilot.pause()
             assert "PWNED" in drawn(screen)

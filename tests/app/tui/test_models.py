@@ -12,7 +12,7 @@ from textual.widgets import Input, Static
 
 from app.chat.store.records import Role
 from app.models import library
-from app.models.entries import Fit, ModelEntry, Origin, PlannedSpeed
+from app.models.catalog import Fit, ModelEntry, Origin, PlannedSpeed
 from app.tui.app import IngotApp
 from app.tui.screens.find import FindScreen
 from app.tui.screens.models import ModelsScreen, ModelTable
@@ -291,7 +291,7 @@ async def test_a_file_that_nobody_can_read_hides_no_other(
             raise OverflowError("not foreseen")
         return whole(path)
 
-    monkeypatch.setattr("app.models.entries.read_model", read)
+    monkeypatch.setattr("app.models.catalog.read_model", read)
     async with bare.run_test(size=(80, 24)) as pilot:
         screen = await opened(pilot, ModelsScreen([str(folder)]), 3)
         await wait_until(lambda: cells(screen, 2)[-1] == "fits")

@@ -12,8 +12,8 @@ import pytest
 from textual.widgets import ProgressBar
 from textual.widgets._footer import FooterKey
 
-from app.builds.progress import RunState
 from app.builds.results import read_result
+from app.builds.run import RunState
 from app.tui.app import IngotApp
 from app.tui.screens.dialogs import ConfirmScreen
 from app.tui.screens.quantize import QuantizeProgress, QuantizeScreen

@@ -11,8 +11,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
-from app.builds.forecast import BuildForecast
-from app.builds.prospects import prospects
+from app.builds.prospects import BuildForecast, prospects
 from app.builds.results import read_result
 from app.tui.app import IngotApp
 from app.tui.screens.compare import CompareScreen

@@ -12,7 +12,7 @@ import pytest
 
 from app.chat.host import HostState
 from app.chat.store.records import Role, State
-from app.models import resolve as models
+from app.models import library as models
 from app.options import ModelOptions
 from app.tui import app as shell
 from app.tui.app import IngotApp, TooSmall

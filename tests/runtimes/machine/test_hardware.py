@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from app.batch.schedule.engines import free_memory
-from app.models.entries import ModelEntry, Origin, fit
+from app.models.catalog import ModelEntry, Origin, fit
 from runtimes.engine.loading import load_runner
 from runtimes.errors import OutOfMemoryError
 from runtimes.machine import cpu, hardware

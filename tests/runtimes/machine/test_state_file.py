@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from app.models import resolve
+from app.models import library
 from runtimes.machine.state_file import load_state, save_entry, save_state
 from runtimes.paths import state_dir
 
@@ -80,7 +80,7 @@ def test_the_latest_entries_stay() -> None:
 
 
 def test_models_that_were_used_are_remembered_by_all(tmp_path: Path) -> None:
-    code = "import sys; from app.models.resolve import note_used; note_used(sys.argv[1])"
+    code = "import sys; from app.models.library import note_used; note_used(sys.argv[1])"
     models = [tmp_path / f"{number}.gguf" for number in range(6)]
     for model in models:
         model.touch()
@@ -88,4 +88,4 @@ def test_models_that_were_used_are_remembered_by_all(tmp_path: Path) -> None:
         subprocess.Popen([sys.executable, "-c", code, str(model)], cwd=ROOT) for model in models
     ]
     assert [one.wait(120) for one in writers] == [0] * 6
-    assert sorted(resolve.recently_used()) == models
+    assert sorted(library.recently_used()) == models

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from app.models.catalog import catalog
-from app.models.entries import file_quality, fit
+from app.models.catalog import catalog, file_quality, fit
 from quantize.errors import SourceError, UsageError
 from quantize.gguf.imatrixfile import read_matrix
 from quantize.source.open import open_gguf

@@ -14,8 +14,8 @@ import pytest
 from openai import APIStatusError
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.serve.batches.record import read_record
 from app.serve.batches.routes import MOST_UPLOADS
+from app.serve.batches.store import read_record
 from tests.app.serve.batches.conftest import begin, ended, line
 from tests.support import until
 

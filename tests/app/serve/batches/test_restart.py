@@ -13,11 +13,11 @@ from app.batch.journal.journal import Journal
 from app.models.planning import choose
 from app.options import ModelOptions, PlanOptions
 from app.serve.batches import store, work
-from app.serve.batches.record import RECORD, claimed
+from app.serve.batches.folder import claimed
+from app.serve.batches.store import RECORD
 from app.serve.batches.work import BatchService
-from app.serve.entries import ServedModel
 from app.serve.options import ServeSampling
-from app.serve.pool import ModelPool
+from app.serve.pool import ModelPool, ServedModel
 from runtimes.errors import RequestError
 from tests.app.serve.batches.conftest import ENDED, line
 from tests.support import read_rows, until
@@ -80,7 +80,7 @@ def lines():
 
 def crashed(service):
     """Until one of its threads has ended by itself."""
-    until(lambda: not all(thread.is_alive() for thread in service._work._threads))
+    until(lambda: not all(thread.is_alive() for thread in service._threads))
 
 
 def ended(service, batch):
@@ -231,8 +231,8 @@ def test_a_batch_waits_for_the_model_that_began_it(server, tmp_path, pebble_buil
             seen = until(lambda service=service: service.get(batch.id), lambda now: now.errors)
             assert seen.status == "in_progress"
             assert said in seen.errors[0].message
-            [running] = service.running()
-            assert said in running.waits
+            [(_, live)] = service.running()
+            assert live is None
         pool.close()
     with serving(tmp_path, server.pool) as service:
         service.start()

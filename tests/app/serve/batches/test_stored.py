@@ -14,17 +14,19 @@ from typing import Any
 
 import pytest
 
-from app.serve.batches.record import (
+from app.serve.batches.folder import claimed, prepare
+from app.serve.batches.store import (
+    BATCH_INPUT,
+    OUTPUT,
     RECORD,
     Batch,
     BatchCounts,
     BatchError,
-    claimed,
-    prepare,
+    Batches,
+    Files,
     read_record,
     write_record,
 )
-from app.serve.batches.store import BATCH_INPUT, OUTPUT, Batches, Files
 from app.serve.batches.work import BatchService
 from app.serve.errors import HttpError
 from app.serve.options import ServeSampling
@@ -339,7 +341,7 @@ def content_of(folder: Path) -> dict[str, bytes]:
 
 
 def test_only_what_a_server_left_unfinished_is_removed(tmp_path):
-    from app.serve.batches.record import BATCH_ID, FILE_ID
+    from app.serve.batches.folder import BATCH_ID, FILE_ID
 
     project(tmp_path)
     before = content_of(tmp_path)

@@ -17,8 +17,16 @@ from typing import Any
 import pytest
 
 from app.serve.batches import check, store, work
-from app.serve.batches.record import RECORD, Batch, BatchCounts, write_record
-from app.serve.batches.store import ATTEMPT, Batches, new_batch_id, new_file_id
+from app.serve.batches.store import (
+    ATTEMPT,
+    RECORD,
+    Batch,
+    BatchCounts,
+    Batches,
+    new_batch_id,
+    new_file_id,
+    write_record,
+)
 from app.serve.batches.work import BatchService, OtherModelError, Waits
 from runtimes.errors import IngotError, OutOfMemoryError
 from tests.app.endless import CONTEXT, SAMPLING
@@ -41,7 +49,7 @@ def soon(monkeypatch):
 
 
 def alive(service: BatchService) -> bool:
-    return all(thread.is_alive() for thread in service._work._threads)
+    return all(thread.is_alive() for thread in service._threads)
 
 
 @contextmanager
@@ -68,10 +76,10 @@ PLACES = [
     (store, "write_record"),
     (store, "replace_plain"),
     (check, "Journal"),
-    (work.Work, "_next"),
-    (work.Work, "_put_off"),
-    (work.Work, "_begin"),
-    (work.Work, "_finish"),
+    (work.BatchService, "_next"),
+    (work.BatchService, "_put_off"),
+    (work.BatchService, "_begin"),
+    (work.BatchService, "_finish"),
 ]
 
 
@@ -183,8 +191,8 @@ def test_a_wait_that_is_over_wakes_nobody_who_cannot_help(server, tmp_path, monk
         until(lambda: service.get(other.id).errors)
         long = new(service, [line(1, max_tokens=2)])
         assert running.wait(120)
-        assert service._work._waits.left(other.id) <= work.LONGEST_S
-        until(lambda: service._work._waits.left(other.id) == 0)
+        assert service._waits.left(other.id) <= work.LONGEST_S
+        until(lambda: service._waits.left(other.id) == 0)
         slept.pop("ingot-batch-files", None)
         with changed:
             changed.notify_all()
@@ -205,7 +213,7 @@ def test_batches_that_have_ended_are_not_looked_at_again(server, tmp_path, monke
         assert service._batches.open() == service.running() == []
         monkeypatch.setattr(service._batches, "all", None)
         good = new(service, [line(0, max_tokens=2)])
-        assert [one.id for one in service.running()] == [good.id]
+        assert [one.id for one, _ in service.running()] == [good.id]
         until(lambda: not service._batches.open())
         assert service.ended_rows() == {("pebble", "completed"): 1}
 

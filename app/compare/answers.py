@@ -1,10 +1,11 @@
-"""What a comparison is asked, and what it hands out while it runs and at its end."""
+"""Questions and answers of a comparison, and where two answers part."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 
 from app.options import ModelOptions
 from runtimes.chat import Message
@@ -43,14 +44,14 @@ class Question:
 
 
 class SideState(StrEnum):
-    """How far one file is."""
+    """Stage of one file in a comparison."""
 
     WAITING = "waiting"
     LOADING = "loading"
     ANSWERING = "answering"
     DONE = "done"
     STOPPED = "stopped"  # by the user: the answer is what was there by then
-    FAILED = "failed"  # ``Side.error`` says why
+    FAILED = "failed"  # ``error`` says why
 
     @property
     def ended(self) -> bool:
@@ -59,36 +60,36 @@ class SideState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class SideFigures:
-    """Seconds, tokens per second, bytes; None while not known."""
+class Told:
+    """One file's answer; figures are None where they are not known. The reports of files of prompts
+    keep the fields as JSON, in this order."""
 
-    prompt_tokens: int | None = None
-    completion_tokens: int = 0
-    # From nothing to an engine that is warm: reading the file is not part of the other figures.
-    load_s: float | None = None
-    ttft_s: float | None = None
-    prefill_tps: float | None = None
-    decode_tps: float | None = None
-    total_s: float | None = None
-    # Of the file's process, resident: weights, keys and values, the runtime itself; not on a GPU.
-    peak_bytes: int | None = None
+    text: str = ""
+    error: str | None = None
     finish_reason: str | None = None
+    tokens: int = 0
+    decode_tps: float | None = None
+    ttft_s: float | None = None
+    right: bool | None = None  # None where nobody says which answer is expected
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
-    """One file's answer as it is now."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side(Told):
+    """One file's answer as it is now; seconds, tokens per second, bytes."""
 
     contender: Contender
     label: str
     state: SideState
     file: str | None = None
     runtime: str | None = None
-    text: str = ""
     token_ids: tuple[int, ...] = ()
     starts: tuple[int, ...] = ()  # of each token in ``text``; its end for one without text
-    figures: SideFigures = SideFigures()
-    error: str | None = None
+    # From nothing to an engine that is warm: reading the file is not part of the other figures.
+    load_s: float | None = None
+    prefill_tps: float | None = None
+    total_s: float | None = None
+    # Of the file's process, resident: weights, keys and values, the runtime itself; not on a GPU.
+    peak_bytes: int | None = None
     # Natural log-probabilities of the likeliest tokens, at positions where they were asked for.
     top: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
     prompt: tuple[int, ...] = ()  # the question's token ids
@@ -97,7 +98,7 @@ class Side:
     @property
     def whole(self) -> bool:
         """Whether the answer ended by itself, so that its end is part of what it says."""
-        return self.figures.finish_reason == "stop"
+        return self.finish_reason == "stop"
 
     def ends_at(self, index: int) -> bool:
         """Whether the answer ends with the token at ``index``, or has ended before it."""
@@ -105,7 +106,7 @@ class Side:
         return index > last or (self.whole and index == last)
 
     def place(self, index: int) -> int:
-        """Where the token at ``index`` begins in the text."""
+        """Position in the text at which the token at ``index`` begins."""
         return self.starts[index] if index < len(self.starts) else len(self.text)
 
     def piece(self, index: int) -> str:
@@ -153,7 +154,7 @@ NEAR_TIE = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How far an answer is the first file's, counted in ``unit``."""
+    """Agreement of an answer with the first file's, counted in ``unit``."""
 
     unit: str
     same: int  # equal from the start on
@@ -173,3 +174,96 @@ class Agreement:
         if self.common is None:
             return None
         return self.common / self.longest if self.longest else 1.0
+
+
+# Where two greedy answers part, and how much of them is equal.
+
+
+def agreement(first: Side, other: Side) -> Agreement | None:
+    """``other`` against ``first``; None while one of them has nothing.
+
+    Token by token where both use the same vocabulary, else character by character. An answer that
+    was cut (by its length limit or by the user) says nothing of what would have followed: it agrees
+    with a longer one that begins with it.
+    """
+    if not first.probe or not other.probe:
+        return None
+    if not (first.token_ids and other.token_ids):
+        return None
+    tokens = same_vocabulary(first, other)
+    mine = first.token_ids if tokens else first.text
+    theirs = other.token_ids if tokens else other.text
+    same = equal_from_start(mine, theirs)
+    ended = first.state.ended and other.state.ended
+    # Where one is the beginning of the other, the shorter one must have ended there by itself.
+    shorter = first if len(mine) < len(theirs) else other
+    parts = same < min(len(mine), len(theirs)) or (len(mine) != len(theirs) and shorter.whole)
+    make = _at_token if tokens else _at_character
+    return Agreement(
+        unit="tokens" if tokens else "characters",
+        same=same,
+        longest=max(len(mine), len(theirs)),
+        common=longest_common(mine, theirs) if ended else None,
+        parting=make(first, other, same) if parts else None,
+        same_prompt=first.prompt == other.prompt or not tokens,
+    )
+
+
+def same_vocabulary(first: Side, other: Side) -> bool:
+    """Whether both turn a text of several scripts into the same ids; a token that one of them puts
+    before every text does not count."""
+    a, b = first.probe, other.probe
+    return a == b or a[1:] == b or a == b[1:]
+
+
+def equal_from_start(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
+    """The length of the common beginning."""
+    pairs = zip(a, b, strict=False)
+    return next((i for i, (x, y) in enumerate(pairs) if x != y), min(len(a), len(b)))
+
+
+@lru_cache(16)
+def longest_common(a: tuple[Hashable, ...] | str, b: tuple[Hashable, ...] | str) -> int:
+    """The length of the longest common subsequence.
+
+    Bit-parallel (H. Hyyrö, "Bit-parallel LCS-length computation revisited", 2004): one addition of
+    numbers of len(a) bits for each item of ``b``.
+    """
+    places: dict[Hashable, int] = {}
+    for i, item in enumerate(a):
+        places[item] = places.get(item, 0) | 1 << i
+    everything = (1 << len(a)) - 1
+    row = everything
+    for item in b:
+        matches = row & places.get(item, 0)
+        row = ((row + matches) | (row - matches)) & everything
+    return len(a) - row.bit_count()
+
+
+def _at_token(first: Side, other: Side, index: int) -> Parting:
+    ids = (first.token_ids, other.token_ids)
+    pair = [tokens[index] if index < len(tokens) else None for tokens in ids]
+
+    def gap(side: Side) -> float | None:
+        best = sorted(side.top.get(index, {}).values(), reverse=True)
+        return best[0] - best[1] if len(best) > 1 else None
+
+    def logprobs(side: Side) -> tuple[float | None, ...]:
+        top = side.top.get(index, {})
+        return tuple(None if token is None else top.get(token) for token in pair)
+
+    return Parting(
+        index,
+        None if first.ends_at(index) else first.piece(index),
+        None if other.ends_at(index) else other.piece(index),
+        (first.place(index), other.place(index)),
+        (gap(first), gap(other)),
+        (logprobs(first), logprobs(other)),
+    )
+
+
+def _at_character(first: Side, other: Side, index: int) -> Parting:
+    def word(text: str) -> str | None:
+        return text[index : index + 12] if index < len(text) else None
+
+    return Parting(index, word(first.text), word(other.text), (index, index))

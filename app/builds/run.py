@@ -1,22 +1,30 @@
-"""How a run goes, put together from its events (docs/quantize.md lists them)."""
+"""A run of `quantize`: its process, and its state by the events that it writes (docs/quantize.md
+lists them)."""
 
+import json
+import logging
 import re
+import subprocess
+import threading
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+from app.builds.settings import Settings
 from app.figures import duration
 from quantize.disk import human
 from quantize.progress.console import amount, clock
+from runtimes.machine.processes import Child
 
 _STOPPED_CODES = (130, 143)  # by SIGINT, by SIGTERM
-_KEPT_BACK = (" is too far from the float model: ", " is not built: ")
+_KEPT_BACK = re.compile(r"(\S+) is (?:too far from the float model|not built): (.*)", re.DOTALL)
 
 
 class RunState(StrEnum):
-    """Of a run, of each of its recipes, and of each of its stages."""
+    """State of a run, of one of its recipes, or of one of its stages."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -82,24 +90,24 @@ class QuantizeRun:
                 parent = self._stage(event.get("parent"))
                 recipe = recipe_in(text, self.recipes) or (parent.recipe if parent else None)
                 depth = parent.depth + 1 if parent else 0
-                self.stages.append(RunStage(int(event["stage"]), text, self.end, depth, recipe))
+                self.stages.append(RunStage(event["stage"], text, self.end, depth, recipe))
             case "progress" if stage is not None:
-                stage.done, stage.total = float(event["done"]), event.get("total")
-                stage.unit, stage.rate = str(event.get("unit", "")), event.get("rate")
+                stage.done, stage.total = event["done"], event.get("total")
+                stage.unit, stage.rate = event.get("unit", ""), event.get("rate")
                 stage.seconds_left = event.get("seconds_left")
             case "step" if stage is not None:
                 stage.step = text
             case "stage_end" if stage is not None:
                 stage.state = RunState.DONE if event.get("ok", True) else RunState.FAILED
-                stage.seconds = float(event["seconds"])
+                stage.seconds = event["seconds"]
             case "note":
                 self._take_note(text)
             case "file":
                 entry = event["entry"]
                 self.files[entry["recipe"]] = Path(event["path"])
-                self.sizes[entry["recipe"]] = int(entry["bytes"])
+                self.sizes[entry["recipe"]] = entry["bytes"]
             case "error":
-                self._take_error(text, int(event["exit_code"]), event.get("kind"))
+                self._take_error(text, event["exit_code"], event.get("kind"))
             case "done":
                 self.outcome, self.manifest = RunState.DONE, Path(event["manifest"])
 
@@ -160,10 +168,8 @@ class QuantizeRun:
     def _keep_back(self, lines: Iterable[str]) -> None:
         """Lines such as "q4_0 is too far from the float model: ..."."""
         for line in lines:
-            for begin in _KEPT_BACK:
-                name, found, why = line.partition(begin)
-                if found and name in self.recipes:
-                    self.kept_back[name] = why
+            if (found := _KEPT_BACK.match(line)) and found[1] in self.recipes:
+                self.kept_back[found[1]] = found[2]
 
     def _stage(self, number: Any) -> RunStage | None:
         return next((s for s in reversed(self.stages) if s.number == number), None)
@@ -239,3 +245,110 @@ def stage_state(stage: RunStage, now: float) -> str:
     else:
         parts.append(clock(now - stage.begin))
     return ", ".join(parts)
+
+
+# The process that does a run: started, listened to, stopped.
+
+logger = logging.getLogger(__name__)
+
+_LINES_KEPT = 40  # of what the process says besides its events
+_LINES_SHOWN = 8
+_GENTLE_S = 20.0  # to clean up before it is killed; files may be large
+
+
+class QuantizeProcess:
+    """`quantize --json` in a session of its own: keys of this terminal do not reach it.
+
+    ``poll`` is for one thread; the others may be called from any.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        """Start it. Raises UsageError as ``Settings.options``, before anything runs."""
+        arguments = settings.arguments()
+        self.settings = settings
+        self.run = QuantizeRun(tuple(recipe.name for recipe in settings.options().recipes))
+        self.stopping = False
+        self._told = False
+        self._events: deque[dict[str, Any]] = deque()
+        self._said: deque[str] = deque(maxlen=_LINES_KEPT)
+        self._process = Child(
+            *("-m", "quantize", *arguments, "--json"),
+            environment={"PYTHONUNBUFFERED": "1"},
+            outlives=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        logger.info("quantize %s", " ".join(arguments))
+        self._readers = [
+            threading.Thread(target=self._read, args=(stream,), name="ingot-quantize", daemon=True)
+            for stream in (self._process.stdout, self._process.stderr)
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    @property
+    def pid(self) -> int:
+        """The command's process."""
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the process lives."""
+        return self._process.poll() is None
+
+    def poll(self) -> bool:
+        """Bring ``run`` up to date; False once it has ended and all of it is known."""
+        ended = not self.running and not any(reader.is_alive() for reader in self._readers)
+        while self._events:
+            self.run.apply(self._events.popleft())
+        if ended and not self._told:
+            self._told = True
+            code = self._process.returncode
+            self.run.ended(code, self.last_words, stopped=self.stopping and code != 0)
+            level = logging.WARNING if self.run.error else logging.INFO
+            why = f": {self.run.error}" if self.run.error else ""
+            logger.log(level, "quantize %s: %s%s", self.settings.model, self.run.state, why)
+        return not ended
+
+    @property
+    def last_words(self) -> str:
+        """The end of what the process said besides its events."""
+        return "\n".join(list(self._said)[-_LINES_SHOWN:])
+
+    def stop(self) -> None:
+        """End it; what is finished is kept. Returns at once."""
+        if self.stopping or not self.running:
+            return
+        self.stopping = True
+        self._process.terminate()
+        threading.Thread(target=self._insist, name="ingot-quantize-stop", daemon=True).start()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Whether it ended within ``timeout`` seconds."""
+        try:
+            self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return False
+        for reader in self._readers:
+            reader.join(5.0)
+        return True
+
+    def _insist(self) -> None:
+        if not self.wait(_GENTLE_S):
+            logger.warning("the run does not end; it is killed")
+            self._process.kill()
+
+    def _read(self, stream: IO[bytes]) -> None:
+        with stream:
+            for raw in stream:
+                line = raw.decode(errors="replace").rstrip()
+                try:
+                    event = json.loads(line)
+                except ValueError:
+                    event = None
+                if isinstance(event, dict):
+                    self._events.append(event)
+                elif text := line.rsplit("\r", 1)[-1]:
+                    self._said.append(text)
