@@ -22,7 +22,7 @@ LATER = {"numpy", "torch", "huggingface_hub", "pydantic", "httpx", "markdown_it"
 LATER |= {"pygments", "llama_cpp", "onnxruntime", "tokenizers"}
 OURS_LATER = {mode.module for mode in modes.MODES if mode is not modes.CHAT}
 OURS_LATER |= {"app.tui.help", "app.tui.widgets.message_view"}
-OURS_LATER |= {"app.models.planning", "app.models.entries", "app.tui.screens.dialogs"}
+OURS_LATER |= {"app.models.planning", "app.models.catalog", "app.tui.screens.dialogs"}
 
 DRAWN = """
 import sys
