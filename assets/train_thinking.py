@@ -1,6 +1,6 @@
 """Train a LoRA adapter for Pebble that has it think before it answers.
 
-    python assets/train_thinking.py --steps 160 --out assets/pebble_thinks
+    python assets/train_thinking.py --steps 400 --out assets/pebble_thinks
 
 The thoughts are a few stock sentences and the answer itself, so that a model of 4.9 million parameters
 can learn them: the adapter is there to test how thoughts are read, bounded and ended, not to be right more
@@ -94,7 +94,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--base", type=Path, default=Path("assets/pebble"))
     parser.add_argument("--out", type=Path, default=Path("assets/pebble_thinks"))
-    parser.add_argument("--steps", type=int, default=160)
+    parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
