@@ -22,7 +22,7 @@ from typing import Any
 from app.batch.input.scan import InputScan
 from app.batch.interrupt import Interrupts
 from app.batch.journal.journal import Journal, journal_path
-from app.batch.report.figures import JobFigures as Snapshot
+from app.batch.report.figures import JobFigures
 from app.batch.report.progress import Progress
 from app.batch.runner import run_to_file
 from app.batch.schedule.engines import JobPlan
@@ -68,7 +68,7 @@ class Live(Progress):
         """``counts`` as they are known before the run has looked."""
         super().__init__()
         self.id, self.counts = identity, counts
-        self.snapshot: Snapshot | None = None
+        self.snapshot: JobFigures | None = None
         self.interrupts = Interrupts()
         self.gave_way = False  # to another model
         self.listeners.append(self._take)
@@ -90,7 +90,7 @@ class Live(Progress):
         """Count the answers that the journal has already."""
         self._count(found.cached, found.failed)
 
-    def _take(self, snapshot: Snapshot) -> None:
+    def _take(self, snapshot: JobFigures) -> None:
         self.snapshot = snapshot
         self._count(snapshot.done - snapshot.failed, snapshot.failed)
 
