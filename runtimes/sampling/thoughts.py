@@ -28,7 +28,7 @@ _TAIL = 24
 _REPEATED, _TIMES, _EVERY = 256, 4, 32
 
 
-class Phase(Enum):
+class ThoughtPhase(Enum):
     """Where in an answer the next token stands."""
 
     BEFORE = "before"  # nothing has come that tells
@@ -75,16 +75,16 @@ class ThoughtTokens:
     ) -> Thoughts:
         """A follower of one answer to ``prompt``, whose constraint ``answer`` follows. ``budget``:
         tokens of the thought; None: until it ends by itself or repeats itself."""
-        begun = {"thought": Phase.INSIDE, "answer": Phase.ANSWER}.get(thinking.at)
+        begun = {"thought": ThoughtPhase.INSIDE, "answer": ThoughtPhase.ANSWER}.get(thinking.at)
         phase = begun or self._at_end(prompt)
         return Thoughts(self, phase, budget, answer, expected=thinking.expected)
 
-    def _at_end(self, prompt: Sequence[int]) -> Phase:
+    def _at_end(self, prompt: Sequence[int]) -> ThoughtPhase:
         data = b"".join(map(self.bytes_of, prompt[-_TAIL:]))
         text = data.decode("utf-8", errors="replace").rstrip()
         if text.endswith(self.form.opens):
-            return Phase.INSIDE
-        return Phase.ANSWER if text.endswith(self.form.closes) else Phase.BEFORE
+            return ThoughtPhase.INSIDE
+        return ThoughtPhase.ANSWER if text.endswith(self.form.closes) else ThoughtPhase.BEFORE
 
     def _encode(self, text: str) -> tuple[int, ...]:
         return tuple(self._tokenizer.encode(text, add_special=False, parse_special=True))
@@ -114,7 +114,7 @@ class Thoughts:
     def __init__(
         self,
         tokens: ThoughtTokens,
-        phase: Phase,
+        phase: ThoughtPhase,
         budget: int | None,
         answer: GrammarMatcher | None,
         *,
@@ -140,7 +140,7 @@ class Thoughts:
     @property
     def open(self) -> bool:
         """Whether the answer stands in its thought."""
-        return self.phase is Phase.INSIDE
+        return self.phase is ThoughtPhase.INSIDE
 
     @property
     def complete(self) -> bool:
@@ -169,23 +169,23 @@ class Thoughts:
 
     @property
     def _constrains(self) -> bool:
-        return self._answer is not None and self.phase is Phase.ANSWER
+        return self._answer is not None and self.phase is ThoughtPhase.ANSWER
 
     def accept(self, token: int) -> None:
         """The answer continues with ``token``; ``said`` is its text."""
         forced = bool(self._forced) and self._forced[0] == token
         self._forced = self._forced[1:] if forced else []
-        before = self._answer is not None and self.phase is Phase.BEFORE
+        before = self._answer is not None and self.phase is ThoughtPhase.BEFORE
         if before and not (forced or self._opens_with(token)):
-            self.phase = Phase.ANSWER
-        if self.phase is Phase.ANSWER:
+            self.phase = ThoughtPhase.ANSWER
+        if self.phase is ThoughtPhase.ANSWER:
             if self._answer is not None:
                 self._answer.accept(token)
             data = self.markers.get(token) or self._tokens.plain(token)
             self.said = Said("", self._cleaned(self._decoder.decode(data)))
             return
         self.count += 1
-        if self.phase is Phase.INSIDE:
+        if self.phase is ThoughtPhase.INSIDE:
             self._ids.append(token)
         self.said = self._feed(self._decoder.decode(self._tokens.bytes_of(token)))
         self.text += self.said.thought
@@ -197,12 +197,12 @@ class Thoughts:
     def finish(self) -> Said:
         """Text that was held back, at the answer's end."""
         held, self._held = self._held + self._decoder.decode(b"", final=True), ""
-        if self.phase is Phase.INSIDE:
+        if self.phase is ThoughtPhase.INSIDE:
             self.text += (rest := held.rstrip("\n"))
             return Said(rest, "")
-        if self.phase is Phase.BEFORE:
+        if self.phase is ThoughtPhase.BEFORE:
             self.count = 0
-        return Said("", "" if self.phase is Phase.CLOSED else held)
+        return Said("", "" if self.phase is ThoughtPhase.CLOSED else held)
 
     def forced(self) -> list[int]:
         """Tokens that come next, whatever the logits say."""
@@ -216,9 +216,9 @@ class Thoughts:
         end the answer."""
         if self._answer is None or self._forced:
             return True
-        if self.phase is Phase.ANSWER:
+        if self.phase is ThoughtPhase.ANSWER:
             return self._answer.mask(logits, endings)
-        if self.phase is Phase.BEFORE:
+        if self.phase is ThoughtPhase.BEFORE:
             first = self._tokens.opening[0] if self._tokens.opening else len(logits)
             value = logits[first] if first < len(logits) else None
             goes_on = self._answer.mask(logits, endings)
@@ -228,7 +228,7 @@ class Thoughts:
                     logits[first] = value
                     return True
             return goes_on
-        if int(logits.argmax()) in endings and self.phase is Phase.INSIDE:
+        if int(logits.argmax()) in endings and self.phase is ThoughtPhase.INSIDE:
             self._end()  # the model has nothing more to think
             return True
         logits[endings[endings < len(logits)]] = -np.inf
@@ -259,16 +259,16 @@ class Thoughts:
     def _plan(self) -> None:
         """Force the thought's end where it is due, and what stands before a constrained answer."""
         form, budget = self._form, self._budget
-        if self.phase is Phase.BEFORE and budget == 0 and self.count == 0:
+        if self.phase is ThoughtPhase.BEFORE and budget == 0 and self.count == 0:
             self._forced = [*self._tokens.encode(form.empty())]
-        elif self.phase is Phase.INSIDE and not self._ended and self._over():
+        elif self.phase is ThoughtPhase.INSIDE and not self._ended and self._over():
             self._end("" if budget == 0 else CLOSING)
-        elif self.phase is Phase.CLOSED and self._answer is not None:
+        elif self.phase is ThoughtPhase.CLOSED and self._answer is not None:
             if not self._ended and not self._held and "\n" not in self._after:
                 self._forced = [*self._tokens.encode(form.then)]
             self._ended = True
             if not self._forced:
-                self.phase = Phase.ANSWER
+                self.phase = ThoughtPhase.ANSWER
 
     def _end(self, said: str = "") -> None:
         """Force the end of the thought, and ``said`` before it where its tag has not begun."""
@@ -286,22 +286,22 @@ class Thoughts:
     def _feed(self, text: str) -> Said:
         held, self._held = self._held + text, ""
         form = self._form
-        if self.phase is Phase.BEFORE:
+        if self.phase is ThoughtPhase.BEFORE:
             begun = held.lstrip()
             if begun.startswith(form.opens):
-                self.phase, held = Phase.INSIDE, begun[len(form.opens) :]
+                self.phase, held = ThoughtPhase.INSIDE, begun[len(form.opens) :]
             elif form.head and begun.startswith(form.head):
-                self.phase, held = Phase.ANSWER, begun[len(form.head) :]
+                self.phase, held = ThoughtPhase.ANSWER, begun[len(form.head) :]
             elif form.opens.startswith(begun) or form.head.startswith(begun):
                 self._held = held
                 return Said("", "")
             else:
-                self.phase = Phase.ANSWER
-            if self.phase is Phase.ANSWER:
+                self.phase = ThoughtPhase.ANSWER
+            if self.phase is ThoughtPhase.ANSWER:
                 self.count = 0
                 return Said("", held)
         thought = ""
-        if self.phase is Phase.INSIDE:
+        if self.phase is ThoughtPhase.INSIDE:
             at = held.find(form.closes)
             if at < 0:
                 keep = len(_overlap(held, form.closes))
@@ -310,7 +310,7 @@ class Thoughts:
                 return Said(thought if self.text else thought.lstrip("\n"), "")
             thought = held[:at].rstrip("\n")
             thought = thought if self.text else thought.lstrip("\n")
-            self.phase, held = Phase.CLOSED, held[at + len(form.closes) :]
+            self.phase, held = ThoughtPhase.CLOSED, held[at + len(form.closes) :]
         return Said(thought, self._cleaned(self._behind(held)))
 
     def _behind(self, text: str) -> str:
@@ -324,7 +324,7 @@ class Thoughts:
             rest = rest.removeprefix(then)
         if not rest:
             return ""
-        self.phase = Phase.ANSWER
+        self.phase = ThoughtPhase.ANSWER
         return rest
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from runtimes.request import Constraint, Thinking, ThoughtForm
 from runtimes.sampling.grammar import GrammarCompiler
-from runtimes.sampling.thoughts import CLOSING, Phase, Thoughts, ThoughtTokens, repeats
+from runtimes.sampling.thoughts import CLOSING, ThoughtPhase, Thoughts, ThoughtTokens, repeats
 from runtimes.thinking import choice_of, thought_form
 
 TAGS = ThoughtForm("<think>", "</think>")
@@ -154,7 +154,7 @@ def test_a_budget_ends_a_thought(prompt: str, budget: int) -> None:
     wished = "" if prompt else "<think>"
     one = follower(prompt, budget=budget)
     thought, answer = generated(one, f"{wished}{'0123456789' * 4}", most=100)
-    assert one.phase is Phase.ANSWER
+    assert one.phase is ThoughtPhase.ANSWER
     if budget == 0:
         assert thought == ""
     else:
