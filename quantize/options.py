@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from quantize.manifest import FileEntry
-from quantize.recipes.recipe import Recipe
+from quantize.recipes import Recipe
 
 DEFAULT_LIMIT = 4096  # scored tokens: more than the bundled text gives with any vocabulary
 

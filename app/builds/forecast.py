@@ -23,13 +23,12 @@ from quantize.build.preflight import (
 from quantize.build.workspace import WORK
 from quantize.disk import free_space, human
 from quantize.gguf.imatrixfile import is_matrix
-from quantize.hub.client import Hub
-from quantize.hub.names import parse_hub_name
-from quantize.hub.store import Store
-from quantize.recipes.choose import require_matrix
+from quantize.hub.client import Hub, parse_hub_name
+from quantize.hub.transfer import Store
+from quantize.recipes import require_matrix
 from quantize.source import SourceModel, open_source
 from quantize.source.files import wanted
-from quantize.stages.stages import stages_size
+from quantize.stages import stages_size
 from runtimes.errors import IngotError, ModelError
 from runtimes.machine.hardware import memory_now
 from runtimes.machine.locks import holder_of

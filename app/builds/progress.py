@@ -9,7 +9,7 @@ from typing import Any
 
 from app.figures import duration
 from quantize.disk import human
-from quantize.progress.console import amount, clock
+from quantize.progress import amount, clock
 
 _STOPPED_CODES = (130, 143)  # by SIGINT, by SIGTERM
 _KEPT_BACK = (" is too far from the float model: ", " is not built: ")

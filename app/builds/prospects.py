@@ -15,7 +15,7 @@ from app.builds.settings import estimated_size, offered
 from app.models.entries import kl_text
 from quantize.disk import human
 from quantize.manifest import FileEntry, load_manifest
-from quantize.recipes.recipe import Recipe
+from quantize.recipes import Recipe
 from runtimes.errors import ModelError
 from runtimes.machine.hardware import memory_now
 from runtimes.models.memory import DEFAULT_CONTEXT, estimate

@@ -8,8 +8,7 @@ from pathlib import Path
 from app.compare.results import FileResult, PairResult, PromptResult, Results, Votes, as_object
 from app.figures import duration
 from app.here import same_file
-from quantize.disk import human
-from quantize.outfile import check_outfile, outfile
+from quantize.disk import check_outfile, human, outfile
 from runtimes.errors import RequestError
 from runtimes.output import json_text, markdown, markdown_lines
 

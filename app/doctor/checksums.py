@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from app.models import library
-from quantize.manifest import NAME, load_manifest
-from quantize.stages.verify import Finding, compare, findings
+from quantize.manifest import NAME, Finding, compare, findings, load_manifest
 from runtimes.errors import ModelError
 
 

@@ -13,7 +13,7 @@ from app.figures import rate
 from app.options import ModelOptions
 from quantize.disk import human
 from quantize.manifest import Fidelity, FileSpeeds, Quality, TokenParity
-from quantize.recipes.bits import gguf_bits
+from quantize.recipes import gguf_bits
 from quantize.report.facts import is_steady
 from runtimes.errors import ModelError
 from runtimes.machine.hardware import memory_now

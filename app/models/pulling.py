@@ -13,9 +13,15 @@ from typing import TYPE_CHECKING
 
 from app.models import library
 from app.models.library import Build, Kept
-from quantize.hub.client import Hub, Listing, RemoteFile, Repository
-from quantize.hub.errors import HubError
-from quantize.hub.names import HubName, parse_hub_name
+from quantize.hub.client import (
+    Hub,
+    HubError,
+    HubName,
+    Listing,
+    RemoteFile,
+    Repository,
+    parse_hub_name,
+)
 from quantize.hub.transfer import fetch, fetch_files
 from quantize.manifest import NAME as MANIFEST
 from quantize.manifest import Manifest, load_manifest, write_manifest
@@ -25,7 +31,7 @@ from runtimes.models.registry import backends
 from runtimes.untrusted import inside
 
 if TYPE_CHECKING:
-    from quantize.progress.console import Reporter
+    from quantize.progress import Reporter
 
 _MOST_MANIFEST = 32 * 2**20  # bytes
 _PART = re.compile(r"(.+)-\d{5}-of-\d{5}")

@@ -10,7 +10,7 @@ from typing import Any
 
 from app.models.pulling import PullRequest, pull
 from quantize.hub.client import Hub, Patience
-from quantize.progress.console import Pace, Reporter
+from quantize.progress import Pace, Reporter
 from runtimes.errors import IngotError
 
 logger = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ class PullJob(Reporter):
     def _now(self, **changes: Any) -> None:
         self._state = replace(self._state, **changes)
 
-    # What it is told on its thread, as every quantize.progress.console.Reporter
+    # What it is told on its thread, as every quantize.progress.Reporter
 
     @contextlib.contextmanager
     def stage(self, text: str) -> Iterator[None]:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from quantize.children.child import report_progress
+from quantize.children import report_progress
 from quantize.errors import SourceError
 from quantize.source.shapes import gguf_name
 

@@ -10,14 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-from quantize.allocate.solve import Rater, losses
+from quantize.allocate.solve import Rater, TypeChoice, Unit, losses
 from quantize.allocate.sweep import BLOCKS, ROW, Array, Matrix
-from quantize.allocate.table import TypeChoice, Unit
 from quantize.gguf.imatrixfile import read_matrix
 from quantize.gguf.quantize import TYPES, needs_matrix
 from quantize.gguf.rounding import rounded
-from quantize.onnx.channels import round_channels
-from quantize.onnx.rounding import dequantize, round_matrix
+from quantize.onnx.rounding import dequantize, round_channels, round_matrix
 from quantize.onnx.variants import W8A8, Variant, parse_variant
 from runtimes.errors import ModelError
 from runtimes.models.gguf import TENSOR_TYPES

@@ -8,17 +8,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from quantize.build.run import Measuring, Run
-from quantize.children.process import PATIENT, run_child
+from quantize.children import PATIENT, run_child
 from quantize.errors import CheckError, ToolError
 from quantize.fromjson import from_json
 from quantize.manifest import Fidelity, FileEntry, FileSpeeds, Quality, TokenParity
 from quantize.quality import built_child, float_child
 from quantize.quality.fidelity import FloatReference, load_reference, require_quality
-from quantize.quality.tasks import GradedQuestion
-from quantize.quality.text import read_text
+from quantize.quality.text import GradedQuestion, read_text
 from quantize.quality.tokens import compare_built, require_parity
-from quantize.recipes.recipe import FORMATS, Recipe
-from quantize.stages.stages import Stage, are_texts, stage_key, stage_version, versions
+from quantize.recipes import FORMATS, Recipe
+from quantize.stages import Stage, are_texts, stage_key, stage_version, versions
 from runtimes.machine.cpu import available_cores, cpu_identity
 from runtimes.machine.gpus import find_gpus
 

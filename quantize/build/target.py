@@ -15,16 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from quantize.allocate.solve import loss, size, solve
-from quantize.build.again import described, make_again, rebuild_line
-from quantize.build.making import is_build
 from quantize.build.measuring import divergence, know_original, read_measured, refer_to
-from quantize.build.run import BuildJob, Measuring, Run
-from quantize.build.target_plan import TargetPlan, plan_target
+from quantize.build.run import BuildJob, Measuring, Run, is_build
+from quantize.build.target_plan import TargetPlan, described, make_again, plan_target, rebuild_line
 from quantize.disk import human
 from quantize.errors import MissedTargetError
 from quantize.manifest import Allocation, Fidelity
-from quantize.recipes.target import QualityTarget
-from quantize.stages.stages import Stage, are_texts, stage_key, versions
+from quantize.recipes import QualityTarget
+from quantize.stages import Stage, are_texts, stage_key, versions
 
 _AIMS = (0.97, 0.96, 0.93)  # of the bound, try by try
 _NEAR = 0.93  # of the bound: a file below it wastes bytes

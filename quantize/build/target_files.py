@@ -9,24 +9,19 @@ from pathlib import Path
 
 import numpy as np
 
-from quantize.allocate.solve import Rater
+from quantize.allocate.solve import Rater, TypeTable
 from quantize.allocate.speed import Seconds, Shape, Timing
-from quantize.allocate.table import TypeTable
 from quantize.allocate.types import fused, gguf_rater, onnx_rater
-from quantize.build.making import Export, export_gguf, importance
-from quantize.build.run import Run
+from quantize.build.run import Export, Run, export_gguf, importance
 from quantize.gguf.kernels import kernel_seconds
 from quantize.gguf.quantize import quantize_gguf
-from quantize.onnx.builder import build_onnx
-from quantize.onnx.sizes import beside_weights, one_product_for_qkv, table_is_float
+from quantize.manifest import digest
+from quantize.onnx.builder import beside_weights, build_onnx, one_product_for_qkv, table_is_float
 from quantize.onnx.variants import Mix
-from quantize.recipes.bits import bits_per_weight
-from quantize.recipes.recipe import Recipe
-from quantize.recipes.target import QualityTarget
+from quantize.recipes import QualityTarget, Recipe, bits_per_weight
 from quantize.source import SourceModel
 from quantize.source.shapes import Shapes, shapes_of
-from quantize.stages.stages import matrix_key, stage_key, versions
-from quantize.stages.verify import digest
+from quantize.stages import matrix_key, stage_key, versions
 from runtimes.errors import ModelError
 from runtimes.models.gguf import GgufHeader, read_header
 from runtimes.models.memory import estimate

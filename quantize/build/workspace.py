@@ -17,8 +17,15 @@ from typing import Any, Self
 
 from quantize.disk import full_disk_explained
 from quantize.errors import BusyError, UsageError
-from quantize.manifest import NAME, FileEntry, Manifest, ModelInfo, load_manifest, write_manifest
-from quantize.stages.verify import is_whole
+from quantize.manifest import (
+    NAME,
+    FileEntry,
+    Manifest,
+    ModelInfo,
+    is_whole,
+    load_manifest,
+    write_manifest,
+)
 from runtimes.errors import ModelError
 from runtimes.machine.locks import Lock, another_run
 from runtimes.untrusted import inside, remove

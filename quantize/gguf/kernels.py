@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from quantize.children.child import report_progress
+from quantize.children import report_progress
 from quantize.gguf.quantize import TYPES
 from quantize.gguf.rounding import library_of, packed
 from runtimes.machine.cpu import available_cores

@@ -14,14 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from quantize.children.child import report_progress
-from quantize.children.process import run_child
+from quantize.children import report_progress, run_child
 from quantize.errors import UsageError
 from quantize.gguf.imatrixfile import read_matrix
-from quantize.progress.console import SILENT, Reporter
-from quantize.recipes.bits import gguf_bits
-from quantize.recipes.choose import require_matrix
-from quantize.recipes.recipe import Recipe
+from quantize.progress import SILENT, Reporter
+from quantize.recipes import Recipe, gguf_bits, require_matrix
 from runtimes.errors import ModelError
 from runtimes.models.gguf import TENSOR_TYPES, GgufHeader, read_header
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from quantize.recipes.bits import FileSize
+from quantize.recipes import FileSize
 from quantize.source import SourceModel
 from quantize.source.shapes import Shapes, shapes_of, vocabulary_bytes
 from runtimes.errors import ModelError

@@ -15,7 +15,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 from onnx import TensorProto, helper
 
-from quantize.children.child import report_progress
+from quantize.children import report_progress
 from quantize.onnx.graphfile import InGraph, add_constant
 from quantize.onnx.variants import Variant, parse_variant
 from quantize.onnx.w8a8 import Rewrite

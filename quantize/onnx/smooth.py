@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from quantize.children.child import report_progress
+from quantize.children import report_progress
 from quantize.onnx.graphfile import NAME, DataFile, step_feeds
 from runtimes.errors import ModelError
 from runtimes.models.modelfile import GENAI_CONFIG, read_json

@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from quantize.children.child import report_progress
-from quantize.onnx.adapt import EMBEDDING
-from quantize.onnx.channels import round_channels
-from quantize.onnx.graphfile import NAME, Constants, Inserter, data_file
+from quantize.children import report_progress
+from quantize.onnx.graphfile import EMBEDDING, NAME, Constants, Inserter, data_file
+from quantize.onnx.rounding import round_channels
 from quantize.onnx.smooth import Smoothing, measure_smoothing, product_weight
 from runtimes.errors import ModelError
 

@@ -21,7 +21,7 @@ from quantize.errors import QualityError, ToolError
 from quantize.fromjson import from_json
 from quantize.manifest import Fidelity, Perplexity
 from quantize.quality.text import Text, Windows
-from quantize.recipes.recipe import Recipe
+from quantize.recipes import Recipe
 
 Floats = npt.NDArray[np.float32]
 Halves = npt.NDArray[np.float16]

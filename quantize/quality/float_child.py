@@ -12,11 +12,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from quantize.children.child import report_progress, report_step
+from quantize.children import report_progress, report_step
 from quantize.manifest import Quality
 from quantize.quality.fidelity import Floats, record
-from quantize.quality.tasks import GradedQuestion, grade
-from quantize.quality.text import cut, read_text
+from quantize.quality.text import GradedQuestion, cut, grade, read_text
 from quantize.source import SourceModel
 from runtimes.machine.hardware import memory_now
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from quantize.manifest import FileEntry, Manifest
 from quantize.report.allocation import render_allocation, savings
-from quantize.report.chart import make_chart
 from quantize.report.facts import (
     APART,
     alternatives,
     comparable_parts,
     figures_of,
     how_measured,
+    make_chart,
     outdone,
     recommended,
     sentence,

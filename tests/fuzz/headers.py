@@ -33,7 +33,7 @@ from app.models.catalog import entry_of
 from app.models.entries import details, file_quality, fit
 from quantize.errors import SourceError, UsageError
 from quantize.gguf.imatrixfile import read_matrix
-from quantize.recipes.bits import bits_per_weight
+from quantize.recipes import bits_per_weight
 from quantize.source.open import open_gguf
 from runtimes.errors import IngotError, ModelError
 from runtimes.llamacpp.context import layers_that_fit

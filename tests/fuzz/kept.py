@@ -33,7 +33,7 @@ from app.openai.validation import Problem
 from app.serve.batches.record import Batch, BatchError, write_record
 from app.serve.batches.store import Batches, Files
 from quantize.manifest import entry_path, load_manifest
-from quantize.stages.stages import Stages
+from quantize.stages import Stages
 from runtimes.engine.session import SessionHeader, read_session, session_tokens, write_session
 from runtimes.errors import IngotError
 from runtimes.machine.selftest import remembered as health

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, Literal, get_args
 from app.batch.journal.lines import sealed, sealed_line
 from app.batch.output.records import writing
 from app.openai.request import ENDPOINTS
-from quantize.outfile import sync_folder
+from quantize.disk import sync_folder
 from runtimes.errors import RequestError
 from runtimes.machine.locks import Lock, holder_of
 from runtimes.paths import data_dir

@@ -24,7 +24,7 @@ from app.tui.widgets.download import Download
 from app.tui.widgets.find_tables import BuildTable, FindFilters, RepoTable
 from app.tui.widgets.prompt import SearchLine
 from app.tui.widgets.repo_view import RepoView
-from quantize.hub.errors import OfflineError
+from quantize.hub.client import OfflineError
 from runtimes.errors import RequestError
 from runtimes.machine.hardware import memory_now
 

@@ -25,7 +25,7 @@ from runtimes.errors import IngotError
 if TYPE_CHECKING:
     from app.builds.forecast import BuildForecast
     from app.builds.prospects import Prospects
-    from quantize.recipes.recipe import Recipe
+    from quantize.recipes import Recipe
 
 _AGAIN_S = 2.0  # while another run builds there: its files appear as they are finished
 # Options of the command as the form calls them.

@@ -13,7 +13,7 @@ from textual.widgets import Collapsible, Label, Static
 
 from app.builds.prospects import RUNTIMES, Prospect, Prospects, bare_prospects
 from app.builds.settings import DEFAULT_RECIPES, offered
-from quantize.recipes.recipe import PRESETS, Recipe
+from quantize.recipes import PRESETS, Recipe
 
 _WIDTH = 32  # columns that a card wants, with the gap beside it
 _MARK = "✓ "

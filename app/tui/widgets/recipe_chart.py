@@ -6,8 +6,8 @@ from itertools import pairwise
 from app.builds.prospects import RUNTIMES, Prospect, Prospects
 from app.builds.results import FileRow, Result
 from app.tui.widgets.chart import Axis, Chart, Mark, Series
-from quantize.recipes.recipe import PRESETS
-from quantize.report.chart import Point
+from quantize.recipes import PRESETS
+from quantize.report.facts import Point
 
 _MEASURED, _PUBLISHED = "●", "○"
 # The chart of size against divergence: which files are worth having.

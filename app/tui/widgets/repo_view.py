@@ -24,7 +24,7 @@ from app.models.hub import (
 )
 from app.models.pulling import PullRequest
 from app.tui.widgets.find_tables import BuildTable
-from quantize.hub.names import HubName
+from quantize.hub.client import HubName
 from runtimes.machine.hardware import memory_now
 
 _MOVED_S = 0.25  # after the cursor moved, before the hub is asked

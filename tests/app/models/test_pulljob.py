@@ -11,8 +11,7 @@ from app.models import library
 from app.models.hub import contents
 from app.models.pulling import parse_request
 from app.models.pulljob import PullJob, PullState
-from quantize.hub.client import Hub, Patience
-from quantize.hub.names import HubName
+from quantize.hub.client import Hub, HubName, Patience
 from tests.quantize.hub.fakehub import FakeHub
 from tests.support import until
 

@@ -17,7 +17,7 @@ from app.tui.widgets.recipe_cards import RecipeCards
 from app.tui.widgets.recipe_chart import RecipeChart
 from quantize.build.workspace import Workspace
 from quantize.manifest import load_manifest
-from quantize.recipes.recipe import RECIPES
+from quantize.recipes import RECIPES
 from tests.app.tui.quantize_app import (
     card_of,
     fill,
