@@ -336,7 +336,7 @@ def _main() -> int:
 
 
 def exit_code(error: BaseException) -> int:
-    """What the command ends with when ``error`` ends it."""
+    """Exit code of a command that ``error`` ends."""
     match error:
         case KeyboardInterrupt():
             return _INTERRUPTED

@@ -110,7 +110,7 @@ _MOST_NAME = 50  # characters of a name that the name of its partial file begins
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """What a path leads to."""
+    """Destination of a path."""
 
     path: Path  # without links
     mode: int | None  # as `os.stat` has it; None where nothing is yet

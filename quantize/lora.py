@@ -135,7 +135,7 @@ def _end(name: str) -> str:
 
 
 def adapted_fingerprint(base: SourceModel, lora: str | None, progress: Reporter) -> ModelOrigin:
-    """What ``base`` with the adapter ``lora`` is identified by, before anything is merged.
+    """Identity of ``base`` with the adapter ``lora``, before anything is merged.
 
     Raises as ``open_adapter`` does, and SourceError when the adapter does not fit.
     """

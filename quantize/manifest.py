@@ -26,7 +26,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class ModelOrigin:
-    """What a file was built from."""
+    """Origin of a file: the model that it was built from."""
 
     name: str
     hash: str  # of the configuration and the weights
@@ -223,7 +223,7 @@ def write_manifest(folder: Path, manifest: Manifest, work: Path | None = None) -
 
 
 def entry_path(folder: Path, entry: FileEntry) -> Path:
-    """Where ``entry`` lies, to be read. A manifest may come from elsewhere, so a path that leaves
+    """Path of ``entry``, to be read. A manifest may come from elsewhere, so a path that leaves
     the folder, by ``..``, from the root, or through a link, raises ModelError, as does a missing
     file and one of another size than was built. What is removed or written goes by
     `runtimes.untrusted.inside` besides."""
@@ -241,7 +241,7 @@ def entry_path(folder: Path, entry: FileEntry) -> Path:
 
 
 def listed_path(folder: Path, name: str) -> Path:
-    """Where the file ``name`` of ``folder``'s manifest lies, to be read.
+    """Path of the file ``name`` of ``folder``'s manifest, to be read.
 
     Raises ModelError for one outside: `check_name` refuses the name, or a link leads elsewhere,
     other than to the files of huggingface_hub's cache, whose folders are links to them.

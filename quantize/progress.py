@@ -34,7 +34,7 @@ _BAR_WIDTH = 20
 
 
 class Reporter:
-    """Where a build reports what it does; this one says nothing. All calls come from the thread
+    """Listener of a build; this one says nothing. All calls come from the thread
     that runs the build."""
 
     def stage(self, text: str) -> contextlib.AbstractContextManager[None]:
@@ -47,7 +47,7 @@ class Reporter:
         of several parts starts again from 0, or changes its unit."""
 
     def step(self, text: str) -> None:
-        """What the innermost stage does now, such as "loading torch", without figures."""
+        """Note what the innermost stage does now, such as "loading torch", without figures."""
 
     def note(self, text: str) -> None:
         """Something that the user should know."""
@@ -108,8 +108,8 @@ class ConsoleReporter(Reporter):
             self._live.update(stage.task, figures=escape(visible(text)))
 
     def beat(self) -> None:
-        """Where there is no live line: a line about what is silent, after three seconds and then
-        every ten. May be called from another thread."""
+        """Print a line about a silent stage where there is no live line: after three seconds and
+        then every ten. May be called from another thread."""
         now = self._clock()
         for stage in self._stages[-1:] if self._live.disable else ():
             quiet = _FIRST_SECONDS if stage.said == stage.begin else _PLAIN_SECONDS
@@ -234,7 +234,7 @@ class Pace:
 
 
 def figures(pace: Pace) -> str:
-    """Such as "45%, 12.5 tensors/s, 0:14 left", as much of it as is known."""
+    """Text such as "45%, 12.5 tensors/s, 0:14 left", as much of it as is known."""
     parts = [f"{pace.share:.0%}" if pace.share is not None else amount(pace.done, pace.unit)]
     if pace.rate is not None:
         parts.append(f"{amount(pace.rate, pace.unit)}/s")
@@ -244,7 +244,7 @@ def figures(pace: Pace) -> str:
 
 
 def amount(value: float, unit: str) -> str:
-    """Such as "12.5 tensors"; bytes in MB."""
+    """Text such as "12.5 tensors"; bytes in MB."""
     if unit == "bytes":
         value, unit = value / _MEGA, "MB"
     digits = 1 if value < 100 and value != int(value) else 0
@@ -252,7 +252,7 @@ def amount(value: float, unit: str) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Such as 0:07 or 1:02:03."""
+    """Text such as 0:07 or 1:02:03."""
     minutes, rest = divmod(round(max(seconds, 0.0)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

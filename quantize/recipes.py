@@ -23,15 +23,15 @@ _TABLE = re.compile(r"(?:cos|sin)_cache")
 
 @dataclass(frozen=True, slots=True)
 class FileSize:
-    """What a file has, or will have: all its bytes, and bits a weight, scales included."""
+    """Size of a file, built or predicted: all its bytes, and bits a weight, scales included."""
 
     bytes: int
     bits_per_weight: float
 
 
 def gguf_bits(header: GgufHeader) -> float:
-    """Of all tensors of a GGUF file together, scales included. Raises ModelError if none has any
-    weights."""
+    """Bits a weight of all tensors of a GGUF file together, scales included. Raises ModelError if
+    none has any weights."""
     weights = sum(math.prod(tensor.shape) for tensor in header.tensors)
     if not weights:
         raise ModelError(f"{header.where} holds no weights")
@@ -39,8 +39,9 @@ def gguf_bits(header: GgufHeader) -> float:
 
 
 def bits_per_weight(path: Path, parameters: int) -> float:
-    """Of the GGUF file or ONNX folder ``path``; what a graph stores of them is divided by the
-    model's ``parameters``, because packed weights cannot be counted. Raises ModelError."""
+    """Bits a weight of the GGUF file or ONNX folder ``path``; what a graph stores of them is
+    divided by the model's ``parameters``, because packed weights cannot be counted. Raises
+    ModelError."""
     if path.is_file():
         return gguf_bits(read_header(path))
     graph = graph_of(read_model(path))
@@ -76,28 +77,28 @@ class QualityTarget:
     rows: int = 0
 
     def fastest(self, rows: int) -> "QualityTarget":
-        """The same bound, for speed."""
+        """Target with this bound, for speed."""
         return replace(self, rows=rows, name=f"{self.name}-fast{rows}")
 
 
 def kl_target(text: str) -> QualityTarget:
-    """Of --max-kl. Raises UsageError."""
+    """Target of --max-kl. Raises UsageError."""
     return QualityTarget("kl", _number(text, "--max-kl", "nats, such as 0.02"), f"kl{text.strip()}")
 
 
 def bits_target(text: str) -> QualityTarget:
-    """Of --bits-per-weight. Raises UsageError."""
+    """Target of --bits-per-weight. Raises UsageError."""
     value = _number(text, "--bits-per-weight", "a number, such as 4.5")
     return QualityTarget("bits", value, f"{text.strip()}bpw")
 
 
 def size_target(text: str) -> QualityTarget:
-    """Of --max-size. Raises UsageError."""
+    """Target of --max-size. Raises UsageError."""
     return QualityTarget("bytes", _size(text, "--max-size"), _written(text))
 
 
 def memory_target(text: str, context: int) -> QualityTarget:
-    """Of --fits and --context. Raises UsageError."""
+    """Target of --fits and --context. Raises UsageError."""
     name = f"fits-{_written(text)}-{context}"
     return QualityTarget("memory", _size(text, "--fits"), name, context)
 
@@ -353,7 +354,7 @@ def known_recipe(name: str) -> Recipe | None:
 
 
 def choose_formats(names: Iterable[str]) -> tuple[Format, ...]:
-    """Of ``--to``; raises UsageError for one that there is not, or none."""
+    """Formats of ``--to``; raises UsageError for one that there is not, or none."""
     for name in names:
         if name not in FORMATS:
             raise UsageError(f"unknown format {name!r} for --to: choose from {', '.join(FORMATS)}")

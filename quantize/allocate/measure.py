@@ -161,7 +161,7 @@ class Texts:
 
 @dataclass(frozen=True, slots=True)
 class TextFiles:
-    """Where they are."""
+    """Paths of the two parts."""
 
     calibrate: Path
     tune: Path

@@ -110,7 +110,7 @@ Figure = Callable[[Unit, TypeChoice], float]
 
 
 def size(_unit: Unit, choice: TypeChoice) -> float:
-    """Its bytes."""
+    """Bytes of a choice."""
     return choice.bytes
 
 

@@ -39,7 +39,7 @@ def _means(matrix: Path) -> Mapping[str, Array]:
 
 
 def _unit(matrix: Path, tensor: Matrix, tokens: int) -> Unit:
-    """What each type that fits ``tensor`` takes and loses."""
+    """Rate each type that fits ``tensor``: its bytes and its loss."""
     count, rows, width = tensor.weight.shape
     means = _means(matrix).get(tensor.name)
     own = None if means is None else means.reshape(count, width)
@@ -102,7 +102,7 @@ def fused(units: Iterable[Unit]) -> tuple[Unit, ...]:
 
 
 def _node_unit(tensor: Matrix, tokens: int) -> Unit:
-    """What each variant that fits ``tensor`` takes and loses."""
+    """Rate each variant that fits ``tensor``: its bytes and its loss."""
     count, rows, width = tensor.weight.shape
     if count > 1:
         raise ModelError(

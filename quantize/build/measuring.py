@@ -27,7 +27,7 @@ _Measured = TypeVar("_Measured", Quality, Fidelity, FileSpeeds)
 
 
 def plan_measuring(run: Run, questions: Sequence[GradedQuestion]) -> Measuring | None:
-    """What will be measured; None with --no-measure. Raises UsageError for a text that cannot be
+    """Plan of the measurements; None with --no-measure. Raises UsageError for a text that cannot be
     read."""
     options = run.options.measure
     if not options.enabled:
@@ -111,7 +111,7 @@ def divergence(
     reference: FloatReference,
     text: Mapping[str, Any],
 ) -> Fidelity:
-    """Of the file at ``path`` from the float model's ``reference`` over ``text``."""
+    """Divergence of the file at ``path`` from the float model's ``reference`` over ``text``."""
     return _kept(
         *(run, "fidelity", {**_file(recipe, sha256), "source": run.inputs, "text": text}),
         *(f"comparing {recipe.name} with the float model", Fidelity),
@@ -121,7 +121,7 @@ def divergence(
 
 
 def read_measured(text: Path | None, limit: int) -> dict[str, Any]:
-    """What identifies a text that is measured on. Raises UsageError if it cannot be read."""
+    """Identity of a text that is measured on. Raises UsageError if it cannot be read."""
     return {"text": read_text(text).sha256, "limit": limit}
 
 
@@ -181,7 +181,7 @@ def _kept(
     call: Callable[[], _Measured],
     child: Mapping[str, Any],
 ) -> _Measured:
-    """What ``call`` finds in a child process, or has found in an earlier run with the same
+    """Return what ``call`` finds in a child process, or has found in an earlier run with the same
     inputs."""
 
     def found(_folder: Path) -> dict[str, Any]:

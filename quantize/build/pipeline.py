@@ -72,7 +72,7 @@ def _open(options: Options, source: SourceModel, space: Workspace, progress: Rep
 
 
 def _job(run: Run, recipe: Recipe) -> BuildJob:
-    """What is to be done for ``recipe``: nothing to build if the file is there, byte for byte."""
+    """Job for ``recipe``: nothing to build if the file is there, byte for byte."""
     final = run.options.measure.text or BUNDLED
     texts = (calibration_text(run.options, run.base), final) if recipe.target else ()
     job = BuildJob(recipe, build_key(run.inputs, recipe, run.options, texts))

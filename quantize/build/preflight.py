@@ -1,4 +1,4 @@
-"""What can be refused before any work: wishes that do not fit together, tools, disk, memory."""
+"""Refusals before any work: wishes that do not fit together, tools, disk, memory."""
 
 import contextlib
 import importlib.util
@@ -209,7 +209,7 @@ def require_measuring(options: Options) -> None:
 
 
 def require_sense(options: Options) -> None:
-    """What can be refused before the source is looked at, or downloaded."""
+    """Refuse what can be refused before the source is looked at, or downloaded."""
     if options.push is not None:
         require_push(options.push)
     require_matrix(options.recipes, options.imatrix)

@@ -73,7 +73,7 @@ class Run:
 
     @cached_property
     def source(self) -> SourceModel:
-        """What is built from; an adapter is merged when this is first needed."""
+        """Model that is built from; an adapter is merged when this is first needed."""
         lora = self.options.source.lora
         if lora is None:
             return self.base
@@ -82,7 +82,7 @@ class Run:
 
     @cached_property
     def reference(self) -> Reference:
-        """What the original tokenizer makes of the test lines; made when it is first needed."""
+        """Readings of the test lines by the original tokenizer; made when it is first needed."""
         with self.progress.stage("reading the original tokenizer"):
             trust = self.source.trust_remote_code
             call = partial(read_reference, self.source.folder, trust_remote_code=trust)

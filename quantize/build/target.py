@@ -154,7 +154,7 @@ def _experience(run: Run, job: BuildJob, measuring: Measuring, bound: float) -> 
 
 
 def _best_last(run: Run, job: BuildJob, tries: Sequence[_Try]) -> list[_Try]:
-    """Of those that keep the bound the nearest has the most of what was asked for. Raises
+    """Put the try last that keeps the bound and is nearest to it. Raises
     MissedTargetError if none does."""
     kept = [one for one in tries if one.over <= 0]
     if not kept:

@@ -33,7 +33,7 @@ class Maker(Protocol):
 
     @property
     def key(self) -> str:
-        """Of all that decides a file besides its types."""
+        """Key of all that decides a file besides its types."""
         ...
 
     @property
@@ -43,7 +43,7 @@ class Maker(Protocol):
 
     @property
     def rater(self) -> Rater:
-        """What tries the format's types."""
+        """Rater of the format's types."""
         ...
 
     @property
@@ -56,12 +56,12 @@ class Maker(Protocol):
         ...
 
     def besides(self, table: TypeTable, target: QualityTarget) -> float:
-        """What counts for ``target``'s bound besides the bytes of these tensors, before there is a
-        file; a guess may be wrong by a little."""
+        """Bytes that count for ``target``'s bound besides the bytes of these tensors, before there
+        is a file; a guess may be wrong by a little."""
         ...
 
     def taken(self, path: Path, target: QualityTarget) -> float:
-        """What counts of the file at ``path``, in bytes."""
+        """Bytes of the file at ``path`` that count for the bound."""
         ...
 
     def timing(self, run: Run, recipe: Recipe, table: TypeTable) -> Timing:
@@ -92,7 +92,7 @@ class TargetPlan:
     times: StepTimes | None
 
     def cost(self, otherwise: Figure) -> Figure:
-        """What the chosen types should have little of: time where speed is wanted."""
+        """Figure to be minimized by the choice: time where speed is wanted."""
         return self.times.of if self.times else otherwise
 
     @property
@@ -108,7 +108,7 @@ class TargetPlan:
 
 
 def maker_for(run: Run, recipe: Recipe) -> tuple[Maker, TextFiles]:
-    """What makes files of the recipe's format, and the texts that it and tries go by. Raises
+    """Maker of files of the recipe's format, and the texts for it and for tries. Raises
     UsageError for texts that share a passage."""
     given, final = calibration_text(run.options, run.base), run.options.measure.text
     texts = split_texts(given, final).write(run.space.work)
@@ -117,7 +117,7 @@ def maker_for(run: Run, recipe: Recipe) -> tuple[Maker, TextFiles]:
 
 
 def chosen_table(run: Run, recipe: Recipe, maker: Maker, text: Path) -> TypeTable:
-    """Of the tensors whose types ``maker`` can choose. What is not known yet is measured over
+    """Table of the tensors whose types ``maker`` can choose. What is not known yet is measured over
     ``text``, in one pass for both formats. Raises ModelError for a model whose weights are not
     understood."""
     raters, wanted = [maker.rater], run.options.recipes
@@ -202,7 +202,7 @@ def rebuild_line(options: Options, source: SourceModel, recipe: Recipe) -> str:
 
 
 def described(target: str, types: Mapping[str, str], line: str) -> dict[str, str]:
-    """What a file says of itself: its ``target``, the tensors of every type, and the ``line`` that
+    """Metadata of a file: its ``target``, the tensors of every type, and the ``line`` that
     builds it again."""
     tensors: dict[str, list[str]] = {}
     for name, kind in types.items():

@@ -1,4 +1,4 @@
-"""Where a build happens: a private work folder, and publishing in one step, with a manifest that is
+"""Workspace of a build: a private work folder, and publishing in one step, with a manifest that is
 right at every moment.
 
 Everything is made in ``OUT/.quantize-work`` and moved out by a rename once all its checks have

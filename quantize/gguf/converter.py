@@ -110,7 +110,7 @@ def _without_draft(model: Path) -> list[str]:
 
 
 def _amend_settings(base: Any) -> None:
-    """What the converter looks for in config.json, and transformers 5 writes in another way or
+    """Give the converter what it looks for in config.json, and transformers 5 writes differently or
     leaves to the architecture's class."""
     load = base.load_hparams
 

@@ -88,7 +88,7 @@ class Collector:
         self._error: Exception | None = None
 
     def entries(self) -> dict[str, ImatrixEntry]:
-        """What was seen, by the name of the weight tensor. Raises ModelError for infinities."""
+        """Entries by the name of the weight tensor. Raises ModelError for infinities."""
         found = {}
         for name, sums in self._sums.items():
             if not np.isfinite(sums).all():

@@ -80,7 +80,7 @@ class _Cpu:
         self._buffers = self._extra_buffers(register)
 
     def _extra_buffers(self, register: Any) -> list[Any]:
-        """Where weights of some types are laid out anew."""
+        """Kinds of buffers in which weights of some types are laid out anew."""
         address = self._base.ggml_backend_reg_get_proc_address(
             register, b"ggml_backend_dev_get_extra_bufts"
         )

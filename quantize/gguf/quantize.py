@@ -206,7 +206,7 @@ def _resolve(
 
 
 def _kept_otherwise(asked: Mapping[str, str], header: GgufHeader) -> list[str]:
-    """What the user should know of tensors that llama.cpp gave another type than ``asked``."""
+    """Notes on tensors that llama.cpp gave another type than ``asked``."""
     made = {info.name: info.type_name.lower() for info in header.tensors}
     other = [name for name, kind in asked.items() if made[name] != kind]
     if not other:

@@ -1,4 +1,4 @@
-"""What a type makes of weights, by ggml's own functions. Runs in a child process."""
+"""Rounding of weights by ggml's own functions. Runs in a child process."""
 
 import ctypes
 import functools

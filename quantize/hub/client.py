@@ -250,7 +250,7 @@ class RemoteFile:
 
     @property
     def key(self) -> str:
-        """What the content is filed under."""
+        """Checksum that the content is filed under."""
         return self.sha256 or self.git_sha1 or ""
 
 
@@ -330,7 +330,7 @@ class Hub:
         return said, {str(name): link for name, link in response.links.items()}
 
     def explain(self, error: Exception, name: HubName | None) -> Exception:
-        """What the user is told of ``error``."""
+        """Error that the user sees for ``error``."""
         return explain(error, name, token=self.has_token, stalled_s=self.patience.read_s)
 
     def pause_after(self, error: Exception) -> float | None:
@@ -386,7 +386,7 @@ class Repository:
     hub: Hub = field(default_factory=Hub)
 
     def look(self) -> Listing:
-        """What it holds now. Raises HubError, OfflineError or UsageError."""
+        """List what the repository holds now. Raises HubError, OfflineError or UsageError."""
         name, hub = self.name, self.hub
 
         def ask() -> Listing:

@@ -261,12 +261,12 @@ class Store(Repository):
         return cache_dir() / "hub" / self.name.repo.replace("/", "--")
 
     def folder(self, commit: str) -> Path:
-        """Where the files of ``commit`` lie."""
+        """Folder with the files of ``commit``."""
         return self.base / commit / self.name.model
 
     def listing(self) -> Listing:
-        """What the repository holds. A commit that was looked at before needs no network; without
-        a connection a branch or tag means what it meant at the last look, which is said.
+        """List what the repository holds. A commit that was looked at before needs no network;
+        without a connection a branch or tag means what it meant at the last look, which is said.
 
         Raises as ``look``.
         """
@@ -290,7 +290,7 @@ class Store(Repository):
         return listing
 
     def missing(self, listing: Listing, files: Sequence[RemoteFile]) -> list[RemoteFile]:
-        """Those of ``files`` that are not downloaded yet."""
+        """Select the ``files`` that are not downloaded yet."""
         folder = self.folder(listing.commit)
         return [
             file
@@ -399,7 +399,7 @@ def push(folder: Path, repo: str, progress: Reporter) -> str:
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    """What is uploaded, by its name as seen from ``folder``. Raises ModelError for links, which
+    """Files to upload, each by its name as seen from ``folder``. Raises ModelError for links, which
     could bring any file of this machine to the hub."""
     found = [folder / name for name in _BESIDE if (folder / name).is_file()]
     for entry in load_manifest(folder).files:

@@ -63,7 +63,7 @@ def build_graph(
 
 
 def builder_folder() -> Path:
-    """Where the builder's sources are. Raises RuntimeMissingError when it is not installed."""
+    """Folder of the builder's sources. Raises RuntimeMissingError when it is not installed."""
     spec = importlib.util.find_spec("onnxruntime_genai")
     if spec is None or spec.origin is None:
         raise RuntimeMissingError(
@@ -260,7 +260,7 @@ _WITH_VALUES = ("attn_q", "attn_k")
 
 
 def onnx_size(source: SourceModel, shapes: Shapes, recipe: Recipe) -> FileSize | None:
-    """Of ``recipe``'s folder; None for an architecture that the builder does not know."""
+    """Size of ``recipe``'s folder; None for an architecture that the builder does not know."""
     if source.kind != "hf" or not builder_may_know(source.architecture):
         return None
     bits = sum(

@@ -82,7 +82,7 @@ def step_feeds(
 
 
 class Constants(Protocol):
-    """Where a graph's new constants go."""
+    """Destination of a graph's new constants."""
 
     def initializer(self, name: str, array: npt.NDArray[Any]) -> Any:
         """Make ``array`` a constant of the graph."""

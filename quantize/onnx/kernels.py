@@ -132,7 +132,7 @@ def _weights(variant: Variant, shape: Shape) -> dict[str, npt.NDArray[Any]]:
 
 
 def _seconds(products: tuple[Any, int], width: int, rows: int) -> float:
-    """Of one product."""
+    """Seconds of one product."""
     session, count = products
     feeds = {"x": np.random.default_rng(0).standard_normal((rows, width), np.float32)}
     laps: list[float] = []

@@ -23,13 +23,13 @@ class Variant:
 
     @property
     def name(self) -> str:
-        """Such as 4z32: 4 bits, blocks of 32 with zero points; 8s64 has none."""
+        """Name such as 4z32: 4 bits, blocks of 32 with zero points; 8s64 has none."""
         if not self.block:
             return W8A8
         return f"{self.bits}{'s' if self.symmetric else 'z'}{self.block}"
 
     def row_bytes(self, inputs: int) -> int:
-        """Of ``inputs`` weights, with scales in half precision and zero points."""
+        """Bytes of ``inputs`` weights, with scales in half precision and zero points."""
         if not self.block:
             return inputs + _SCALE
         blocks = -(-inputs // self.block)

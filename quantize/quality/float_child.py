@@ -97,7 +97,7 @@ def answer(source: SourceModel, questions: Sequence[GradedQuestion]) -> list[str
 
 
 def _padding(network: Any, tokenizer: Any) -> int:
-    """What finished rows are filled with; it is stripped from the answer as a special token."""
+    """Token that fills finished rows; it is stripped from the answer as a special token."""
     eos = network.generation_config.eos_token_id
     first = eos[0] if isinstance(eos, list) else eos
     return int(tokenizer.pad_token_id if tokenizer.pad_token_id is not None else first or 0)

@@ -162,7 +162,7 @@ _BEFORE, _AFTER = 3, 8  # ids of it that are shown, from its first other id on
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What the original tokenizer makes of the test lines and conversations."""
+    """Readings by the original tokenizer of the test lines and conversations."""
 
     lines: list[str]
     ids: list[list[int]]
@@ -276,7 +276,7 @@ def _around(ids: Sequence[int], first: int, texts: Mapping[str, str]) -> str:
 
 
 def _named_pre_tokenizer(path: Path) -> str:
-    """What a GGUF file says of how text is split before its vocabulary does it."""
+    """Name in a GGUF file of how text is split before its vocabulary does it."""
     found = read_header(path).metadata
     kind = found.get("tokenizer.ggml.pre") or found.get("tokenizer.ggml.model")
     return str(kind or "no name")
@@ -352,7 +352,7 @@ def read_reference(model: Path, *, trust_remote_code: bool = False) -> Reference
 
 
 def _built(path: Path, reference: Reference) -> tuple[list[list[int]], dict[str, str]]:
-    """The same ids, in the order of `compare_built`, and what they stand for, by the tokenizer that
+    """Ids in the order of `compare_built`, and what they stand for, by the tokenizer that
     the runtime uses for the GGUF file or ONNX folder ``path``."""
     from runtimes.chat import encode_chat
 
@@ -378,7 +378,7 @@ def _vocabulary(path: Path, lines: list[str]) -> list[list[int]]:
 
 
 def _whole(texts: Iterable[tuple[int, str]]) -> dict[str, str]:
-    """Those of the tokens that stand for whole characters, by their id."""
+    """Tokens that stand for whole characters, by their id."""
     return {str(token): text for token, text in texts if text and "\ufffd" not in text}
 
 

@@ -41,7 +41,7 @@ def render_allocation(entry: FileEntry) -> str:
 
 
 def savings(manifest: Manifest) -> list[str]:
-    """What files of the same sizes as the recipes' are predicted to lose if every tensor's type is
+    """Predicted losses of files of the same sizes as the recipes', if every tensor's type is
     chosen; nothing where that was not measured."""
     said = []
     for entry in manifest.files:
@@ -61,7 +61,7 @@ def savings(manifest: Manifest) -> list[str]:
 
 
 def summary(entry: FileEntry, allocation: Allocation) -> str:
-    """What was predicted and measured of the file, and what a larger one would gain."""
+    """Sentence with the file's predicted and measured loss, and the gain of a larger one."""
     parts = [f"predicted to lose {allocation.predicted:.2g} nats"]
     if entry.fidelity:
         found = entry.fidelity

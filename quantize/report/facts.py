@@ -40,7 +40,7 @@ def comparable_parts(manifest: Manifest) -> tuple[Manifest, ...]:
 
 
 def _measurement(of: FileEntry | ModelInfo) -> str:
-    """Its key; where an older program left none, the text tells measurements apart."""
+    """Key of a measurement; where an older program left none, the text tells measurements apart."""
     if isinstance(of, ModelInfo):
         text = of.perplexity
     else:
@@ -55,7 +55,7 @@ def megabytes(size: int) -> str:
 
 
 def title(entry: FileEntry) -> str:
-    """Such as "onnx-int4 (ONNX, 5.3 bits a weight)"."""
+    """Text such as "onnx-int4 (ONNX, 5.3 bits a weight)"."""
     bits = f", {entry.bits_per_weight:.1f} bits a weight" if entry.bits_per_weight else ""
     return f"{entry.recipe} ({entry.format.upper()}{bits})"
 
@@ -127,15 +127,15 @@ def recommended(entries: Sequence[FileEntry]) -> FileEntry | None:
 
 
 def _places(values: Sequence[float]) -> list[float]:
-    """Of each its place between the smallest, 0, and the largest, 1, on a logarithmic scale."""
+    """Place of each between the smallest, 0, and the largest, 1, on a logarithmic scale."""
     low, high = math.log(min(values)), math.log(max(values))
     return [(math.log(value) - low) / (high - low) if high > low else 0.0 for value in values]
 
 
 def sentence(manifest: Manifest, entry: FileEntry) -> str:
-    """Such as "onnx-int4 (ONNX, 5.3 bits a weight): 3.1x smaller than the original, 2.0x faster
-    here than q8_0, 96.8% same top token", as much of it as was measured. ``manifest`` has files of
-    one measurement."""
+    """Text such as "onnx-int4 (ONNX, 5.3 bits a weight): 3.1x smaller than the original, 2.0x
+    faster here than q8_0, 96.8% same top token", as much of it as was measured. ``manifest`` has
+    files of one measurement."""
     parts = []
     if manifest.model.bytes and entry.bytes:
         parts.append(f"{manifest.model.bytes / entry.bytes:.1f}x smaller than the original")

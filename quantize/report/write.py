@@ -45,7 +45,7 @@ def write_report(folder: Path, manifest: Manifest, work: Path | None = None) -> 
 
 
 def _choices(manifest: Manifest) -> list[str]:
-    """What is said beside the recommended file: which others are best at what, and which at
+    """Sentences beside the recommended file: which others are best at what, and which at
     nothing."""
     found = [f"{label}: {title(entry)}" for label, entry in alternatives(manifest)]
     return [*found, *outdone(manifest)]

@@ -1,4 +1,4 @@
-"""What a model is refused for before any work starts: code of its own, weights that are quantized
+"""Reasons to refuse a model before any work starts: code of its own, weights that are quantized
 already, a configuration of another model."""
 
 import importlib.util

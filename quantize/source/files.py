@@ -43,7 +43,7 @@ def small_files(folder: Path) -> tuple[Path, ...]:
 
 
 def wanted(names: Iterable[str], *, pickle: bool, code: bool) -> set[str]:
-    """Of the files of a repository, those that a build needs.
+    """Select the files of a repository that a build needs.
 
     Only files at the top. Weights are safetensors; pickled ones when ``pickle`` allows it and there
     are no others. Python files only when ``code`` is set: without them nothing foreign can run.
