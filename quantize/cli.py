@@ -196,7 +196,7 @@ def command(
 
     listed: dict[str, FileEntry] = {}
     if allocation:
-        from quantize.build.target_plan import find_listed
+        from quantize.build.target import find_listed
 
         listed = {entry.recipe: entry for entry in map(find_listed, allocation)}
     targets = [

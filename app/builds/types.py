@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from quantize.manifest import FileEntry
-from quantize.report.allocation import bits_of, by_layer, depth, summary
+from quantize.report.facts import bits_of, by_layer, depth, summary
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ import numpy as np
 
 from quantize.allocate.solve import Rater, TypeChoice, Unit, losses
 from quantize.allocate.sweep import BLOCKS, ROW, Array, Matrix
+from quantize.gguf.ggml import rounded
 from quantize.gguf.imatrixfile import read_matrix
 from quantize.gguf.quantize import TYPES, needs_matrix
-from quantize.gguf.rounding import rounded
 from quantize.onnx.rounding import dequantize, round_channels, round_matrix
 from quantize.onnx.variants import W8A8, Variant, parse_variant
 from runtimes.errors import ModelError

@@ -13,7 +13,7 @@ from quantize.allocate.solve import Rater, TypeTable
 from quantize.allocate.speed import Seconds, Shape, Timing
 from quantize.allocate.types import fused, gguf_rater, onnx_rater
 from quantize.build.run import Export, Run, export_gguf, importance
-from quantize.gguf.kernels import kernel_seconds
+from quantize.gguf.ggml import kernel_seconds
 from quantize.gguf.quantize import quantize_gguf
 from quantize.manifest import digest
 from quantize.onnx.builder import beside_weights, build_onnx, one_product_for_qkv, table_is_float
@@ -259,3 +259,7 @@ def onnx_maker(run: Run, text: Path) -> OnnxMaker:
     """With sensitivities of ``text``."""
     inputs = {"source": run.inputs, "text": digest(text).sha256, "tools": versions(["onnx"])}
     return OnnxMaker(run.source, run.base.parameters, stage_key("sensitivities", inputs))
+
+
+# Both have the same methods: a format's part in a target.
+Maker = GgufMaker | OnnxMaker

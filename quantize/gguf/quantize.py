@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -105,21 +105,15 @@ def _quantize(
     from llama_cpp import llama_cpp
 
     lib: Any = llama_cpp
-    lines: list[str] = []
     errors: list[str] = []
 
-    @lib.llama_log_callback  # type: ignore[untyped-decorator]
-    def log(level: int, text: bytes | None, _user: Any) -> None:
-        line = (text or b"").decode("utf-8", errors="replace")
-        lines.append(line)
+    def hear(level: int, line: str) -> None:
         if level == _ERROR and line.strip("=\n "):
             errors.append(line.strip())
         sys.stderr.write(line)
         if step := _STEP.match(line):
             report_progress(int(step[1]) - 1, int(step[2]), "tensors")
 
-    lib.llama_log_set(log, ctypes.c_void_p(0))
-    lib.llama_backend_init()
     params = lib.llama_model_quantize_default_params()
     params.ftype = ftype
     params.allow_requantize = True  # what may not be is refused when the source is opened
@@ -141,10 +135,31 @@ def _quantize(
         params.kv_overrides = (lib.llama_model_kv_override * (len(metadata) + 1))()
         for override, (key, text) in zip(params.kv_overrides, metadata.items(), strict=False):
             override.tag, override.key, override.value.val_str = _TEXT, key.encode(), text.encode()
-    code = lib.llama_model_quantize(bytes(source), bytes(out), ctypes.byref(params))
+    code, said = run_quantizer(source, out, params, hear)
     if code != 0:
         raise ModelError("; ".join(errors) or f"llama_model_quantize returned {code}")
-    return _fallbacks("".join(lines))
+    return _fallbacks("".join(said))
+
+
+def run_quantizer(
+    source: Path, out: Path, params: Any, hear: Callable[[int, str], None] = lambda *_: None
+) -> tuple[int, list[str]]:
+    """Run llama.cpp's quantizer; its code and its log, each piece of which ``hear`` gets with its
+    level. Runs in a child process."""
+    from llama_cpp import llama_cpp
+
+    lib: Any = llama_cpp
+    lines: list[str] = []
+
+    @lib.llama_log_callback  # type: ignore[untyped-decorator]
+    def log(level: int, text: bytes | None, _user: Any) -> None:
+        lines.append((text or b"").decode("utf-8", errors="replace"))
+        hear(level, lines[-1])
+
+    lib.llama_log_set(log, ctypes.c_void_p(0))
+    lib.llama_backend_init()
+    code = lib.llama_model_quantize(bytes(source), bytes(out), ctypes.byref(params))
+    return code, lines
 
 
 def _fallbacks(log: str) -> list[str]:

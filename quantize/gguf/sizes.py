@@ -4,7 +4,6 @@ Its quantizer has a dry run, which reads the header of a half-precision file alo
 is not converted yet, a header with its shapes is written before a hole of the data's size.
 """
 
-import ctypes
 import math
 import re
 import struct
@@ -13,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from quantize.gguf.quantize import run_quantizer
 from quantize.recipes import FileSize
 from quantize.source import SourceModel
 from quantize.source.shapes import Shapes, shapes_of, vocabulary_bytes
@@ -73,21 +73,12 @@ def _types(path: Path, ftype: int) -> dict[str, str]:
     from llama_cpp import llama_cpp
 
     lib: Any = llama_cpp
-    lines: list[str] = []
-
-    @lib.llama_log_callback  # type: ignore[untyped-decorator]
-    def log(_level: int, text: bytes | None, _user: Any) -> None:
-        lines.append((text or b"").decode("utf-8", errors="replace"))
-
-    lib.llama_log_set(log, ctypes.c_void_p(0))
-    lib.llama_backend_init()
     params = lib.llama_model_quantize_default_params()
     params.ftype, params.dry_run, params.allow_requantize = ftype, True, True
-    nowhere = bytes(path.with_suffix(".none"))
-    code = lib.llama_model_quantize(bytes(path), nowhere, ctypes.byref(params))
-    found = {name: (made or was).upper() for name, was, made in _LINE.findall("".join(lines))}
+    code, said = run_quantizer(path, path.with_suffix(".none"), params)
+    found = {name: (made or was).upper() for name, was, made in _LINE.findall("".join(said))}
     if code != 0 or not found:
-        raise ModelError(f"llama.cpp cannot tell the sizes: {''.join(lines[-2:]).strip()}")
+        raise ModelError(f"llama.cpp cannot tell the sizes: {''.join(said[-2:]).strip()}")
     return found
 
 

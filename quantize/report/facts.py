@@ -4,11 +4,14 @@ and the table.
 """
 
 import math
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from quantize.manifest import Fidelity, FileEntry, FileSpeeds, Manifest, ModelInfo
+from quantize.manifest import Allocation, Fidelity, FileEntry, FileSpeeds, Manifest, ModelInfo
+from quantize.onnx.variants import parse_variant
+from runtimes.models.gguf import TENSOR_TYPES
 from runtimes.planner.choose import BUSY
 
 _LEAST_KL = 1e-7  # below it, single precision decides: drawn and compared as equal
@@ -273,6 +276,14 @@ def figures_of(entries: Sequence[FileEntry]) -> list[Figure]:
     return [figure for figure in _ALL if any(figure.of(entry) for entry in entries)]
 
 
+def texts_of(
+    columns: Sequence[Figure], model: ModelInfo, entries: Sequence[FileEntry]
+) -> tuple[list[str], list[list[str]]]:
+    """Text of every column for the original, and for each file; "-" where nothing was measured."""
+    original = [column.original(model) or "-" for column in columns]
+    return original, [[column.of(entry) or "-" for column in columns] for entry in entries]
+
+
 def how_measured(manifest: Manifest) -> list[str]:
     """Sentences about what was measured and with what, as far as it was. ``manifest`` has files of
     one measurement (`comparable_parts`)."""
@@ -400,3 +411,68 @@ def _powers(low: float, high: float) -> tuple[float, ...]:
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     ticks = (d * 10.0**power for power in range(first, last + 1) for d in digits)
     return tuple(tick for tick in ticks if low <= tick <= high)
+
+
+# Types of a file that was built for a target: layers against roles.
+
+
+_LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.weight")
+_BITS = {name.lower(): size * 8 / weights for name, weights, size in TENSOR_TYPES.values()}
+_ROW = 1024  # weights that the scales of a variant are counted for
+_FEWEST, _MOST = 2.0, 8.5  # bits between which colours differ
+
+
+def savings(manifest: Manifest) -> list[str]:
+    """Predicted losses of files of the same sizes as the recipes', if every tensor's type is
+    chosen; nothing where that was not measured."""
+    said = []
+    for entry in manifest.files:
+        if entry.allocation or entry.fidelity is None:
+            continue
+        model = manifest.model
+        mixes = model.mixes if entry.format == "gguf" else model.onnx_mixes
+        smaller = [kl for size, kl in mixes if size <= entry.bytes]
+        flag = "--max-size" if entry.format == "gguf" else "--to onnx --max-size"
+        if smaller and min(smaller) < entry.fidelity.kl_mean:
+            said.append(
+                f"{entry.recipe} loses {entry.fidelity.kl_mean:.2g} nats; a file of its"
+                f" {megabytes(entry.bytes)} MB whose types are chosen ({flag}) is predicted to"
+                f" lose {min(smaller):.2g}"
+            )
+    return said
+
+
+def summary(entry: FileEntry, allocation: Allocation) -> str:
+    """Sentence with the file's predicted and measured loss, and the gain of a larger one."""
+    parts = [f"predicted to lose {allocation.predicted:.2g} nats"]
+    if entry.fidelity:
+        found = entry.fidelity
+        parts.append(f"measured {found.kl_mean:.2g} (error {found.kl_error:.1g})")
+    if allocation.step_s:
+        parts.append(f"{allocation.step_s * 1e3:.3g} ms a step of {allocation.rows} predicted")
+    if allocation.next_mb is not None:
+        parts.append(f"the next megabyte would bring it to {allocation.next_mb:.2g}")
+    parts.append(f"{allocation.tries} file{'s' * (allocation.tries > 1)} tried")
+    return ", ".join(parts)
+
+
+def by_layer(types: Mapping[str, str]) -> tuple[dict[int, dict[str, str]], dict[str, str]]:
+    """Types by layer and role, and those of other tensors by name."""
+    layers: dict[int, dict[str, str]] = {}
+    others = {}
+    for name, kind in types.items():
+        if found := _LAYER.fullmatch(name):
+            layers.setdefault(int(found[1]), {})[found[2]] = kind
+        else:
+            others[name] = kind
+    return {n: dict(sorted(layers[n].items())) for n in sorted(layers)}, others
+
+
+def bits_of(kind: str) -> float:
+    """That a weight takes in a type of GGUF, or by a variant of ONNX."""
+    return _BITS[kind] if kind in _BITS else parse_variant(kind).bits_per_weight(_ROW)
+
+
+def depth(kind: str) -> float:
+    """How dark a type is drawn: 0 for the fewest bits a weight, 1 for the most."""
+    return (min(max(bits_of(kind), _FEWEST), _MOST) - _FEWEST) / (_MOST - _FEWEST)

@@ -11,7 +11,6 @@ from quantize.hub.client import Hub, HubName, Listing, NotOnHubError, parse_hub_
 from quantize.hub.transfer import Store
 from quantize.options import SourceOptions
 from quantize.progress import SILENT, Reporter
-from quantize.source.checks import require_agreement, require_floats, require_no_code
 from quantize.source.files import (
     CONFIG,
     INDEX,
@@ -20,6 +19,9 @@ from quantize.source.files import (
     listed_weights,
     read_json,
     read_tensors,
+    require_agreement,
+    require_floats,
+    require_no_code,
     wanted,
 )
 from quantize.source.shapes import SourceModel

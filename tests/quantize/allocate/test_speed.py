@@ -8,7 +8,7 @@ import pytest
 
 from quantize.allocate.solve import TypeChoice, TypeTable, Unit
 from quantize.allocate.speed import Timing, step_times
-from quantize.gguf.kernels import kernel_seconds
+from quantize.gguf.ggml import kernel_seconds
 from quantize.progress import Reporter
 from runtimes.models.gguf import read_header
 from tests.support import own_home

@@ -18,7 +18,7 @@ from quantize.allocate.solve import read_table
 from quantize.allocate.types import fused
 from quantize.build import target as building
 from quantize.build.pipeline import build
-from quantize.build.target_plan import find_listed
+from quantize.build.target import find_listed
 from quantize.build.workspace import WORK
 from quantize.errors import MissedTargetError, SourceError, ToolError, UsageError
 from quantize.manifest import Manifest, load_manifest, write_manifest
