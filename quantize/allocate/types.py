@@ -16,7 +16,7 @@ from quantize.gguf.ggml import rounded
 from quantize.gguf.imatrixfile import read_matrix
 from quantize.gguf.quantize import TYPES, needs_matrix
 from quantize.onnx.rounding import dequantize, round_channels, round_matrix
-from quantize.onnx.variants import W8A8, Variant, parse_variant
+from quantize.recipes import W8A8, Variant, parse_variant
 from runtimes.errors import ModelError
 from runtimes.models.gguf import TENSOR_TYPES
 

@@ -16,8 +16,7 @@ from quantize.disk import free_space, human
 from quantize.errors import DiskFullError, SourceError, UsageError
 from quantize.gguf.converter import converter_folder
 from quantize.gguf.imatrixfile import is_matrix
-from quantize.gguf.quantize import check_overrides
-from quantize.gguf.sizes import gguf_sizes
+from quantize.gguf.quantize import check_overrides, gguf_sizes
 from quantize.hub.transfer import require_push
 from quantize.lora import merge_bytes
 from quantize.manifest import load_manifest

@@ -28,9 +28,8 @@ from quantize.errors import MissedTargetError, SourceError, UsageError
 from quantize.gguf.quantize import LONGEST
 from quantize.hub.client import parse_hub_name
 from quantize.manifest import NAME, Allocation, Fidelity, FileEntry, load_manifest
-from quantize.onnx.variants import W8A8
 from quantize.options import Options
-from quantize.recipes import ONNX, QualityTarget, Recipe
+from quantize.recipes import ONNX, W8A8, QualityTarget, Recipe
 from quantize.source import SourceModel
 from quantize.stages import Stage, are_texts, stage_key, versions
 

@@ -17,8 +17,7 @@ from quantize.gguf.ggml import kernel_seconds
 from quantize.gguf.quantize import quantize_gguf
 from quantize.manifest import digest
 from quantize.onnx.builder import beside_weights, build_onnx, one_product_for_qkv, table_is_float
-from quantize.onnx.variants import Mix
-from quantize.recipes import QualityTarget, Recipe, bits_per_weight
+from quantize.recipes import Mix, QualityTarget, Recipe, bits_per_weight
 from quantize.source import SourceModel
 from quantize.source.shapes import Shapes, shapes_of
 from quantize.stages import matrix_key, stage_key, versions

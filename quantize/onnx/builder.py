@@ -15,10 +15,9 @@ from typing import Any
 from quantize.children import report_step, run_child
 from quantize.errors import UsageError
 from quantize.onnx.optimum import build_with_optimum
-from quantize.onnx.variants import Mix, variants_of
 from quantize.options import Target
 from quantize.progress import SILENT, Reporter
-from quantize.recipes import FileSize, Recipe
+from quantize.recipes import FileSize, Mix, Recipe, variants_of
 from quantize.source import SourceModel
 from quantize.source.shapes import Shapes, weights_in
 from runtimes.errors import RuntimeMissingError

@@ -17,8 +17,8 @@ from onnx import TensorProto, helper
 
 from quantize.children import report_progress
 from quantize.onnx.graphfile import InGraph, add_constant
-from quantize.onnx.variants import Variant, parse_variant
 from quantize.onnx.w8a8 import Rewrite
+from quantize.recipes import Variant, parse_variant
 from runtimes.machine.cpu import available_cores
 
 Shape = tuple[int, int]  # the length of a row, and rows

@@ -15,8 +15,8 @@ import onnx_ir as ir
 from quantize.children import report_progress
 from quantize.onnx.graphfile import EMBEDDING, HEAD, InGraph, Inserter, add_constant
 from quantize.onnx.rounding import Floats, round_matrix
-from quantize.onnx.variants import W8A8, Mix, Variant, parse_variant, variants_of
 from quantize.onnx.w8a8 import Rewrite, product_weight
+from quantize.recipes import W8A8, Mix, Variant, parse_variant, variants_of
 from quantize.source.shapes import gguf_name
 from runtimes.errors import ModelError
 

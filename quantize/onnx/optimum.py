@@ -23,9 +23,8 @@ from quantize.children import last_lines, run_child
 from quantize.disk import sha256_of
 from quantize.errors import DiskFullError, SourceError, ToolError
 from quantize.onnx.optimum_graph import finish
-from quantize.onnx.variants import Mix
 from quantize.progress import Reporter
-from quantize.recipes import Recipe
+from quantize.recipes import Mix, Recipe
 from quantize.source import SourceModel
 from runtimes.errors import IngotError, RuntimeMissingError
 from runtimes.machine.locks import Lock, another_run

@@ -9,8 +9,7 @@ import numpy.typing as npt
 
 from quantize.errors import CheckError, SourceError
 from quantize.onnx.graphfile import EMBEDDING, HEAD, Inserter, add_constant
-from quantize.onnx.variants import Mix
-from quantize.recipes import Recipe
+from quantize.recipes import Mix, Recipe
 from quantize.source import SourceModel
 from runtimes.errors import ModelError
 from runtimes.models.modelfile import GENAI_CONFIG

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from quantize.onnx.variants import Variant
+from quantize.recipes import Variant
 from runtimes.machine.cpu import allowed_cpus
 
 Floats = npt.NDArray[np.float32]

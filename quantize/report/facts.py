@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from quantize.manifest import Allocation, Fidelity, FileEntry, FileSpeeds, Manifest, ModelInfo
-from quantize.onnx.variants import parse_variant
+from quantize.recipes import parse_variant
 from runtimes.models.gguf import TENSOR_TYPES
 from runtimes.planner.choose import BUSY
 

@@ -23,11 +23,10 @@ from quantize.build.workspace import WORK
 from quantize.errors import MissedTargetError, SourceError, ToolError, UsageError
 from quantize.manifest import Manifest, load_manifest, write_manifest
 from quantize.onnx.nbits import tensor_of
-from quantize.onnx.variants import parse_variant
 from quantize.options import MeasureOptions, Options, SourceOptions
 from quantize.progress import Reporter
 from quantize.quality.text import BUNDLED
-from quantize.recipes import find_recipe, gguf_bits
+from quantize.recipes import find_recipe, gguf_bits, parse_variant
 from runtimes.models.gguf import read_header
 from runtimes.models.memory import estimate
 from runtimes.models.registry import read_model

@@ -16,7 +16,7 @@ from safetensors import safe_open
 from quantize.onnx.graphfile import EMBEDDING, HEAD
 from quantize.onnx.nbits import plan_matrices, plan_variants, quantize_graph, tensor_of
 from quantize.onnx.rounding import dequantize, round_matrix
-from quantize.onnx.variants import Mix, parse_variant
+from quantize.recipes import Mix, parse_variant
 from quantize.source.shapes import gguf_name
 from runtimes.errors import ModelError
 from tests.quantize.conftest import Built

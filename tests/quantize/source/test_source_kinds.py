@@ -315,7 +315,7 @@ def test_settings_of_any_type(folder: Path, name: str):
     """Sizes are told beforehand, or the configuration is refused: nothing else is raised."""
     from quantize.build.preflight import _vocabulary
     from quantize.gguf.converter import _lost_window
-    from quantize.gguf.sizes import _write_shapes
+    from quantize.gguf.quantize import _write_shapes
     from quantize.onnx.builder import _positions
     from quantize.source.shapes import shapes_of
 
