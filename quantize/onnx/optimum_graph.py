@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from quantize.errors import CheckError, SourceError
-from quantize.onnx.graphfile import EMBEDDING, HEAD, Inserter, add_constant
 from quantize.recipes import Mix, Recipe
 from quantize.source import SourceModel
 from runtimes.errors import ModelError
@@ -21,6 +20,8 @@ def normalize(model: Any) -> bool:
     Raises ModelError when there is no output layer or no embedding table.
     """
     from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+    from quantize.onnx.graphfile import EMBEDDING, HEAD, add_constant
 
     graph = model.graph
     head = _output_layer(graph)
@@ -66,6 +67,8 @@ def _output_layer(graph: Any) -> Any:
 
 def _split_gemm(graph: Any, node: Any) -> None:
     """A Gemm by a constant becomes a MatMul and an addition."""
+    from quantize.onnx.graphfile import Inserter, add_constant
+
     settings = {name: attribute.value for name, attribute in node.attributes.items()}
     weight = _constant(node.inputs[1])
     if weight is None or settings.get("transA", 0) or settings.get("alpha", 1.0) != 1.0:
