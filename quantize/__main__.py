@@ -1,4 +1,4 @@
-"""Where the `quantize` command begins; also `python -m quantize`."""
+"""Entry point of the `quantize` command; also `python -m quantize`."""
 
 import os
 import sys

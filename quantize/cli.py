@@ -14,16 +14,26 @@ from typing import TYPE_CHECKING, Annotated, cast, get_args
 import typer
 
 from quantize.errors import DiskFullError, UsageError
-from quantize.recipes.choose import choose_formats, choose_recipes, find_recipe
-from quantize.recipes.recipe import FORMATS, Format, Recipe, recipe_for
-from quantize.recipes.target import bits_target, kl_target, memory_target, size_target
+from quantize.recipes import (
+    FORMATS,
+    Format,
+    Recipe,
+    bits_target,
+    choose_formats,
+    choose_recipes,
+    find_recipe,
+    kl_target,
+    memory_target,
+    recipe_for,
+    size_target,
+)
 from runtimes.errors import IngotError
 from runtimes.output import LogFormatter, shown_streams
 
 if TYPE_CHECKING:
     from quantize.manifest import FileEntry
     from quantize.options import Options
-    from quantize.recipes.target import QualityTarget
+    from quantize.recipes import QualityTarget
 
 _INTERNAL, _INTERRUPTED = 70, 130
 
@@ -177,7 +187,7 @@ def command(
     if verbose:
         logging.getLogger().setLevel(logging.DEBUG)
     if model == "recipes":
-        from quantize.recipes.choose import print_listing
+        from quantize.recipes import print_listing
 
         print_listing()
         return
@@ -186,7 +196,7 @@ def command(
 
     listed: dict[str, FileEntry] = {}
     if allocation:
-        from quantize.build.again import find_listed
+        from quantize.build.target import find_listed
 
         listed = {entry.recipe: entry for entry in map(find_listed, allocation)}
     targets = [
@@ -208,8 +218,8 @@ def command(
             raise UsageError("--adapter makes a file of an adapter, --lora merges it: give one")
         if recipe or to or bits or targets or listed or imatrix or push:
             raise UsageError("--adapter builds no model: give it with --out and --revision only")
-        from quantize.lora.gguf import write_adapter
-        from quantize.progress.console import ConsoleReporter
+        from quantize.lora import write_adapter
+        from quantize.progress import ConsoleReporter
 
         source = SourceOptions(model, revision, allow_pickle=allow_pickle)
         typer.echo(write_adapter(source, adapter, out, ConsoleReporter()))
@@ -278,7 +288,7 @@ def _run(options: Options) -> None:
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     if options.as_json:
         from quantize.manifest import NAME
-        from quantize.progress.events import JsonReporter
+        from quantize.progress import JsonReporter
 
         events = JsonReporter(sys.stdout)
         try:
@@ -288,7 +298,7 @@ def _run(options: Options) -> None:
             raise
         events.done(folder / NAME)
         return
-    from quantize.progress.console import ConsoleReporter, beating
+    from quantize.progress import ConsoleReporter, beating
     from quantize.report.table import print_table
 
     reporter = ConsoleReporter()
@@ -326,7 +336,7 @@ def _main() -> int:
 
 
 def exit_code(error: BaseException) -> int:
-    """What the command ends with when ``error`` ends it."""
+    """Exit code of a command that ``error`` ends."""
     match error:
         case KeyboardInterrupt():
             return _INTERRUPTED

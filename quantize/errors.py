@@ -1,4 +1,4 @@
-"""What can go wrong while a model is built. Exit codes come with the bases."""
+"""Errors of a build. Exit codes come with the bases."""
 
 from runtimes.errors import ModelError, OutOfMemoryError, RequestError
 

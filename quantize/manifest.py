@@ -1,4 +1,5 @@
-"""`manifest.json`: what a folder of built files holds. Front ends read models through it.
+"""Manifest of a folder of builds, `manifest.json`, and whether the listed files are still the bytes
+that were built. Front ends read models through it.
 
 Light on purpose: no torch, no transformers, no native runtime.
 """
@@ -6,14 +7,16 @@ Light on purpose: no torch, no transformers, no native runtime.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from quantize.disk import write_atomically
 from quantize.fromjson import from_json
-from quantize.recipes.recipe import Format
+from quantize.recipes import Format
 from runtimes.errors import ModelError
 from runtimes.untrusted import check_name, load_json
 
@@ -23,7 +26,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class ModelOrigin:
-    """What a file was built from."""
+    """Origin of a file: the model that it was built from."""
 
     name: str
     hash: str  # of the configuration and the weights
@@ -220,7 +223,7 @@ def write_manifest(folder: Path, manifest: Manifest, work: Path | None = None) -
 
 
 def entry_path(folder: Path, entry: FileEntry) -> Path:
-    """Where ``entry`` lies, to be read. A manifest may come from elsewhere, so a path that leaves
+    """Path of ``entry``, to be read. A manifest may come from elsewhere, so a path that leaves
     the folder, by ``..``, from the root, or through a link, raises ModelError, as does a missing
     file and one of another size than was built. What is removed or written goes by
     `runtimes.untrusted.inside` besides."""
@@ -238,7 +241,7 @@ def entry_path(folder: Path, entry: FileEntry) -> Path:
 
 
 def listed_path(folder: Path, name: str) -> Path:
-    """Where the file ``name`` of ``folder``'s manifest lies, to be read.
+    """Path of the file ``name`` of ``folder``'s manifest, to be read.
 
     Raises ModelError for one outside: `check_name` refuses the name, or a link leads elsewhere,
     other than to the files of huggingface_hub's cache, whose folders are links to them.
@@ -249,3 +252,71 @@ def listed_path(folder: Path, name: str) -> Path:
     if not any(leads.is_relative_to(one) for one in (real, *blobs)):
         raise ModelError(f"{folder / NAME} names {name!r}, a link to what is outside its folder")
     return path
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """Size in bytes and sha256 of one file."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One file; ``problem`` is empty when its bytes are the ones that were built."""
+
+    path: Path
+    bytes: int
+    problem: str = ""
+
+
+def digest(file: Path) -> Digest:
+    """Read ``file`` once, as a stream."""
+    with file.open("rb") as stream:
+        found = hashlib.file_digest(stream, "sha256").hexdigest()
+        return Digest(stream.tell(), found)
+
+
+def digests(path: Path, without: str = "") -> dict[str, Digest]:
+    """Every file below the folder ``path``, except one named ``without`` in it, by its name as seen
+    from there."""
+    return {
+        name: digest(path / name)
+        for name in sorted(p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file())
+        if name != without
+    }
+
+
+def findings(folder: Path, entry: FileEntry) -> Iterator[Finding]:
+    """The files of ``entry`` against the checksums in it, one after the other."""
+    try:
+        entry_path(folder, entry)
+    except ModelError as error:
+        yield Finding(folder / entry.path, 0, str(error))
+        return
+    for name, wanted in entry.sha256.items():
+        yield compare(folder, name, wanted)
+
+
+def is_whole(folder: Path, entry: FileEntry) -> bool:
+    """Whether all bytes of ``entry`` are there as they were built."""
+    return not any(finding.problem for finding in findings(folder, entry))
+
+
+def compare(folder: Path, name: str, wanted: str) -> Finding:
+    """The file ``name`` in ``folder``, whose sha256 should be ``wanted``."""
+    try:
+        file = listed_path(folder, name)
+    except ModelError:
+        return Finding(folder / name, 0, "lies outside the folder")
+    try:
+        if file.exists() and not file.is_file():  # a pipe would be waited for
+            return Finding(file, 0, "is no file")
+        found = digest(file)
+    except FileNotFoundError:
+        return Finding(file, 0, "is missing")
+    except OSError as error:
+        return Finding(file, 0, f"cannot be read: {error.strerror}")
+    other = found.sha256 != wanted
+    return Finding(file, found.bytes, "has other bytes than were built" if other else "")

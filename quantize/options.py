@@ -1,4 +1,4 @@
-"""What one run of `quantize` is asked to do."""
+"""Options of one run of `quantize`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from quantize.manifest import FileEntry
-from quantize.recipes.recipe import Recipe
+from quantize.recipes import Recipe
 
 DEFAULT_LIMIT = 4096  # scored tokens: more than the bundled text gives with any vocabulary
 
@@ -15,7 +15,7 @@ Target = Literal["cpu", "cuda", "webgpu"]  # as onnxruntime-genai's builder call
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """Where the model comes from. Nothing that can run foreign code is allowed by default."""
+    """Source of the model. Nothing that can run foreign code is allowed by default."""
 
     model: str
     revision: str | None = None
@@ -27,7 +27,7 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True)
 class MeasureOptions:
-    """What is measured."""
+    """Options of measuring."""
 
     enabled: bool = True
     text: Path | None = None  # None: the bundled text
@@ -38,7 +38,7 @@ class MeasureOptions:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What to build and how far to go."""
+    """Files to build, and how far to go."""
 
     source: SourceOptions
     recipes: tuple[Recipe, ...]

@@ -20,7 +20,7 @@ from app.exitcodes import ExitCode
 from app.here import same_file
 from app.options import ModelOptions
 from app.prompts import clean_argument
-from quantize.outfile import outfile
+from quantize.disk import outfile
 from runtimes.errors import RequestError
 
 Form = Literal["jsonl", "npy"]

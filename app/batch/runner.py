@@ -19,7 +19,7 @@ from app.batch.schedule.pending_rows import pending_rows
 from app.batch.schedule.run_engines import Hosted, run_engines
 from app.batch.settings import JobSettings, differences
 from app.openai.answer import RECORD_NAMES, TASK_NAMES, Answer
-from quantize.outfile import check_outfile
+from quantize.disk import check_outfile
 from runtimes.errors import RequestError
 
 

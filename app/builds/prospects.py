@@ -17,10 +17,9 @@ from app.builds.settings import Settings, estimated_size, offered
 from app.here import here
 from app.models.catalog import kl_text
 from quantize.disk import free_space, human
-from quantize.hub.names import parse_hub_name
+from quantize.hub.client import parse_hub_name
 from quantize.manifest import FileEntry, load_manifest
-from quantize.recipes.choose import require_matrix
-from quantize.recipes.recipe import Recipe
+from quantize.recipes import Recipe, require_matrix
 from runtimes.errors import IngotError, ModelError
 from runtimes.machine.hardware import memory_now
 from runtimes.machine.locks import holder_of
@@ -243,7 +242,7 @@ def foresee(settings: Settings) -> BuildForecast:
     from quantize.build.workspace import WORK
     from quantize.gguf.imatrixfile import is_matrix
     from quantize.source import open_source
-    from quantize.stages.stages import stages_size
+    from quantize.stages import stages_size
 
     options = settings.options()
     if settings.from_hub:
@@ -297,7 +296,7 @@ def _remote(settings: Settings) -> tuple[SourceModel, int]:
     """A model on the hub by its list of files, and the bytes that are still to be downloaded. Its
     weights are taken to have 16 bits, as nearly all have."""
     from quantize.hub.client import Hub
-    from quantize.hub.store import Store
+    from quantize.hub.transfer import Store
     from quantize.source import SourceModel
     from quantize.source.files import wanted
 

@@ -11,10 +11,19 @@ from functools import partial
 from pathlib import Path
 
 from quantize.manifest import NAME, FileEntry, entry_path, load_manifest, write_manifest
-from quantize.recipes.recipe import Format
-from quantize.report.allocation import bits_of, by_layer, depth, summary
-from quantize.report.chart import SizeChart, make_chart
-from quantize.report.facts import comparable_parts, is_steady, recommended, sentence
+from quantize.recipes import Format
+from quantize.report.facts import (
+    SizeChart,
+    bits_of,
+    by_layer,
+    comparable_parts,
+    depth,
+    is_steady,
+    make_chart,
+    recommended,
+    sentence,
+    summary,
+)
 from quantize.report.table import COLUMNS
 from runtimes.errors import ModelError
 from runtimes.machine.locks import holder_of
@@ -163,7 +172,7 @@ def read_result(folder: Path) -> Result:
 def remove_file(folder: Path, recipe: str) -> None:
     """Delete a built file, and take it out of the manifest and the report. Raises ModelError for a
     folder that a run is writing into, or without such a file."""
-    from quantize.children.process import run_child
+    from quantize.children import run_child
     from quantize.report.write import write_report
 
     if (builder := holder_of(folder)) is not None:

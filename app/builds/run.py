@@ -16,7 +16,7 @@ from typing import IO, Any
 from app.builds.settings import Settings
 from app.figures import duration
 from quantize.disk import human
-from quantize.progress.console import amount, clock
+from quantize.progress import amount, clock
 from runtimes.machine.processes import Child
 
 _STOPPED_CODES = (130, 143)  # by SIGINT, by SIGTERM

@@ -7,10 +7,9 @@ from pathlib import Path
 
 from app.here import at_home
 from quantize.errors import UsageError
-from quantize.hub.names import parse_hub_name
+from quantize.hub.client import parse_hub_name
 from quantize.options import MeasureOptions, Options, SourceOptions
-from quantize.recipes.choose import choose_recipes, find_recipe, known_recipe
-from quantize.recipes.recipe import PRESETS, RECIPES, Recipe
+from quantize.recipes import PRESETS, RECIPES, Recipe, choose_recipes, find_recipe, known_recipe
 
 TARGETS = "kl0.02, 1.2GB, 4.5bpw or fits-8GB-8192"
 DEFAULT_RECIPES = tuple(recipe.name for recipe in choose_recipes())

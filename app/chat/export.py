@@ -29,7 +29,7 @@ from app.chat.store.records import Chat, Message, Role, State
 from app.chat.thinking import split
 from app.figures import duration, rate
 from app.here import at_home
-from quantize.outfile import outfile
+from quantize.disk import outfile
 from runtimes.errors import IngotError, RequestError
 from runtimes.output import json_text, markdown
 from runtimes.untrusted import visible

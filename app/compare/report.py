@@ -25,9 +25,8 @@ from app.compare.results import (
 )
 from app.figures import duration, rate
 from app.here import same_file
-from quantize.disk import human, write_atomically
+from quantize.disk import check_outfile, human, outfile, write_atomically
 from quantize.fromjson import from_json
-from quantize.outfile import check_outfile, outfile
 from quantize.terminal import Console
 from runtimes.errors import RequestError
 from runtimes.output import json_text, markdown, markdown_lines

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from app.models import library
-from quantize.manifest import NAME, load_manifest
-from quantize.stages.verify import Finding, compare, findings
+from quantize.manifest import NAME, Finding, compare, findings, load_manifest
 from runtimes.backend import Device
 from runtimes.errors import ModelError
 from runtimes.machine.hardware import Hardware, detect, memory_bandwidth

@@ -31,7 +31,7 @@ from quantize.manifest import (
     entry_path,
     load_manifest,
 )
-from quantize.recipes.bits import gguf_bits
+from quantize.recipes import gguf_bits
 from quantize.report.facts import is_steady
 from quantize.resolve import format_of, model_files
 from runtimes.backend import Backend

@@ -25,11 +25,17 @@ from app.models.catalog import bits_of
 from app.models.library import Kept
 from app.models.pulling import Holdings, is_projector, look, waiting
 from quantize.disk import human
-from quantize.hub.client import Hub, Patience, RemoteFile, Repository
-from quantize.hub.errors import HubError
-from quantize.hub.names import HubName, parse_hub_name
+from quantize.hub.client import (
+    Hub,
+    HubError,
+    HubName,
+    Patience,
+    RemoteFile,
+    Repository,
+    parse_hub_name,
+)
 from quantize.hub.transfer import arrived, fetch_start
-from quantize.progress.console import Reporter
+from quantize.progress import Reporter
 from runtimes.backend import Backend
 from runtimes.errors import IngotError
 from runtimes.machine.installed import find_installed

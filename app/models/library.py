@@ -27,7 +27,7 @@ from app.adapters import AdapterFile
 from app.options import ModelOptions
 from quantize.disk import human, write_atomically
 from quantize.fromjson import from_json
-from quantize.hub.names import parse_hub_name
+from quantize.hub.client import parse_hub_name
 from quantize.manifest import NAME as MANIFEST
 from quantize.manifest import load_manifest, write_manifest
 from runtimes.errors import ModelError, RequestError

@@ -16,20 +16,27 @@ from typing import TYPE_CHECKING, Any
 
 from app.models import library
 from app.models.library import Build, Kept
-from quantize.hub.client import Hub, Listing, Patience, RemoteFile, Repository
-from quantize.hub.errors import HubError
-from quantize.hub.names import HubName, parse_hub_name
+from quantize.hub.client import (
+    Hub,
+    HubError,
+    HubName,
+    Listing,
+    Patience,
+    RemoteFile,
+    Repository,
+    parse_hub_name,
+)
 from quantize.hub.transfer import fetch, fetch_files
 from quantize.manifest import NAME as MANIFEST
 from quantize.manifest import Manifest, load_manifest, write_manifest
-from quantize.progress.console import Pace, Reporter
+from quantize.progress import Pace, Reporter
 from runtimes.backend import Backend
 from runtimes.errors import IngotError, ModelError, RequestError
 from runtimes.models.registry import backends
 from runtimes.untrusted import inside
 
 if TYPE_CHECKING:
-    from quantize.progress.console import Reporter
+    from quantize.progress import Reporter
 
 
 _MOST_MANIFEST = 32 * 2**20  # bytes
@@ -311,7 +318,7 @@ class PullJob(Reporter):
     def _now(self, **changes: Any) -> None:
         self._state = replace(self._state, **changes)
 
-    # What it is told on its thread, as every quantize.progress.console.Reporter
+    # What it is told on its thread, as every quantize.progress.Reporter
 
     @contextlib.contextmanager
     def stage(self, text: str) -> Iterator[None]:

@@ -1,1 +1,1 @@
-"""What each tensor's type costs and loses, and which types to choose for a target."""
+"""Cost and loss of each tensor's types, and the choice of types for a target."""

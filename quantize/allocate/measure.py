@@ -9,16 +9,24 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
-from quantize.allocate.solve import SAMPLE, WINDOWS, Rater, sweep_seconds
+from quantize.allocate.solve import (
+    SAMPLE,
+    WINDOWS,
+    Rater,
+    TypeTable,
+    Unit,
+    read_table,
+    sweep_seconds,
+    write_table,
+)
 from quantize.allocate.sweep import Matrix, sweep
-from quantize.allocate.table import TypeTable, Unit, read_table, write_table
-from quantize.children.process import run_child
+from quantize.children import run_child
 from quantize.disk import write_atomically
 from quantize.errors import BusyError, ToolError, UsageError
 from quantize.fromjson import from_json
 from quantize.gguf.imatrixfile import is_matrix
 from quantize.options import Options
-from quantize.progress.console import Reporter
+from quantize.progress import Reporter
 from quantize.quality.float_child import encode, load_network
 from quantize.quality.text import BUNDLED, WINDOW
 from quantize.source import SourceModel
@@ -153,7 +161,7 @@ class Texts:
 
 @dataclass(frozen=True, slots=True)
 class TextFiles:
-    """Where they are."""
+    """Paths of the two parts."""
 
     calibrate: Path
     tune: Path

@@ -1,20 +1,106 @@
-"""Which type each tensor gets: the least of one total that keeps a bound on the other."""
+"""Tables of what each tensor's types cost and lose, and the choice: the least of one total that
+keeps a bound on the other.
+"""
 
+import hashlib
+import json
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from quantize.allocate.sweep import Array, Matrix
-from quantize.allocate.table import TypeChoice, Unit
+from quantize.disk import write_atomically
+from quantize.errors import ToolError
+from quantize.fromjson import from_json
 from quantize.quality.text import WINDOW
 from quantize.source import SourceModel
 from quantize.source.shapes import shapes_of
 from runtimes.errors import ModelError
+
+
+@dataclass(frozen=True, slots=True)
+class TypeChoice:
+    """One type of one tensor: its ``bytes`` in the file, and the mean KL divergence a token, in
+    nats, that it alone is predicted to cause."""
+
+    kind: str
+    bytes: int
+    kl: float
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A tensor of so many ``matrices`` [``rows``, ``width``], whose type is chosen by itself.
+
+    ``importance`` has for each column how much errors in it matter, where the format's rounding is
+    weighed by the table."""
+
+    name: str
+    matrices: int
+    rows: int
+    width: int
+    choices: tuple[TypeChoice, ...]
+    importance: tuple[float, ...] = ()
+
+    @property
+    def weights(self) -> int:
+        """How many there are."""
+        return self.matrices * self.rows * self.width
+
+    def choice(self, kind: str) -> TypeChoice:
+        """The one of that type. Raises KeyError."""
+        found = next((choice for choice in self.choices if choice.kind == kind), None)
+        if found is None:
+            raise KeyError(f"{self.name} has no {kind}")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class TypeTable:
+    """All tensors of a model whose type can be chosen; measured over ``tokens`` of ``text``."""
+
+    units: tuple[Unit, ...]
+    tokens: int
+    text: str
+
+    def total(self, kinds: Mapping[str, str]) -> TypeChoice:
+        """Bytes and predicted divergence together, of the types by tensor ``kinds``."""
+        picked = [unit.choice(kinds[unit.name]) for unit in self.units]
+        return TypeChoice("", sum(c.bytes for c in picked), sum(c.kl for c in picked))
+
+
+def write_table(path: Path, table: TypeTable) -> None:
+    """With a checksum, which `read_table` looks at."""
+    whole = {"table": asdict(table)}
+    whole["sha256"] = _checksum(whole["table"])  # type: ignore[assignment]
+    write_atomically(path, json.dumps(whole))
+
+
+def read_table(path: Path) -> TypeTable:
+    """Raises ToolError for a file that is not as it was written, OSError where there is none."""
+    text = path.read_text(encoding="utf-8")
+    try:
+        whole = json.loads(text)
+        if whole["sha256"] != _checksum(whole["table"]):
+            raise ValueError("its checksum is another")
+        return from_json(TypeTable, whole["table"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ToolError(
+            f"the table of sensitivities {path} was changed or damaged ({error}): delete it, and it"
+            " is measured again"
+        ) from error
+
+
+def _checksum(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
 
 _STEPS = 1 << 15  # of the bound; what rounding up to them leaves is spent one tensor at a time
 
@@ -24,7 +110,7 @@ Figure = Callable[[Unit, TypeChoice], float]
 
 
 def size(_unit: Unit, choice: TypeChoice) -> float:
-    """Its bytes."""
+    """Bytes of a choice."""
     return choice.bytes
 
 

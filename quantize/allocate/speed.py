@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from quantize.allocate.table import TypeChoice, TypeTable, Unit
-from quantize.children.process import run_child
+from quantize.allocate.solve import TypeChoice, TypeTable, Unit
+from quantize.children import run_child
 from quantize.disk import write_atomically
-from quantize.progress.console import Reporter
+from quantize.progress import Reporter
 from runtimes.machine.cpu import available_cores, cpu_identity
 from runtimes.machine.installed import versions
 from runtimes.paths import cache_dir

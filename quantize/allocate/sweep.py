@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from quantize.children.child import report_progress
+from quantize.children import report_progress
 from quantize.errors import SourceError
 from quantize.source.shapes import gguf_name
 
@@ -91,7 +91,7 @@ def sweep(
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What lies on the disk between two parts."""
+    """Tensors on the disk between two parts."""
 
     folder: Path
     parts: int
@@ -222,7 +222,7 @@ def _embedding(
     state: _State,
     rate: Rate,
 ) -> None:
-    """What is looked up; where the output has the same matrix, both together."""
+    """Embedding table; where the output has the same matrix, both uses together."""
     import torch
 
     table = network.get_input_embeddings()
@@ -315,7 +315,7 @@ def _layers(network: Any) -> Any:
 
 @contextlib.contextmanager
 def _single(parameters: Iterable[Any]) -> Iterator[None]:
-    """These weights in single precision meanwhile."""
+    """Hold these weights in single precision during the block."""
     held = [(p, p.data) for p in parameters if p.is_floating_point()]
     for p, data in held:
         p.data = data.float()

@@ -10,15 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
-from quantize.allocate.solve import Rater, losses
+from quantize.allocate.solve import Rater, TypeChoice, Unit, losses
 from quantize.allocate.sweep import BLOCKS, ROW, Array, Matrix
-from quantize.allocate.table import TypeChoice, Unit
+from quantize.gguf.ggml import rounded
 from quantize.gguf.imatrixfile import read_matrix
 from quantize.gguf.quantize import TYPES, needs_matrix
-from quantize.gguf.rounding import rounded
-from quantize.onnx.channels import round_channels
-from quantize.onnx.rounding import dequantize, round_matrix
-from quantize.onnx.variants import W8A8, Variant, parse_variant
+from quantize.onnx.rounding import dequantize, round_channels, round_matrix
+from quantize.recipes import W8A8, Variant, parse_variant
 from runtimes.errors import ModelError
 from runtimes.models.gguf import TENSOR_TYPES
 
@@ -41,7 +39,7 @@ def _means(matrix: Path) -> Mapping[str, Array]:
 
 
 def _unit(matrix: Path, tensor: Matrix, tokens: int) -> Unit:
-    """What each type that fits ``tensor`` takes and loses."""
+    """Rate each type that fits ``tensor``: its bytes and its loss."""
     count, rows, width = tensor.weight.shape
     means = _means(matrix).get(tensor.name)
     own = None if means is None else means.reshape(count, width)
@@ -104,7 +102,7 @@ def fused(units: Iterable[Unit]) -> tuple[Unit, ...]:
 
 
 def _node_unit(tensor: Matrix, tokens: int) -> Unit:
-    """What each variant that fits ``tensor`` takes and loses."""
+    """Rate each variant that fits ``tensor``: its bytes and its loss."""
     count, rows, width = tensor.weight.shape
     if count > 1:
         raise ModelError(

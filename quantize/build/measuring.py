@@ -8,17 +8,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from quantize.build.run import Measuring, Run
-from quantize.children.process import PATIENT, run_child
+from quantize.children import PATIENT, run_child
 from quantize.errors import CheckError, ToolError
 from quantize.fromjson import from_json
 from quantize.manifest import Fidelity, FileEntry, FileSpeeds, Quality, TokenParity
 from quantize.quality import built_child, float_child
 from quantize.quality.fidelity import FloatReference, load_reference, require_quality
-from quantize.quality.tasks import GradedQuestion
-from quantize.quality.text import read_text
+from quantize.quality.text import GradedQuestion, read_text
 from quantize.quality.tokens import compare_built, require_parity
-from quantize.recipes.recipe import FORMATS, Recipe
-from quantize.stages.stages import Stage, are_texts, stage_key, stage_version, versions
+from quantize.recipes import FORMATS, Recipe
+from quantize.stages import Stage, are_texts, stage_key, stage_version, versions
 from runtimes.machine.cpu import available_cores, cpu_identity
 from runtimes.machine.gpus import find_gpus
 
@@ -28,7 +27,7 @@ _Measured = TypeVar("_Measured", Quality, Fidelity, FileSpeeds)
 
 
 def plan_measuring(run: Run, questions: Sequence[GradedQuestion]) -> Measuring | None:
-    """What will be measured; None with --no-measure. Raises UsageError for a text that cannot be
+    """Plan of the measurements; None with --no-measure. Raises UsageError for a text that cannot be
     read."""
     options = run.options.measure
     if not options.enabled:
@@ -112,7 +111,7 @@ def divergence(
     reference: FloatReference,
     text: Mapping[str, Any],
 ) -> Fidelity:
-    """Of the file at ``path`` from the float model's ``reference`` over ``text``."""
+    """Divergence of the file at ``path`` from the float model's ``reference`` over ``text``."""
     return _kept(
         *(run, "fidelity", {**_file(recipe, sha256), "source": run.inputs, "text": text}),
         *(f"comparing {recipe.name} with the float model", Fidelity),
@@ -122,7 +121,7 @@ def divergence(
 
 
 def read_measured(text: Path | None, limit: int) -> dict[str, Any]:
-    """What identifies a text that is measured on. Raises UsageError if it cannot be read."""
+    """Identity of a text that is measured on. Raises UsageError if it cannot be read."""
     return {"text": read_text(text).sha256, "limit": limit}
 
 
@@ -182,7 +181,7 @@ def _kept(
     call: Callable[[], _Measured],
     child: Mapping[str, Any],
 ) -> _Measured:
-    """What ``call`` finds in a child process, or has found in an earlier run with the same
+    """Return what ``call`` finds in a child process, or has found in an earlier run with the same
     inputs."""
 
     def found(_folder: Path) -> dict[str, Any]:

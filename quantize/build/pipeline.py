@@ -5,29 +5,24 @@ from dataclasses import replace
 from pathlib import Path
 
 from quantize.allocate.measure import calibration_text
-from quantize.build.making import make_file
 from quantize.build.measuring import check, measure, plan_measuring
 from quantize.build.preflight import require_fitting, require_room, require_sense, unlisted
-from quantize.build.run import BuildJob, Run
+from quantize.build.run import BuildJob, Run, make_file
 from quantize.build.target import make_target
 from quantize.build.workspace import Workspace, disk_errors
 from quantize.errors import DiskFullError, QualityError, TokenMismatchError, UnfinishedError
 from quantize.fromjson import from_json
-from quantize.hub.push import push
-from quantize.lora.adapter import adapted_fingerprint
-from quantize.manifest import Allocation, FileEntry, Manifest, ModelInfo
+from quantize.hub.transfer import push
+from quantize.lora import adapted_fingerprint
+from quantize.manifest import Allocation, FileEntry, Manifest, ModelInfo, is_whole
 from quantize.options import Options
-from quantize.progress.console import Reporter
+from quantize.progress import Reporter
 from quantize.quality.fidelity import require_quality
-from quantize.quality.tasks import read_questions
-from quantize.quality.text import BUNDLED
-from quantize.recipes.bits import bits_per_weight
-from quantize.recipes.choose import known_recipe
-from quantize.recipes.recipe import FORMATS, ONNX, Recipe
+from quantize.quality.text import BUNDLED, read_questions
+from quantize.recipes import FORMATS, ONNX, Recipe, bits_per_weight, known_recipe
 from quantize.report.write import FILES, write_report
 from quantize.source import SourceModel, open_source
-from quantize.stages.stages import Stages, build_key, export_key, source_inputs, versions
-from quantize.stages.verify import is_whole
+from quantize.stages import Stages, build_key, export_key, source_inputs, versions
 from runtimes.errors import IngotError, ModelError, OutOfMemoryError
 from runtimes.untrusted import is_link
 
@@ -77,7 +72,7 @@ def _open(options: Options, source: SourceModel, space: Workspace, progress: Rep
 
 
 def _job(run: Run, recipe: Recipe) -> BuildJob:
-    """What is to be done for ``recipe``: nothing to build if the file is there, byte for byte."""
+    """Job for ``recipe``: nothing to build if the file is there, byte for byte."""
     final = run.options.measure.text or BUNDLED
     texts = (calibration_text(run.options, run.base), final) if recipe.target else ()
     job = BuildJob(recipe, build_key(run.inputs, recipe, run.options, texts))

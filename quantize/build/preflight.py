@@ -1,4 +1,4 @@
-"""What can be refused before any work: wishes that do not fit together, tools, disk, memory."""
+"""Refusals before any work: wishes that do not fit together, tools, disk, memory."""
 
 import contextlib
 import importlib.util
@@ -11,28 +11,24 @@ from pathlib import Path
 from quantize.allocate.measure import calibration_text, split_texts
 from quantize.allocate.solve import sweep_bytes
 from quantize.build.workspace import WORK
-from quantize.children.process import run_child
+from quantize.children import run_child
 from quantize.disk import free_space, human
 from quantize.errors import DiskFullError, SourceError, UsageError
 from quantize.gguf.converter import converter_folder
 from quantize.gguf.imatrixfile import is_matrix
-from quantize.gguf.quantize import check_overrides
-from quantize.gguf.sizes import gguf_sizes
-from quantize.hub.push import require_push
-from quantize.lora.adapter import merge_bytes
+from quantize.gguf.quantize import check_overrides, gguf_sizes
+from quantize.hub.transfer import require_push
+from quantize.lora import merge_bytes
 from quantize.manifest import load_manifest
-from quantize.onnx.builder import builder_folder, builder_may_know
-from quantize.onnx.sizes import onnx_size
+from quantize.onnx.builder import builder_folder, builder_may_know, onnx_size
 from quantize.options import Options
 from quantize.quality.fidelity import reference_bytes
 from quantize.quality.text import read_text
-from quantize.recipes.bits import FileSize
-from quantize.recipes.choose import require_matrix
-from quantize.recipes.recipe import ONNX, RECIPES, Recipe
+from quantize.recipes import ONNX, RECIPES, FileSize, Recipe, require_matrix
 from quantize.source import SourceModel
 from quantize.source.files import CONFIG, read_json
 from quantize.source.shapes import shapes_of
-from quantize.stages.stages import stages_size
+from quantize.stages import stages_size
 from runtimes.errors import IngotError, ModelError, OutOfMemoryError, RuntimeMissingError
 from runtimes.machine.hardware import detect
 from runtimes.untrusted import is_link
@@ -212,7 +208,7 @@ def require_measuring(options: Options) -> None:
 
 
 def require_sense(options: Options) -> None:
-    """What can be refused before the source is looked at, or downloaded."""
+    """Refuse what can be refused before the source is looked at, or downloaded."""
     if options.push is not None:
         require_push(options.push)
     require_matrix(options.recipes, options.imatrix)

@@ -9,24 +9,18 @@ from pathlib import Path
 
 import numpy as np
 
-from quantize.allocate.solve import Rater
+from quantize.allocate.solve import Rater, TypeTable
 from quantize.allocate.speed import Seconds, Shape, Timing
-from quantize.allocate.table import TypeTable
 from quantize.allocate.types import fused, gguf_rater, onnx_rater
-from quantize.build.making import Export, export_gguf, importance
-from quantize.build.run import Run
-from quantize.gguf.kernels import kernel_seconds
+from quantize.build.run import Export, Run, export_gguf, importance
+from quantize.gguf.ggml import kernel_seconds
 from quantize.gguf.quantize import quantize_gguf
-from quantize.onnx.builder import build_onnx
-from quantize.onnx.sizes import beside_weights, one_product_for_qkv, table_is_float
-from quantize.onnx.variants import Mix
-from quantize.recipes.bits import bits_per_weight
-from quantize.recipes.recipe import Recipe
-from quantize.recipes.target import QualityTarget
+from quantize.manifest import digest
+from quantize.onnx.builder import beside_weights, build_onnx, one_product_for_qkv, table_is_float
+from quantize.recipes import Mix, QualityTarget, Recipe, bits_per_weight
 from quantize.source import SourceModel
 from quantize.source.shapes import Shapes, shapes_of
-from quantize.stages.stages import matrix_key, stage_key, versions
-from quantize.stages.verify import digest
+from quantize.stages import matrix_key, stage_key, versions
 from runtimes.errors import ModelError
 from runtimes.models.gguf import GgufHeader, read_header
 from runtimes.models.memory import estimate
@@ -50,18 +44,18 @@ class GgufMaker:
 
     @property
     def key(self) -> str:
-        """Of all that decides a file besides its types."""
+        """Key of all that decides a file besides its types."""
         return f"{self.export.sha256} {self.used}"
 
     @property
     def rater(self) -> Rater:
-        """What tries llama.cpp's types."""
+        """Rater of llama.cpp's types."""
         inputs = {"matrix": self.matrix_key, "export": self.export.sha256}
         return gguf_rater(stage_key("sensitivities", inputs), self.matrix)
 
     @cached_property
     def header(self) -> GgufHeader:
-        """Of the half-precision file."""
+        """Header of the half-precision file."""
         return read_header(self.export.path)
 
     @property
@@ -97,7 +91,7 @@ class GgufMaker:
         return self.header.data_bytes_expected - theirs + _TOLD * len(self.header.tensors)
 
     def besides(self, table: TypeTable, target: QualityTarget) -> float:
-        """What counts besides the tensors whose types are chosen."""
+        """Bytes that count besides the tensors whose types are chosen."""
         if target.bound == "bits":
             chosen = {unit.name for unit in table.units}
             return sum(t.nbytes for t in self.header.tensors if t.name not in chosen)
@@ -108,7 +102,7 @@ class GgufMaker:
         return self.overhead(table) + whole.total - whole.weights
 
     def taken(self, path: Path, target: QualityTarget) -> float:
-        """What counts of a file."""
+        """Bytes of a file that count for the bound."""
         if target.bound == "bits":
             return sum(tensor.nbytes for tensor in read_header(path).tensors)
         if target.bound == "bytes":
@@ -182,12 +176,12 @@ class OnnxMaker:
 
     @property
     def rater(self) -> Rater:
-        """What tries the ways to store a matrix."""
+        """Rater of the ways to store a matrix."""
         return onnx_rater(self.key)
 
     @cached_property
     def shapes(self) -> Shapes:
-        """Of the model's weights."""
+        """Shapes of the model's weights."""
         return shapes_of(self.source)
 
     def chosen(self, table: TypeTable) -> TypeTable:
@@ -200,15 +194,15 @@ class OnnxMaker:
         return replace(table, units=units)
 
     def besides(self, table: TypeTable, target: QualityTarget) -> float:
-        """What counts besides the tensors whose types are chosen; of memory a part of it only, as
-        what a session takes is known of a file."""
+        """Bytes that count besides the tensors whose types are chosen; of memory a part of it only,
+        as what a session takes is known of a file."""
         chosen = sum(unit.weights for unit in table.units)
         whole = sum(math.prod(shape) for shape in self.shapes.weights.values())
         floats = _FLOAT * max(whole - chosen, 0)
         return floats + (beside_weights(self.source, self.shapes) if target.bound == "bytes" else 0)
 
     def taken(self, path: Path, target: QualityTarget) -> float:
-        """What counts of a folder."""
+        """Bytes of a folder that count for the bound."""
         if target.bound == "bits":
             return bits_per_weight(path, self.weights) * self.weights / 8
         if target.bound == "bytes":
@@ -238,7 +232,7 @@ class OnnxMaker:
         metadata: Mapping[str, str],
         folder: Path,
     ) -> tuple[list[str], str]:
-        """It, in ``folder``; what the user should know, and which tool made it."""
+        """Write the file into ``folder``; what the user should know, and which tool made it."""
         importance = run.space.work / "importance.npz"
         arrays = {unit.name: np.array(unit.importance, np.float32) for unit in table.units}
         np.savez(importance, **arrays)  # type: ignore[arg-type]
@@ -264,3 +258,7 @@ def onnx_maker(run: Run, text: Path) -> OnnxMaker:
     """With sensitivities of ``text``."""
     inputs = {"source": run.inputs, "text": digest(text).sha256, "tools": versions(["onnx"])}
     return OnnxMaker(run.source, run.base.parameters, stage_key("sensitivities", inputs))
+
+
+# Both have the same methods: a format's part in a target.
+Maker = GgufMaker | OnnxMaker

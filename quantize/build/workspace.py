@@ -1,4 +1,4 @@
-"""Where a build happens: a private work folder, and publishing in one step, with a manifest that is
+"""Workspace of a build: a private work folder, and publishing in one step, with a manifest that is
 right at every moment.
 
 Everything is made in ``OUT/.quantize-work`` and moved out by a rename once all its checks have
@@ -17,8 +17,15 @@ from typing import Any, Self
 
 from quantize.disk import full_disk_explained
 from quantize.errors import BusyError, UsageError
-from quantize.manifest import NAME, FileEntry, Manifest, ModelInfo, load_manifest, write_manifest
-from quantize.stages.verify import is_whole
+from quantize.manifest import (
+    NAME,
+    FileEntry,
+    Manifest,
+    ModelInfo,
+    is_whole,
+    load_manifest,
+    write_manifest,
+)
 from runtimes.errors import ModelError
 from runtimes.machine.locks import Lock, another_run
 from runtimes.untrusted import inside, remove

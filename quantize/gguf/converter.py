@@ -1,8 +1,8 @@
-"""The converter of exactly the llama.cpp that the installed llama-cpp-python was built from, with
-amendments.
+"""llama.cpp's converter, and the half-precision export that it makes.
 
-The wheel leaves it out and the registry's `gguf` package lags behind it, so both parts are taken
-from that version's source distribution.
+It is the converter of exactly the llama.cpp that the installed llama-cpp-python was built from,
+with amendments. The wheel leaves it out and the registry's `gguf` package lags behind it, so both
+parts are taken from that version's source distribution.
 """
 
 import importlib.metadata
@@ -11,14 +11,20 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from quantize.children import report_step, run_child
 from quantize.disk import sha256_of
 from quantize.errors import ToolError
+from quantize.progress import SILENT, Reporter
+from quantize.quality.tokens import Reference, TokenComparison, compare_vocabulary
 from quantize.source.files import read_tensors
 from runtimes.errors import IngotError, RuntimeMissingError
 from runtimes.llamacpp.source import sdist_path
+from runtimes.models.modelfile import read_json
+from runtimes.models.registry import read_model
 from runtimes.paths import cache_dir
 
 _SCRIPT = "convert_hf_to_gguf.py"
@@ -104,7 +110,7 @@ def _without_draft(model: Path) -> list[str]:
 
 
 def _amend_settings(base: Any) -> None:
-    """What the converter looks for in config.json, and transformers 5 writes in another way or
+    """Give the converter what it looks for in config.json, and transformers 5 writes differently or
     leaves to the architecture's class."""
     load = base.load_hparams
 
@@ -176,3 +182,71 @@ def _amend_byte_fallback(gguf: Any) -> None:
             return gguf.TokenType.CONTROL if added.special else gguf.TokenType.USER_DEFINED
 
     gguf.LlamaHfVocab = RankedVocab
+
+
+# Pre-tokenizers to try for a byte-level vocabulary whose hash the converter does not know; between
+# them they cover the regular expressions in use (GPT-2's, Llama 3's, Qwen 2's; `default` splits
+# punctuation and single digits).
+_CANDIDATES = ("gpt-2", "llama-bpe", "qwen2", "default")
+
+
+def export_f16(
+    model: Path, out: Path, reference: Reference, work: Path, progress: Reporter = SILENT
+) -> list[str]:
+    """Write ``model`` to the GGUF file ``out``; returns what the user should know."""
+    call = partial(_convert, converter_folder(), model, out, reference, work)
+    note = run_child(call, "converting to GGUF", work, progress, torch=True)
+    return [*([note] if note else []), *_lost_window(model, out)]
+
+
+def _convert(
+    converter: Path, model: Path, out: Path, reference: Reference, work: Path
+) -> str | None:
+    """Runs in a child process: what the user should know. Where the converter does not know the
+    hash of the vocabulary, the candidate whose tokens are nearest to the original's is taken."""
+    report_step("loading the converter")
+    run = load_converter(converter)
+    try:
+        report_step("converting")
+        run(model, out, "--outtype", "f16")
+    except NotImplementedError as error:
+        if "pre-tokenizer" not in str(error):
+            raise
+    else:
+        return None
+    tried: dict[str, TokenComparison] = {}
+    for name in _CANDIDATES:
+        report_step(f"trying the pre-tokenizer {name}")
+        path = work / f"vocabulary-{name}.gguf"
+        run(model, path, "--vocab-only", pre=name)
+        tried[name] = compare_vocabulary(path, reference, work)
+        path.unlink()
+        if not tried[name].differences:
+            break
+    best = min(tried, key=lambda name: len(tried[name].differences))
+    report_step("converting")
+    run(model, out, "--outtype", "f16", pre=best)
+    found = tried[best].parity
+    return (
+        f"pre-tokenizer {best!r} chosen by comparing tokens: {found.differences} of {found.lines}"
+        " lines differ"
+    )
+
+
+def _lost_window(model: Path, out: Path) -> list[str]:
+    """A note where the original attends to a window only, and llama.cpp to everything (Mistral)."""
+    config = read_json(model / "config.json")
+    window = config.get("sliding_window")
+    kinds, context = config.get("layer_types"), config.get("max_position_embeddings")
+    windowed = "sliding_attention" in kinds if isinstance(kinds, list) and kinds else True
+    used = config.get("use_sliding_window", True) and windowed
+    if not (isinstance(window, int) and isinstance(context, int) and used):
+        return []
+    if not 0 < window < context:
+        return []
+    if read_model(out).sliding_window:
+        return []
+    return [
+        f"llama.cpp has no sliding window for this architecture: past {window:,} tokens the file"
+        " attends to more than the original does, and continues texts in another way"
+    ]

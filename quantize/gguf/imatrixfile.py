@@ -27,7 +27,7 @@ _MOST_ENTRIES, _LONGEST_NAME = 1_000_000, 512
 
 @dataclass(frozen=True, slots=True)
 class ImatrixEntry:
-    """What one weight tensor was multiplied with: ``sums`` of squares [matrices, width] over
+    """Inputs of one weight tensor: ``sums`` of squares [matrices, width] over
     ``counts`` [matrices] rows. A tensor of a mixture has one matrix per expert, others one."""
 
     sums: Array

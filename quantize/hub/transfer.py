@@ -1,27 +1,58 @@
-"""Get the bytes of one file, from where an earlier attempt stopped, and check them.
+"""Transfers: downloads that resume, the store of downloaded repositories, and uploads.
 
 huggingface_hub 2.4 downloads to a temporary file of a random name and deletes it when it fails, so
 an interrupted run starts over. Here the unfinished file is named after the checksum of what it will
-be: any later run, of any revision that holds the same content, resumes from its end.
+be: any later run, of any revision that holds the same content, resumes from its end. The store is
+below the cache folder::
+
+    hub/ORG--NAME/refs/REVISION           the commit that a branch or tag was at the last look
+    hub/ORG--NAME/blobs/CHECKSUM          each content once; `.partial` while it is not whole
+    hub/ORG--NAME/COMMIT/listing.json     what the repository holds at that commit
+    hub/ORG--NAME/COMMIT/NAME/...         the files: hard links to the blobs
+
+The folder's own name is the model's, because converters name files and find special tokens by it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import hashlib
+import json
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
+from urllib.parse import quote
 
-from quantize.disk import full_disk_explained, human, require_room
-from quantize.hub.client import Listing, RemoteFile, Repository
-from quantize.hub.errors import EndsEarlyError, HubError, require_success
+from quantize.disk import FULL, full_disk_explained, human, require_room, write_atomically
+from quantize.errors import UsageError
+from quantize.fromjson import from_json
+from quantize.hub.client import (
+    EndsEarlyError,
+    Hub,
+    HubError,
+    HubName,
+    Listing,
+    OfflineError,
+    RemoteFile,
+    Repository,
+    parse_hub_name,
+    require_success,
+)
+from quantize.manifest import NAME, entry_path, load_manifest
+from quantize.progress import Reporter
 from runtimes.machine.locks import Lock, another_run
+from runtimes.paths import cache_dir
+from runtimes.untrusted import check_digest, inside, load_json
 
 if TYPE_CHECKING:
     import httpx2
+    from huggingface_hub import HfApi
 
 _CHUNK = 1 << 20
 
@@ -215,3 +246,191 @@ class _Download:
                 self.stream.flush()
         if self.have < self.file.bytes:
             raise EndsEarlyError(f"{self.repo.name}: {self.file.path} ends early on the hub")
+
+
+# Files above this are not served by plain HTTP (huggingface_hub.constants.MAX_HTTP_DOWNLOAD_SIZE).
+_LARGEST = 50_000_000_000
+
+
+class Store(Repository):
+    """A repository and what is downloaded of it."""
+
+    @property
+    def base(self) -> Path:
+        """The folder of this repository; it need not exist."""
+        return cache_dir() / "hub" / self.name.repo.replace("/", "--")
+
+    def folder(self, commit: str) -> Path:
+        """Folder with the files of ``commit``."""
+        return self.base / commit / self.name.model
+
+    def listing(self) -> Listing:
+        """List what the repository holds. A commit that was looked at before needs no network;
+        without a connection a branch or tag means what it meant at the last look, which is said.
+
+        Raises as ``look``.
+        """
+        if self.name.is_commit and (known := self._known(self.name.revision)):
+            return known
+        ref = inside(
+            self.base / "refs", quote(self.name.revision, safe=""), "the revision", UsageError
+        )
+        try:
+            listing = self.look()
+        except OfflineError as error:
+            known = self._known(ref.read_text(encoding="utf-8").strip()) if ref.is_file() else None
+            if known is None:
+                raise
+            self.progress.note(
+                f"{error}; continuing with what was downloaded of {known.commit[:12]}"
+            )
+            return known
+        write_atomically(self._record(listing.commit), json.dumps(asdict(listing), indent=1))
+        write_atomically(ref, listing.commit)
+        return listing
+
+    def missing(self, listing: Listing, files: Sequence[RemoteFile]) -> list[RemoteFile]:
+        """Select the ``files`` that are not downloaded yet."""
+        folder = self.folder(listing.commit)
+        return [
+            file
+            for file in files
+            if not (path := folder / file.path).is_file() or path.stat().st_size != file.bytes
+        ]
+
+    def bring(self, listing: Listing, files: Sequence[RemoteFile]) -> Path:
+        """Download those of ``files`` that are not there; the folder that holds them.
+
+        Raises HubError, UsageError, or DiskFullError before anything that does not fit.
+        """
+        folder, blobs = self.folder(listing.commit), self.base / "blobs"
+        missing = self.missing(listing, files)
+        for file in missing:
+            if file.bytes > _LARGEST:
+                raise HubError(
+                    f"{self.name}: {file.path} is {file.bytes / 1e9:.0f} GB; files above 50 GB are"
+                    f" not served by plain HTTP: fetch the model with `hf download {self.name.repo}"
+                    " --local-dir FOLDER` and give that folder"
+                )
+        if missing:
+            self._take_from_other_cache(listing, missing, blobs)
+            fetch_files(self, listing, missing, blobs, "downloading")
+        with full_disk_explained(self.base):
+            for file in missing:
+                place = inside(folder, file.path, str(self.name), HubError)
+                _link(blobs / file.key, place)
+        return folder
+
+    def _record(self, commit: str) -> Path:
+        return self.base / commit / "listing.json"
+
+    def _known(self, commit: str) -> Listing | None:
+        garbled = (OSError, ValueError, KeyError, TypeError, AttributeError, HubError)
+        with contextlib.suppress(*garbled):
+            check_digest(commit, str(self.base), HubError)
+            listing = from_json(Listing, load_json(self._record(commit)))
+            return listing if listing.commit == commit else None
+        return None
+
+    def _take_from_other_cache(
+        self, listing: Listing, files: Sequence[RemoteFile], blobs: Path
+    ) -> None:
+        """Take what huggingface_hub's own cache holds already, if its checksum is right."""
+        from huggingface_hub import try_to_load_from_cache
+
+        for file in files:
+            path = try_to_load_from_cache(listing.repo, file.path, revision=listing.commit)
+            if isinstance(path, str) and not (blobs / file.key).exists():
+                with self.progress.stage(f"checking {file.path} of huggingface_hub's cache"):
+                    if checksum(Path(path), file):
+                        _link(Path(path).resolve(), blobs / file.key)
+
+
+def _link(source: Path, target: Path) -> None:
+    """Put ``source`` at ``target``, as a hard link where the disk allows it, else as a copy."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".partial-", dir=target.parent) as made:
+        partial = Path(made) / "file"
+        try:
+            os.link(source, partial)
+        except OSError as error:
+            if error.errno in FULL:
+                raise
+            shutil.copyfile(source, partial)
+        partial.replace(target)
+
+
+_BESIDE = (NAME, "README.md", "report.html", "report.png")
+
+
+def require_push(repo: str) -> None:
+    """Find out before hours of work whether ``repo`` could be pushed to: its name, and a token that
+    the hub accepts. Raises UsageError or HubError."""
+    with _writing(repo) as (_, api):
+        api.whoami()
+
+
+def push(folder: Path, repo: str, progress: Reporter) -> str:
+    """Upload the files of ``folder``'s manifest, the manifest, the model card and the report to
+    ``repo``; the address of the commit's repository.
+
+    A repository that is not there is created, private: what was published by mistake cannot be
+    taken back, and making it public is one click. One that is there keeps its visibility, and its
+    other files. Everything goes into one commit, so a reader never sees half of it. Files that the
+    hub has already are not sent again. Raises UsageError, HubError, or ModelError for a manifest
+    that lists a file which is not there.
+    """
+    with _writing(repo) as (name, api):
+        wanted = _files(folder)
+        size = sum(path.stat().st_size for path in wanted.values())
+        fresh = not api.repo_exists(name.repo)
+        if fresh:
+            api.create_repo(name.repo, private=True, exist_ok=True)
+        with progress.stage(f"uploading {len(wanted)} files, {human(size)}, to {name}"):
+            commit = api.upload_folder(
+                repo_id=name.repo,
+                folder_path=folder,
+                allow_patterns=[glob.escape(path) for path in wanted],
+                commit_message="Add quantized files with their measurements",
+            )
+    if fresh:
+        progress.note(f"{name} was created as a private repository; its settings make it public")
+    return str(commit.repo_url)
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    """Files to upload, each by its name as seen from ``folder``. Raises ModelError for links, which
+    could bring any file of this machine to the hub."""
+    found = [folder / name for name in _BESIDE if (folder / name).is_file()]
+    for entry in load_manifest(folder).files:
+        path = entry_path(folder, entry)
+        found += [p for p in path.rglob("*") if p.is_file()] if path.is_dir() else [path]
+    names = [path.relative_to(folder).as_posix() for path in found]
+    return {name: inside(folder, name, f"the folder {folder}") for name in names}
+
+
+@contextmanager
+def _writing(repo: str) -> Iterator[tuple[HubName, HfApi]]:
+    """Errors inside say what the user can do."""
+    import httpx2
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+
+    name, hub = parse_hub_name(repo), Hub()
+    if name is None or "@" in repo:
+        raise UsageError(f"--push takes ORG/NAME, not {repo!r}")
+    if not hub.has_token:
+        raise UsageError(
+            "--push needs a token that may write: set HF_TOKEN, or run `hf auth login` once"
+        )
+    try:
+        yield name, hub.api()
+    except OfflineModeIsEnabled as error:
+        raise HubError("HF_HUB_OFFLINE forbids an upload: unset it") from error
+    except (HfHubHTTPError, httpx2.TransportError) as error:
+        if isinstance(error, HfHubHTTPError) and error.response.status_code == 403:
+            raise HubError(
+                f"the token may not write to {name}: create one with write access to it"
+            ) from error
+        raise hub.explain(error, name) from error
+    except ValueError as error:  # the model card's header, or the storage's answer
+        raise HubError(f"{name}: the hub does not take the upload: {error}") from error

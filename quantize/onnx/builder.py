@@ -1,22 +1,25 @@
-"""onnxruntime-genai's model builder, with amendments. Runs in a child process."""
+"""ONNX folders by onnxruntime-genai's model builder, with amendments, and their sizes beforehand.
+The builder runs in a child process.
+"""
 
 import importlib.util
+import math
 import shutil
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from quantize.children.child import report_step
-from quantize.children.process import run_child
+from quantize.children import report_step, run_child
 from quantize.errors import UsageError
-from quantize.onnx.optimum.export import build_with_optimum
-from quantize.onnx.variants import Mix
+from quantize.onnx.optimum import build_with_optimum
 from quantize.options import Target
-from quantize.progress.console import SILENT, Reporter
-from quantize.recipes.recipe import Recipe
+from quantize.progress import SILENT, Reporter
+from quantize.recipes import FileSize, Mix, Recipe, variants_of
 from quantize.source import SourceModel
+from quantize.source.shapes import Shapes, weights_in
 from runtimes.errors import RuntimeMissingError
 
 # Logits of the last position only (a prompt's other rows are never sampled from), and one cache
@@ -51,7 +54,7 @@ def build_graph(
         return None
     finally:
         shutil.rmtree(cache, ignore_errors=True)
-    from quantize.onnx.adapt import adapt
+    from quantize.onnx.graphfile import adapt
 
     report_step("rewriting the graph")
     adapt(out, mix.metadata if mix else {})
@@ -59,7 +62,7 @@ def build_graph(
 
 
 def builder_folder() -> Path:
-    """Where the builder's sources are. Raises RuntimeMissingError when it is not installed."""
+    """Folder of the builder's sources. Raises RuntimeMissingError when it is not installed."""
     spec = importlib.util.find_spec("onnxruntime_genai")
     if spec is None or spec.origin is None:
         raise RuntimeMissingError(
@@ -89,7 +92,7 @@ def _round_by(
     rounding, which holds all of them in 32 bits; ``notes`` get what the user should know."""
     from builders.base import Model
 
-    from quantize.onnx.adapt import EMBEDDING
+    from quantize.onnx.graphfile import EMBEDDING
     from quantize.onnx.nbits import plan_matrices, quantize_graph
 
     def to_nbits(model: Any) -> Any:
@@ -244,3 +247,69 @@ def _rewrite_w8a8(fp32: Path, out: Path, calibration: Path | None) -> list[str]:
     from quantize.onnx.w8a8 import quantize_w8a8
 
     return quantize_w8a8(fp32, out, calibration)
+
+
+_ROPE = "rope_parameters"
+_FLOAT = 32.0
+_LEAST_BLOCK = 32
+_GRAPH = 9000  # bytes of the graph for each layer, about
+_WITH_TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
+_CAREFUL = ("token_embd", "output", "attn_v", "attn_qkv", "ffn_down")
+_WITH_VALUES = ("attn_q", "attn_k")
+
+
+def onnx_size(source: SourceModel, shapes: Shapes, recipe: Recipe) -> FileSize | None:
+    """Size of ``recipe``'s folder; None for an architecture that the builder does not know."""
+    if source.kind != "hf" or not builder_may_know(source.architecture):
+        return None
+    bits = sum(
+        math.prod(shape) * _bits(name, shape, shapes, recipe)
+        for name, shape in shapes.weights.items()
+    )
+    whole = int(bits / 8) + beside_weights(source, shapes)
+    return FileSize(whole, bits / weights_in(shapes.weights))
+
+
+def beside_weights(source: SourceModel, shapes: Shapes) -> int:
+    """Bytes of a folder for the graph, the tables of positions, and the tokenizer, about."""
+    files = (source.folder / name for name in _WITH_TOKENIZER)
+    tokenizer = sum(file.stat().st_size for file in files if file.is_file())
+    return _positions(shapes) + _GRAPH * shapes.layers + tokenizer
+
+
+def one_product_for_qkv(shapes: Shapes) -> bool:
+    """Whether the builder makes queries, keys and values by one product: unless norms follow."""
+    return "blk.0.attn_q_norm.weight" not in shapes.weights
+
+
+def table_is_float(shapes: Shapes) -> bool:
+    """Whether an embedding table of its own is kept: no block divides its rows."""
+    width = shapes.weights["token_embd.weight"][0]
+    return width % _LEAST_BLOCK != 0 and "output.weight" in shapes.weights
+
+
+def _bits(name: str, shape: tuple[int, ...], shapes: Shapes, recipe: Recipe) -> float:
+    """Bits that a weight of that tensor takes."""
+    if recipe.for_gpus:
+        return _FLOAT / 2
+    if len(shape) < 2 or recipe.precision == "fp32":
+        return _FLOAT
+    if recipe.precision == "w8a8":
+        return 8 + _FLOAT / shape[0]  # a scale for each output channel
+    role = name.split(".")[-2]
+    if role == "token_embd" and table_is_float(shapes):
+        return _FLOAT
+    usual, careful = variants_of(recipe.options)
+    picked = role in _CAREFUL or (role in _WITH_VALUES and one_product_for_qkv(shapes))
+    variant = careful if picked else usual
+    return variant.fitting(shape[0]).bits_per_weight(shape[0])
+
+
+def _positions(shapes: Shapes) -> int:
+    """The tables of sines and cosines; models with two bases have two pairs."""
+    heads = shapes.number("num_attention_heads", default=1)
+    size = int(shapes.number("head_dim", default=shapes.number("hidden_size") // heads))
+    share, rope = shapes.number("partial_rotary_factor", default=1), shapes.config.get(_ROPE)
+    local = isinstance(rope, Mapping) and "sliding_attention" in rope
+    pairs = 2 if local or shapes.config.get("rope_local_base_freq") else 1
+    return pairs * 4 * int(size * share) * int(shapes.number("max_position_embeddings"))

@@ -15,10 +15,10 @@ import onnx_ir as ir
 import onnxruntime as ort
 from onnx import TensorProto, helper
 
-from quantize.children.child import report_progress
+from quantize.children import report_progress
 from quantize.onnx.graphfile import InGraph, add_constant
-from quantize.onnx.variants import Variant, parse_variant
 from quantize.onnx.w8a8 import Rewrite
+from quantize.recipes import Variant, parse_variant
 from runtimes.machine.cpu import available_cores
 
 Shape = tuple[int, int]  # the length of a row, and rows
@@ -132,7 +132,7 @@ def _weights(variant: Variant, shape: Shape) -> dict[str, npt.NDArray[Any]]:
 
 
 def _seconds(products: tuple[Any, int], width: int, rows: int) -> float:
-    """Of one product."""
+    """Seconds of one product."""
     session, count = products
     feeds = {"x": np.random.default_rng(0).standard_normal((rows, width), np.float32)}
     laps: list[float] = []

@@ -12,13 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from quantize.children.child import report_progress
-from quantize.onnx.adapt import EMBEDDING, HEAD
-from quantize.onnx.graphfile import InGraph, Inserter, add_constant
+from quantize.children import report_progress
+from quantize.onnx.graphfile import EMBEDDING, HEAD, InGraph, Inserter, add_constant
 from quantize.onnx.rounding import Floats, round_matrix
-from quantize.onnx.smooth import product_weight
-from quantize.onnx.variants import W8A8, Mix, Variant, parse_variant, variants_of
-from quantize.onnx.w8a8 import Rewrite
+from quantize.onnx.w8a8 import Rewrite, product_weight
+from quantize.recipes import W8A8, Mix, Variant, parse_variant, variants_of
 from quantize.source.shapes import gguf_name
 from runtimes.errors import ModelError
 

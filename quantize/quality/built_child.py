@@ -3,12 +3,11 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from quantize.children.child import report_progress
+from quantize.children import report_progress
 from quantize.manifest import Fidelity, FileSpeeds, Quality
 from quantize.quality.fidelity import FloatReference, Floats, compare, joined, record, summed_up
 from quantize.quality.peak import gpu_peak, peak_resident
-from quantize.quality.tasks import GradedQuestion, grade
-from quantize.quality.text import Windows, cut, read_text
+from quantize.quality.text import GradedQuestion, Windows, cut, grade, read_text
 from runtimes.engine.engine import Engine
 from runtimes.engine.loading import load_runner
 from runtimes.errors import ModelError

@@ -21,7 +21,7 @@ from quantize.errors import QualityError, ToolError
 from quantize.fromjson import from_json
 from quantize.manifest import Fidelity, Perplexity
 from quantize.quality.text import Text, Windows
-from quantize.recipes.recipe import Recipe
+from quantize.recipes import Recipe
 
 Floats = npt.NDArray[np.float32]
 Halves = npt.NDArray[np.float16]
@@ -35,7 +35,7 @@ _BLOCK = 2**22  # logits that are worked on at once
 
 
 class Scores(NamedTuple):
-    """What each scored position of a text gave, in order."""
+    """Figures of each scored position of a text, in order."""
 
     nll: Doubles  # minus the natural log-probability of the id that follows
     kl: Doubles  # the divergence from the float model in nats
@@ -162,7 +162,8 @@ def record(folder: Path, windows: Windows, text: Text, scored: Iterable[Floats])
 
 
 def load_reference(folder: Path) -> FloatReference:
-    """What ``record`` wrote to ``folder``. Raises ToolError when it is not there or damaged."""
+    """Read what ``record`` wrote to ``folder``. Raises ToolError when it is not there or
+    damaged."""
     try:
         data = json.loads((folder / _NAME).read_text(encoding="utf-8"))
         found = from_json(FloatReference, {**data, "folder": folder})

@@ -12,11 +12,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from quantize.children.child import report_progress, report_step
+from quantize.children import report_progress, report_step
 from quantize.manifest import Quality
 from quantize.quality.fidelity import Floats, record
-from quantize.quality.tasks import GradedQuestion, grade
-from quantize.quality.text import cut, read_text
+from quantize.quality.text import GradedQuestion, cut, grade, read_text
 from quantize.source import SourceModel
 from runtimes.machine.hardware import memory_now
 
@@ -98,7 +97,7 @@ def answer(source: SourceModel, questions: Sequence[GradedQuestion]) -> list[str
 
 
 def _padding(network: Any, tokenizer: Any) -> int:
-    """What finished rows are filled with; it is stripped from the answer as a special token."""
+    """Token that fills finished rows; it is stripped from the answer as a special token."""
     eos = network.generation_config.eos_token_id
     first = eos[0] if isinstance(eos, list) else eos
     return int(tokenizer.pad_token_id if tokenizer.pad_token_id is not None else first or 0)

@@ -1,13 +1,7 @@
-"""The text that files are measured on, and how its token ids are cut into windows.
-
-Windows and scored positions are those of llama.cpp's perplexity tool (tools/perplexity/
-perplexity.cpp), so that figures can be compared: the ids of the whole text are cut into pieces of
-equal length, the rest is dropped, the first id of each piece is replaced by BOS where the tokenizer
-adds one, and only ids in the second half of a piece are scored, so that each is predicted from at
-least half a window of context.
-"""
+"""Texts that files are measured on, cut into windows, and graded questions."""
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from quantize.errors import UsageError
+from quantize.errors import SourceError, UsageError
+from quantize.manifest import Quality
 from quantize.options import DEFAULT_LIMIT
+from runtimes.untrusted import parse_json
 
 BUNDLED = Path(__file__).resolve().parents[1] / "data" / "evaluation.txt"
 WINDOW = 512
@@ -104,3 +100,62 @@ def cut(ids: Sequence[int], context: int, bos: int | None, limit: int = DEFAULT_
         if left == 0:
             break
     return Windows(tuple(pieces), first)
+
+
+_MOST_QUESTIONS = 64 * 2**20  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GradedQuestion:
+    """One line of graded.jsonl: a conversation, and the only right answer to it."""
+
+    task: str
+    messages: list[dict[str, str]]
+    answer: str
+    max_tokens: int
+
+
+def read_questions(path: Path) -> list[GradedQuestion]:
+    """Parse graded.jsonl. Raises SourceError naming the line that is wrong."""
+    questions = []
+    try:
+        if path.stat().st_size > _MOST_QUESTIONS:
+            raise SourceError(
+                f"{path} has more than {_MOST_QUESTIONS / 2**20:.0f} MiB of questions"
+            )
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SourceError(f"{path} cannot be read as text: {error}") from error
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            item = parse_json(line.encode())
+            messages = [
+                {"role": str(message["role"]), "content": str(message["content"])}
+                for message in item["messages"]
+            ]
+            question = GradedQuestion(
+                str(item["task"]), messages, str(item["answer"]), int(item["max_tokens"])
+            )
+        except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
+            raise SourceError(
+                f"{path}, line {number}: want task, messages, answer, max_tokens ({error!r})"
+            ) from error
+        questions.append(question)
+    if not questions:
+        raise SourceError(f"{path} holds no questions")
+    return questions
+
+
+def grade(questions: Sequence[GradedQuestion], answers: Sequence[str]) -> Quality:
+    """Exact match of the answer without the white space around it."""
+    right: dict[str, list[bool]] = defaultdict(list)
+    for question, answer in zip(questions, answers, strict=True):
+        right[question.task].append(answer.strip() == question.answer.strip())
+    correct = sum(map(sum, right.values()))
+    return Quality(
+        task_accuracy=correct / len(questions),
+        questions=len(questions),
+        tasks={task: sum(marks) / len(marks) for task, marks in sorted(right.items())},
+    )

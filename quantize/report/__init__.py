@@ -1,1 +1,1 @@
-"""What the figures of a manifest look like: a table, report.html, report.png and a model card."""
+"""Figures of a manifest as people see them: a table, report.html, report.png and a model card."""

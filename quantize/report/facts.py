@@ -1,11 +1,17 @@
-"""What a manifest's figures amount to: which files are worth having, and which one to take."""
+"""Model of the report: figures as text, the front, the recommendation, and the chart of size
+against divergence with its limits and ticks. The renderers are the page, the pictures, the card
+and the table.
+"""
 
 import math
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from quantize.manifest import Fidelity, FileEntry, FileSpeeds, Manifest, ModelInfo
+from quantize.manifest import Allocation, Fidelity, FileEntry, FileSpeeds, Manifest, ModelInfo
+from quantize.recipes import parse_variant
+from runtimes.models.gguf import TENSOR_TYPES
 from runtimes.planner.choose import BUSY
 
 _LEAST_KL = 1e-7  # below it, single precision decides: drawn and compared as equal
@@ -37,7 +43,7 @@ def comparable_parts(manifest: Manifest) -> tuple[Manifest, ...]:
 
 
 def _measurement(of: FileEntry | ModelInfo) -> str:
-    """Its key; where an older program left none, the text tells measurements apart."""
+    """Key of a measurement; where an older program left none, the text tells measurements apart."""
     if isinstance(of, ModelInfo):
         text = of.perplexity
     else:
@@ -52,7 +58,7 @@ def megabytes(size: int) -> str:
 
 
 def title(entry: FileEntry) -> str:
-    """Such as "onnx-int4 (ONNX, 5.3 bits a weight)"."""
+    """Text such as "onnx-int4 (ONNX, 5.3 bits a weight)"."""
     bits = f", {entry.bits_per_weight:.1f} bits a weight" if entry.bits_per_weight else ""
     return f"{entry.recipe} ({entry.format.upper()}{bits})"
 
@@ -124,15 +130,15 @@ def recommended(entries: Sequence[FileEntry]) -> FileEntry | None:
 
 
 def _places(values: Sequence[float]) -> list[float]:
-    """Of each its place between the smallest, 0, and the largest, 1, on a logarithmic scale."""
+    """Place of each between the smallest, 0, and the largest, 1, on a logarithmic scale."""
     low, high = math.log(min(values)), math.log(max(values))
     return [(math.log(value) - low) / (high - low) if high > low else 0.0 for value in values]
 
 
 def sentence(manifest: Manifest, entry: FileEntry) -> str:
-    """Such as "onnx-int4 (ONNX, 5.3 bits a weight): 3.1x smaller than the original, 2.0x faster
-    here than q8_0, 96.8% same top token", as much of it as was measured. ``manifest`` has files of
-    one measurement."""
+    """Text such as "onnx-int4 (ONNX, 5.3 bits a weight): 3.1x smaller than the original, 2.0x
+    faster here than q8_0, 96.8% same top token", as much of it as was measured. ``manifest`` has
+    files of one measurement."""
     parts = []
     if manifest.model.bytes and entry.bytes:
         parts.append(f"{manifest.model.bytes / entry.bytes:.1f}x smaller than the original")
@@ -270,6 +276,14 @@ def figures_of(entries: Sequence[FileEntry]) -> list[Figure]:
     return [figure for figure in _ALL if any(figure.of(entry) for entry in entries)]
 
 
+def texts_of(
+    columns: Sequence[Figure], model: ModelInfo, entries: Sequence[FileEntry]
+) -> tuple[list[str], list[list[str]]]:
+    """Text of every column for the original, and for each file; "-" where nothing was measured."""
+    original = [column.original(model) or "-" for column in columns]
+    return original, [[column.of(entry) or "-" for column in columns] for entry in entries]
+
+
 def how_measured(manifest: Manifest) -> list[str]:
     """Sentences about what was measured and with what, as far as it was. ``manifest`` has files of
     one measurement (`comparable_parts`)."""
@@ -337,3 +351,128 @@ def _why(speed: FileSpeeds) -> str:
 
 def _numbers(values: Sequence[int]) -> str:
     return " or ".join(f"{value:,}" for value in values)
+
+
+_MOST = 1e30  # nats; a scale of powers has an end
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A measured file: size in MB, divergence in nats, tokens a second."""
+
+    label: str
+    megabytes: float
+    divergence: float
+    speed: float | None
+    on_front: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SizeChart:
+    """Points by size, the limits of both axes, and their ticks."""
+
+    points: tuple[Point, ...]
+    x: tuple[float, float]
+    y: tuple[float, float]
+    x_ticks: tuple[float, ...]
+    y_ticks: tuple[float, ...]
+
+
+def make_chart(entries: Sequence[FileEntry]) -> SizeChart | None:
+    """The chart of the measured files, or None when there are none."""
+    front = pareto_front(entries)
+    points = [
+        Point(e.recipe, e.bytes / 1e6, kl, decode_speed(e), e in front)
+        for e in entries
+        if (kl := divergence(e)) is not None and kl < _MOST
+    ]
+    if not points:
+        return None
+    points.sort(key=lambda point: point.megabytes)
+    width = points[-1].megabytes * 1.12 or 1.0
+    low = math.log10(min(point.divergence for point in points))
+    high = math.log10(max(point.divergence for point in points))
+    margin = max(0.12 * (high - low), 0.15)
+    y = (10 ** (low - margin), 10 ** (high + margin))
+    return SizeChart(tuple(points), (0.0, width), y, _steps(width), _powers(*y))
+
+
+def _steps(most: float) -> tuple[float, ...]:
+    """Round numbers from 0, about five of them."""
+    raw = most / 5
+    power = 10 ** math.floor(math.log10(raw))
+    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= raw)
+    return tuple(step * i for i in range(int(most / step) + 1))
+
+
+def _powers(low: float, high: float) -> tuple[float, ...]:
+    """1, 2 and 5 times powers of ten; powers alone over more than two decades."""
+    digits = (1,) if math.log10(high / low) > 2 else (1, 2, 5)
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    ticks = (d * 10.0**power for power in range(first, last + 1) for d in digits)
+    return tuple(tick for tick in ticks if low <= tick <= high)
+
+
+# Types of a file that was built for a target: layers against roles.
+
+
+_LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.weight")
+_BITS = {name.lower(): size * 8 / weights for name, weights, size in TENSOR_TYPES.values()}
+_ROW = 1024  # weights that the scales of a variant are counted for
+_FEWEST, _MOST = 2.0, 8.5  # bits between which colours differ
+
+
+def savings(manifest: Manifest) -> list[str]:
+    """Predicted losses of files of the same sizes as the recipes', if every tensor's type is
+    chosen; nothing where that was not measured."""
+    said = []
+    for entry in manifest.files:
+        if entry.allocation or entry.fidelity is None:
+            continue
+        model = manifest.model
+        mixes = model.mixes if entry.format == "gguf" else model.onnx_mixes
+        smaller = [kl for size, kl in mixes if size <= entry.bytes]
+        flag = "--max-size" if entry.format == "gguf" else "--to onnx --max-size"
+        if smaller and min(smaller) < entry.fidelity.kl_mean:
+            said.append(
+                f"{entry.recipe} loses {entry.fidelity.kl_mean:.2g} nats; a file of its"
+                f" {megabytes(entry.bytes)} MB whose types are chosen ({flag}) is predicted to"
+                f" lose {min(smaller):.2g}"
+            )
+    return said
+
+
+def summary(entry: FileEntry, allocation: Allocation) -> str:
+    """Sentence with the file's predicted and measured loss, and the gain of a larger one."""
+    parts = [f"predicted to lose {allocation.predicted:.2g} nats"]
+    if entry.fidelity:
+        found = entry.fidelity
+        parts.append(f"measured {found.kl_mean:.2g} (error {found.kl_error:.1g})")
+    if allocation.step_s:
+        parts.append(f"{allocation.step_s * 1e3:.3g} ms a step of {allocation.rows} predicted")
+    if allocation.next_mb is not None:
+        parts.append(f"the next megabyte would bring it to {allocation.next_mb:.2g}")
+    parts.append(f"{allocation.tries} file{'s' * (allocation.tries > 1)} tried")
+    return ", ".join(parts)
+
+
+def by_layer(types: Mapping[str, str]) -> tuple[dict[int, dict[str, str]], dict[str, str]]:
+    """Types by layer and role, and those of other tensors by name."""
+    layers: dict[int, dict[str, str]] = {}
+    others = {}
+    for name, kind in types.items():
+        if found := _LAYER.fullmatch(name):
+            layers.setdefault(int(found[1]), {})[found[2]] = kind
+        else:
+            others[name] = kind
+    return {n: dict(sorted(layers[n].items())) for n in sorted(layers)}, others
+
+
+def bits_of(kind: str) -> float:
+    """That a weight takes in a type of GGUF, or by a variant of ONNX."""
+    return _BITS[kind] if kind in _BITS else parse_variant(kind).bits_per_weight(_ROW)
+
+
+def depth(kind: str) -> float:
+    """How dark a type is drawn: 0 for the fewest bits a weight, 1 for the most."""
+    return (min(max(bits_of(kind), _FEWEST), _MOST) - _FEWEST) / (_MOST - _FEWEST)

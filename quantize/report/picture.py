@@ -9,8 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quantize.manifest import Manifest
-from quantize.report.chart import SizeChart, make_chart
-from quantize.report.facts import comparable_parts, megabytes, recommended, sentence
+from quantize.report.facts import (
+    SizeChart,
+    comparable_parts,
+    make_chart,
+    megabytes,
+    recommended,
+    sentence,
+)
 from runtimes.output import html
 from runtimes.untrusted import visible
 

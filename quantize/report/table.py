@@ -18,6 +18,7 @@ from quantize.report.facts import (
     is_steady,
     megabytes,
     of_fidelity,
+    texts_of,
 )
 from quantize.terminal import Console
 from runtimes.untrusted import visible
@@ -100,12 +101,11 @@ def build_table(manifest: Manifest, recipes: tuple[str, ...], width: int = _PIPE
     table.add_column("recipe", overflow="fold")
     for column in columns:
         table.add_column(column.heading, justify="right", no_wrap=True)
-    figures = [column.original(model) or "-" for column in columns]
+    original, files = texts_of(columns, model, entries)
     names = [_plain(model.name), "original"] if wide else []
-    table.add_row(*names, _plain(model.stored), *figures, style="dim")
-    for entry in entries:
+    table.add_row(*names, _plain(model.stored), *original, style="dim")
+    for entry, figures in zip(entries, files, strict=True):
         names = [_plain(entry.path), _plain(entry.format)] if wide else []
-        figures = [column.of(entry) or "-" for column in columns]
         table.add_row(*names, _plain(entry.recipe), *figures)
     return table
 

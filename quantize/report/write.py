@@ -7,17 +7,22 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from quantize.manifest import FileEntry, Manifest
-from quantize.report.allocation import render_allocation, savings
-from quantize.report.chart import make_chart
 from quantize.report.facts import (
     APART,
     alternatives,
+    bits_of,
+    by_layer,
     comparable_parts,
+    depth,
     figures_of,
     how_measured,
+    make_chart,
     outdone,
     recommended,
+    savings,
     sentence,
+    summary,
+    texts_of,
     title,
 )
 from quantize.report.picture import draw_png, draw_svg
@@ -45,7 +50,7 @@ def write_report(folder: Path, manifest: Manifest, work: Path | None = None) -> 
 
 
 def _choices(manifest: Manifest) -> list[str]:
-    """What is said beside the recommended file: which others are best at what, and which at
+    """Sentences beside the recommended file: which others are best at what, and which at
     nothing."""
     found = [f"{label}: {title(entry)}" for label, entry in alternatives(manifest)]
     return [*found, *outdone(manifest)]
@@ -74,7 +79,7 @@ def render_page(manifest: Manifest) -> str:
         ]
     if manifest.files:
         body += ["<h2>All figures</h2>", _html_table(main, best)]
-    if drawn := [text for entry in manifest.files if (text := render_allocation(entry))]:
+    if drawn := [text for entry in manifest.files if (text := _allocation(entry))]:
         body += ["<h2>Chosen types</h2>", *drawn]
     if told := savings(main):
         body += _html_paragraphs(told)
@@ -100,14 +105,14 @@ def _html_paragraphs(texts: Sequence[str]) -> list[str]:
 
 def _html_table(manifest: Manifest, best: FileEntry | None) -> str:
     columns = figures_of(manifest.files)
-    rows = [("original", "the original", [c.original(manifest.model) for c in columns])]
-    for e in manifest.files:
-        name, kind = f"{e.recipe} ({e.format.upper()})", "best" if e is best else ""
-        rows.append((kind, name, [column.of(e) for column in columns]))
+    original, files = texts_of(columns, manifest.model, manifest.files)
+    rows = [("original", "the original", original)]
+    for e, figures in zip(manifest.files, files, strict=True):
+        rows.append(("best" if e is best else "", f"{e.recipe} ({e.format.upper()})", figures))
     head = "".join(f"<th>{html(column.heading)}</th>" for column in columns)
     body = "\n".join(
         f'<tr class="{kind}"><td>{html(name)}</td>'
-        + "".join(f"<td>{html(figure) or '-'}</td>" for figure in figures)
+        + "".join(f"<td>{html(figure)}</td>" for figure in figures)
         + "</tr>"
         for kind, name, figures in rows
     )
@@ -115,6 +120,38 @@ def _html_table(manifest: Manifest, best: FileEntry | None) -> str:
         f'<div class="wide"><table><thead><tr><th>file</th>{head}</tr></thead><tbody>'
         f"{body}</tbody></table></div>"
     )
+
+
+def _allocation(entry: FileEntry) -> str:
+    """A table of layers against roles, each cell coloured by its bits a weight; "" for a file that
+    was built by a recipe."""
+    if entry.allocation is None:
+        return ""
+    layers, others = by_layer(entry.allocation.types)
+    roles = list(dict.fromkeys(role for row in layers.values() for role in row))
+    head = "".join(f"<th>{layer}</th>" for layer in layers)
+    rows = [
+        f"<tr><td>{html(role)}</td>"
+        + "".join(_cell(row.get(role, ""), f"layer {n}") for n, row in layers.items())
+        + "</tr>"
+        for role in roles
+    ]
+    rest = "; ".join(f"{html(name)} {html(kind)}" for name, kind in others.items())
+    told = html(summary(entry, entry.allocation))
+    line = html(entry.allocation.rebuild)
+    again = f'<p class="soft">Built exactly again by <code>{line}</code></p>' if line else ""
+    return (
+        f'<h3>{html(entry.recipe)}</h3><p class="soft">{told}</p>'
+        f'<div class="wide"><table class="types"><thead><tr><th>layer</th>{head}</tr></thead>'
+        f'<tbody>{"".join(rows)}</tbody></table></div><p class="soft">{rest}</p>{again}'
+    )
+
+
+def _cell(kind: str, where: str) -> str:
+    if not kind:
+        return "<td></td>"
+    title = f"{where}: {kind}, {bits_of(kind):.2g} bits"
+    return f'<td style="--bits:{depth(kind):.2f}" title="{html(title)}">{html(kind)}</td>'
 
 
 def render_card(manifest: Manifest) -> str:
@@ -167,11 +204,11 @@ def _table(manifest: Manifest) -> list[str]:
     columns = figures_of(manifest.files)
     rows = [["file", "recipe", *(column.heading for column in columns)]]
     rows.append(["---", "---", *("--:" for _ in columns)])
-    original = [column.original(manifest.model) or "-" for column in columns]
-    rows.append(["the original", markdown(manifest.model.stored), *map(markdown, original)])
-    for entry in manifest.files:
-        figures = [markdown(column.of(entry) or "-") for column in columns]
-        rows.append([markdown(entry.path), markdown(entry.recipe), *figures])
+    original, files = texts_of(columns, manifest.model, manifest.files)
+    names = [["the original", manifest.model.stored]]
+    names += [[entry.path, entry.recipe] for entry in manifest.files]
+    for name, figures in zip(names, (original, *files), strict=True):
+        rows.append([markdown(text) for text in (*name, *figures)])
     return [f"| {' | '.join(row)} |" for row in rows]
 
 

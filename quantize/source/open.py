@@ -7,13 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from quantize.errors import SourceError, UsageError
-from quantize.hub.client import Hub, Listing
-from quantize.hub.errors import NotOnHubError
-from quantize.hub.names import HubName, parse_hub_name
-from quantize.hub.store import Store
+from quantize.hub.client import Hub, HubName, Listing, NotOnHubError, parse_hub_name
+from quantize.hub.transfer import Store
 from quantize.options import SourceOptions
-from quantize.progress.console import SILENT, Reporter
-from quantize.source.checks import require_agreement, require_floats, require_no_code
+from quantize.progress import SILENT, Reporter
 from quantize.source.files import (
     CONFIG,
     INDEX,
@@ -22,6 +19,9 @@ from quantize.source.files import (
     listed_weights,
     read_json,
     read_tensors,
+    require_agreement,
+    require_floats,
+    require_no_code,
     wanted,
 )
 from quantize.source.shapes import SourceModel

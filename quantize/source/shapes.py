@@ -52,8 +52,8 @@ class SourceModel:
 
     @property
     def default_out(self) -> Path:
-        """Where built files go unless the user says: beside the model's folder, or, for a model
-        that was downloaded, in the current folder."""
+        """Folder of built files unless the user names one: beside the model's folder, or, for a
+        model that was downloaded, in the current folder."""
         return self.beside / f"{self.name}-built"
 
     def fingerprint(self) -> ModelOrigin:
@@ -116,7 +116,7 @@ class Shapes:
 
 
 def shapes_of(source: SourceModel) -> Shapes:
-    """Of a Hugging Face folder. Raises SourceError for files that cannot be read."""
+    """Shapes of a Hugging Face folder. Raises SourceError for files that cannot be read."""
     config = read_json(source.folder / CONFIG, "it is not a Hugging Face model folder")
     inner = config.get("text_config")
     config = {**config, **(inner if isinstance(inner, Mapping) else {})}
@@ -139,7 +139,7 @@ def shapes_of(source: SourceModel) -> Shapes:
 
 
 def gguf_name(name: str) -> str:
-    """Such as "blk.3.ffn_down.weight"; what is not known keeps its last word."""
+    """Name such as "blk.3.ffn_down.weight"; what is not known keeps its last word."""
     stem, _, kind = name.rpartition(".")
     layer = _LAYER.search(f".{stem}.")
     role = next((role for found, role in _ROLES if found.search(stem)), stem.rpartition(".")[2])
@@ -149,8 +149,8 @@ def gguf_name(name: str) -> str:
 
 
 def vocabulary_bytes(source: SourceModel, tokens: int) -> int:
-    """What a GGUF file takes for its ``tokens`` entries, about: their texts, types and scores, the
-    merges, and the chat template."""
+    """Bytes that a GGUF file takes for its ``tokens`` entries, about: their texts, types and
+    scores, the merges, and the chat template."""
     path = source.folder / "tokenizer.json"
     try:
         model = json.loads(path.read_text(encoding="utf-8"))["model"]

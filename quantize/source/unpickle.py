@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from quantize.children.child import report_progress
-from quantize.children.process import run_child
+from quantize.children import report_progress, run_child
 from quantize.disk import require_room, sha256_of
 from quantize.errors import SourceError
-from quantize.progress.console import Reporter
+from quantize.progress import Reporter
 from quantize.source.files import INDEX, PICKLE_INDEX, PICKLE_SINGLE, SINGLE, listed_weights
 from runtimes.paths import cache_dir
 

@@ -23,23 +23,29 @@ from app.doctor.report import check_files
 from app.models import library
 from app.models.catalog import catalog, entry_of
 from app.models.pulling import parse_request, pull
-from quantize.build.making import is_build
 from quantize.build.preflight import require_fitting
+from quantize.build.run import is_build
 from quantize.build.workspace import WORK, Workspace, disk_errors
-from quantize.hub.client import Hub, Patience
-from quantize.hub.names import HubName
-from quantize.hub.push import push
-from quantize.hub.store import Store
-from quantize.lora.adapter import open_adapter
-from quantize.manifest import NAME, FileEntry, Manifest, ModelInfo, ModelOrigin, load_manifest
+from quantize.hub.client import Hub, HubName, Patience
+from quantize.hub.transfer import Store, push
+from quantize.lora import open_adapter
+from quantize.manifest import (
+    NAME,
+    FileEntry,
+    Manifest,
+    ModelInfo,
+    ModelOrigin,
+    digest,
+    is_whole,
+    load_manifest,
+)
 from quantize.options import Options, SourceOptions
 from quantize.quality.fidelity import load_reference
-from quantize.quality.tasks import read_questions
+from quantize.quality.text import read_questions
 from quantize.report.write import FILES, write_report
 from quantize.resolve import resolve
 from quantize.source import open_source
-from quantize.stages.stages import RECORD, Stages, source_inputs, stage_key
-from quantize.stages.verify import digest, is_whole
+from quantize.stages import RECORD, Stages, source_inputs, stage_key
 from runtimes.errors import IngotError
 from runtimes.models.modelfile import fingerprint
 from runtimes.models.registry import read_model

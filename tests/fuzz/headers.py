@@ -32,7 +32,7 @@ from typing import Any
 from app.models.catalog import details, entry_of, file_quality, fit
 from quantize.errors import SourceError, UsageError
 from quantize.gguf.imatrixfile import read_matrix
-from quantize.recipes.bits import bits_per_weight
+from quantize.recipes import bits_per_weight
 from quantize.source.open import open_gguf
 from runtimes.errors import IngotError, ModelError
 from runtimes.llamacpp.context import layers_that_fit

@@ -16,9 +16,8 @@ from unittest import mock
 from app.models import library
 from app.models.hub import Query, search
 from app.models.pulling import look, parse_request, pull
-from quantize.hub.client import Hub, Patience, Repository
-from quantize.hub.names import parse_hub_name
-from quantize.hub.store import Store
+from quantize.hub.client import Hub, Patience, Repository, parse_hub_name
+from quantize.hub.transfer import Store
 from runtimes.errors import IngotError
 from tests.fuzz.cases import Case, loop
 from tests.fuzz.mutate import Raw, damaged, dumped, mutated, strange

@@ -32,7 +32,7 @@ from app.openai.answer import Answer
 from app.openai.validation import Problem
 from app.serve.batches.store import Batch, BatchError, Batches, Files, write_record
 from quantize.manifest import entry_path, load_manifest
-from quantize.stages.stages import Stages
+from quantize.stages import Stages
 from runtimes.engine.session import SessionHeader, read_session, session_tokens, write_session
 from runtimes.errors import IngotError
 from runtimes.machine.selftest import remembered as health

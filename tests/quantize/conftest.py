@@ -159,7 +159,7 @@ def measured_llama(sources: dict[str, Path], tmp_path_factory: pytest.TempPathFa
 
 def _measure(model: Path, folder: Path) -> None:
     from quantize.quality.float_child import answer
-    from quantize.quality.tasks import GradedQuestion
+    from quantize.quality.text import GradedQuestion
     from quantize.source import open_source
 
     source = Path(shutil.copytree(model, folder / "llama"))
@@ -182,7 +182,7 @@ def _measure(model: Path, folder: Path) -> None:
 @pytest.fixture(scope="session")
 def pebble_f16(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The demo model as a half-precision GGUF file."""
-    from quantize.gguf.convert import export_f16
+    from quantize.gguf.converter import export_f16
     from quantize.quality.tokens import Reference
 
     work = tmp_path_factory.mktemp("pebble-f16")
@@ -211,7 +211,7 @@ def pebble_matrix(
     pebble_f16: Path, pebble_texts: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     """The demo model's importance matrix over the first of the two files."""
-    from quantize.children.process import run_child
+    from quantize.children import run_child
     from quantize.gguf.imatrix import compute
 
     work = tmp_path_factory.mktemp("imatrix")

@@ -178,8 +178,7 @@ def test_a_file_of_another_size_is_not_loaded(folder: Path, recipe: str, file: s
 
 def test_figures_that_make_no_sense_are_read(folder: Path):
     """Of a manifest from elsewhere; what is told of them is another matter."""
-    from quantize.report.chart import make_chart
-    from quantize.report.facts import scatter
+    from quantize.report.facts import make_chart, scatter
 
     speed = FileSpeeds(1.0, 2.0, 3.0, ranges={"__class__": (1.0, 2.0), "decode_tps_1": (1.0, 2.0)})
     assert scatter(speed) == 0.5

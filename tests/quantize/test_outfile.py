@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from quantize.outfile import check_outfile, outfile
+from quantize.disk import check_outfile, outfile
 from tests.support import until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -140,7 +140,7 @@ def test_descriptors_of_this_process_are_written_to(tmp_path: Path, name: str, m
     (tmp_path / "link").symlink_to("/dev/stdout")
     (tmp_path / "folder").symlink_to("/dev/fd")
     code = (
-        "import sys; from pathlib import Path; from quantize.outfile import outfile\n"
+        "import sys; from pathlib import Path; from quantize.disk import outfile\n"
         "stream = sys.stderr if 'err' in sys.argv[1] else sys.stdout\n"
         "print('before', file=stream)\n"
         "with outfile(Path(sys.argv[1])) as partial: partial.write_text('new\\n')\n"

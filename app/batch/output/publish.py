@@ -16,7 +16,7 @@ from app.batch.journal.journal import Journal, Matcher
 from app.batch.output.records import OutputFormat, Record, RecordForm, Records, dump_line, writing
 from app.batch.report.eta import RowCounts
 from app.openai.answer import Answer
-from quantize.outfile import outfile
+from quantize.disk import outfile
 from runtimes.errors import RequestError
 
 

@@ -21,7 +21,7 @@ from app.batch.report.eta import Left, left_json
 from app.batch.settings import JobSettings
 from app.figures import duration, rate, rounded
 from app.here import same_file
-from quantize.outfile import check_outfile, outfile
+from quantize.disk import check_outfile, outfile
 from runtimes.engine.metrics import EngineStats
 from runtimes.errors import RequestError
 

@@ -63,7 +63,7 @@ def pull(
     """
     from app.models.pulling import parse_request
     from app.models.pulling import pull as bring
-    from quantize.progress.console import ConsoleReporter, Reporter
+    from quantize.progress import ConsoleReporter, Reporter
 
     request = parse_request(name)
     path = bring(request, Reporter() if quiet else ConsoleReporter())

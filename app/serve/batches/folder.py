@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from app.batch.output.records import writing
-from quantize.outfile import sync_folder
+from quantize.disk import sync_folder
 from runtimes.errors import RequestError
 from runtimes.machine.locks import Lock, holder_of
 from runtimes.paths import data_dir

@@ -25,7 +25,7 @@ from app.tui.textual_patches import Pane, Plain, background, latest
 from app.tui.widgets.prompt import SearchLine
 from app.tui.widgets.repo_view import BuildTable, FindFilters, RepoTable, RepoView
 from quantize.disk import human
-from quantize.hub.errors import OfflineError
+from quantize.hub.client import OfflineError
 from runtimes.errors import RequestError
 from runtimes.machine.hardware import memory_now
 

@@ -133,7 +133,7 @@ _NAMES = {
     OURSELVES: "this app",
     "runtimes.worker.child": "engine",
     "runtimes.planner.trial_child": "planner",
-    "quantize.children.child": "quantize step",
+    "quantize.children": "quantize step",
     "app": "batch job",
     "quantize": "quantize run",
 }

@@ -25,7 +25,7 @@ from app.tui.screens.dialogs import ConfirmScreen, Panel
 from app.tui.textual_patches import Pane, Plain, background, latest
 from app.tui.widgets.chart import Axis, Chart, Mark, Series
 from app.tui.widgets.table import Table, TableColumn
-from quantize.report.chart import Point
+from quantize.report.facts import Point
 from runtimes.errors import IngotError
 
 _SHADE = 55  # percent of the colour behind the largest type

@@ -23,7 +23,7 @@ from app.tui.textual_patches import Plain
 from app.tui.widgets.chart import Axis, Chart, Mark
 from app.tui.widgets.form import Check, Form, Group, path_field, text_field
 from quantize.disk import human
-from quantize.recipes.recipe import PRESETS, Recipe
+from quantize.recipes import PRESETS, Recipe
 from runtimes.errors import IngotError
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ from app.tui.textual_patches import Pane, Plain, latest
 from app.tui.widgets.form import Check
 from app.tui.widgets.table import Table, TableColumn
 from quantize.disk import human
-from quantize.hub.names import HubName
+from quantize.hub.client import HubName
 from runtimes.machine.hardware import memory_now
 
 _COLOURS = {Verdict.FITS: "good", Verdict.TIGHT: "wait", Verdict.TOO_BIG: "bad"}

@@ -14,7 +14,7 @@ from quantize.build.preflight import known_sizes, memory_parts, space_parts
 from quantize.build.workspace import Workspace
 from quantize.errors import SourceError
 from quantize.options import Options, SourceOptions
-from quantize.recipes.recipe import RECIPES
+from quantize.recipes import RECIPES
 from quantize.source import open_source
 from tests.quantize.hub.fakehub import FakeHub
 

@@ -20,9 +20,9 @@ from app.builds.run import (
 from quantize.cli import exit_code
 from quantize.errors import QualityError, SourceError, UnfinishedError
 from quantize.manifest import Fidelity, FileEntry, ModelOrigin, Perplexity
-from quantize.progress.events import JsonReporter
+from quantize.progress import JsonReporter
 from quantize.quality.fidelity import require_quality
-from quantize.recipes.recipe import RECIPES
+from quantize.recipes import RECIPES
 
 RECIPE_NAMES = ("q8_0", "q4_0", "onnx-int4", "onnx-int4-rtn")
 

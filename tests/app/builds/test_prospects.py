@@ -10,7 +10,7 @@ import pytest
 from app.builds.prospects import bare_prospects, prospects
 from app.builds.settings import offered
 from quantize.manifest import load_manifest, write_manifest
-from quantize.recipes.recipe import RECIPES
+from quantize.recipes import RECIPES
 from quantize.source import open_source
 from runtimes.models.memory import estimate
 from runtimes.models.registry import read_model

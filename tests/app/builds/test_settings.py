@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from app.builds.settings import DEFAULT_RECIPES, Settings, estimated_size, offered
 from quantize.errors import UsageError
-from quantize.recipes.recipe import RECIPES
+from quantize.recipes import RECIPES
 
 
 def test_the_command_says_what_was_chosen(pebble: Path, tmp_path: Path) -> None:

@@ -17,8 +17,7 @@ from app.models import library, pulling
 from app.models.library import model_file
 from app.models.pulling import find_builds, parse_request, pull
 from app.options import ModelOptions
-from quantize.hub.client import Hub
-from quantize.hub.errors import HubError
+from quantize.hub.client import Hub, HubError
 from runtimes.errors import ModelError, RequestError
 from tests.quantize.hub.fakehub import FakeHub
 from tests.quantize.hub.hubs import AT_ONCE, PATIENT, Notes, files_of

@@ -10,8 +10,7 @@ import pytest
 from app.models import library
 from app.models.hub import contents
 from app.models.pulling import PullJob, PullState, parse_request
-from quantize.hub.client import Hub, Patience
-from quantize.hub.names import HubName
+from quantize.hub.client import Hub, HubName, Patience
 from tests.quantize.hub.fakehub import FakeHub
 from tests.support import until
 

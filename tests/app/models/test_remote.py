@@ -11,8 +11,7 @@ import pytest
 from app.models.hub import MARGIN, Contents, Need, RemoteBuild, Verdict, advise, contents
 from app.models.library import Kept
 from app.models.pulling import parse_request, pull
-from quantize.hub.errors import NotOnHubError
-from quantize.hub.names import HubName
+from quantize.hub.client import HubName, NotOnHubError
 from runtimes.models.memory import estimate
 from runtimes.models.registry import read_model
 from runtimes.settings import RunnerSettings

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.models.hub import Query, look_up, search
-from quantize.hub.errors import HubError, NotOnHubError, OfflineError
-from quantize.hub.names import HubName
+from quantize.hub.client import HubError, HubName, NotOnHubError, OfflineError
 from tests.quantize.hub.fakehub import FakeHub
 from tests.quantize.hub.hubs import AT_ONCE, HURRIED, PATIENT
 

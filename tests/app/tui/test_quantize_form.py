@@ -15,7 +15,7 @@ from app.tui.widgets.form import Check
 from app.tui.widgets.quantize_form import QuantizeForm, RecipeCards, RecipeChart
 from quantize.build.workspace import Workspace
 from quantize.manifest import load_manifest
-from quantize.recipes.recipe import RECIPES
+from quantize.recipes import RECIPES
 from tests.app.tui.quantize_app import (
     card_of,
     fill,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from quantize.build.preflight import memory_parts
 from quantize.options import Options, SourceOptions
-from quantize.recipes.choose import find_recipe
+from quantize.recipes import find_recipe
 from quantize.source import open_source
 from tests.quantize.shapes import SHAPES, make_random_model
 

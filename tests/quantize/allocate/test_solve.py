@@ -8,8 +8,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quantize.allocate.solve import loss, size, solve
-from quantize.allocate.table import TypeChoice, TypeTable, Unit
+from quantize.allocate.solve import TypeChoice, TypeTable, Unit, loss, size, solve
 
 
 def table(seed: int, units: int, kinds: int) -> TypeTable:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from quantize.allocate.solve import TypeChoice, TypeTable, Unit
 from quantize.allocate.speed import Timing, step_times
-from quantize.allocate.table import TypeChoice, TypeTable, Unit
-from quantize.gguf.kernels import kernel_seconds
-from quantize.progress.console import Reporter
+from quantize.gguf.ggml import kernel_seconds
+from quantize.progress import Reporter
 from runtimes.models.gguf import read_header
 from tests.support import own_home
 

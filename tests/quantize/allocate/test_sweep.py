@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quantize.children.process import run_child
+from quantize.children import run_child
 from tests.quantize.allocate import sweeping
 from tests.quantize.gguf.test_gguf_mixture import _MIXTRAL
 from tests.quantize.shapes import SHAPES, Shape, make_random_model

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from quantize.allocate.table import TypeChoice, TypeTable, Unit, read_table, write_table
+from quantize.allocate.solve import TypeChoice, TypeTable, Unit, read_table, write_table
 from quantize.errors import ToolError
 
 UNITS = (

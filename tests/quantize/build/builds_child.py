@@ -24,7 +24,7 @@ def onnx(jobs: list[tuple[SourceModel, Path, str, Target]]) -> None:
     A job is the model, the output, the recipe and the target.
     """
     from quantize.onnx.builder import build_graph
-    from quantize.recipes.recipe import RECIPES
+    from quantize.recipes import RECIPES
 
     for model, out, name, target in jobs:
         assert build_graph(model, RECIPES[name], out, target) is not None

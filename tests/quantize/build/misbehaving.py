@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-from quantize.children.child import report_progress, report_step
+from quantize.children import report_progress, report_step
 
 
 def give_up() -> NoReturn:

@@ -28,7 +28,7 @@ from quantize.manifest import (
 from quantize.options import Options, SourceOptions
 from quantize.report.write import FILES, write_report
 from quantize.source import open_source
-from quantize.stages.stages import RECORD, Stages, stage_key
+from quantize.stages import RECORD, Stages, stage_key
 from tests.quantize.conftest import run_quantize
 
 MODEL = ModelInfo("m", "LlamaForCausalLM", 5)
@@ -220,7 +220,7 @@ def _said(stage: Path, **changes: object) -> None:
 def test_a_stage_that_no_run_has_made_is_made_again(
     tmp_path: Path, damage: Callable[[Path], object]
 ):
-    from quantize.build.making import is_build
+    from quantize.build.run import is_build
 
     root = tmp_path / "stages"
     root.mkdir()
@@ -230,7 +230,7 @@ def test_a_stage_that_no_run_has_made_is_made_again(
 
 
 def test_a_whole_stage_is_valid(tmp_path: Path):
-    from quantize.build.making import is_build
+    from quantize.build.run import is_build
 
     root = tmp_path / "stages"
     root.mkdir()

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quantize.children.process import run_child
+from quantize.children import run_child
 from runtimes.engine.engine import Engine
 from runtimes.engine.loading import load_runner
 from runtimes.errors import RequestError

@@ -18,9 +18,8 @@ from quantize.build.workspace import WORK
 from quantize.errors import QualityError, UsageError
 from quantize.manifest import Manifest, load_manifest, write_manifest
 from quantize.options import MeasureOptions, Options, SourceOptions
-from quantize.progress.console import Reporter
-from quantize.recipes.bits import gguf_bits
-from quantize.recipes.recipe import RECIPES, Limits
+from quantize.progress import Reporter
+from quantize.recipes import RECIPES, Limits, gguf_bits
 from quantize.report.facts import comparable_parts
 from quantize.report.table import build_table
 from runtimes.models.gguf import read_header

@@ -17,7 +17,7 @@ from quantize.build.preflight import (
 from quantize.errors import DiskFullError
 from quantize.manifest import load_manifest
 from quantize.options import MeasureOptions, Options, SourceOptions
-from quantize.recipes.recipe import RECIPES
+from quantize.recipes import RECIPES
 from quantize.source import SourceModel, open_source
 from runtimes.errors import OutOfMemoryError
 

@@ -17,10 +17,10 @@ from typing import Any, ClassVar
 
 import pytest
 
-from quantize.children import process
-from quantize.children.process import last_lines, run_child
+from quantize import children
+from quantize.children import last_lines, run_child
 from quantize.errors import DiskFullError, ToolError
-from quantize.progress.console import Reporter
+from quantize.progress import Reporter
 from runtimes.errors import OutOfMemoryError
 from tests.quantize.build import misbehaving
 
@@ -29,8 +29,8 @@ FORKED = pytest.param(
 )
 # What the server imports takes seconds, and matters to one test here: the others have a bare one.
 _BARE = (
-    "import sys; from quantize.children import forkserver; forkserver._MODULES = ();"
-    " forkserver.serve(int(sys.argv[1]))"
+    "import sys; from quantize import children; children._MODULES = ();"
+    " children.serve(int(sys.argv[1]))"
 )
 
 
@@ -40,11 +40,9 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     if sys.platform != "linux":
         yield
         return
-    from quantize.children import forkserver
-
-    server = forkserver.ForkServer()
-    monkeypatch.setattr(forkserver, "_SERVE", _BARE)
-    monkeypatch.setattr(process, "_forks", server)
+    server = children.ForkServer()
+    monkeypatch.setattr(children, "_SERVE", _BARE)
+    monkeypatch.setattr(children, "_forks", server)
     yield
     server.close()
 
@@ -118,7 +116,7 @@ def test_where_memory_is_short_a_server_that_waits_ends(
     assert isinstance(server, int)
     _run(os.getpid, tmp_path)
     assert _alive(server)
-    monkeypatch.setattr(process, "_SHORT", 1e18)
+    monkeypatch.setattr(children, "_SHORT", 1e18)
     _run(os.getpid, tmp_path)
     assert not _alive(server)
 
@@ -138,21 +136,21 @@ def test_a_disk_so_full_that_no_answer_can_be_written(tmp_path: Path):
 def test_no_child_outlives_a_killed_parent(tmp_path: Path):
     script = (
         "import signal, sys; from pathlib import Path\n"
-        "from quantize.children.process import run_child\n"
+        "from quantize.children import run_child\n"
         "run_child(signal.pause, what='x', work=Path(sys.argv[1]))"
     )
     parent = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)])
-    children: list[str] = []
+    started: list[str] = []
     while parent.poll() is None:
         task = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
         if not task.exists():
             pytest.skip("this system has no /proc with children")
-        if children := task.read_text().split():
+        if started := task.read_text().split():
             break
         time.sleep(0.05)
     parent.send_signal(signal.SIGKILL)
     parent.wait()
-    _wait_for_the_end_of(int(children[0]))
+    _wait_for_the_end_of(int(started[0]))
 
 
 def _wait_for_the_end_of(pid: int) -> None:
@@ -198,10 +196,10 @@ def test_progress_reaches_the_parent_while_the_child_works(tmp_path: Path):
 def test_a_child_that_keeps_pythons_lock_dies_with_its_parent(tmp_path: Path, torch: bool):
     script = (
         "import sys; from functools import partial; from pathlib import Path\n"
-        "from quantize.children.process import run_child\n"
-        "from quantize.children import forkserver\n"
+        "from quantize.children import run_child\n"
+        "from quantize import children\n"
         "from tests.quantize.build.misbehaving import hold_the_lock\n"
-        f"forkserver._SERVE = {_BARE!r}\n"
+        f"children._SERVE = {_BARE!r}\n"
         "work = Path(sys.argv[1])\n"
         f"run_child(partial(hold_the_lock, work / 'mark'), what='x', work=work, torch={torch})"
     )

@@ -21,7 +21,7 @@ from quantize.manifest import (
     write_manifest,
 )
 from quantize.report.write import FILES
-from quantize.stages.stages import RECORD, Stages, stage_key
+from quantize.stages import RECORD, Stages, stage_key
 from tests.quantize.conftest import LIMIT, Built, kill_during, run_quantize
 from tests.quantize.hashing import hash_files
 

@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 from quantize.build.preflight import predict_sizes
-from quantize.gguf.convert import export_f16
+from quantize.gguf.converter import export_f16
 from quantize.gguf.quantize import quantize_gguf
 from quantize.manifest import load_manifest
 from quantize.quality.tokens import Reference
-from quantize.recipes.bits import bits_per_weight
-from quantize.recipes.recipe import RECIPES
+from quantize.recipes import RECIPES, bits_per_weight
 from quantize.source import open_source
 from tests.quantize.shapes import SHAPES, make_random_model
 

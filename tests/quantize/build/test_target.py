@@ -14,21 +14,19 @@ from pathlib import Path
 import onnx_ir as ir
 import pytest
 
-from quantize.allocate.table import read_table
+from quantize.allocate.solve import read_table
 from quantize.allocate.types import fused
 from quantize.build import target as building
-from quantize.build.again import find_listed
 from quantize.build.pipeline import build
+from quantize.build.target import find_listed
 from quantize.build.workspace import WORK
 from quantize.errors import MissedTargetError, SourceError, ToolError, UsageError
 from quantize.manifest import Manifest, load_manifest, write_manifest
 from quantize.onnx.nbits import tensor_of
-from quantize.onnx.variants import parse_variant
 from quantize.options import MeasureOptions, Options, SourceOptions
-from quantize.progress.console import Reporter
+from quantize.progress import Reporter
 from quantize.quality.text import BUNDLED
-from quantize.recipes.bits import gguf_bits
-from quantize.recipes.choose import find_recipe
+from quantize.recipes import find_recipe, gguf_bits, parse_variant
 from runtimes.models.gguf import read_header
 from runtimes.models.memory import estimate
 from runtimes.models.registry import read_model

@@ -18,11 +18,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from quantize.children.process import run_child
-from quantize.gguf.convert import _lost_window
+from quantize.children import run_child
+from quantize.gguf.converter import _lost_window
 from quantize.manifest import load_manifest
 from quantize.onnx.builder import OnnxBuild, build_onnx
-from quantize.recipes.recipe import RECIPES
+from quantize.recipes import RECIPES
 from quantize.source import SourceModel
 from quantize.source.synthetic import byte_level
 from runtimes.engine.engine import Engine

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from quantize.gguf.rounding import Array, Bytes, packed, rounded
+from quantize.gguf.ggml import Array, Bytes, packed, rounded
 
 
 def stored(rows: Array, kinds: Sequence[str]) -> dict[str, tuple[Bytes, Array]]:

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quantize.children.process import run_child
-from quantize.gguf.convert import export_f16
+from quantize.children import run_child
+from quantize.gguf.converter import export_f16
 from quantize.gguf.imatrix import check_fit, compute
 from quantize.gguf.imatrixfile import read_matrix
 from quantize.gguf.quantize import quantize_gguf
 from quantize.quality.tokens import Reference
-from quantize.recipes.choose import find_recipe
+from quantize.recipes import find_recipe
 from runtimes.models.gguf import read_header
 from tests.quantize.shapes import Shape, byte_fallback, make_random_model
 

@@ -14,8 +14,7 @@ import pytest
 from quantize.errors import ToolError, UsageError
 from quantize.gguf.imatrixfile import ImportanceMatrix, read_matrix, write_matrix
 from quantize.gguf.quantize import check_overrides, quantize_gguf
-from quantize.recipes.choose import find_recipe
-from quantize.recipes.recipe import RECIPES
+from quantize.recipes import RECIPES, find_recipe
 from runtimes.engine.loading import load_runner
 from runtimes.models.gguf import read_header
 from runtimes.models.registry import read_model

@@ -16,7 +16,7 @@ from quantize.gguf.converter import converter_folder
 from quantize.gguf.imatrix import CHUNK, check_fit, chunked, prepare_imatrix
 from quantize.gguf.imatrixfile import ImatrixEntry, ImportanceMatrix, read_matrix, write_matrix
 from quantize.options import SourceOptions
-from quantize.progress.console import Reporter
+from quantize.progress import Reporter
 from quantize.source import SourceModel, open_source
 
 # Channels of Hugging Face's Llama by the weight tensor that reads them.

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quantize.children.process import run_child
+from quantize.children import run_child
 from quantize.gguf.quantize import TYPES, quantize_gguf
-from quantize.recipes.choose import find_recipe
+from quantize.recipes import find_recipe
 from runtimes.models.gguf import TENSOR_TYPES, read_header
 from tests.quantize.gguf import rounding_child
 

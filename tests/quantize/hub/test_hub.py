@@ -15,11 +15,17 @@ import pytest
 from app.models.pulling import parse_request, pull
 from quantize import disk
 from quantize.errors import DiskFullError, SourceError, UsageError
-from quantize.hub.client import Hub, Listing, RemoteFile, Repository
-from quantize.hub.errors import HubError, OfflineError
-from quantize.hub.names import HubName, parse_hub_name
-from quantize.hub.store import Store
-from quantize.hub.transfer import fetch
+from quantize.hub.client import (
+    Hub,
+    HubError,
+    HubName,
+    Listing,
+    OfflineError,
+    RemoteFile,
+    Repository,
+    parse_hub_name,
+)
+from quantize.hub.transfer import Store, fetch
 from quantize.options import SourceOptions
 from quantize.source import open_source
 from quantize.source.open import download_model

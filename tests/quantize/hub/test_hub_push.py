@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from quantize.errors import UsageError
-from quantize.hub.errors import HubError
-from quantize.hub.push import push, require_push
+from quantize.hub.client import HubError
+from quantize.hub.transfer import push, require_push
 from quantize.manifest import (
     FileEntry,
     Manifest,

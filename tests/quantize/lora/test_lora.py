@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from quantize.errors import SourceError, ToolError, UsageError
-from quantize.lora.adapter import merge_lora, open_adapter, require_match
+from quantize.lora import merge_lora, open_adapter, require_match
 from quantize.options import SourceOptions
 from quantize.source import SourceModel, open_source
 from tests.quantize.hub.fakehub import FakeHub

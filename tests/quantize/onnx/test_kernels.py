@@ -8,7 +8,7 @@ import pytest
 from quantize.onnx import kernels
 from quantize.onnx.kernels import kernel_seconds
 from quantize.onnx.rounding import Rounded, dequantize
-from quantize.onnx.variants import parse_variant
+from quantize.recipes import parse_variant
 
 
 def test_every_variant_that_fits_a_shape_has_its_time():

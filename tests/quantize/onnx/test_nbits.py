@@ -13,10 +13,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from safetensors import safe_open
 
-from quantize.onnx.adapt import EMBEDDING, HEAD
+from quantize.onnx.graphfile import EMBEDDING, HEAD
 from quantize.onnx.nbits import plan_matrices, plan_variants, quantize_graph, tensor_of
 from quantize.onnx.rounding import dequantize, round_matrix
-from quantize.onnx.variants import Mix, parse_variant
+from quantize.recipes import Mix, parse_variant
 from quantize.source.shapes import gguf_name
 from runtimes.errors import ModelError
 from tests.quantize.conftest import Built

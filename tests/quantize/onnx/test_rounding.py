@@ -13,7 +13,7 @@ from onnxruntime.quantization.neural_compressor import weight_only
 
 from quantize.errors import UsageError
 from quantize.onnx.rounding import Rounded, dequantize, round_matrix
-from quantize.onnx.variants import parse_variant
+from quantize.recipes import parse_variant
 
 Floats = npt.NDArray[np.float32]
 

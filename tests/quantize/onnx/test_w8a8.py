@@ -12,7 +12,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from quantize.onnx.channels import PAIR_LIMIT, limit_pairs, round_channels
+from quantize.onnx.rounding import PAIR_LIMIT, limit_pairs, round_channels
 from quantize.onnx.w8a8 import quantize_w8a8
 from runtimes.models.registry import read_model
 from runtimes.onnx.runner import OnnxRunner

@@ -13,8 +13,7 @@ import pytest
 from rich.console import Console
 
 from quantize.manifest import FileEntry, ModelOrigin
-from quantize.progress.console import ConsoleReporter, Pace, beating, figures
-from quantize.progress.events import JsonReporter
+from quantize.progress import ConsoleReporter, JsonReporter, Pace, beating, figures
 
 ENTRY = FileEntry(
     format="gguf",
@@ -214,7 +213,7 @@ def test_events():
 
 def test_a_reader_that_goes_away_does_not_end_the_build():
     script = (
-        "import sys\nfrom pathlib import Path\nfrom quantize.progress.events import JsonReporter\n"
+        "import sys\nfrom pathlib import Path\nfrom quantize.progress import JsonReporter\n"
         "reporter = JsonReporter(sys.stdout)\nsys.stdin.read(1)\n"
         "for _ in range(9):\n    reporter.note('x' * 9999)\nprint('done', file=sys.stderr)\n"
     )

@@ -11,16 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quantize.children.process import run_child
+from quantize.children import run_child
 from quantize.errors import QualityError
 from quantize.fromjson import from_json
 from quantize.manifest import Fidelity, FileSpeeds
 from quantize.options import SourceOptions
-from quantize.progress.console import Reporter
+from quantize.progress import Reporter
 from quantize.quality import built_child, float_child
 from quantize.quality.fidelity import FloatReference, load_reference, require_quality
 from quantize.quality.text import WINDOW, read_text
-from quantize.recipes.choose import find_recipe
+from quantize.recipes import find_recipe
 from quantize.resolve import resolve
 from quantize.source import open_source
 from runtimes.engine.engine import Engine

@@ -24,8 +24,7 @@ from quantize.quality.fidelity import (
     shifted,
 )
 from quantize.quality.text import Text, cut, read_text
-from quantize.recipes.choose import find_recipe
-from quantize.recipes.recipe import Limits
+from quantize.recipes import Limits, find_recipe
 
 _TEXT = Text("a text", "", "0" * 64)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from quantize.errors import SourceError
-from quantize.quality.tasks import GradedQuestion, grade, read_questions
+from quantize.quality.text import GradedQuestion, grade, read_questions
 
 _LINE = (
     '{"task": "t", "messages": [{"role": "user", "content": "q"}], "answer": "a", "max_tokens": 4}'

@@ -12,8 +12,14 @@ import pytest
 
 from quantize.errors import TokenMismatchError
 from quantize.manifest import load_manifest
-from quantize.quality.lines import parity_conversations, parity_lines
-from quantize.quality.tokens import Reference, compare_built, read_reference, require_parity
+from quantize.quality.tokens import (
+    Reference,
+    compare_built,
+    parity_conversations,
+    parity_lines,
+    read_reference,
+    require_parity,
+)
 from tests.quantize.conftest import Built, recipes_of, run_quantize
 
 

@@ -4,8 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from quantize.manifest import FileEntry, Manifest, ModelInfo, ModelOrigin, write_manifest
-from quantize.stages.verify import findings, is_whole
+from quantize.manifest import (
+    FileEntry,
+    Manifest,
+    ModelInfo,
+    ModelOrigin,
+    findings,
+    is_whole,
+    write_manifest,
+)
 from tests.quantize.hashing import hash_files
 
 

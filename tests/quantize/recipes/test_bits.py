@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from quantize.recipes.bits import bits_per_weight
+from quantize.recipes import bits_per_weight
 from quantize.source import open_source
 
 

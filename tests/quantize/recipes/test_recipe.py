@@ -7,8 +7,15 @@ from pathlib import Path
 import pytest
 
 from quantize.errors import UsageError
-from quantize.recipes.choose import choose_recipes, find_recipe, print_listing, require_matrix
-from quantize.recipes.recipe import PRESETS, RECIPES, limits_for
+from quantize.recipes import (
+    PRESETS,
+    RECIPES,
+    choose_recipes,
+    find_recipe,
+    limits_for,
+    print_listing,
+    require_matrix,
+)
 
 
 def test_presets_are_the_four_files():

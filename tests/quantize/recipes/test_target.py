@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from quantize.errors import UsageError
-from quantize.recipes.choose import find_recipe
-from quantize.recipes.recipe import recipe_for
-from quantize.recipes.target import (
+from quantize.recipes import (
     bits_target,
+    find_recipe,
     kl_target,
     memory_target,
     named_target,
+    recipe_for,
     size_target,
 )
 

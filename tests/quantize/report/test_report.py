@@ -25,11 +25,11 @@ from quantize.manifest import (
     Quality,
     TokenParity,
 )
-from quantize.report.chart import make_chart
 from quantize.report.facts import (
     alternatives,
     comparable_parts,
     how_measured,
+    make_chart,
     outdone,
     pareto_front,
     recommended,

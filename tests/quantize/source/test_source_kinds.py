@@ -267,9 +267,16 @@ def test_pickled_weights_of_a_model_that_is_called_weights(folder: Path):
 
 def test_a_folder_of_huggingface_hubs_cache(folder: Path, tmp_path: Path):
     """All of its files are links to blobs elsewhere in the cache."""
-    from quantize.manifest import FileEntry, Manifest, ModelInfo, ModelOrigin, write_manifest
+    from quantize.manifest import (
+        FileEntry,
+        Manifest,
+        ModelInfo,
+        ModelOrigin,
+        digest,
+        is_whole,
+        write_manifest,
+    )
     from quantize.resolve import resolve
-    from quantize.stages.verify import digest, is_whole
 
     cache = tmp_path / "models--org--tiny"
     snapshot = cache / "snapshots" / ("c" * 40)
@@ -307,9 +314,9 @@ _NUMBERS = (
 def test_settings_of_any_type(folder: Path, name: str):
     """Sizes are told beforehand, or the configuration is refused: nothing else is raised."""
     from quantize.build.preflight import _vocabulary
-    from quantize.gguf.convert import _lost_window
-    from quantize.gguf.sizes import _write_shapes
-    from quantize.onnx.sizes import _positions
+    from quantize.gguf.converter import _lost_window
+    from quantize.gguf.quantize import _write_shapes
+    from quantize.onnx.builder import _positions
     from quantize.source.shapes import shapes_of
 
     for value in _ODD:

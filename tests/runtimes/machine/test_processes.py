@@ -34,7 +34,7 @@ OTHERS = {
     "runtimes/machine/cpu.py",
     "runtimes/llamacpp/build.py",
     "runtimes/llamacpp/source.py",
-    "quantize/children/forkserver.py",  # forks itself
+    "quantize/children.py",  # forks itself
 }
 STARTERS = {
     *("subprocess.Popen", "subprocess.run", "subprocess.call", "subprocess.check_call"),

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from quantize.errors import ToolError
-from quantize.onnx.optimum import overlay
-from quantize.onnx.optimum.export import older_config
-from quantize.progress.console import Reporter
+from quantize.onnx import optimum as overlay
+from quantize.onnx.optimum import older_config
+from quantize.progress import Reporter
 from runtimes.errors import RuntimeMissingError
 from runtimes.machine.locks import Lock
 

@@ -19,13 +19,12 @@ from typing import Any
 from quantize.disk import write_atomically
 from quantize.errors import UsageError
 from quantize.gguf.imatrixfile import is_matrix
-from quantize.manifest import ModelOrigin
+from quantize.manifest import Digest, ModelOrigin, digest, digests
 from quantize.options import Options
-from quantize.progress.console import Reporter
-from quantize.recipes.recipe import Recipe
+from quantize.progress import Reporter
+from quantize.recipes import Recipe
 from quantize.source import SourceModel
 from quantize.source.files import CALIBRATION
-from quantize.stages.verify import Digest, digest, digests
 from runtimes.errors import IngotError
 from runtimes.machine import installed
 from runtimes.untrusted import inside, is_link, load_json, remove

@@ -1,24 +1,30 @@
-"""A LoRA adapter: found, compared with its base model, identified, and merged into it by peft."""
+"""LoRA adapters: found, compared with the base model, identified, merged into it by peft, or
+written as a GGUF file that llama.cpp loads beside a quantized model.
+"""
 
 import dataclasses
 import hashlib
 import logging
 import re
+import runpy
 import shutil
+import sys
+import tempfile
 import warnings
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from quantize.children.process import run_child
+from quantize.children import run_child
+from quantize.disk import full_disk_explained
 from quantize.errors import SourceError, UsageError
-from quantize.hub.client import Hub
-from quantize.hub.names import parse_hub_name
-from quantize.hub.store import Store
-from quantize.manifest import ModelOrigin
+from quantize.gguf.converter import LORA_SCRIPT, converter_folder, load_converter
+from quantize.hub.client import Hub, parse_hub_name
+from quantize.hub.transfer import Store
+from quantize.manifest import ModelOrigin, digest
 from quantize.options import SourceOptions
-from quantize.progress.console import Reporter
+from quantize.progress import Reporter
 from quantize.source.files import (
     EVALUATION,
     GRADED,
@@ -28,10 +34,10 @@ from quantize.source.files import (
     read_tensors,
     small_files,
 )
-from quantize.source.open import open_folder
+from quantize.source.open import open_folder, open_source
 from quantize.source.shapes import SourceModel
-from quantize.stages.stages import Stages, stage_key, versions
-from quantize.stages.verify import digest
+from quantize.stages import Stages, stage_key, versions
+from runtimes.untrusted import inside
 
 _CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _TOKENIZER_FILES = frozenset(name for names in TOKENIZERS for name in names)
@@ -129,7 +135,7 @@ def _end(name: str) -> str:
 
 
 def adapted_fingerprint(base: SourceModel, lora: str | None, progress: Reporter) -> ModelOrigin:
-    """What ``base`` with the adapter ``lora`` is identified by, before anything is merged.
+    """Identity of ``base`` with the adapter ``lora``, before anything is merged.
 
     Raises as ``open_adapter`` does, and SourceError when the adapter does not fit.
     """
@@ -235,3 +241,66 @@ def _merge(base: SourceModel, adapter: Adapter, out: Path) -> None:
         raise SourceError(f"the adapter does not fit this model: {lost[0][:300]}")
     # Weights that would become NaN are refused.
     combined.merge_and_unload(safe_merge=True).save_pretrained(out)
+
+
+def write_adapter(source: SourceOptions, lora: str, out: Path | None, progress: Reporter) -> Path:
+    """Write the adapter ``lora`` of the model ``source`` to the folder ``out``, or beside the
+    adapter's own; the file. Raises UsageError or SourceError for one that no GGUF file can hold.
+    """
+    base, adapter = open_source(source), open_adapter(lora, progress)
+    if base.kind == "gguf":
+        raise UsageError("an adapter is converted by its Hugging Face model, not by a GGUF file")
+    require_match(adapter, base)
+    require_plain(adapter)
+    name = f"{adapter.name.rpartition('/')[2]}.gguf"
+    folder = out if out is not None else Path.cwd() if "/" in adapter.name else None
+    folder = folder or adapter.folder.resolve().parent
+    with full_disk_explained(folder, "choose another --out"):
+        folder.mkdir(parents=True, exist_ok=True)
+        target = inside(folder, name, f"the output folder {folder}", UsageError)
+        with tempfile.TemporaryDirectory(prefix=".adapter-", dir=folder) as scratch:
+            # Under a name of ours: the converter takes braces in a name for its own.
+            work, made = Path(scratch), Path(scratch) / "adapter.gguf"
+            call = partial(_convert, converter_folder(), base.folder, adapter.folder, made)
+            with progress.stage(f"converting the adapter {adapter.name}"):
+                run_child(call, "converting the adapter", work, progress, torch=True)
+            return made.replace(target)
+
+
+def require_plain(adapter: Adapter) -> None:
+    """Raise SourceError where the adapter is more than matrices A and B with one alpha: llama.cpp
+    would leave the rest out."""
+    config = adapter.config
+    kinds = {
+        "DoRA": config.get("use_dora"),
+        "rank-stabilized (rsLoRA)": config.get("use_rslora"),
+        "one with trained biases": config.get("bias", "none") != "none" or config.get("lora_bias"),
+        "one with modules trained whole": config.get("modules_to_save"),
+        "one with an alpha for each module": config.get("alpha_pattern"),
+        "one with trained tokens": config.get("trainable_token_indices"),
+        "an activated one (aLoRA)": config.get("alora_invocation_tokens"),
+    }
+    found = [kind for kind, used in kinds.items() if used]
+    others = [name for name in adapter.tensors if not name.endswith(_MATRICES)]
+    if not found and others:
+        found = [f"one with {others[0]}"]
+    if found:
+        raise SourceError(
+            f"{adapter.folder} is {found[0]}, which a GGUF adapter cannot hold; merge it into the"
+            " model instead: --lora"
+        )
+    for name in ("r", "lora_alpha"):
+        if not isinstance(config.get(name), int | float) or config[name] <= 0:
+            raise SourceError(f"{adapter.folder}: adapter_config.json has no usable {name}")
+
+
+_MATRICES = (".lora_A.weight", ".lora_B.weight")
+
+
+def _convert(converter: Path, base: Path, adapter: Path, out: Path) -> None:
+    """Runs in a child process."""
+    load_converter(converter)
+    script = str(converter / LORA_SCRIPT)
+    sys.argv = [script, str(adapter), "--base", str(base), "--outfile", str(out)]
+    sys.argv += ["--outtype", "f16"]
+    runpy.run_path(script, run_name="__main__")

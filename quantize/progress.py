@@ -1,20 +1,27 @@
-"""What a build says on stderr while it runs: a live line on a terminal, plain lines elsewhere."""
+"""Progress of a build: lines for people, JSON events for programs, the time left. docs/quantize.md
+lists the events.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import json
+import logging
+import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
+from quantize.manifest import FileEntry
 from quantize.terminal import Console
 from runtimes.untrusted import visible
 
@@ -27,7 +34,7 @@ _BAR_WIDTH = 20
 
 
 class Reporter:
-    """Where a build reports what it does; this one says nothing. All calls come from the thread
+    """Listener of a build; this one says nothing. All calls come from the thread
     that runs the build."""
 
     def stage(self, text: str) -> contextlib.AbstractContextManager[None]:
@@ -40,7 +47,7 @@ class Reporter:
         of several parts starts again from 0, or changes its unit."""
 
     def step(self, text: str) -> None:
-        """What the innermost stage does now, such as "loading torch", without figures."""
+        """Note what the innermost stage does now, such as "loading torch", without figures."""
 
     def note(self, text: str) -> None:
         """Something that the user should know."""
@@ -101,8 +108,8 @@ class ConsoleReporter(Reporter):
             self._live.update(stage.task, figures=escape(visible(text)))
 
     def beat(self) -> None:
-        """Where there is no live line: a line about what is silent, after three seconds and then
-        every ten. May be called from another thread."""
+        """Print a line about a silent stage where there is no live line: after three seconds and
+        then every ten. May be called from another thread."""
         now = self._clock()
         for stage in self._stages[-1:] if self._live.disable else ():
             quiet = _FIRST_SECONDS if stage.said == stage.begin else _PLAIN_SECONDS
@@ -227,7 +234,7 @@ class Pace:
 
 
 def figures(pace: Pace) -> str:
-    """Such as "45%, 12.5 tensors/s, 0:14 left", as much of it as is known."""
+    """Text such as "45%, 12.5 tensors/s, 0:14 left", as much of it as is known."""
     parts = [f"{pace.share:.0%}" if pace.share is not None else amount(pace.done, pace.unit)]
     if pace.rate is not None:
         parts.append(f"{amount(pace.rate, pace.unit)}/s")
@@ -237,7 +244,7 @@ def figures(pace: Pace) -> str:
 
 
 def amount(value: float, unit: str) -> str:
-    """Such as "12.5 tensors"; bytes in MB."""
+    """Text such as "12.5 tensors"; bytes in MB."""
     if unit == "bytes":
         value, unit = value / _MEGA, "MB"
     digits = 1 if value < 100 and value != int(value) else 0
@@ -245,7 +252,122 @@ def amount(value: float, unit: str) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Such as 0:07 or 1:02:03."""
+    """Text such as 0:07 or 1:02:03."""
     minutes, rest = divmod(round(max(seconds, 0.0)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+logger = logging.getLogger(__name__)
+
+VERSION = 1
+_PROGRESS_SECONDS = 1.0  # between two progress events of a stage
+
+
+class JsonReporter(Reporter):
+    """Events of a build on ``stream``; `done` and `failed` end it.
+
+    Every event has ``event``, its kind, and ``time``, seconds since 1970. A reader that goes away
+    does not end the build.
+    """
+
+    def __init__(
+        self,
+        stream: IO[str],
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._stream: IO[str] | None = stream
+        self._clock, self._wall = clock, wall
+        self._begin = clock()
+        self._numbers = 0
+        self._stages: list[_JsonStage] = []
+        self._emit("start", version=VERSION)
+
+    @contextlib.contextmanager
+    def stage(self, text: str) -> Iterator[None]:
+        """``stage_begin`` now and ``stage_end`` with its seconds after the block."""
+        self._numbers += 1
+        stage = _JsonStage(self._numbers, self._clock(), Pace(self._clock))
+        self._emit("stage_begin", stage=stage.number, parent=self._innermost(), text=text)
+        self._stages.append(stage)
+        ok = False
+        try:
+            yield
+            ok = True
+        finally:
+            self._stages.pop()
+            seconds = round(self._clock() - stage.begin, 3)
+            self._emit("stage_end", stage=stage.number, text=text, seconds=seconds, ok=ok)
+
+    def advance(self, done: float, total: float | None, unit: str) -> None:
+        """``progress``, at most once a second in each stage, and always when all is done."""
+        if not self._stages:
+            return
+        stage, now = self._stages[-1], self._clock()
+        stage.pace.update(done, total, unit)
+        finished = total is not None and done >= total
+        if finished == stage.finished and now - stage.said < _PROGRESS_SECONDS:
+            return
+        stage.said, stage.finished = now, finished
+        self._emit(
+            "progress",
+            stage=stage.number,
+            done=done,
+            total=total,
+            unit=unit,
+            rate=_rounded(stage.pace.rate),
+            seconds_left=_rounded(stage.pace.seconds_left),
+        )
+
+    def step(self, text: str) -> None:
+        """``step``."""
+        self._emit("step", stage=self._innermost(), text=text)
+
+    def note(self, text: str) -> None:
+        """``note``."""
+        self._emit("note", stage=self._innermost(), text=text)
+
+    def published(self, folder: Path, entry: FileEntry) -> None:
+        """``file`` with the manifest's entry."""
+        self._emit("file", path=str(folder / entry.path), entry=dataclasses.asdict(entry))
+
+    def failed(self, error: BaseException, exit_code: int) -> None:
+        """``error``, the last event of a run that failed."""
+        text = str(error) or type(error).__name__
+        self._emit("error", kind=type(error).__name__, text=text, exit_code=exit_code)
+
+    def done(self, manifest: Path) -> None:
+        """``done`` with the path of the manifest, the last event of a run that did its work."""
+        seconds = round(self._clock() - self._begin, 3)
+        self._emit("done", manifest=str(manifest), seconds=seconds)
+
+    def _innermost(self) -> int | None:
+        return self._stages[-1].number if self._stages else None
+
+    def _emit(self, event: str, **fields: Any) -> None:
+        if self._stream is None:
+            return
+        line = json.dumps({"event": event, "time": round(self._wall(), 3), **fields})
+        try:
+            self._stream.write(line + "\n")
+            self._stream.flush()
+        except BrokenPipeError:
+            # What is left in the buffer must go somewhere when the interpreter ends.
+            with contextlib.suppress(OSError), Path(os.devnull).open("w") as nowhere:
+                os.dup2(nowhere.fileno(), self._stream.fileno())
+            self._stream = None
+            logger.warning("nobody reads the events any more; the build continues")
+
+
+@dataclasses.dataclass(slots=True)
+class _JsonStage:
+    number: int
+    begin: float
+    pace: Pace
+    said: float = -1e9  # when its last progress event went out
+    finished: bool = False  # whether that was at 100%
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)

@@ -1,1 +1,0 @@
-"""The route by optimum's exporter, for what onnxruntime-genai's builder does not know."""

@@ -1,0 +1,498 @@
+"""Named ways to build a file: what `--recipe`, `--to`, `--bits` and targets mean, and the list to
+choose from; how matrices of an ONNX graph may be stored, and how many bits a built file stores for
+a weight.
+"""
+
+import difflib
+import math
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from quantize.errors import UsageError
+from runtimes.errors import ModelError
+from runtimes.models.gguf import GgufHeader, read_header
+from runtimes.models.registry import read_model
+from runtimes.onnx.memory import graph_of
+
+_BLOCK_SIZES = (16, 32, 64, 128, 256)  # of MatMulNBits
+W8A8 = "w8a8"
+_SCALE_BYTES = 4  # bytes of a channel's in such a matrix
+_VARIANT = re.compile(r"([48])([sz])(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """How a matrix is stored."""
+
+    bits: int
+    block: int  # weights that share a scale; 0 is a whole row, multiplied by inputs in 8 bits
+    symmetric: bool  # no zero points: that of all is in the middle
+
+    @property
+    def name(self) -> str:
+        """Name such as 4z32: 4 bits, blocks of 32 with zero points; 8s64 has none."""
+        if not self.block:
+            return W8A8
+        return f"{self.bits}{'s' if self.symmetric else 'z'}{self.block}"
+
+    def row_bytes(self, inputs: int) -> int:
+        """Bytes of ``inputs`` weights, with scales in half precision and zero points."""
+        if not self.block:
+            return inputs + _SCALE_BYTES
+        blocks = -(-inputs // self.block)
+        zeros = 0 if self.symmetric else -(-blocks * self.bits // 8)
+        return blocks * (self.block * self.bits // 8 + 2) + zeros
+
+    def bits_per_weight(self, inputs: int) -> float:
+        """In rows of ``inputs`` weights."""
+        return 8 * self.row_bytes(inputs) / inputs
+
+    def fitting(self, inputs: int) -> "Variant":
+        """With the largest block, from its own down to 32, that divides ``inputs``: to fill up a
+        block takes space for nothing."""
+        if not self.block:
+            return self
+        sizes = [size for size in _BLOCK_SIZES if 32 < size <= self.block and inputs % size == 0]
+        return replace(self, block=max(sizes, default=min(self.block, 32)))
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """A variant for each tensor, both by their names (a tensor has that of GGUF), instead of a
+    recipe's: ``importance`` (.npz) has for each how much its input channels matter. ``metadata`` is
+    what the graph says of itself."""
+
+    variants: Mapping[str, str]
+    importance: Path
+    metadata: Mapping[str, str]
+
+
+def parse_variant(name: str) -> Variant:
+    """The variant that is called ``name``; raises UsageError."""
+    if name == W8A8:
+        return Variant(8, 0, True)
+    found = _VARIANT.fullmatch(name)
+    if found is None or int(found[3]) not in _BLOCK_SIZES:
+        raise UsageError(
+            f"{name!r} is no way to store a matrix: 4 or 8 bits, s or z (with zero points), a block"
+            f" of {', '.join(map(str, _BLOCK_SIZES))}, such as 4z32 or 8s64"
+        )
+    return Variant(int(found[1]), int(found[3]), found[2] == "s")
+
+
+def variants_of(options: Mapping[str, str]) -> tuple[Variant, Variant]:
+    """The usual and the careful one of a recipe's options; raises UsageError."""
+    return parse_variant(options["usual"]), parse_variant(options["careful"])
+
+
+# Sines and cosines of every position, which the builder computes: no weights of the model.
+_TABLE = re.compile(r"(?:cos|sin)_cache")
+
+
+@dataclass(frozen=True, slots=True)
+class FileSize:
+    """Size of a file, built or predicted: all its bytes, and bits a weight, scales included."""
+
+    bytes: int
+    bits_per_weight: float
+
+
+def gguf_bits(header: GgufHeader) -> float:
+    """Bits a weight of all tensors of a GGUF file together, scales included. Raises ModelError if
+    none has any weights."""
+    weights = sum(math.prod(tensor.shape) for tensor in header.tensors)
+    if not weights:
+        raise ModelError(f"{header.where} holds no weights")
+    return sum(tensor.nbytes for tensor in header.tensors) * 8 / weights
+
+
+def bits_per_weight(path: Path, parameters: int) -> float:
+    """Bits a weight of the GGUF file or ONNX folder ``path``; what a graph stores of them is
+    divided by the model's ``parameters``, because packed weights cannot be counted. Raises
+    ModelError."""
+    if path.is_file():
+        return gguf_bits(read_header(path))
+    graph = graph_of(read_model(path))
+    weights = (
+        tensor.nbytes for name, tensor in graph.initializers.items() if not _TABLE.match(name)
+    )
+    return sum(weights) * 8 / parameters
+
+
+Bound = Literal["kl", "bytes", "bits", "memory"]
+
+_UNITS = {"kb": 1e3, "mb": 1e6, "gb": 1e9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+_SIZE = r"[\d.]+ ?[kmg]i?b"
+_NAME = re.compile(
+    rf"(?:kl(?P<kl>[\d.]+(?:e-\d+)?)|(?P<bits>[\d.]+)bpw|fits-(?P<memory>{_SIZE})-(?P<context>\d+)"
+    rf"|(?P<bytes>{_SIZE}))(?:-fast(?P<rows>\d+))?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class QualityTarget:
+    """The bound that a file keeps: mean KL divergence in nats, bytes of the file, bits a weight, or
+    bytes of memory with a chat of ``context`` tokens. ``name`` says it in a file's name.
+
+    Of the files that keep it the one of the fewest bytes, or of the least divergence, is wanted;
+    with ``rows`` the one whose step of so many rows is fastest.
+    """
+
+    bound: Bound
+    value: float
+    name: str
+    context: int = 0
+    rows: int = 0
+
+    def fastest(self, rows: int) -> "QualityTarget":
+        """Target with this bound, for speed."""
+        return replace(self, rows=rows, name=f"{self.name}-fast{rows}")
+
+
+def kl_target(text: str) -> QualityTarget:
+    """Target of --max-kl. Raises UsageError."""
+    return QualityTarget("kl", _number(text, "--max-kl", "nats, such as 0.02"), f"kl{text.strip()}")
+
+
+def bits_target(text: str) -> QualityTarget:
+    """Target of --bits-per-weight. Raises UsageError."""
+    value = _number(text, "--bits-per-weight", "a number, such as 4.5")
+    return QualityTarget("bits", value, f"{text.strip()}bpw")
+
+
+def size_target(text: str) -> QualityTarget:
+    """Target of --max-size. Raises UsageError."""
+    return QualityTarget("bytes", _size(text, "--max-size"), _written(text))
+
+
+def memory_target(text: str, context: int) -> QualityTarget:
+    """Target of --fits and --context. Raises UsageError."""
+    name = f"fits-{_written(text)}-{context}"
+    return QualityTarget("memory", _size(text, "--fits"), name, context)
+
+
+def named_target(name: str) -> QualityTarget | None:
+    """The target of that name; None if it is none. Raises UsageError for a bad number in it."""
+    found = _NAME.fullmatch(name)
+    if found is None:
+        return None
+    if found["kl"]:
+        target = kl_target(found["kl"])
+    elif found["bits"]:
+        target = bits_target(found["bits"])
+    elif found["memory"]:
+        target = memory_target(found["memory"], int(found["context"]))
+    else:
+        target = size_target(found["bytes"])
+    return target.fastest(int(found["rows"])) if found["rows"] else target
+
+
+def _size(text: str, flag: str) -> float:
+    """Bytes, of a text such as "1.2GB" (a thousand millions) or "900MiB" (powers of 2)."""
+    if not re.fullmatch(_SIZE, text.strip(), re.IGNORECASE):
+        raise UsageError(
+            f"{flag} takes a size with its unit, such as 1.2GB or 900MiB, not {text!r}"
+        )
+    number, unit = re.split(r" ?(?=[kmg])", text.strip().lower(), maxsplit=1)
+    return _number(number, flag, "a size such as 1.2GB") * _UNITS[unit]
+
+
+def _number(text: str, flag: str, example: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise UsageError(f"{flag} takes {example}, not {text!r}")
+    return value
+
+
+def _written(text: str) -> str:
+    return text.strip().replace(" ", "").lower()
+
+
+Format = Literal["gguf", "onnx"]
+ONNX: Format = "onnx"
+FORMATS: tuple[Format, ...] = ("gguf", ONNX)
+
+# A file may have this many times its type's published KL divergence, but at most so many nats more;
+# the last is explained in `limits_for`. docs/quantize.md, "Limits", has the figures behind them.
+_Q8_0, _EIGHT_BITS = 7, 8.5  # llama_ftype of the tensors that no target chooses for
+_SLACK, _MOST_ABOVE, _TOP_SLACK = 10.0, 1.0, 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The worst figures that a file of a recipe may have; beyond them it is not published."""
+
+    kl_mean: float  # nats
+    same_top: float  # a share, as in `Fidelity`
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """One kind of built file."""
+
+    name: str
+    format: Format
+    bits: int  # the size class that ``--bits`` selects by
+    bits_per_weight: float  # nominal, with scales: for estimates; every built file has its own
+    advice: str
+    ftype: int = -1  # llama.cpp's ``enum llama_ftype``
+    # What onnxruntime-genai's model builder is asked for; it also makes the single-precision graph
+    # of a ``w8a8`` file. Where matrices are rounded, how the ``usual`` and the ``careful`` ones are
+    # stored (`plan_variants` of quantize/onnx/nbits.py).
+    precision: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
+    limits: Limits | None = None
+    needs_imatrix: bool = False  # cannot be made without an importance matrix
+    published_kl: float | None = None  # of the type on Llama-3-8B, in nats; see ``_gguf``
+    target: QualityTarget | None = None  # each tensor's type is chosen to keep it
+
+    @property
+    def is_float(self) -> bool:
+        """Not quantized: the reference that tests compare with."""
+        return self.bits >= 16
+
+    @property
+    def for_gpus(self) -> bool:
+        """Made for GPUs only: processors compute slowly in half precision."""
+        return self.precision == "fp16"
+
+    def output_name(self, model: str) -> str:
+        """The file's, or for ONNX the folder's, name in the output folder."""
+        return f"{model}-{self.name}.gguf" if self.format == "gguf" else self.name
+
+
+def recipe_for(target: QualityTarget, made_in: Format = "gguf") -> Recipe:
+    """The recipe of a file that keeps ``target``."""
+    bits = target.value if target.bound == "bits" else _EIGHT_BITS
+    advice = "the types of its tensors are chosen for it"
+    limits = Limits(kl_mean=target.value, same_top=0.0) if target.bound == "kl" else None
+    gguf = Recipe(target.name, "gguf", 8, bits, advice, _Q8_0, limits=limits, target=target)
+    if made_in == "gguf":
+        return gguf
+    return replace(gguf, name=f"onnx-{target.name}", format="onnx", ftype=-1, precision="int4")
+
+
+def limits_for(published_kl: float) -> Limits:
+    """The limits of a type whose KL divergence on a well-known model is ``published_kl``.
+
+    The share of changed top tokens grows with the square root of the divergence: it is 0.4 to 0.7
+    times the root on Llama-3-8B and on Pebble, and up to twice the root on random models, whose
+    top tokens are near-ties.
+    """
+    kl = min(_SLACK * published_kl, published_kl + _MOST_ABOVE)
+    return Limits(kl_mean=kl, same_top=max(0.0, 1.0 - _TOP_SLACK * math.sqrt(kl)))
+
+
+def _limits(kl: float | None) -> Limits | None:
+    return limits_for(kl) if kl is not None else None
+
+
+def _gguf(
+    name: str,
+    ftype: int,
+    bits: int,
+    size: float,
+    kl: float | None,
+    advice: str,
+    needs_imatrix: bool = False,
+) -> Recipe:
+    """A type of llama.cpp. ``size`` is measured on Llama-3.1-8B where llama.cpp's
+    tools/quantize/README.md has the figure, else the type's blocks. ``kl`` is the mean divergence
+    from the half-precision Llama-3-8B on WikiText-2 (llama.cpp's tools/perplexity/README.md,
+    without importance matrix where there is such a row). It needs a matrix if it has tensors that
+    llama.cpp does not quantize without (``tensor_requires_imatrix`` in src/llama-quant.cpp)."""
+    return Recipe(
+        *(name, "gguf", bits, size, advice, ftype),
+        limits=_limits(kl),
+        needs_imatrix=needs_imatrix,
+        published_kl=kl,
+    )
+
+
+def _onnx(
+    name: str, bits: int, size: float, precision: str, kl: float | None, advice: str, **options: str
+) -> Recipe:
+    return Recipe(name, "onnx", bits, size, advice, -1, precision, options, _limits(kl))
+
+
+_TERNARY = "only for models that were trained with weights of three values"
+_BATCHES = "8-bit activations too: the fastest in batches on processors with VNNI or AMX"
+_MIXED = "4-bit, the most sensitive layers in 8 bits"
+_ALL_4 = "4-bit, all layers alike: smaller than onnx-int4, and worse"
+_EIGHT = "8-bit: hardly any loss"
+_TINY = "only to fit a large model into very little memory"
+
+# Ordered as `quantize recipes` shows them: the usual ones from large to small, then the rest.
+_ALL = (
+    _gguf("q8_0", 7, 8, 8.5, 0.001355, "8-bit: hardly any loss; when there is room"),
+    _gguf("q6_k", 18, 6, 6.6, 0.005452, "6-bit: next to no loss, a quarter smaller than q8_0"),
+    _gguf("q5_k_m", 17, 5, 5.7, 0.010762, "5-bit: when q4_k_m loses too much"),
+    _gguf("q4_k_m", 15, 4, 4.9, 0.031273, "4-bit: where to begin; the report says what is lost"),
+    _gguf("q4_0", 2, 4, 4.7, 0.071940, "4-bit, simplest: the fastest on most processors"),
+    _gguf(
+        "iq4_xs", 30, 4, 4.5, 0.036334, "4-bit, smallest: nearly q4_k_m's quality with --imatrix"
+    ),
+    _gguf("q5_k_s", 16, 5, 5.6, 0.016595, "a little smaller and worse than q5_k_m"),
+    _gguf("q5_1", 9, 5, 6.0, 0.018045, "older 5-bit type; prefer q5_k_m"),
+    _gguf("q5_0", 8, 5, 5.6, 0.022239, "older 5-bit type; prefer q5_k_m"),
+    _gguf("q4_k_s", 14, 4, 4.7, 0.043136, "a little smaller and worse than q4_k_m"),
+    _gguf("q4_1", 3, 4, 5.1, 0.071683, "older 4-bit type; prefer q4_k_m"),
+    _gguf("iq4_nl", 25, 4, 4.7, 0.035742, "like iq4_xs, for rows of any multiple of 32"),
+    _gguf("q3_k_l", 13, 3, 4.3, 0.087176, "3-bit, large; iq4_xs is little larger and better"),
+    _gguf("q3_k_m", 12, 3, 4.0, 0.101913, "3-bit: a visible loss, less with --imatrix"),
+    _gguf("iq3_m", 27, 3, 3.8, 0.102534, "3-bit: as good as q3_k_m and smaller"),
+    _gguf("iq3_s", 26, 3, 3.7, 0.111278, "3-bit: a little smaller than iq3_m"),
+    _gguf("q3_k_s", 11, 3, 3.6, 0.228217, "3-bit, small; prefer iq3_s"),
+    _gguf("iq3_xs", 22, 3, 3.5, 0.138693, "3-bit: a clear loss", needs_imatrix=True),
+    _gguf("iq3_xxs", 23, 3, 3.3, 0.183625, "3-bit, smallest: a clear loss", needs_imatrix=True),
+    _gguf("q2_k", 10, 2, 3.2, 0.445132, f"2-bit: a large loss; {_TINY}"),
+    _gguf("q2_k_s", 21, 2, 3.0, 0.403360, f"2-bit: a large loss; {_TINY}", needs_imatrix=True),
+    _gguf("iq2_m", 29, 2, 2.9, 0.325989, f"2-bit: a large loss; {_TINY}", needs_imatrix=True),
+    _gguf("iq2_s", 28, 2, 2.7, 0.439197, f"2-bit: a large loss; {_TINY}", needs_imatrix=True),
+    _gguf("iq2_xs", 20, 2, 2.6, 0.546290, f"2-bit: a large loss; {_TINY}", needs_imatrix=True),
+    _gguf("iq2_xxs", 19, 2, 2.4, 0.812022, f"2-bit: a large loss; {_TINY}", needs_imatrix=True),
+    _gguf("iq1_m", 31, 1, 2.1, 1.393084, "1-bit: answers suffer badly", needs_imatrix=True),
+    _gguf("iq1_s", 24, 1, 2.0, 2.211278, "1-bit: answers suffer badly", needs_imatrix=True),
+    _gguf("tq2_0", 37, 2, 2.1, None, _TERNARY),
+    _gguf("tq1_0", 36, 1, 1.7, None, _TERNARY),
+    _gguf("q2_0", 41, 2, 2.3, None, "only for models that were trained for this type"),
+    _gguf("q1_0", 40, 1, 1.1, None, "only for models that were trained for this type"),
+    _gguf("mxfp4_moe", 38, 4, 4.3, None, "mixtures of experts that were published in MXFP4"),
+    _gguf("f16", 1, 16, 16.0, None, "half precision: the reference for llama.cpp"),
+    _gguf("bf16", 32, 16, 16.0, None, "as f16, with bfloat16's range"),
+    _gguf("f32", 0, 32, 32.0, None, "single precision: twice f16's size for nothing"),
+    _onnx("onnx-int8", 8, 8.5, "int8", 0.001355, _EIGHT, usual="8s32", careful="8s32"),
+    _onnx("onnx-w8a8", 8, 8.5, "w8a8", 0.01, _BATCHES),
+    _onnx("onnx-int4", 4, 6.3, "int4", 0.031273, _MIXED, usual="4z32", careful="8s128"),
+    _onnx("onnx-int4-rtn", 4, 4.5, "int4", 0.071940, _ALL_4, usual="4s32", careful="4s32"),
+    _onnx("onnx-fp16", 16, 16.0, "fp16", None, "half precision, for GPUs: --target cuda, webgpu"),
+    _onnx("onnx-fp32", 32, 32.0, "fp32", None, "single precision: the reference for ONNX Runtime"),
+)
+RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in _ALL}
+
+# The usual ones.
+PRESETS = (
+    *("q8_0", "q6_k", "q5_k_m", "q4_k_m", "q4_0", "iq4_xs"),
+    *("onnx-int8", "onnx-w8a8", "onnx-int4", "onnx-int4-rtn"),
+)
+
+
+_HEADINGS = ("recipe", "format", "nominal bits", "advice")
+# Other names that llama.cpp's own tool takes (tools/quantize/quantize.cpp).
+_ALIASES = {
+    "q3_k": "q3_k_m",
+    "q4_k": "q4_k_m",
+    "q5_k": "q5_k_m",
+    "fp16": "f16",
+    "fp32": "f32",
+}
+# What `--bits` means for each format.
+_BY_BITS: dict[tuple[Format, int], str] = {
+    ("gguf", 4): "q4_k_m",
+    ("gguf", 8): "q8_0",
+    ("onnx", 4): "onnx-int4",
+    ("onnx", 8): "onnx-int8",
+}
+
+
+def find_recipe(name: str) -> Recipe:
+    """The recipe of that name. Raises UsageError with near names for an unknown one."""
+    if recipe := known_recipe(name):
+        return recipe
+    key = name.strip().lower()
+    flat = key.replace("-", "_")
+    near = difflib.get_close_matches(flat, RECIPES, n=3, cutoff=0.5)
+    near += [n for n in difflib.get_close_matches(key, RECIPES, n=3, cutoff=0.5) if n not in near]
+    hint = f"did you mean {' or '.join(near[:3])}?" if near else "see `quantize recipes`"
+    raise UsageError(f"unknown recipe {name!r}: {hint}")
+
+
+def known_recipe(name: str) -> Recipe | None:
+    """The recipe, or the target, of that name. Raises UsageError for a target that is no number."""
+    key = name.strip().lower()
+    flat = key.replace("-", "_")
+    if recipe := RECIPES.get(key) or RECIPES.get(_ALIASES.get(flat, flat)):
+        return recipe
+    made_in: Format = "onnx" if key.startswith("onnx-") else "gguf"
+    target = named_target(key.removeprefix("onnx-"))
+    return recipe_for(target, made_in) if target else None
+
+
+def choose_formats(names: Iterable[str]) -> tuple[Format, ...]:
+    """Formats of ``--to``; raises UsageError for one that there is not, or none."""
+    for name in names:
+        if name not in FORMATS:
+            raise UsageError(f"unknown format {name!r} for --to: choose from {', '.join(FORMATS)}")
+    if not (chosen := tuple(fmt for fmt in FORMATS if fmt in names)):
+        raise UsageError(f"nothing to build: --to is empty; it takes {', '.join(FORMATS)}")
+    return chosen
+
+
+def choose_recipes(
+    *, formats: Sequence[str] = FORMATS, bits: Sequence[int] = (4, 8)
+) -> tuple[Recipe, ...]:
+    """The presets of ``formats`` and ``bits``; raises UsageError for one that there is not."""
+    chosen: dict[str, Recipe] = {}
+    for fmt in choose_formats(formats):
+        for size in bits:
+            preset = _BY_BITS.get((fmt, size))
+            if preset is None:
+                known = sorted({b for _, b in _BY_BITS})
+                raise UsageError(
+                    f"no preset of {size} bits: --bits takes {' and '.join(map(str, known))};"
+                    " use --recipe for another type"
+                )
+            chosen[preset] = RECIPES[preset]
+    if not chosen:
+        raise UsageError("nothing to build: --bits is empty")
+    return tuple(chosen.values())
+
+
+def require_matrix(recipes: Iterable[Recipe], imatrix: Path | None) -> None:
+    """Raise UsageError when one of ``recipes`` cannot be made without an importance matrix."""
+    needy = [recipe.name for recipe in recipes if recipe.needs_imatrix]
+    if needy and imatrix is None:
+        raise UsageError(
+            f"{', '.join(needy)} cannot be made without an importance matrix, which says which"
+            " weights matter: give --imatrix TEXT.txt to compute one from a text (some hundred kB"
+            " of what the model is for), or --imatrix FILE with one that llama-imatrix made"
+        )
+
+
+def print_listing() -> None:
+    """Print the presets, llama.cpp's further types, and the references to stdout: a table on a
+    terminal, else tab-separated lines with a heading."""
+    others = [recipe for name, recipe in RECIPES.items() if name not in PRESETS]
+    groups = (
+        [RECIPES[name] for name in PRESETS],
+        [recipe for recipe in others if not recipe.is_float],
+        [recipe for recipe in others if recipe.is_float],
+    )
+    if not sys.stdout.isatty():
+        rows = [_HEADINGS, *(_row(recipe) for group in groups for recipe in group)]
+        sys.stdout.write("".join("\t".join(row) + "\n" for row in rows))
+        return
+    from rich.table import Table
+
+    from quantize.terminal import Console
+
+    table = Table()
+    for heading in _HEADINGS:
+        table.add_column(heading, justify="right" if heading == "nominal bits" else "left")
+    for group in groups:
+        for recipe in group:
+            table.add_row(*_row(recipe))
+        table.add_section()
+    Console(highlight=False).print(table)
+
+
+def _row(recipe: Recipe) -> tuple[str, str, str, str]:
+    needs = "; needs --imatrix" if recipe.needs_imatrix else ""
+    return recipe.name, recipe.format, f"{recipe.bits_per_weight:.1f}", f"{recipe.advice}{needs}"
