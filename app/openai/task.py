@@ -47,6 +47,7 @@ class Task:
     # embed, or a prompt with each of its continuations.
     parts: tuple[Task, ...] = ()
     labels: tuple[str, ...] = ()  # what the continuations stand for; one of them is the answer
+    ignored: tuple[str, ...] = ()  # what of the request is left out, since it changes nothing
 
     @property
     def opening(self) -> list[Message]:

@@ -1,4 +1,5 @@
-"""What the server has: /v1/models, /v1/tokenize, and how it is: /health, /ready, /metrics."""
+"""What the server is and has: /, /v1/models, /v1/tokenize, and how it is: /health, /ready,
+/metrics."""
 
 import time
 from collections.abc import Callable
@@ -61,6 +62,11 @@ def routes(
                 "meta": {name: getattr(file, name) for name in _META},
             }
         return said
+
+    @router.api_route("/", methods=["GET", "HEAD"])
+    async def root() -> dict[str, Any]:
+        """What answers here: clients ask before their first request."""
+        return {"server": "ingot", "models": list(pool.names())}
 
     @router.get("/v1/models")
     async def models() -> dict[str, Any]:

@@ -43,6 +43,7 @@ from app.serve.batches.record import (
 )
 from app.serve.batches.store import BATCH_INPUT, Batches, Files, new_batch_id, new_file_id
 from app.serve.errors import HttpError, UnknownModelError
+from app.serve.ignored import LeftOut
 from app.serve.pool import ModelPool
 from runtimes.errors import IngotError, OutOfMemoryError, RequestError
 from runtimes.models.modelfile import fingerprint
@@ -234,7 +235,7 @@ class Work:
         """``batches`` and ``files`` are in ``data``. ``sampling`` is what a request's own
         parameters are on top of."""
         self._batches, self._files, self._models = batches, files, models
-        self._sampling = sampling
+        self._sampling, self.left_out = sampling, LeftOut()
         self._waits = Waits(data)
         self._live: Live | None = None
         self._known: dict[str, BatchCounts] = {}  # of batches that were begun, and do not run
@@ -452,6 +453,7 @@ class Work:
 
         folder, names = self._batches.folder(batch), self._models.names()
         found = check(folder, batch, self._sampling, names, ended)
+        self.left_out.log(batch.endpoint, sorted(found.ignored))
 
         def checked(now: Batch) -> Batch:
             if now.status != "validating" or self._stopping:
@@ -529,7 +531,7 @@ class BatchService:
         self.files, self.models = Files(data / FILES), models
         self._batches = Batches(data / BATCHES)
         self._work = Work(data, self._batches, self.files, models, sampling)
-        self.problem = self._work.problem
+        self.problem, self.left_out = self._work.problem, self._work.left_out
         self.start, self.stop, self.close = self._work.start, self._work.stop, self._work.close
 
     def create(
