@@ -63,7 +63,8 @@ def routes(
             }
         return said
 
-    @router.api_route("/", methods=["GET", "HEAD"])
+    @router.get("/")
+    @router.head("/", include_in_schema=False)
     async def root() -> dict[str, Any]:
         """What answers here: clients ask before their first request."""
         return {"server": "ingot", "models": list(pool.names())}
