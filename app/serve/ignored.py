@@ -1,4 +1,4 @@
-"""What is left out of requests: told to each client in a header, and once in the log."""
+"""Tell what is left out of requests: each client in a header, and the log once."""
 
 import logging
 import re
@@ -17,7 +17,7 @@ _NUMBER = re.compile(r"\[\d+\]")
 
 
 class LeftOut:
-    """Which names are in the log already."""
+    """The names that are in the log already."""
 
     def __init__(self) -> None:
         self._logged: set[tuple[str, str]] = set()

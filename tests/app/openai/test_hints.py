@@ -1,4 +1,4 @@
-"""What a request may have beside what is read: hints are left out and named, what would make the
+"""A request may have more than is read: hints are left out and named, what would make the
 answer another one is refused."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What agents ask of a server: requests with more than it knows, and conversations of which each
+"""Agents ask a server: requests with more than it knows, and conversations of which each
 turn repeats all earlier ones, in the form of each client."""
 
 from __future__ import annotations
