@@ -1,5 +1,5 @@
-"""Fields of the body of a request: those that are read, hints that change nothing, and those without
-which the answer would be another one. Each dialect has one table.
+"""Fields of the body of a request: those that are read, hints that change nothing, and those
+without which the answer would be another one. Each dialect has one table.
 
 Clients send more than any server knows. What they send for the provider's sake cannot make an
 answer wrong: it is left out, and told once. What can is refused by name.
