@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import struct
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -85,3 +86,13 @@ def set_clock(
     have timers by the real one."""
     own = SimpleNamespace(**{**vars(time), "monotonic": seconds})
     monkeypatch.setattr(module, "time", own)
+
+
+def with_context(source: Path, context: int, out: Path) -> Path:
+    """A copy of a GGUF file of Llama's architecture that says it has so long a ``context``."""
+    data = bytearray(source.read_bytes())
+    name = b"llama.context_length"
+    at = data.index(name) + len(name) + 4  # behind the type of the value
+    struct.pack_into("<I", data, at, context)
+    out.write_bytes(data)
+    return out

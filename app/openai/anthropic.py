@@ -6,17 +6,19 @@ Source of the format: the Messages and Count tokens pages of Anthropic's API ref
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from itertools import groupby
 from typing import Any
 
 from app.openai.answer import Answer
 from app.openai.constraints import schema_constraint
+from app.openai.fields import Ignored, fields_of
 from app.openai.reasoning import message_reasoning
 from app.openai.request import CHAT_NAMES, OF_SERVERS, as_served, check_together, sampling_of
 from app.openai.task import Task
 from app.openai.tool_parser import ArgumentsDelta, CallBegin, ContentDelta, Delta, ThoughtDelta
-from app.openai.tools import Tools, checked_function, tools_of
+from app.openai.tools import Tools, checked_function, provider_runs, tools_of
 from app.openai.validation import (
     MOST_MESSAGES,
     InputError,
@@ -30,7 +32,7 @@ from runtimes.chat import Message
 from runtimes.request import SamplingParams
 
 # Who asks, how it is billed, cached and where it runs; effort only hints at how to answer.
-_IGNORED = frozenset(
+_HINTS = frozenset(
     "model metadata service_tier cache_control inference_geo speed user_profile_id"
     " workspace_id diagnostics".split()
 )
@@ -41,16 +43,18 @@ _SAMPLED = CHAT_NAMES - set(
 _KNOWN = frozenset(
     "messages system stop_sequences tools tool_choice output_config thinking".split()
 )
-_NAMES = _KNOWN | _IGNORED | _SAMPLED | OF_SERVERS
+_FIELDS = fields_of(_KNOWN | _SAMPLED | OF_SERVERS, _HINTS)
+# A line with which Claude Code begins its system text, another one in each turn: it tells a
+# provider whom to bill, and a model nothing. With it no two prompts would begin alike.
+_BILLING = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n*")
 
 
 def messages_task(body: Any, defaults: SamplingParams, *, counted: bool = False) -> Task:
     """The task of a body; ``counted``: only its tokens are asked for. Raises InputError."""
     require_object(body, "body")
     check_bounds(body, "body")
-    for name, value in body.items():
-        if name not in _NAMES and value is not None:
-            raise InputError("unsupported_parameter", f"{name[:60]} is not supported")
+    ignored = Ignored()
+    _FIELDS.check(body, ignored)
     if not counted and body.get("max_tokens") is None:
         raise InputError("missing_parameter", "body has no 'max_tokens'")
     history = [*_system(body.get("system")), *_messages(body.get("messages"))]
@@ -61,9 +65,9 @@ def messages_task(body: Any, defaults: SamplingParams, *, counted: bool = False)
     turns: tuple[str, ...] = ()
     if last["role"] == "user":
         turns = (history.pop()["content"],)
-    tools, sampling = _tools(body), _sampling(body, defaults)
+    tools, sampling = _tools(body, ignored), _sampling(body, defaults)
     check_together(tools, sampling or defaults)
-    task = Task(tuple(history), turns, sampling, tools=tools)
+    task = Task(tuple(history), turns, sampling, tools=tools, ignored=tuple(ignored.names))
     return as_served(task, body)
 
 
@@ -87,7 +91,7 @@ def _sampling(body: Mapping[str, Any], defaults: SamplingParams) -> SamplingPara
     return sampling_of(given, "chat", defaults, message_reasoning(body))
 
 
-def _tools(body: Mapping[str, Any]) -> Tools | None:
+def _tools(body: Mapping[str, Any], ignored: Ignored) -> Tools | None:
     given, choice = body.get("tools"), body.get("tool_choice") or {"type": "auto"}
     require_object(choice, "tool_choice")
     wanted = choice.get("type")
@@ -97,26 +101,37 @@ def _tools(body: Mapping[str, Any]) -> Tools | None:
     tool_choice = {"any": "required", "tool": {"name": choice.get("name")}}.get(wanted, wanted)
     parallel = choice.get("disable_parallel_tool_use") is not True
     asked = {"tools": given, "tool_choice": tool_choice, "parallel_tool_calls": parallel}
-    return tools_of(asked, _function)
+    return tools_of(asked, _function, ignored)
 
 
-def _function(tool: Any, where: str) -> Mapping[str, Any]:
+def _function(tool: Any, where: str, ignored: Ignored) -> Mapping[str, Any] | None:
     require_object(tool, where, "a tool")
-    if tool.get("type") not in (None, "custom"):
-        said = f"{where}.type must be custom, not {shown(tool['type'])}"
-        raise InputError("unsupported_parameter", said)
+    if tool.get("type") is not None and provider_runs(tool, where, "custom", ignored):
+        return None
     names = {"name": "name", "description": "description", "input_schema": "parameters"}
     function = {own: tool[name] for name, own in names.items() if tool.get(name) is not None}
-    return checked_function(function, where, "input_schema")
+    strict = tool.get("strict") is True
+    return checked_function(function, where, ignored, "input_schema", strict=strict)
 
 
 # Messages
 
 
 def _system(value: Any) -> list[Message]:
+    """The system text, without what another request of the same client would have otherwise."""
+    if isinstance(value, str):
+        value = _BILLING.sub("", value)
+    elif isinstance(value, list):
+        value = [_unbilled(block) for block in value]
     if value in (None, "", []):
         return []
-    return [{"role": "system", "content": _text(value, "system")}]
+    text = _text(value, "system")
+    return [{"role": "system", "content": text}] if text else []
+
+
+def _unbilled(block: Any) -> Any:
+    text = block.get("text") if isinstance(block, Mapping) else None
+    return {**block, "text": _BILLING.sub("", text)} if isinstance(text, str) else block
 
 
 def _messages(value: Any) -> list[Message]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from app.openai.answer import Answer, Choice, TokenLogprobs, logprob_entries
-from app.openai.request import IGNORED, body_task
+from app.openai.request import HINTS, body_task
 from app.openai.task import Task
 from app.openai.validation import (
     MOST_ANSWERS,
@@ -25,8 +25,11 @@ def has_several(body: Any) -> bool:
     return isinstance(prompts, list) and len(prompts) > 1 and not _is_number(prompts[0])
 
 
-def completion_tasks(body: Any, defaults: SamplingParams, *, served: bool = True) -> list[Task]:
-    """A task for each prompt of a ``body``; ``served`` as in ``body_task``. Raises InputError."""
+def completion_tasks(
+    body: Any, defaults: SamplingParams, *, served: bool = True, strict: bool = False
+) -> list[Task]:
+    """A task for each prompt of a ``body``; ``served`` and ``strict`` as in ``body_task``. Raises
+    InputError."""
     require_object(body, "body")
     check_bounds(body, "body")
     prompts = body.get("prompt")
@@ -42,13 +45,14 @@ def completion_tasks(body: Any, defaults: SamplingParams, *, served: bool = True
     if echo:
         defaults = replace(defaults, prompt_logprobs=_top(body))
     # What is ignored is looked at once, not for each prompt.
-    rest = {name: value for name, value in body.items() if name not in IGNORED | {"echo"}}
+    rest = {name: value for name, value in body.items() if name not in HINTS | {"echo"}}
     tasks = []
     for number, prompt in enumerate(prompts if several else [prompts]):
         if isinstance(prompt, list) and not (prompt and all(map(_is_number, prompt))):
             where = f"prompt.{number}" if several else "prompt"
             raise InputError("wrong_type", f"{where} must be a text or a list of token ids")
-        task = body_task({**rest, "prompt": prompt}, "completions", defaults, served=served)
+        one = {**rest, "prompt": prompt}
+        task = body_task(one, "completions", defaults, served=served, strict=strict)
         tasks.append(replace(task, sampling=task.sampling or defaults) if echo else task)
     return tasks
 

@@ -96,8 +96,8 @@ def prepare(
     """``task`` as the model is asked it, sampled by ``params``.
 
     ``messages`` are those of a later turn, by default the task's own. ``template`` takes the place
-    of the model's. A system message that the template refuses stands before the first message of
-    the user instead. Blocks while tokens are made.
+    of the model's. Where it refuses the messages, those that follow each other are joined, and that
+    of the system stands before the first one of the user. Blocks while tokens are made.
 
     Raises RequestError for what cannot be asked: raw text of more than one message, a template that
     refuses the conversation, no tokens, the beginning of an answer that could break its form;
@@ -199,19 +199,34 @@ def _with_known_role(message: Message, template: str | None) -> Message:
 def _by_template(
     encode: Callable[[Sequence[Message]], _Tokens], messages: Sequence[Message]
 ) -> tuple[_Tokens, Sequence[Message]]:
-    """``encode(messages)``, and the messages as they were sent: a system message that the template
-    refuses stands before the first message of the user. Raises what the template said first."""
+    """``encode(messages)``, and the messages as they were sent: where the template refuses them,
+    those of the system, or of the user, that follow each other are one; where it still does, that
+    of the system stands before the first one of the user. Raises what the template said first."""
     try:
         return encode(messages), messages
     except RequestError:
-        joined = _without_system(messages)
-        if joined is None:
-            raise
-        try:
-            return encode(joined), joined
-        except RequestError:
-            pass
+        merged = _merged(messages)
+        for other in (merged, _without_system(merged)):
+            if other is None or other == messages:
+                continue
+            try:
+                return encode(other), other
+            except RequestError:
+                pass
         raise
+
+
+def _merged(messages: Sequence[Message]) -> Sequence[Message]:
+    """Agents send several in a row, and some templates want question and answer by turns."""
+    merged: list[Message] = []
+    for message in messages:
+        role = message["role"]
+        if merged and role in ("system", "user") and merged[-1]["role"] == role:
+            text = f"{merged[-1]['content']}\n\n{message['content']}"
+            merged[-1] = {"role": role, "content": text}
+        else:
+            merged.append(message)
+    return merged
 
 
 def _without_system(messages: Sequence[Message]) -> Sequence[Message] | None:

@@ -1,5 +1,5 @@
 """The body of a request to one of OpenAI's endpoints. Whatever it asks for and this engine lacks
-makes it invalid by name.
+makes it invalid by name; what could not change the answer is left out.
 
 Accepted beside OpenAI's parameters: ``top_k``, ``min_p``, ``repetition_penalty``, ``min_tokens``,
 ``ignore_eos`` and ``structured_outputs``, named as vLLM names them.
@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from app.openai.constraints import constraint_changes
+from app.openai.fields import Ignored, fields_of
 from app.openai.reasoning import CHAT_REASONING, Reasoning, chat_reasoning
 from app.openai.task import Task, task_at
 from app.openai.tools import Tools, chat_function, tools_of
@@ -23,7 +24,6 @@ from app.openai.validation import (
     as_unicode,
     check_bounds,
     require_object,
-    shown,
     wrong_kind,
 )
 from runtimes.errors import RequestError
@@ -40,19 +40,10 @@ ENDPOINTS: dict[str, Endpoint] = {
 _PROMPT = {"chat": "messages", "completions": "prompt"}
 # Who asks, what for and how it is billed, and what only hints at how to answer: nothing that makes
 # an answer wrong.
-IGNORED = frozenset(
+HINTS = frozenset(
     "model user metadata store service_tier safety_identifier prompt_cache_key"
     " prompt_cache_retention verbosity prediction".split()
 )
-# What is not supported, with the values that ask for nothing.
-_IDLE: dict[str, tuple[Any, ...]] = {
-    "stream": (False,),
-    "functions": ([],),
-    "function_call": ("none", "auto"),
-    "modalities": (["text"],),
-    "echo": (False,),
-    "suffix": ("",),
-}
 OF_SERVERS = frozenset({"priority", "reproducible"})  # a batch has its own
 _TOOLS = {"tools", "tool_choice", "parallel_tool_calls"}
 _PRIORITIES = {name: one for one in Priority for name in (one.name.lower(), str(int(one)))}
@@ -63,23 +54,22 @@ _MOST_REMEMBERED = 2**14  # characters of a constraint that is kept for other re
 
 
 def body_task(
-    body: Any, endpoint: Generating, defaults: SamplingParams, *, served: bool = False
+    body: Any,
+    endpoint: Generating,
+    defaults: SamplingParams,
+    *,
+    served: bool = False,
+    strict: bool = False,
 ) -> Task:
     """The task of a request's ``body``, its parameters on top of ``defaults``. ``served``: it came
-    by itself, not in a batch.
+    by itself, not in a batch; ``strict``: what is not known is refused, not left out.
 
     Raises InputError naming what is missing, wrong or not supported.
     """
     require_object(body, "body")
     check_bounds(body, "body")
-    name = _PROMPT[endpoint]
-    known = _NAMES[endpoint] | IGNORED | {name} | (_TOOLS if endpoint == "chat" else set())
-    known |= OF_SERVERS if served else set()
-    known |= CHAT_REASONING if endpoint == "chat" else {"reasoning_effort"}
-    for other, value in body.items():
-        if other not in known and value is not None and value not in _IDLE.get(other, ()):
-            said = f"{other}: {shown(value)}" if other in _IDLE else other[:60]
-            raise InputError("unsupported_parameter", f"{said} is not supported")
+    name, ignored = _PROMPT[endpoint], Ignored(strict)
+    _FIELDS[endpoint, served].check(body, ignored)
     prompt = body.get(name)
     if prompt is None:
         raise InputError("missing_parameter", f"body has no {name!r}")
@@ -102,7 +92,7 @@ def body_task(
     task = Task() if ids else task_at(prompt, f"body.{name}")
     thoughts = chat_reasoning(body) if endpoint == "chat" else Reasoning()
     sampling = sampling_of(body, endpoint, defaults, thoughts)
-    tools = tools_of(body, chat_function) if endpoint == "chat" else None
+    tools = tools_of(body, chat_function, ignored) if endpoint == "chat" else None
     check_together(tools, sampling or defaults)
     task = Task(
         task.history,
@@ -112,6 +102,7 @@ def body_task(
         tools=tools,
         ids=ids,
         variables=thoughts.variables,
+        ignored=tuple(ignored.names),
     )
     return as_served(task, body) if served else task
 
@@ -227,6 +218,17 @@ _NAMES: dict[Generating, frozenset[str]] = {
     "completions": frozenset(_BOTH - {"max_completion_tokens"} | {"best_of"}),
 }
 CHAT_NAMES = _NAMES["chat"]
+_FIELDS = {
+    (endpoint, served): fields_of(
+        names
+        | {_PROMPT[endpoint]}
+        | (_TOOLS | CHAT_REASONING if endpoint == "chat" else {"reasoning_effort"})
+        | (OF_SERVERS if served else set()),
+        HINTS,
+    )
+    for endpoint, names in _NAMES.items()
+    for served in (False, True)
+}
 
 
 def sampling_of(

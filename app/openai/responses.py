@@ -13,11 +13,12 @@ from dataclasses import replace
 from typing import Any
 
 from app.openai.answer import Answer, TokenLogprobs
+from app.openai.fields import Ignored, fields_of
 from app.openai.reasoning import response_reasoning
 from app.openai.request import CHAT_NAMES, OF_SERVERS, as_served, check_together, sampling_of
 from app.openai.task import Task, task_at
 from app.openai.tool_parser import ArgumentsDelta, CallBegin, ContentDelta, Delta, ThoughtDelta
-from app.openai.tools import checked_function, tools_of
+from app.openai.tools import checked_function, provider_runs, tools_of
 from app.openai.validation import (
     MOST_MESSAGES,
     InputError,
@@ -30,19 +31,24 @@ from app.openai.validation import (
 from runtimes.request import SamplingParams
 
 # Who asks, what is kept, how it is billed, and what only hints at how to answer.
-_IGNORED = frozenset(
+_HINTS = frozenset(
     "model user metadata store service_tier safety_identifier prompt_cache_key truncation"
     " prompt_cache_retention max_tool_calls include".split()
 )
-_IDLE: dict[str, tuple[Any, ...]] = {"background": (False,), "stream": (False,)}
 _KNOWN = frozenset(
     "input instructions max_output_tokens text tools tool_choice parallel_tool_calls"
     " reasoning".split()
 )
 _OTHER_NAMES = frozenset({"max_tokens", "max_completion_tokens", "response_format", "n"})
 _SAMPLED = CHAT_NAMES - _OTHER_NAMES
+_STORED = "answers are not stored here"
+_FIELDS = fields_of(
+    _KNOWN | _SAMPLED | OF_SERVERS,
+    _HINTS,
+    refused=("previous_response_id", "conversation"),
+    why={"previous_response_id": _STORED, "conversation": _STORED},
+)
 _TEXTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
-_NAMES = _KNOWN | _IGNORED | _SAMPLED | OF_SERVERS
 _LOGPROBS = "message.output_text.logprobs"
 
 
@@ -50,12 +56,8 @@ def response_task(body: Any, defaults: SamplingParams) -> Task:
     """The task of a body. Raises InputError."""
     require_object(body, "body")
     check_bounds(body, "body")
-    for name, value in body.items():
-        if value is None or name in _NAMES or value in _IDLE.get(name, ()):
-            continue
-        why = "answers are not stored here" if name == "previous_response_id" else ""
-        said = f"{name[:60]} is not supported" + (f": {why}" if why else "")
-        raise InputError("unsupported_parameter", said)
+    ignored = Ignored()
+    _FIELDS.check(body, ignored)
     given, instructions = body.get("input"), body.get("instructions")
     if given is None:
         raise InputError("missing_parameter", "body has no 'input'")
@@ -67,10 +69,11 @@ def response_task(body: Any, defaults: SamplingParams) -> Task:
     history = task.history
     if instructions is not None:
         history = ({"role": "system", "content": _text(instructions, "instructions")}, *history)
-    tools = tools_of(body, _function)
+    tools = tools_of(body, _function, ignored)
     sampling = _sampling(body, defaults)
     check_together(tools, sampling or defaults)
-    task = replace(task, history=history, sampling=sampling, tools=tools)
+    left_out = tuple(ignored.names)
+    task = replace(task, history=history, sampling=sampling, tools=tools, ignored=left_out)
     return as_served(task, body)
 
 
@@ -94,13 +97,13 @@ def _sampling(body: Mapping[str, Any], defaults: SamplingParams) -> SamplingPara
     return sampling_of(given, "chat", defaults, response_reasoning(body))
 
 
-def _function(tool: Any, where: str) -> Mapping[str, Any]:
+def _function(tool: Any, where: str, ignored: Ignored) -> Mapping[str, Any] | None:
     require_object(tool, where, "a tool")
-    if tool.get("type") != "function":
-        found = shown(tool.get("type"))
-        raise InputError("unsupported_parameter", f"{where}.type must be function, not {found}")
+    if provider_runs(tool, where, "function", ignored):
+        return None
     names = ("name", "description", "parameters")
-    return checked_function({name: tool[name] for name in names if name in tool}, where)
+    function = {name: tool[name] for name in names if name in tool}
+    return checked_function(function, where, ignored, strict=tool.get("strict") is True)
 
 
 def _messages(items: list[Any]) -> list[dict[str, Any]]:

@@ -48,6 +48,7 @@ class Task:
     parts: tuple[Task, ...] = ()
     labels: tuple[str, ...] = ()  # what the continuations stand for; one of them is the answer
     variables: Mapping[str, Any] | None = None  # of the chat template, beside those of thinking
+    ignored: tuple[str, ...] = ()  # what of the request is left out, since it changes nothing
 
     @property
     def opening(self) -> list[Message]:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.openai.constraints import schema_constraint
+from app.openai.fields import Ignored
+from app.openai.schemas import followed
 from app.openai.validation import (
     MOST_TOOLS,
     TOOL,
@@ -20,6 +22,7 @@ from app.openai.validation import (
 )
 
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+_BY_NUMBER = re.compile(r"(?<=^tools)\.(\d+)")
 # What OpenAI means by a function without parameters.
 _NOTHING: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 # An object may get its properties from elsewhere by these.
@@ -37,7 +40,8 @@ class Tools:
     def schema(self, function: Mapping[str, Any]) -> Mapping[str, Any]:
         """What the arguments of one of them have to be."""
         given: Mapping[str, Any] = function.get("parameters") or _NOTHING
-        closed: Mapping[str, Any] = _closed({"type": "object", **given})
+        schema, _ = followed({"type": "object", **given}, "parameters")
+        closed: Mapping[str, Any] = _closed(schema)
         return closed
 
     def json(self) -> list[dict[str, Any]]:
@@ -61,10 +65,12 @@ def _closed(schema: Any) -> Any:
 
 
 def tools_of(
-    body: Mapping[str, Any], function_of: Callable[[Any, str], Mapping[str, Any]]
+    body: Mapping[str, Any],
+    function_of: Callable[[Any, str, Ignored], Mapping[str, Any] | None],
+    ignored: Ignored,
 ) -> Tools | None:
     """What may be called for this body; None where nothing may. ``function_of`` reads a tool, which
-    messages about it call by the second argument. Raises InputError."""
+    messages about it call by the second argument; None: it is left out. Raises InputError."""
     given, choice = body.get("tools"), body.get("tool_choice")
     parallel = body.get("parallel_tool_calls")
     if parallel is not None and not isinstance(parallel, bool):
@@ -79,8 +85,43 @@ def tools_of(
         raise InputError("wrong_type", f"tools must be a list of tools, not {kind(given)}")
     if len(given) > MOST_TOOLS:
         raise InputError("invalid_value", f"tools has {len(given):,} tools, above {MOST_TOOLS}")
-    functions = tuple(function_of(one, f"tools.{i}") for i, one in enumerate(given))
+    read = [function_of(one, f"tools.{i}", ignored) for i, one in enumerate(given)]
+    functions = tuple(one for one in read if one is not None)
+    left = [tool for tool, one in zip(given, read, strict=True) if one is None]
+    _check_left_out(left, choice)
+    if not functions:
+        if choice not in (None, "none", "auto"):
+            raise InputError("invalid_value", "tool_choice asks for a call, and no tool is left")
+        return None
     return _chosen(Tools(functions, parallel=parallel is not False), choice)
+
+
+def _check_left_out(tools: Sequence[Mapping[str, Any]], choice: Any) -> None:
+    """Raises InputError where ``tool_choice`` asks for one of these, which are left out."""
+    if not isinstance(choice, Mapping):
+        return
+    names = {tool.get(key) for tool in tools for key in ("type", "name")} - {None}
+    function = choice.get("function")
+    asked = [choice.get("type"), choice.get("name")]
+    asked += [function.get("name")] if isinstance(function, Mapping) else []
+    for name in asked:
+        if isinstance(name, str) and name in names and name not in ("function", "tool"):
+            said = f"tool_choice names {name[:64]!r}, a tool that a provider runs: it is left out"
+            raise InputError("invalid_value", said)
+
+
+def provider_runs(tool: Mapping[str, Any], where: str, wanted: str, ignored: Ignored) -> bool:
+    """Whether a tool has a type that only its provider runs: it is left out. ``wanted``: the type
+    of functions. Raises InputError for what is none, or where nothing may be left out."""
+    found = tool.get("type")
+    if found == wanted:
+        return False
+    said = f"{where}.type must be {wanted}, not {shown(found)}"
+    if not isinstance(found, str) or not found:
+        raise InputError("unsupported_parameter", said)
+    number = where.rpartition(".")[2]
+    ignored.note(f"tools[{number}].type={found}", said)
+    return True
 
 
 def _chosen(tools: Tools, choice: Any) -> Tools | None:
@@ -131,21 +172,28 @@ def _only(tools: Tools, names: Sequence[str], *, parallel: bool, required: bool)
     return Tools(left, required=required, parallel=parallel)
 
 
-def chat_function(tool: Any, where: str) -> Mapping[str, Any]:
-    """The function of a tool as chat completions have them. Raises InputError."""
+def chat_function(tool: Any, where: str, ignored: Ignored) -> Mapping[str, Any] | None:
+    """The function of a tool as chat completions have them; None: it is left out. Raises
+    InputError."""
     if not isinstance(tool, Mapping):
         raise InputError("wrong_type", f"{where} must be a tool, not {kind(tool)}")
-    if tool.get("type") != "function":
-        found = shown(tool.get("type"))
-        raise InputError("unsupported_parameter", f"{where}.type must be function, not {found}")
-    return checked_function(tool.get("function"), f"{where}.function")
+    if provider_runs(tool, where, "function", ignored):
+        return None
+    function = tool.get("function")
+    strict = isinstance(function, Mapping) and function.get("strict") is True
+    return checked_function(function, f"{where}.function", ignored, strict=strict)
 
 
 def checked_function(
-    function: Any, where: str, parameters: str = "parameters"
+    function: Any,
+    where: str,
+    ignored: Ignored,
+    parameters: str = "parameters",
+    *,
+    strict: bool,
 ) -> Mapping[str, Any]:
-    """A function with a name, and a schema that can be followed, which messages about it call
-    ``parameters``. Raises InputError."""
+    """A function with a name, and a schema that can be followed (all of it, if it is ``strict``),
+    which messages about it call ``parameters``. Raises InputError."""
     if not isinstance(function, Mapping):
         raise InputError("wrong_type", f"{where} must be an object, not {kind(function)}")
     check_bounds(function, where, TOOL)
@@ -165,5 +213,10 @@ def checked_function(
         if given.get("type", "object") != "object":
             said = f"{where}.type must be object, not {shown(given['type'])}"
             raise InputError("invalid_value", said)
-        schema_constraint({"type": "object", **given}, where)
+        schema = {"type": "object", **given}
+        if strict or ignored.strict:
+            schema_constraint(schema, where)
+        else:
+            for place in followed(schema, where)[1]:
+                ignored.note(_BY_NUMBER.sub(r"[\1]", place), "")
     return {key: value for key, value in function.items() if value is not None}

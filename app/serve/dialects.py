@@ -2,7 +2,7 @@
 OpenAI's /v1/responses."""
 
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -59,7 +59,9 @@ def messages_routes(generator: Generator, observer: Observer) -> APIRouter:
         task_of = await read_task(request, reading)
         async with generator.model(name) as served:
             work = partial(_count, served, generator.defaults, task_of)
-            return {"input_tokens": await generator.in_thread(work, served.name)}
+            count, left_out = await generator.in_thread(work, served.name)
+        observer.left_out.of_request(request.scope, left_out)
+        return {"input_tokens": count}
 
     return router
 
@@ -83,10 +85,13 @@ def _stop(generation: Generation) -> str | None:
     return None if generation.completion is None else generation.completion.stop
 
 
-def _count(served: Served, defaults: SamplingParams, task_of: Callable[[], Task]) -> int:
+def _count(
+    served: Served, defaults: SamplingParams, task_of: Callable[[], Task]
+) -> tuple[int, Sequence[str]]:
+    """The tokens of a task, and what is left out of it."""
     task, engine = task_of(), served.engine
     require_short(engine, task.opening)
-    return len(prepare(task, engine, task.sampling or defaults, bounded=False).ids)
+    return len(prepare(task, engine, task.sampling or defaults, bounded=False).ids), task.ignored
 
 
 def responses_routes(generator: Generator, observer: Observer) -> APIRouter:

@@ -1,4 +1,4 @@
-"""Routes about the server: /v1/models, /v1/tokenize, /health, /ready, /metrics; and of vLLM's
+"""Routes about the server: /, /v1/models, /v1/tokenize, /health, /ready, /metrics; and of vLLM's
 /v1/load_lora_adapter and /v1/unload_lora_adapter, by which clients load and unload LoRA
 adapters."""
 
@@ -77,6 +77,12 @@ def routes(
                 "meta": {name: getattr(file, name) for name in _META},
             }
         return said
+
+    @router.get("/")
+    @router.head("/", include_in_schema=False)
+    async def root() -> dict[str, Any]:
+        """What answers here: clients ask before their first request."""
+        return {"server": "ingot", "models": list(pool.names())}
 
     @router.get("/v1/models")
     async def models() -> dict[str, Any]:

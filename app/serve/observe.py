@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.figures import duration
 from app.serve.batches.work import BatchService
 from app.serve.generate import Generation, Generator
+from app.serve.ignored import HEADER, LeftOut, header_of
 from app.serve.pool import ModelPool
 
 _OTHER = "other"  # a model that is not served, or not any more
@@ -125,6 +126,7 @@ class Observer:
     """Counts what is answered; one a server."""
 
     def __init__(self, generator: Generator, batches: BatchService | None = None) -> None:
+        self.left_out = LeftOut() if batches is None else batches.left_out
         self.registry = CollectorRegistry()
         own = self.registry
         self._requests = Counter(
@@ -144,6 +146,7 @@ class Observer:
     def begin(self, request: Request, generation: Generation) -> None:
         """A request has become a generation."""
         request.scope["ingot.generation"] = generation
+        self.left_out.of_request(request.scope, generation.task.ignored)
 
     def end(self, generation: Generation) -> None:
         """Record a finished generation: success, error or cancel."""
@@ -194,6 +197,8 @@ class AccessLog:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                if (told := header_of(scope)) is not None:
+                    message = {**message, "headers": [*message["headers"], (HEADER, told)]}
             await send(message)
 
         try:
@@ -222,6 +227,7 @@ def _line(said: dict[str, Any]) -> str:
     line = f"{said['method']} {said['path']} {said['status']} in {duration(said['seconds'])}"
     if "completion_tokens" in said:
         line += f" · {said['model']} · {said['prompt_tokens']} + {said['completion_tokens']} tokens"
+        line += f" · cached {said['cached_tokens']:,} of {said['prompt_tokens']:,}"
         line += f" · first {duration(said['ttft_s'])}"
         line += f" · {said['decode_tps']} tok/s" if "decode_tps" in said else ""
     return line

@@ -56,6 +56,7 @@ class Prompting:
     most_tokens: int | None = None
     schema_field: str | None = None
     requests: Endpoint | None = None  # every row is one, to this endpoint, whatever it looks like
+    strict: bool = True  # a field of a request that is not known is refused, not left out
     priority: Priority = Priority.NORMAL  # of rows without one
     kind: RowTask = "generate"  # what plain rows ask
     labels: tuple[str, ...] = ()  # of rows to classify that bring none
@@ -105,7 +106,7 @@ class Prompting:
         elif endpoint is None:
             task = self._asked(task_of(fields, self.field, self.kind), fields)
         else:
-            task = self._bounded(_request_task(fields, self.sampling))
+            task = self._bounded(_request_task(fields, self.sampling, strict=self.strict))
         if self.schema_field is not None:
             schema = lookup(fields, self.schema_field)
             if schema not in (MISSING, None, ""):
@@ -236,7 +237,7 @@ def _endpoint_of(row: Mapping[str, Any]) -> Endpoint | None:
     return ENDPOINTS.get(url if isinstance(url, str) else "", "chat") if meant else None
 
 
-def _request_task(row: Mapping[str, Any], defaults: SamplingParams) -> Task:
+def _request_task(row: Mapping[str, Any], defaults: SamplingParams, *, strict: bool) -> Task:
     """The task of a batch line. Raises InputError as ``body_task`` does."""
     identity = row.get("custom_id", MISSING)
     if not isinstance(identity, str) or not identity:
@@ -254,8 +255,8 @@ def _request_task(row: Mapping[str, Any], defaults: SamplingParams) -> Task:
     if endpoint == "embeddings":
         return embedding_task(body)
     if endpoint == "chat":
-        return body_task(body, endpoint, defaults)
-    tasks = completion_tasks(body, defaults, served=False)
+        return body_task(body, endpoint, defaults, strict=strict)
+    tasks = completion_tasks(body, defaults, served=False, strict=strict)
     return tasks[0] if len(tasks) == 1 else Task(parts=tuple(tasks))
 
 

@@ -15,6 +15,7 @@ from app.batch.input.source import IdIndex, Row, Source, open_source
 from app.batch.journal.journal import Journal, journal_path
 from app.batch.output.publish import answers
 from app.batch.output.records import OPENAI, RecordForm, dump_line
+from app.openai.fields import MOST_TOLD
 from app.openai.request import ENDPOINTS
 from app.openai.validation import InputError, as_unicode
 from app.serve.batches.folder import open_plain, require_plain
@@ -47,6 +48,7 @@ class Checked:
     model: str | None = None
     rows: int = 0
     errors: tuple[BatchError, ...] = ()
+    ignored: frozenset[str] = frozenset()  # what is left out of the rows
 
 
 @contextmanager
@@ -59,7 +61,7 @@ def opened(folder: Path, batch: Batch, sampling: SamplingParams) -> Iterator[Sou
         if stream.packing:
             raise RequestError(f"the file is packed with {stream.packing}: upload JSON lines")
     endpoint = ENDPOINTS[batch.endpoint]
-    prompting = Prompting(sampling=sampling, requests=endpoint, priority=Priority.LOW)
+    prompting = Prompting(sampling=sampling, requests=endpoint, strict=False, priority=Priority.LOW)
     # A journal is of one batch, and its header says of which model: the rows' keys need not.
     with open_source(str(path), format="jsonl", prompting=prompting) as source:
         source.name = batch.input_file_id
@@ -110,6 +112,7 @@ def _check(
     source: Source, batch: Batch, models: Collection[str], ended: Callable[[], bool]
 ) -> Checked:
     ids, errors = IdIndex(), list[BatchError]()
+    ignored = set[str]()
     model, rows, wrong = None, 0, 0
     begun = time.monotonic()
     for row in source.rows():
@@ -124,6 +127,8 @@ def _check(
         if error is None:
             model = row.fields["body"]["model"]
             ids.add(row.id, row.line)
+            if len(ignored) < MOST_TOLD:
+                ignored.update(row.task.ignored)
             continue
         wrong += 1
         if len(errors) < _MOST_ERRORS:
@@ -143,7 +148,8 @@ def _check(
         known = ", ".join(models)
         said = f"there is no model {str(model)[:80]!r} here; there is: {known}"
         errors.append(_error("model_not_found", said, 1, "body.model"))
-    return Checked(model, rows, tuple(sorted(errors, key=lambda one: one.line or 2**62)))
+    errors.sort(key=lambda one: one.line or 2**62)
+    return Checked(model, rows, tuple(errors), frozenset(ignored))
 
 
 def _problem(row: Row, batch: Batch, model: str | None) -> BatchError | None:

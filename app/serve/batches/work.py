@@ -45,6 +45,7 @@ from app.serve.batches.store import (
     new_file_id,
 )
 from app.serve.errors import HttpError, UnknownModelError
+from app.serve.ignored import LeftOut
 from app.serve.pool import ModelPool
 from runtimes.errors import IngotError, OutOfMemoryError, RequestError
 from runtimes.models.modelfile import fingerprint
@@ -231,7 +232,7 @@ class BatchService:
         are on top of. Raises RequestError or OutOfMemoryError where it cannot be written."""
         self.files, self.models = Files(data / FILES), models
         self._batches = Batches(data / BATCHES)
-        self._sampling = sampling
+        self._sampling, self.left_out = sampling, LeftOut()
         self._waits = Waits(data)
         self._live: Live | None = None
         self._known: dict[str, BatchCounts] = {}  # of batches that were begun, and do not run
@@ -490,6 +491,7 @@ class BatchService:
 
         folder, names = self._batches.folder(batch), self.models.names()
         found = check(folder, batch, self._sampling, names, ended)
+        self.left_out.log(batch.endpoint, sorted(found.ignored))
 
         def checked(now: Batch) -> Batch:
             if now.status != "validating" or self._stopping:

@@ -91,7 +91,10 @@ def test_what_clients_send_beside_is_read_or_ignored() -> None:
         "modalities": ["text"],
     }
     task = body_task(body, "chat", SamplingParams())
+    assert task.ignored == ()
     assert [m["content"] for m in task.opening] == ["Be kind", "hi", "No.", "Never.", "please"]
-    for name in ("web_search_options", "audio", "function_call", "modalities"):
+    searching = body_task({**body, "web_search_options": {}}, "chat", SamplingParams())
+    assert searching.ignored == ("web_search_options",)
+    for name in ("audio", "function_call", "modalities"):
         with pytest.raises(InputError, match=name):
             body_task({"messages": messages, name: {"a": 1}}, "chat", SamplingParams())

@@ -46,6 +46,18 @@ def test_a_refused_system_message_stands_before_the_first_one(
     assert (found.ids, found.scored_from) == (expected.ids, expected.scored_from)
 
 
+def test_messages_that_follow_each_other_are_one_where_a_template_refuses_them(
+    refusing: FileEncoder,
+) -> None:
+    developer = {"role": "developer", "content": "Be kind."}
+    place = {"role": "user", "content": "In w."}
+    task = Task(history=(SYSTEM, developer, place), turns=("Hi",))
+    found = prepare(task, refusing, PARAMS, bounded=False)
+    text = "Be brief.\n\nBe kind.\n\nIn w.\n\nHi"
+    assert found.form.messages == [{"role": "user", "content": text}]
+    assert found.ids == prepare(Task(turns=(text,)), refusing, PARAMS, bounded=False).ids
+
+
 def test_what_no_template_takes_is_told_in_its_words(refusing: FileEncoder) -> None:
     task = Task(history=(SYSTEM, {"role": "assistant", "content": "Hm."}), turns=("Hi",))
     with pytest.raises(RequestError, match="no system message"):

@@ -221,7 +221,15 @@ def broken(**changes: Any) -> dict[str, Any]:
     [
         ({"tools": {}}, "tools must be a list"),
         ({"tools": [WEATHER, 5]}, "tools.1 must be a tool"),
-        ({"tools": [{"type": "web_search"}]}, "tools.0.type must be function"),
+        ({"tools": [{}]}, "tools.0.type must be function, not null"),
+        ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "no tool is left"),
+        (
+            {
+                "tools": [TIME, {"type": "custom", "name": "patch"}],
+                "tool_choice": {"type": "custom", "name": "patch"},
+            },
+            "tool_choice names 'custom', a tool that a provider runs: it is left out",
+        ),
         ({"tools": [broken(name="a b")]}, "tools.0.function.name must be 1 to 64 letters"),
         ({"tools": [WEATHER, WEATHER]}, "tools.1: another tool is called 'weather'"),
         ({"tools": [broken(parameters=[])]}, "tools.0.function.parameters must be a JSON schema"),

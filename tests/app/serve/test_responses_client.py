@@ -106,7 +106,10 @@ def test_parse_gives_an_object(client, model):
     [
         ({"previous_response_id": "resp_1"}, "previous_response_id is not supported: answers are"),
         ({"background": True}, "background"),
-        ({"tools": [{"type": "web_search"}]}, "tools.0.type must be function"),
+        ({"tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}},
+         "names 'web_search', a tool that a provider runs"),
+        ({"extra_body": {"conversation": "c"}}, "conversation is not supported: answers are"),
+        ({"extra_body": {"n": 2}}, "n is not supported"),
         ({"tools": [{**WEATHER, "parameters": {"properties": {"a": {"type": "x"}}}}]},
          "tools.0.parameters: the JSON schema cannot be used: at #/properties/a"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]},

@@ -44,7 +44,7 @@ BAD = {
     "a plain row": ({"custom_id": "a", "prompt": "Hello"}, "invalid_value", None),
     "no messages": (without("", body={"model": "pebble"}), "missing_parameter", None),
     "a wrong parameter": (line(1, temperature="hot"), "wrong_type", None),
-    "an unknown parameter": (line(1, colour="red"), "unsupported_parameter", None),
+    "another answer's parameter": (line(1, guided_regex="a"), "unsupported_parameter", None),
     "a schema that is none": (
         line(1, response_format={"type": "json_schema", "json_schema": {"schema": {"type": 5}}}),
         "invalid_value",
