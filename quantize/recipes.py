@@ -10,13 +10,13 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from quantize.errors import UsageError
 from runtimes.errors import ModelError
-from runtimes.models.gguf import GgufHeader, read_header
-from runtimes.models.registry import read_model
-from runtimes.onnx.memory import graph_of
+
+if TYPE_CHECKING:
+    from runtimes.models.gguf import GgufHeader
 
 _BLOCK_SIZES = (16, 32, 64, 128, 256)  # of MatMulNBits
 W8A8 = "w8a8"
@@ -114,6 +114,11 @@ def bits_per_weight(path: Path, parameters: int) -> float:
     """Bits a weight of the GGUF file or ONNX folder ``path``; what a graph stores of them is
     divided by the model's ``parameters``, because packed weights cannot be counted. Raises
     ModelError."""
+    # Imported where a file is looked at: the command line lists recipes in its help.
+    from runtimes.models.gguf import read_header
+    from runtimes.models.registry import read_model
+    from runtimes.onnx.memory import graph_of
+
     if path.is_file():
         return gguf_bits(read_header(path))
     graph = graph_of(read_model(path))
