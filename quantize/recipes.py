@@ -3,6 +3,8 @@ choose from; how matrices of an ONNX graph may be stored, and how many bits a bu
 a weight.
 """
 
+from __future__ import annotations
+
 import difflib
 import math
 import re
