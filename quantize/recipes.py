@@ -53,7 +53,7 @@ class Variant:
         """In rows of ``inputs`` weights."""
         return 8 * self.row_bytes(inputs) / inputs
 
-    def fitting(self, inputs: int) -> "Variant":
+    def fitting(self, inputs: int) -> Variant:
         """With the largest block, from its own down to 32, that divides ``inputs``: to fill up a
         block takes space for nothing."""
         if not self.block:
@@ -155,7 +155,7 @@ class QualityTarget:
     context: int = 0
     rows: int = 0
 
-    def fastest(self, rows: int) -> "QualityTarget":
+    def fastest(self, rows: int) -> QualityTarget:
         """Target with this bound, for speed."""
         return replace(self, rows=rows, name=f"{self.name}-fast{rows}")
 
