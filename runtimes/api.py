@@ -1,4 +1,4 @@
-"""What every engine offers, in this process or in one of its own: the type that front ends use."""
+"""Interface of every engine, in this process or in one of its own: the type that front ends use."""
 
 from __future__ import annotations
 

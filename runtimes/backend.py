@@ -1,4 +1,4 @@
-"""What a runtime offers, and what it is called; ``models.registry`` says which ones there are.
+"""Interface and names of a runtime; ``models.registry`` says which ones there are.
 
 Each has one instance, ``BACKEND`` in the ``backend`` module of its folder; what runs a model is in
 ``runner`` there. Neither this module nor those import anything but the standard library until a
@@ -41,7 +41,7 @@ class MemoryEstimate:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What a runtime can compute on beside the processor."""
+    """Device that a runtime can compute on beside the processor."""
 
     name: str  # as ``RunnerSettings.device`` has it
     description: str
@@ -76,19 +76,20 @@ class Backend(ABC):
 
     @abstractmethod
     def detect(self, path: Path) -> ModelFile | None:
-        """What the model at ``path``, which exists, says of itself; None for another runtime's.
+        """Read the header of the model at ``path``, which exists; None for another runtime's.
 
         Raises ModelError for one that is damaged.
         """
 
     def peek(self, start: bytes, path: Path, nbytes: int) -> ModelFile | None:
-        """What a single file of ``nbytes`` that is elsewhere says of itself in its first bytes;
+        """Read the header of a remote file of ``nbytes`` from its first bytes;
         None when it does not, or this runtime's files never do."""
         return None
 
     @abstractmethod
     def estimate(self, model: ModelFile, settings: RunnerSettings) -> MemoryEstimate:
-        """What ``model`` takes; ``settings`` has a context, and a batch that fits it."""
+        """Estimate the memory of ``model``; ``settings`` has a context, and a batch that fits
+        it."""
 
     @abstractmethod
     def tokenizer(self, model: ModelFile) -> Tokenizer:
@@ -107,7 +108,7 @@ class Backend(ABC):
         """The instruction sets or devices that the library was built for. Imports it."""
 
     def devices(self) -> tuple[Device, ...]:
-        """What this build can compute on here beside the processor. Imports it."""
+        """List the accelerators that this build can use here. Imports the library."""
         return ()
 
     def fitted(self, model: ModelFile, settings: RunnerSettings) -> RunnerSettings:

@@ -136,7 +136,7 @@ def render_chat(
 
 
 def characters(said: object) -> int:
-    """Of all the texts in messages, or in what else JSON can say; roles do not count."""
+    """Count the characters of all texts in messages or other JSON values, without roles."""
     match said:
         case str():
             return len(said)

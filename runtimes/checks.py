@@ -126,7 +126,7 @@ def quoted_refs(schema: Any) -> Any:
 
 
 def _wrong_schema(source: str) -> str | None:
-    """What is wrong with it, and where; None if llguidance may tell."""
+    """Describe the first fault and its place; None if llguidance may judge the source."""
     try:
         schema = json.loads(source)
         wrong = [(place, n) for place, n in _type_names(schema, "#") if n not in _TYPES]
@@ -167,7 +167,8 @@ def _type_names(schema: Any, place: str) -> Iterator[tuple[str, str]]:
 
 
 def _short(why: str) -> str:
-    """What is wrong, and where; llguidance repeats the whole expression, however long it is."""
+    """Shorten llguidance's message to the fault and its place; llguidance repeats the whole
+    expression."""
     found = _REGEX_ERROR.search(why)
     if found is None:
         return one_line(why)[:_SHOWN]

@@ -1,4 +1,4 @@
-"""What can go wrong in a runtime. Front ends map each class to its exit code."""
+"""Errors of the runtimes. Front ends map each class to its exit code."""
 
 
 class IngotError(Exception):

@@ -169,7 +169,8 @@ class _Compiler:
         self.alive = True
 
     def compile(self, constraint: Constraint, limit_s: float) -> str | RequestError:
-        """Its grammar, or why it is refused, also where the child dies of it."""
+        """Compile a constraint in the child: its grammar, or the reason of a refusal, also where
+        the child dies."""
         child = self._child
         assert child.stdin is not None
         assert child.stdout is not None
@@ -254,7 +255,8 @@ def _answer(kind: Any, source: str) -> tuple[bool, str]:
 
 
 def _structure(constraint: Constraint) -> str | None:
-    """What of its size and shape is beyond the bounds; None where llguidance may look at it."""
+    """Describe the part of a source whose size or shape is beyond the bounds; None where llguidance
+    may look at it."""
     kind, source = constraint.kind, constraint.source
     if kind == "json_schema":
         try:
@@ -335,7 +337,7 @@ def _within(schema: Any) -> set[str]:
 
 
 def _at(schema: Any, pointer: str) -> Any:
-    """What a JSON pointer (RFC 6901) names; None where there is nothing, or elsewhere."""
+    """Resolve a JSON pointer (RFC 6901); None where there is nothing, or elsewhere."""
     head, *parts = pointer.split("/")
     if head != "#":
         return None

@@ -1,4 +1,4 @@
-"""Where Ingot keeps what it can make again (cache), what was asked for (data), what it has learned
+"""Folders of Ingot: what it can make again (cache), what was asked for (data), what it has learned
 (state) and how the user wants it (config).
 
 Standard library only: the native build uses it before anything is installed. The folders are the

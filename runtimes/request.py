@@ -40,8 +40,8 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """What an answer must be, as text: a JSON schema, a regular expression, a JSON list of choices,
-    or a grammar. ``runtimes.grammars.grammar_of`` says whether it can be used.
+    """Constraint on an answer, as text: a JSON schema, a regular expression, a JSON list of
+    choices, or a grammar. ``runtimes.grammars.grammar_of`` says whether it can be used.
 
     ``tools`` is a JSON object: a ``grammar``, and ``markers``, texts in it. Where the vocabulary
     has a control token of such a text, it stands for the text, also in the answer.
@@ -279,7 +279,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What a finished request produced."""
+    """Result of a finished request."""
 
     id: str
     text: str

@@ -30,7 +30,7 @@ class TopKLogits:
         return len(self.ids)
 
     def __getitem__(self, rows: Indices) -> TopKLogits:
-        """These rows, in this order."""
+        """Select these rows, in this order."""
         return TopKLogits(self.ids[rows], self.values[rows])
 
 
@@ -43,7 +43,7 @@ def require_full_logits(found: Logits | TopKLogits) -> Logits:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What the loaded runner can do."""
+    """Sizes and abilities of the loaded runner."""
 
     runtime: str
     slots: int
@@ -164,7 +164,7 @@ class AdapterSlots(Protocol):
 
     @property
     def names(self) -> frozenset[str]:
-        """Those that are loaded."""
+        """Names of the loaded adapters."""
 
     def load(self, name: str, path: Path) -> None:
         """Load one under a name that is free. Raises ModelError for a file that does not fit."""

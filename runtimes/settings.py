@@ -1,4 +1,4 @@
-"""What is asked of a runner. Imports nothing native."""
+"""Settings of runner and scheduler. Imports nothing native."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ MOST_SLOTS = 256  # llama.cpp's LLAMA_MAX_SEQ
 
 @dataclass(frozen=True, slots=True)
 class RunnerSettings:
-    """What the engine asks of a runner; ``None`` lets the runner choose."""
+    """Settings that the engine asks of a runner; ``None`` lets the runner choose."""
 
     slots: int = 4
     context: int | None = None  # tokens per slot

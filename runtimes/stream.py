@@ -45,7 +45,8 @@ class Stream:
             yield chunk
 
     def take(self) -> list[Chunk]:
-        """What has come since the last call, without waiting; for callers that poll.
+        """Return the pieces that have come since the last call, without waiting; for callers that
+        poll.
 
         Empty when nothing has come and from the end on: ``done`` says which, looked at before.
         """
@@ -173,7 +174,7 @@ _local = threading.local()
 
 
 def _calls_here() -> _Calls:
-    """Those for the running event loop."""
+    """Return the pending calls of the running event loop."""
     loop = asyncio.get_running_loop()
     calls: _Calls | None = getattr(_local, "calls", None)
     if calls is None or calls.loop is not loop:

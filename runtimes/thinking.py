@@ -44,7 +44,7 @@ def thought_form(template: str | None) -> ThoughtForm | None:
 
 @dataclass(frozen=True, slots=True)
 class ThinkingChoice:
-    """What a level of thinking means for one template."""
+    """Meaning of a level of thinking for one template."""
 
     variables: Mapping[str, Any]  # of the template
     budget: int | None = None  # 0 where thoughts can only be kept empty

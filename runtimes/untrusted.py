@@ -151,8 +151,9 @@ class Bounds:
 
 
 def excess(value: Any, bounds: Bounds) -> str | None:
-    """What of a parsed JSON or YAML ``value`` is beyond ``bounds``, in words that continue its
-    name; None where all is within. Works level by level: no depth overflows the stack."""
+    """Describe the part of a parsed JSON or YAML ``value`` that is beyond ``bounds``, in words that
+    continue its name; None where all is within. Works level by level: no depth overflows the
+    stack."""
     values = characters = depth = 0
     level = [value]
     while level:

@@ -13,7 +13,7 @@ from runtimes.runner import Runner
 
 
 def names(runner: Runner) -> frozenset[str]:
-    """Those that requests may ask for."""
+    """Names of the adapters that requests may ask for."""
     return runner.adapters.names if runner.adapters else frozenset()
 
 

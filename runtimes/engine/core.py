@@ -1,4 +1,4 @@
-"""What the engine does in a step: schedule, run, sample, commit, deliver.
+"""The engine's step: schedule, run, sample, commit, deliver.
 
 Everything here belongs to one thread.
 """
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Answer:
-    """What a step adds to a sequence, and why it ends with that, if it does."""
+    """Tokens that a step adds to a sequence, and the reason if the sequence ends with them."""
 
     sequence: Sequence
     tokens: list[int] = field(default_factory=list)
@@ -64,7 +64,7 @@ class EngineCore:
 
     @property
     def requests(self) -> Collection[RequestState]:
-        """Those that have not ended."""
+        """Requests that have not ended."""
         return self._requests.values()
 
     @property

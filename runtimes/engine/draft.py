@@ -75,7 +75,7 @@ class Draft:
         self._step_s[1] = min(times, default=math.inf)
 
     def forget(self, sequence: Sequence) -> None:
-        """It has ended, or will not guess for a while: its slot is free for others."""
+        """Release the draft's slot of a row that has ended or will not guess for a while."""
         at = self._of.pop(sequence, None)
         if at is None:
             return

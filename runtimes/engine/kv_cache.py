@@ -1,4 +1,4 @@
-"""Which sequence has which slot, and which tokens' keys and values are at hand.
+"""Slot allocation and prefix reuse.
 
 No prompt is computed twice: the longest common beginning with a new sequence is looked for in the
 sequence's own slot, in other slots (running, or retained from one that has ended), and in a pool in
@@ -377,8 +377,8 @@ class KvCache:
 
 
 def _wanted(sequence: Sequence) -> Prefix:
-    """What may be reused: one token at least is left to compute, since its logits are wanted, and
-    those of a prompt that is not yet scored."""
+    """Length that may be reused: one token at least is left to compute, since its logits are
+    wanted, and those of a prompt that is not yet scored."""
     usable = sequence.state.scores.usable if sequence.state.scores else None
     most = sequence.length - 1 if usable is None else usable
     return Prefix(sequence.request.adapter, sequence.tokens(0, most))

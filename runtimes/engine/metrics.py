@@ -21,7 +21,7 @@ _LEAST_S = 1e-3  # the first bin of a histogram ends here; each other one at 2**
 
 @dataclass(frozen=True, slots=True)
 class Percentiles:
-    """Of the last completions, in seconds; None before the first."""
+    """Percentiles over the last completions, in seconds; None before the first."""
 
     p50: float | None = None
     p90: float | None = None

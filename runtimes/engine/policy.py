@@ -1,5 +1,6 @@
-"""Who runs: the order of waiting sequences, four ways to form batches of them, who must give up its
-slot, and how many prompt tokens a step takes. Plain functions; the scheduler carries them out.
+"""Scheduling policy: the order of waiting sequences, four ways to form batches of them, who must
+give up its slot, and how many prompt tokens a step takes. Plain functions; the scheduler carries
+them out.
 
 Sequences wait in the order of ``arrival + priority * aging``: a CRITICAL request overtakes a LOW
 one that came up to three agings earlier, and none after that, so that none starves.
@@ -16,7 +17,7 @@ _FIRST_CHUNK = 256  # tokens, before the rate is known
 
 
 def aged_key(arrival: float, priority: Priority, aging_s: float) -> float:
-    """What waiting sequences are ordered by, in seconds of the caller's clock."""
+    """Return the sort key of a waiting sequence, in seconds of the caller's clock."""
     return arrival + priority * aging_s
 
 
@@ -84,7 +85,7 @@ def _in_company(waiting: list[Sequence], used: set[str | None], latest: float) -
 
 
 def preemptible(head: Sequence, running: Iterable[Sequence]) -> list[Sequence]:
-    """Who may lose its slot to the head of the queue, the first to go at the end.
+    """List the sequences that may lose their slots to the head of the queue, the first to go last.
 
     The head must be of a higher priority and come first in the aged order: a sequence that has
     waited long enough is not sent back for newcomers. Nothing brings a shifted one back.

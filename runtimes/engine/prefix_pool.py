@@ -13,7 +13,7 @@ _MOST_ENTRIES = 128  # each is looked at for every new sequence
 
 
 class Prefix(NamedTuple):
-    """What keys and values are of: equal tokens under another adapter have others."""
+    """Key of cached keys and values: an adapter and tokens."""
 
     adapter: str | None
     tokens: list[int]

@@ -13,7 +13,7 @@ from runtimes.sampling.sampler import log_probabilities
 
 @dataclass(slots=True)
 class PromptScores:
-    """Those known so far: of the tokens from ``first`` on, in order."""
+    """Log-probabilities known so far, of the tokens from ``first`` on, in order."""
 
     prompt: list[int]
     top: int

@@ -51,7 +51,7 @@ class Guess:
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
-    """What can be guessed of a row."""
+    """Proposals for one row."""
 
     sequence: Sequence
     chance: float  # that a guess is right when those before it were
@@ -139,7 +139,7 @@ class Proposer:
         self._credit, self._rest, self._trial = _FIRST_CREDIT, 0, False
 
     def forget(self, sequence: Sequence) -> None:
-        """It has ended."""
+        """Forget a row that has ended."""
         self._histories.pop(sequence, None)
         self._guesses.pop(sequence, None)
         if self.draft is not None:
@@ -167,7 +167,7 @@ class Proposer:
         return self._take(choice)
 
     def _take(self, choice: _Choice) -> dict[Sequence, list[int]]:
-        """What was chosen; the draft makes its part."""
+        """Make the chosen proposals; the draft makes its part of them."""
         depth, tokens = choice.depth, dict[Sequence, list[int]]()
         self._guesses = {
             one.sequence: Guess(one.guess.tokens[:depth], one.guess.match)
@@ -191,7 +191,7 @@ class Proposer:
         return found
 
     def _found(self, sequence: Sequence, most: int) -> _Offer | None:
-        """What its own text offers."""
+        """Propose tokens from the row's own text (prompt lookup)."""
         history = self._histories.setdefault(sequence, History())
         guess = history.guess(sequence, min(_DEPTHS[-1], _left(sequence), most))
         if guess is None:
@@ -205,8 +205,8 @@ class Proposer:
     def _drafting(
         self, decoding: Row[Sequence], offers: list[_Offer], most: int, other: float
     ) -> _Choice | None:
-        """What is best with the draft; None where it does not promise more than the gain of the
-        ``other`` choice, and is not to be tried."""
+        """Choose the best proposals with the draft; None where it does not promise more than the
+        gain of the ``other`` choice, and is not to be tried."""
         if self.draft is None or self.draft.lost:
             return None
         self._rest -= 1
@@ -302,9 +302,9 @@ class Proposer:
         return max(likely, 1 + more * self._row_cost(rows))
 
     def _row_cost(self, rows: int) -> float:
-        """What each of ``rows`` rows adds to a step, as a part of it, by what a step of half as
-        many takes or fewer; 0 where that is not known. A further token costs about as much: where
-        single measurements say less, they are of a fast moment.
+        """Cost that each of ``rows`` rows adds to a step, as a part of it, by what a step of half
+        as many takes or fewer; 0 where that is not known. A further token costs about as much:
+        where single measurements say less, they are of a fast moment.
         """
         fewer = [count for count in self._plain if count <= rows // 2]
         if not fewer:
@@ -348,7 +348,7 @@ class Proposer:
                 self._wait = _FIRST_WAIT
 
     def _account(self, rows: int, right: int, seconds: float) -> None:
-        """What the draft has gained or lost by a step whose other part took ``seconds``. What it
+        """Account for the draft's gain or loss in a step whose other part took ``seconds``. What it
         had to catch up is paid by later steps, but not in a trial."""
         plain = self._plain.get(rows)
         self._credit = min(self._credit + _STEP_CREDIT, _MOST_CREDIT)

@@ -1,4 +1,5 @@
-"""Which sequences run in the next step. Pure Python: no runtime, no text, no clock of its own.
+"""Scheduler: chooses the sequences of the next step. Pure Python: no runtime, no text, no clock of
+its own.
 
 Continuous batching at the level of steps (Orca, OSDI 2022): a waiting sequence takes a free slot,
 its prompt goes in by chunks, and it leaves the step in which it ends. Every one that can decode

@@ -17,7 +17,7 @@ from runtimes.sampling.thoughts import Thoughts, ThoughtTokens
 
 
 class Sink(Protocol):
-    """Where a request's answer goes. Called on the engine's thread, which it must not keep."""
+    """Receiver of a request's answer. Called on the engine's thread, which it must not keep."""
 
     def put(self, chunk: Chunk) -> None:
         """Take a piece."""
@@ -88,7 +88,8 @@ def unstarted(
 
 
 def _rank(completion: Completion) -> tuple[bool, float]:
-    """What samples are ordered by: failed ones come last, then the mean log-probability counts."""
+    """Return the sort key of samples: failed ones come last, then the mean log-probability
+    counts."""
     values = completion.logprobs or ()
     mean = sum(values) / len(values) if values else float("-inf")
     return completion.finish_reason is not FinishReason.ERROR, mean
@@ -150,11 +151,11 @@ class Sequence:
 
     @property
     def request(self) -> Request:
-        """What was asked."""
+        """The request."""
         return self.state.request
 
     def rank(self) -> tuple[float, int, int]:
-        """What sequences are ordered by; no two are equal."""
+        """Sort key of sequences; no two are equal."""
         return (self.key, self.order, self.index)
 
     @property
@@ -180,7 +181,7 @@ class Sequence:
 
     @property
     def position(self) -> int:
-        """Where the next token goes in the slot."""
+        """Position of the next token in the slot."""
         return self.computed - self.dropped
 
     def tokens(self, start: int, count: int) -> list[int]:
@@ -198,7 +199,7 @@ class Sequence:
         return self.tokens(0, reusable)
 
     def coming_tokens(self) -> list[int]:
-        """What ``cached_tokens`` will be once all tokens are in."""
+        """Value of ``cached_tokens`` once all tokens are in."""
         return self.tokens(0, self._reusable(self.length))
 
     def _reusable(self, count: int) -> int:
@@ -293,7 +294,7 @@ class Sequence:
         return completion
 
     def _bytes_of(self, token: int) -> bytes:
-        """What it is in the text."""
+        """Return the token's bytes in the text."""
         matcher = self.sampler.matcher
         if matcher is not None and token in matcher.markers:
             return matcher.markers[token]

@@ -41,7 +41,8 @@ _MOST_HEADER_BYTES = 64 * 2**20  # some 8 million tokens; what is longer is no h
 
 @dataclass(frozen=True, slots=True)
 class SessionHeader:
-    """What a session's payload is of. ``model`` is the file's fingerprint."""
+    """Header of a saved session: names the tokens and the model of its payload. ``model`` is the
+    file's fingerprint."""
 
     model: str
     runtime: str

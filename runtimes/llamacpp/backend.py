@@ -80,7 +80,7 @@ class LlamaBackend(Backend):
         return [name.strip() for name, _, value in pairs if value.strip() == "1"]
 
     def devices(self) -> tuple[Device, ...]:
-        """Those of the GPUs that it was built for."""
+        """List the devices of the GPUs that the library was built for."""
         from runtimes.llamacpp.devices import devices
 
         return devices()
@@ -93,11 +93,11 @@ class LlamaBackend(Backend):
         return with_attention(fitted(model, settings))
 
     def allows_gpu(self, settings: RunnerSettings) -> bool:
-        """Where layers may go to it."""
+        """Say whether layers may be offloaded to a GPU."""
         return settings.gpu_layers != 0 and settings.device != "cpu"
 
     def on_gpu(self, settings: RunnerSettings) -> bool:
-        """Where the library was built for one."""
+        """Say whether the library offloads to a GPU here."""
         from runtimes.llamacpp.devices import offloads
 
         return offloads(settings)

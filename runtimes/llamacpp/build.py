@@ -123,7 +123,8 @@ def find_compiler(environment: Mapping[str, str] = os.environ) -> Compiler:
 def plan_build(
     version: str, environment: Mapping[str, str] = os.environ, gpu: str = NONE
 ) -> BuildPlan:
-    """What this compiler, machine and ``gpu`` need, added to what CXXFLAGS and CMAKE_ARGS ask for.
+    """Flags that this compiler, machine and ``gpu`` need, added to what CXXFLAGS and CMAKE_ARGS ask
+    for.
 
     Raises BuildError when it cannot be built.
     """
@@ -223,7 +224,7 @@ def installed_key() -> str | None:
 
 
 def _stamp() -> dict[str, Any]:
-    """What the installed build says of itself; nothing for one that is not ours."""
+    """Read the record of the installed build; nothing for one that is not ours."""
     package = _package_dir()
     if package is None:
         return {}
@@ -245,7 +246,7 @@ def _write_stamp(plan: BuildPlan) -> None:
 
 
 def _package_dir() -> Path | None:
-    """Where llama_cpp is installed, found without importing it."""
+    """Locate the installed llama_cpp without importing it."""
     importlib.invalidate_caches()
     installed = find_installed("llamacpp")
     return installed.package if installed else None

@@ -206,9 +206,9 @@ def layers_that_fit(model: ModelFile, settings: RunnerSettings, room: int) -> in
 
 
 def device_bytes(model: ModelFile, settings: RunnerSettings, layers: int) -> int:
-    """What ``layers`` of them take on a device. The first one is what follows the last block, then
-    blocks from the last on. Where some blocks stay on the processor, steps copy the keys or the
-    values of one of those, too (seen as half of a block's, or rarely both)."""
+    """Estimate the device memory of ``layers`` layers. The first one is what follows the last
+    block, then blocks from the last on. Where some blocks stay on the processor, steps copy the
+    keys or the values of one of those, too (seen as half of a block's, or rarely both)."""
     if layers <= 0:
         return 0
     blocks, output = _weights(model.path)

@@ -43,7 +43,7 @@ def offloaded_layers(settings: RunnerSettings, layers: int) -> int:
 
 
 def chosen(name: str) -> Any:
-    """What ``llama_model_params.devices`` is for ``RunnerSettings.device``: an array that ends with
+    """Build ``llama_model_params.devices`` for ``RunnerSettings.device``: an array that ends with
     NULL, or None for llama.cpp's own choice. Raises ModelError for a device that is not there."""
     if name == "auto":
         return None

@@ -130,8 +130,8 @@ class LlamaEncoder:
         )
 
     def embed(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
-        """Of a text, pooled as the file says (the mean where it does not), of length 1; of a pair,
-        where the file scores such, its score alone. Raises ModelError."""
+        """Embed a text, pooled as the file says (the mean where it does not), of length 1; of a
+        pair, where the file scores such, its score alone. Raises ModelError."""
         count = self._batch.fill(StepPlan((StepRow(0, 0, tokens, len(tokens)),)))
         with self._omp_wait:
             code = self._lib.llama_encode(self._context, self._batch.native)
@@ -169,7 +169,7 @@ class LlamaEncoder:
 
 
 class _NoSlots:
-    """Nothing is kept of a text."""
+    """No operation: an encoder keeps no text."""
 
     def copy(self, source: int, target: int, length: int) -> None: ...
 

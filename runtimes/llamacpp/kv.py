@@ -43,7 +43,7 @@ class _UnknownLayoutError(Exception):
 
 
 def with_streams(state: Bytes, streams: int) -> Bytes:
-    """The same keys and values for a cache of ``streams`` streams; a state of another layout than
+    """Convert a state for a cache of ``streams`` streams; a state of another layout than
     this module knows as it is.
     """
     for has_values in (True, False):
@@ -74,7 +74,7 @@ def _with_streams(state: Bytes, streams: int, has_values: bool) -> Bytes:
 
 
 def _end(state: Bytes, start: int, has_values: bool) -> int:
-    """Where the record ends whose number of cells is at ``start``."""
+    """Return the end of the record whose number of cells is at ``start``."""
     (cells,) = struct.unpack_from("=I", state.data, start)
     at = start + 4
     if cells == 0:

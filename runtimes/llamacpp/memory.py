@@ -1,4 +1,4 @@
-"""What llama.cpp takes, from a GGUF file's header alone.
+"""Memory estimate for llama.cpp from a GGUF file's header alone.
 
 The terms follow llama-cpp-python 0.3.36's llama.cpp and were checked against its own `no_alloc`
 loads (which report the same buffer sizes without allocating) for nine shapes from 135M to 8B, with
@@ -84,7 +84,7 @@ def estimate(model: ModelFile, settings: RunnerSettings) -> MemoryEstimate:
 
 
 def cache_of(model: ModelFile, settings: RunnerSettings) -> Cache:
-    """What the runner asks llama.cpp for."""
+    """Return the sizes of the context that the runner asks llama.cpp for."""
     slots, context = settings.slots, settings.context or model.context_length
     if model.encodes:  # a text goes in whole
         return Cache(1, context, context, outputs=1)
@@ -135,7 +135,7 @@ def compute_bytes(model: ModelFile, cache: Cache) -> int:
 
 
 def graph_bytes(model: ModelFile, cache: Cache) -> int:
-    """What llama.cpp reports as its compute buffer: activations of the largest batch, and masks.
+    """Estimate llama.cpp's compute buffer: activations of the largest batch, and masks.
 
     ggml-alloc reuses what is dead, so the peak is that of one place in the graph, in floats per
     token: the feed-forward block, 3 feed_forward + 3 hidden + max(hidden, heads x head_dim); the

@@ -1,4 +1,4 @@
-"""What a GGUF file says of its model, and what each of its layers keeps of a text: grouped heads,
+"""Model description from a GGUF file's header, and the cache of each of its layers: grouped heads,
 sliding windows, shared layers, recurrent ones (Mamba, RWKV and their hybrids).
 
 Keys and rules as the llama.cpp of llama-cpp-python 0.3.36 reads them (``src/models/*.cpp``;
@@ -76,7 +76,7 @@ _ENCODERS = frozenset({"gemma-embedding"})
 
 @dataclass(frozen=True, slots=True)
 class _Keys:
-    """What a file says under its architecture; what it does not say is llama.cpp's default."""
+    """Read a value under the file's architecture; what it does not say is llama.cpp's default."""
 
     arch: str
     header: GgufHeader
@@ -85,7 +85,7 @@ class _Keys:
         return self.header.value(f"{self.arch}.{key}", default)
 
     def number(self, key: str, default: int = 0, least: int = 0, most: int = 2**32 - 1) -> int:
-        """Of a value for each layer, the largest."""
+        """Return the largest of a value's entries, one a layer."""
         return max(self._numbers(key, default, least, most))
 
     def by_layer(self, key: str, default: int, layers: int) -> list[int]:
@@ -221,7 +221,7 @@ def _windows(keys: _Keys, layers: int) -> tuple[int | None, list[bool]]:
 
 
 def _recurrent(keys: _Keys, heads: list[int]) -> list[bool]:
-    """Which of the layers keep a state; ``heads`` are their heads of keys and values."""
+    """Find the layers that keep a state; ``heads`` are their heads of keys and values."""
     count = len(heads)
     if keys.arch in _ALL:
         return [True] * count
@@ -241,7 +241,7 @@ def _recurrent(keys: _Keys, heads: list[int]) -> list[bool]:
 
 
 def _state(keys: _Keys, layers: int) -> StateShape | None:
-    """What so many recurrent layers keep."""
+    """Return the size of the state of so many recurrent layers."""
     number = keys.number
     if not layers:
         return None

@@ -33,7 +33,7 @@ def _log(level: int, text: bytes | None, _user: Any) -> None:
 
 
 def recent_errors() -> str:
-    """What llama.cpp has said of its errors since the last call, in one line.
+    """Return llama.cpp's error messages since the last call, in one line.
 
     Of some failures it only warns; without an error it is the last warning.
     """

@@ -314,7 +314,7 @@ class LlamaRunner:
 
 
 def _places(rows: Sequence[StepRow], calls: Sequence[Sequence[StepRow]]) -> list[int]:
-    """Where the logits of the rows' tokens lie in what the calls gave one after another."""
+    """Return the positions of the rows' logits in the concatenated output of the calls."""
     starts, at = dict[int, int](), 0
     for row in (row for call in calls for row in call):
         starts[row.slot] = at

@@ -154,7 +154,8 @@ def gpu_of(cmake_args: str) -> str:
 
 
 def compilers(gpu: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """What the build's environment needs beside CMake's flag; the user's own choice stays."""
+    """Return the environment that the build needs beside CMake's flag; the user's own choice
+    stays."""
     found = dict(KITS[gpu].environment)
     if gpu == "hip":
         program = shutil.which("hipconfig", path=environment.get("PATH")) or "hipconfig"

@@ -58,7 +58,7 @@ class TopKSamplers:
                 self._lib.llama_set_sampler(self._context, slot, None)
 
     def read(self, outputs: int) -> Logits | TopKLogits:
-        """What the last step gave, a row for each output; views of llama.cpp's buffers.
+        """Return the last step's candidates, a row for each output; views of llama.cpp's buffers.
 
         Full logits when the device turns out to have no top-k; it is not asked again then.
         """

@@ -1,4 +1,4 @@
-"""What Linux' control groups, versions 1 and 2, let this process have. Standard library only.
+"""Limits of Linux' control groups, versions 1 and 2, for this process. Standard library only.
 
 Files: Documentation/admin-guide/cgroup-v2.rst, and cgroup-v1/memory.rst beside it; a quota of
 version 1: Documentation/scheduler/sched-bwc.rst.
@@ -40,7 +40,7 @@ def processors(root: Path = ROOT) -> float | None:
 
 
 def memory(root: Path = ROOT) -> list[tuple[int, int]]:
-    """Of each group with a limit: the limit, and how much of it can be had. Bytes.
+    """List the limit of each group that has one, and how much of it is free, in bytes.
 
     Pages of files count as used, but the kernel takes them back as it does on the whole machine.
     """
@@ -68,7 +68,7 @@ def _positive(*numbers: str) -> bool:
 
 
 def kernel_text(path: Path) -> str:
-    """What a small file of the kernel says; empty where there is none, or none that is text."""
+    """Read a small file of the kernel; empty where there is none, or none that is text."""
     try:
         return path.read_text(encoding="utf-8").strip()
     except (OSError, ValueError):

@@ -34,7 +34,7 @@ _SYSCTL_SETS = {
 
 
 def cpu_name() -> str:
-    """What the processor calls itself."""
+    """Return the processor's model name."""
     info = _cpuinfo()
     if name := info.get("model name"):
         return name

@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """What a GPU is, and how busy when it was asked."""
+    """Name, memory and load of a GPU at one moment."""
 
     index: int
     name: str
@@ -114,7 +114,7 @@ def _text(value: str | bytes) -> str:
 
 @dataclass(slots=True)
 class GpuUse:
-    """What one GPU did while it was watched."""
+    """Load of one GPU over the time that it was watched."""
 
     name: str
     memory_used: int = 0  # bytes, the most
@@ -124,7 +124,7 @@ class GpuUse:
     _busy_told_s: float = 0.0
 
     def add(self, gpu: Gpu, seconds: float) -> None:
-        """It was as ``gpu`` for so long."""
+        """Add one reading, valid for ``seconds``."""
         self.memory_used = max(self.memory_used, gpu.memory_total - gpu.memory_free)
         if gpu.watts is not None:
             self.joules += gpu.watts * seconds

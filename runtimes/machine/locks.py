@@ -96,6 +96,6 @@ def holder_of(path: Path) -> int | None:
 
 
 def another_run(path: Path) -> str:
-    """Who holds the lock of ``path``, in words."""
+    """Name the holder of the lock of ``path``, in words."""
     pid = holder_of(path)
     return "another run" if pid is None else f"another run (process {pid})"

@@ -190,7 +190,7 @@ def import_failure(said: str) -> str | None:
 
 
 def import_advice(reason: str) -> str:
-    """What to do about an import that failed for ``reason``: words that continue a name."""
+    """Advise on an import that failed for ``reason``: words that continue a name."""
     hidden = os.environ.get("PYTHONPATH")
     return (
         f"could not import a module: {reason}; install its package again"

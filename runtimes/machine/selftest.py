@@ -37,7 +37,7 @@ _LEAST_SIMILARITY = 0.995
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What the self-test of one runtime found."""
+    """Result of the self-test of one runtime."""
 
     runtime: RuntimeName
     usable: bool
@@ -84,7 +84,7 @@ def ensure(
 
 
 def remembered(runtime: RuntimeName) -> Health | None:
-    """What was found of the installed library before; None if it was not tested yet. Takes
+    """Return the stored result for the installed library; None if it was not tested yet. Takes
     milliseconds."""
     installed = find_installed(runtime)
     return _from_record(load_state(_STATE).get(_key(installed))) if installed else None
@@ -145,9 +145,9 @@ def _test(installed: Installed, timeout_s: float) -> Health:
 
 
 def _run_child(runtime: RuntimeName, *, safe: bool, timeout_s: float) -> dict[str, Any]:
-    """What the health has of it: the kernels that ran, the devices beside the processor, and how
-    fast attention is. Raises LineChildError, whose ``why`` is also "outside" for a kill from there,
-    and "wrong" for wrong logits."""
+    """Run the self-test in a child; return its report: the kernels that ran, the devices beside
+    the processor, and how fast attention is. Raises LineChildError, whose ``why`` is also "outside"
+    for a kill from there, and "wrong" for wrong logits."""
     words = (runtime, "--safe") if safe else (runtime,)
     started = time.monotonic()
     # Passive: on a busy machine, threads that wait by spinning make this ten times slower.

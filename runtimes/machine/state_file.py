@@ -16,7 +16,8 @@ log = logging.getLogger(__name__)
 
 
 def load_state(name: str) -> dict[str, Any]:
-    """What ``save_state`` stored under this name; empty when nothing readable is there."""
+    """Load the state that ``save_state`` stored under this name; empty when nothing readable is
+    there."""
     try:
         return _read(name)
     except OSError as error:

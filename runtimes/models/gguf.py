@@ -265,9 +265,9 @@ def read_header(path: Path) -> GgufHeader:
 
 
 def read_start(data: bytes, where: str = "its header") -> GgufHeader:
-    """What the first bytes of a file tell, as far as they go: metadata and lengths of arrays, no
-    tensors, and no size where metadata is cut off. Raises ModelError when they are not those of a
-    GGUF file; ``where`` is what messages call it."""
+    """Parse a header from the first bytes of a file, as far as they go: metadata and lengths of
+    arrays, no tensors, and no size where metadata is cut off. Raises ModelError when they are not
+    those of a GGUF file; ``where`` is what messages call it."""
     if data[:4] != b"GGUF":
         raise ModelError(f"{where}: not a GGUF file (its first bytes are not 'GGUF')")
     header = GgufHeader({}, {}, (), 0, where)
@@ -396,5 +396,5 @@ def _others(parts: tuple[Path, ...]) -> Iterator[GgufHeader]:
 
 
 def _number(header: GgufHeader) -> int:
-    """Which part it is, from 0."""
+    """Number of this part, from 0."""
     return header.whole("split.no", most=_MOST_PARTS)

@@ -37,7 +37,7 @@ def with_defaults(model: ModelFile, settings: RunnerSettings) -> RunnerSettings:
 
 
 def estimate(model: ModelFile, settings: RunnerSettings) -> MemoryEstimate:
-    """What a runner with these settings needs.
+    """Estimate the memory of a runner with these settings.
 
     Raises ModelError for an ONNX graph that cannot be read.
     """
@@ -51,7 +51,7 @@ def estimate(model: ModelFile, settings: RunnerSettings) -> MemoryEstimate:
 
 
 def draft_file(path: Path) -> ModelFile:
-    """What the draft says of itself; raises ModelError. An estimate is asked for often."""
+    """Read the draft's header, cached; raises ModelError. An estimate is asked for often."""
     if not path.exists():
         raise ModelError(f"there is no draft model at {path}")
     return _read_draft(path, path.stat().st_mtime_ns)
@@ -63,7 +63,8 @@ def _read_draft(path: Path, changed: int) -> ModelFile:
 
 
 def draft_settings(settings: RunnerSettings) -> RunnerSettings:
-    """What a model's draft is loaded with, by the model's own settings: as many slots, as long."""
+    """Return the settings of a model's draft, from the model's own settings: as many slots, as
+    long."""
     knows, plain = backend_of(draft_file(settings.draft)).knows if settings.draft else (), {}
     for name in ("unified_kv", "kv_type", "kv_tokens"):
         if name not in knows:

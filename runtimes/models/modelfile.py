@@ -27,7 +27,7 @@ _BLOCKS = 64
 
 @dataclass(frozen=True, slots=True)
 class StateShape:
-    """What recurrent layers keep of a whole sequence."""
+    """State that recurrent layers keep of a whole sequence."""
 
     layers: int
     floats: int  # for a slot, in each layer

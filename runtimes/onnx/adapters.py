@@ -78,7 +78,7 @@ class OnnxAdapters:
         self._changed()
 
     def span(self, names: Iterable[str | None]) -> Span:
-        """What rows with these adapters need of the matrices."""
+        """Return the matrices for rows with these adapters."""
         if self._place:  # not every device can be given a part
             return 0, self._ranks
         used = [self._spans[name] for name in names if name is not None]
@@ -144,8 +144,8 @@ class OnnxAdapters:
 
 
 def _shared(matrix: Matrix) -> Any:
-    """What a graph can read, in the matrix's own memory. To bind it takes a fifth of the time that
-    it takes to bind an array, and there may be hundreds."""
+    """Wrap a matrix as a value that a graph can read, in the matrix's own memory. To bind it takes
+    a fifth of the time that it takes to bind an array, and there may be hundreds."""
     from onnxruntime import OrtValue
 
     return OrtValue.ortvalue_from_numpy(matrix)

@@ -85,7 +85,7 @@ class OnnxBackend(Backend):
         return list(onnxruntime.get_available_providers())
 
     def devices(self) -> tuple[Device, ...]:
-        """Those of the execution providers that can be used now."""
+        """List the devices of the execution providers that can be used now."""
         from runtimes.onnx.device import devices
 
         return devices()

@@ -1,4 +1,5 @@
-"""Where a graph runs: the execution providers beside the processor's, by the names users give."""
+"""Devices that a graph runs on: the execution providers beside the processor's, by the names users
+give."""
 
 import contextlib
 import ctypes
@@ -56,7 +57,7 @@ _PROVIDERS = (_CUDA, _WEBGPU)
 
 
 def devices() -> tuple[Device, ...]:
-    """Those that a session can be opened on now."""
+    """List the devices that a session can be opened on now."""
     import onnxruntime as ort
 
     found: list[Device] = []
@@ -126,7 +127,7 @@ def _concerns_device(text: str, provider: Provider) -> bool:
 
 
 def _unusable(target: Target, said: str) -> str:
-    """What is missing, as far as it can be found out."""
+    """Name what is missing, as far as it can be found out."""
     reason = " ".join(said.split())[:300]
     if target.provider is _CUDA:
         reason = _library_problem() or reason or "the driver reports no GPU"

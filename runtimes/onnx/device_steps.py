@@ -236,7 +236,7 @@ class Mover:
         return values
 
     def likeliest(self, logits: Any, rows: Sequence[int]) -> TopKLogits:
-        """The same, of each row the largest ones only."""
+        """Fetch the largest logits of ``rows`` only."""
         values, ids = self._picking(self._likeliest, logits, rows, "values", "ids")
         return TopKLogits(ids.astype(np.int32), values.astype(np.float32, copy=False))
 
@@ -456,7 +456,7 @@ class DeviceSteps(Steps):
         self._graph.run(binding)
 
     def _binding(self, low: int, high: int, *, logits: bool) -> Any:
-        """What these places are bound to; it is kept."""
+        """Return the binding of these places, cached."""
         key = low, high, logits
         if key not in self._bindings:
             if len(self._bindings) >= MOST_BINDINGS:
@@ -572,7 +572,8 @@ def _mixed(model: ModelFile, target: Target | None, given: dict[str, Any]) -> An
 
 
 def _computed(session: Any, mover: Any, target: Target | None, given: dict[str, Any]) -> Any:
-    """What is allocated on a device here is gone before the sessions that did it, as it must."""
+    """Compute one step of the kernels' trial. Device memory allocated here is freed before the
+    sessions that allocated it, as it must be."""
     binding = session.io_binding()
     binding.bind_output("mixed", "cpu")
     for name, value in given.items():

@@ -34,7 +34,7 @@ _MOST_TEXT = 2**16  # bytes of a name
 
 @dataclass(slots=True)
 class ParseWork:
-    """What may still be read of a file, far above what the largest graphs have."""
+    """Budget for parsing one file, far above the largest graphs."""
 
     fields: int = 2**20
     characters: int = 2**25
@@ -178,7 +178,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class OnnxGraph:
-    """What a graph is made of."""
+    """Inputs, outputs, nodes and initializers of a graph."""
 
     nodes: tuple[Node, ...]
     initializers: dict[str, Initializer] = field(repr=False)
@@ -187,7 +187,7 @@ class OnnxGraph:
 
 
 def decoder_of(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
-    """What the genai_config.json of ``folder`` says of the decoder. Raises ModelError."""
+    """Read the decoder's part of the genai_config.json of ``folder``. Raises ModelError."""
     decoder = _section(folder, _section(folder, config, "model"), "decoder")
     if "filename" not in decoder:
         raise ModelError(f"{folder / GENAI_CONFIG} lacks 'filename': build the model again")
@@ -290,7 +290,7 @@ def _initializer(tensor: Fields, work: ParseWork) -> Initializer:
 
 
 def _element_type(value: Fields, work: ParseWork) -> int:
-    """Of an input that is a tensor; 0 for what is none."""
+    """Return the element type of an input that is a tensor, else 0."""
     kinds = fields(value[2][0], work)[1] if value[2] else []
     types = fields(kinds[0], work)[1] if kinds else []
     return _number(types)

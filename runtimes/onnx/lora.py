@@ -187,7 +187,7 @@ _ENDS = (".weight.lora_a", ".weight.lora_b")
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What is added to one weight [outputs, inputs]: the transpose of ``b`` times ``a``.
+    """Delta of one weight [outputs, inputs]: the transpose of ``b`` times ``a``.
 
     ``a`` is [rank, inputs], ``b`` [rank, outputs] with the adapter's scale in it.
     """

@@ -1,4 +1,4 @@
-"""What ONNX Runtime takes on a processor, from the graph and its settings.
+"""Memory estimate for ONNX Runtime on a processor, from the graph and its settings.
 
 Measured on onnxruntime 1.31.1 with the graphs of onnxruntime-genai 0.18's builder.
 """

@@ -1,4 +1,4 @@
-"""What a folder with an ONNX graph says of its model."""
+"""Model description from a folder with an ONNX graph."""
 
 import glob
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What there is to try: files, cache layouts, threads, types of keys and values, offload."""
+"""Candidates of a plan: files, cache layouts, threads, types of keys and values, offload."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ _SHARE = 0.75  # of the free memory; the prefix cache and the rest of the machin
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """What the user has fixed of RunnerSettings; None leaves it to the planner."""
+    """Settings of RunnerSettings that the user has fixed; None leaves it to the planner."""
 
     slots: int | None = None
     context: int | None = None
@@ -35,7 +35,7 @@ class Overrides:
 
 @dataclass(frozen=True, slots=True)
 class PlanTask:
-    """What is planned for, and on what."""
+    """Workload and machine of a plan."""
 
     workload: PlanWorkload
     profile: Profile
@@ -157,8 +157,8 @@ def candidates(models: Iterable[ModelFile], task: PlanTask) -> list[Candidate]:
 def _values(
     model: ModelFile, task: PlanTask, name: str, unknown: Any, free: tuple[Any, ...]
 ) -> tuple[Any, ...]:
-    """What to try of a setting: ``unknown`` where the runtime does not have it, what was fixed, or
-    all that is ``free``."""
+    """List the values of a setting to try: ``unknown`` where the runtime does not have it, what was
+    fixed, or all that is ``free``."""
     if name not in backend_of(model).knows:
         return (unknown,)
     fixed = getattr(task.overrides, name)
@@ -166,8 +166,8 @@ def _values(
 
 
 def sampling_variants(candidate: Candidate, task: PlanTask) -> list[Candidate]:
-    """The same with the likeliest tokens found on the GPU, where the model runs on one and nothing
-    is fixed."""
+    """Vary a candidate: the likeliest tokens found on the GPU, where the model runs on one and
+    nothing is fixed."""
     if "device_sampling" not in backend_of(candidate.model).knows or not candidate.on_gpu(task):
         return []
     if task.overrides.device_sampling is not None:
@@ -176,7 +176,7 @@ def sampling_variants(candidate: Candidate, task: PlanTask) -> list[Candidate]:
 
 
 def thread_variants(candidate: Candidate, task: PlanTask) -> list[Candidate]:
-    """The same with fewer threads, where there are more than two cores to choose among.
+    """Vary a candidate: fewer threads, where there are more than two cores to choose among.
 
     One core less leaves room for the rest of the machine; half of them is what memory bandwidth
     feeds on many processors.
@@ -194,7 +194,8 @@ def _changed(candidate: Candidate, **settings: Any) -> Candidate:
 def split_by_memory(
     found: Sequence[Candidate], task: PlanTask
 ) -> tuple[list[Candidate], list[tuple[Candidate, str]]]:
-    """Those that fit with the fewest slots that would do, and the others with what they need."""
+    """Split candidates: those that fit with the fewest slots that would do, and the others with
+    what they need."""
     least = task.overrides.slots or 1
     fit, refused = [], []
     for candidate in found:

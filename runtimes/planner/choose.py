@@ -69,7 +69,8 @@ def slots_for(one: Measured, task: PlanTask) -> int:
 
 
 def finalists(measured: Sequence[Measured], task: PlanTask) -> list[Measured]:
-    """Those worth a longer look: the best, and what one short sample may have wronged."""
+    """List the candidates worth a longer look: the best, and what one short sample may have
+    wronged."""
     if task.profile == "memory":
         return [best_of(measured, task)]
     ranked = sorted(zip(speeds(measured, task), measured, strict=True), key=lambda pair: -pair[0])
@@ -158,5 +159,5 @@ def _kv_line(chosen: Measured, task: PlanTask) -> str | None:
 
 
 def spread(values: Sequence[float]) -> float:
-    """Of samples of one thing, as a part of their median."""
+    """Return the spread of samples, as a part of their median."""
     return (max(values) - min(values)) / statistics.median(values)

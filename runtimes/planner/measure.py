@@ -31,8 +31,8 @@ _seeds = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What is timed behind each depth: one row's prefill and its turn of TURN_TOKENS, and decode of
-    each number of rows in lockstep."""
+    """Workload that is timed behind each depth: one row's prefill and its turn of TURN_TOKENS, and
+    decode of each number of rows in lockstep."""
 
     rows: tuple[int, ...] = (1, 16)
     prompt_tokens: int = 128
@@ -49,7 +49,8 @@ class Workload:
         return self.depths[-1] + most + 1
 
     def shortened(self, tokens: int, tps: float, rows: int) -> int:
-        """What a row has of its ``tokens``, if all rows together get ``tps`` a second."""
+        """Return how many of a row's ``tokens`` are timed, if all rows together get ``tps`` a
+        second."""
         fitting = self.sample_s * tps / rows
         return tokens if rows == 1 or fitting > tokens else max(tokens // _LEAST, int(fitting))
 

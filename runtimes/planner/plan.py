@@ -74,7 +74,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """What else was looked at: measured, or why it was not."""
+    """Candidate that was not chosen: its figures, or why it was not measured."""
 
     file: str
     runtime: RuntimeName
@@ -83,7 +83,7 @@ class Alternative:
     failure: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Its settings beside its other fields."""
+        """Return the settings beside the other fields, for JSON."""
         return _flat(asdict(self), _COMPARED)
 
     @classmethod
@@ -122,7 +122,7 @@ class Plan:
         return Path(self.path).name
 
     def to_json(self) -> dict[str, Any]:
-        """What ``from_json`` reads: the settings beside the other fields."""
+        """Return the form that ``from_json`` reads: the settings beside the other fields."""
         alternatives = [one.to_json() for one in self.alternatives]
         return {**_flat(asdict(self), _PLANNED), "alternatives": alternatives}
 

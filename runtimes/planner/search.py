@@ -93,7 +93,7 @@ def figures_of(candidate: Candidate, rounds: Sequence[Round]) -> Figures:
 def remaining(
     rounds: Sequence[Round], among: Iterable[Contender], task: PlanTask
 ) -> list[Contender]:
-    """Those of ``among`` that may still be the best, the best so far first."""
+    """List the candidates of ``among`` that may still be the best, the best so far first."""
     steady = without_drift(rounds)
     scores = {who: statistics.median(_scores(who, steady, task)) for who in among}
     ranked = sorted(scores, key=lambda who: -scores[who])
@@ -177,7 +177,8 @@ def step_size(
 def sizes_to_try(
     candidate: Candidate, task: PlanTask, slots: int, prefill_tps: float
 ) -> tuple[int, ...]:
-    """Those that have room for a token of every row, fit a slot, and take no more than seconds."""
+    """List the sizes that have room for a token of every row, fit a slot, and take no more than
+    seconds."""
     sizes = _GPU_SIZES if candidate.on_gpu(task) else _SIZES
     most = min(task.context(candidate.model), int(_SAMPLE_S * prefill_tps))
     return tuple(size for size in sizes if slots <= size <= most)
@@ -224,7 +225,7 @@ def make_plan(
 
 
 class _Search:
-    """What has been measured so far."""
+    """Measurements so far."""
 
     def __init__(self, task: PlanTask, progress: Progress) -> None:
         self._task = task

@@ -103,7 +103,7 @@ class GrammarCompiler:
         self._characters = 0  # of the sources of all that is kept
 
     def known(self, constraint: Constraint) -> MatcherMaker | None:
-        """What ``compile`` has made of it before."""
+        """Return the matcher maker that ``compile`` made before, or None."""
         return self._compiled.get(constraint)
 
     def compile(self, constraint: Constraint, grammar: str) -> MatcherMaker:
@@ -146,7 +146,7 @@ class GrammarCompiler:
 
 
 class _Vocabulary:
-    """What llguidance asks of a tokenizer."""
+    """Tokenizer in the form that llguidance reads."""
 
     def __init__(self, tokenizer: Tokenizer, markers: Mapping[int, bytes]) -> None:
         self._tokenizer = tokenizer

@@ -22,7 +22,7 @@ _WIDE = 4096
 
 
 class Sampled(NamedTuple):
-    """What was drawn for a row: ``token``, or the ``error`` that kept one from being drawn.
+    """Result of one row's draw: ``token``, or the ``error`` that kept one from being drawn.
 
     Log-probabilities are there where the row's parameters ask for them.
     """
@@ -175,7 +175,7 @@ def _large(logits: Logits, states: Sequence[SamplerState]) -> Ints:
 
 
 class _Candidates(NamedTuple):
-    """What top-k may keep of a row, by ascending id."""
+    """Candidates that top-k may keep of a row, by ascending id."""
 
     row: int
     ids: Ints
@@ -214,7 +214,8 @@ class TopLogProbs:
 
 
 def log_probabilities(logits: Logits, tokens: Ints, count: int) -> TopLogProbs:
-    """Of each row's token, and of its ``count`` likeliest (at most the vocabulary)."""
+    """Compute log-probabilities of each row's token and of its ``count`` likeliest ones (at most
+    the vocabulary)."""
     rows, vocabulary = logits.shape
     count = min(count, vocabulary)
     ids = np.zeros((rows, count), np.int64)

@@ -1,4 +1,4 @@
-"""What sampling must remember of one row, and the changes that it makes to the row's logits."""
+"""Sampling state of one row, and the changes that it makes to the row's logits."""
 
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,8 +21,8 @@ _SAMPLE = 0xD1B54A32D192ED03  # any odd number but the one above
 
 
 class TokenFollower(Protocol):
-    """What follows a row's answer and says what may come next: ``GrammarMatcher`` for a constraint,
-    ``Thoughts`` for a thought and the constraint behind it."""
+    """Follower of a row's answer, which decides what may come next: ``GrammarMatcher`` for a
+    constraint, ``Thoughts`` for a thought and the constraint behind it."""
 
     @property
     def masks(self) -> bool:

@@ -29,7 +29,7 @@ _REPEATED, _TIMES, _EVERY = 256, 4, 32
 
 
 class ThoughtPhase(Enum):
-    """Where in an answer the next token stands."""
+    """Part of an answer that the next token belongs to."""
 
     BEFORE = "before"  # nothing has come that tells
     INSIDE = "inside"
@@ -45,7 +45,7 @@ class Said(NamedTuple):
 
 
 class ThoughtTokens:
-    """What a tokenizer makes of the texts around a thought. One for each form and tokenizer."""
+    """Tokens of the texts around a thought. One for each form and tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer, form: ThoughtForm) -> None:
         self.form = form

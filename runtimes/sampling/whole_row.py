@@ -238,7 +238,7 @@ def _weights(values: Floats, top: Floats, scale: Floats) -> Floats:
 
 
 def _kept(values: Floats, top: Floats, scale: Floats, states: Sequence[SamplerState]) -> Mask:
-    """Which places top-k and then top-p keep."""
+    """Return the positions that top-k and then top-p keep."""
     width = values.shape[1]
     count = np.array([min(s.params.top_k or width, width) for s in states])
     ordered = _descending(values, int(count.max()))

@@ -1,4 +1,4 @@
-"""What one template may still use while it is compiled or rendered.
+"""Budget of one template while it is compiled or rendered.
 
 A template that comes with a model, or a row, may ask for anything: loops within loops, texts that
 double, numbers of a billion digits. Everything that a template can repeat or make counts here, in
@@ -93,7 +93,7 @@ _running = _Running()
 
 
 def output(value: Any) -> Any:
-    """What ``{{ value }}`` writes, counted."""
+    """Convert and count the value that ``{{ value }}`` writes."""
     budget = _running.budget
     if budget is None or type(value) is not str:
         return current().text(value)
@@ -105,7 +105,7 @@ def output(value: Any) -> Any:
 
 @contextmanager
 def within(budget: Budget) -> Iterator[Budget]:
-    """What templates do in this thread counts in ``budget``."""
+    """Charge the templates of this thread to ``budget``."""
     before, _running.budget = _running.budget, budget
     try:
         yield budget

@@ -129,7 +129,7 @@ class CountingGenerator(CodeGenerator):
 
 
 def _characters(node: nodes.Node) -> int:
-    """Of the text in it, without that of loops and macros, which count by themselves."""
+    """Count the text of a node, without that of loops and macros, which count by themselves."""
     if isinstance(node, nodes.TemplateData):
         return len(node.data)
     if isinstance(node, _REPEATED):

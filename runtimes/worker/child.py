@@ -55,7 +55,7 @@ _Calls = queue.SimpleQueue[Call | Close]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Sink:
-    """Where the engine's thread leaves a request's answer."""
+    """Sink of a request's answer; the engine's thread calls it."""
 
     number: int
     out: Put

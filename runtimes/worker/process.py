@@ -43,7 +43,7 @@ _STDERR_S = 1.0  # for the last lines after the end; a grandchild may hold the p
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a worker process runs."""
+    """Processors and environment of a worker process."""
 
     # The logical processors that all threads may use; none: all that this process may.
     cpus: tuple[int, ...] = ()
@@ -258,7 +258,8 @@ class Watchdog:
 
 
 class _Account(NamedTuple):
-    """Of the process with its children: a self-test of the native library runs in one."""
+    """Resources used by the process and its children: a self-test of the native library runs in
+    one."""
 
     cpu_s: float = 0.0
     memory: int = 0  # the most so far: the system takes it back from a process that does nothing
@@ -275,7 +276,7 @@ class LoadMonitor:
         self._silent_s = self._computing_s = 0.0
 
     def wait(self, outcome: queue.SimpleQueue[T]) -> T | None:
-        """What comes of it; None when nothing did for a tick. Look for ``problem`` then."""
+        """Wait for the load's outcome; None when a tick brought none. Look for ``problem`` then."""
         began = time.monotonic()
         try:
             return outcome.get(timeout=self._tick_s)

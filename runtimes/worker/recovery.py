@@ -1,4 +1,4 @@
-"""What follows from the death of a worker process.
+"""Recovery from the death of a worker process.
 
 - A crash or a hang may be chance, so the first is followed by the same settings. The second within
   a day, in this process or another, is followed by a fallback, which is kept in the state file.
@@ -141,7 +141,7 @@ class OomDetector:
             self._looks.popleft()
 
     def cause(self) -> Cause:
-        """Of a SIGKILL just now."""
+        """Tell the likely cause of a SIGKILL just now."""
         looks, now = list(self._looks), time.monotonic()
         before, after = looks[0][1], oom_kills()
         if before is not None and after is not None and after > before:
@@ -191,7 +191,7 @@ _TOKENS_S = 7 * 24 * 3600.0  # how much memory was free then says little about t
 
 @dataclass(frozen=True, slots=True)
 class SettingsLimits:
-    """What settings must not exceed."""
+    """Upper limits of settings."""
 
     extra_buffers: bool = True
     gpu: bool = True
@@ -239,7 +239,7 @@ class SettingsLimits:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is kept of a model: limits with their reason, and a crash that was seen only once."""
+    """Stored state of a model: limits with their reason, and a crash that was seen only once."""
 
     bounds: SettingsLimits = SettingsLimits()  # called so in the state file
     reason: str = ""
@@ -255,7 +255,7 @@ class LimitsFile:
 
     @cached_property
     def model(self) -> ModelFile | None:
-        """What the file says of itself; None when it cannot be read."""
+        """Read the model's header; None when it cannot be read."""
         try:
             return read_model(self._path)
         except ModelError:
@@ -273,7 +273,7 @@ class LimitsFile:
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
 
     def read(self) -> Record:
-        """What is kept of this model; nothing when it was never in trouble."""
+        """Load the stored state of this model; empty when it was never in trouble."""
         entries = load_state(STATE)
         return _from_json(entries.get(self._key)) if entries and self._key else Record()
 
@@ -361,7 +361,7 @@ class Recovery:
             )
 
     def settings(self) -> RunnerSettings:
-        """What the next process is to load with."""
+        """Return the settings that the next process loads with."""
         if self._limits == SettingsLimits():
             return self._asked
         model = self._file.model

@@ -297,7 +297,7 @@ class Supervisor:
         return process
 
     def _outcome(self, process: WorkerProcess) -> Ready | Refused | Death:
-        """What comes of a process that loads; one that does nothing is ended meanwhile."""
+        """Wait for the outcome of a process that loads; end one that does nothing."""
         monitor = LoadMonitor(process.pid, self._load_limit_s)
         while True:
             outcome = monitor.wait(process.outcome)

@@ -1,4 +1,4 @@
-"""What parent and child of the worker say to each other, and how it crosses their pipes.
+"""Messages between parent and child of the worker, and their transport over pipes.
 
 A message is a pickled list of items. Only our own child is on the other side, so pickle is safe
 here. An item is one of the classes below, a record of the child's log, or a chunk of a request's
@@ -103,7 +103,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a call returned or raised."""
+    """Value that a call returned, or the error that it raised."""
 
     number: int
     value: Any = None
@@ -192,8 +192,8 @@ def receive(fd: int) -> Iterator[list[Any]]:
 
 
 def portable(error: BaseException) -> IngotError:
-    """What is raised on the other side: of the nearest class in runtimes.errors; what is none of
-    them keeps its own class in the text."""
+    """Return the error to raise on the other side: of the nearest class in runtimes.errors; what is
+    none of them keeps its own class in the text."""
     if isinstance(error, MemoryError):
         return OutOfMemoryError("the machine is out of memory")
     if isinstance(error, (ImportError, SyntaxError)):
