@@ -44,7 +44,9 @@ class AnswerPhase(Enum):
 
 
 class ChatView(Protocol):
-    """What shows a chat. All but ``later`` is called in the view's own thread."""
+    """View of a chat, implemented by the screen. All methods but ``later`` run in the view's
+    thread.
+    """
 
     @property
     def session(self) -> Session:
@@ -56,7 +58,7 @@ class ChatView(Protocol):
 
     @property
     def typed(self) -> str:
-        """What is in the prompt."""
+        """Return the text in the prompt."""
 
     @property
     def plain(self) -> bool:
@@ -78,7 +80,7 @@ class ChatView(Protocol):
         """Put ``text`` into the prompt, before what is there."""
 
     def clear_prompt(self) -> None:
-        """Nothing is typed any more."""
+        """Empty the prompt."""
 
     def sent(self, text: str) -> None:
         """A message was sent: it can be had back among earlier ones, and is no draft any more."""
@@ -142,7 +144,7 @@ class Answering:
 
     @property
     def phase(self) -> AnswerPhase:
-        """Of what is written; of what waits where nothing is."""
+        """Phase of the running answer; without one, of the message that waits."""
         if self.turn is not None:
             return AnswerPhase.SETTLING if self.turn.stopping else AnswerPhase.STREAMING
         if self._starting:
@@ -231,7 +233,7 @@ class Answering:
         self.ask(PendingAnswer(conversation, message, before=before))
 
     def give_back_queue(self) -> None:
-        """What waits in the shown chat for an answer that will not come is a draft again."""
+        """Make the shown chat's waiting messages drafts again: their answer will not come."""
         session = self._view.session
         served = self.serves(session.shown) and self.phase is not AnswerPhase.SETTLING
         if served or not session.stranded(session.chat_id):
@@ -437,7 +439,7 @@ class Answering:
         return [f"Waits for {what}[chat.stop esc] takes it back."]
 
     def doing(self) -> str:
-        """What the engine is at, where that is not to be seen in the chat."""
+        """Activity of the engine that the answer itself does not show, such as reading the prompt."""
         state = self._view.host.state
         if (said := _WITHOUT_MODEL.get(state)) is not None:
             if state is not HostState.LOADING:

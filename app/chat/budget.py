@@ -26,8 +26,9 @@ _SHARE = 4  # a quarter of the context is room enough for an answer of any lengt
 
 @dataclass(frozen=True, slots=True)
 class DraftMessage:
-    """What is about to be said after the message ``parent``; without text and files, the question
-    is ``parent`` itself, and its answer, which is to go on, has ``answered`` tokens."""
+    """Message to be sent after the message ``parent``. Without text and files, ``parent`` itself is
+    the question, and its answer, which is to be continued, has ``answered`` tokens.
+    """
 
     text: str = ""
     attachments: tuple[Attachment, ...] = ()
@@ -50,7 +51,7 @@ class TokenBudget:
 
     @property
     def room(self) -> int:
-        """What is left for the answer, 0 when the prompt alone is too long."""
+        """Tokens left for the answer; 0 when the prompt alone is too long."""
         return max(0, self.context - self.prompt_tokens)
 
     @property
@@ -104,8 +105,9 @@ def shortage(
     max_tokens: int,
     thinking: ThinkingLevel | None = None,
 ) -> Shortage | None:
-    """What is short, None when nothing is; an answer that is continued needs little. Blocks; raises
-    as ``measure``."""
+    """Return the budget and its ways out where prompt and answer do not fit, else None. A continued
+    answer needs little room. Blocks; raises as ``measure``.
+    """
     budget = measure(host, conversation, draft, max_tokens, thinking)
     if not (budget.room < LEAST if draft.answered else budget.tight):
         return None
@@ -132,8 +134,9 @@ def ways_out(
     max_tokens: int,
     thinking: ThinkingLevel | None = None,
 ) -> list[WayOut]:
-    """What makes enough room, the gentlest first; what cannot help is left out. Blocks; raises as
-    ``measure``."""
+    """Ways to make enough room, the gentlest first, without those that do not help. Blocks; raises
+    as ``measure``.
+    """
     path = conversation.path_to(draft.parent)
     turns = _turns(path, draft)
     found: list[WayOut] = []
@@ -176,7 +179,7 @@ def ways_out(
 
 
 def more_of(host: EngineHost, answer: Message) -> DraftMessage:
-    """What is asked when an answer is to go on. Blocks; raises as ``measure``."""
+    """Return the draft that continues ``answer``. Blocks; raises as ``measure``."""
     ids, _ = answered_ids(_engine(host), answer, host.label)
     return DraftMessage(parent=answer.parent, answered=len(ids))
 

@@ -193,11 +193,11 @@ class Conversation:
         return self.chat.raw or host.plain
 
     def prompt(self, until: int | None) -> list[model_chat.Message]:
-        """What the model is asked, from the system message to the message ``until``.
+        """Build the model's prompt, from the system message to the message ``until``.
 
-        Files stand before their message's text. Left out are thinking, answers without text, and
-        what was dropped; messages of one role that then follow each other become one, because many
-        templates refuse them.
+        Files stand before their message's text. Thoughts, answers without text and dropped messages
+        are left out; neighbours that then have the same role are joined, because many templates
+        refuse them.
         """
         return render(self.chat.system, self.path_to(until))
 
@@ -237,7 +237,7 @@ def task_of(messages: Sequence[model_chat.Message], *, plain: bool) -> Task:
 
 
 def _text(messages: Sequence[model_chat.Message]) -> str:
-    """What was said as one text: an answer continues where its question ends."""
+    """Join messages of one role: an answer continues where its question ends."""
     text = ""
     for message in messages:
         apart = "\n\n" if text and message["role"] != "assistant" else ""
@@ -258,5 +258,7 @@ def answered_ids(engine: EngineApi, message: Message, label: str) -> tuple[list[
 
 
 def _model(label: str | None) -> str | None:
-    """Of a label such as "pebble · q8_0"; token ids of its builds mean the same."""
+    """Return the model's name in a label such as "pebble · q8_0": builds of a model share token
+    ids.
+    """
     return label and label.partition(" · ")[0]

@@ -41,8 +41,9 @@ def figures_of(completion: Completion) -> AnswerFigures:
 
 
 def continued(before: AnswerFigures | None, now: AnswerFigures) -> AnswerFigures:
-    """Of an answer that went on: the prompt's are those of the beginning, tokens and seconds are
-    added, and the decode rate is that of all its tokens after the first of each part."""
+    """Figures of a continued answer: prompt figures of the first part, sums of tokens and seconds,
+    and the decode rate over every token but the first of each part.
+    """
     if before is None:
         return now
     steps = [(f.completion_tokens - 1, f.decode_tps) for f in (before, now) if f.decode_tps]
@@ -67,7 +68,7 @@ def can_continue(message: Message) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class StatusFigures:
-    """What is told while an answer comes; None where there is nothing to tell."""
+    """Figures for the status line while an answer comes; None for a figure that is not known."""
 
     note: str = ""  # what the engine is at
     decode_tps: float | None = None  # of the last two seconds; of the engine when it is done

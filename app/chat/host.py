@@ -37,7 +37,7 @@ class LoadCancelledError(IngotError):
 
 
 class HostState(StrEnum):
-    """What the host has."""
+    """State of the host's engine."""
 
     EMPTY = "empty"
     LOADING = "loading"
@@ -91,7 +91,7 @@ class EngineHost:
 
     @property
     def state(self) -> HostState:
-        """What there is now."""
+        """Return the current state."""
         if self._loads:
             return HostState.LOADING
         if self._engine is not None:
@@ -112,8 +112,9 @@ class EngineHost:
 
     @property
     def quality(self) -> str:
-        """What the loaded file stores for a weight and what that costs, such as "4.6 bits · KL
-        0.041"; empty while nothing is loaded, or nothing is known."""
+        """Bits per weight of the loaded file and their cost, such as "4.6 bits · KL 0.041"; empty
+        without a loaded model or a measurement.
+        """
         if self.measured is None:
             return ""
         from app.models.catalog import quality_text

@@ -1,4 +1,4 @@
-"""What a loaded model is called, what is known of its quality, and where it computes."""
+"""Labels of a loaded model: its name, measured quality and device."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def label_of(file: ModelFile) -> str:
 
 
 def quality_at(path: Path) -> FileQuality | None:
-    """What is known of the model file there; nothing of one that cannot be looked at."""
+    """Recorded quality of the model file at ``path``, None if the file cannot be read."""
     from app.models.catalog import entry_of, file_quality
 
     try:

@@ -46,6 +46,6 @@ def by_day(hits: Iterable[Hit], now: float) -> list[tuple[str, list[Hit]]]:
 
 
 def model_name(model: str | None) -> str:
-    """What people call what a chat's model is loaded by: a path's last part, without its ending."""
+    """Short name of a chat's model: the last part of its path, without suffix."""
     name = PurePath(model.rstrip("/")).name if model else ""
     return name.removesuffix(".gguf")

@@ -43,8 +43,9 @@ def known_to(file: ModelFile) -> tuple[str, ...]:
 
 
 def remembered(path: Path) -> LoadSettings:
-    """What was said of this file last. What another version has kept and this one does not take is
-    left out."""
+    """Return the settings that were last used with this file, without fields that this version does
+    not accept.
+    """
     kept = load_state(_STATE).get(str(real(path)))
     texts = {name: str(value) for name, value in kept.items()} if isinstance(kept, dict) else {}
     good, _ = read(texts, files=False)
@@ -60,8 +61,9 @@ def remember(path: Path, settings: LoadSettings) -> None:
 def read(
     texts: Mapping[str, str], file: ModelFile | None = None, *, files: bool = True
 ) -> tuple[LoadSettings, dict[str, str]]:
-    """What is typed, and what is wrong with it, by the name of the field. Empty is as planned.
-    ``files``: a template is read, to see whether it is one."""
+    """Parse the form's texts; errors are keyed by field. An empty field is left to the planner.
+    With ``files``, a chat template is read, too, to check that it is one.
+    """
     good: dict[str, Any] = {}
     errors: dict[str, str] = {}
     for item in fields(LoadSettings):

@@ -81,7 +81,7 @@ class RemoteEngine(EngineApi):
 
     @property
     def slots(self) -> int:
-        """Of the server, for all who ask it."""
+        """Slots of the server, shared by all of its clients."""
         return self._slots
 
     @property
@@ -148,7 +148,7 @@ class RemoteEngine(EngineApi):
             _shut(found)
 
     def stats(self) -> EngineStats:
-        """Of the server's engine. Raises as ``encode``."""
+        """Counters of the server's engine. Raises as ``encode``."""
         said = dict(self._server.get("/v1/stats")["models"].get(self._loaded) or {})
         if not said:
             raise WorkerError(f"{self.where} has unloaded {self.name}")
@@ -172,7 +172,7 @@ class RemoteEngine(EngineApi):
         raise RequestError("a server's adapters are its own")
 
     def trim(self) -> int:
-        """Nothing: others use the server's cache."""
+        """Do nothing, return 0: the cache serves the server's other clients, too."""
         return 0
 
     def save_session(self, tokens: Sequence[int], path: Path, adapter: str | None = None) -> int:
@@ -323,7 +323,7 @@ class _Server:
 
 
 class _Parts:
-    """What has come of an answer."""
+    """Text, thought and tool calls of an answer so far."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
@@ -377,7 +377,7 @@ class _Parts:
 
 
 def _nothing(request_id: str) -> Completion:
-    """What a request gives that was cancelled before it was sent."""
+    """Completion of a request that was cancelled before it was sent."""
     timings = Timings(0.0, 0.0, 0.0, 0.0, 0.0, prompt_tokens=0, completion_tokens=0)
     return Completion(request_id, "", (), FinishReason.CANCELLED, Usage(0, 0), timings)
 

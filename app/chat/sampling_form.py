@@ -46,8 +46,9 @@ _BY_NAME = {one.name: one for one in FIELDS}
 
 @dataclass(frozen=True, slots=True)
 class SamplingTexts:
-    """What the texts of the fields say: ``params`` is None while one of them is wrong; ``errors``
-    has the reason by the field's name."""
+    """Parsed form: ``params`` is None while a field is wrong; ``errors`` maps a field's name to the
+    reason.
+    """
 
     errors: Mapping[str, str]
     params: SamplingParams | None
@@ -98,7 +99,7 @@ def texts_of(params: SamplingParams) -> dict[str, str]:
 
 
 def to_mapping(params: SamplingParams, defaults: Sampling) -> dict[str, Any]:
-    """What is kept with a chat: the fields that differ from the defaults, for JSON."""
+    """Return the fields that differ from the defaults, as stored with a chat in JSON."""
     found: dict[str, Any] = {}
     for one in FIELDS:
         value = getattr(params, one.name)
@@ -122,7 +123,9 @@ def from_mapping(kept: Mapping[str, Any], defaults: Sampling) -> SamplingParams:
 
 
 def summary(params: SamplingParams, defaults: Sampling) -> str:
-    """What differs from the defaults, such as "temperature 0.2 · seed 7"; "" for nothing."""
+    """Describe the fields that differ from the defaults, such as "temperature 0.2 · seed 7"; "" for
+    none.
+    """
     found = to_mapping(params, defaults)
     return " · ".join(f"{name} {_text(_BY_NAME[name], value)}" for name, value in found.items())
 

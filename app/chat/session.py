@@ -80,7 +80,7 @@ class Drafts:
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """What was shown and edited before a message was sent: to take it back."""
+    """Shown chat and edited message before a send, so that it can be undone."""
 
     leaf: int | None
     editing: int | None
@@ -151,7 +151,7 @@ class Session:
 
     @property
     def draft(self) -> str:
-        """What was typed in the shown chat and not sent; while a message is edited, before that."""
+        """Unsent text of the shown chat; while a message is edited, the text before the edit."""
         id = self.chat_id
         if id is not None and id not in self._drafts:
             self._drafts[id] = self._store.draft(id)
@@ -202,7 +202,7 @@ class Session:
             self.editing = before.editing
 
     def next_prompt(self, text: str) -> tuple[Conversation, DraftMessage]:
-        """What would be asked if ``text`` were sent now."""
+        """Return the conversation and draft that sending ``text`` now would use."""
         conversation = self.shown
         if conversation is None:
             chat = Chat(id=0, title="", created=0.0, updated=0.0, system=self.system)

@@ -32,7 +32,7 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class SlashChoice:
-    """What the whole prompt becomes when it is chosen, what to show for it, and what it does."""
+    """Completion: the new text of the prompt, its label and its description."""
 
     text: str
     shown: str
@@ -142,8 +142,9 @@ def plain(text: str) -> str:
 def candidates(
     text: str, models: Iterable[str] = (), adapters: Sequence[str] = ()
 ) -> list[SlashChoice]:
-    """What the prompt's text may become: commands, then names of parameters, paths, ``models`` or
-    ``adapters``. None for what is no command. Reads a folder for paths."""
+    """Complete the prompt's text: commands, then names of parameters, paths, ``models`` or
+    ``adapters``. Returns an empty list for text that is no command. Reads a folder for paths.
+    """
     if not is_command(text) or "\n" in text:
         return []
     name, blank, rest = text[1:].partition(" ")

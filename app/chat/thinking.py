@@ -1,8 +1,8 @@
-"""What a model thinks aloud before it answers: found in its text, and kept out of the next prompt.
+"""Thoughts of a model: found in an answer's text, and kept out of the next prompt.
 
 A block is <think>, <thinking> or <reasoning> at the start of a line, outside of fenced code, up to
-its closing tag. A closing tag without an opening one ends what began with the text: some templates
-open the block in the prompt.
+its closing tag. A closing tag without an opening one ends a block that began with the text: some
+templates open the block in the prompt.
 """
 
 import re

@@ -120,8 +120,7 @@ class AnswerProgress:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """What an answer has before this turn: what the template has begun it with, or what it goes on
-    from."""
+    """Start of an answer before this turn: the template's opening, or the answer to continue."""
 
     text: str = ""
     token_ids: tuple[int, ...] = ()
@@ -368,7 +367,7 @@ class Turn:
             log.warning("%s", self._warning)
 
     def _figures(self, reason: str) -> AnswerFigures:
-        """What is known while it comes."""
+        """Figures known while the answer comes."""
         now = time.monotonic()
         first = self.meter.first if self.meter.first is not None else now
         count, seconds = self.meter.tokens, now - first

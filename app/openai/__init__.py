@@ -1,2 +1,3 @@
-"""What is asked and what is answered, and OpenAI's bodies of both: for a batch's lines, and for a
-server. Whole lines of a batch belong to `app.batch`; nothing here imports it."""
+"""Tasks and answers, and their bodies in OpenAI's form, for the server and for a batch's lines.
+Whole lines of a batch belong to `app.batch`; nothing here imports it.
+"""

@@ -1,4 +1,4 @@
-"""What became of a task: one form for the journal, for records and for OpenAI's bodies."""
+"""Answer of a task: one form for the journal, for records and for OpenAI's bodies."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Answer:
     created: float | None = None  # Unix seconds; OpenAI's bodies have it, flat records do not
 
     def to_json(self) -> dict[str, Any]:
-        """What journals hold."""
+        """Return the journal's form."""
         values = {name: getattr(self, name) for name in _NAMES}
         if self.error is not None:
             values["error"] = {"code": self.error.code, "message": self.error.message}
@@ -88,7 +88,7 @@ class Answer:
 
     @property
     def only(self) -> Choice:
-        """It as one of several samples."""
+        """Return the answer as one of several samples."""
         choice: Choice = {"text": self.response or "", "finish_reason": self.finish_reason or ""}
         if self.logprobs is not None:
             choice["logprobs"] = self.logprobs
@@ -102,7 +102,7 @@ class Answer:
 
     @property
     def texts(self) -> Sequence[str]:
-        """Of each sample, else of each turn; or the likeliest of what was given."""
+        """Texts of all samples, else of all turns; for scored texts, the likeliest alone."""
         if self.label is not None:
             return [self.label]
         if self.scores is not None and self.best is not None:

@@ -1,5 +1,6 @@
-"""What only /v1/completions has: several prompts in a body, and prompts that are said again before
-their answers (``echo``), with the log-probabilities of their own tokens."""
+"""Fields of /v1/completions alone: several prompts in a body, and ``echo``, which repeats a prompt
+before its answer, with the log-probabilities of the prompt's tokens.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace

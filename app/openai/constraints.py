@@ -1,4 +1,4 @@
-"""What an answer must be: from ``response_format``, ``structured_outputs``, or a JSON schema."""
+"""Constraints on an answer: from ``response_format``, ``structured_outputs``, or a JSON schema."""
 
 import json
 from collections.abc import Mapping

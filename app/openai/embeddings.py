@@ -76,7 +76,7 @@ def embedded(task: Task, completions: Sequence[Completion]) -> Answer:
 
 
 def cut(vector: Sequence[float], size: int | None) -> Sequence[float]:
-    """Its first numbers, of length 1 again, as OpenAI does."""
+    """Truncate a vector to ``size`` numbers and normalise it to length 1, as OpenAI's API does."""
     if size is None or size == len(vector):
         return vector
     if size > len(vector):

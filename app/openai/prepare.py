@@ -43,7 +43,7 @@ class PromptForm:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What a request is made of, and how its answer is read."""
+    """Tokens and parameters of a request, and how its answer is read."""
 
     ids: list[int]
     form: PromptForm

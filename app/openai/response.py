@@ -113,7 +113,9 @@ def _text_logprobs(text: str, tokens: TokenLogprobs | None) -> dict[str, Any] | 
 
 
 def _by_text(tokens: TokenLogprobs) -> dict[str, float]:
-    """Of several tokens of one text, such as parts of characters, the likeliest, which is first."""
+    """Map texts to log-probabilities. Of several tokens with one text, such as parts of characters,
+    the first and likeliest counts.
+    """
     found: dict[str, float] = {}
     for token in tokens:
         found.setdefault(token["token"], token["logprob"])

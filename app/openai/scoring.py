@@ -18,7 +18,9 @@ from runtimes.request import Completion
 
 
 def scoring_task(task: Task, texts: Sequence[str]) -> Task:
-    """What is asked for each of ``texts`` behind the prompt of ``task``. Raises InputError."""
+    """Return the task that scores each of ``texts`` behind the prompt of ``task``. Raises
+    InputError.
+    """
     if len(task.turns) > 1:
         raise InputError(
             "wrong_type", "what is scored follows one prompt, not the turns of a conversation"
@@ -27,8 +29,9 @@ def scoring_task(task: Task, texts: Sequence[str]) -> Task:
 
 
 def labels_task(task: Task, labels: Sequence[str], *, raw: bool) -> Task:
-    """The same for what a text is to be called. In ``raw`` text a space comes before a label,
-    unless there is one. Raises InputError."""
+    """Return the task that scores each of ``labels``. In ``raw`` text, a space is put before a
+    label that has none. Raises InputError.
+    """
     space = raw and not any(text[-1].isspace() for text in task.turns)
     texts = [f" {label}" if space and not label[0].isspace() else label for label in labels]
     return replace(scoring_task(task, texts), labels=tuple(labels))

@@ -1,4 +1,4 @@
-"""What the model is asked: from a text, a list of texts or a list of messages."""
+"""Task: a text, a list of texts or a list of messages for the model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Embed:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What to ask."""
+    """Prompt of a model, with its sampling parameters, tools, adapter and texts to score."""
 
     history: tuple[Message, ...] = ()  # earlier messages, each with its role and content
     # The user's, each answered in order; none where the history ends with what a tool returned, or
@@ -64,7 +64,7 @@ class Task:
 
     @property
     def characters(self) -> int:
-        """Of all messages and turns."""
+        """Count the characters of all messages and turns."""
         if self.parts:
             return sum(part.characters for part in self.parts)
         return (

@@ -59,12 +59,12 @@ class ToolParser:
         self._between = False  # behind a call
 
     def feed(self, text: str) -> list[Delta]:
-        """What ``text``, which follows what came before, is."""
+        """Parse ``text``, the next part of the answer."""
         self._held += text
         return list(self._read(final=False))
 
     def end(self) -> list[Delta]:
-        """What was held back, at the end of the answer."""
+        """Return the deltas that were held back, at the end of the answer."""
         return list(self._read(final=True))
 
     def _read(self, *, final: bool) -> Iterator[Delta]:
@@ -132,8 +132,9 @@ class ToolParser:
             yield ContentDelta(text)
 
     def _head(self, at: int) -> tuple[int, str] | int | None:
-        """Of a call at this place: where its arguments begin, and its name. Else how much of the
-        calls' end stands there; None where more text has to tell."""
+        """Parse a call's head: return the start of its arguments, and its name. Without a call,
+        return the length of the calls' end at this place; None where more text is needed.
+        """
         form, held = self._form, self._held
         if not form.marker and (self._said or self._calls or held[:at].strip()):
             return 0
@@ -160,8 +161,9 @@ class ToolParser:
 
 
 def _literal(text: str, at: int, literal: str) -> int | None:
-    """Where the literal that stands at this place ends; -1 where another text stands there, None
-    where the text ends within it. White space may be anywhere and is not looked at."""
+    """Return the end of ``literal`` at this place; -1 where another text stands there, None where
+    the text ends within the literal. White space may stand anywhere and is skipped.
+    """
     for wanted in literal:
         if wanted.isspace():
             continue

@@ -38,7 +38,7 @@ class Tools:
     parallel: bool = True  # it may have several
 
     def schema(self, function: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What the arguments of one of them have to be."""
+        """Schema of a function's arguments."""
         given: Mapping[str, Any] = function.get("parameters") or _NOTHING
         schema, _ = followed({"type": "object", **given}, "parameters")
         closed: Mapping[str, Any] = _closed(schema)
@@ -69,8 +69,9 @@ def tools_of(
     function_of: Callable[[Any, str, Ignored], Mapping[str, Any] | None],
     ignored: Ignored,
 ) -> Tools | None:
-    """What may be called for this body; None where nothing may. ``function_of`` reads a tool, which
-    messages about it call by the second argument; None: it is left out. Raises InputError."""
+    """Read the tools of a body; None where no tool may be called. ``function_of`` reads one tool,
+    which errors name by its second argument; its None leaves the tool out. Raises InputError.
+    """
     given, choice = body.get("tools"), body.get("tool_choice")
     parallel = body.get("parallel_tool_calls")
     if parallel is not None and not isinstance(parallel, bool):

@@ -84,7 +84,7 @@ def require_object(value: Any, name: str, wanted: str = "an object") -> None:
 
 
 def kind(value: Any) -> str:
-    """What JSON calls the type of ``value``."""
+    """JSON's name for the type of ``value``."""
     return "nothing" if value is MISSING else _KINDS.get(type(value), type(value).__name__)
 
 

@@ -25,7 +25,7 @@ from runtimes.request import SamplingParams
 
 
 def messages_routes(generator: Generator, observer: Observer) -> APIRouter:
-    """Both of them."""
+    """Router for /v1/messages and /v1/messages/count_tokens."""
     router = APIRouter()
 
     @router.post(MESSAGES, openapi_extra=ANY_BODY)
@@ -95,12 +95,12 @@ def _count(
 
 
 def responses_routes(generator: Generator, observer: Observer) -> APIRouter:
-    """It alone."""
+    """Router for /v1/responses."""
     router = APIRouter()
 
     @router.post("/v1/responses", openapi_extra=ANY_BODY)
     async def responses(request: Request) -> Response:
-        """What follows an input: text, and calls of functions."""
+        """Answer an input with text and function calls."""
         body = await json_body(request)
         name, streaming = asked_model(body), False
         if isinstance(body, dict):

@@ -79,7 +79,7 @@ class Generation:
                 yield index, delta
 
     async def answer(self) -> Answer:
-        """What became of it; an ``Answer`` with an error where there is none."""
+        """Return the finished answer; a failed generation gives an ``Answer`` with an error."""
         completion = self.completion = await self.stream
         problem = _problem_of(completion)
         if problem is not None:
@@ -187,8 +187,9 @@ class Generator:
             yield self._loads.take(name, held) or await self._loads.wait(name, held)
 
     async def embedded(self, served: Served, ids: list[int]) -> Sequence[float]:
-        """What the model makes of a text's tokens, between steps of what it answers. Raises
-        HttpError, or RequestError for tokens that do not fit."""
+        """Return the embedding of a text's tokens, computed between steps of running answers.
+        Raises HttpError, or RequestError for tokens that do not fit.
+        """
         self._check_open()
         stream = served.engine.submit(Request(ids, embed=True))
         try:

@@ -81,7 +81,7 @@ def routes(
     @router.get("/")
     @router.head("/", include_in_schema=False)
     async def root() -> dict[str, Any]:
-        """What answers here: clients ask before their first request."""
+        """Name the server: clients ask before their first request."""
         return {"server": "ingot", "models": list(pool.names())}
 
     @router.get("/v1/models")

@@ -125,13 +125,14 @@ def require_file(path: Path) -> None:
 
 
 def _words(value: object) -> str:
-    """What the index takes of a column, whose value may be of any type in a damaged file."""
+    """Text of a column for the search index; a damaged file may hold any type."""
     return spaced(value) if isinstance(value, str) else ""
 
 
 def _make_private(path: Path) -> None:
-    """Its owner alone may read it and the two files that SQLite puts beside it. A folder that is
-    there stays as it is: it may be shared on purpose."""
+    """Let the owner alone read the database and the two files that SQLite puts beside it. An
+    existing folder keeps its mode: it may be shared on purpose.
+    """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     require_file(path)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)

@@ -1,4 +1,4 @@
-"""What can go wrong with the store, told so that the user knows what to do."""
+"""Errors of the chat store, with messages that say what to do."""
 
 import contextlib
 import errno

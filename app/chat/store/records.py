@@ -1,4 +1,4 @@
-"""What the store hands out. Changing a record changes nothing on disk: that is the store's part."""
+"""Records that the chat store returns. Changing a record changes nothing on disk."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,14 +7,14 @@ from typing import Any
 
 
 class Role(StrEnum):
-    """Who wrote a message."""
+    """Author of a message."""
 
     USER = "user"
     ASSISTANT = "assistant"
 
 
 class State(StrEnum):
-    """What became of a message; those of the user are always DONE."""
+    """Outcome of a message; a user's message is always DONE."""
 
     STREAMING = "streaming"
     DONE = "done"
@@ -26,7 +26,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AnswerFigures:
-    """What an answer cost."""
+    """Tokens and seconds of an answer."""
 
     prompt_tokens: int  # with the cached ones
     cached_tokens: int  # were not computed again

@@ -31,8 +31,9 @@ _INSTEAD = {
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """What was done. ``aside`` is where the damaged file is now, None when it was whole; ``chats``
-    and ``messages`` are counts of what the file at its place holds."""
+    """Result of a repair. ``aside`` is the damaged file's new path, None when the file was whole;
+    ``chats`` and ``messages`` count the rows of the file in place.
+    """
 
     aside: Path | None
     chats: int

@@ -105,9 +105,10 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 
 
 def foreign_part(db: sqlite3.Connection, migrations: Sequence[Sequence[str]]) -> str | None:
-    """What of a file's tables, views, triggers and indexes ``migrations`` did not make, such as
-    "a trigger called x"; None if nothing. SQLite would run such a part within Ingot's statements,
-    and a file may come from anywhere. Plain tables beside Ingot's are never read: they may stay."""
+    """Name a table, view, trigger or index that ``migrations`` did not make, such as "a trigger
+    called x"; None if there is none. SQLite would run such a part within Ingot's statements, and a
+    file may come from anywhere. Plain tables beside Ingot's are never read, and therefore allowed.
+    """
     made = _made(migrations)
     query = "SELECT type, name, coalesce(sql, '') FROM sqlite_master WHERE sql IS NOT NULL"
     for kind, name, sql in db.execute(query):

@@ -143,7 +143,9 @@ def spaced(text: str) -> str:
 
 
 def _pattern(word: str, *, unfinished: bool) -> re.Pattern[str]:
-    """What finds in a folded text the places for which the index finds ``word``."""
+    """Regular expression that matches, in a folded text, the places where the index matches
+    ``word``.
+    """
     pieces = _piece().findall(fold(word))
     parts = []
     for number, piece in enumerate(pieces):

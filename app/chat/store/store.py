@@ -25,7 +25,7 @@ _EMPTY = (
 
 
 def default_path() -> Path:
-    """Where the chats are when nobody says otherwise."""
+    """Default path of the chat database."""
     return data_dir() / "chats.db"
 
 
@@ -85,7 +85,7 @@ class ChatStore:
             return read_chat(db, rows.insert(db, "chats", row))
 
     def chats(self, limit: int = 100) -> list[Chat]:
-        """Those that are not deleted, the one with the newest message first."""
+        """Return chats that are not deleted, the last changed first."""
         return self._list("deleted_at IS NULL ORDER BY updated DESC, id DESC LIMIT ?", limit)
 
     def deleted(self) -> list[Chat]:
@@ -117,7 +117,7 @@ class ChatStore:
             return read_chat(db, id)
 
     def draft(self, id: int) -> str:
-        """What was typed in a chat and not sent, as ``keep_draft`` was given it last."""
+        """Return the last text that ``keep_draft`` stored for the chat."""
         with self._database.reading() as db:
             row = db.execute("SELECT text FROM drafts WHERE id = ?", (id,)).fetchone()
             return row[0] if row else ""
@@ -299,7 +299,7 @@ class ChatStore:
             return search(db, query, limit)
 
     def prompts(self, limit: int = 500) -> list[str]:
-        """What the user has said, newest first, each text once."""
+        """Return the user's past messages, newest first, each text once."""
         found: dict[str, None] = {}
         query = (
             "SELECT messages.text FROM messages JOIN chats ON chats.id = messages.chat"
@@ -336,5 +336,5 @@ def _storable(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _title(text: str, attachments: Sequence[Attachment]) -> str:
-    """What a first message names its chat."""
+    """Title of a chat, from its first message."""
     return clean(rows.title_of(text) or next((a.name for a in attachments), ""))
