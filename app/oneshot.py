@@ -50,7 +50,7 @@ def ask(
     """
     said = prepare(Task(turns=(prompt,)), engine, params, style)
     for _ in range(1 + _RETRIES):
-        stream = engine.submit(said.request(adapter=adapter))
+        stream = engine.submit(said.request(adapter=adapter, followed=False))
         interrupted, shown, thought = False, "", False
         try:
             for chunk in stream:

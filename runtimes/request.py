@@ -195,6 +195,7 @@ class Request:
     scored_from: int = 1
     embed: bool = False  # the prompt's embedding is wanted, and no token
     thinking: Thinking | None = None  # tells a thought from the answer; None: all of it is text
+    followed: bool = True  # a later prompt may go on from this one's messages
 
     def __post_init__(self) -> None:
         """Raises RequestError for an empty prompt."""

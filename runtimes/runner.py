@@ -52,9 +52,10 @@ class Capabilities:
     vocab_size: int
     mixed_batch: bool  # one step may hold prefill of several rows and decode together
     kv_bytes_per_token: int = 0  # over all layers
-    # False where a slot can only be emptied or continued: a sliding window's cache has lost what
-    # lies before the window.
+    # False where a slot can only be emptied, continued, or brought back to a checkpoint: a sliding
+    # window's cache has lost what lies before the window, a recurrent state has all tokens in one.
     can_trim: bool = True
+    whole_checkpoints: bool = False  # a checkpoint is all that a slot holds: there is no attention
     can_shift: bool = False  # whether ``KvSlots.shift`` works
     kv_tokens: int | None = None  # that all slots may hold together; None: each its own context
     lone_rows: bool = False  # a step makes a pass for each row, in whatever slots they are
@@ -140,6 +141,16 @@ class KvSlots(Protocol):
 
     def trim(self, slot: int, length: int) -> None:
         """Forget what the slot holds from position ``length`` on; 0 frees it."""
+
+    def checkpoint(self, slot: int) -> SavedKv:
+        """State at the end of the slot's tokens that later steps overwrite: recurrent states and
+        the cells of sliding windows. Empty where ``trim`` needs none.
+        """
+
+    def rewind(self, slot: int, data: SavedKv, length: int) -> None:
+        """Bring a slot back to its first ``length`` tokens, whose ``checkpoint`` is ``data``. After
+        ModelError the slot is empty.
+        """
 
     def swap(self, first: int, second: int) -> None:
         """Exchange what two slots hold, whole. After ModelError neither is to be trusted."""

@@ -154,7 +154,7 @@ class AskedFile:
             prompt=tuple(prompt),
             probe=tuple(probe),
         )
-        stream = engine.submit(Request(prompt, question.params))
+        stream = engine.submit(Request(prompt, question.params, followed=False))
         self._halted_by(stream.cancel)
         for chunk in stream:
             self._add(chunk.text, chunk.token_ids)

@@ -64,6 +64,7 @@ class Prepared:
         priority: Priority = Priority.NORMAL,
         timeout_s: float | None = None,
         adapter: str | None = None,
+        followed: bool = True,
     ) -> Request:
         """The request to the engine. Raises RequestError for an empty prompt."""
         return Request(
@@ -75,6 +76,7 @@ class Prepared:
             scored_from=self.scored_from,
             embed=self.embed,
             thinking=self.thinking,
+            followed=followed,
         )
 
     @property

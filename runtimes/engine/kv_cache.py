@@ -4,6 +4,11 @@ No prompt is computed twice: the longest common beginning with a new sequence is
 sequence's own slot, in other slots (running, or retained from one that has ended), and in a pool in
 memory, which keeps what was pushed out of the slots.
 
+A model with recurrent states or sliding windows cannot cut a slot back to where two texts part. It
+takes checkpoints while it reads a prompt: where another one that waits parts from it, where it
+parts from one that came before, at the end of the first and of the last message, and at intervals
+of a long prompt. A slot is brought back to the last one that the new text passes.
+
 A runner whose slots have caches of their own decodes neighbouring slots in one pass. An unused slot
 between them costs as much as a sequence that is run along, or another pass over the weights. So
 before a step the sequence in the highest slot changes places with the lowest unused one, as often
@@ -12,6 +17,7 @@ of one come to lie next to each other in the same way.
 """
 
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -26,6 +32,11 @@ logger = logging.getLogger(__name__)
 
 # Fewer tokens are computed about as fast as they are copied. Every chat template begins alike.
 LEAST_SHARED = 16
+# A checkpoint ends a step early, which costs about as much as to compute so many tokens.
+_LEAST_REREAD = 32
+_LEAST_APART = 1024  # tokens between the checkpoints of a long prompt
+_CHECKPOINT_SHARE = 0.01  # of the time that the tokens between two of them take
+_ONE_PROMPTS_SHARE = 0.25  # of the budget, for the checkpoints at intervals of one prompt
 # A shift keeps the first tokens, on which attention leans (StreamingLLM, arXiv:2309.17453), and
 # drops half of the others, as llama.cpp's server does.
 _SINK_TOKENS = 4
@@ -49,8 +60,9 @@ class KvCache:
 
     Where slots have caches of their own, an ended sequence's tokens stay in its slot; a cache that
     all slots share is walked whole by every step, so they move to the pool at once. ``pool_bytes``
-    bounds the pool; ``enabled`` False keeps nothing for later sequences. What is reused is a
-    multiple of ``chunk`` tokens; nothing, if that is above 1 and slots cannot be cut.
+    bounds the pool, with its checkpoints; ``enabled`` False keeps nothing for later sequences. What
+    is reused is a multiple of ``chunk`` tokens; nothing, if that is above 1 and slots cannot be
+    cut. ``token_s`` is what a token of a prompt takes, 0 until it is known.
     """
 
     def __init__(
@@ -76,6 +88,10 @@ class KvCache:
             or capabilities.lone_rows
             or (chunk > 1 and not capabilities.can_trim)
         )
+        self.checkpoints = self._enabled and not capabilities.can_trim and self.pool.budget > 0
+        self.token_s = 0.0
+        self._checkpoint_s = 0.0
+        self._checkpoint_bytes = 0
         self.moves = 0
         self._move_s = capabilities.kv_bytes_per_token / _FIRST_BYTES_S  # of a token
         self._row_s = 0.0  # of a row in a decode step
@@ -114,7 +130,9 @@ class KvCache:
         lowest, an empty one before one with content as long as only few sequences run.
         """
         free, wanted = self.free_slots, _wanted(sequence)
-        shared = [(self._usable(wanted, self._retained.get(slot), 0), -slot) for slot in free]
+        points = self._points(wanted)
+        held = self._retained
+        shared = [(self._usable(wanted, held.get(slot), 0, points), -slot) for slot in free]
         length, slot = max(shared)
         slot = -slot
         if not length:
@@ -142,10 +160,17 @@ class KvCache:
         for other in peers:
             if other.needs_prefix or other.decoding:
                 continue
-            coming = self._cut(common_prefix(wanted.tokens, other.coming_tokens()))
-            if coming - match.length >= LEAST_SHARED:
+            if self._coming(wanted, other) - match.length >= LEAST_SHARED:
                 return False
-        sequence.computed = self._restore(sequence.slot, match)
+        if self.checkpoints:
+            known = [live[other.slot] for other in peers if not other.needs_prefix]
+            coming = [
+                Prefix(wanted.adapter, other.coming_tokens())
+                for other in peers
+                if other.needs_prefix
+            ]
+            sequence.stops = self._stops(sequence, wanted, match.length, known, coming)
+        sequence.computed = self._restore(sequence.slot, match, wanted)
         sequence.needs_prefix = False
         if not (sequence.requeued or sequence.index):
             sequence.reused = sequence.computed
@@ -206,27 +231,38 @@ class KvCache:
     def _find(self, wanted: Prefix, live: Mapping[int, Prefix], prefer: int | None = None) -> Match:
         """The longest usable beginning of ``wanted``; ``live`` is what running sequences hold."""
         best = Match(0)  # of several as long the first: the slot ``prefer``, if it is one
-        slots = {**live, **self._retained}
+        slots, points = {**live, **self._retained}, self._points(wanted)
         for slot, held in sorted(slots.items(), key=lambda item: item[0] != prefer):
-            length = self._usable(wanted, held, best.length)
+            length = self._usable(wanted, held, best.length, points)
             if length > best.length:
                 best = Match(length, slot=slot)
         for entry in reversed(self.pool.entries):
-            length = self._usable(wanted, entry.prefix, best.length)
+            length = self._usable(wanted, entry.prefix, best.length, points) if entry.whole else 0
             if length > best.length:
                 best = Match(length, entry=entry)
         return best
 
-    def _usable(self, wanted: Prefix, held: Prefix | None, least: int) -> int:
-        """How many tokens of ``held`` can serve; 0 if not more than ``least``, or too few."""
+    def _points(self, wanted: Prefix) -> Mapping[int, PooledPrefix]:
+        return self.pool.checkpoints(wanted) if self.checkpoints else {}
+
+    def _usable(
+        self, wanted: Prefix, held: Prefix | None, least: int, points: Iterable[int]
+    ) -> int:
+        """Tokens of ``held`` that can serve; 0 if not more than ``least``, or too few. ``points``
+        are the checkpoints of ``wanted``.
+        """
         if held is None or held.adapter != wanted.adapter:
             return 0
         least = max(least + 1, LEAST_SHARED)
         mine, theirs = wanted.tokens, held.tokens
         if min(len(theirs), len(mine)) < least or theirs[:least] != mine[:least]:
             return 0
-        length = self._cut(common_prefix(mine, theirs))
-        return length if self.capabilities.can_trim or length == len(theirs) else 0
+        length = common_prefix(mine, theirs)
+        if self.capabilities.can_trim:
+            return self._cut(length)
+        if length == len(theirs):
+            return length if self.chunk == 1 else 0
+        return max((point for point in points if point <= length), default=0)
 
     def _cut(self, length: int) -> int:
         """How much can be reused of ``length`` tokens that two sequences begin with."""
@@ -234,22 +270,26 @@ class KvCache:
             return length
         return length // self.chunk * self.chunk if self.capabilities.can_trim else 0
 
-    def _restore(self, slot: int, match: Match) -> int:
+    def _restore(self, slot: int, match: Match, wanted: Prefix) -> int:
         """Make ``slot`` hold what was found; what it held beyond that moves to the pool."""
-        if match.entry is not None:
-            self.pool.touch(match.entry)  # what comes in now pushes others out
+        point = self._points(wanted).get(match.length)
+        for entry in (match.entry, point):
+            if entry is not None:
+                self.pool.touch(entry)  # what comes in now pushes others out
         own = self._retained.pop(slot, None)
         held = len(own.tokens) if own else 0
         if own and held - (match.length if match.slot == slot else 0) >= LEAST_SHARED:
             self._offload(slot, own)
         try:
             if match.entry is not None:
-                length = len(match.entry.prefix.tokens)
-                self._kv.load(slot, match.entry.data, length)
-                if match.length < length:
-                    self._kv.trim(slot, match.length)
+                held = len(match.entry.prefix.tokens)
+                self._kv.load(slot, match.entry.data, held)
             elif match.slot is not None and match.slot != slot:
-                self._kv.copy(match.slot, slot, match.length)
+                whole = self._held(match.slot) if point else match.length
+                held = max(whole, match.length)
+                self._kv.copy(match.slot, slot, held)
+            if held > match.length and point and match.length:
+                self._kv.rewind(slot, point.data, match.length)
             elif held > match.length:
                 self._kv.trim(slot, match.length)
         except IngotError as error:
@@ -291,12 +331,78 @@ class KvCache:
             return known.tokens, self._kv.save(match.slot)
         if not (free := self.free_slots):
             raise RequestError("every slot is in use: save again when a request has ended")
-        if self._restore(free[0], match) == 0:
+        if self._restore(free[0], match, wanted) == 0:
             return None
         try:
             return known.tokens, self._kv.save(free[0])
         finally:
             self._leave(free[0], known)
+
+    # Checkpoints
+
+    def _coming(self, wanted: Prefix, other: Sequence) -> int:
+        """Tokens of ``wanted`` that will be at hand once ``other`` has read so far."""
+        shared = common_prefix(wanted.tokens, other.coming_tokens())
+        if self.capabilities.can_trim:
+            return self._cut(shared)
+        planned = [at for at in other.stops if other.computed < at <= shared]
+        last = max(planned, default=0)
+        if not self.checkpoints or shared <= other.computed or shared - last < _LEAST_REREAD:
+            return last
+        other.stops = sorted({*other.stops, shared})
+        return shared
+
+    def _stops(
+        self,
+        sequence: Sequence,
+        wanted: Prefix,
+        reused: int,
+        live: Iterable[Prefix],
+        coming: Iterable[Prefix],
+    ) -> list[int]:
+        """Where to take checkpoints of a prompt of which ``reused`` tokens are at hand: ``live`` is
+        what running sequences hold, and ``coming`` what others with a slot will hold.
+        """
+        pooled = (entry.prefix for entry in self.pool.entries if entry.whole)
+        known = [*live, *self._retained.values(), *pooled]
+        points = {max((_shared(wanted, held) for held in known), default=0)}
+        points |= {_shared(wanted, held) for held in coming}
+        if sequence.request.followed:
+            points |= set(sequence.turn_ends())
+        size = len(sequence.prompt)
+        points |= set(range(reused + (apart := self._apart(size)), size, apart))
+        taken, stops = self._points(wanted), list[int]()
+        for at in sorted(points):
+            last = stops[-1] if stops else reused
+            if last + _LEAST_REREAD <= at <= size and at not in taken:
+                stops.append(at)
+        if sequence.request.params.samples > 1:
+            stops.append(size)  # no step ends early for that
+        return stops
+
+    def _apart(self, size: int) -> int:
+        """Tokens between checkpoints at intervals of a prompt of ``size`` tokens: whole steps."""
+        apart = float(_LEAST_APART)
+        if self.token_s:
+            apart = max(apart, self._checkpoint_s / self.token_s / _CHECKPOINT_SHARE)
+        room = self.pool.budget * _ONE_PROMPTS_SHARE
+        apart = max(apart, size * self._checkpoint_bytes / room)
+        return math.ceil(apart / self.capabilities.batch) * self.capabilities.batch
+
+    def take_checkpoint(self, sequence: Sequence) -> None:
+        """Keep what brings a slot back to where the sequence's is now, if that was planned."""
+        if not self.checkpoints or sequence.computed not in sequence.stops or sequence.dropped:
+            return
+        prefix = Prefix(sequence.request.adapter, sequence.tokens(0, sequence.computed))
+        begin = time.perf_counter()
+        try:
+            data = self._kv.checkpoint(sequence.slot)
+            self.pool.put(prefix, data, whole=self.capabilities.whole_checkpoints)
+        except (IngotError, MemoryError) as error:
+            logger.warning("a checkpoint could not be taken: %s", error or "no memory")
+            return
+        self._checkpoint_s = _averaged(self._checkpoint_s, time.perf_counter() - begin)
+        self._checkpoint_bytes = len(data)
 
     # Decoding sequences next to each other
 
@@ -382,6 +488,11 @@ def _wanted(sequence: Sequence) -> Prefix:
     usable = sequence.state.scores.usable if sequence.state.scores else None
     most = sequence.length - 1 if usable is None else usable
     return Prefix(sequence.request.adapter, sequence.tokens(0, most))
+
+
+def _shared(wanted: Prefix, held: Prefix) -> int:
+    same = wanted.adapter == held.adapter
+    return common_prefix(wanted.tokens, held.tokens) if same else 0
 
 
 def _averaged(old: float, new: float) -> float:

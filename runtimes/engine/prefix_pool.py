@@ -1,4 +1,4 @@
-"""Keys and values of prefixes that no slot holds any more, kept in memory."""
+"""Prefixes kept in memory: keys and values that no slot holds any more, and checkpoints."""
 
 from __future__ import annotations
 
@@ -40,10 +40,13 @@ def common_prefix(a: abc.Sequence[int], b: abc.Sequence[int]) -> int:
 
 @dataclass(slots=True, eq=False)
 class PooledPrefix:
-    """Keys and values in the pool."""
+    """Keys and values in the pool; a checkpoint, unless ``whole``, is only what a slot with the
+    tokens of ``prefix`` needs to be brought back to their end.
+    """
 
     prefix: Prefix
     data: SavedKv
+    whole: bool = True
 
 
 class PrefixPool:
@@ -56,9 +59,17 @@ class PrefixPool:
 
     def holds(self, prefix: Prefix) -> bool:
         """Whether an entry begins with all of ``prefix``."""
-        return any(prefix.begins(entry.prefix) for entry in self.entries)
+        return any(entry.whole and prefix.begins(entry.prefix) for entry in self.entries)
 
-    def put(self, prefix: Prefix, data: SavedKv) -> bool:
+    def checkpoints(self, wanted: Prefix) -> dict[int, PooledPrefix]:
+        """Checkpoints that ``wanted`` passes, by their numbers of tokens."""
+        return {
+            len(entry.prefix.tokens): entry
+            for entry in self.entries
+            if not entry.whole and entry.prefix.begins(wanted)
+        }
+
+    def put(self, prefix: Prefix, data: SavedKv, *, whole: bool = True) -> bool:
         """Take keys and values in; False if they alone exceed the budget.
 
         Entries that hold only a beginning of the new one go, if tokens can be cut off its end.
@@ -70,7 +81,7 @@ class PrefixPool:
                 self._drop(entry)
         while self.nbytes + len(data) > self.budget or len(self.entries) >= _MOST_ENTRIES:
             self._drop(self.entries[0])
-        self.entries.append(PooledPrefix(prefix, data))
+        self.entries.append(PooledPrefix(prefix, data, whole))
         self.nbytes += len(data)
         return True
 

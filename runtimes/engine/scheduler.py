@@ -222,7 +222,7 @@ class Scheduler:
                 budget -= capabilities.mixed_batch
                 continue
             chunked = sequence.chunk > 1
-            share = sequence.next_chunk if chunked else min(sequence.pending, budget)
+            share = sequence.next_chunk if chunked else min(sequence.before_stop, budget)
             if (scores := sequence.state.scores) is not None:
                 share = min(share, scores.most_tokens(sequence.computed, 1 + max(spare, 0)))
                 spare -= max(scores.rows(sequence.computed, share) - 1, 0)
@@ -282,9 +282,11 @@ class Scheduler:
             self._prefill_rate = (
                 rate if old is None else _RATE_SMOOTHING * old + (1 - _RATE_SMOOTHING) * rate
             )
+            self.kv.token_s = 1 / self._prefill_rate
         self._stalled = 0.0 if step.decoded else self._stalled + seconds
         for sequence, row in zip(step.sequences, step.plan.rows, strict=True):
             sequence.computed += len(row.tokens)
+            self.kv.take_checkpoint(sequence)
         accepted: list[tuple[Sequence, int]] = []
         total = Guessed()
         for sequence, new in zip(step.sampled, tokens, strict=True):

@@ -116,6 +116,7 @@ class Sequence:
     forced: int = 0  # tokens at the end that were not sampled and may go in with the one before
     needs_prefix: bool = True  # until the slot has been made ready for it
     reused: int = 0  # tokens of the prompt that did not have to be computed
+    stops: list[int] = field(default_factory=list)  # where steps end for a checkpoint, ascending
     # Above 1, it is computed in one way only: the prompt is cut at multiples of it, and each token
     # of the answer goes in by itself, also when it has to be computed again.
     chunk: int = 1
@@ -178,6 +179,26 @@ class Sequence:
         """How many tokens go in next, by ``chunk``."""
         left = len(self.prompt) - self.computed
         return min(left, self.chunk - self.computed % self.chunk) if left > 0 else 1
+
+    @property
+    def before_stop(self) -> int:
+        """Tokens until the next checkpoint; all that are pending, if there is none."""
+        ahead = [at - self.computed for at in self.stops if at > self.computed]
+        return min(ahead[0], self.pending) if ahead else self.pending
+
+    def turn_ends(self) -> list[int]:
+        """Ends of the first message, where more follow, and of the last one, by the control tokens
+        of the prompt: later prompts that begin alike often go on from there.
+        """
+        silent = self.state.tokenizer.token_bytes
+        control = {token for token in set(self.prompt) if not silent(token)}
+        ends = [
+            at
+            for at in range(1, len(self.prompt))
+            if self.prompt[at] in control and self.prompt[at - 1] not in control
+        ]
+        # Four are the end of one message, begin and end of another, and the answer's begin.
+        return [*(ends[1:2] if len(ends) >= 4 else ()), *ends[-1:]]
 
     @property
     def position(self) -> int:

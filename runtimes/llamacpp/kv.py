@@ -32,6 +32,8 @@ from runtimes.runner import SavedKv, StepPlan, StepRow
 # of them. Recurrent states and the caches of a few architectures look otherwise.
 
 
+_PARTIAL = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY of llama.h
+
 _PREFIX = 8
 _CELL = np.dtype([("position", "i4"), ("sequences", "u4"), ("sequence", "i4")])
 
@@ -139,6 +141,21 @@ class LlamaSlotCache:
         if length == 0:
             self._shared.discard(slot)
 
+    def checkpoint(self, slot: int) -> memoryview:
+        """See ``KvSlots.checkpoint``: what the flag PARTIAL_ONLY selects."""
+        return self._read(slot, _PARTIAL).data if not self.can_trim else memoryview(b"")
+
+    def rewind(self, slot: int, data: SavedKv, length: int) -> None:
+        """See ``KvSlots.rewind``."""
+        if not self.can_trim:
+            self._require_held(slot, length)
+            self._write(slot, np.frombuffer(data, np.uint8), _PARTIAL)
+        if not self.remove(slot, length):
+            self.remove(slot, 0)
+            self.lengths[slot] = 0
+            raise ModelError(f"slot {slot} cannot be brought back to {length} tokens")
+        self.lengths[slot] = length
+
     def copy(self, source: int, target: int, length: int) -> None:
         """See ``KvSlots.copy``; raises ModelError when the source does not hold ``length``."""
         self._require(source, length)
@@ -212,9 +229,12 @@ class LlamaSlotCache:
         self.lengths[slot] -= discard
         self._turning = True
 
-    def _require(self, slot: int, length: int) -> None:
+    def _require_held(self, slot: int, length: int) -> None:
         if length > self.lengths[slot]:
             raise ModelError(f"slot {slot} holds {self.lengths[slot]} tokens, not {length}")
+
+    def _require(self, slot: int, length: int) -> None:
+        self._require_held(slot, length)
         if not self._loses_tail(slot, length):
             raise ModelError(
                 f"slot {slot} holds {self.lengths[slot]} tokens of a model that keeps them as a "
@@ -236,20 +256,20 @@ class LlamaSlotCache:
             raise ModelError(f"llama.cpp cannot shift: {recent_errors() or f'code {code}'}")
         self.stepped()
 
-    def _read(self, slot: int) -> Bytes:
+    def _read(self, slot: int, flags: int = 0) -> Bytes:
         """The slot's state as llama.cpp writes it."""
         self._settle()
         lib, context = self._lib, self._context
-        data = np.empty(lib.llama_state_seq_get_size(context, slot), np.uint8)
-        size = lib.llama_state_seq_get_data(context, _pointer(data), data.nbytes, slot)
+        data = np.empty(lib.llama_state_seq_get_size_ext(context, slot, flags), np.uint8)
+        size = lib.llama_state_seq_get_data_ext(context, _pointer(data), data.nbytes, slot, flags)
         if size != data.nbytes:
             raise ModelError(f"llama.cpp cannot save slot {slot}: {recent_errors()}")
         return data
 
-    def _write(self, slot: int, data: Bytes) -> None:
+    def _write(self, slot: int, data: Bytes, flags: int = 0) -> None:
         """Put a state that llama.cpp wrote into an empty slot; on failure it is empty again."""
-        lib = self._lib
-        read = lib.llama_state_seq_set_data(self._context, _pointer(data), data.nbytes, slot)
+        lib, context = self._lib, self._context
+        read = lib.llama_state_seq_set_data_ext(context, _pointer(data), data.nbytes, slot, flags)
         if read != data.nbytes:
             self.remove(slot, 0)
             self.lengths[slot] = 0

@@ -146,6 +146,7 @@ class LlamaRunner:
             kv_tokens=settings.kv_tokens if settings.unified_kv else None,
             kv_bytes_per_token=model_file.kv_bytes_per_token(KV_ELEMENT_BYTES[settings.kv_type]),
             can_trim=self.kv.can_trim,
+            whole_checkpoints=bool(self._lib.llama_model_is_recurrent(model)),
             can_shift=self.kv.can_shift,
             adapters_apart=True,
             gpu_layers=offloaded_layers(settings, model_file.layers),

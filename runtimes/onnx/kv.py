@@ -29,6 +29,14 @@ class Slots(ABC):
     def trim(self, slot: int, length: int) -> None:
         """See ``KvSlots.trim``."""
 
+    def checkpoint(self, slot: int) -> bytes:
+        """See ``KvSlots.checkpoint``: slots keep every token's keys and values."""
+        return b""
+
+    def rewind(self, slot: int, data: SavedKv, length: int) -> None:
+        """See ``KvSlots.rewind``."""
+        self.trim(slot, length)
+
     @abstractmethod
     def _copy(self, source: int, target: int, length: int) -> None:
         """Copy what another slot holds."""

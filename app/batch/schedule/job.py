@@ -207,6 +207,7 @@ class Job:
                 priority=Priority(max(Priority.CRITICAL, row.rank)),
                 timeout_s=None if left is None else max(left, 0.001),
                 adapter=member.adapter if (own := row.input.task.adapter) is None else own.name,
+                followed=turn + 1 < len(task.turns),
             )
             row.requests.append(request)
             if first and member.beginning is not None and request.adapter is None:

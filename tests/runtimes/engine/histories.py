@@ -42,6 +42,11 @@ def first_token(prompt: list[int], index: int) -> int:
     return (next_token(prompt) + 7 * index) % 50
 
 
+def bytes_of(token: int) -> bytes:
+    """Every tenth token is a control token."""
+    return b"x" if token % 10 else b""
+
+
 ADAPTERS = (None, "a", "b", "c")
 
 
@@ -70,10 +75,13 @@ def canonical(row: Sequence, count: int) -> list[int]:
 class TokenSlots:
     """``KvSlots`` over lists of cells."""
 
-    def __init__(self, slots: int, can_trim: bool, breaks: int = 0) -> None:
+    def __init__(
+        self, slots: int, can_trim: bool, breaks: int = 0, *, whole: bool = False
+    ) -> None:
         self.held: list[list[int]] = [[] for _ in range(slots)]
-        self.can_trim = can_trim
+        self.can_trim, self.whole = can_trim, whole
         self.swaps, self.breaks = 0, breaks
+        self.rewinds = 0
 
     def copy(self, source: int, target: int, length: int) -> None:
         assert source != target
@@ -85,6 +93,19 @@ class TokenSlots:
     def trim(self, slot: int, length: int) -> None:
         assert self.can_trim or length in (0, len(self.held[slot]))
         del self.held[slot][length:]
+
+    def checkpoint(self, slot: int) -> bytes:
+        """A recurrent state: a hash of what was read; all there is, where there is no attention."""
+        if self.whole:
+            return self.save(slot)
+        read = [(value >> 3 * _BITS, value % 2**_BITS) for value in self.held[slot]]
+        return zlib.crc32(repr(read).encode()).to_bytes(4, "little")
+
+    def rewind(self, slot: int, data: bytes, length: int) -> None:
+        assert 0 < length < len(self.held[slot])
+        del self.held[slot][length:]
+        assert self.checkpoint(slot) == data, "the state of these tokens"
+        self.rewinds += 1
 
     def save(self, slot: int) -> bytes:
         return b"".join(t.to_bytes(TOKEN_BYTES, "little") for t in self.held[slot])
@@ -123,6 +144,7 @@ class Shape:
     guesses: int = 0  # how many at a time are proposed for a row, right or wrong
     adapters_apart: bool = False
     forced: int = 0  # how many tokens at a time are put behind a sampled one
+    whole: bool = False  # a checkpoint is all that a slot holds
 
 
 def make_cache(kv: TokenSlots, shape: Shape) -> KvCache:
@@ -134,6 +156,7 @@ def make_cache(kv: TokenSlots, shape: Shape) -> KvCache:
         vocab_size=1000,
         mixed_batch=shape.mixed,
         can_trim=shape.can_trim,
+        whole_checkpoints=shape.whole,
         most_logits=shape.slots + 4,
         kv_tokens=shape.kv_tokens,
         kv_bytes_per_token=shape.token_bytes,
@@ -151,7 +174,8 @@ def make_cache(kv: TokenSlots, shape: Shape) -> KvCache:
 def make_sequence(request: Request, now: float = 0.0) -> Sequence:
     """The first sample of a request that arrives ``now``."""
     nobody = SimpleNamespace(put=lambda _: None, finish=lambda _: None)
-    state = RequestState(request, nobody, now, SimpleNamespace(eos_ids=frozenset()))
+    tokenizer = SimpleNamespace(eos_ids=frozenset(), token_bytes=bytes_of)
+    state = RequestState(request, nobody, now, tokenizer)
     state.sequences.append(Sequence(state))
     return state.sequences[0]
 
@@ -200,7 +224,7 @@ class History:
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
         self.now = 0.0
-        self.kv = TokenSlots(shape.slots, shape.can_trim, shape.breaks)
+        self.kv = TokenSlots(shape.slots, shape.can_trim, shape.breaks, whole=shape.whole)
         self.cache = make_cache(self.kv, shape)
         self.scheduler = Scheduler(self.cache, shape.settings)
         self.guesses = Guesses(shape.guesses)

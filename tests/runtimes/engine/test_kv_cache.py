@@ -8,11 +8,13 @@ from hypothesis import strategies as st
 
 from runtimes.engine.kv_cache import LEAST_SHARED, KvCache
 from runtimes.engine.prefix_pool import Prefix, common_prefix
+from runtimes.engine.scheduler import Scheduler
 from runtimes.engine.sequence import Sequence
 from runtimes.errors import RequestError
-from runtimes.request import Request
+from runtimes.request import Request, SamplingParams
 from tests.runtimes.engine.histories import (
     TOKEN_BYTES,
+    History,
     Shape,
     TokenSlots,
     make_cache,
@@ -94,12 +96,96 @@ def test_the_pool_keeps_its_budget_and_drops_the_least_recently_used():
     assert use(kv, cache, 0, [*text(1), 8]) == 30
 
 
-def test_a_sliding_window_is_reused_whole_or_not_at_all():
+def test_a_sliding_window_is_reused_whole_or_from_a_checkpoint():
     kv, cache = make(slots=1, can_trim=False)
     use(kv, cache, 0, text(1))
     assert use(kv, cache, 0, [*text(1), 7, 8]) == 30
     assert use(kv, cache, 0, [*text(1), 9]) == 0, "the slot had gone on from there"
     assert use(kv, cache, 0, text(1)) == 0, "its last token would have to be cut off"
+
+
+def words(seed: int, length: int) -> list[int]:
+    """Tokens none of which is a control token, as those that end in 0 are here."""
+    return [value for value in range(seed * 100, 1000) if value % 10][:length]
+
+
+COMMON = words(3, 60)
+BEGIN, END = 110, 120  # of a message
+
+
+def message(role: int, content: list[int]) -> list[int]:
+    return [BEGIN, role, *content, END, 3]
+
+
+def read(scheduler: Scheduler, tokens: list[int], **fields) -> tuple[int, list[int]]:
+    """How many tokens of a prompt were cached, and how long it was where its steps ended."""
+    row = make_sequence(Request(tokens, SamplingParams(max_tokens=1), **fields))
+    scheduler.add(row)
+    ends = []
+    while not row.output:
+        step = scheduler.schedule(0.0)
+        for planned in step.plan.rows:
+            scheduler.kv._kv.held[planned.slot] += planned.tokens
+        scheduler.commit(step, [[1] for _ in step.sampled])
+        ends.append(row.computed)
+    scheduler.remove(row)
+    return row.reused, ends
+
+
+def rewinding(pool: int = 1000, batch: int = 512) -> tuple[TokenSlots, Scheduler]:
+    shape = Shape(1, batch, mixed=False, can_trim=False, pool_tokens=pool)
+    kv = TokenSlots(1, can_trim=False)
+    return kv, Scheduler(make_cache(kv, shape), shape.settings)
+
+
+def test_where_a_prompt_parts_from_an_earlier_one_the_next_goes_on():
+    kv, scheduler = rewinding()
+    assert read(scheduler, COMMON + words(1, 40), followed=False) == (0, [100])
+    assert read(scheduler, COMMON + words(2, 40), followed=False) == (0, [60, 100])
+    assert read(scheduler, COMMON + words(4, 40), followed=False) == (60, [100])
+    other = read(scheduler, COMMON + words(5, 40), followed=False, adapter="a")
+    assert other == (0, [100]), "other keys and values"
+    assert kv.rewinds == 1
+    assert read(scheduler, COMMON + words(6, 40), followed=False) == (60, [100]), "from the pool"
+    assert kv.rewinds == 2
+
+
+def test_a_conversation_goes_on_from_the_end_of_its_last_message():
+    """Though what the model thought in between is left out."""
+    _, scheduler = rewinding()
+    asked = message(1, COMMON) + message(2, words(4, 50))
+    assert read(scheduler, [*asked, BEGIN, 4]) == (0, [64, 118, 120])
+    thought = [*asked, BEGIN, 4, *words(8, 50)]
+    assert read(scheduler, thought, followed=False) == (120, [170])
+    again = asked + message(4, words(5, 9)) + message(2, words(6, 50))
+    reused, ends = read(scheduler, [*again, BEGIN, 4])
+    assert (reused, ends[-2:]) == (118, [len(again), len(again) + 2])
+    other = message(1, COMMON) + message(2, words(7, 50))
+    assert read(scheduler, [*other, BEGIN, 4])[0] == 64, "another question behind the same system"
+
+
+def test_only_prompts_that_others_may_follow_get_checkpoints_for_them():
+    prompt = [*message(1, COMMON), *message(2, COMMON), BEGIN, 4]
+    assert read(rewinding()[1], prompt)[1] == [64, 128, 130]
+    assert read(rewinding()[1], prompt, followed=False)[1] == [130]
+    assert read(rewinding(pool=0)[1], prompt)[1] == [130], "nowhere to keep one"
+
+
+def test_a_long_prompt_has_checkpoints_on_the_way():
+    """A change in its middle costs what comes after; at ends of whole steps."""
+    _, scheduler = rewinding(pool=10_000, batch=100)
+    prompt = [1 + value % 9 for value in range(3000)]
+    _, ends = read(scheduler, prompt)
+    assert ends == list(range(100, 3001, 100)), "no step is cut"
+    assert read(scheduler, [*prompt[:2500], 99, *prompt[2501:]])[0] == 2200
+
+
+def test_rows_that_begin_alike_wait_for_the_one_that_reads_it():
+    history = History(Shape(3, 512, mixed=False, can_trim=False, pool_tokens=1000))
+    rows = [history.add(COMMON + words(n, 40), 3, followed=False) for n in (1, 2, 4)]
+    history.run_out()
+    assert [row.reused for row in rows] == [0, 60, 60]
+    assert history.kv.rewinds == 2
 
 
 def test_a_shared_cache_leaves_nothing_in_free_slots():

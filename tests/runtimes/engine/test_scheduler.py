@@ -38,11 +38,11 @@ events = st.lists(
     max_size=60,
 )
 shapes = st.builds(
-    lambda slots, extra, mixed, can_trim, pool, budget, scheduling, breaks, chunk, more: Shape(
+    lambda slots, extra, mixed, kind, pool, budget, scheduling, breaks, chunk, more: Shape(
         slots,
         slots + extra + chunk,
         mixed and chunk == 1,
-        can_trim,
+        kind == "attention",
         pool,
         budget,
         scheduling,
@@ -51,11 +51,12 @@ shapes = st.builds(
         guesses=more[0],
         forced=more[1],
         adapters_apart=more[2],
+        whole=kind == "recurrent",
     ),
     st.integers(1, 6),
     st.integers(0, 40),
     st.booleans(),
-    st.booleans(),
+    st.sampled_from(["attention", "window", "recurrent"]),
     st.sampled_from([0, 50, 400]),
     st.sampled_from([None, 110, 250]),  # the largest request needs 102
     st.builds(
