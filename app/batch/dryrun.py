@@ -18,6 +18,8 @@ from app.options import ModelOptions, PlanOptions
 from app.prompts import PromptStyle, PromptTooLongError
 from runtimes.backend import MemoryEstimate
 from runtimes.chat import Message, encode_chat, encode_continuation
+from runtimes.engine.kv_cache import LEAST_SHARED
+from runtimes.engine.prefix_pool import common_prefix
 from runtimes.errors import RequestError
 from runtimes.grammars import check_params
 from runtimes.models.memory import DEFAULT_CONTEXT, estimate, gib
@@ -81,6 +83,8 @@ class Lengths:
     answer_tokens: int = 0  # of all answers if each were as long as it may be
     longest: int = 0  # tokens of the longest first prompt
     longest_where: str = ""
+    common: list[int] | None = None  # tokens that all prompts begin with; None before the first
+    prompts: int = 0  # of rows and their parts
     unfit: int = 0  # rows that are valid, and cannot be asked of this model in this context
     problems: list[tuple[str, Problem]] = field(default_factory=list)
 
@@ -89,6 +93,23 @@ class Lengths:
         """The mean tokens in a row's KV cache while it decodes: its prompt and half of its longest
         answer. None without rows."""
         return (self.prompt_tokens + self.answer_tokens // 2) // self.rows if self.rows else None
+
+    def begin_with(self, ids: list[int]) -> None:
+        """Take in another prompt's tokens."""
+        self.prompts += 1
+        self.common = list(ids) if self.common is None else self.common
+        del self.common[common_prefix(self.common, ids) :]
+
+    @property
+    def read_once(self) -> int:
+        """Tokens of a beginning that all prompts share, and that is worth keeping; else 0."""
+        shared = len(self.common or ())
+        return shared if self.prompts > 1 and shared >= LEAST_SHARED else 0
+
+    @property
+    def saved(self) -> int:
+        """Tokens that need not be computed because the first prompt's beginning is kept."""
+        return self.read_once * (self.prompts - 1)
 
 
 def measure(
@@ -119,7 +140,10 @@ def measure(
         found.rows += 1
         found.prompt_tokens += sum(prompt for prompt, _, _ in sizes)
         found.answer_tokens += sum(answers for _, answers, _ in sizes)
-        longest = max(first for _, _, first in sizes)
+        longest = max(len(ids) for _, _, ids in sizes)
+        if row.task.embed is None:  # a text is embedded whole
+            for _, _, ids in sizes:
+                found.begin_with(ids)
         if longest > found.longest:
             found.longest, found.longest_where = longest, row.where
         if time.monotonic() - noted > _NOTE_SECONDS:
@@ -130,9 +154,9 @@ def measure(
 
 def _sizes(
     task: Task, encoder: FileEncoder, style: PromptStyle, params: SamplingParams
-) -> tuple[int, int, int]:
-    """Tokens of its first prompt and the texts of later turns, those of its answers at most, and
-    those of its first prompt. Raises RequestError."""
+) -> tuple[int, int, list[int]]:
+    """Number of tokens of its first prompt and the texts of later turns, that of its answers at
+    most, and the tokens of its first prompt. Raises RequestError."""
     check_params(params, encoder.tokenizer.vocab_size)
     said = prepare(task, encoder, params, style)
     first, most = len(said.ids), said.params
@@ -140,7 +164,7 @@ def _sizes(
         raise RequestError("a conversation needs the chat template; --raw takes a single prompt")
     later = sum(len(encoder.encode(text)) for text in task.turns[1:])
     answer = min(most.max_tokens, encoder.context - first)
-    return first + later, answer * most.samples * task.asked, first
+    return first + later, answer * most.samples * task.asked, said.ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +218,8 @@ class DryRun:
             ],
             "prompt_tokens": lengths.prompt_tokens,
             "most_answer_tokens": lengths.answer_tokens,
+            "read_once_tokens": lengths.read_once,
+            "saved_tokens": lengths.saved,
             "longest_prompt": {"tokens": lengths.longest, "where": lengths.longest_where},
             "model": self.model,
             "engines": self.engines,
@@ -218,6 +244,8 @@ class DryRun:
             f"tokens:  {lengths.prompt_tokens:,} of prompts, at most {lengths.answer_tokens:,} of "
             "answers"
         )
+        if lengths.read_once:
+            lines.append(f"once:    {self._once()}")
         if lengths.rows:
             lines.append(
                 f"longest: {lengths.longest:,} tokens of a context of {self.context:,} "
@@ -232,6 +260,14 @@ class DryRun:
         )
         lines.append(f"time:    {self._time()}")
         return "".join(line + "\n" for line in lines)
+
+    def _once(self) -> str:
+        lengths, figures = self.lengths, self.figures
+        said = f"the {lengths.read_once:,} tokens that all prompts begin with: saves "
+        said += f"{lengths.saved:,} tokens"
+        return (
+            said if figures is None else f"{said}, {duration(lengths.saved / figures.prefill_tps)}"
+        )
 
     def _time(self) -> str:
         seconds, figures = self.most_seconds, self.figures

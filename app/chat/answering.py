@@ -439,7 +439,7 @@ class Answering:
         return [f"Waits for {what}[chat.stop esc] takes it back."]
 
     def doing(self) -> str:
-        """Activity of the engine that the answer itself does not show, such as reading the prompt."""
+        """Activity of the engine that the answer itself does not show."""
         state = self._view.host.state
         if (said := _WITHOUT_MODEL.get(state)) is not None:
             if state is not HostState.LOADING:

@@ -156,7 +156,10 @@ def _log_requests(*, as_json: bool) -> None:
     handler = logging.StreamHandler(sys.stderr)
     plain = LogFormatter("%(asctime)s  %(message)s", "%H:%M:%S")
     handler.setFormatter(_JsonLines() if as_json else plain)
-    for one in (access, *map(logging.getLogger, ("app.serve", "app.models.prefixes"))):
+    for one in (
+        access,
+        *map(logging.getLogger, ("app.serve", "app.models.prefixes", "runtimes.engine")),
+    ):
         one.handlers, one.propagate = [handler], False
         one.setLevel(level)
     for name in ("uvicorn.error", "asyncio"):  # what goes wrong around the requests

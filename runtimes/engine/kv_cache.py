@@ -23,7 +23,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from runtimes.engine.prefix_pool import PooledPrefix, Prefix, PrefixPool, common_prefix
+from runtimes.engine.prefix_pool import (
+    PooledPrefix,
+    Prefix,
+    PrefixPool,
+    common_prefix,
+    same_later,
+)
 from runtimes.engine.sequence import Sequence
 from runtimes.errors import IngotError, RequestError
 from runtimes.runner import Capabilities, KvSlots, SavedKv
@@ -34,6 +40,9 @@ logger = logging.getLogger(__name__)
 LEAST_SHARED = 16
 # A checkpoint ends a step early, which costs about as much as to compute so many tokens.
 _LEAST_REREAD = 32
+_WORTH_TELLING = 256  # tokens that are computed again for a change before them
+_SHOWN = 12  # tokens, about as many words
+_COMPARED = 4  # cached texts; to compare 30,000 tokens takes 10 ms
 _LEAST_APART = 1024  # tokens between the checkpoints of a long prompt
 _CHECKPOINT_SHARE = 0.01  # of the time that the tokens between two of them take
 _ONE_PROMPTS_SHARE = 0.25  # of the budget, for the checkpoints at intervals of one prompt
@@ -162,13 +171,9 @@ class KvCache:
                 continue
             if self._coming(wanted, other) - match.length >= LEAST_SHARED:
                 return False
+        known = self._known(live)
         if self.checkpoints:
-            known = [live[other.slot] for other in peers if not other.needs_prefix]
-            coming = [
-                Prefix(wanted.adapter, other.coming_tokens())
-                for other in peers
-                if other.needs_prefix
-            ]
+            coming = [other.coming_tokens() for other in peers if other.needs_prefix]
             sequence.stops = self._stops(sequence, wanted, match.length, known, coming)
         sequence.computed = self._restore(sequence.slot, match, wanted)
         sequence.needs_prefix = False
@@ -176,6 +181,8 @@ class KvCache:
             sequence.reused = sequence.computed
             self.prompt_tokens += sequence.length
             self.found_tokens += sequence.computed
+            if logger.isEnabledFor(logging.INFO):
+                _log_parting(sequence, wanted, known)
         return True
 
     def release(self, sequence: Sequence) -> None:
@@ -241,6 +248,11 @@ class KvCache:
             if length > best.length:
                 best = Match(length, entry=entry)
         return best
+
+    def _known(self, live: Mapping[int, Prefix]) -> list[Prefix]:
+        """All that is held: by running sequences (``live``), in free slots and in the pool."""
+        pooled = (entry.prefix for entry in reversed(self.pool.entries) if entry.whole)
+        return [*live.values(), *self._retained.values(), *pooled]
 
     def _points(self, wanted: Prefix) -> Mapping[int, PooledPrefix]:
         return self.pool.checkpoints(wanted) if self.checkpoints else {}
@@ -357,16 +369,14 @@ class KvCache:
         sequence: Sequence,
         wanted: Prefix,
         reused: int,
-        live: Iterable[Prefix],
-        coming: Iterable[Prefix],
+        known: Iterable[Prefix],
+        coming: Iterable[list[int]],
     ) -> list[int]:
-        """Where to take checkpoints of a prompt of which ``reused`` tokens are at hand: ``live`` is
-        what running sequences hold, and ``coming`` what others with a slot will hold.
+        """Where to take checkpoints of a prompt of which ``reused`` tokens are at hand: ``known``
+        is held somewhere, and ``coming`` are the tokens of sequences that have just got a slot.
         """
-        pooled = (entry.prefix for entry in self.pool.entries if entry.whole)
-        known = [*live, *self._retained.values(), *pooled]
         points = {max((_shared(wanted, held) for held in known), default=0)}
-        points |= {_shared(wanted, held) for held in coming}
+        points |= {common_prefix(wanted.tokens, tokens) for tokens in coming}
         if sequence.request.followed:
             points |= set(sequence.turn_ends())
         size = len(sequence.prompt)
@@ -493,6 +503,36 @@ def _wanted(sequence: Sequence) -> Prefix:
 def _shared(wanted: Prefix, held: Prefix) -> int:
     same = wanted.adapter == held.adapter
     return common_prefix(wanted.tokens, held.tokens) if same else 0
+
+
+def _log_parting(sequence: Sequence, wanted: Prefix, known: Iterable[Prefix]) -> None:
+    """Log where the prompt parts from a cached one that goes on alike behind a change."""
+    pairs = [(_shared(wanted, one), one.tokens) for one in known]
+    shared = max((same for same, _ in pairs), default=0)
+    least = shared + _WORTH_TELLING
+    if len(wanted.tokens) < least:
+        return
+    others = [held for same, held in pairs if same == shared and len(held) >= least][:_COMPARED]
+    found = [(same_later(wanted.tokens, held, shared), held) for held in others]
+    again, held = max(found, key=lambda one: one[0], default=(0, []))
+    if again < _WORTH_TELLING:
+        return
+    tokenizer = sequence.state.tokenizer
+
+    def text(tokens: list[int]) -> str:
+        return b"".join(map(tokenizer.token_bytes, tokens)).decode("utf-8", "replace")
+
+    logger.info(
+        "%s: at least %s tokens are computed again although they are as before: behind %r (token %s"
+        " of %s) the prompt has %r, and had %r; text that changes belongs at the end of a prompt",
+        sequence.request.id,
+        f"{again:,}",
+        text(wanted.tokens[max(shared - _SHOWN, 0) : shared]),
+        f"{shared:,}",
+        f"{len(sequence.prompt):,}",
+        text(wanted.tokens[shared : shared + _SHOWN]),
+        text(held[shared : shared + _SHOWN]),
+    )
 
 
 def _averaged(old: float, new: float) -> float:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:  # NumPy takes long to import, and an app that starts may only
     from runtimes.runner import SavedKv
 
 _MOST_ENTRIES = 128  # each is looked at for every new sequence
+_RUN = 16  # tokens that are not the same by chance
 
 
 class Prefix(NamedTuple):
@@ -36,6 +37,17 @@ def common_prefix(a: abc.Sequence[int], b: abc.Sequence[int]) -> int:
         else:
             high = middle
     return low
+
+
+def same_later(a: abc.Sequence[int], b: abc.Sequence[int], start: int) -> int:
+    """Tokens of ``a`` from ``start`` on that ``b`` has behind there, too, wherever: in runs."""
+    runs = {tuple(b[at : at + _RUN]) for at in range(start, len(b) - _RUN + 1, _RUN)}
+    same, at = 0, start
+    while at + _RUN <= len(a):
+        found = tuple(a[at : at + _RUN]) in runs
+        same += _RUN * found
+        at += _RUN if found else 1
+    return same
 
 
 @dataclass(slots=True, eq=False)

@@ -281,7 +281,8 @@ class Supervisor:
         refusal = self._recovery.refusal()
         if refusal is not None:
             raise ModelError(refusal)
-        level = min(logging.getLogger(name).getEffectiveLevel() for name in ("", "runtimes"))
+        names = ("", "runtimes", "runtimes.engine")
+        level = min(logging.getLogger(name).getEffectiveLevel() for name in names)
         order = Load(
             str(self._path), self._recovery.settings(), self._scheduling, level, dict(self.adapters)
         )

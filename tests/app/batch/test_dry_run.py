@@ -96,6 +96,26 @@ def test_tokens_are_those_of_the_run(
         assert json.loads(done.stdout.splitlines()[-1])["prompt_tokens"] == dry["prompt_tokens"]
 
 
+def test_what_is_read_once_is_what_the_run_finds_cached(
+    ingot: Any, gguf_file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    said = "Answer in one word, and be kind to whoever asks. " * 4
+    rows = write(tmp_path / "in.jsonl", [json.dumps({"prompt": f"{n} + 7?"}) for n in range(6)])
+    options = ["--model", str(gguf_file), "--system", said, "--max-tokens", "2", "--slots", "2"]
+    assert main(["batch", str(rows), *options, "--dry-run", "--json"]) == 0
+    dry = json.loads(capfd.readouterr().out)
+    assert dry["read_once_tokens"] * 5 == dry["saved_tokens"] > dry["prompt_tokens"] / 2
+    done = ingot("batch", rows, tmp_path / "out.jsonl", *options, "--json", "--quiet")
+    found = json.loads(done.stdout.splitlines()[-1])
+    # Two rows with the same digit have some more in common.
+    assert found["cached_tokens"] == pytest.approx(dry["saved_tokens"], rel=0.05)
+    assert main(["batch", str(rows), *options, "--dry-run"]) == 0
+    assert f"once:    the {dry['read_once_tokens']} tokens that all" in capfd.readouterr().out
+    alone = write(tmp_path / "one.jsonl", [json.dumps({"prompt": "1 + 7?"})])
+    assert main(["batch", str(alone), *options, "--dry-run", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["saved_tokens"] == 0
+
+
 def test_the_time_is_the_plans(
     gguf_file: Path,
     tmp_path: Path,

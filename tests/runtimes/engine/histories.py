@@ -75,9 +75,7 @@ def canonical(row: Sequence, count: int) -> list[int]:
 class TokenSlots:
     """``KvSlots`` over lists of cells."""
 
-    def __init__(
-        self, slots: int, can_trim: bool, breaks: int = 0, *, whole: bool = False
-    ) -> None:
+    def __init__(self, slots: int, can_trim: bool, breaks: int = 0, *, whole: bool = False) -> None:
         self.held: list[list[int]] = [[] for _ in range(slots)]
         self.can_trim, self.whole = can_trim, whole
         self.swaps, self.breaks = 0, breaks

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -245,3 +247,17 @@ def test_a_row_runs_where_its_beginning_is_else_in_the_lowest_empty_slot():
     assert placed(text(2)).slot == 0, "a hole costs more than what slot 0 keeps"
     cache.release(one)
     assert placed(text(2)).slot == 2
+
+
+def test_a_change_before_what_is_as_before_is_told_in_words(caplog):
+    """A timestamp in the system prompt, say."""
+    kv, cache = make(slots=1, pool=2000)
+    before, behind = words(1, 40), [1 + value * value % 797 for value in range(300)]
+    with caplog.at_level(logging.INFO, logger="runtimes.engine"):
+        use(kv, cache, 0, [*before, 501, 502, *behind])
+        use(kv, cache, 0, [*before, 601, *behind[::-1]])
+        assert not caplog.records, "what follows is another text"
+        use(kv, cache, 0, [*before, 701, 702, 703, *behind])
+    (record,) = caplog.records
+    assert "272 tokens are computed again" in record.getMessage()
+    assert "(token 40 of 343)" in record.getMessage()
