@@ -56,6 +56,9 @@ class Capabilities:
     # window's cache has lost what lies before the window, a recurrent state has all tokens in one.
     can_trim: bool = True
     whole_checkpoints: bool = False  # a checkpoint is all that a slot holds: there is no attention
+    # False where logits behind a restored checkpoint differ by rounding: a window's cells come to
+    # lie in another order.
+    exact_checkpoints: bool = True
     can_shift: bool = False  # whether ``KvSlots.shift`` works
     kv_tokens: int | None = None  # that all slots may hold together; None: each its own context
     lone_rows: bool = False  # a step makes a pass for each row, in whatever slots they are

@@ -70,8 +70,9 @@ class KvCache:
     Where slots have caches of their own, an ended sequence's tokens stay in its slot; a cache that
     all slots share is walked whole by every step, so they move to the pool at once. ``pool_bytes``
     bounds the pool, with its checkpoints; ``enabled`` False keeps nothing for later sequences. What
-    is reused is a multiple of ``chunk`` tokens; nothing, if that is above 1 and slots cannot be
-    cut. ``token_s`` is what a token of a prompt takes, 0 until it is known.
+    is reused is a multiple of ``chunk`` tokens; nothing, if that is above 1 and slots can neither
+    be cut nor brought back to the last bit. ``token_s`` is the time that a token of a prompt takes,
+    0 until it is known.
     """
 
     def __init__(
@@ -89,7 +90,8 @@ class KvCache:
         self._kv = slots
         self._sequences: list[Sequence | None] = [None] * capabilities.slots
         self._retained: dict[int, Prefix] = {}  # what free slots hold
-        self._enabled = enabled and (chunk == 1 or capabilities.can_trim)
+        exact = capabilities.can_trim or capabilities.exact_checkpoints
+        self._enabled = enabled and (chunk == 1 or exact)
         # Sequences in a shared cache run in any order. A window's tokens come to lie in another
         # order in the slot that they move to, and so are added up in another.
         self.compacts = not (
@@ -141,7 +143,7 @@ class KvCache:
         free, wanted = self.free_slots, _wanted(sequence)
         points = self._points(wanted)
         held = self._retained
-        shared = [(self._usable(wanted, held.get(slot), 0, points), -slot) for slot in free]
+        shared = [(self._usable(wanted, held.get(slot), 0, points, True), -slot) for slot in free]
         length, slot = max(shared)
         slot = -slot
         if not length:
@@ -190,13 +192,19 @@ class KvCache:
         slot, prefix = sequence.slot, Prefix(sequence.request.adapter, sequence.cached_tokens())
         self._sequences[slot], sequence.slot = None, -1
         if not sequence.needs_prefix:
-            self._leave(slot, prefix)
+            self._leave(slot, prefix, sequence.position)
 
-    def _leave(self, slot: int, prefix: Prefix) -> None:
+    def _leave(self, slot: int, prefix: Prefix, held: int) -> None:
+        """Keep ``prefix`` of the ``held`` tokens of a slot, or what can be kept of it."""
         worth = self._enabled and len(prefix.tokens) >= LEAST_SHARED
         retain = worth and not self.capabilities.mixed_batch
         try:
-            self._kv.trim(slot, len(prefix.tokens) if worth else 0)
+            if worth and len(prefix.tokens) < held and not self.capabilities.can_trim:
+                points = [at for at in self._points(prefix) if at <= len(prefix.tokens)]
+                prefix = Prefix(prefix.adapter, prefix.tokens[: max(points, default=0)])
+                worth = bool(points)
+            self._cut_back(slot, held, prefix if worth else Prefix(prefix.adapter, []))
+            retain = retain and worth
             if worth and not retain:
                 self._offload(slot, prefix)
                 self._kv.trim(slot, 0)
@@ -240,13 +248,15 @@ class KvCache:
         best = Match(0)  # of several as long the first: the slot ``prefer``, if it is one
         slots, points = {**live, **self._retained}, self._points(wanted)
         for slot, held in sorted(slots.items(), key=lambda item: item[0] != prefer):
-            length = self._usable(wanted, held, best.length, points)
+            whole = len(held.tokens) == self._held(slot)
+            length = self._usable(wanted, held, best.length, points, whole)
             if length > best.length:
                 best = Match(length, slot=slot)
         for entry in reversed(self.pool.entries):
-            length = self._usable(wanted, entry.prefix, best.length, points) if entry.whole else 0
-            if length > best.length:
-                best = Match(length, entry=entry)
+            if entry.whole:
+                length = self._usable(wanted, entry.prefix, best.length, points, True)
+                if length > best.length:
+                    best = Match(length, entry=entry)
         return best
 
     def _known(self, live: Mapping[int, Prefix]) -> list[Prefix]:
@@ -258,10 +268,10 @@ class KvCache:
         return self.pool.checkpoints(wanted) if self.checkpoints else {}
 
     def _usable(
-        self, wanted: Prefix, held: Prefix | None, least: int, points: Iterable[int]
+        self, wanted: Prefix, held: Prefix | None, least: int, points: Iterable[int], whole: bool
     ) -> int:
         """Tokens of ``held`` that can serve; 0 if not more than ``least``, or too few. ``points``
-        are the checkpoints of ``wanted``.
+        are the checkpoints of ``wanted``; ``whole``: nothing lies behind ``held``.
         """
         if held is None or held.adapter != wanted.adapter:
             return 0
@@ -272,15 +282,13 @@ class KvCache:
         length = common_prefix(mine, theirs)
         if self.capabilities.can_trim:
             return self._cut(length)
-        if length == len(theirs):
-            return length if self.chunk == 1 else 0
+        if whole and length == len(theirs):
+            return length
         return max((point for point in points if point <= length), default=0)
 
     def _cut(self, length: int) -> int:
         """How much can be reused of ``length`` tokens that two sequences begin with."""
-        if self.chunk == 1:
-            return length
-        return length // self.chunk * self.chunk if self.capabilities.can_trim else 0
+        return length // self.chunk * self.chunk
 
     def _restore(self, slot: int, match: Match, wanted: Prefix) -> int:
         """Make ``slot`` hold what was found; what it held beyond that moves to the pool."""
@@ -300,15 +308,22 @@ class KvCache:
                 whole = self._held(match.slot) if point else match.length
                 held = max(whole, match.length)
                 self._kv.copy(match.slot, slot, held)
-            if held > match.length and point and match.length:
-                self._kv.rewind(slot, point.data, match.length)
-            elif held > match.length:
-                self._kv.trim(slot, match.length)
+            if held > match.length:
+                self._cut_back(slot, held, Prefix(wanted.adapter, wanted.tokens[: match.length]))
         except IngotError as error:
             logger.warning("a cached prefix could not be used: %s", error)
             self._kv.trim(slot, 0)
             return 0
         return match.length
+
+    def _cut_back(self, slot: int, held: int, prefix: Prefix) -> None:
+        """Of the ``held`` tokens of a slot keep those of ``prefix``. Raises as the slots do."""
+        length = len(prefix.tokens)
+        point = self._points(prefix).get(length) if 0 < length < held else None
+        if point is not None:
+            self._kv.rewind(slot, point.data, length)
+        else:
+            self._kv.trim(slot, length)
 
     def _offload(self, slot: int, prefix: Prefix) -> None:
         """Copy what ``slot`` holds, ``prefix``, into the pool, if it fits."""
@@ -348,15 +363,15 @@ class KvCache:
         try:
             return known.tokens, self._kv.save(free[0])
         finally:
-            self._leave(free[0], known)
+            self._leave(free[0], known, match.length)
 
     # Checkpoints
 
     def _coming(self, wanted: Prefix, other: Sequence) -> int:
         """Tokens of ``wanted`` that will be at hand once ``other`` has read so far."""
-        shared = common_prefix(wanted.tokens, other.coming_tokens())
+        shared = self._cut(common_prefix(wanted.tokens, other.coming_tokens()))
         if self.capabilities.can_trim:
-            return self._cut(shared)
+            return shared
         planned = [at for at in other.stops if other.computed < at <= shared]
         last = max(planned, default=0)
         if not self.checkpoints or shared <= other.computed or shared - last < _LEAST_REREAD:
@@ -382,11 +397,11 @@ class KvCache:
         size = len(sequence.prompt)
         points |= set(range(reused + (apart := self._apart(size)), size, apart))
         taken, stops = self._points(wanted), list[int]()
-        for at in sorted(points):
+        for at in sorted(map(self._cut, points)):
             last = stops[-1] if stops else reused
             if last + _LEAST_REREAD <= at <= size and at not in taken:
                 stops.append(at)
-        if sequence.request.params.samples > 1:
+        if sequence.request.params.samples > 1 and self.chunk == 1:
             stops.append(size)  # no step ends early for that
         return stops
 

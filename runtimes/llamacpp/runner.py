@@ -147,6 +147,7 @@ class LlamaRunner:
             kv_bytes_per_token=model_file.kv_bytes_per_token(KV_ELEMENT_BYTES[settings.kv_type]),
             can_trim=self.kv.can_trim,
             whole_checkpoints=bool(self._lib.llama_model_is_recurrent(model)),
+            exact_checkpoints=self._lib.llama_model_n_swa(model) == 0,
             can_shift=self.kv.can_shift,
             adapters_apart=True,
             gpu_layers=offloaded_layers(settings, model_file.layers),

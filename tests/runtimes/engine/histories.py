@@ -77,7 +77,7 @@ class TokenSlots:
 
     def __init__(self, slots: int, can_trim: bool, breaks: int = 0, *, whole: bool = False) -> None:
         self.held: list[list[int]] = [[] for _ in range(slots)]
-        self.can_trim, self.whole = can_trim, whole
+        self.can_trim, self.whole, self.exact = can_trim, whole, False
         self.swaps, self.breaks = 0, breaks
         self.rewinds = 0
 
@@ -97,6 +97,7 @@ class TokenSlots:
         if self.whole:
             return self.save(slot)
         read = [(value >> 3 * _BITS, value % 2**_BITS) for value in self.held[slot]]
+        read = self.held[slot] if self.exact else read
         return zlib.crc32(repr(read).encode()).to_bytes(4, "little")
 
     def rewind(self, slot: int, data: bytes, length: int) -> None:
@@ -143,6 +144,7 @@ class Shape:
     adapters_apart: bool = False
     forced: int = 0  # how many tokens at a time are put behind a sampled one
     whole: bool = False  # a checkpoint is all that a slot holds
+    exact: bool = True  # a slot that was brought back computes to the last bit what it did
 
 
 def make_cache(kv: TokenSlots, shape: Shape) -> KvCache:
@@ -155,6 +157,7 @@ def make_cache(kv: TokenSlots, shape: Shape) -> KvCache:
         mixed_batch=shape.mixed,
         can_trim=shape.can_trim,
         whole_checkpoints=shape.whole,
+        exact_checkpoints=shape.exact,
         most_logits=shape.slots + 4,
         kv_tokens=shape.kv_tokens,
         kv_bytes_per_token=shape.token_bytes,
@@ -223,6 +226,7 @@ class History:
         self.shape = shape
         self.now = 0.0
         self.kv = TokenSlots(shape.slots, shape.can_trim, shape.breaks, whole=shape.whole)
+        self.kv.exact = shape.chunk > 1
         self.cache = make_cache(self.kv, shape)
         self.scheduler = Scheduler(self.cache, shape.settings)
         self.guesses = Guesses(shape.guesses)

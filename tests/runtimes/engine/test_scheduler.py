@@ -52,11 +52,12 @@ shapes = st.builds(
         forced=more[1],
         adapters_apart=more[2],
         whole=kind == "recurrent",
+        exact=kind != "window",
     ),
     st.integers(1, 6),
     st.integers(0, 40),
     st.booleans(),
-    st.sampled_from(["attention", "window", "recurrent"]),
+    st.sampled_from(["attention", "window", "hybrid", "recurrent"]),
     st.sampled_from([0, 50, 400]),
     st.sampled_from([None, 110, 250]),  # the largest request needs 102
     st.builds(
@@ -123,6 +124,19 @@ def test_histories_do_preempt_and_reuse():
     assert history.scheduler.preemptions == 1
     assert history.reused >= 40, "the preempted row comes back with its keys and values"
     assert [row.request.priority for row in history.finished] == [Priority.HIGH, Priority.LOW]
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize(("slots", "mixed", "chunk"), [(1, False, 1), (3, True, 1), (2, False, 8)])
+def test_histories_do_go_back_to_checkpoints(slots, mixed, chunk, whole):
+    """Random ones would hold without that. Eight rows with a beginning of 61 tokens in common."""
+    shape = Shape(slots, 64, mixed, can_trim=False, pool_tokens=4000, chunk=chunk, whole=whole)
+    history = History(shape)
+    rows = [history.add([*range(201, 262), 300 + i, *range(20)], 3) for i in range(8)]
+    history.run_out()
+    assert [row.output for row in rows] == [expected_output(row.request) for row in rows]
+    assert sum(row.reused // chunk * chunk == row.reused >= 48 for row in rows) >= 6
+    assert whole or history.kv.rewinds
 
 
 def add(scheduler: Scheduler, request: Request, now: float = 0.0) -> Sequence:
