@@ -25,7 +25,7 @@ from runtimes.models.registry import read_model
 from runtimes.planner.measure import Workload, measure_depths
 from runtimes.request import Priority, Request, SamplingParams
 from runtimes.runner import StepPlan, StepRow
-from runtimes.settings import RunnerSettings, SchedulerSettings
+from runtimes.settings import PROMPT_CHUNK, RunnerSettings, SchedulerSettings
 from runtimes.stream import Stream
 from tests.quantize.build import builds_child
 from tests.quantize.shapes import Shape
@@ -93,6 +93,7 @@ KEEP_A_STATE = ("mamba2", "lfm2")
 # Log-probabilities, weights in 16 bits, those of the original in 32. Measured: 0.003 to 0.009; a
 # token that comes to other experts is further off, and there are a few of them in a mixture.
 TOLERANCE = 0.05
+_COLD = SchedulerSettings(prefix_cache=False)
 GREEDY = SamplingParams(max_tokens=12, ignore_eos=True, top_logprobs=2)
 
 
@@ -130,7 +131,7 @@ def test_rows_that_come_and_go_give_what_they_give_alone(files: Path, name: str,
     lengths = [GREEDY] * len(prompts)
     lengths[1] = replace(GREEDY, max_tokens=2)
     asked = list(zip(prompts, lengths, strict=True))
-    with Engine.load(path, settings, SchedulerSettings(prefix_cache=False)) as engine:
+    with Engine.load(path, settings, _COLD) as engine:
         alone = [engine.generate([prompt], params)[0] for prompt, params in asked]
         whole = [*prompts[2], *alone[2].token_ids, 17, 18]
         after = engine.generate([whole], GREEDY)[0]
@@ -161,10 +162,43 @@ def test_rows_that_come_and_go_give_what_they_give_alone(files: Path, name: str,
         near_ties([after], [found])
         assert found.usage.cached_tokens >= len(prompts[2])
         assert kept >= found.usage.cached_tokens
-        reused = engine.generate([prompts[2]], GREEDY)[0]
-        near_ties([alone[2]], [reused])
-        # A state that has read the answer cannot go back to the prompt.
-        assert bool(reused.usage.cached_tokens) is (name not in KEEP_A_STATE)
+        reused = engine.generate([prompts[2]] * 2, GREEDY)
+        near_ties([alone[2]] * 2, reused)
+        # A state that has read the answer goes back to where the first of the two prompts parts.
+        first, second = (one.usage.cached_tokens for one in reused)
+        assert bool(first) is (name not in KEEP_A_STATE)
+        assert second >= settings.batch
+
+
+@pytest.mark.parametrize("unified", [False, True])
+@pytest.mark.parametrize("name", _MODELS)
+def test_rows_behind_one_text_read_it_once(files: Path, name: str, unified: bool):
+    """More rows than slots, so that some begin where others have ended."""
+    settings = RunnerSettings(slots=3, context=160, batch=32, unified_kv=unified)
+    prompts = [[*TOKENS[:60], 300 + at, *TOKENS[at : at + 9]] for at in range(8)]
+    with Engine.load(files / f"{name}.gguf", settings, _COLD) as engine:
+        alone = [engine.generate([prompt], GREEDY)[0] for prompt in prompts]
+    with Engine.load(files / f"{name}.gguf", settings) as engine:
+        together = engine.generate(prompts, GREEDY)
+    near_ties(alone, together)
+    assert [one.usage.cached_tokens for one in together] == [0, *[60] * 7]
+
+
+@pytest.mark.parametrize("name", KEEP_A_STATE)
+def test_reproducible_rows_go_on_from_a_checkpoint_to_the_last_bit(files: Path, name: str):
+    settings = RunnerSettings(slots=2, context=320, reproducible=True)
+    params, common = replace(GREEDY, logprobs=True), [*TOKENS, *TOKENS[::-1]]
+    prompts = [[*common, 300 + at, *TOKENS[at : at + 9]] for at in range(5)]
+
+    def ask(scheduling: SchedulerSettings) -> tuple[list[object], list[int]]:
+        with Engine.load(files / f"{name}.gguf", settings, scheduling) as engine:
+            found = engine.generate(prompts, params)
+        cached = [one.usage.cached_tokens for one in found]
+        return [(one.token_ids, one.logprobs) for one in found], cached
+
+    cold, warm = ask(_COLD), ask(SchedulerSettings())
+    assert warm[0] == cold[0]
+    assert (cold[1], warm[1]) == ([0] * 5, [0, *[PROMPT_CHUNK] * 4])
 
 
 @pytest.mark.parametrize("name", _MODELS)

@@ -70,6 +70,23 @@ def test_a_prefix_goes_on_from_a_copied_and_from_a_saved_slot(runner):
     assert same(runner, prefill(runner, 0, LENGTH, LENGTH + 40), expected)
 
 
+@pytest.mark.parametrize("at", [100, 300])
+def test_a_slot_goes_back_to_a_checkpoint(runner, at):
+    """From beyond what the window's cells hold, in its own slot and in another."""
+    prefill(runner, 0, 0, at)
+    expected = prefill(runner, 0, at, at + 40)
+    runner.kv.trim(0, 0)
+    prefill(runner, 0, 0, at)
+    point = runner.kv.checkpoint(0)
+    prefill(runner, 0, at, LENGTH)
+    runner.kv.copy(0, 1, LENGTH)
+    for slot in (1, 0):
+        runner.kv.rewind(slot, point, at)
+        assert same(runner, prefill(runner, slot, at, at + 40), expected)
+    with pytest.raises(ModelError):
+        runner.kv.copy(0, 2, LENGTH)  # it holds fewer
+
+
 def test_a_part_is_given_where_it_is_still_there_and_refused_otherwise(runner):
     prefill(runner, 0, 0, 100)
     expected = prefill(runner, 0, 100, 101)
