@@ -90,8 +90,9 @@ class KvCache:
         self._kv = slots
         self._sequences: list[Sequence | None] = [None] * capabilities.slots
         self._retained: dict[int, Prefix] = {}  # what free slots hold
-        exact = capabilities.can_trim or capabilities.exact_checkpoints
-        self._enabled = enabled and (chunk == 1 or exact)
+        # Samples of one request share a prompt also where nothing else is kept.
+        self._reuses = chunk == 1 or capabilities.can_trim or capabilities.exact_checkpoints
+        self._enabled = enabled and self._reuses
         # Sequences in a shared cache run in any order. A window's tokens come to lie in another
         # order in the slot that they move to, and so are added up in another.
         self.compacts = not (
@@ -273,7 +274,7 @@ class KvCache:
         """Tokens of ``held`` that can serve; 0 if not more than ``least``, or too few. ``points``
         are the checkpoints of ``wanted``; ``whole``: nothing lies behind ``held``.
         """
-        if held is None or held.adapter != wanted.adapter:
+        if held is None or held.adapter != wanted.adapter or not self._reuses:
             return 0
         least = max(least + 1, LEAST_SHARED)
         mine, theirs = wanted.tokens, held.tokens
@@ -392,10 +393,10 @@ class KvCache:
         """
         points = {max((_shared(wanted, held) for held in known), default=0)}
         points |= {common_prefix(wanted.tokens, tokens) for tokens in coming}
-        if sequence.request.followed:
-            points |= set(sequence.turn_ends())
         size = len(sequence.prompt)
-        points |= set(range(reused + (apart := self._apart(size)), size, apart))
+        if sequence.request.followed:
+            apart = self._apart(size)
+            points |= {*sequence.turn_ends(), *range(reused + apart, size, apart)}
         taken, stops = self._points(wanted), list[int]()
         for at in sorted(map(self._cut, points)):
             last = stops[-1] if stops else reused

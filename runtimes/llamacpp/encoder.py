@@ -177,6 +177,11 @@ class _NoSlots:
 
     def swap(self, first: int, second: int) -> None: ...
 
+    def checkpoint(self, slot: int) -> SavedKv:
+        return b""
+
+    def rewind(self, slot: int, data: SavedKv, length: int) -> None: ...
+
     def save(self, slot: int) -> SavedKv:
         return b""
 
