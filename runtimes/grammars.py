@@ -46,7 +46,9 @@ _NICE = 5  # below engines, which answer others meanwhile
 STACK = 64 * 2**20  # bytes, of threads on which an engine compiles and follows grammars
 _CHILD_STACK = STACK // 4  # what passes there passes in an engine
 _CHILD_MEMORY = 4 * 2**30  # bytes of address space; a quarter of it is stack and libraries
-_CHILDREN, _MOST_WAITING = 2, 16
+# A compiler is soon free again, unless somebody keeps it busy on purpose: beyond a few threads,
+# those that wait for one give up after so many seconds.
+_CHILDREN, _MOST_WAITING, _PATIENCE_S = 2, 16, 2.0
 _KEPT_CHARACTERS, _MOST_KEPT = 2**23, 2**20  # of all results, and of one
 
 
@@ -97,51 +99,62 @@ class _Compilers:
     def __init__(self) -> None:
         self._lock = threading.Condition()
         self._idle: list[_Compiler] = []
-        self._busy = self._waiting = self._size = 0
+        self._running: set[Constraint] = set()
+        self._waiting = self._size = 0
         self._found: OrderedDict[Constraint, str | RequestError] = OrderedDict()
 
     def grammar_of(self, constraint: Constraint) -> str:
-        with self._lock:
-            found = self._found.get(constraint)
-            if found is not None:
-                self._found.move_to_end(constraint)
-        if found is None:
-            found = self._compile(constraint)
-            self._keep(constraint, found)
+        most = MOST_CHARACTERS.get(constraint.kind, MOST_OTHER_CHARACTERS)
+        if len(constraint.source) > most:
+            said = f"it has {len(constraint.source):,} characters, above {most:,}"
+            raise refused(constraint, said)
+        with self._turn(constraint) as (compiler, found):
+            if compiler is not None:
+                found = compiler.compile(constraint, LIMIT_S)
+                self._keep(constraint, found)
+        assert found is not None
         if isinstance(found, RequestError):
             raise RequestError(str(found))  # another one: each has its own traceback
         return found
 
-    def _compile(self, constraint: Constraint) -> str | RequestError:
-        most = MOST_CHARACTERS.get(constraint.kind, MOST_OTHER_CHARACTERS)
-        if len(constraint.source) > most:
-            said = f"it has {len(constraint.source):,} characters, above {most:,}"
-            return refused(constraint, said)
-        with self._compiler() as compiler:
-            return compiler.compile(constraint, LIMIT_S)
-
     @contextlib.contextmanager
-    def _compiler(self) -> Iterator[_Compiler]:
+    def _turn(
+        self, constraint: Constraint
+    ) -> Iterator[tuple[_Compiler | None, str | RequestError | None]]:
+        """A compiler for a constraint, or what was found; another thread's result is waited for."""
+
+        def ready() -> bool:
+            compiling = constraint in self._running or len(self._running) >= _CHILDREN
+            return constraint in self._found or not compiling
+
         with self._lock:
-            if self._busy >= _CHILDREN:
-                if self._waiting >= _MOST_WAITING:
-                    raise WorkerError("too many constraints are being compiled: try again later")
+            if not ready():
+                timeout = None if self._waiting < _MOST_WAITING else _PATIENCE_S
                 self._waiting += 1
                 try:
-                    self._lock.wait_for(lambda: self._busy < _CHILDREN)
+                    waited = self._lock.wait_for(ready, timeout)
                 finally:
                     self._waiting -= 1
-            self._busy += 1
-            compiler = self._idle.pop() if self._idle else None
+                if not waited:
+                    raise WorkerError("too many constraints are being compiled: try again later")
+            found = self._found.get(constraint)
+            if found is not None:
+                self._found.move_to_end(constraint)
+            else:
+                self._running.add(constraint)
+            compiler = self._idle.pop() if self._idle and found is None else None
+        if found is not None:
+            yield None, found
+            return
         try:
             compiler = compiler or _Compiler()
-            yield compiler
+            yield compiler, None
         finally:
             with self._lock:
-                self._busy -= 1
+                self._running.discard(constraint)
                 if compiler is not None and compiler.alive:
                     self._idle.append(compiler)
-                self._lock.notify()
+                self._lock.notify_all()
 
     def _keep(self, constraint: Constraint, found: str | RequestError) -> None:
         size = len(constraint.source) + len(str(found))

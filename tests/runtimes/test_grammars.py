@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -110,8 +111,9 @@ def test_a_process_that_dies_ends_one_request_and_is_replaced(monkeypatch) -> No
 
 
 def test_not_everybody_waits_for_a_slow_one(monkeypatch) -> None:
-    """Threads of a server that wait for a compiler are few: the others are refused at once."""
+    """Threads of a server that wait for a compiler are few: the others are refused soon."""
     monkeypatch.setattr(grammars, "_MOST_WAITING", 1)
+    monkeypatch.setattr(grammars, "_PATIENCE_S", 0.1)
     monkeypatch.setattr(grammars, "LIMIT_S", 60.0)
     compilers = grammars._Compilers()
     for name in "xy":
@@ -136,7 +138,24 @@ def test_not_everybody_waits_for_a_slow_one(monkeypatch) -> None:
         os.kill(one._child.pid, signal.SIGCONT)
     for thread in threads:
         thread.join(30)
-    assert not compilers._busy
+    assert not compilers._running
+
+
+def test_many_that_come_at_once_are_compiled_each_kind_once(monkeypatch) -> None:
+    """A server that starts, and 64 clients with a few schemas between them."""
+    compilers, counted = grammars._Compilers(), []
+    compile = grammars._Compiler.compile
+
+    def count(self, constraint: Constraint, limit_s: float) -> str | RequestError:
+        counted.append(constraint)
+        return compile(self, constraint, limit_s)
+
+    monkeypatch.setattr(grammars._Compiler, "compile", count)
+    asked = [Constraint("regex", f"[a-z]{{{1 + n % 4}}}") for n in range(64)]
+    with ThreadPoolExecutor(64) as pool:
+        found = list(pool.map(compilers.grammar_of, asked))
+    assert found == [compilers.grammar_of(one) for one in asked]
+    assert len(counted) == 4
 
 
 def test_what_is_kept_is_bounded() -> None:
