@@ -200,11 +200,13 @@ class KvCache:
         worth = self._enabled and len(prefix.tokens) >= LEAST_SHARED
         retain = worth and not self.capabilities.mixed_batch
         try:
+            point: PooledPrefix | None = None
             if worth and len(prefix.tokens) < held and not self.capabilities.can_trim:
-                points = [at for at in self._points(prefix) if at <= len(prefix.tokens)]
-                prefix = Prefix(prefix.adapter, prefix.tokens[: max(points, default=0)])
-                worth = bool(points)
-            self._cut_back(slot, held, prefix if worth else Prefix(prefix.adapter, []))
+                points = self._points(prefix)
+                point = points[max(points)] if points else None
+                worth = point is not None
+                prefix = point.prefix if point else prefix
+            self._cut_back(slot, len(prefix.tokens) if worth else 0, point)
             retain = retain and worth
             if worth and not retain:
                 self._offload(slot, prefix)
@@ -310,17 +312,16 @@ class KvCache:
                 held = max(whole, match.length)
                 self._kv.copy(match.slot, slot, held)
             if held > match.length:
-                self._cut_back(slot, held, Prefix(wanted.adapter, wanted.tokens[: match.length]))
+                self._cut_back(slot, match.length, point)
         except IngotError as error:
             logger.warning("a cached prefix could not be used: %s", error)
             self._kv.trim(slot, 0)
             return 0
         return match.length
 
-    def _cut_back(self, slot: int, held: int, prefix: Prefix) -> None:
-        """Of the ``held`` tokens of a slot keep those of ``prefix``. Raises as the slots do."""
-        length = len(prefix.tokens)
-        point = self._points(prefix).get(length) if 0 < length < held else None
+    def _cut_back(self, slot: int, length: int, point: PooledPrefix | None) -> None:
+        """Keep the first ``length`` tokens of a slot; ``point`` is the checkpoint at their end, if
+        there is one. Raises as the slots do."""
         if point is not None:
             self._kv.rewind(slot, point.data, length)
         else:

@@ -152,6 +152,15 @@ def test_where_a_prompt_parts_from_an_earlier_one_the_next_goes_on():
     assert kv.rewinds == 2
 
 
+def test_a_checkpoint_serves_though_what_it_replaces_takes_its_room():
+    _, scheduler = rewinding(pool=100)
+    for tail in (1, 2):
+        read(scheduler, COMMON + words(tail, 40), followed=False)
+    assert len(scheduler.kv.pool.entries) == 1, "the checkpoint; the slot has the text"
+    assert read(scheduler, COMMON + words(4, 40), followed=False)[0] == 60
+    assert [entry.whole for entry in scheduler.kv.pool.entries] == [True]
+
+
 def test_a_conversation_goes_on_from_the_end_of_its_last_message():
     """Though what the model thought in between is left out."""
     _, scheduler = rewinding()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,11 +40,11 @@ events = st.lists(
     max_size=60,
 )
 shapes = st.builds(
-    lambda slots, extra, mixed, kind, pool, budget, scheduling, breaks, chunk, more: Shape(
+    lambda slots, extra, mixed, pool, budget, scheduling, breaks, chunk, more: Shape(
         slots,
         slots + extra + chunk,
         mixed and chunk == 1,
-        kind == "attention",
+        True,
         pool,
         budget,
         scheduling,
@@ -51,13 +53,10 @@ shapes = st.builds(
         guesses=more[0],
         forced=more[1],
         adapters_apart=more[2],
-        whole=kind == "recurrent",
-        exact=kind != "window",
     ),
     st.integers(1, 6),
     st.integers(0, 40),
     st.booleans(),
-    st.sampled_from(["attention", "window", "hybrid", "recurrent"]),
     st.sampled_from([0, 50, 400]),
     st.sampled_from([None, 110, 250]),  # the largest request needs 102
     st.builds(
@@ -75,12 +74,22 @@ shapes = st.builds(
 )
 
 
+KINDS = {
+    "attention": {},
+    "window": {"can_trim": False, "exact": False},
+    "hybrid": {"can_trim": False},
+    "recurrent": {"can_trim": False, "whole": True},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=1000, deadline=None)
 @given(events, shapes)
-def test_every_row_is_served_whole_whatever_happens_around_it(events, shape):
-    """Any strategy, companions, preemption, failed steps, cancellations, prefix hits, and rows
-    moved into gaps, successfully or not. Reproducible rows are computed as if they ran alone."""
-    history = History(shape)
+def test_every_row_is_served_whole_whatever_happens_around_it(kind, events, shape):
+    """Any strategy, companions, preemption, failed steps, cancellations, prefix hits, checkpoints,
+    and rows moved into gaps, successfully or not. Reproducible rows are computed as if they ran
+    alone."""
+    history = History(replace(shape, **KINDS[kind]))
     for kind, value in events:
         if kind == "add":
             history.add(*value)
