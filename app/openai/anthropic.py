@@ -14,7 +14,7 @@ from typing import Any
 from app.openai.answer import Answer
 from app.openai.constraints import schema_constraint
 from app.openai.fields import Ignored, fields_of
-from app.openai.reasoning import message_reasoning
+from app.openai.reasoning import BUDGETS, message_reasoning
 from app.openai.request import CHAT_NAMES, OF_SERVERS, as_served, check_together, sampling_of
 from app.openai.task import Task
 from app.openai.tool_parser import ArgumentsDelta, CallBegin, ContentDelta, Delta, ThoughtDelta
@@ -43,7 +43,7 @@ _SAMPLED = CHAT_NAMES - set(
 _KNOWN = frozenset(
     "messages system stop_sequences tools tool_choice output_config thinking".split()
 )
-_FIELDS = fields_of(_KNOWN | _SAMPLED | OF_SERVERS, _HINTS)
+_FIELDS = fields_of(_KNOWN | _SAMPLED | OF_SERVERS | set(BUDGETS), _HINTS)
 # A line with which Claude Code begins its system text, another one in each turn: it tells a
 # provider whom to bill, and a model nothing. With it no two prompts would begin alike.
 _BILLING = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n*")

@@ -15,10 +15,9 @@ from runtimes.errors import RequestError
 from runtimes.request import MOST_THINK_TOKENS, ThinkingLevel
 from runtimes.thinking import check_variables
 
+BUDGETS = ("think_tokens", "thinking_budget_tokens")  # names in the bodies of every dialect
 # Names in the bodies of chat completions.
-CHAT_REASONING = frozenset(
-    {"reasoning_effort", "chat_template_kwargs", "think_tokens", "thinking_budget_tokens"}
-)
+CHAT_REASONING = frozenset({"reasoning_effort", "chat_template_kwargs", *BUDGETS})
 _EFFORTS: dict[str, ThinkingLevel] = {
     "none": "off",
     "minimal": "low",
@@ -46,10 +45,6 @@ class Reasoning:
 
 def chat_reasoning(body: Mapping[str, Any]) -> Reasoning:
     """Wishes in the body of a chat completion. Raises InputError."""
-    budget = None
-    for name in ("think_tokens", "thinking_budget_tokens"):
-        if body.get(name) is not None:
-            budget = _budget(body[name], name)
     variables = body.get("chat_template_kwargs")
     if variables is not None:
         require_object(variables, "chat_template_kwargs")
@@ -59,23 +54,21 @@ def chat_reasoning(body: Mapping[str, Any]) -> Reasoning:
         except RequestError as error:
             raise InputError("invalid_value", f"chat_template_kwargs: {error}") from error
     effort = _effort(body.get("reasoning_effort"), "reasoning_effort")
-    return Reasoning(effort, budget, variables or None)
+    return Reasoning(effort, _given_budget(body), variables or None)
 
 
 def response_reasoning(body: Mapping[str, Any]) -> Reasoning:
     """Wishes in the body of a response (``reasoning``). Raises InputError."""
-    given = body.get("reasoning")
-    if given is None:
-        return Reasoning()
+    given = body.get("reasoning") or {}
     require_object(given, "reasoning")
-    return Reasoning(_effort(given.get("effort"), "reasoning.effort"))
+    return Reasoning(_effort(given.get("effort"), "reasoning.effort"), _given_budget(body))
 
 
 def message_reasoning(body: Mapping[str, Any]) -> Reasoning:
     """Wishes in the body of Anthropic's messages (``thinking``). Raises InputError."""
     given = body.get("thinking")
     if given is None:
-        return Reasoning()
+        return Reasoning(None, _given_budget(body))
     require_object(given, "thinking")
     kind = given.get("type")
     if kind == "disabled":
@@ -84,7 +77,8 @@ def message_reasoning(body: Mapping[str, Any]) -> Reasoning:
         said = f"thinking.type must be enabled, adaptive or disabled, not {shown(kind)}"
         raise InputError("invalid_value", said)
     tokens = given.get("budget_tokens")
-    return Reasoning("on", None if tokens is None else _budget(tokens, "thinking.budget_tokens"))
+    budget = _given_budget(body)
+    return Reasoning("on", budget if tokens is None else _budget(tokens, "thinking.budget_tokens"))
 
 
 def _effort(value: Any, name: str) -> ThinkingLevel | None:
@@ -94,6 +88,11 @@ def _effort(value: Any, name: str) -> ThinkingLevel | None:
     if level is None:
         raise InputError("invalid_value", f"{name} must be one of {', '.join(_EFFORTS)}")
     return level
+
+
+def _given_budget(body: Mapping[str, Any]) -> int | None:
+    given = [_budget(body[name], name) for name in BUDGETS if body.get(name) is not None]
+    return given[-1] if given else None
 
 
 def _budget(value: Any, name: str) -> int | None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from app.openai.answer import Answer, TokenLogprobs
 from app.openai.fields import Ignored, fields_of
-from app.openai.reasoning import response_reasoning
+from app.openai.reasoning import BUDGETS, response_reasoning
 from app.openai.request import CHAT_NAMES, OF_SERVERS, as_served, check_together, sampling_of
 from app.openai.task import Task, task_at
 from app.openai.tool_parser import ArgumentsDelta, CallBegin, ContentDelta, Delta, ThoughtDelta
@@ -43,7 +43,7 @@ _OTHER_NAMES = frozenset({"max_tokens", "max_completion_tokens", "response_forma
 _SAMPLED = CHAT_NAMES - _OTHER_NAMES
 _STORED = "answers are not stored here"
 _FIELDS = fields_of(
-    _KNOWN | _SAMPLED | OF_SERVERS,
+    _KNOWN | _SAMPLED | OF_SERVERS | set(BUDGETS),
     _HINTS,
     refused=("previous_response_id", "conversation"),
     why={"previous_response_id": _STORED, "conversation": _STORED},

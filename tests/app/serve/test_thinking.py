@@ -193,8 +193,9 @@ def test_anthropics_messages_have_blocks(thinker: Running) -> None:
     off = client.messages.create(**asked, thinking={"type": "disabled"})
     assert [block.type for block in off.content] == ["text"]
     body = {"thinking": {"type": "enabled", "budget_tokens": 3}}
-    bounded = client.messages.create(**asked, extra_body=body)
-    assert bounded.content[0].thinking.endswith(CLOSING)
+    for extra in (body, {"think_tokens": 3}):
+        bounded = client.messages.create(**asked, extra_body=extra)
+        assert bounded.content[0].thinking.endswith(CLOSING)
 
 
 def test_responses_have_items(thinker: Running) -> None:
@@ -210,6 +211,8 @@ def test_responses_have_items(thinker: Running) -> None:
         if event.type == "response.reasoning_text.delta"
     )
     assert streamed == thought
+    bounded = client.responses.create(**asked, extra_body={"think_tokens": 3})
+    assert bounded.output[0].content[0].text.endswith(CLOSING)
     off = client.responses.create(**asked, reasoning={"effort": "none"})
     assert [item.type for item in off.output] == ["message"]
     said = [{"role": "user", "content": QUESTIONS[0]}, *answer.output]
