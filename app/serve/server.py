@@ -43,6 +43,7 @@ from runtimes.output import LogFormatter
 from runtimes.request import SamplingParams
 
 logger = logging.getLogger(__name__)
+_engine_log = logging.getLogger("runtimes.engine")  # of prompts that part from cached ones
 
 # Threads that compute, such as readers of large bodies, give way to the event loop so soon: each of
 # its calls of the system lets them in.
@@ -73,6 +74,7 @@ def serve(pool: ModelPool, options: ServeOptions, sampling: SamplingParams) -> N
         generator = Generator(pool, sampling, options.queue)
         pool.prefixes.watch(generator.idle)
         stack.callback(pool.prefixes.close)
+        _engine_log.setLevel(_log_level())  # a worker process has the level of its start
         with console.doing("loading the model"), pool.lease(None) as served:
             first = served
 
@@ -150,18 +152,18 @@ class _Server(uvicorn.Server):
             console.note(f"finishing {running} requests; ctrl+c ends at once")
 
 
+def _log_level() -> int:
+    return logging.DEBUG if logger.isEnabledFor(logging.DEBUG) else logging.INFO
+
+
 def _log_requests(*, as_json: bool) -> None:
     """A line on stderr for each request, and for what happens to models and batches."""
-    level = logging.DEBUG if logger.isEnabledFor(logging.DEBUG) else logging.INFO
     handler = logging.StreamHandler(sys.stderr)
     plain = LogFormatter("%(asctime)s  %(message)s", "%H:%M:%S")
     handler.setFormatter(_JsonLines() if as_json else plain)
-    for one in (
-        access,
-        *map(logging.getLogger, ("app.serve", "app.models.prefixes", "runtimes.engine")),
-    ):
+    for one in (access, _engine_log, *map(logging.getLogger, ("app.serve", "app.models.prefixes"))):
         one.handlers, one.propagate = [handler], False
-        one.setLevel(level)
+        one.setLevel(_log_level())
     for name in ("uvicorn.error", "asyncio"):  # what goes wrong around the requests
         one = logging.getLogger(name)
         one.handlers, one.propagate = [handler], False
