@@ -227,3 +227,19 @@ def test_two_models_of_one_name_are_refused(command, gguf_file):
     done = command("serve", f"a={gguf_file}", f"a={gguf_file}")
     assert done.returncode == 2
     assert "two models are called a" in done.stderr
+
+
+def test_the_log_says_where_a_prompt_parts_from_what_is_cached(ingot, gguf_file, tmp_path):
+    """As an agent's does that writes the time into its system prompt."""
+    process, port = started(ingot, tmp_path / "data", gguf_file)
+    rules = " ".join(f"Rule {n}: be kind to {n} cats." for n in range(24))
+    client = OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0)
+    for minute in (41, 42):
+        system = f"You are kind. It is 10:{minute} now. {rules}"
+        messages = [{"role": "system", "content": system}, SHORT["messages"][0]]
+        client.chat.completions.create(model=gguf_file.stem, messages=messages, max_tokens=2)
+    process.send_signal(signal.SIGINT)
+    said = process.stderr.read().decode()
+    assert process.wait() == 0
+    (line,) = [line for line in said.splitlines() if "are computed again" in line]
+    assert "10:4" in line
