@@ -389,7 +389,7 @@ class KvCache:
         known: Iterable[Prefix],
         coming: Iterable[list[int]],
     ) -> list[int]:
-        """Where to take checkpoints of a prompt of which ``reused`` tokens are at hand: ``known``
+        """Places for checkpoints of a prompt of which ``reused`` tokens are at hand: ``known``
         is held somewhere, and ``coming`` are the tokens of sequences that have just got a slot.
         """
         points = {max((_shared(wanted, held) for held in known), default=0)}

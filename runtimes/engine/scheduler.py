@@ -286,7 +286,8 @@ class Scheduler:
         self._stalled = 0.0 if step.decoded else self._stalled + seconds
         for sequence, row in zip(step.sequences, step.plan.rows, strict=True):
             sequence.computed += len(row.tokens)
-            self.kv.take_checkpoint(sequence)
+            if sequence.stops:
+                self.kv.take_checkpoint(sequence)
         accepted: list[tuple[Sequence, int]] = []
         total = Guessed()
         for sequence, new in zip(step.sampled, tokens, strict=True):
