@@ -29,7 +29,7 @@ from runtimes.planner.candidates import Overrides
 from runtimes.planner.known import load_plan
 from runtimes.planner.plan import TRIAL_TOKENS, Figures
 from runtimes.request import SamplingParams
-from runtimes.settings import RunnerSettings
+from runtimes.settings import PROMPT_CHUNK, RunnerSettings
 
 _PROBLEMS_KEPT = 5
 _NOTE_SECONDS = 10.0
@@ -42,7 +42,7 @@ class FileEncoder:
     """
 
     def __init__(self, model: ModelFile, settings: RunnerSettings) -> None:
-        self.model = model
+        self.model, self.reproducible = model, settings.reproducible
         self.tokenizer = tokenizer_of(model)
         context = min(settings.context or DEFAULT_CONTEXT, model.context_length)
         self.context = min(context, settings.kv_tokens or context)
@@ -84,7 +84,8 @@ class Lengths:
     longest: int = 0  # tokens of the longest first prompt
     longest_where: str = ""
     common: list[int] | None = None  # tokens that all prompts begin with; None before the first
-    prompts: int = 0  # of rows and their parts
+    prompts: int = 0  # of rows and their parts, that run without an adapter of their own
+    chunk: int = 1  # what is reused is a multiple of so many tokens
     unfit: int = 0  # rows that are valid, and cannot be asked of this model in this context
     problems: list[tuple[str, Problem]] = field(default_factory=list)
 
@@ -103,7 +104,7 @@ class Lengths:
     @property
     def read_once(self) -> int:
         """Tokens of a beginning that all prompts share, and that is worth keeping; else 0."""
-        shared = len(self.common or ())
+        shared = len(self.common or ()) // self.chunk * self.chunk
         return shared if self.prompts > 1 and shared >= LEAST_SHARED else 0
 
     @property
@@ -120,16 +121,14 @@ def measure(
     note: Callable[[str], None],
 ) -> Lengths:
     """Tokenize every valid row, with a ``note`` now and then."""
-    found = Lengths()
+    found = Lengths(chunk=PROMPT_CHUNK if encoder.reproducible else 1)
     noted = time.monotonic()
     for row in source.rows():
         if row.problem is not None:
             continue
         try:
-            sizes = [
-                _sizes(part, encoder, style, part.sampling or sampling)
-                for part in row.task.parts or [row.task]
-            ]
+            tasks = row.task.parts or [row.task]
+            sizes = [_sizes(part, encoder, style, part.sampling or sampling) for part in tasks]
         except RequestError as error:
             found.unfit += 1
             if len(found.problems) < _PROBLEMS_KEPT:
@@ -141,8 +140,8 @@ def measure(
         found.prompt_tokens += sum(prompt for prompt, _, _ in sizes)
         found.answer_tokens += sum(answers for _, answers, _ in sizes)
         longest = max(len(ids) for _, _, ids in sizes)
-        if row.task.embed is None:  # a text is embedded whole
-            for _, _, ids in sizes:
+        for part, (_, _, ids) in zip(tasks, sizes, strict=True):
+            if part.embed is None and row.task.adapter is None:  # a text is embedded whole
                 found.begin_with(ids)
         if longest > found.longest:
             found.longest, found.longest_where = longest, row.where

@@ -59,7 +59,9 @@ def chat_reasoning(body: Mapping[str, Any]) -> Reasoning:
 
 def response_reasoning(body: Mapping[str, Any]) -> Reasoning:
     """Wishes in the body of a response (``reasoning``). Raises InputError."""
-    given = body.get("reasoning") or {}
+    given = body.get("reasoning")
+    if given is None:
+        return Reasoning(None, _given_budget(body))
     require_object(given, "reasoning")
     return Reasoning(_effort(given.get("effort"), "reasoning.effort"), _given_budget(body))
 

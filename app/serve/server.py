@@ -161,9 +161,10 @@ def _log_requests(*, as_json: bool) -> None:
     handler = logging.StreamHandler(sys.stderr)
     plain = LogFormatter("%(asctime)s  %(message)s", "%H:%M:%S")
     handler.setFormatter(_JsonLines() if as_json else plain)
+    level = _log_level()
     for one in (access, _engine_log, *map(logging.getLogger, ("app.serve", "app.models.prefixes"))):
         one.handlers, one.propagate = [handler], False
-        one.setLevel(_log_level())
+        one.setLevel(level)
     for name in ("uvicorn.error", "asyncio"):  # what goes wrong around the requests
         one = logging.getLogger(name)
         one.handlers, one.propagate = [handler], False

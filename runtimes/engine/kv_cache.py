@@ -308,8 +308,7 @@ class KvCache:
                 held = len(match.entry.prefix.tokens)
                 self._kv.load(slot, match.entry.data, held)
             elif match.slot is not None and match.slot != slot:
-                whole = self._held(match.slot) if point else match.length
-                held = max(whole, match.length)
+                held = self._held(match.slot) if point else match.length
                 self._kv.copy(match.slot, slot, held)
             if held > match.length:
                 self._cut_back(slot, match.length, point)

@@ -84,12 +84,13 @@ class PrefixPool:
     def put(self, prefix: Prefix, data: SavedKv, *, whole: bool = True) -> bool:
         """Take keys and values in; False if they alone exceed the budget.
 
-        Entries that hold only a beginning of the new one go, if tokens can be cut off its end.
+        An entry of the same prefix goes; so do those that hold only a beginning of the new one, if
+        tokens can be cut off its end.
         """
         if len(data) > self.budget:
             return False
-        if self._can_trim:
-            for entry in [one for one in self.entries if one.prefix.begins(prefix)]:
+        for entry in [one for one in self.entries if one.whole == whole]:
+            if entry.prefix == prefix or (self._can_trim and entry.prefix.begins(prefix)):
                 self._drop(entry)
         while self.nbytes + len(data) > self.budget or len(self.entries) >= _MOST_ENTRIES:
             self._drop(self.entries[0])

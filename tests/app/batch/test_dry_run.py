@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from app.cli.main import main
+from runtimes.settings import PROMPT_CHUNK
 
 CHAT = {"method": "POST", "url": "/v1/chat/completions"}
 
@@ -111,6 +112,13 @@ def test_what_is_read_once_is_what_the_run_finds_cached(
     assert found["cached_tokens"] == pytest.approx(dry["saved_tokens"], rel=0.05)
     assert main(["batch", str(rows), *options, "--dry-run"]) == 0
     assert f"once:    the {dry['read_once_tokens']} tokens that all" in capfd.readouterr().out
+    assert main(["batch", str(rows), *options, "--reproducible", "--dry-run", "--json"]) == 0
+    chunks = json.loads(capfd.readouterr().out)["read_once_tokens"]
+    assert chunks == dry["read_once_tokens"] // PROMPT_CHUNK * PROMPT_CHUNK
+    texts = write(tmp_path / "texts.jsonl", [json.dumps({"prompt": said + str(n)}) for n in "12"])
+    embed = ["--model", str(gguf_file), "--task", "embed", "--dry-run", "--json"]
+    assert main(["batch", str(texts), *embed]) == 0
+    assert json.loads(capfd.readouterr().out)["saved_tokens"] == 0, "each is embedded whole"
     alone = write(tmp_path / "one.jsonl", [json.dumps({"prompt": "1 + 7?"})])
     assert main(["batch", str(alone), *options, "--dry-run", "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["saved_tokens"] == 0
@@ -174,6 +182,7 @@ def test_strict_stops_before_any_work(
 _PEAK = """
 import sys
 from app.cli.main import main
+from runtimes.settings import PROMPT_CHUNK
 from quantize.quality.peak import peak_resident
 code = main(["batch", sys.argv[1], "--model", sys.argv[2], "--dry-run", "--json"])
 print(code, peak_resident() // 1024)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtimes.engine.kv_cache import LEAST_SHARED, KvCache
-from runtimes.engine.prefix_pool import Prefix, common_prefix
+from runtimes.engine.prefix_pool import Prefix, PrefixPool, common_prefix
 from runtimes.engine.scheduler import Scheduler
 from runtimes.engine.sequence import Sequence
 from runtimes.errors import RequestError
@@ -159,6 +159,15 @@ def test_a_checkpoint_serves_though_what_it_replaces_takes_its_room():
     assert len(scheduler.kv.pool.entries) == 1, "the checkpoint; the slot has the text"
     assert read(scheduler, COMMON + words(4, 40), followed=False)[0] == 60
     assert [entry.whole for entry in scheduler.kv.pool.entries] == [True]
+
+
+def test_a_checkpoint_that_is_taken_again_takes_no_more_room():
+    pool = PrefixPool(100, can_trim=False)
+    for data in (b"a" * 30, b"b" * 30):
+        pool.put(Prefix(None, COMMON), data, whole=False)
+    pool.put(Prefix(None, COMMON), b"c" * 40)
+    assert pool.nbytes == 70
+    assert pool.checkpoints(Prefix(None, [*COMMON, 1]))[60].data == b"b" * 30
 
 
 def test_a_conversation_goes_on_from_the_end_of_its_last_message():
