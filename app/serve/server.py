@@ -149,7 +149,8 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
         running = len(self.server_state.tasks)
         if running and not self.force_exit:
-            console.note(f"finishing {running} requests; ctrl+c ends at once")
+            requests = "1 request" if running == 1 else f"{running} requests"
+            console.note(f"finishing {requests}; ctrl+c ends at once")
 
 
 def _log_level() -> int:

@@ -213,6 +213,8 @@ def test_responses_have_items(thinker: Running) -> None:
     assert streamed == thought
     bounded = client.responses.create(**asked, extra_body={"think_tokens": 3})
     assert bounded.output[0].content[0].text.endswith(CLOSING)
+    with pytest.raises(BadRequestError, match="reasoning"):
+        client.responses.create(**asked, extra_body={"reasoning": ""})
     off = client.responses.create(**asked, reasoning={"effort": "none"})
     assert [item.type for item in off.output] == ["message"]
     said = [{"role": "user", "content": QUESTIONS[0]}, *answer.output]
