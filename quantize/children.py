@@ -44,7 +44,7 @@ T = TypeVar("T")
 _TAIL = 8  # lines of the child's output that an error shows
 _GLANCE = 0.1  # seconds between looks at what a child reports
 _SHORT = 2_000_000_000  # bytes of free memory; the server holds an eighth of that
-_BEGIN = "import sys; from quantize.children import main; main(int(sys.argv[1]), sys.argv[2])"
+_BEGIN = f"import sys; from {__name__} import main; main(int(sys.argv[1]), sys.argv[2])"
 
 # No child may reach the network: what it needs is in the folder. onnxruntime and onnxruntime-genai
 # report usage unless told not to.
@@ -65,7 +65,7 @@ PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
 _MODULES = ("torch", "transformers.modeling_utils")
 _MESSAGE = 1 << 20  # bytes at most: an environment
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_SERVE = "import sys; from quantize.children import serve; serve(int(sys.argv[1]))"
+_SERVE = f"import sys; from {__name__} import serve; serve(int(sys.argv[1]))"
 
 
 _DISK_FULL = 73  # the exit code of a child that cannot even write down what went wrong

@@ -20,6 +20,7 @@ from app.bench.speed import native_at_depths, server_at_depths
 from app.bench.tui import tui
 from quantize.manifest import NAME, load_manifest
 from quantize.source.synthetic import SHAPES
+from runtimes import own
 from runtimes.errors import IngotError, RequestError
 from runtimes.machine import processes
 from runtimes.paths import cache_dir
@@ -79,7 +80,7 @@ def random_model(shape: str) -> Path:
         return built
     # A process of its own each: torch must not stay in the one that takes times.
     program = (
-        "import sys, pathlib; from quantize.source.synthetic import make_random_model; "
+        f"import sys, pathlib; from {own('quantize.source.synthetic')} import make_random_model; "
         "make_random_model(pathlib.Path(sys.argv[1]), sys.argv[2])"
     )
     shutil.rmtree(folder, ignore_errors=True)

@@ -14,6 +14,7 @@ import typer
 from app.cli.options import take_plain, with_groups
 from app.exitcodes import ExitCode, exit_code_for
 from app.options import option
+from runtimes import own
 from runtimes.output import LogFormatter, shown_streams
 
 # As `--help` lists them, each with its module; groups of commands come last.
@@ -50,9 +51,9 @@ def _commands(arguments: Sequence[str]) -> typer.Typer:
     for name in [first] if first in _COMMANDS else _COMMANDS:
         module = _COMMANDS[name]
         if name == "quantize":
-            found = import_module(module).command
+            found = import_module(own(module)).command
         else:
-            found = getattr(import_module(f"app.cli.commands.{module}"), name)
+            found = getattr(import_module(own(f"app.cli.commands.{module}")), name)
         if isinstance(found, typer.Typer):
             app.add_typer(found, name=name)
         else:

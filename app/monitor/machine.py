@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import psutil
 
+from runtimes import own
 from runtimes.machine.cpu import allowed_cpus
 from runtimes.machine.gpus import Gpu, GpuReader
 from runtimes.machine.hardware import memory_now
@@ -111,5 +112,5 @@ def _children(process: psutil.Process) -> list[psutil.Process]:
 def _name(command: Sequence[str]) -> str:
     """Name of a process: the module that `python -m` runs, else the program."""
     if "-m" in command[:-1]:
-        return command[command.index("-m") + 1]
+        return command[command.index("-m") + 1].removeprefix(own(""))
     return os.path.basename(command[0]) if command else "?"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from app.monitor.machine import MachineReader, MachineUse
 from quantize.disk import human
+from runtimes import PACKAGES, own
 from runtimes.backend import MemoryEstimate
 from runtimes.engine.metrics import EngineStats
 from runtimes.errors import IngotError, RequestError
@@ -26,7 +27,6 @@ logger = logging.getLogger(__name__)
 
 _HISTORY = 120  # samples
 _SPEEDS = 300  # of the engine, which is looked at whether anybody watches or not
-_PACKAGES = ("runtimes", "quantize", "app")
 _KEPT = 1000  # events
 _LONGEST = 4000  # characters of one event
 
@@ -74,7 +74,9 @@ class EventLog(logging.Handler):
             error = record.exc_info[1]
             text = f"{text}: {type(error).__name__}: {error}"
         number = next(self._numbers)
-        self._events.append(Event(number, when, level, record.name, text[:_LONGEST]))
+        self._events.append(
+            Event(number, when, level, record.name.removeprefix(own("")), text[:_LONGEST])
+        )
 
     def attach(self) -> None:
         """Listen to everything, to our packages from INFO on."""
@@ -84,7 +86,7 @@ class EventLog(logging.Handler):
             if isinstance(logger, logging.Logger) and not (logger.parent and logger.propagate):
                 logger.addHandler(self)
                 self._attached.append(logger)
-        for name in _PACKAGES:
+        for name in map(own, PACKAGES):
             logger = logging.getLogger(name)
             self._levels[name] = logger.level
             if logger.getEffectiveLevel() > logging.INFO:

@@ -38,12 +38,13 @@ from app.serve.guard import Guard
 from app.serve.observe import AccessLog, Observer, access
 from app.serve.options import ServeOptions
 from app.serve.pool import ModelPool, Served
+from runtimes import own
 from runtimes.errors import IngotError, RequestError
 from runtimes.output import LogFormatter
 from runtimes.request import SamplingParams
 
 logger = logging.getLogger(__name__)
-_engine_log = logging.getLogger("runtimes.engine")  # of prompts that part from cached ones
+_engine_log = logging.getLogger(own("runtimes.engine"))  # of prompts that part from cached ones
 
 # Threads that compute, such as readers of large bodies, give way to the event loop so soon: each of
 # its calls of the system lets them in.
@@ -163,7 +164,8 @@ def _log_requests(*, as_json: bool) -> None:
     plain = LogFormatter("%(asctime)s  %(message)s", "%H:%M:%S")
     handler.setFormatter(_JsonLines() if as_json else plain)
     level = _log_level()
-    for one in (access, _engine_log, *map(logging.getLogger, ("app.serve", "app.models.prefixes"))):
+    ours = map(own, ("app.serve", "app.models.prefixes"))
+    for one in (access, _engine_log, *map(logging.getLogger, ours)):
         one.handlers, one.propagate = [handler], False
         one.setLevel(level)
     for name in ("uvicorn.error", "asyncio"):  # what goes wrong around the requests

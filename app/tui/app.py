@@ -36,6 +36,7 @@ from app.tui.keys import key
 from app.tui.services import Services, Start, open_services
 from app.tui.settings import problems
 from app.tui.textual_patches import ControlFilter, InOrder, Sheet, act, one_types
+from runtimes import own
 from runtimes.errors import IngotError
 from runtimes.paths import state_dir
 
@@ -83,8 +84,8 @@ class IngotApp(App[None]):
         self.services = services
         # Published when a model begins to load, is loaded, or could not be; the host says the rest.
         self.engine_changed: Signal[HostState] = Signal(self, "engine_changed")
-        for own in theme.OWN:
-            self.register_theme(own)
+        for each in theme.OWN:
+            self.register_theme(each)
         self.no_color = theme.no_color()
         self._colourless, self._on_black = theme.Colourless(), theme.OnBlack()
         self._shown = ControlFilter()
@@ -160,7 +161,7 @@ class IngotApp(App[None]):
     def _import_later(self) -> None:
         """Import what is not shown yet, so that the first message or key finds it there."""
         for module in (*_LATER, *(mode.module for mode in modes.MODES)):
-            import_module(module)
+            import_module(own(module))
         self.call_later(self._started)
 
     def _started(self) -> None:

@@ -159,9 +159,9 @@ def at_once() -> Iterator[dict[str, list[str]]]:
 
 def declared() -> Iterator[tuple[type, list[Binding]]]:
     """The bindings that each class of the app declares; imports the whole of it."""
-    import app.tui
+    from app import tui
 
-    for module in walk_packages(app.tui.__path__, "app.tui."):
+    for module in walk_packages(tui.__path__, f"{tui.__name__}."):
         for _, owner in inspect.getmembers(import_module(module.name), inspect.isclass):
             if owner.__module__ == module.name and issubclass(owner, DOMNode):
                 yield owner, list(Binding.make_bindings(owner.__dict__.get("BINDINGS", [])))

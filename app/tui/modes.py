@@ -20,6 +20,7 @@ from textual.screen import Screen
 
 from app.tui.keys import key
 from app.tui.textual_patches import SteadyCompositor
+from runtimes import own
 
 Result = TypeVar("Result")
 
@@ -109,7 +110,7 @@ class Mode:
     screen: str
 
     def open(self) -> Screen[Any]:
-        made: Screen[Any] = getattr(import_module(self.module), self.screen)()
+        made: Screen[Any] = getattr(import_module(own(self.module)), self.screen)()
         return made
 
 

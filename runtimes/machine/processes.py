@@ -20,9 +20,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from runtimes import PACKAGES, own
+
 log = logging.getLogger(__name__)
 
-_ROOT = Path(__file__).resolve().parents[2]
+_ROOT = Path(__file__).resolve().parents[__name__.count(".")]
 
 _FRAME = re.compile(r'^  File "(.+)", line (\d+)(?:, in (.+))?$', re.MULTILINE)
 _ERROR = re.compile(r"^\S.*", re.MULTILINE)
@@ -31,8 +33,12 @@ _NOT_BEGUN = re.compile(rf"^(?:{re.escape(sys.executable)}: |Fatal Python error:
 
 
 def python(*arguments: object) -> list[str]:
-    """The command line of this Python with ``arguments``, the current folder not on its path."""
-    return [sys.executable, "-P", *map(str, arguments)]
+    """The command line of this Python with ``arguments``, the current folder not on its path; `-m`
+    takes a module of Ingot by its name in the source."""
+    words = [*map(str, arguments)]
+    if words[:1] == ["-m"] and words[1].split(".")[0] in PACKAGES:
+        words[1] = own(words[1])
+    return [sys.executable, "-P", *words]
 
 
 def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -7,6 +7,7 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from runtimes import own
 from runtimes.errors import ModelError
 
 if TYPE_CHECKING:
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 
 # By name, and imported when they are asked for.
 MODULES: dict[RuntimeName, str] = {
-    "llamacpp": "runtimes.llamacpp.backend",
-    "onnx": "runtimes.onnx.backend",
+    "llamacpp": own("runtimes.llamacpp.backend"),
+    "onnx": own("runtimes.onnx.backend"),
 }
 
 

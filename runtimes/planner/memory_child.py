@@ -19,6 +19,7 @@ import re
 import sys
 from pathlib import Path
 
+from runtimes import own
 from runtimes.engine.loading import load_runner
 from runtimes.machine.linechild import exchange
 from runtimes.models.registry import backend_of, read_model
@@ -41,7 +42,7 @@ def main(path: str, settings: str) -> int:
     backend_of(model).import_library()
     before, _ = _resident()
     repacked = _Repacked()
-    logging.getLogger("runtimes.llamacpp.native").addHandler(repacked)
+    logging.getLogger(own("runtimes.llamacpp.native")).addHandler(repacked)
     runner, _ = load_runner(model, RunnerSettings(**json.loads(settings)))
     length = _fill(runner)
     for _ in range(2):
@@ -59,7 +60,7 @@ class _Repacked(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
         self.nbytes = 0
-        logging.getLogger("runtimes.llamacpp.native").setLevel(logging.DEBUG)
+        logging.getLogger(own("runtimes.llamacpp.native")).setLevel(logging.DEBUG)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Every line of llama.cpp's log passes here."""

@@ -18,6 +18,7 @@ from typing import IO, Any, NamedTuple, TypeVar
 
 import psutil
 
+from runtimes import own
 from runtimes.errors import RequestError
 from runtimes.machine.processes import Child
 from runtimes.request import FinishReason
@@ -35,7 +36,7 @@ from runtimes.worker.wire import (
 )
 
 log = logging.getLogger(__name__)
-_stderr_log = logging.getLogger("runtimes.worker.stderr")
+_stderr_log = logging.getLogger(own("runtimes.worker.stderr"))
 
 _LINES_KEPT = 50
 _STDERR_S = 1.0  # for the last lines after the end; a grandchild may hold the pipe longer

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from runtimes import own
 from runtimes.engine.metrics import EngineStats
 from runtimes.errors import IngotError, ModelError, OutOfMemoryError, RequestError, WorkerError
 from runtimes.request import Chunk, Completion, FinishReason, Request, Timings, Usage
@@ -281,7 +282,7 @@ class Supervisor:
         refusal = self._recovery.refusal()
         if refusal is not None:
             raise ModelError(refusal)
-        names = ("", "runtimes", "runtimes.engine")
+        names = ("", own("runtimes"), own("runtimes.engine"))
         level = min(logging.getLogger(name).getEffectiveLevel() for name in names)
         order = Load(
             str(self._path), self._recovery.settings(), self._scheduling, level, dict(self.adapters)

@@ -25,6 +25,7 @@ from app.tui.textual_patches import Plain, background, latest
 from app.tui.widgets.compare_panes import ComparePane, ComparePanes, SameStrip
 from app.tui.widgets.frame import ModeScreen
 from app.tui.widgets.prompt import Prompt
+from runtimes import own
 from runtimes.chat import Message
 from runtimes.errors import IngotError
 from runtimes.output import json_text
@@ -246,7 +247,7 @@ class CompareScreen(ModeScreen):
         """Have the chosen files answer a file of prompts."""
         if self._refused() or self._few():
             return
-        module = await asyncio.to_thread(import_module, "app.tui.screens.compare_prompts")
+        module = await asyncio.to_thread(import_module, own("app.tui.screens.compare_prompts"))
         self.app.push_screen(module.ComparePromptsScreen(self.entries))
 
     @background
