@@ -11,11 +11,12 @@ from importlib import import_module
 
 import typer
 
+from app.cli.log import begin_log, log_error, logged
 from app.cli.options import take_plain, with_groups
 from app.exitcodes import ExitCode, exit_code_for
 from app.options import option
 from runtimes import own
-from runtimes.output import LogFormatter, shown_streams
+from runtimes.output import shown_streams
 
 # As `--help` lists them, each with its module; groups of commands come last.
 _COMMANDS = {
@@ -55,9 +56,12 @@ def _commands(arguments: Sequence[str]) -> typer.Typer:
         else:
             found = getattr(import_module(own(f"app.cli.commands.{module}")), name)
         if isinstance(found, typer.Typer):
+            for one in (*found.registered_commands, found.registered_callback):
+                if one is not None:
+                    one.callback = logged(one.callback)
             app.add_typer(found, name=name)
         else:
-            app.command(name=name)(found)
+            app.command(name=name)(logged(found))
     return app
 
 
@@ -73,20 +77,14 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+@logged
 @with_groups
 def _root(
-    verbose: bool = option(False, "Log what happens; show tracebacks.", "--verbose", "-v"),
     version: bool = option(
         False, "Print the version.", "--version", callback=_print_version, is_eager=True
     ),
 ) -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    form = "%(levelname)s %(name)s: %(message)s" if verbose else "ingot: %(message)s"
-    handler.setFormatter(LogFormatter(form))
-    level = logging.DEBUG if verbose else logging.WARNING
-    logging.basicConfig(level=level, handlers=[handler], force=True)
-    for noisy in ("markdown_it", "asyncio", "urllib3", "filelock"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
+    pass
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -97,6 +95,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _run(arguments: list[str] | None) -> int:
     take_plain()
+    begin_log()
     command = typer.main.get_command(_commands(sys.argv[1:] if arguments is None else arguments))
     try:
         command(args=arguments, prog_name="ingot")
@@ -117,11 +116,12 @@ def _run(arguments: list[str] | None) -> int:
 
 
 def _report(error: BaseException, code: int) -> None:
-    """One line on stderr; the traceback only for those who asked with -v."""
+    """One line on stderr; the traceback for those who asked with -v, and in the log's file."""
     if isinstance(error, (BrokenPipeError, KeyboardInterrupt)):
         return
     if logging.getLogger().isEnabledFor(logging.DEBUG):
         traceback.print_exception(error, file=sys.stderr)
+    log_error(error)
     if isinstance(error, FileNotFoundError) and error.filename is None and _is_nowhere():
         text = "the folder that this was started in was deleted: change to another one"
     elif code != ExitCode.INTERNAL:

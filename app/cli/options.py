@@ -42,7 +42,7 @@ def with_groups(command: Callable[..., Any]) -> Callable[..., Any]:
     parameters: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(command).parameters.items():
         if name in groups:
-            parameters += _flags(hints[name])
+            parameters += flags_of(hints[name])
         elif isinstance(parameter.default, Field):
             parameters.append(_flag(name, hints[name], parameter.default))
         else:
@@ -59,12 +59,12 @@ def with_groups(command: Callable[..., Any]) -> Callable[..., Any]:
     return flat
 
 
-def _flags(kind: Any) -> Iterator[inspect.Parameter]:
+def flags_of(kind: Any) -> Iterator[inspect.Parameter]:
     """Flags of a group; those of the groups in it come first. A field without a help is no flag."""
     hints = get_type_hints(kind)
     for field in fields(kind):
         if is_dataclass(hints[field.name]):
-            yield from _flags(hints[field.name])
+            yield from flags_of(hints[field.name])
     for field in fields(kind):
         if field.metadata and not is_dataclass(hints[field.name]):
             yield _flag(field.name, hints[field.name], field, kind.panel)

@@ -164,13 +164,14 @@ def _log_requests(*, as_json: bool) -> None:
     plain = LogFormatter("%(asctime)s  %(message)s", "%H:%M:%S")
     handler.setFormatter(_JsonLines() if as_json else plain)
     level = _log_level()
+    files = [one for one in logging.getLogger().handlers if isinstance(one, logging.FileHandler)]
     ours = map(own, ("app.serve", "app.models.prefixes"))
     for one in (access, _engine_log, *map(logging.getLogger, ours)):
-        one.handlers, one.propagate = [handler], False
+        one.handlers, one.propagate = [handler, *files], False
         one.setLevel(level)
     for name in ("uvicorn.error", "asyncio"):  # what goes wrong around the requests
         one = logging.getLogger(name)
-        one.handlers, one.propagate = [handler], False
+        one.handlers, one.propagate = [handler, *files], False
         one.setLevel(logging.ERROR)  # a client that is gone is no news of its own
 
 
