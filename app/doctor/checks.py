@@ -27,6 +27,7 @@ from runtimes.planner.plan import PlanWorkload
 from runtimes.request import Completion, FinishReason, Request
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.worker.engine import WorkerEngine
+from runtimes.worker.recovery import FORGET
 
 PROCESSOR = "cpu"  # the device that others are compared with
 ROWS = 8  # that run together
@@ -98,7 +99,7 @@ class VerifyTarget:
         if self.device != PROCESSOR and not engine.stats().gpu_layers:
             raise IngotError(
                 f"no layer is on {self.device}: there is no room, or it crashed there before"
-                " (`python -P -m runtimes.worker --forget` has it tried again)"
+                f" (`{FORGET}` has it tried again)"
             )
 
     @property

@@ -17,7 +17,7 @@ from runtimes.machine.installed import find_installed, versions
 from runtimes.machine.selftest import ATTENTION_DEPTH, Health, ensure
 from runtimes.models.registry import MODULES, backend
 from runtimes.untrusted import visible
-from runtimes.worker.recovery import limit_lines
+from runtimes.worker.recovery import FORGET, limit_lines
 
 _GIB = 2**30
 # Software that a model file goes through: the runtimes, and what quantize makes files with.
@@ -111,7 +111,7 @@ def rows(report: Report) -> list[tuple[str, str]]:
         if health.kernels:
             found.append((f"{label} kernels", " ".join(health.kernels)))
     for line in report.bounds:
-        found.append(("after a crash", f"{line}; undo: python -P -m runtimes.worker --forget"))
+        found.append(("after a crash", f"{line}; undo: {FORGET}"))
     found.append(("libraries", ", ".join(f"{n} {v}" for n, v in report.libraries.items())))
     return found
 

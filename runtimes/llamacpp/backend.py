@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from runtimes.backend import Backend, Device
 from runtimes.errors import ModelError
+from runtimes.machine.processes import advised
 
 if TYPE_CHECKING:
     from runtimes.backend import MemoryEstimate
@@ -107,7 +108,7 @@ _KNOWS = frozenset(
     "gpu_layers extra_buffers unified_kv kv_type kv_tokens context_shift device_sampling"
     " flash_attention".split()
 )
-_INSTALL = "python -P -m runtimes.llamacpp.build"
+_INSTALL = advised("runtimes.llamacpp.build")
 BACKEND = LlamaBackend(
     name="llamacpp",
     label="llama.cpp",

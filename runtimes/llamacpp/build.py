@@ -20,6 +20,7 @@ if __name__ == "__main__" and not (
 import argparse
 import hashlib
 import importlib
+import importlib.util
 import json
 import logging
 import platform
@@ -164,6 +165,10 @@ def install(
 ) -> BuildPlan:
     """Make the running interpreter's environment hold the right build, if it does not. Without a
     ``gpu`` it is for the same kind as before."""
+    if importlib.util.find_spec("pip") is None:
+        raise BuildError(
+            f"this Python has no pip, which installs llama.cpp: run {sys.executable} -m ensurepip"
+        )
     plan = plan_build(version, gpu=(gpu or gpu_of(_stamp().get("cmake_args", "")) or NONE))
     if not force and installed_key() == plan.key:
         log.info("llama-cpp-python %s is installed in the right build (%s)", version, plan.key)
@@ -263,7 +268,8 @@ def _pip(*arguments: str, environment: dict[str, str] | None = None) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Command line of this module."""
     parser = argparse.ArgumentParser(
-        prog="python -P -m runtimes.llamacpp.build", description=(__doc__ or "").splitlines()[0]
+        prog=processes.advised("runtimes.llamacpp.build"),
+        description=(__doc__ or "").splitlines()[0],
     )
     parser.add_argument("--version", default=TESTED_VERSION, help="version of llama-cpp-python")
     parser.add_argument(

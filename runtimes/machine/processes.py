@@ -10,6 +10,7 @@ import ctypes
 import logging
 import os
 import re
+import shlex
 import signal
 import site
 import subprocess
@@ -39,6 +40,12 @@ def python(*arguments: object) -> list[str]:
     if words[:1] == ["-m"] and words[1].split(".")[0] in PACKAGES:
         words[1] = own(words[1])
     return [sys.executable, "-P", *words]
+
+
+def advised(module: str) -> str:
+    """The line for a shell that runs one of Ingot's modules; the current folder runs nothing."""
+    found = shlex.quote(sys.executable) if own("") else "python"  # a checkout has one of its own
+    return f"{found} -P -m {own(module)}"
 
 
 def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -11,13 +11,14 @@ if __name__ == "__main__" and not (
 
 import argparse
 
+from runtimes.machine.processes import advised
 from runtimes.untrusted import visible
 from runtimes.worker.recovery import forget, limit_lines
 
 
 def main() -> None:
     """Show them, and forget them if told to."""
-    parser = argparse.ArgumentParser(prog="python -P -m runtimes.worker", description=__doc__)
+    parser = argparse.ArgumentParser(prog=advised("runtimes.worker"), description=__doc__)
     parser.add_argument("--forget", action="store_true", help="load with full settings again")
     arguments = parser.parse_args()
     lines = limit_lines()

@@ -32,7 +32,7 @@ from runtimes.errors import ModelError
 from runtimes.machine.cgroup import ROOT, groups, kernel_text
 from runtimes.machine.cpu import cpu_identity
 from runtimes.machine.installed import find_installed
-from runtimes.machine.processes import ending, import_failure
+from runtimes.machine.processes import advised, ending, import_failure
 from runtimes.machine.selftest import ensure, remembered
 from runtimes.machine.state_file import load_state, save_entry, save_state
 from runtimes.models.memory import DEFAULT_CONTEXT
@@ -182,7 +182,7 @@ def _count(path: Path) -> int | None:
 
 
 STATE = "worker"  # the state file
-FORGET = "python -P -m runtimes.worker --forget"
+FORGET = f"{advised('runtimes.worker')} --forget"
 
 _REVISION = 2  # of what counts as a crash: limits that an older version found do not hold
 _KEPT = 32
