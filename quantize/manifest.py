@@ -75,6 +75,9 @@ class Fidelity:
     kl_error: float  # the standard error of the mean
     kl_p99: float  # the 99th percentile over the tokens
     same_top: float  # the share of positions (0 to 1) with the same likeliest token
+    kl_median: float | None = None
+    kl_p999: float | None = None
+    kl_max: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,6 +137,18 @@ def pebble_built(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 @pytest.fixture(scope="session")
+def pebble_f16(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo model as a half-precision GGUF file."""
+    from quantize.gguf.converter import export_f16
+    from quantize.quality.tokens import Reference
+
+    work = tmp_path_factory.mktemp("pebble-f16")
+    # The converter knows its pre-tokenizer, so nothing is compared.
+    export_f16(pebble, work / "pebble-f16.gguf", Reference([], [], [], [], [], None), work)
+    return work / "pebble-f16.gguf"
+
+
+@pytest.fixture(scope="session")
 def pebble_thinks(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The GGUF file of a Pebble that thinks before it answers: its adapter, merged."""
 

@@ -28,6 +28,7 @@ _COMMANDS = {
     "serve": "serve",
     "bench": "speed",
     "plan": "speed",
+    "measure": "measure",
     "compare": "run",
     "models": "library",
     "pull": "library",

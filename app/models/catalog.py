@@ -20,6 +20,7 @@ from app.here import real
 from app.models import library
 from app.models.library import recently_used
 from app.options import ModelOptions
+from quantize.cards import Card, known_cards
 from quantize.disk import human
 from quantize.manifest import NAME as MANIFEST
 from quantize.manifest import (
@@ -349,7 +350,12 @@ def catalog(given: Iterable[str | Path] = ()) -> list[ModelEntry]:
     for entry in found:
         once.setdefault(real(entry.path), entry)
     missing: dict[str | None, str | None] = {one.format: _unusable(one) for one in backends()}
-    listed = [replace(e, broken=e.broken or missing.get(e.format)) for e in once.values()]
+    unknown = [e.path for e in once.values() if e.fidelity is None and not e.broken]
+    cards = known_cards(unknown)
+    listed = [
+        replace(_carded(e, cards.get(e.path)), broken=e.broken or missing.get(e.format))
+        for e in once.values()
+    ]
     return sorted(listed, key=lambda e: (e.name.lower(), e.model, e.bytes or 0, e.recipe))
 
 
@@ -462,6 +468,21 @@ def _pulled(model: library.Model, plans: Sequence[MadePlan]) -> list[ModelEntry]
         )
         found.append(entry)
     return found
+
+
+def _carded(entry: ModelEntry, card: Card | None) -> ModelEntry:
+    """``entry`` with what `ingot measure` has found of the file."""
+    if card is None:
+        return entry
+    found = card.entry
+    return replace(
+        entry,
+        fidelity=found.fidelity,
+        quality=found.quality,
+        parity=found.token_parity,
+        speed=entry.speed or found.speed,
+        notes=(*entry.notes, *(text.splitlines()[0] for text in card.faults)),
+    )
 
 
 def _broken(path: Path, why: str) -> ModelEntry:

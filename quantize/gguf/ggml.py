@@ -26,7 +26,7 @@ from runtimes.models.gguf import TENSOR_TYPES
 Array = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
 
-_F16 = 1
+_F32, _F16 = 0, 1
 
 
 def rounded(rows: Array, kind: str, means: Array | None = None) -> Array:
@@ -61,6 +61,18 @@ def packed(rows: Array, kind: str, means: Array | None = None) -> Bytes:
     out = np.empty(rows.size // block * size, np.uint8)
     pointer = None if column is None else column.ctypes.data
     _quantizer()(number, rows.ctypes.data, out.ctypes.data, 0, *rows.shape, pointer)
+    return out
+
+
+def unpacked(rows: Bytes, kind: str, width: int) -> Array:
+    """``rows`` [rows, bytes], as a file has them in the type ``kind``, as floats [rows, width]."""
+    number, rows = TYPES[kind], np.ascontiguousarray(rows)
+    if number == _F32:
+        return rows.view(np.float32)
+    if number == _F16:
+        return rows.view(np.float16).astype(np.float32)
+    out = np.empty((len(rows), width), np.float32)
+    _reader(number)(rows.ctypes.data, out.ctypes.data, out.size)
     return out
 
 
@@ -108,7 +120,6 @@ def _reader(number: int) -> Any:
 
 Shape = tuple[int, int]  # the length of a row, and rows
 
-_F32 = 0
 _MOST_BYTES = 96_000_000  # of weights: more than any cache holds, of a model that is larger
 _LEAST_S = 0.1  # that a product is timed for
 _LAPS = 5

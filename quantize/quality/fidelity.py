@@ -178,11 +178,15 @@ def load_reference(folder: Path) -> FloatReference:
 def summed_up(scores: Scores, of: Perplexity) -> Fidelity:
     """The figures of a file that scored so on the text of the float model's perplexity ``of``."""
     value, error = perplexity(scores.nll)
+    median, p99, p999, most = map(float, np.percentile(scores.kl, (50, 99, 99.9, 100)))
     return Fidelity(
         replace(of, value=value, error=error),
         *mean(scores.kl),
-        kl_p99=float(np.percentile(scores.kl, 99)),
+        kl_p99=p99,
         same_top=float(scores.same.mean()),
+        kl_median=median,
+        kl_p999=p999,
+        kl_max=most,
     )
 
 

@@ -230,7 +230,7 @@ def require_parity(comparison: TokenComparison, name: str) -> None:
     text in both."""
     if not comparison.differences:
         return
-    shown = "\n".join(_shown(d, comparison.texts, name) for d in comparison.differences[:_SHOWN])
+    shown = shown_differences(comparison, name)
     original, named = comparison.split
     why = f"\nThe original splits text by {original} first." if original else ""
     if named:
@@ -246,6 +246,11 @@ def require_parity(comparison: TokenComparison, name: str) -> None:
         f"The first ones, around their first other token:\n{shown}{why}\n"
         "Nothing was published for it; --allow-token-mismatch publishes it all the same"
     )
+
+
+def shown_differences(comparison: TokenComparison, name: str) -> str:
+    """The first lines that differ, as both tokenizers split them."""
+    return "\n".join(_shown(d, comparison.texts, name) for d in comparison.differences[:_SHOWN])
 
 
 def _shown(
@@ -349,6 +354,27 @@ def read_reference(model: Path, *, trust_remote_code: bool = False) -> Reference
         _whole((token, tokenizer.decode([token])) for token in used),
         _step(split) if split else "none",
     )
+
+
+def read_gguf_reference(path: Path) -> Reference:
+    """The same by a GGUF file of floats, which is its own original."""
+    from runtimes.chat import encode_chat
+    from runtimes.errors import RequestError
+
+    model = read_model(path)
+    tokenizer = tokenizer_of(model)
+    ends = [tokenizer.token_bytes(id).decode(errors="replace") for id in sorted(tokenizer.eos_ids)]
+    lines = parity_lines(list(dict.fromkeys(filter(None, (tokenizer.bos_token, *ends)))))
+    chats, chat_ids = [], []
+    for messages in parity_conversations() if model.chat_template else []:
+        try:
+            chat_ids.append(encode_chat(tokenizer, model.chat_template, messages))
+        except RequestError:
+            continue
+        chats.append(messages)
+    plain = [tokenizer.encode(line) for line in lines]
+    special = [tokenizer.encode(line, add_special=True) for line in lines[:_WITH_SPECIAL]]
+    return Reference(lines, plain, special, chats, chat_ids, None, {}, _named_pre_tokenizer(path))
 
 
 def _built(path: Path, reference: Reference) -> tuple[list[list[int]], dict[str, str]]:

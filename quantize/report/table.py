@@ -1,6 +1,6 @@
 """The table at the end of a build."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -80,7 +80,12 @@ def print_table(manifest: Manifest, out: Path, recipes: tuple[str, ...]) -> None
     console.print(f"in {out}", soft_wrap=True, markup=False)
 
 
-def build_table(manifest: Manifest, recipes: tuple[str, ...], width: int = _PIPE_WIDTH) -> Table:
+def build_table(
+    manifest: Manifest,
+    recipes: tuple[str, ...],
+    width: int = _PIPE_WIDTH,
+    figures: Mapping[str, Figure] = COLUMNS,
+) -> Table:
     """The original model in the first row, then the builds named in ``recipes``.
 
     Figures that no build has are left out; where ``width`` is too narrow so are the files' names,
@@ -94,7 +99,7 @@ def build_table(manifest: Manifest, recipes: tuple[str, ...], width: int = _PIPE
         title += f", {model.quality.questions} graded questions"
     table = Table(title=title, title_justify="left", title_style="bold")
     wide, full = width >= _WITH_NAMES, width >= _WITH_ALL
-    columns = [c for c in COLUMNS.values() if (full or not c.wide) and any(map(c.of, entries))]
+    columns = [c for c in figures.values() if (full or not c.wide) and any(map(c.of, entries))]
     if wide:
         table.add_column("file", overflow="fold")
         table.add_column("format")
@@ -104,9 +109,9 @@ def build_table(manifest: Manifest, recipes: tuple[str, ...], width: int = _PIPE
     original, files = texts_of(columns, model, entries)
     names = [_plain(model.name), "original"] if wide else []
     table.add_row(*names, _plain(model.stored), *original, style="dim")
-    for entry, figures in zip(entries, files, strict=True):
+    for entry, texts in zip(entries, files, strict=True):
         names = [_plain(entry.path), _plain(entry.format)] if wide else []
-        table.add_row(*names, _plain(entry.recipe), *figures)
+        table.add_row(*names, _plain(entry.recipe), *texts)
     return table
 
 

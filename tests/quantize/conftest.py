@@ -180,18 +180,6 @@ def _measure(model: Path, folder: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def pebble_f16(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo model as a half-precision GGUF file."""
-    from quantize.gguf.converter import export_f16
-    from quantize.quality.tokens import Reference
-
-    work = tmp_path_factory.mktemp("pebble-f16")
-    # The converter knows its pre-tokenizer, so nothing is compared.
-    export_f16(pebble, work / "pebble-f16.gguf", Reference([], [], [], [], [], None), work)
-    return work / "pebble-f16.gguf"
-
-
-@pytest.fixture(scope="session")
 def pebble_texts(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Two files of different graded questions, with answers, in the demo model's chat format."""
     rows = [json.loads(line) for line in (pebble / "graded.jsonl").read_text().splitlines()]

@@ -1,0 +1,81 @@
+"""`ingot measure`: files against their original, whoever made them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from app import console
+from app.cli.options import AS_TABLE, with_groups
+from app.exitcodes import ExitCode
+from app.options import MODEL_HELP, ModelOptions, argument, option
+from runtimes.errors import RequestError
+
+_BOUNDS = {"rich_help_panel": "Bounds (exit code 1 where a file is beyond)", "metavar": "NATS"}
+
+
+@with_groups
+def measure(
+    files: list[str] = argument(
+        f"{MODEL_HELP} Of a folder of several files all are measured.", metavar="FILE..."
+    ),
+    *,
+    against: str | None = option(
+        None,
+        "The original: a Hugging Face folder, ORG/NAME on the hub, or a GGUF file of floats."
+        " Required.",
+        metavar="ORIGINAL",
+    ),
+    text: Path | None = option(
+        None, "Compare on this text; by default the original's evaluation.txt, or a bundled one."
+    ),
+    limit: int | None = option(None, "Compare on this many tokens at most.", min=1),
+    questions: Path | None = option(
+        None, "Graded questions (graded.jsonl); by default the original's.", metavar="FILE"
+    ),
+    max_kl: float | None = option(None, "The mean KL divergence.", **_BOUNDS),
+    max_kl99: float | None = option(None, "Its 99% quantile.", "--max-kl99", **_BOUNDS),
+    no_speed: bool = option(False, "Do not measure speed and memory."),
+    again: bool = option(False, "Measure again what has been measured."),
+    output: Path | None = option(
+        None, "Also write a page with the table and charts there.", metavar="FILE.html"
+    ),
+    trust_remote_code: bool = option(
+        False, "Run Python code that comes with the original.", "--trust-remote-code"
+    ),
+    as_json: bool = AS_TABLE,
+) -> None:
+    """Measure files against the model that they were made from.
+
+    Their tokens, chat template, settings and weights must be the original's;
+    how far their answers are from its is measured: KL divergence, graded
+    questions, speed, memory. What was found is kept, and shown wherever the
+    file is listed. Exits 1 for a file that is not what it should be.
+    """
+    if against is None:
+        raise RequestError("--against ORIGINAL says what the files are held against")
+    from app.measured import as_object, print_cards, resolved, write_page
+    from quantize.measure import MeasureJob, bounds_passed, measure
+    from quantize.options import DEFAULT_LIMIT, SourceOptions
+    from quantize.progress import ConsoleReporter, beating
+
+    job = MeasureJob(
+        resolved(files, ModelOptions()),
+        SourceOptions(against, trust_remote_code=trust_remote_code),
+        *(text, limit or DEFAULT_LIMIT, questions),
+        speed=not no_speed,
+        again=again,
+    )
+    reporter = ConsoleReporter()
+    with beating(reporter):
+        cards = measure(job, reporter)
+    passed = [bounds_passed(card, max_kl, max_kl99) for card in cards]
+    if as_json:
+        console.emit_json(as_object(cards, passed))
+    else:
+        print_cards(cards, passed)
+    if output is not None:
+        write_page(output, cards)
+    if any(passed) or any(card.faults for card in cards):
+        raise typer.Exit(ExitCode.ROWS_FAILED)

@@ -1,0 +1,108 @@
+"""What `ingot measure` shows of cards: a table, a page, one JSON object."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from app.models.library import model_file
+from app.options import ModelOptions
+from quantize.cards import Card, card_path
+from quantize.disk import outfile
+from quantize.manifest import NAME, entry_path, load_manifest
+from quantize.measure import front, manifest_of
+from quantize.report.facts import Figure, of_fidelity
+from quantize.report.table import COLUMNS, build_table
+from quantize.report.write import render_page
+from quantize.terminal import Console
+from runtimes.models.modelfile import ModelFile
+from runtimes.models.registry import read_model
+
+_PIPE_WIDTH = 160
+_NAMES_ONCE = 139  # a wider table has columns for the file and its format
+
+
+def _nats(name: str) -> Any:
+    return of_fidelity(lambda f: f"{getattr(f, name):.2g}" if getattr(f, name) is not None else "")
+
+
+# Of a file that somebody else has made, the tail says more than its speed.
+_COLUMNS = {
+    **{name: COLUMNS[name] for name in ("size", "bits", "parity", "accuracy", "perplexity")},
+    "kl": Figure("KL\nmean", of_fidelity(lambda f: f"{f.kl_mean:.2g} ±{f.kl_error:.1g}")),
+    "p50": Figure("KL\n50%", _nats("kl_median"), wide=True),
+    "p99": Figure("KL\n99%", _nats("kl_p99")),
+    "p999": Figure("KL\n99.9%", _nats("kl_p999"), wide=True),
+    "most": Figure("KL\nmax", _nats("kl_max"), wide=True),
+    **{name: COLUMNS[name] for name in ("top", "prefill", "decode", "decode_16", "peak")},
+}
+
+
+def resolved(names: Sequence[str], options: ModelOptions) -> list[ModelFile]:
+    """The files of ``names``, each once; of a folder of several built files all that it lists.
+    Raises ModelError or RequestError."""
+    found: dict[Path, ModelFile] = {}
+    for name in names:
+        folder = Path(name)
+        several = (folder / NAME).is_file() if folder.is_dir() else False
+        paths = [entry_path(folder, e) for e in load_manifest(folder).files] if several else []
+        for file in map(read_model, paths) if several else [model_file(name, options)]:
+            found.setdefault(file.path.absolute(), file)
+    return [*found.values()]
+
+
+def print_cards(cards: Sequence[Card], passed: Sequence[Sequence[str]]) -> None:
+    """The table, and below it what is wrong with each file, or what was checked."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=_PIPE_WIDTH)
+    manifest = manifest_of(cards)
+    names = tuple(entry.recipe for entry in manifest.files)
+    width = min(console.width, _NAMES_ONCE)
+    console.print(build_table(manifest, names, width, _COLUMNS))
+    for card, beyond in zip(cards, passed, strict=True):
+        console.print(f"{card.entry.path}: {_verdict(card)}", soft_wrap=True, markup=False)
+        for text in (*card.faults, *beyond):
+            console.print(f"  {text}", soft_wrap=True, markup=False)
+        for note in card.entry.notes:
+            console.print(f"  note: {note}", soft_wrap=True, markup=False)
+    if len(cards) > 1 and (best := front(cards)):
+        said = ", ".join(card.entry.path for card in best)
+        console.print(f"smaller or nearer than all others: {said}", soft_wrap=True, markup=False)
+
+
+def _verdict(card: Card) -> str:
+    if card.faults:
+        return f"{len(card.faults)} fault{'s' * (len(card.faults) > 1)}"
+    tokens, templates = card.entry.token_parity, card.templates
+    parts = [f"the same tokens on {tokens.lines:,} lines"] if tokens else []
+    parts += [f"the same chat template on {templates.lines} conversations"] if templates else []
+    parts += [f"the weights of {card.weights:,} tensors"] if card.weights is not None else []
+    return f"no fault found ({', '.join(parts)})"
+
+
+def as_object(cards: Sequence[Card], passed: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """The object that ``--json`` prints."""
+    best = front(cards)
+    return {
+        "original": dataclasses.asdict(cards[0].original),
+        "files": [
+            {
+                **dataclasses.asdict(card.entry),
+                "fingerprint": card.fingerprint,
+                "card": str(card_path(card.fingerprint)),
+                "templates": dataclasses.asdict(card.templates) if card.templates else None,
+                "weights": card.weights,
+                "faults": list(card.faults),
+                "beyond": list(beyond),
+                "front": card in best,
+            }
+            for card, beyond in zip(cards, passed, strict=True)
+        ],
+    }
+
+
+def write_page(path: Path, cards: Sequence[Card]) -> None:
+    """Write the report of the files as a page that needs no other file. Raises OSError."""
+    with outfile(path) as partial:
+        partial.write_text(render_page(manifest_of(cards)), encoding="utf-8")

@@ -1,0 +1,488 @@
+"""Measure any model file against its original, whoever made it: `ingot measure`.
+
+What may be wrong with a file shows in different places, so that there are four gates: its tokens,
+its chat template, its weights and settings (GGUF), and whether it gives probabilities at all. The
+figures are those that `quantize` measures of what it builds. Original and file are never in memory
+together: the original's distributions go to disk, once for each text, and are kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from quantize.cards import Card, load_card, save_card
+from quantize.children import PATIENT, run_child
+from quantize.errors import ToolError, UsageError
+from quantize.gguf.converter import export_f16
+from quantize.gguf.imatrix import compute
+from quantize.gguf.weights import compare_weights, other_settings, other_tokens
+from quantize.manifest import FileEntry, Manifest, ModelInfo, ModelOrigin, Quality, TokenParity
+from quantize.options import DEFAULT_LIMIT, SourceOptions
+from quantize.progress import Reporter
+from quantize.quality import built_child, float_child
+from quantize.quality.fidelity import FloatReference, load_reference
+from quantize.quality.text import BUNDLED, GradedQuestion, read_questions, read_text
+from quantize.quality.tokens import (
+    Reference,
+    compare_built,
+    parity_conversations,
+    read_gguf_reference,
+    read_reference,
+    shown_differences,
+)
+from quantize.recipes import FORMATS, bits_per_weight, gguf_bits
+from quantize.resolve import format_of
+from quantize.source import SourceModel, open_source
+from quantize.stages import versions
+from runtimes.chat import render_chat
+from runtimes.errors import IngotError, RequestError
+from runtimes.models.gguf import read_header, read_parts
+from runtimes.models.modelfile import ModelFile, fingerprint
+from runtimes.models.registry import read_model
+from runtimes.onnx.modelfile import chat_template_of
+from runtimes.paths import cache_dir
+
+logger = logging.getLogger(__name__)
+
+_VERSION = 1  # of what is measured: cards of another are measured again
+_KEPT = 4  # originals whose distributions are kept
+_FEWEST = 256  # tokens for an importance matrix
+_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "The weather of a city.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+        },
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureJob:
+    """Files to measure against an original, on a text, by graded questions; ``speed``: also how
+    fast they are. ``again`` measures what has a card once more."""
+
+    files: Sequence[ModelFile]
+    original: SourceOptions
+    text: Path | None = None  # None: the one that came with the original, else the bundled one
+    limit: int = DEFAULT_LIMIT  # tokens that are scored
+    questions: Path | None = None  # None: those that came with the original, if any
+    speed: bool = True
+    again: bool = False
+
+
+@dataclass(slots=True)
+class _Original:
+    """What files are held against; made once, where a file needs it."""
+
+    source: SourceModel
+    origin: ModelOrigin
+    text: Path | None
+    limit: int
+    questions: Sequence[GradedQuestion]
+    work: Path
+    progress: Reporter
+    tokens: Reference
+    key: str
+    template: str | None
+    info: ModelInfo | None = None
+    reference: FloatReference | None = None
+    floats: Path | None = None  # a GGUF file of its weights
+    matrix: Path | None = None
+    no_floats: str = ""  # why there is none
+
+
+def measure(job: MeasureJob, progress: Reporter) -> list[Card]:
+    """The cards of the files, in their order; each is kept as soon as it is known.
+
+    Raises UsageError or SourceError for an original that is none, and what reading a file raises.
+    """
+    for file in job.files:
+        file.require_writer()
+    base = cache_dir() / "measure"
+    base.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".work-", dir=base) as made:
+        original = _open(job, Path(made), progress)
+        return [_card(file, original, job) for file in job.files]
+
+
+def manifest_of(cards: Sequence[Card]) -> Manifest:
+    """The cards' figures as a manifest, for tables and charts, the smallest file first."""
+    files = sorted((card.entry for card in cards), key=lambda entry: entry.bytes)
+    return Manifest(cards[0].original, tuple(files))
+
+
+def front(cards: Sequence[Card]) -> list[Card]:
+    """The cards of sound files for which none is both smaller and nearer to the original."""
+    best, found = math.inf, []
+    for card in sorted(cards, key=lambda card: (card.entry.bytes, _kl(card))):
+        if not card.faults and _kl(card) < best:
+            best = _kl(card)
+            found.append(card)
+    return found
+
+
+def _kl(card: Card) -> float:
+    return card.entry.fidelity.kl_mean if card.entry.fidelity else math.inf
+
+
+def _open(job: MeasureJob, work: Path, progress: Reporter) -> _Original:
+    source = open_source(job.original, progress)
+    text = job.text or source.evaluation
+    graded = job.questions or source.graded
+    questions = read_questions(graded) if graded else ()
+    with progress.stage("reading the original"):
+        origin = source.fingerprint()
+    key = {
+        "version": _VERSION,
+        "original": asdict(origin),
+        "text": read_text(text).sha256,
+        "limit": job.limit,
+        "questions": [asdict(question) for question in questions],
+        "tools": versions(FORMATS),
+    }
+    is_gguf = source.kind == "gguf"
+    with progress.stage("reading the original tokenizer"):
+        trust = source.trust_remote_code
+        tokens = run_child(
+            partial(read_gguf_reference, source.weights[0])
+            if is_gguf
+            else partial(read_reference, source.folder, trust_remote_code=trust),
+            *("loading the original tokenizer", work, progress),
+            torch=not is_gguf,
+        )
+    template = (
+        read_model(source.weights[0]).chat_template if is_gguf else chat_template_of(source.folder)
+    )
+    said = json.dumps(key, sort_keys=True, ensure_ascii=False)
+    return _Original(
+        *(source, origin, text, job.limit, questions, work, progress, tokens),
+        key=hashlib.sha256(said.encode()).hexdigest(),
+        template=template,
+        floats=source.weights[0] if is_gguf else None,
+    )
+
+
+def _card(file: ModelFile, original: _Original, job: MeasureJob) -> Card:
+    mark = fingerprint(file)
+    known = None if job.again else load_card(mark)
+    if known is not None and known.key == original.key and (known.entry.speed or not job.speed):
+        original.progress.note(f"{file.path.name} was measured before")
+        if original.info is None:
+            original.info = known.original
+        save_card(file.path, known)
+        return replace(known, entry=replace(known.entry, path=file.path.name))
+    card = _measured(file, mark, original, speed=job.speed)
+    save_card(file.path, card)
+    return card
+
+
+def _measured(file: ModelFile, mark: str, original: _Original, *, speed: bool) -> Card:
+    path, progress, work = file.path, original.progress, original.work
+    kind = format_of(path) or "gguf"
+    faults, notes = [], []
+    with progress.stage(f"comparing the tokens of {path.name}"):
+        compared = compare_built(path, original.tokens, kind, work)  # type: ignore[arg-type]
+    if compared.differences:
+        faults.append(
+            f"tokens: {len(compared.differences)} of {compared.compared} lines give other ones than"
+            f" the original\n{shown_differences(compared, path.name)}"
+        )
+    notes += [compared.note] if compared.note else []
+    rendered, wrong = compare_templates(file.chat_template, original.template)
+    faults += [f"chat template: {text}" for text in wrong]
+    weights: int | None = None
+    if kind == "gguf":
+        if len(read_parts(path)[1]) > 1:
+            notes.append("weights are not compared: the file is split into parts")
+        elif (floats := _floats(original)) is not None:
+            weights, found = _weights(path, floats, original)
+            faults += found
+        else:
+            notes.append(original.no_floats)
+    entry = FileEntry(
+        format="onnx" if kind == "onnx" else "gguf",
+        recipe=path.name,
+        bits=0,
+        path=path.name,
+        bytes=file.nbytes,
+        sha256={},
+        source=original.origin,
+        tools=versions([kind]),
+        token_parity=compared.parity,
+        notes=tuple(notes),
+        measurement=original.key,
+        bits_per_weight=_bits(path, original),
+    )
+    if (reason := _unloadable(path, original)) is not None:
+        faults.append(reason)
+    else:
+        entry = _figures(path, entry, original, faults, speed=speed)
+    info = original.info or _bare(original)
+    return Card(mark, original.key, entry, info, rendered, weights, tuple(faults))
+
+
+def _figures(
+    path: Path, entry: FileEntry, original: _Original, faults: list[str], *, speed: bool
+) -> FileEntry:
+    """``entry`` with its divergence, answers and speed."""
+    progress, work = original.progress, original.work
+    reference = _reference(original)
+    what = f"comparing {path.name} with the original"
+    with progress.stage(what):
+        call = partial(built_child.fidelity, path, reference)
+        try:
+            fidelity = run_child(call, what, work, progress)
+        except ToolError as error:
+            faults.append(f"it cannot be compared: {error}")
+            return entry
+    if not (math.isfinite(fidelity.kl_mean) and math.isfinite(fidelity.perplexity.value)):
+        faults.append("it gives no finite probabilities")
+        return entry
+    entry = replace(entry, fidelity=fidelity)
+    if original.info is not None and original.info.quality is not None:
+        what = f"asking {path.name} {len(original.questions)} graded questions"
+        with progress.stage(what):
+            asked = partial(built_child.accuracy, path, original.questions)
+            entry = replace(entry, quality=run_child(asked, what, work, progress))
+    if speed:
+        what = f"measuring the speed of {path.name}"
+        with progress.stage(what):
+            found = run_child(partial(built_child.speed, path), what, work, progress)
+            entry = replace(entry, speed=found)
+    return entry
+
+
+def _unloadable(path: Path, original: _Original) -> str | None:
+    """Why the file gives no answer; None where it does."""
+    what = f"loading {path.name} and asking it a question"
+    try:
+        with original.progress.stage(what):
+            run_child(partial(built_child.ask, path), what, original.work, original.progress)
+    except ToolError as error:
+        return f"it does not run: {error}"
+    return None
+
+
+def _bits(path: Path, original: _Original) -> float | None:
+    try:
+        if path.is_file():
+            return gguf_bits(read_parts(path)[0])
+        return bits_per_weight(path, original.source.parameters)
+    except IngotError:
+        return None
+
+
+def _bare(original: _Original) -> ModelInfo:
+    source = original.source
+    return ModelInfo(
+        source.name,
+        source.architecture,
+        source.parameters,
+        bytes=source.bytes,
+        measurement=original.key,
+    )
+
+
+# The gates
+
+
+def compare_templates(mine: str | None, theirs: str | None) -> tuple[TokenParity | None, list[str]]:
+    """How many conversations both templates were given, of which so many came out differently,
+    and the first in words. None where the original has no template."""
+    if theirs is None:
+        return None, []
+    if mine is None:
+        return TokenParity(0, 0), ["the file has none, the original has one"]
+    apart, count = list[str](), 0
+    for messages, more in _conversations():
+        one, other = (_rendered(template, messages, more) for template in (mine, theirs))
+        count += 1
+        if one != other:
+            pairs = enumerate(zip(one, other, strict=False))
+            shorter = min(len(one), len(other))
+            at = next((i for i, (mine_, theirs_) in pairs if mine_ != theirs_), shorter)
+            part = slice(max(0, at - 20), at + 40)
+            apart.append(f"{one[part]!r} in place of {other[part]!r}")
+    parity = TokenParity(count, len(apart))
+    if not apart:
+        return parity, []
+    return parity, [
+        f"{len(apart)} of {count} conversations come out differently, such as {apart[0]}"
+    ]
+
+
+def _conversations() -> Iterator[tuple[list[dict[str, Any]], dict[str, Any]]]:
+    """Conversations, and what a template is told beside them: with and without a prompt for an
+    answer, tools, their results, thoughts."""
+    plain: list[list[dict[str, Any]]] = [[*talk] for talk in parity_conversations()]
+    yield from ((talk, {}) for talk in plain)
+    yield from ((talk, {"add_generation_prompt": False}) for talk in plain[:3])
+    yield from ((plain[0], {"variables": {"enable_thinking": on}}) for on in (True, False))
+    yield from ((talk, {"tools": [_TOOL]}) for talk in plain[:3])
+    call = {"name": "weather", "arguments": {"city": "Paris"}}
+    calls = [{"type": "function", "id": "c1", "function": call}]
+    weather: list[dict[str, Any]] = [
+        {"role": "user", "content": "How is the weather in Paris?"},
+        {"role": "assistant", "content": "", "tool_calls": calls},
+        {"role": "tool", "content": "sunny", "tool_call_id": "c1", "name": "weather"},
+    ]
+    yield weather, {"tools": [_TOOL]}
+    asked, then = ({"role": "user", "content": text} for text in ("2 + 2?", "And 3 + 3?"))
+    answer = {"role": "assistant", "content": "4"}
+    for thought in (
+        {**answer, "reasoning_content": "Two and two."},
+        {**answer, "content": "<think>\nTwo and two.\n</think>\n\n4"},
+    ):
+        yield [asked, thought, then], {}
+        yield [asked, thought, then], {"variables": {"enable_thinking": True}}
+
+
+def _rendered(template: str, messages: list[dict[str, Any]], more: dict[str, Any]) -> str:
+    try:
+        return render_chat(template, messages, bos_token="<bos>", eos_token="<eos>", **more)
+    except RequestError:
+        return "(refused)"
+
+
+def _weights(path: Path, floats: Path, original: _Original) -> tuple[int, list[str]]:
+    """How many tensors were compared, and what is wrong with settings, vocabulary and weights."""
+    found = [f"settings: {one}" for one in other_settings(read_header(path), read_header(floats))]
+    what = f"comparing the weights of {path.name}"
+    work, progress = original.work, original.progress
+    with progress.stage(what):
+        words = run_child(partial(other_tokens, path, floats), what, work)
+        compared = run_child(
+            partial(compare_weights, path, floats, _matrix(original, floats)), what, work, progress
+        )
+    found += [f"vocabulary: {one}" for one in words]
+    found += [f"weights: {one}" for one in compared.faults]
+    if compared.left_out:
+        names = ", ".join(compared.left_out[:3]) + " ..." * (len(compared.left_out) > 3)
+        progress.note(f"not compared, since only one of the files has them so: {names}")
+    return compared.compared, found
+
+
+# What the original gives
+
+
+def _floats(original: _Original) -> Path | None:
+    """The original as a GGUF file of half precision; None where that cannot be made."""
+    if original.floats is None and not original.no_floats:
+        out = original.work / "original.gguf"
+        what = "converting the original to GGUF, half precision"
+        try:
+            with original.progress.stage(what):
+                folder, tokens = original.source.folder, original.tokens
+                export_f16(folder, out, tokens, original.work, original.progress)
+            original.floats = out
+        except ToolError as error:
+            logger.debug("no conversion: %s", error)
+            said = str(error).splitlines()[0]
+            original.no_floats = f"weights are not compared: the original is not converted ({said})"
+    return original.floats
+
+
+def _matrix(original: _Original, floats: Path) -> Path | None:
+    """An importance matrix of the original over the text; None where the text is too short."""
+    if original.matrix is None:
+        out, text = original.work / "matrix.gguf", original.text or BUNDLED
+        what = "looking which weights the text needs"
+        with original.progress.stage(what):
+            call = partial(compute, floats, text, out, _FEWEST)
+            run_child(call, what, original.work, original.progress)
+        original.matrix = out
+    return original.matrix if original.matrix.is_file() else None
+
+
+def _reference(original: _Original) -> FloatReference:
+    """The original's distributions over the text and its answers, of an earlier run if it has
+    made them."""
+    if original.reference is not None:
+        return original.reference
+    text = read_text(original.text).sha256
+    parts = (original.origin.hash, text, original.limit, sorted(versions(["gguf"]).items()))
+    folder = cache_dir() / "measure" / hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+    try:
+        original.reference = load_reference(folder)
+        original.progress.note("the original's distributions are those of an earlier run")
+        folder.touch()
+    except ToolError:
+        with _made(folder) as made:
+            _run_original(original, made)
+        original.reference = load_reference(folder)
+    info = replace(_bare(original), perplexity=original.reference.perplexity)
+    original.info = replace(info, quality=_answers(original))
+    return original.reference
+
+
+@contextmanager
+def _made(folder: Path) -> Iterator[Path]:
+    """A folder that takes the place of ``folder`` when it is whole; the oldest beside it go."""
+    with tempfile.TemporaryDirectory(prefix=".work-", dir=folder.parent) as scratch:
+        made = Path(scratch) / "made"
+        yield made
+        shutil.rmtree(folder, ignore_errors=True)
+        made.replace(folder)
+    others = [one for one in folder.parent.iterdir() if not one.name.startswith(".")]
+    for old in sorted(others, key=lambda one: one.stat().st_mtime, reverse=True)[_KEPT:]:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _run_original(original: _Original, out: Path) -> None:
+    source, what = original.source, "running the original over the text"
+    where = what, original.work, original.progress
+    with original.progress.stage(what):
+        if source.kind == "gguf":
+            call = partial(
+                built_child.from_gguf, source.weights[0], out, original.text, original.limit
+            )
+            run_child(call, *where, environment=PATIENT)
+        else:
+            given = source, out, original.text, original.limit
+            run_child(partial(float_child.from_checkpoint, *given), *where, torch=True)
+
+
+def _answers(original: _Original) -> Quality | None:
+    """How many of the graded questions the original answers rightly; None where there are none,
+    or it has no chat template."""
+    questions, source = original.questions, original.source
+    if not questions or original.template is None:
+        return None
+    what = f"asking the original {len(questions)} graded questions"
+    with original.progress.stage(what):
+        if source.kind == "gguf":
+            call = partial(built_child.accuracy, source.weights[0], questions)
+            return run_child(call, what, original.work, original.progress)
+        call = partial(float_child.accuracy, source, questions)
+        return run_child(call, what, original.work, original.progress, torch=True)
+
+
+def bounds_passed(card: Card, max_kl: float | None, max_kl99: float | None) -> list[str]:
+    """Which of the user's bounds the file is beyond, in words. Raises UsageError for one that is
+    none."""
+    fidelity, found = card.entry.fidelity, []
+    for name, bound, value in (
+        ("mean KL divergence", max_kl, fidelity.kl_mean if fidelity else math.inf),
+        ("99% KL divergence", max_kl99, fidelity.kl_p99 if fidelity else math.inf),
+    ):
+        if bound is not None and not 0 < bound < math.inf:
+            raise UsageError(f"a bound of KL divergence is above 0, not {bound}")
+        if bound is not None and not value <= bound:
+            found.append(f"{name} {value:.4g}, the bound is {bound:.4g}")
+    return found

@@ -1,0 +1,156 @@
+"""`quantize.measure`: gates, cards and bounds, on files that are good and files that are not."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from quantize.cards import card_path, known_cards, load_card
+from quantize.errors import SourceError, UsageError
+from quantize.measure import MeasureJob, bounds_passed, compare_templates, front, measure
+from quantize.options import SourceOptions
+from quantize.progress import Reporter
+from runtimes.errors import ModelError
+from runtimes.models.registry import read_model
+from tests.quantize.planted import PLANTED, plant
+
+_TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+    "{% if tools %}{{ tools | tojson }}{% endif %}{% if add_generation_prompt %}<a>{% endif %}"
+)
+
+
+class _Notes(Reporter):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("INGOT_HOME", str(tmp_path / "home"))
+
+
+def _job(pebble: Path, *paths: Path, **more) -> MeasureJob:
+    original = more.pop("original", pebble)
+    given = {"limit": 600, "speed": False, **more}
+    return MeasureJob([*map(read_model, paths)], SourceOptions(str(original)), **given)
+
+
+@pytest.fixture
+def few(pebble: Path, tmp_path: Path) -> Path:
+    lines = (pebble / "graded.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    (tmp_path / "few.jsonl").write_text("".join(lines[:16]), encoding="utf-8")
+    return tmp_path / "few.jsonl"
+
+
+def test_files_of_both_formats_and_what_is_wrong_with_some(
+    pebble: Path, pebble_built: Path, few: Path, tmp_path: Path
+):
+    good = pebble_built / "pebble-q8_0.gguf"
+    names = ("no BOS", "chat template", "how text is split", "rope base")
+    bad = [plant(name, good, tmp_path) for name in names]
+    paths = [good, pebble_built / "onnx-int4", *bad]
+    notes = _Notes()
+    cards = measure(_job(pebble, *paths, questions=few), notes)
+    for card, name in zip(cards[2:], names, strict=True):
+        assert any(fault.startswith(PLANTED[name][1]) for fault in card.faults), card.faults
+    eight, onnx, *_ = cards
+    assert eight.faults == onnx.faults == ()
+    assert (eight.weights, onnx.weights) == (56, None)
+    assert eight.templates is not None
+    assert (eight.templates.lines, eight.templates.differences) == (21, 0)
+    assert eight.entry.quality is not None
+    assert eight.entry.quality.questions == 16
+    fidelity = eight.entry.fidelity
+    assert fidelity is not None
+    assert fidelity.kl_median is not None
+    assert fidelity.kl_max is not None
+    assert 0 < fidelity.kl_median < fidelity.kl_mean < fidelity.kl_p99 < fidelity.kl_max < 0.1
+    assert front(cards) == sorted([eight, onnx], key=lambda card: card.entry.bytes)
+    # Each is kept, and found again where the file lies and by what it holds.
+    assert load_card(eight.fingerprint) == eight
+    assert known_cards(paths)[good] == eight
+    again = measure(_job(pebble, *paths, questions=few), notes)
+    assert again == cards
+    assert sum("was measured before" in note for note in notes.notes) == len(paths)
+
+
+def test_an_original_that_is_a_gguf_file_of_floats_and_bounds(pebble_f16: Path, pebble_built: Path):
+    (card,) = measure(_job(pebble_f16, pebble_built / "pebble-q4_k_m.gguf"), Reporter())
+    assert card.faults == ()
+    assert card.weights == 56
+    assert card.entry.fidelity is not None
+    assert card.entry.fidelity.kl_mean < 0.1
+    assert card.original.name == "pebble"
+    assert bounds_passed(card, 1.0, 5.0) == []
+    (mean,) = bounds_passed(card, 1e-4, None)
+    assert mean.startswith("mean KL divergence 0.0")
+    assert len(bounds_passed(card, 1e-4, 1e-4)) == 2
+    silent = replace(card, entry=replace(card.entry, fidelity=None))
+    assert len(bounds_passed(silent, 1.0, None)) == 1  # what gives no figure keeps no bound
+    for bound in (0, -1, math.nan, math.inf):
+        with pytest.raises(UsageError, match="above 0"):
+            bounds_passed(card, bound, None)
+
+
+def test_what_is_no_original_is_refused(pebble: Path, pebble_built: Path, tmp_path: Path):
+    file = pebble_built / "pebble-q8_0.gguf"
+    with pytest.raises(UsageError, match="quantized already"):
+        measure(_job(pebble, file, original=file), Reporter())
+    with pytest.raises(UsageError, match="there is no folder"):
+        measure(_job(pebble, file, original=tmp_path / "none"), Reporter())
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SourceError):
+        measure(_job(pebble, file, original=tmp_path / "empty"), Reporter())
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(file.read_bytes()[:100_000])
+    with pytest.raises(ModelError):
+        _job(pebble, cut)
+
+
+def test_cards_of_a_changed_or_damaged_file_are_not_shown(
+    pebble_f16: Path, pebble_built: Path, tmp_path: Path
+):
+    path = tmp_path / "mine.gguf"
+    path.write_bytes((pebble_built / "pebble-q8_0.gguf").read_bytes())
+    (card,) = measure(_job(pebble_f16, path), Reporter())
+    assert known_cards([path]) == {path: card}
+    kept = card_path(card.fingerprint)
+    text = kept.read_text()
+    for damaged in ("{", "[]", text.replace('"kl_mean": ', '"kl_mean": "x"+'), text[:-40]):
+        kept.write_text(damaged)
+        assert known_cards([path]) == {}
+    kept.write_text(text)
+    assert known_cards([path]) == {path: card}
+    path.write_bytes(path.read_bytes() + b"\0")
+    assert known_cards([path]) == {}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        _TEMPLATE.replace("<a>", "<b>"),
+        _TEMPLATE.replace("| tojson", "| length"),
+        _TEMPLATE.replace("{{ bos_token }}", ""),
+        _TEMPLATE.replace("m.content", "m.content | trim"),
+        "{{ raise_exception('no') }}",
+        "{% for %}",
+        None,
+    ],
+)
+def test_templates_that_differ_are_found(other: str | None):
+    _, faults = compare_templates(other, _TEMPLATE)
+    assert faults
+
+
+def test_templates_that_say_the_same_are_none():
+    spaced = _TEMPLATE.replace("{{ m.role }}", "{{m['role']}}")
+    parity, faults = compare_templates(spaced, _TEMPLATE)
+    assert faults == []
+    assert parity is not None
+    assert parity.lines >= 20
+    assert compare_templates("x", None) == (None, [])
