@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from app.openai.prepare import Prepared
-    from quantize.manifest import FileEntry, Manifest
+    from quantize.manifest import FileEntry
     from quantize.options import MeasureOptions
     from runtimes.api import EngineApi
     from runtimes.request import Completion, SamplingParams
@@ -92,14 +92,14 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class BuiltFile:
-    """A file or ONNX folder that `quantize` made, and what was measured; None where it was not.
+    """A file or ONNX folder, and what was measured of it; None where it was not.
 
     The KL divergence (nats, mean over tokens) and ``same_top`` (0 to 1) are against the original,
     ``accuracy`` (0 to 1) is on its graded questions, speeds are tokens a second on this machine.
     """
 
     path: Path
-    recipe: str
+    recipe: str  # of a file that `measure` was given: its name
     bytes: int
     bits_per_weight: float | None
     kl: float | None
@@ -110,6 +110,7 @@ class BuiltFile:
     decode_tps: float | None  # with 1 row
     decode_tps_16: float | None  # with 16 rows together
     peak_bytes: int | None  # memory of the process
+    faults: tuple[str, ...] = ()  # that `measure` has found
 
 
 class LoadedModel:
@@ -261,35 +262,37 @@ def quantize(
 
 
 def measure(
-    built: Path, original: str | Path | None = None, *, text: Path | None = None
+    files: Sequence[str | Path],
+    original: str | Path,
+    *,
+    text: Path | None = None,
+    speed: bool = True,
+    again: bool = False,
 ) -> list[BuiltFile]:
-    """Measure the files of a folder that `quantize` wrote once more, on ``text`` (by default the
-    bundled one), against ``original``: by default what they were made from.
+    """Hold files of anybody against the model that they were made from: figures, and in ``faults``
+    what is not as it should be in their tokens, chat template, settings and weights.
 
-    Raises ModelError for a folder that is none, or whose original is not there.
+    ``original`` is a Hugging Face folder, `ORG/NAME` on the hub or a GGUF file of floats. What was
+    measured before is not measured ``again`` unless asked. Raises ModelError or RequestError.
     """
-    from quantize.manifest import load_manifest
-    from quantize.options import MeasureOptions
+    from app.measured import resolved
+    from app.options import ModelOptions
+    from quantize.measure import MeasureJob
+    from quantize.measure import measure as run
+    from quantize.options import SourceOptions
+    from quantize.progress import Reporter
 
-    manifest = load_manifest(Path(built))
-    recipes = tuple(entry.recipe for entry in manifest.files)
-    source = original or _source(Path(built), manifest)
-    return _build(source, recipes, Path(built), MeasureOptions(text=text, again=True))
-
-
-def _source(built: Path, manifest: Manifest) -> str | Path:
-    """The original's folder beside the built one. Raises ModelError."""
-    name = manifest.model.name
-    beside = built.absolute().parent / name.rsplit("/", 1)[-1]
-    if beside.is_dir():
-        return beside
-    raise ModelError(f"the original of {built}, {name}, is not beside it: say where it is")
+    found = resolved([str(one) for one in files], ModelOptions())
+    job = MeasureJob(found, SourceOptions(str(original)), text, speed=speed, again=again)
+    cards = zip(found, run(job, Reporter()), strict=True)
+    return [_built(file.path, card.entry, card.faults) for file, card in cards]
 
 
 def _build(
     model: str | Path, recipes: tuple[str, ...], out: Path | None, how: MeasureOptions
 ) -> list[BuiltFile]:
     from quantize.build.pipeline import build
+    from quantize.manifest import entry_path
     from quantize.options import Options, SourceOptions
     from quantize.progress import Reporter
     from quantize.recipes import find_recipe
@@ -298,15 +301,14 @@ def _build(
         SourceOptions(str(model)), tuple(map(find_recipe, recipes)), out=out, measure=how
     )
     folder, manifest = build(options, Reporter())
-    return [_built(folder, entry) for entry in manifest.files if entry.recipe in recipes]
+    made = (entry for entry in manifest.files if entry.recipe in recipes)
+    return [_built(entry_path(folder, entry), entry) for entry in made]
 
 
-def _built(folder: Path, entry: FileEntry) -> BuiltFile:
-    from quantize.manifest import entry_path
-
+def _built(path: Path, entry: FileEntry, faults: tuple[str, ...] = ()) -> BuiltFile:
     near, speed = entry.fidelity, entry.speed
     return BuiltFile(
-        path=entry_path(folder, entry),
+        path=path,
         recipe=entry.recipe,
         bytes=entry.bytes,
         bits_per_weight=entry.bits_per_weight,
@@ -318,6 +320,7 @@ def _built(folder: Path, entry: FileEntry) -> BuiltFile:
         decode_tps=speed.decode_tps_1 if speed else None,
         decode_tps_16=speed.decode_tps_16 if speed else None,
         peak_bytes=speed.peak_bytes if speed else None,
+        faults=faults,
     )
 
 

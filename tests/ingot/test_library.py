@@ -137,14 +137,8 @@ def test_what_cannot_be_loaded_or_made_is_said(pebble_built: Path, tmp_path: Pat
         ingot.load(pebble_built, recipe="q3")
     with pytest.raises(ingot.RequestError, match="q99"):
         ingot.quantize(tmp_path, ["q99"])
-    with pytest.raises(ingot.ModelError, match=r"manifest\.json"):
-        ingot.measure(tmp_path)
-
-
-def test_the_original_of_measured_files_must_be_there(pebble_built: Path, tmp_path: Path):
-    shutil.copy(pebble_built / "manifest.json", tmp_path)
-    with pytest.raises(ingot.ModelError, match="say where it is"):
-        ingot.measure(tmp_path)
+    with pytest.raises(ingot.RequestError, match="there is no folder"):
+        ingot.measure([pebble_built / "pebble-q8_0.gguf"], tmp_path / "none")
 
 
 def test_onnx_files_give_no_embeddings(pebble_built: Path):
