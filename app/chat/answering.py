@@ -280,7 +280,7 @@ class Answering:
                 draft = (
                     DraftMessage(parent=pending.parent.id) if more is None else more_of(host, more)
                 )
-                short = shortage(host, conversation, draft, params.max_tokens, params.thinking)
+                short = shortage(host, conversation, draft, params)
                 if short is not None:
                     later(self._not_started, pending, short)
                     return

@@ -328,8 +328,7 @@ class ChatFrame(ModeScreen):
     def _count(self, conversation: Conversation, draft: DraftMessage) -> None:
         worker = get_current_worker()
         try:
-            params = self.params(conversation)
-            budget = measure(self.host, conversation, draft, params.max_tokens, params.thinking)
+            budget = measure(self.host, conversation, draft, self.params(conversation))
         except IngotError:
             return  # no model, or its template refuses: sending will say so
         if not worker.is_cancelled:

@@ -186,7 +186,7 @@ async def test_what_does_not_fit_is_a_draft_again_until_a_way_is_chosen(
 ) -> None:
     view = View(host, store, SHORT)
     empty, text = Conversation.new(store), "Who are you?"
-    while measure(host, empty, DraftMessage(text), 8).room > 100:
+    while measure(host, empty, DraftMessage(text), SamplingParams(max_tokens=8)).room > 100:
         text += " Who are you?"
     await view.answer.send(text)
     await view.idle()
