@@ -246,9 +246,10 @@ class Session:
         if queue is not None and (whole or queue.waiting[0].after_stop):
             queue.after = answer
 
-    def stranded(self, chat: int | None) -> bool:
-        """Whether something waits there, but not for its turn."""
-        queue = self._queue_of(chat)
+    @property
+    def stranded(self) -> bool:
+        """Whether something waits in the chat that is shown, but not for its turn."""
+        queue = self._queue_of(self.chat_id)
         return queue is not None and queue.after is None
 
     def ready(self) -> tuple[Conversation, int, FollowUp] | None:
