@@ -126,9 +126,7 @@ class Conversation:
     def _add(self, parent: int | None, text: str, attachments: Sequence[Attachment]) -> Message:
         if not text.strip() and not attachments:
             raise RequestError("there is nothing to send")
-        message = self.store.add_message(
-            self.chat.id, parent, Role.USER, text, attachments=attachments
-        )
+        message = self.store.add_message(self.chat.id, parent, text, attachments)
         self._grow(message)
         self.chat = self.store.chat(self.chat.id)  # the first message has given it its title
         return message

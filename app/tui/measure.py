@@ -37,7 +37,7 @@ from textual.widgets.markdown import MarkdownBlock
 
 from app.chat.host import EngineHost, HostState
 from app.chat.store import ChatStore
-from app.chat.store.records import Role, State
+from app.chat.store.records import State
 from app.config.files import load
 from app.monitor.monitor import Monitor
 from app.tui import terminal
@@ -338,7 +338,7 @@ def long_chat(store: ChatStore, messages: int) -> int:
     chat = store.new_chat(title=f"{messages} messages")
     parent = None
     for number in range(messages // 2):
-        asked = store.add_message(chat.id, parent, Role.USER, f"Question {number}: what then?")
+        asked = store.add_message(chat.id, parent, f"Question {number}: what then?")
         answer = store.begin_answer(
             chat.id, asked.id, model="recorded", file="recorded", runtime="recorded"
         )

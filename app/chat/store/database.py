@@ -12,7 +12,7 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from app.chat.store.errors import StoreDamagedError, StoreError, explained
@@ -28,7 +28,7 @@ _MOST_BYTES = 256 * 2**20  # of one value or row
 class Database:
     """An open file. ``reading`` and ``writing`` may be used by any thread."""
 
-    def __init__(self, path: Path, migrations: Sequence[Sequence[str]] = MIGRATIONS) -> None:
+    def __init__(self, path: Path) -> None:
         """Open ``path``, made when it is not there, and bring its tables up to date.
 
         Raises StoreError for a file that a newer version wrote, that is something else, that is
@@ -39,17 +39,16 @@ class Database:
         self._closed = False
         with explained(path):
             _make_private(path)
-            self._writer = self._open(migrations)
+            self._writer = self._open()
 
-    def _open(self, migrations: Sequence[Sequence[str]]) -> sqlite3.Connection:
+    def _open(self) -> sqlite3.Connection:
         limit = time.monotonic() + _BUSY_S
         while True:
             db = connect(self.path)
             try:
-                require_ours(db, self.path, len(migrations))
-                require_made(db, self.path, migrations)
+                require_ours(db, self.path)
                 _set_wal(db)
-                _migrate(db, migrations)
+                _migrate(db)
                 return db
             except BaseException as error:
                 db.close()
@@ -147,30 +146,25 @@ def _version(db: sqlite3.Connection) -> int:
     return int(db.execute("PRAGMA user_version").fetchone()[0])
 
 
-def require_ours(db: sqlite3.Connection, path: Path, newest: int = len(MIGRATIONS)) -> None:
-    """Refuse what is not ours to change, before anything is written to it: raises StoreError for a
-    version above ``newest`` and for what another program wrote."""
+def require_ours(db: sqlite3.Connection, path: Path) -> None:
+    """Refuse what is not ours to change, before anything is written to it or can run: raises
+    StoreError for the file of a newer version and for what another program wrote, and
+    StoreDamagedError for one with parts that Ingot did not make."""
     db.execute("BEGIN")  # both from one moment: another process may be making the tables
     try:
         found = _version(db)
         tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     finally:
         _roll_back(db)
-    if found > newest:
+    if found > len(MIGRATIONS):
         raise StoreError(
             f"{path} was written by a newer Ingot (its version is {found}, this one knows"
-            f" {newest}); it is left as it is: update Ingot, or set INGOT_HOME to another folder"
+            f" {len(MIGRATIONS)}); it is left as it is: update Ingot, or set INGOT_HOME to another"
+            " folder"
         )
     if found < 0 or (found == 0 and tables):
         raise StoreError(f"{path} is a database of another program; it is left as it is")
-
-
-def require_made(
-    db: sqlite3.Connection, path: Path, migrations: Sequence[Sequence[str]] = MIGRATIONS
-) -> None:
-    """Raise StoreDamagedError for a file with parts that Ingot did not make, before any of them
-    can run."""
-    part = foreign_part(db, migrations)
+    part = foreign_part(db)
     if part is not None:
         raise StoreDamagedError(
             f"{path} has {visible(part)[:100]}, which Ingot did not make: it may have come from"
@@ -186,12 +180,12 @@ def _set_wal(db: sqlite3.Connection) -> None:
         )
 
 
-def _migrate(db: sqlite3.Connection, migrations: Sequence[Sequence[str]]) -> None:
-    while _version(db) < len(migrations):
+def _migrate(db: sqlite3.Connection) -> None:
+    while _version(db) < len(MIGRATIONS):
         with _transaction(db):
             number = _version(db)  # another process may have done it while this one waited
-            if number < len(migrations):
-                for statement in migrations[number]:
+            if number < len(MIGRATIONS):
+                for statement in MIGRATIONS[number]:
                     db.execute(statement)
                 db.execute(f"PRAGMA user_version = {number + 1}")
 

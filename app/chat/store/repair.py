@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.chat.store.database import Database, connect, require_file, require_made, require_ours
-from app.chat.store.errors import UNREADABLE, StoreDamagedError, StoreError, explained, is_damage
+from app.chat.store.database import Database, connect, require_file, require_ours
+from app.chat.store.errors import StoreDamagedError, StoreError, damage_passed_over, explained
 from app.chat.store.rows import CHAT, MESSAGE, MOST_ID, chat_of, insert, message_of
 
 _BESIDE = ("", "-wal", "-shm")  # a database is these three
@@ -50,7 +50,6 @@ def is_whole(path: Path) -> bool:
     try:
         with explained(path), contextlib.closing(connect(path)) as db:
             require_ours(db, path)
-            require_made(db, path)
             found = db.execute("PRAGMA integrity_check(1)").fetchone()[0]
             for columns, table, read in _RECORDS:
                 for row in db.execute(f"SELECT {columns} FROM {table}"):
@@ -123,13 +122,10 @@ def _alone(path: Path) -> Iterator[sqlite3.Connection]:
         # What the file says is data here, never something to run.
         db.execute("PRAGMA trusted_schema = OFF")
         db.text_factory = lambda data: data.decode("utf-8", "replace")
-        try:
+        with damage_passed_over():
             # Of a file with a write-ahead log, no other connection may be open then.
             db.execute("PRAGMA locking_mode = EXCLUSIVE")
             db.execute("BEGIN EXCLUSIVE")
-        except UNREADABLE as error:
-            if not is_damage(error):
-                raise
         yield db
 
 
@@ -139,11 +135,8 @@ def _copy(damaged: Path, database: Database) -> None:
     with _alone(damaged) as old, database.writing() as db:
         db.execute("PRAGMA defer_foreign_keys = ON")
         for table in _COPIED:
-            try:
+            with damage_passed_over():
                 _copy_table(old, db, table)
-            except UNREADABLE as error:
-                if not is_damage(error):
-                    raise
         _mend(db)
 
 
@@ -166,15 +159,12 @@ def _rows(db: sqlite3.Connection, table: str, columns: str) -> Iterator[tuple[ob
     last, top, lost = 0, _highest_id(db, table), 0
     query = f"SELECT {columns} FROM {table} NOT INDEXED WHERE id > ? AND id < ? ORDER BY id"
     while last < top and lost < _MOST_LOST:
-        try:
+        with damage_passed_over():
             for row in db.execute(query, (last, MOST_ID)):
                 yield row
                 last, lost = row[0], 0
             return
-        except UNREADABLE as error:
-            if not is_damage(error):
-                raise
-            last, lost = last + 1, lost + 1  # until what is asked for lies behind the damage
+        last, lost = last + 1, lost + 1  # until what is asked for lies behind the damage
 
 
 def _highest_id(db: sqlite3.Connection, table: str) -> int:
@@ -182,12 +172,8 @@ def _highest_id(db: sqlite3.Connection, table: str) -> int:
         f"SELECT max(id) FROM {table}",
         f"SELECT seq FROM sqlite_sequence WHERE name = '{table}'",
     ):
-        try:
+        with damage_passed_over():
             row = db.execute(query).fetchone()
-        except UNREADABLE as error:
-            if not is_damage(error):
-                raise
-        else:
             if row is not None and isinstance(row[0], int):
                 return min(row[0], _MOST_IDS)
     return _MOST_IDS

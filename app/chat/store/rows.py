@@ -7,6 +7,7 @@ import sqlite3
 import struct
 import time
 from collections.abc import Mapping, Sequence
+from types import UnionType
 from typing import Any
 
 from app.chat.store.errors import StoreDamagedError, StoreError
@@ -20,31 +21,29 @@ CHAT = (
 )
 _MESSAGE = tuple(field.name for field in dataclasses.fields(Message))  # the columns, too
 MESSAGE = ", ".join(_MESSAGE)
-_PIECES = "SELECT text, token_ids FROM pieces WHERE message = ? ORDER BY id"
 _TITLE = 60  # characters of a title that was made from the first message
-MOST_ID = 2**53  # a number above was not given by SQLite
+MOST_ID = 2**53  # a number above was not given by SQLite; nor are there so many tokens
 _LATEST = 253402214400.0  # seconds since 1970: the last day that a calendar shows, anywhere
-_MOST_COUNT = 2**53  # of tokens
 # What SQLite may hold where Ingot puts these: a column takes values of any type.
-_Types = Mapping[str, tuple[type, ...]]
-_NONE = type(None)
+_Types = Mapping[str, type | UnionType]
 _CHAT_TYPES: _Types = {
-    "title": (str,),
-    "model": (str, _NONE),
-    "system": (str, _NONE),
-    "sampling": (dict,),
-    "leaf": (int, _NONE),
+    "title": str,
+    "model": str | None,
+    "system": str | None,
+    "sampling": dict,
+    "leaf": int | None,
 }
 _MESSAGE_TYPES: _Types = {
-    "chat": (int,),
-    "parent": (int, _NONE),
-    **dict.fromkeys(("model", "file", "runtime", "error"), (str, _NONE)),
+    "chat": int,
+    "parent": int | None,
+    **dict.fromkeys(("model", "file", "runtime", "error"), str | None),
 }
+_COUNTS = ("prompt_tokens", "cached_tokens", "completion_tokens")
 _FIGURE_TYPES: _Types = {
-    **dict.fromkeys(("prompt_tokens", "cached_tokens", "completion_tokens"), (int,)),
-    **dict.fromkeys(("ttft_s", "total_s"), (float, int)),
-    **dict.fromkeys(("prefill_tps", "decode_tps"), (float, int, _NONE)),
-    "finish_reason": (str,),
+    **dict.fromkeys(_COUNTS, int),
+    **dict.fromkeys(("ttft_s", "total_s"), float | int),
+    **dict.fromkeys(("prefill_tps", "decode_tps"), float | int | None),
+    "finish_reason": str,
 }
 
 
@@ -62,9 +61,9 @@ def pack_ids(ids: Sequence[int]) -> bytes:
     return struct.pack(f"<{len(ids)}I", *ids)
 
 
-def pack_figures(figures: AnswerFigures | None) -> str | None:
+def pack_figures(figures: AnswerFigures) -> str:
     """As JSON."""
-    return None if figures is None else json.dumps(dataclasses.asdict(figures))
+    return json.dumps(dataclasses.asdict(figures))
 
 
 def chat_of(row: tuple[Any, ...]) -> Chat:
@@ -115,8 +114,7 @@ def _figures(values: Any) -> AnswerFigures:
     """Raises TypeError or ValueError."""
     figures = AnswerFigures(**values)
     _check_types(figures, _FIGURE_TYPES)
-    counts = (figures.prompt_tokens, figures.cached_tokens, figures.completion_tokens)
-    if not all(0 <= count <= _MOST_COUNT for count in counts):
+    if not all(0 <= values[name] <= MOST_ID for name in _COUNTS):
         raise ValueError("no number of tokens")
     return figures
 
@@ -195,7 +193,8 @@ def linked(messages: list[Message]) -> list[Message]:
 
 
 def _pieces(db: sqlite3.Connection, message: int) -> list[tuple[str, bytes]]:
-    return db.execute(_PIECES, (message,)).fetchall()
+    query = "SELECT text, token_ids FROM pieces WHERE message = ? ORDER BY id"
+    return db.execute(query, (message,)).fetchall()
 
 
 def insert_message(

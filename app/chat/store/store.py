@@ -14,9 +14,8 @@ from app.chat.store.rows import clean, read_chat, read_message
 from app.chat.store.search import search
 from runtimes.paths import data_dir
 
-KEEP_DELETED_S = 30 * 86400.0
+_KEEP_DELETED_S = 30 * 86400.0
 _KEEP_EMPTY_S = 86400.0
-_DELETED = "deleted_at IS NOT NULL AND deleted_at <= ?"
 # Begun before, and nothing was ever said, named or typed in it.
 _EMPTY = (
     "updated < ? AND title = '' AND system IS NULL AND id NOT IN (SELECT id FROM drafts)"
@@ -71,15 +70,10 @@ class ChatStore:
     # Chats
 
     def new_chat(
-        self,
-        model: str | None = None,
-        system: str | None = None,
-        sampling: Mapping[str, Any] | None = None,
-        title: str | None = None,
+        self, model: str | None = None, system: str | None = None, title: str = ""
     ) -> Chat:
         """An empty chat. Without a title, the first message gives it one."""
-        now = time.time()
-        values = {"model": model, "system": system, "sampling": sampling, "title": title}
+        now, values = time.time(), {"model": model, "system": system, "title": title}
         with self._database.writing() as db:
             row = {"created": now, "updated": now, **_storable(values)}
             return read_chat(db, rows.insert(db, "chats", row))
@@ -105,9 +99,6 @@ class ChatStore:
     def update_chat(self, id: int, **changes: Any) -> Chat:
         """Change ``title``, ``model``, ``system``, ``sampling``, ``leaf`` or ``raw``. Its place in
         the list stays: that is the messages' doing."""
-        unknown = changes.keys() - {"title", "model", "system", "sampling", "leaf", "raw"}
-        if unknown:
-            raise TypeError(f"a chat has no {', '.join(sorted(unknown))} to change")
         with self._database.writing() as db:
             read_chat(db, id)
             if changes.get("leaf") is not None:
@@ -150,12 +141,6 @@ class ChatStore:
             read_chat(db, id)
             db.execute(f"UPDATE chats SET deleted_at = {when} WHERE id = ?", (*values, id))
 
-    def purge(self, older_than_s: float = KEEP_DELETED_S) -> int:
-        """Remove for good what was deleted longer ago; how many chats that were."""
-        with self._database.writing() as db:
-            before = time.time() - older_than_s
-            return db.execute(f"DELETE FROM chats WHERE {_DELETED}", (before,)).rowcount
-
     # Messages
 
     def messages(self, chat_id: int) -> list[Message]:
@@ -174,20 +159,18 @@ class ChatStore:
         self,
         chat_id: int,
         parent: int | None,
-        role: Role,
         text: str,
-        *,
         attachments: Sequence[Attachment] = (),
     ) -> Message:
-        """Store a message that is whole, and show its branch. It is on disk when this returns."""
+        """Store a message of the user, and show its branch. It is on disk when this returns."""
         pairs = [[clean(a.name), clean(a.text)] for a in attachments]
         more = {
             "text": clean(text),
             "attachments": json.dumps(pairs, ensure_ascii=False) if pairs else None,
         }
         with self._database.writing() as db:
-            message = rows.insert_message(db, chat_id, parent, role, State.DONE, **more)
-            if role is Role.USER and not read_chat(db, chat_id).title:
+            message = rows.insert_message(db, chat_id, parent, Role.USER, State.DONE, **more)
+            if not read_chat(db, chat_id).title:
                 rows.update(db, "chats", chat_id, title=_title(text, attachments))
             return read_message(db, message)
 
@@ -217,7 +200,7 @@ class ChatStore:
         """An answer without text that streams from now on, and show its branch."""
         # The name of a file need not be UTF-8.
         given = {"model": model, "file": file, "runtime": runtime}
-        made_by = {name: value and rows.clean(value) for name, value in given.items()}
+        made_by = {name: value and clean(value) for name, value in given.items()}
         with self._database.writing() as db:
             answer = State.STREAMING
             id = rows.insert_message(db, chat_id, parent, Role.ASSISTANT, answer, **made_by)
@@ -272,8 +255,6 @@ class ChatStore:
         error: str | None = None,
     ) -> Message:
         """Store an answer as it ended."""
-        if state is State.STREAMING:
-            raise ValueError("an answer does not end in the state STREAMING")
         more: dict[str, Any] = {"error": error and clean(error)}
         if figures is not None:
             more["figures"] = rows.pack_figures(figures)
@@ -315,8 +296,8 @@ class ChatStore:
     def _tidy(self) -> None:
         """Only what has something to do writes: that waits for other programs."""
         now = time.time()
-        old = f"FROM chats WHERE ({_DELETED}) OR ({_EMPTY})"
-        before = (now - KEEP_DELETED_S, now - _KEEP_EMPTY_S)
+        old = f"FROM chats WHERE deleted_at <= ? OR ({_EMPTY})"
+        before = (now - _KEEP_DELETED_S, now - _KEEP_EMPTY_S)
         with self._database.reading() as db:
             work = rows.orphans(db) or db.execute(f"SELECT 1 {old} LIMIT 1", before).fetchone()
         if work:
@@ -328,10 +309,8 @@ class ChatStore:
 def _storable(values: Mapping[str, Any]) -> dict[str, Any]:
     """Columns of a chat from what a caller gives."""
     stored = {k: clean(v) if isinstance(v, str) else v for k, v in values.items()}
-    if "title" in stored:
-        stored["title"] = stored["title"] or ""
     if "sampling" in values:
-        stored["sampling"] = json.dumps(dict(values["sampling"] or {}))
+        stored["sampling"] = json.dumps(dict(values["sampling"]))
     return stored
 
 

@@ -47,7 +47,7 @@ async def test_more_of_an_answer_that_filled_the_context_is_asked_about(
         long += " was wide and the river"
     chat = store.new_chat().id
     first = add_turn(store, chat, None, "One", long)
-    asked = store.add_message(chat, first, Role.USER, "Two")
+    asked = store.add_message(chat, first, "Two")
     cut = store.begin_answer(chat, asked.id).id
     store.end_answer(cut, long, engine.encode(long), State.CUT)
     async with app.run_test(size=SIZE) as pilot:

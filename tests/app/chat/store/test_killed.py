@@ -132,7 +132,7 @@ def test_an_answer_of_a_living_process_is_left_to_it(
         # Both write at the same time.
         mine = store.new_chat()
         for number in range(30):
-            store.add_message(mine.id, None, Role.USER, f"mine {number}")
+            store.add_message(mine.id, None, f"mine {number}")
         writer.read_until("saved", str(answer.id), "100")
         later = store.message(answer.id)
         assert later.text.startswith(answer.text)
@@ -158,7 +158,7 @@ def test_two_writers_lose_nothing(path: Path, start: Callable[[int, int], Writer
 
 def test_one_that_was_wrongly_taken_for_dead_goes_on(path: Path, store: ChatStore) -> None:
     chat = store.new_chat()
-    answer = store.begin_answer(chat.id, store.add_message(chat.id, None, Role.USER, "x").id)
+    answer = store.begin_answer(chat.id, store.add_message(chat.id, None, "x").id)
     store.save_answer(answer.id, "one ", [1])
     with ChatStore.open(path) as other, other._database.writing() as db:
         rows.mark_lost(db, [answer.id])  # as if it did not see this process

@@ -6,12 +6,14 @@ import re
 import tempfile
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from app.chat.store.records import Role, State
+from app.chat.store import store as store_module
+from app.chat.store.records import State
 from app.chat.store.store import ChatStore
 
 # Words that are starts of others, other scripts, accents, signs.
@@ -72,7 +74,7 @@ class Chats(RuleBasedStateMachine):
     def say(self, pick: int, parent: int, text: str) -> None:
         chat = self._one(self.chats, pick)
         above = self._parent(chat, parent)
-        message = self.store.add_message(chat, above, Role.USER, text)
+        message = self.store.add_message(chat, above, text)
         self.messages[message.id] = {"chat": chat, "parent": above, "text": text, "ended": True}
         self.chats[chat]["leaf"] = message.id
         self.chats[chat]["title"] = self.chats[chat]["title"] or " ".join(text.split())
@@ -136,7 +138,9 @@ class Chats(RuleBasedStateMachine):
     def purge(self, pick: int) -> None:
         chat = self.messages[self._one(self.messages, pick)]["chat"]
         self.delete_or_restore_chat(chat, True)
-        self.store.purge(0)
+        with mock.patch.object(store_module, "_KEEP_DELETED_S", 0.0):
+            self.store.close()
+            self.store = ChatStore.open(self.path)
         self.chats = {id: chat for id, chat in self.chats.items() if not chat["deleted"]}
         self.messages = {
             id: message for id, message in self.messages.items() if message["chat"] in self.chats

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.chat.store.records import Hit, Role, State
+from app.chat.store.records import Hit, State
 from app.chat.store.store import ChatStore
 
 
@@ -16,7 +16,7 @@ def _marked(hit: Hit) -> list[str]:
 def say(store: ChatStore):
     def say(text: str, title: str | None = "-") -> int:
         chat = store.new_chat(title=title)
-        store.add_message(chat.id, None, Role.USER, text)
+        store.add_message(chat.id, None, text)
         return chat.id
 
     return say
@@ -112,7 +112,7 @@ def test_titles_come_first_then_the_newest(store: ChatStore, say) -> None:
 def test_one_hit_a_chat_with_its_newest_message(store: ChatStore) -> None:
     chat = store.new_chat()
     for text in ("plums one", "plums two", "none"):
-        last = store.add_message(chat.id, None, Role.USER, text)
+        last = store.add_message(chat.id, None, text)
     (hit,) = store.search("plums")
     assert hit.message == last.id - 1
     assert hit.snippet == "plums two"
@@ -120,7 +120,7 @@ def test_one_hit_a_chat_with_its_newest_message(store: ChatStore) -> None:
 
 def test_answers_are_found_when_they_have_ended(store: ChatStore) -> None:
     chat = store.new_chat()
-    asked = store.add_message(chat.id, None, Role.USER, "x")
+    asked = store.add_message(chat.id, None, "x")
     answer = store.begin_answer(chat.id, asked.id)
     store.save_answer(answer.id, "quinces", [1])
     assert store.search("quinces") == []

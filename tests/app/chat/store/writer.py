@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from app.chat.store.records import AnswerFigures, Role, State
+from app.chat.store.records import AnswerFigures, State
 from app.chat.store.store import ChatStore
 
 
@@ -20,7 +20,7 @@ def main(path: Path, answers: int, saves: int) -> None:
     chat = store.new_chat()
     parent = None
     for number in range(answers):
-        asked = store.add_message(chat.id, parent, Role.USER, f"question {number}")
+        asked = store.add_message(chat.id, parent, f"question {number}")
         told("asked", asked.id)
         answer = store.begin_answer(chat.id, asked.id, model="m", file="f", runtime="r")
         told("begun", answer.id)
