@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from runtimes.request import SamplingParams
 
 _Value = TypeVar("_Value")
-Source = Literal["command line", "environment", "preset", "file", "default"]
+Source = Literal["environment", "preset", "file"]
 
 
 class ConfigError(IngotError):

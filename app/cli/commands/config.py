@@ -99,12 +99,11 @@ def set_(
 @with_groups
 def unset(key: str = _KEY) -> None:
     """Remove a setting from the file, so that its default applies."""
-    from app.config.files import unset_value
-    from app.config.settings import config_path
+    from app.config.files import remove
+    from app.config.settings import config_path, parts_of
 
-    where = config_path()
-    found = unset_value(key)
-    console.note(f"{key} is no longer in {where}" if found else f"{key} is not in {where}")
+    said = "is no longer in" if remove(parts_of(key)) else "is not in"
+    console.note(f"{key} {said} {config_path()}")
 
 
 def _rows(loaded: Loaded) -> list[tuple[str, Any, str]]:
