@@ -19,7 +19,6 @@ from runtimes.errors import IngotError, RequestError
 
 if TYPE_CHECKING:  # what loads a model is imported when one is loaded: the app is drawn before
     from app.chat.remote import RemoteEngine
-    from app.models.catalog import FileQuality
     from app.models.planning import LoadChoice
     from app.models.prefixes import SavedPrefixes
     from runtimes.api import EngineApi
@@ -86,7 +85,7 @@ class EngineHost:
         self.label = ""  # what answers, for people
         self._unadapted = ""  # the same without an adapter
         self.details = ""
-        self.measured: FileQuality | None = None
+        self.quality = ""  # bits per weight and their cost, such as "4.6 bits · KL 0.041"
         self.error: str | None = None
 
     @property
@@ -109,17 +108,6 @@ class EngineHost:
         engine = self._engine
         without = engine is not None and engine.model.chat_template is None
         return self.raw or (without and self.template is None)
-
-    @property
-    def quality(self) -> str:
-        """Bits per weight of the loaded file and their cost, such as "4.6 bits · KL 0.041"; empty
-        without a loaded model or a measurement.
-        """
-        if self.measured is None:
-            return ""
-        from app.models.catalog import quality_text
-
-        return quality_text(self.measured)
 
     def expect(self) -> None:
         """A model will be loaded in a moment, and the state says so already."""
@@ -170,7 +158,7 @@ class EngineHost:
         settings = RunnerSettings(slots=engine.slots, context=engine.context)
         choice = LoadChoice(engine.model, settings, SchedulerSettings(), planned=True)
         details = f"{engine.model.runtime} at {engine.where}"
-        return self._adopt(wish, engine, choice, model, engine.name, details, None, self._template)
+        return self._adopt(wish, engine, choice, model, engine.name, details, "", self._template)
 
     def _load(
         self, wish: int, model: str, options: ModelOptions, settings: PlanOptions
@@ -207,9 +195,8 @@ class EngineHost:
             with self._lock:
                 self._coming = None
         again, label = _again(model, options, choice), label_of(choice.file)
-        details = details_of(choice, engine.stats())
-        measured = quality_at(choice.file.path)
-        return self._adopt(wish, engine, choice, again, label, details, measured, template)
+        details, quality = details_of(choice, engine.stats()), quality_at(choice.file.path)
+        return self._adopt(wish, engine, choice, again, label, details, quality, template)
 
     def _adopt(
         self,
@@ -219,7 +206,7 @@ class EngineHost:
         again: str,
         label: str,
         details: str,
-        measured: FileQuality | None,
+        quality: str,
         template: str | None,
     ) -> LoadChoice:
         """Take a loaded engine. Raises LoadCancelledError where it is not wanted any more."""
@@ -229,7 +216,7 @@ class EngineHost:
             if wish == self._wish:
                 self._stats, self._asked = stats, time.monotonic()
                 self.choice, self.model, self.label, self.details = choice, again, label, details
-                self.measured, self.template = measured, template
+                self.quality, self.template = quality, template
                 self._unadapted, self.adapter = label, None
                 if choice.adapters:
                     self._use(choice.adapters[0].name)
@@ -306,8 +293,8 @@ class EngineHost:
         with self._lock:
             engine, self._engine, self._stats = self._engine, None, None
             choice, last, self._last = self.choice, self._last, None
-            self.choice, self.model, self.label, self.details = None, None, "", ""
-            self.measured = self.adapter = None
+            self.choice = self.model = self.adapter = None
+            self.label = self.details = self.quality = ""
         if engine is not None:
             if self._prefixes is not None and choice is not None and last is not None:
                 self._prefixes.keep(engine, choice.settings, last())
@@ -357,20 +344,6 @@ class EngineHost:
                 self._asking = False
                 if stats is not None and engine is self._engine:
                     self._stats = stats
-
-    def memory(self) -> int | None:
-        """Bytes of memory that the engine's process holds, pages of the model file included; None
-        while there is no process."""
-        import psutil
-
-        engine = self._engine
-        pid = engine.pid if engine is not None else None
-        if pid is None:
-            return None
-        try:
-            return int(psutil.Process(pid).memory_info().rss)
-        except psutil.Error:  # it has died this moment
-            return None
 
 
 def _again(model: str, options: ModelOptions, choice: LoadChoice) -> str:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from runtimes.errors import IngotError
 
 if TYPE_CHECKING:  # what loads a model is imported when one is loaded: the app is drawn before
-    from app.models.catalog import FileQuality
     from app.models.planning import LoadChoice
     from runtimes.engine.metrics import EngineStats
     from runtimes.models.modelfile import ModelFile
@@ -44,15 +43,15 @@ def label_of(file: ModelFile) -> str:
     return file.name
 
 
-def quality_at(path: Path) -> FileQuality | None:
-    """Recorded quality of the model file at ``path``, None if the file cannot be read."""
-    from app.models.catalog import entry_of, file_quality
+def quality_at(path: Path) -> str:
+    """Recorded quality of the model file at ``path``, empty if the file cannot be read."""
+    from app.models.catalog import entry_of, file_quality, quality_text
 
     try:
-        return file_quality(entry_of(path))
+        return quality_text(file_quality(entry_of(path)))
     except (IngotError, OSError) as error:
         log.info("nothing is known of the quality of %s: %s", path, error)
-        return None
+        return ""
 
 
 def details_of(choice: LoadChoice, stats: EngineStats) -> str:
