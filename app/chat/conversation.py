@@ -16,7 +16,7 @@ from runtimes.errors import RequestError
 
 
 class Conversation:
-    """A chat of the store and all its messages.
+    """A chat of the store and all its messages, oldest first.
 
     What changes is stored before it shows here; StoreError leaves everything as it was. Used by one
     thread at a time, but for ``prompt``, which only reads.
@@ -25,12 +25,13 @@ class Conversation:
     def __init__(self, store: ChatStore, chat: Chat, messages: Sequence[Message] = ()) -> None:
         self.store = store
         self.chat = chat  # title, system message, sampling
-        self._messages = {message.id: message for message in messages}
+        self._messages: dict[int, Message] = {}  # oldest first
         self._children: dict[int | None, list[int]] = {}
-        for message in sorted(messages, key=lambda m: m.id):
-            self._children.setdefault(message.parent, []).append(message.id)
-        leaf = chat.leaf if chat.leaf in self._messages else None
-        self.leaf = leaf if leaf is not None else max(self._messages, default=None)
+        self.leaf: int | None = None
+        for message in messages:
+            self._grow(message)
+        if chat.leaf in self._messages:
+            self.leaf = chat.leaf
         self._left: dict[int, int | None] = {}  # the leaf that was shown below a message
 
     @classmethod
@@ -46,7 +47,7 @@ class Conversation:
     @property
     def messages(self) -> tuple[Message, ...]:
         """Every message of every branch, oldest first."""
-        return tuple(self._messages[id] for id in sorted(self._messages))
+        return tuple(self._messages.values())
 
     @property
     def path(self) -> tuple[Message, ...]:

@@ -2,7 +2,7 @@
 it."""
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.chat.store.records import AnswerFigures, Message, State
 from runtimes.request import Completion, FinishReason
@@ -48,12 +48,9 @@ def continued(before: AnswerFigures | None, now: AnswerFigures) -> AnswerFigures
         return now
     steps = [(f.completion_tokens - 1, f.decode_tps) for f in (before, now) if f.decode_tps]
     seconds = sum(tokens / tps for tokens, tps in steps)
-    return AnswerFigures(
-        prompt_tokens=before.prompt_tokens,
-        cached_tokens=before.cached_tokens,
+    return replace(
+        before,
         completion_tokens=before.completion_tokens + now.completion_tokens,
-        ttft_s=before.ttft_s,
-        prefill_tps=before.prefill_tps,
         decode_tps=sum(tokens for tokens, _ in steps) / seconds if seconds > 0 else None,
         total_s=before.total_s + now.total_s,
         finish_reason=now.finish_reason,
