@@ -1,7 +1,6 @@
 """Saving what can be read of a damaged file, when the user asks for it."""
 
 import contextlib
-import itertools
 import os
 import sqlite3
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 from app.chat.store.database import Database, connect, require_file, require_ours
 from app.chat.store.errors import StoreDamagedError, StoreError, damage_passed_over, explained
 from app.chat.store.rows import CHAT, MESSAGE, MOST_ID, chat_of, insert, message_of
+from app.here import numbered
 
 _BESIDE = ("", "-wal", "-shm")  # a database is these three
 _COPIED = ("chats", "messages", "pieces", "drafts")
@@ -97,8 +97,8 @@ def _swap(path: Path, fresh: Path) -> Path:
     """Rename the damaged file to a name that is free, which is returned, and put ``fresh`` at its
     place. Raises OSError, with everything as it was."""
     stem = f"{path.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}"
-    names = itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2)))
-    aside = next(one for name in names if not os.path.lexists(one := path.with_name(name)))
+    names = map(path.with_name, numbered(stem))
+    aside = next(one for one in names if not os.path.lexists(one))
     moved: list[tuple[Path, Path]] = []
     try:
         for end in reversed(_BESIDE):
