@@ -61,12 +61,8 @@ def read_prompt(argument: str | None, command: str, warn: Callable[[str], None])
     """
     # Nothing is read from a terminal: it would wait for text that nobody knows to type.
     piped = None if sys.stdin is None or sys.stdin.isatty() else read_text(sys.stdin.buffer, warn)
-    return joined(clean_argument(argument, warn), piped, command)
-
-
-def joined(argument: str | None, piped: str | None, command: str) -> str:
-    """Join two texts with a blank line. Raises RequestError as ``read_prompt``."""
-    parts = [part for part in (argument, piped) if part is not None and part.strip()]
+    given = clean_argument(argument, warn)
+    parts = [part for part in (given, piped) if part is not None and part.strip()]
     if not parts:
         raise RequestError(
             f'there is no prompt: give one ({command} "What is ...?") or pipe text in'

@@ -44,7 +44,7 @@ def show(
     rows = _rows(loaded)
     if as_json:
         values = {key: {"value": value, "source": source} for key, value, source in rows}
-        told = {"file": str(loaded.path), "settings": values, "problems": list(loaded.problems)}
+        told = {"file": str(loaded.path), "settings": values, "problems": loaded.problems}
         console.emit_json(told, indent=1)
     else:
         shown = [(f"{key} = {_toml(value)}", source) for key, value, source in rows]
@@ -73,7 +73,7 @@ def get(key: str = _KEY) -> None:
 
     known(key)  # raises where there is none
     loaded = load()
-    found = next((value for name, value, _ in _rows(loaded) if name == key), None)
+    found = {name: value for name, value, _ in _rows(loaded)}.get(key)
     if found is not None:
         text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
         console.emit(f"{text}\n")

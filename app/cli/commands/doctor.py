@@ -37,9 +37,9 @@ def doctor(
     if verify:
         _verify(asked, out, minutes, as_json=as_json)
         return
-    if checksums and len(asked) > 1:
-        raise RequestError("--checksums takes one MODEL")
     if checksums:
+        if len(asked) > 1:
+            raise RequestError("--checksums takes one MODEL")
         _checksums(asked[0] if asked else None, as_json=as_json)
         return
     if asked:
@@ -92,21 +92,18 @@ def _checksums(model: str | None, *, as_json: bool) -> None:
     from app.doctor.report import check_files
     from runtimes.errors import ModelError
 
-    found = []
+    rows, damaged = [], 0
     for file in check_files(model):
-        found.append(file)
+        row = {"path": str(file.path), "bytes": file.bytes, "problem": file.problem or None}
+        rows.append(row)
+        damaged += bool(file.problem)
         if not as_json:
             state = "damaged" if file.problem else "ok"
             console.emit(f"{state:<8}  {file.path}  {file.problem}".rstrip() + "\n")
-    damaged = [file for file in found if file.problem]
     if as_json:
-        rows = [
-            {"path": str(file.path), "bytes": file.bytes, "problem": file.problem or None}
-            for file in found
-        ]
-        console.emit_json({"files": rows, "damaged": len(damaged)}, indent=1)
+        console.emit_json({"files": rows, "damaged": damaged}, indent=1)
     if damaged:
         raise ModelError(
-            f"{len(damaged)} of {len(found)} files are damaged: `ingot pull` or `quantize` again"
+            f"{damaged} of {len(rows)} files are damaged: `ingot pull` or `quantize` again"
             " brings these back"
         )

@@ -26,9 +26,8 @@ from runtimes.models.registry import backend_of
 from runtimes.settings import MOST_SLOTS
 
 if TYPE_CHECKING:
-    from app.compare.answers import CompareReport, Contender
+    from app.compare.answers import Contender
     from app.compare.prompts import PromptsJob
-    from app.compare.run import Comparison
 
 
 @with_groups
@@ -231,7 +230,15 @@ def _one(
     messages = conversation(PromptStyle(system), [{"role": "user", "content": text}])
     comparison = Comparison(contenders, Question(tuple(messages), params), together=together)
     console.prepare_stdout()
-    report, interrupted = _run(comparison)
+    comparison.start()
+    report, interrupted = None, False
+    while report is None:
+        try:
+            if comparison.join(0.1):
+                report = comparison.poll()
+        except KeyboardInterrupt:
+            interrupted = True
+            comparison.stop()
     if as_json:
         console.emit_json(as_object(report))
     else:
@@ -252,7 +259,7 @@ def _many(
     """A file of prompts, unattended."""
     from app.batch.run import run_batch
     from app.compare.prompts import labels_of, run_prompts
-    from app.compare.report import report_of, results_json, write_results
+    from app.compare.report import print_tables, report_of, results_json, write_results
 
     labels = labels_of(job.entries)
 
@@ -270,8 +277,6 @@ def _many(
     if as_json:
         console.emit(results_json(results))
     elif output is None:
-        from app.compare.report import print_tables
-
         print_tables(results)
     elif not quiet:
         console.note(f"written: {output}")
@@ -291,16 +296,3 @@ def _contenders(model: str, recipes: list[str], also: list[str]) -> list[Contend
     found = [Contender(model, ModelOptions(recipe=r), f"{name} · {r}") for r in recipes]
     found = found or [Contender(model, label=name)]
     return found + [Contender(other, label=Path(other).name) for other in also]
-
-
-def _run(comparison: Comparison) -> tuple[CompareReport, bool]:
-    """The report, and whether Ctrl-C ended it early."""
-    comparison.start()
-    interrupted = False
-    while True:
-        try:
-            if comparison.join(0.1):
-                return comparison.poll(), interrupted
-        except KeyboardInterrupt:
-            interrupted = True
-            comparison.stop()
