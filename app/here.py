@@ -45,6 +45,11 @@ def numbered(stem: str) -> Iterator[str]:
         yield f"{stem}-{number}"
 
 
+def reason(error: Exception) -> str:
+    """What the system says of an error, or the error itself."""
+    return getattr(error, "strerror", None) or str(error)
+
+
 def named_text(path: Path, encoding: str = "utf-8", most: int = 32 * 2**20) -> str:
     """The text in a file, pipe or device that a user names, of at most so many bytes: /dev/zero has
     no end. Raises OSError, and ValueError for what is too large or no text."""

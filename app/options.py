@@ -211,11 +211,10 @@ class ConstraintOptions:
 
 
 def _read(path: Path, option: str) -> str:
-    from app.here import named_text
+    from app.here import named_text, reason
     from runtimes.errors import RequestError
 
     try:
         return named_text(path)
     except (OSError, ValueError) as error:
-        said = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise RequestError(f"{option}: {path} cannot be read: {said}") from error
+        raise RequestError(f"{option}: {path} cannot be read: {reason(error)}") from error

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from app.chat.store.records import Attachment
-from app.here import at_home
+from app.here import at_home, reason
 from runtimes.errors import RequestError
 
 MOST_BYTES = 1_000_000
@@ -49,8 +49,7 @@ def read_attachment(path: str | Path) -> Attached:
     except PermissionError:
         raise AttachmentError(f"{path}: reading it is not permitted") from None
     except (OSError, ValueError, RuntimeError) as error:  # a NUL in the path; no home folder
-        said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise AttachmentError(f"{path}: it cannot be read: {said}") from error
+        raise AttachmentError(f"{path}: it cannot be read: {reason(error)}") from error
     text, warning = _decode(path, data)
     if not text.strip():
         raise AttachmentError(f"{path}: it is empty")

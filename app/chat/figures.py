@@ -59,8 +59,8 @@ def continued(before: AnswerFigures | None, now: AnswerFigures) -> AnswerFigures
 
 def can_continue(message: Message) -> bool:
     """Whether an answer ended before its end, with something to go on from."""
-    ended = (State.STOPPED, State.CUT, State.FAILED, State.LOST)
-    return message.state in ended and bool(message.token_ids or message.text)
+    whole = message.state in (State.STREAMING, State.DONE)
+    return not whole and bool(message.token_ids or message.text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,18 +26,13 @@ _TYPE = re.compile(
 def label_of(file: ModelFile) -> str:
     """Model and build, such as "pebble · q4_k_m": from the manifest beside the file, else from the
     file's name."""
-    from quantize.manifest import NAME as MANIFEST
     from quantize.manifest import load_manifest
 
-    folder = file.path.parent
-    if (folder / MANIFEST).is_file():
-        try:
-            manifest = load_manifest(folder)
-        except IngotError:
-            manifest = None  # a damaged manifest does not keep its files from running
-        for entry in manifest.files if manifest else ():
+    with suppress(IngotError):  # there is none; and a damaged one keeps no file from running
+        manifest = load_manifest(file.path.parent)
+        for entry in manifest.files:
             if entry.path.rstrip("/") == file.path.name:
-                return f"{manifest.model.name} · {entry.recipe}" if manifest else file.name
+                return f"{manifest.model.name} · {entry.recipe}"
     kind = _TYPE.search(file.name)
     if kind and file.path.is_file():
         return f"{file.name[: kind.start()]} · {kind[1].lower()}"

@@ -66,7 +66,7 @@ def _flags(kind: Any) -> Iterator[inspect.Parameter]:
         if is_dataclass(hints[field.name]):
             yield from _flags(hints[field.name])
     for field in fields(kind):
-        if field.metadata and not is_dataclass(hints[field.name]):
+        if field.metadata:
             yield _flag(field.name, hints[field.name], field, kind.panel)
 
 
@@ -87,14 +87,13 @@ def _flag(name: str, hint: Any, field: Any, panel: str | None = None) -> inspect
 def _collected(kind: Any, values: dict[str, Any]) -> Any:
     """The dataclass from the flags among ``values``, which leave it."""
     hints = get_type_hints(kind)
-    return kind(
-        **{
-            field.name: _collected(hint, values) if is_dataclass(hint) else values.pop(field.name)
-            for field in fields(kind)
-            for hint in [hints[field.name]]
-            if is_dataclass(hint) or field.metadata
-        }
-    )
+    found: dict[str, Any] = {}
+    for field in fields(kind):
+        if is_dataclass(hints[field.name]):
+            found[field.name] = _collected(hints[field.name], values)
+        elif field.metadata:
+            found[field.name] = values.pop(field.name)
+    return kind(**found)
 
 
 # Values that need no converting are taken as they are, and plain numbers: Typer 0.29 converts every

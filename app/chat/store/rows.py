@@ -243,9 +243,8 @@ def require_in_chat(db: sqlite3.Connection, chat: int, message: int) -> None:
 
 def begin(db: sqlite3.Connection, message: int) -> None:
     """Mark an answer as written by this process."""
-    pid = os.getpid()
-    owner = {"owner_pid": pid, "owner_born": birth(pid)}
-    update(db, "messages", message, state=State.STREAMING, error=None, **owner)
+    pid, now = os.getpid(), State.STREAMING
+    update(db, "messages", message, state=now, error=None, owner_pid=pid, owner_born=birth(pid))
 
 
 def append(
@@ -272,8 +271,8 @@ def end(
 ) -> None:
     """The answer is whole: its journal is not needed any more."""
     db.execute("DELETE FROM pieces WHERE message = ?", (message,))
-    whole = {"text": text, "token_ids": ids, "state": state, **more}
-    update(db, "messages", message, owner_pid=None, owner_born=None, **whole)
+    more |= {"text": text, "token_ids": ids, "state": state}
+    update(db, "messages", message, owner_pid=None, owner_born=None, **more)
 
 
 def orphans(db: sqlite3.Connection) -> list[int]:

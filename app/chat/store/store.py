@@ -164,10 +164,8 @@ class ChatStore:
     ) -> Message:
         """Store a message of the user, and show its branch. It is on disk when this returns."""
         pairs = [[clean(a.name), clean(a.text)] for a in attachments]
-        more = {
-            "text": clean(text),
-            "attachments": json.dumps(pairs, ensure_ascii=False) if pairs else None,
-        }
+        files = json.dumps(pairs, ensure_ascii=False) if pairs else None
+        more = {"text": clean(text), "attachments": files}
         with self._database.writing() as db:
             message = rows.insert_message(db, chat_id, parent, Role.USER, State.DONE, **more)
             if not read_chat(db, chat_id).title:
