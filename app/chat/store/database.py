@@ -81,7 +81,8 @@ class Database:
             yield db
 
     def close(self) -> None:
-        """Close the file. What another thread is reading is ended when it has read it."""
+        """Close the file; closing twice does nothing. What another thread is reading is ended when
+        it has read it."""
         with self._lock:
             self._closed = True
             self._writer.close()

@@ -115,7 +115,7 @@ def test_what_was_saved_survives_a_kill(
                 assert message.figures is not None
     with ChatStore.open(path) as store:
         assert store.messages(chat.id) == messages
-        with store._database.reading() as db:
+        with store.reading() as db:
             assert db.execute("SELECT count(*) FROM pieces").fetchone()[0] == 0
 
 
@@ -160,7 +160,7 @@ def test_one_that_was_wrongly_taken_for_dead_goes_on(path: Path, store: ChatStor
     chat = store.new_chat()
     answer = store.begin_answer(chat.id, store.add_message(chat.id, None, "x").id)
     store.save_answer(answer.id, "one ", [1])
-    with ChatStore.open(path) as other, other._database.writing() as db:
+    with ChatStore.open(path) as other, other.writing() as db:
         rows.mark_lost(db, [answer.id])  # as if it did not see this process
     assert store.message(answer.id).state is State.LOST
     store.save_answer(answer.id, "one two ", [1, 2])

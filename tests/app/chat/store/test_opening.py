@@ -157,7 +157,7 @@ def damaged(path: Path) -> Path:
             fill(store, 60, seed=seed)
         streaming = store.begin_answer(1, None)
         store.save_answer(streaming.id, "streamed", [1])
-        with store._database.reading() as db:
+        with store.reading() as db:
             pages = db.execute(
                 "SELECT pageno FROM dbstat WHERE name = 'messages' AND pagetype = 'leaf'"
                 " ORDER BY pageno"
@@ -205,7 +205,7 @@ def test_repair_of_what_is_no_database_leaves_an_empty_store(path: Path) -> None
 def test_repair_makes_the_index_anew(path: Path) -> None:
     with ChatStore.open(path) as store:
         chat = store.new_chat(title="plums")
-        with store._database.writing() as db:
+        with store.writing() as db:
             db.execute("INSERT INTO chats_fts (chats_fts) VALUES ('delete-all')")
         assert store.search("plums") == []
     assert repair(path).aside is None
@@ -219,7 +219,7 @@ def test_bytes_that_make_no_sense_are_told_and_repaired(path: Path) -> None:
         chat = store.new_chat(title="x")
         for text in ("Q1234567", "two", "three"):
             last = store.add_message(chat.id, None, text)
-        with store._database.writing() as db:
+        with store.writing() as db:
             db.execute("UPDATE messages SET attachments = '[[' WHERE id = 2")
             db.execute("UPDATE chats SET sampling = '{'")
         with pytest.raises(StoreDamagedError, match="repair"):

@@ -199,7 +199,7 @@ class Chats(RuleBasedStateMachine):
 
     @invariant()
     def the_index_fits_the_texts(self) -> None:
-        with self.store._database.writing() as db:
+        with self.store.writing() as db:
             for table in ("messages_fts", "chats_fts"):
                 # With rank 1 SQLite compares the index with the texts, and fails if they differ.
                 db.execute(f"INSERT INTO {table} ({table}, rank) VALUES ('integrity-check', 1)")

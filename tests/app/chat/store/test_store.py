@@ -297,7 +297,7 @@ def test_threads(store: ChatStore) -> None:
 
 def test_reading_does_not_wait_for_a_writer(store: ChatStore) -> None:
     chat = store.new_chat(title="before")
-    with store._database.writing() as db:
+    with store.writing() as db:
         db.execute("UPDATE chats SET title = 'after'")
         found: list[str] = []
         thread = threading.Thread(target=lambda: found.append(store.chat(chat.id).title))

@@ -35,9 +35,9 @@ def test_a_deleted_chat_of_a_thousand_is_purged(
     chat = fill(store, 1200)
     store.delete_chat(chat.id)
     monkeypatch.setattr(store_module, "_KEEP_DELETED_S", 0.0)
-    with ChatStore.open(store._database.path):
+    with ChatStore.open(store.path):
         assert store.deleted() == []
-    with store._database.reading() as db:
+    with store.reading() as db:
         assert db.execute("SELECT count(*) FROM messages").fetchone()[0] == 0
 
 
