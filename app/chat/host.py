@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.chat.labels import details_of, label_of, quality_at
 from app.here import real
 from app.options import ModelOptions, PlanOptions
 from runtimes.errors import IngotError, RequestError
@@ -23,12 +24,17 @@ if TYPE_CHECKING:  # what loads a model is imported when one is loaded: the app 
     from app.models.prefixes import SavedPrefixes
     from runtimes.api import EngineApi
     from runtimes.engine.metrics import EngineStats
+    from runtimes.models.modelfile import ModelFile
     from runtimes.worker.engine import WorkerEngine
 
 log = logging.getLogger(__name__)
 
 _STEP_S = 0.5  # of reading a prompt at a time: so soon it can be stopped, and tells how far it is
 _STATS_S = 0.25  # figures that are younger are not asked for again
+# The end of a GGUF file's name that says what its tensors are: Qwen2.5-0.5B-Instruct-Q4_K_M.
+_TYPE = re.compile(
+    r"[-._]((?:UD-)?(?:I?Q\d\w*|TQ\d_0|MXFP4|NVFP4|BF16|FP?16|FP?32))$", re.IGNORECASE
+)
 
 
 class LoadCancelledError(IngotError):
@@ -128,12 +134,7 @@ class EngineHost:
         in ``error``; the host can be used again.
         """
         options, settings = options or ModelOptions(), settings or PlanOptions()
-        with self._lock:
-            self._wish += 1
-            wish, coming = self._wish, self._coming
-            self._loads, self.error = True, None
-        if coming is not None:
-            coming.close()
+        wish = self._begin(loads=True)
         try:
             with self._loading:
                 return self._load(wish, model, options, settings)
@@ -146,6 +147,17 @@ class EngineHost:
             if not last and isinstance(error, IngotError):
                 raise LoadCancelledError(f"loading {model} was ended") from error
             raise
+
+    def _begin(self, *, loads: bool) -> int:
+        """End a load that is at work; the number by which what comes now is told from what comes
+        later."""
+        with self._lock:
+            self._wish += 1
+            wish, coming = self._wish, self._coming
+            self._loads, self.error = loads, None
+        if coming is not None:
+            coming.close()
+        return wish
 
     def _connect(self, wish: int, model: str) -> LoadChoice:
         """Use a model of a server."""
@@ -281,12 +293,7 @@ class EngineHost:
 
     def close(self) -> None:
         """End a load that is at work, and the engine. The host can load again."""
-        with self._lock:
-            self._wish += 1
-            coming = self._coming
-            self._loads, self.error = False, None
-        if coming is not None:
-            coming.close()
+        self._begin(loads=False)
         self._drop()
 
     def _drop(self) -> None:
@@ -355,3 +362,44 @@ def _again(model: str, options: ModelOptions, choice: LoadChoice) -> str:
 
 def _read(stats: EngineStats) -> int:
     return stats.prompt_tokens + stats.cached_tokens
+
+
+# What a loaded model is called, how good it is, and where it computes
+
+
+def label_of(file: ModelFile) -> str:
+    """Model and build, such as "pebble · q4_k_m": from the manifest beside the file, else from the
+    file's name."""
+    from quantize.manifest import load_manifest
+
+    with suppress(IngotError):  # there is none; and a damaged one keeps no file from running
+        manifest = load_manifest(file.path.parent)
+        for entry in manifest.files:
+            if entry.path.rstrip("/") == file.path.name:
+                return f"{manifest.model.name} · {entry.recipe}"
+    kind = _TYPE.search(file.name)
+    if kind and file.path.is_file():
+        return f"{file.name[: kind.start()]} · {kind[1].lower()}"
+    return file.name
+
+
+def quality_at(path: Path) -> str:
+    """Recorded quality of the model file at ``path``, empty if the file cannot be read."""
+    from app.models.catalog import entry_of, file_quality, quality_text
+
+    try:
+        return quality_text(file_quality(entry_of(path)))
+    except (IngotError, OSError) as error:
+        log.info("nothing is known of the quality of %s: %s", path, error)
+        return ""
+
+
+def details_of(choice: LoadChoice, stats: EngineStats) -> str:
+    """Runtime, where it computes, and the draft: "llamacpp · 2 threads", "llamacpp · GPU 24/24
+    layers · draft small.gguf"."""
+    file, threads = choice.file, choice.settings.threads
+    where = "CPU" if threads is None else f"{threads} thread{'s' if threads > 1 else ''}"
+    if stats.gpu_layers:
+        where = f"GPU {stats.gpu_layers}/{file.layers} layers"
+    draft = f" · draft {stats.draft}" if stats.draft else ""
+    return f"{file.runtime} · {where}{draft}"

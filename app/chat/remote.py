@@ -134,15 +134,13 @@ class RemoteEngine(EngineApi):
         once, and is never sent."""
         with self._lock:
             found = self._running.get(request_id)
-            if found is None:
-                return
             if isinstance(found, Stream):
                 del self._running[request_id]
-            else:
+            elif found is not None:
                 self._cancelled.add(request_id)
         if isinstance(found, Stream):
             found.finish(_nothing(request_id))
-        else:
+        elif found is not None:
             _shut(found)
 
     def stats(self) -> EngineStats:

@@ -36,7 +36,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import NoneType
 from typing import (
@@ -121,8 +121,7 @@ class Sampling:
         """The engine's form, with ``changes``. Raises RequestError for a value out of range."""
         from runtimes.request import SamplingParams
 
-        values = {item.name: getattr(self, item.name) for item in fields(self)}
-        return SamplingParams(**{**values, **changes})
+        return SamplingParams(**asdict(self) | changes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,8 +36,8 @@ from textual.widgets import TextArea
 from textual.widgets.markdown import MarkdownBlock
 
 from app.chat.host import EngineHost, HostState
-from app.chat.store import ChatStore
 from app.chat.store.records import State
+from app.chat.store.store import ChatStore
 from app.config.files import load
 from app.monitor.monitor import Monitor
 from app.tui import terminal

@@ -16,8 +16,8 @@ from runtimes.errors import RequestError
 from runtimes.untrusted import visible
 
 if TYPE_CHECKING:
-    from app.chat.store import ChatStore
     from app.chat.store.records import Chat
+    from app.chat.store.store import ChatStore
 
 
 @with_groups
@@ -258,7 +258,7 @@ def repair(yes: bool = YES) -> None:
 
 
 def _open() -> ChatStore:
-    from app.chat.store import ChatStore
+    from app.chat.store.store import ChatStore
 
     return ChatStore.open()
 

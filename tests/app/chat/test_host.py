@@ -12,8 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from app.chat.host import EngineHost, HostState, LoadCancelledError
-from app.chat.labels import label_of
+from app.chat.host import EngineHost, HostState, LoadCancelledError, label_of
 from app.models.planning import plan_files, task_for
 from app.options import ModelOptions, PlanOptions
 from runtimes.engine.metrics import EngineStats

@@ -7,8 +7,8 @@ from typing import Any
 
 from textual.widgets import Static
 
-from app.chat.store import ChatStore
 from app.chat.store.records import AnswerFigures, Message, State
+from app.chat.store.store import ChatStore
 from app.tui.app import IngotApp
 from app.tui.screens.chat import ChatScreen
 from app.tui.widgets.message_foot import Waiting

@@ -11,8 +11,8 @@ from textual.geometry import Offset
 from textual.widgets import ProgressBar
 
 from app.chat.host import HostState
-from app.chat.store import ChatStore
 from app.chat.store.records import Attachment, State
+from app.chat.store.store import ChatStore
 from app.config.settings import Config, Sampling
 from app.monitor.monitor import Monitor
 from app.tui.app import IngotApp

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from app.chat.figures import StatusFigures
-from app.chat.store import ChatStore
 from app.chat.store.records import State
+from app.chat.store.store import ChatStore
 from app.config.settings import Config
 from app.monitor.monitor import Monitor
 from app.tui.app import IngotApp
