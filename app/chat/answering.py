@@ -141,12 +141,10 @@ class Answering:
         self.figures = StatusFigures()  # of the last answer in the shown chat
         # Of the next prompt; None while an answer's figures are newer.
         self.estimate: TokenBudget | None = None
-        self._of: Conversation | None = None  # what the turn writes into
         self._starting = False
         self._read_before: int | None = None  # tokens of prompts, before this one
         self._reads = ReadMeter()
         self._loading_since: float | None = None
-        self._prompt_tokens = 0
 
     @property
     def phase(self) -> AnswerPhase:
@@ -165,7 +163,7 @@ class Answering:
     @property
     def writes_here(self) -> bool:
         """The answer that is being written belongs to the chat that is shown."""
-        return self._of is not None and self._of is self._view.session.shown
+        return self.turn is not None and self.turn.conversation is self._view.session.shown
 
     def _serves(self) -> bool:
         """Whether an answer is being written in the chat that is shown, or will be."""
@@ -174,8 +172,8 @@ class Answering:
 
     def same(self, conversation: Conversation) -> Conversation:
         """The object that an answer is being written into, if it is this chat."""
-        if self._of is not None and self._of.chat.id == conversation.chat.id:
-            return self._of
+        if self.turn is not None and self.turn.conversation.chat.id == conversation.chat.id:
+            return self.turn.conversation
         return conversation
 
     # Sending
@@ -308,7 +306,7 @@ class Answering:
 
     async def _started(self, pending: PendingAnswer, turn: Turn, read_before: int | None) -> None:
         self._starting, self._read_before, self._reads = False, read_before, ReadMeter()
-        self.turn, self._of = turn, pending.conversation
+        self.turn = turn
         if self.pending is pending:
             self.pending = None
         else:
@@ -389,15 +387,14 @@ class Answering:
         if self.turn is None:
             return None
         progress = self.turn.poll()
-        self.figures, self._prompt_tokens = progress.figures, progress.prompt_tokens
-        self.estimate = None
+        self.figures, self.estimate = progress.figures, None
         return progress
 
     async def ended(self) -> None:
         """The answer is whole, and stored: what waits comes next."""
         assert self.turn is not None
         here, answer = self.writes_here, self.turn.message
-        self.turn, self._of = None, None
+        self.turn = None
         if here:
             await self._view.show_path(to_end=False)
         await self.follow_up(answer)
@@ -459,9 +456,9 @@ class Answering:
         before, read = self._read_before, None
         if before is not None:
             read = self._view.host.reads(before)
-        if read is None or not self._prompt_tokens:
+        if read is None:
             return _DOING[AnswerPhase.STARTING]
-        return self._reads.at(time.monotonic(), read, self._prompt_tokens)
+        return self._reads.at(time.monotonic(), read, self.turn.prompt_tokens)
 
     def forget_figures(self, path: Sequence[Message]) -> None:
         """Another chat or model: the figures of the last answer of ``path``, if it has any and they
