@@ -42,8 +42,6 @@ def read_attachment(path: str | Path) -> Attached:
     try:
         file = at_home(path)
         data = _read(file)
-    except AttachmentError:
-        raise
     except FileNotFoundError:
         raise AttachmentError(f"{path}: there is no such file") from None
     except PermissionError:

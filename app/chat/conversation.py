@@ -154,7 +154,7 @@ class Conversation:
             runtime=choice.file.runtime if choice else None,
         )
         self._grow(message)
-        if host.model is not None and host.model != self.chat.model:
+        if host.model not in (None, self.chat.model):
             self.update(model=host.model)
         return message
 
@@ -208,17 +208,16 @@ def render(system: str | None, path: Sequence[Message]) -> list[model_chat.Messa
         if message.dropped:
             continue
         if message.role is Role.USER:
-            text = with_attachments(message.text, message.attachments)
+            text, thought = with_attachments(message.text, message.attachments), ""
         else:
-            text = answer_of(message.text)
+            text, thought = answer_of(message.text), thought_of(message.text)
             if not text.strip():
                 continue
-            thought = thought_of(message.text)
         if found and found[-1]["role"] == message.role:
             found[-1]["content"] += f"\n\n{text}"
         else:
             found.append({"role": str(message.role), "content": text})
-        if message.role is Role.ASSISTANT and thought:  # a template takes it that wants it
+        if thought:  # a template takes it that wants it
             found[-1]["reasoning_content"] = thought
     if system is not None and system.strip():
         found.insert(0, {"role": "system", "content": system})

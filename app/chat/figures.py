@@ -131,23 +131,17 @@ class ReadMeter:
     at once, and says nothing of the rest. Times are monotonic seconds."""
 
     def __init__(self) -> None:
-        self._first: tuple[float, int] | None = None
-        self._last: tuple[float, int] = (0.0, 0)
+        self._first = self._last = (0.0, 0)  # when, and how many tokens were read then
 
     def at(self, now: float, read: int, total: int) -> Reading:
         """``read`` tokens of ``total`` have been read at ``now``."""
         read = min(read, total)
-        if self._first is None and read > 0:
+        if not self._first[1]:
             self._first = self._last = (now, read)
         elif read != self._last[1]:
             self._last = (now, read)
-        return Reading(read, total, self._left(now, total))
-
-    def _left(self, now: float, total: int) -> float | None:
-        if self._first is None:
-            return None
-        (began, before), (then, read) = self._first, self._last
+        (began, before), (then, _) = self._first, self._last
         if read - before < FEW or then <= began:
-            return None
+            return Reading(read, total)
         seconds = (total - read) * (then - began) / (read - before)
-        return max(0.0, seconds - (now - then))
+        return Reading(read, total, max(0.0, seconds - (now - then)))

@@ -268,7 +268,7 @@ class EngineHost:
         """Answer with this adapter from now on, or with the model as it is. Raises RequestError
         for one that is not loaded."""
         with self._lock:
-            if adapter is not None and adapter not in self.adapters:
+            if adapter not in (None, *self.adapters):
                 known = ", ".join(self.adapters)
                 raise RequestError(
                     f"there is no adapter {adapter!r}; there is: {known}"

@@ -54,6 +54,7 @@ class RemoteEngine(EngineApi):
     def __init__(self, server: _Server, name: str, about: Mapping[str, Any]) -> None:
         said = _fields_of(ModelFile, about["meta"])
         self._server, self.name = server, name
+        self.where = server.netloc  # for people
         self._loaded = str(about.get("parent", name))  # of an alias, or a model with an adapter
         self._model = ModelFile(path=Path(about["file"]), runtime=about["runtime"], **said)
         self._context, self._slots = int(about["context"]), int(about["slots"])
@@ -61,11 +62,6 @@ class RemoteEngine(EngineApi):
         self._running: dict[str, http.client.HTTPConnection | Stream] = {}
         self._cancelled: set[str] = set()
         self._lock = threading.Lock()
-
-    @property
-    def where(self) -> str:
-        """The server, for people."""
-        return self._server.netloc
 
     @property
     def model(self) -> ModelFile:

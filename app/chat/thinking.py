@@ -58,10 +58,7 @@ def split(text: str, *, final: bool = True) -> tuple[Part, ...]:
         elif not fence:
             add(text[start : mark.start()], thinking=False)
             start, inside = mark.end(), True
-    if inside:
-        add(text[start:], thinking=True, open_=True)
-    else:
-        add(text[start:], thinking=False)
+    add(text[start:], thinking=inside, open_=inside)
     return tuple(parts)
 
 

@@ -210,7 +210,7 @@ TABLES = ("chat", "sampling", "keymap", "presets", "models")
 
 def _table(prefix: str, owner: type[Any]) -> dict[str, Any]:
     hints = get_type_hints(owner)
-    names = [item.name for item in fields(owner) if item.name not in TABLES]
+    names = (item.name for item in fields(owner) if item.name not in TABLES)
     return {prefix + name: _without_none(hints[name]) for name in names}
 
 
@@ -286,7 +286,7 @@ def check(key: str, value: Any) -> Any:
     if isinstance(value, list):
         joined = setting == "keymap.*" and all(isinstance(item, str) for item in value)
         good = ",".join(value) if joined else tuple(value)
-    elif plain is float and isinstance(value, int) and not isinstance(value, bool):
+    elif plain is float and type(value) is int:
         good = float(value)
     elif get_origin(plain) is Literal and type(value) is int:  # bits = 4
         good = str(value)

@@ -193,8 +193,7 @@ class ChatStore(Database):
     ) -> Message:
         """An answer without text that streams from now on, and show its branch."""
         # The name of a file need not be UTF-8.
-        given = {"model": model, "file": file, "runtime": runtime}
-        made_by = {name: value and clean(value) for name, value in given.items()}
+        made_by = _storable({"model": model, "file": file, "runtime": runtime})
         with self.writing() as db:
             answer = State.STREAMING
             id = rows.insert_message(db, chat_id, parent, Role.ASSISTANT, answer, **made_by)
@@ -301,7 +300,7 @@ class ChatStore(Database):
 
 
 def _storable(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Columns of a chat from what a caller gives."""
+    """Columns of a chat or a message from what a caller gives."""
     stored = {k: clean(v) if isinstance(v, str) else v for k, v in values.items()}
     if "sampling" in values:
         stored["sampling"] = json.dumps(dict(values["sampling"]))

@@ -55,12 +55,12 @@ def chat(
 
     Needs a terminal: `ingot run` answers one prompt and `ingot batch` a file of them without one.
     """
+    from app.prompts import PromptStyle, clean_argument
     from app.tui import terminal
 
     if resume and chat is not None:
         raise RequestError("--resume is the last chat, --chat another one; give one of them")
-    if raw and system is not None:
-        raise RequestError("--system needs the chat template, which --raw leaves out")
+    PromptStyle(system, raw)  # refuses the one with the other
     if raw and chat_template is not None:
         raise RequestError("--raw leaves the chat template out; leave --chat-template out as well")
     if adapters.adapter:
@@ -91,7 +91,6 @@ def chat(
         )
 
     gc.disable()  # until the app is drawn, see ``IngotApp``: what comes until then stays
-    from app.prompts import clean_argument
     from app.tui.app import run
     from app.tui.services import Start
 
