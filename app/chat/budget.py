@@ -14,8 +14,8 @@ from app.chat.conversation import Conversation, answered_ids, render, task_of
 from app.chat.host import EngineHost
 from app.chat.store.records import Attachment, Message, Role, State
 from app.openai.prepare import Prepared, prepare
-from runtimes import chat
 from runtimes.api import EngineApi
+from runtimes.chat import Message as ChatMessage
 from runtimes.errors import RequestError
 from runtimes.request import SamplingParams, ThinkingLevel
 
@@ -203,7 +203,7 @@ def _turns(path: Sequence[Message]) -> tuple[tuple[int, ...], list[int]]:
 
 def prepared(
     engine: EngineApi,
-    messages: Sequence[chat.Message],
+    messages: Sequence[ChatMessage],
     *,
     plain: bool,
     template: str | None,

@@ -10,8 +10,8 @@ from app.chat.store.records import Attachment, Chat, Message, Role
 from app.chat.store.store import ChatStore
 from app.chat.thinking import answer_of, thought_of
 from app.openai.task import Task
-from runtimes import chat as model_chat
 from runtimes.api import EngineApi
+from runtimes.chat import Message as ChatMessage
 from runtimes.errors import RequestError
 
 
@@ -191,7 +191,7 @@ class Conversation:
         """Whether the model is sent text as it is, which it continues."""
         return self.chat.raw or host.plain
 
-    def prompt(self, until: int | None) -> list[model_chat.Message]:
+    def prompt(self, until: int | None) -> list[ChatMessage]:
         """Build the model's prompt, from the system message to the message ``until``.
 
         Files stand before their message's text. Thoughts, answers without text and dropped messages
@@ -201,7 +201,7 @@ class Conversation:
         return render(self.chat.system, self.path_to(until))
 
 
-def render(system: str | None, path: Sequence[Message]) -> list[model_chat.Message]:
+def render(system: str | None, path: Sequence[Message]) -> list[ChatMessage]:
     """See ``Conversation.prompt``."""
     found: list[dict[str, str]] = []
     for message in path:
@@ -224,7 +224,7 @@ def render(system: str | None, path: Sequence[Message]) -> list[model_chat.Messa
     return list(found)
 
 
-def task_of(messages: Sequence[model_chat.Message], *, plain: bool) -> Task:
+def task_of(messages: Sequence[ChatMessage], *, plain: bool) -> Task:
     """To ask for the next message; with ``plain`` for what follows their text. Raises RequestError
     for no messages."""
     if not messages:
@@ -234,7 +234,7 @@ def task_of(messages: Sequence[model_chat.Message], *, plain: bool) -> Task:
     return Task(history=tuple(messages))
 
 
-def _text(messages: Sequence[model_chat.Message]) -> str:
+def _text(messages: Sequence[ChatMessage]) -> str:
     """Join messages of one role: an answer continues where its question ends."""
     text = ""
     for message in messages:

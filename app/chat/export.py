@@ -13,10 +13,10 @@ The JSON is an object (version 1)::
 Times are ISO 8601 in UTC; what is not known is null. Token ids are left out.
 """
 
-import dataclasses
-import datetime
 import re
 from collections.abc import Mapping
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -122,7 +122,7 @@ def as_markdown(conversation: Conversation) -> str:
 
 
 def _section(message: Message) -> list[str]:
-    when = datetime.datetime.fromtimestamp(message.created).strftime("%Y-%m-%d %H:%M")
+    when = datetime.fromtimestamp(message.created).strftime("%Y-%m-%d %H:%M")
     if message.role is Role.USER:
         note = " · left out of later prompts" if message.dropped else ""
         return [f"## You · {when}{note}", _closed(_asked(message))]
@@ -146,7 +146,7 @@ def _section(message: Message) -> list[str]:
 
 def _asked(message: Message) -> str:
     """A question with its files. Their names are text, and each of them has a fence around it."""
-    files = [dataclasses.replace(one, name=markdown(one.name)) for one in message.attachments]
+    files = [replace(one, name=markdown(one.name)) for one in message.attachments]
     return with_attachments(message.text, files)
 
 
@@ -198,8 +198,8 @@ def _quoted(text: str) -> str:
 
 
 def _fields(record: Chat | Message, *without: str) -> dict[str, Any]:
-    found = {k: v for k, v in dataclasses.asdict(record).items() if k not in without}
+    found = {k: v for k, v in asdict(record).items() if k not in without}
     for name in found.keys() & {"created", "updated"}:
-        moment = datetime.datetime.fromtimestamp(found[name], datetime.UTC)
+        moment = datetime.fromtimestamp(found[name], UTC)
         found[name] = moment.isoformat(timespec="seconds")
     return found

@@ -3,13 +3,13 @@ that everything of the chat holds as with a model of its own."""
 
 from __future__ import annotations
 
-import dataclasses
-import http.client
 import json
 import logging
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -59,7 +59,7 @@ class RemoteEngine(EngineApi):
         self._model = ModelFile(path=Path(about["file"]), runtime=about["runtime"], **said)
         self._context, self._slots = int(about["context"]), int(about["slots"])
         # From submit on; without a connection, and with the stream, while connecting.
-        self._running: dict[str, http.client.HTTPConnection | Stream] = {}
+        self._running: dict[str, HTTPConnection | Stream] = {}
         self._cancelled: set[str] = set()
         self._lock = threading.Lock()
 
@@ -259,9 +259,9 @@ class _Server:
         if key := os.environ.get(KEY):
             self._headers["Authorization"] = f"Bearer {key}"
 
-    def connect(self) -> http.client.HTTPConnection:
+    def connect(self) -> HTTPConnection:
         """Raises WorkerError."""
-        kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+        kind = HTTPSConnection if self._secure else HTTPConnection
         connection = kind(self.netloc, timeout=_CONNECT_S)
         try:
             connection.connect()
@@ -273,9 +273,7 @@ class _Server:
     def lost(self, error: Exception) -> str:
         return f"{self.netloc} does not answer: {error or type(error).__name__}"
 
-    def events(
-        self, path: str, body: dict[str, Any], connection: http.client.HTTPConnection
-    ) -> Iterator[Any]:
+    def events(self, path: str, body: dict[str, Any], connection: HTTPConnection) -> Iterator[Any]:
         """Each event's JSON until the last. Raises as ``ask``."""
         connection.request("POST", self._path + path, json.dumps(body), self._headers)
         response = connection.getresponse()
@@ -298,7 +296,7 @@ class _Server:
             connection.request(method, self._path + path, data, self._headers)
             response = connection.getresponse()
             text = response.read()
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, HTTPException) as error:
             raise WorkerError(self.lost(error)) from error
         finally:
             connection.close()
@@ -338,7 +336,7 @@ class _Parts:
     def completion(self) -> Completion:
         usage = self._usage
         if not usage.completion_tokens:
-            usage = dataclasses.replace(usage, completion_tokens=len(self._ids))
+            usage = replace(usage, completion_tokens=len(self._ids))
         counts = (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens)
         timings = Timings(*(self._timings.get(name) or 0.0 for name in _SECONDS), *counts)
         return Completion(
@@ -354,7 +352,7 @@ class _Parts:
 
 def _fields_of(kind: type[Any], said: Mapping[str, Any]) -> dict[str, Any]:
     """What a server has ``said`` of the fields that this version knows."""
-    names = (field.name for field in dataclasses.fields(kind))
+    names = (field.name for field in fields(kind))
     return {name: said[name] for name in names if name in said}
 
 
@@ -368,7 +366,7 @@ def _body(name: str, request: Request) -> dict[str, Any]:
     params = request.params
     changed = {
         field.name: value
-        for field in dataclasses.fields(params)
+        for field in fields(params)
         if (value := getattr(params, field.name)) != getattr(_DEFAULTS, field.name)
         and field.name != "thinking"  # its template was told with the prompt
     }
@@ -395,7 +393,7 @@ def _error(status: int, text: bytes) -> IngotError:
     return WorkerError(message) if status >= 500 else RequestError(message)
 
 
-def _shut(connection: http.client.HTTPConnection) -> None:
+def _shut(connection: HTTPConnection) -> None:
     """From another thread than the one that reads: it finds the end then."""
     import socket
 

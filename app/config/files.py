@@ -1,10 +1,10 @@
 """Settings from the file and the environment; and changes of the user's file."""
 
-import contextlib
 import os
 import stat
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -185,7 +185,7 @@ def remove(parts: Sequence[str]) -> bool:
     return True
 
 
-@contextlib.contextmanager
+@contextmanager
 def editing() -> Iterator[tuple[Path, Any]]:
     """The file and what it says, which is written in one step when the block has changed it. Other
     writers are kept off: what they write meanwhile would be lost."""
@@ -195,7 +195,7 @@ def editing() -> Iterator[tuple[Path, Any]]:
     # The file itself: people keep their settings elsewhere and link to them.
     file = Path(os.path.realpath(config_path()))
     mode = 0o600
-    with contextlib.ExitStack() as stack:
+    with ExitStack() as stack:
         with _problems(file, "written", "; it is as it was"):
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             stack.enter_context(one_writer(file.parent))
@@ -218,7 +218,7 @@ def editing() -> Iterator[tuple[Path, Any]]:
                 file.chmod(mode)
 
 
-@contextlib.contextmanager
+@contextmanager
 def _problems(file: Path, verb: str, then: str = "") -> Iterator[None]:
     """Raises ConfigError for a ``file`` that cannot be read or written, or is nested too deeply."""
     try:

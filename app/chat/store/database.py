@@ -5,7 +5,6 @@ mode a reader sees the last commit and waits for nobody, so that a search in one
 hold up the answer that another is saving.
 """
 
-import contextlib
 import os
 import sqlite3
 import stat
@@ -13,7 +12,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from sqlite3 import Connection
 
 from app.chat.store.errors import StoreDamagedError, StoreError, explained
 from app.chat.store.schema import MIGRATIONS, foreign_part
@@ -41,7 +42,7 @@ class Database:
             _make_private(path)
             self._writer = self._open()
 
-    def _open(self) -> sqlite3.Connection:
+    def _open(self) -> Connection:
         limit = time.monotonic() + _BUSY_S
         while True:
             db = connect(self.path)
@@ -58,8 +59,8 @@ class Database:
                     raise
                 time.sleep(0.02)
 
-    @contextlib.contextmanager
-    def writing(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
+    @contextmanager
+    def writing(self, *, durable: bool = True) -> Iterator[Connection]:
         """A transaction: all of it is saved when the block ends, nothing when it raises.
 
         ``durable`` also waits until the disk has it (a power cut takes nothing back). Without, a
@@ -71,11 +72,11 @@ class Database:
             with _transaction(self._writer):
                 yield self._writer
 
-    @contextlib.contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
         """A connection for reading; all of the block sees the same state of the file."""
         self._require_open()
-        with explained(self.path), contextlib.closing(connect(self.path)) as db:
+        with explained(self.path), closing(connect(self.path)) as db:
             db.execute("PRAGMA query_only = ON")
             db.execute("BEGIN")
             yield db
@@ -92,7 +93,7 @@ class Database:
             raise StoreError(f"{self.path} is closed")
 
 
-def connect(path: Path) -> sqlite3.Connection:
+def connect(path: Path) -> Connection:
     """A connection to ``path`` with all that its tables need. Raises sqlite3.Error."""
     db = sqlite3.connect(
         path,
@@ -143,11 +144,11 @@ def _make_private(path: Path) -> None:
         os.close(descriptor)
 
 
-def _version(db: sqlite3.Connection) -> int:
+def _version(db: Connection) -> int:
     return int(db.execute("PRAGMA user_version").fetchone()[0])
 
 
-def require_ours(db: sqlite3.Connection, path: Path) -> None:
+def require_ours(db: Connection, path: Path) -> None:
     """Refuse what is not ours to change, before anything is written to it or can run: raises
     StoreError for the file of a newer version and for what another program wrote, and
     StoreDamagedError for one with parts that Ingot did not make."""
@@ -173,7 +174,7 @@ def require_ours(db: sqlite3.Connection, path: Path) -> None:
         )
 
 
-def _set_wal(db: sqlite3.Connection) -> None:
+def _set_wal(db: Connection) -> None:
     if db.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
         raise StoreError(
             "the disk of the chats does not let two programs share memory, as a network disk may"
@@ -181,7 +182,7 @@ def _set_wal(db: sqlite3.Connection) -> None:
         )
 
 
-def _migrate(db: sqlite3.Connection) -> None:
+def _migrate(db: Connection) -> None:
     while _version(db) < len(MIGRATIONS):
         with _transaction(db):
             number = _version(db)  # another process may have done it while this one waited
@@ -191,8 +192,8 @@ def _migrate(db: sqlite3.Connection) -> None:
                 db.execute(f"PRAGMA user_version = {number + 1}")
 
 
-@contextlib.contextmanager
-def _transaction(db: sqlite3.Connection) -> Iterator[None]:
+@contextmanager
+def _transaction(db: Connection) -> Iterator[None]:
     db.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -202,8 +203,8 @@ def _transaction(db: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
-def _roll_back(db: sqlite3.Connection) -> None:
+def _roll_back(db: Connection) -> None:
     """End the transaction; an error that SQLite has ended it with is not hidden by another one."""
-    with contextlib.suppress(sqlite3.Error):
+    with suppress(sqlite3.Error):
         if db.in_transaction:
             db.execute("ROLLBACK")

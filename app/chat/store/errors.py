@@ -1,9 +1,9 @@
 """Errors of the chat store, with messages that say what to do."""
 
-import contextlib
 import errno
 import sqlite3
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from runtimes.errors import IngotError
@@ -59,7 +59,7 @@ _OF_SQLITE: dict[int, tuple[type[StoreError], str]] = {
 }
 
 
-@contextlib.contextmanager
+@contextmanager
 def damage_passed_over() -> Iterator[None]:
     """End the block where SQLite finds the contents of a file wrong. An error of any other kind
     (held by another program, no rights, a failing or full disk) says nothing of what is in the
@@ -85,7 +85,7 @@ def _kind(error: sqlite3.Error | UnicodeDecodeError) -> int:
     return (getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF
 
 
-@contextlib.contextmanager
+@contextmanager
 def explained(path: Path) -> Iterator[None]:
     """Turn what SQLite and the system say about ``path`` into a StoreError."""
     try:

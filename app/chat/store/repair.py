@@ -1,12 +1,13 @@
 """Saving what can be read of a damaged file, when the user asks for it."""
 
-import contextlib
 import os
 import sqlite3
 import time
 from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from sqlite3 import Connection
 
 from app.chat.store.database import Database, connect, require_file, require_ours
 from app.chat.store.errors import StoreDamagedError, StoreError, damage_passed_over, explained
@@ -48,7 +49,7 @@ def is_whole(path: Path) -> bool:
     """
     require_file(path)
     try:
-        with explained(path), contextlib.closing(connect(path)) as db:
+        with explained(path), closing(connect(path)) as db:
             require_ours(db, path)
             found = db.execute("PRAGMA integrity_check(1)").fetchone()[0]
             for columns, table, read in _RECORDS:
@@ -71,18 +72,18 @@ def repair(path: Path) -> Repaired:
     if not path.exists():
         raise StoreError(f"there is no {path}")
     if is_whole(path):
-        with contextlib.closing(Database(path)) as database:
+        with closing(Database(path)) as database:
             return Repaired(None, *_indexed_anew(database))
     fresh = path.with_name(f".{path.name}.repaired")
     with explained(path):
         _remove(fresh)
         try:
-            with contextlib.closing(Database(fresh)) as database:
+            with closing(Database(fresh)) as database:
                 _copy(path, database)
                 counts = _indexed_anew(database)
             aside = _swap(path, fresh)
         except BaseException:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 _remove(fresh)
             raise
     return Repaired(aside, *counts)
@@ -114,11 +115,11 @@ def _swap(path: Path, fresh: Path) -> Path:
     return aside
 
 
-@contextlib.contextmanager
-def _alone(path: Path) -> Iterator[sqlite3.Connection]:
+@contextmanager
+def _alone(path: Path) -> Iterator[Connection]:
     """A connection to a damaged file that no other process has open. Raises sqlite3.Error when one
     has."""
-    with contextlib.closing(connect(path)) as db:
+    with closing(connect(path)) as db:
         # What the file says is data here, never something to run.
         db.execute("PRAGMA trusted_schema = OFF")
         db.text_factory = lambda data: data.decode("utf-8", "replace")
@@ -140,7 +141,7 @@ def _copy(damaged: Path, database: Database) -> None:
         _mend(db)
 
 
-def _copy_table(old: sqlite3.Connection, db: sqlite3.Connection, table: str) -> None:
+def _copy_table(old: Connection, db: Connection, table: str) -> None:
     query = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ? AND rootpage > 0"
     if not old.execute(query, (table,)).fetchone()[0]:
         return  # not there; or a view, which could be anything
@@ -150,11 +151,11 @@ def _copy_table(old: sqlite3.Connection, db: sqlite3.Connection, table: str) -> 
     names = [name for name in wanted if name in known]
     for row in _rows(old, table, ", ".join(names)) if names[:1] == ["id"] else ():
         # What is there already, or makes no sense, is passed over.
-        with contextlib.suppress(sqlite3.IntegrityError):
+        with suppress(sqlite3.IntegrityError):
             insert(db, table, dict(zip(names, row, strict=True)))
 
 
-def _rows(db: sqlite3.Connection, table: str, columns: str) -> Iterator[tuple[object, ...]]:
+def _rows(db: Connection, table: str, columns: str) -> Iterator[tuple[object, ...]]:
     """The rows that can be read, by rising id; ``columns`` begins with it."""
     last, top, lost = 0, _highest_id(db, table), 0
     query = f"SELECT {columns} FROM {table} NOT INDEXED WHERE id > ? AND id < ? ORDER BY id"
@@ -167,7 +168,7 @@ def _rows(db: sqlite3.Connection, table: str, columns: str) -> Iterator[tuple[ob
         last, lost = last + 1, lost + 1  # until what is asked for lies behind the damage
 
 
-def _highest_id(db: sqlite3.Connection, table: str) -> int:
+def _highest_id(db: Connection, table: str) -> int:
     for query in (
         f"SELECT max(id) FROM {table}",
         f"SELECT seq FROM sqlite_sequence WHERE name = '{table}'",
@@ -179,7 +180,7 @@ def _highest_id(db: sqlite3.Connection, table: str) -> int:
     return _MOST_IDS
 
 
-def _mend(db: sqlite3.Connection) -> None:
+def _mend(db: Connection) -> None:
     """Re-parent orphaned messages; reset values that make no sense, and delete rows that still
     make none."""
     now = time.time()

@@ -12,11 +12,11 @@ phrase, and finds them anywhere.
 """
 
 import re
-import sqlite3
 import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import islice
+from sqlite3 import Connection
 
 from app.chat.store.records import Hit
 from app.chat.store.rows import clean, read_chat
@@ -36,7 +36,7 @@ _MESSAGES = """
 _LITERALLY = "SELECT id, chat FROM messages WHERE text LIKE ? ESCAPE '^' ORDER BY id DESC"
 
 
-def search(db: sqlite3.Connection, query: str, limit: int) -> list[Hit]:
+def search(db: Connection, query: str, limit: int) -> list[Hit]:
     """The chats that ``query`` finds, at most ``limit``, the best first."""
     text = clean(query[:_LONGEST_QUERY]).replace("\0", " ")
     signs = text.strip()
@@ -62,9 +62,7 @@ def search(db: sqlite3.Connection, query: str, limit: int) -> list[Hit]:
     return _hits(db, islice(chats, limit), found, patterns)
 
 
-def _newest_of_each_chat(
-    db: sqlite3.Connection, sql: str, argument: str, limit: int
-) -> dict[int, int]:
+def _newest_of_each_chat(db: Connection, sql: str, argument: str, limit: int) -> dict[int, int]:
     """Chats that are not deleted, with the newest of their messages that match."""
     deleted = {row[0] for row in db.execute("SELECT id FROM chats WHERE deleted_at IS NOT NULL")}
     found: dict[int, int] = {}
@@ -77,7 +75,7 @@ def _newest_of_each_chat(
 
 
 def _hits(
-    db: sqlite3.Connection,
+    db: Connection,
     chats: Iterable[int],
     messages: dict[int, int],
     patterns: list[re.Pattern[str]],

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from app import console
 from app.cli.options import YES, group, with_groups
+from app.console import emit, emit_json, note, prepare_stdout
 from app.options import MODEL_HELP, ChatAdapters, ModelOptions, PlanOptions, argument, option
 from runtimes.errors import RequestError
 from runtimes.untrusted import visible
@@ -94,7 +94,7 @@ def chat(
     from app.tui.app import run
     from app.tui.services import Start
 
-    system = clean_argument(system, console.note)
+    system = clean_argument(system, note)
     start = Start(
         model, options, settings, system, chat, resume, raw, template, tuple(adapters.adapter or ())
     )
@@ -147,7 +147,7 @@ def show(
         return
     from app.chat.store.store import default_path
 
-    console.prepare_stdout()
+    prepare_stdout()
     where = default_path()
     found: list[Chat] = []
     if where.exists():
@@ -155,12 +155,12 @@ def show(
             found = store.deleted()[:limit] if deleted else store.chats(limit)
     if as_json:
         shown = {"file": str(where), "chats": [_chat_json(chat) for chat in found]}
-        console.emit_json(shown, indent=1)
+        emit_json(shown, indent=1)
     elif found:
         for chat in found:
-            console.emit(_line(chat) + "\n")
+            emit(_line(chat) + "\n")
     else:
-        console.note(f"no {'deleted ' if deleted else ''}chats in {where}")
+        note(f"no {'deleted ' if deleted else ''}chats in {where}")
 
 
 @chats.command()
@@ -173,7 +173,7 @@ def search(
     as_json: bool = _AS_JSON,
 ) -> None:
     """Find chats that contain all the words; the last may be the beginning of one."""
-    console.prepare_stdout()
+    prepare_stdout()
     with _open() as store:
         hits = store.search(" ".join(words), limit)
     if as_json:
@@ -181,14 +181,14 @@ def search(
             {**_chat_json(h.chat), "message": h.message, "snippet": h.snippet, "marks": h.marks}
             for h in hits
         ]
-        console.emit_json({"hits": rows}, indent=1)
+        emit_json({"hits": rows}, indent=1)
         return
     for hit in hits:
-        console.emit(_line(hit.chat) + "\n")
+        emit(_line(hit.chat) + "\n")
         if hit.message is not None:
-            console.emit(f"        {visible(hit.snippet)}\n")
+            emit(f"        {visible(hit.snippet)}\n")
     if not hits:
-        console.note("no chat has that")
+        note("no chat has that")
 
 
 @chats.command()
@@ -202,10 +202,10 @@ def export(
     from app.chat.export import as_json as json_of
     from app.chat.export import as_markdown
 
-    console.prepare_stdout()
+    prepare_stdout()
     with _open() as store:
         conversation = Conversation.open(store, id)
-    console.emit(json_of(conversation) if as_json else as_markdown(conversation))
+    emit(json_of(conversation) if as_json else as_markdown(conversation))
 
 
 @chats.command()
@@ -227,7 +227,7 @@ def _change(ids: list[int], method: str, told: str) -> None:
     with _open() as store:
         for chat in [store.chat(id) for id in ids]:
             getattr(store, method)(chat.id)
-            console.note(told.format(id=chat.id, title=_title(chat)))
+            note(told.format(id=chat.id, title=_title(chat)))
 
 
 @chats.command()
@@ -240,20 +240,20 @@ def repair(yes: bool = YES) -> None:
 
     where = default_path()
     if not where.exists():
-        console.note(f"there is no {where}")
+        note(f"there is no {where}")
         return
     if not is_whole(where):
         if not yes and not sys.stdin.isatty():
             raise RequestError(f"{where} is damaged; it is set aside only with --yes")
-        console.note(f"{where} is damaged. It is renamed, and a new one made of what can be read.")
+        note(f"{where} is damaged. It is renamed, and a new one made of what can be read.")
         if not yes and not typer.confirm("Do that? (End every other Ingot first.)", err=True):
             raise typer.Exit(1)
     done = mend(where)
     what = f"{done.chats:,} chats with {done.messages:,} messages"
     if done.aside is None:
-        console.note(f"{where} is whole: {what}; its index was rebuilt")
+        note(f"{where} is whole: {what}; its index was rebuilt")
     else:
-        console.note(f"saved {what}; the damaged file is {done.aside}")
+        note(f"saved {what}; the damaged file is {done.aside}")
 
 
 def _open() -> ChatStore:

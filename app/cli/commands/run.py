@@ -9,8 +9,17 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from app import console
 from app.cli.options import AS_OBJECT, MODEL, REPRODUCIBLE, SYSTEM, with_groups
+from app.console import (
+    COMPILING,
+    doing,
+    emit,
+    emit_json,
+    emit_thought,
+    note,
+    prepare_stdout,
+    shows_thoughts,
+)
 from app.exitcodes import ExitCode
 from app.options import (
     AdapterOptions,
@@ -62,10 +71,10 @@ def run(
     from runtimes.thinking import choice_of
 
     params = replace(sampling.params(), constraint=constraints.constraint())
-    style = PromptStyle(clean_argument(system, console.note), raw)
+    style = PromptStyle(clean_argument(system, note), raw)
     if raw and params.thinking is not None:
         raise RequestError("--thinking needs the chat template, which --raw leaves out")
-    text = read_prompt(prompt, "ingot run MODEL", console.note)
+    text = read_prompt(prompt, "ingot run MODEL", note)
     given = adapters.adapter or []
     if len(given) > 1:
         raise RequestError("--adapter: one prompt is answered with one adapter; give one")
@@ -80,27 +89,27 @@ def run(
             " cannot forget a context's beginning; choose a .gguf file"
         )
     runner = replace(choice.settings, context_shift=context_shift)
-    console.prepare_stdout()
-    with console.doing(f"loading {file.path.name}", quiet=quiet):
+    prepare_stdout()
+    with doing(f"loading {file.path.name}", quiet=quiet):
         engine = load_engine(file, runner, choice.scheduling, adapters=choice.adapters)
 
     def now() -> str:
         if engine.stats().compiling:
-            return console.COMPILING
+            return COMPILING
         return "answering" if as_json else "reading the prompt"
 
-    waiting = console.doing(now, quiet=quiet)
+    waiting = doing(now, quiet=quiet)
     with engine, waiting as begun:
 
         def show(piece: str) -> None:
             begun()
-            console.emit(piece)
+            emit(piece)
 
         def think(piece: str) -> None:
             begun()
-            console.emit_thought(piece)
+            emit_thought(piece)
 
-        thinks = console.shows_thoughts() and not (quiet or as_json)
+        thinks = shows_thoughts() and not (quiet or as_json)
         answer = ask(
             engine,
             text,
@@ -111,17 +120,17 @@ def run(
             think=think if thinks else None,
         )
         if unknown := choice_of(file.chat_template, params.thinking).unknown:
-            console.note(f"--thinking {params.thinking}: {unknown}")
+            note(f"--thinking {params.thinking}: {unknown}")
         draft = engine.stats().draft
     if as_json:
-        console.emit_json(result_json(answer.completion, file, adapter))
+        emit_json(result_json(answer.completion, file, adapter))
     if answer.failure is not None:
-        console.note(f"ingot: {answer.failure}", style="red")
+        note(f"ingot: {answer.failure}", style="red")
         raise typer.Exit(ExitCode.MODEL)
     if not quiet:
         beside = [one for one in (adapter, draft and f"the draft {draft}") if one]
         used = f"{file.path.name} with {' and '.join(beside)}" if beside else file.path.name
-        console.note(f"{figures_line(answer.completion)} · {used} on {file.runtime}")
+        note(f"{figures_line(answer.completion)} · {used} on {file.runtime}")
     if answer.interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)
 
@@ -183,7 +192,7 @@ def compare(
     from app.prompts import clean_argument
 
     words = words or []
-    system = clean_argument(system, console.note)
+    system = clean_argument(system, note)
     if prompts is None:
         given = {"--output": output, "--field": field, "--limit": limit, "--slots": slots}
         given |= {"--fresh": fresh or None, "--quiet": quiet or None}
@@ -226,10 +235,10 @@ def _one(
     from app.prompts import PromptStyle, read_prompt
 
     params = sampling.params()
-    text = read_prompt(prompt, "ingot compare MODEL", console.note)
+    text = read_prompt(prompt, "ingot compare MODEL", note)
     messages = conversation(PromptStyle(system), [{"role": "user", "content": text}])
     comparison = Comparison(contenders, Question(tuple(messages), params), together=together)
-    console.prepare_stdout()
+    prepare_stdout()
     comparison.start()
     report, interrupted = None, False
     while report is None:
@@ -240,13 +249,13 @@ def _one(
             interrupted = True
             comparison.stop()
     if as_json:
-        console.emit_json(as_object(report))
+        emit_json(as_object(report))
     else:
         for side in report.sides:
             if side.text:
-                console.emit(f"== {side.label}\n{side.text.rstrip()}\n\n")
+                emit(f"== {side.label}\n{side.text.rstrip()}\n\n")
         for line in lines(report):
-            console.note(line)
+            note(line)
     if interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)
     if any(side.error for side in report.sides):
@@ -265,9 +274,9 @@ def _many(
 
     def begin(number: int) -> None:
         if not quiet:
-            console.note(f"file {number + 1} of {len(labels)}: {labels[number]}")
+            note(f"file {number + 1} of {len(labels)}: {labels[number]}")
 
-    console.prepare_stdout()
+    prepare_stdout()
     codes = run_prompts(job, lambda spec: run_batch(spec, quiet=quiet), begin, fresh=fresh)
     if codes[-1] == ExitCode.INTERRUPTED:
         return ExitCode.INTERRUPTED
@@ -275,11 +284,11 @@ def _many(
     if output is not None:
         write_results(results, output)
     if as_json:
-        console.emit(results_json(results))
+        emit(results_json(results))
     elif output is None:
         print_tables(results)
     elif not quiet:
-        console.note(f"written: {output}")
+        note(f"written: {output}")
     return ExitCode(max(codes))
 
 
