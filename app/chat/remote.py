@@ -9,7 +9,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -121,8 +121,8 @@ class RemoteEngine(EngineApi):
         stream = Stream(request.id, self.cancel)
         with self._lock:
             self._running[request.id] = stream
-        target = self._answer
-        threading.Thread(target=target, args=(request, stream), name="ingot-remote").start()
+        asks = threading.Thread(target=self._answer, args=(request, stream), name="ingot-remote")
+        asks.start()
         return stream
 
     def cancel(self, request_id: str) -> None:
@@ -275,11 +275,7 @@ class _Server:
 
     def events(self, path: str, body: dict[str, Any], connection: HTTPConnection) -> Iterator[Any]:
         """Each event's JSON until the last. Raises as ``ask``."""
-        connection.request("POST", self._path + path, json.dumps(body), self._headers)
-        response = connection.getresponse()
-        if response.status != 200:
-            raise _error(response.status, response.read())
-        for line in response:
+        for line in self._response(connection, path, body):
             data = line.strip().removeprefix(b"data: ")
             if data == b"[DONE]":
                 return
@@ -291,18 +287,23 @@ class _Server:
         """The JSON of a path, or of what a body that is sent there gets. Raises WorkerError, and
         RequestError for what the server refuses."""
         connection = self.connect()
-        method, data = ("GET", None) if body is None else ("POST", json.dumps(body))
         try:
-            connection.request(method, self._path + path, data, self._headers)
-            response = connection.getresponse()
-            text = response.read()
+            text = self._response(connection, path, body).read()
         except (OSError, HTTPException) as error:
             raise WorkerError(self.lost(error)) from error
         finally:
             connection.close()
-        if response.status != 200:
-            raise _error(response.status, text)
         return json.loads(text)
+
+    def _response(
+        self, connection: HTTPConnection, path: str, body: dict[str, Any] | None
+    ) -> HTTPResponse:
+        method, data = ("GET", None) if body is None else ("POST", json.dumps(body))
+        connection.request(method, self._path + path, data, self._headers)
+        response = connection.getresponse()
+        if response.status != 200:
+            raise _error(response.status, response.read())
+        return response
 
 
 class _Parts:
@@ -388,8 +389,8 @@ def _error(status: int, text: bytes) -> IngotError:
         message = json.loads(text)["error"]["message"]
     except (ValueError, KeyError, TypeError):
         message = f"the server answers with status {status}"
-    if status in (401, 403):
-        return RequestError(f"{message} ({KEY} is the key)" if status == 401 else message)
+    if status == 401:
+        message += f" ({KEY} is the key)"
     return WorkerError(message) if status >= 500 else RequestError(message)
 
 

@@ -205,8 +205,8 @@ def insert_message(
     read_chat(db, chat)
     if parent is not None:
         require_in_chat(db, chat, parent)
-    known = {"chat": chat, "parent": parent, "role": role, "state": state, "created": time.time()}
-    id = insert(db, "messages", {**known, "text": "", **more})
+    known = {"chat": chat, "parent": parent, "role": role, "state": state, "text": ""}
+    id = insert(db, "messages", {**known, "created": time.time(), **more})
     touch(db, chat, id)
     return id
 

@@ -99,8 +99,7 @@ class ChatStore(Database):
             read_chat(db, id)
             if changes.get("leaf") is not None:
                 rows.require_in_chat(db, id, changes["leaf"])
-            if changes:
-                update(db, "chats", id, **_storable(changes))
+            update(db, "chats", id, **_storable(changes))
             return read_chat(db, id)
 
     def draft(self, id: int) -> str:
