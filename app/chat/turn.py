@@ -65,15 +65,7 @@ class AnswerJournal:
     def end(self, message: Message) -> None:
         """Store the answer as it ended, after what is being saved."""
         self._ended = message
-        self._ending = self._thread.submit(
-            self._store.end_answer,
-            message.id,
-            message.text,
-            message.token_ids,
-            message.state,
-            message.figures,
-            message.error,
-        )
+        self._ending = self._thread.submit(self._store.end_answer, message)
         self._thread.shutdown(wait=False)
 
     @property
@@ -204,13 +196,8 @@ class Turn:
         try:
             turn = cls(conversation, engine, request, message, begun)
         except IngotError as error:  # the model was closed, or has less room since its process died
-            state, said = State.FAILED, str(error)
-            if continues is not None:
-                state, said = continues.state, continues.error
-            ended = conversation.store.end_answer(
-                message.id, message.text, message.token_ids, state, error=said
-            )
-            conversation.note(ended)
+            ended = continues or replace(message, state=State.FAILED, error=str(error))
+            conversation.note(conversation.store.end_answer(ended))
             raise
         if adapter is None:
             host.remember(turn.tokens)

@@ -345,7 +345,7 @@ def long_chat(store: ChatStore, messages: int) -> int:
         text = "".join(tokens("prose", 60))
         if number % 3 == 0:
             text += "\n\n" + "".join(tokens("code", 60)) + "\n```\n\nSo much for that."
-        store.end_answer(answer.id, text, (1, 2, 3), State.DONE, None)
+        store.end_answer(replace(answer, text=text, token_ids=(1, 2, 3), state=State.DONE))
         parent = answer.id
     return chat.id
 

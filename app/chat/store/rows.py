@@ -266,11 +266,11 @@ def append(
     insert(db, "pieces", {"message": message, "text": text, "token_ids": pack_ids(ids)})
 
 
-def end(db: Connection, message: int, text: str, ids: bytes, state: State, **more: Any) -> None:
-    """The answer is whole: its journal is not needed any more."""
+def end(db: Connection, message: int, ids: bytes, state: State, **more: Any) -> None:
+    """The answer is whole, with ``more`` in further columns: its journal is not needed any more."""
     db.execute("DELETE FROM pieces WHERE message = ?", (message,))
-    more |= {"text": text, "token_ids": ids, "state": state}
-    update(db, "messages", message, owner_pid=None, owner_born=None, **more)
+    more |= {"token_ids": ids, "state": state, "owner_pid": None, "owner_born": None}
+    update(db, "messages", message, **more)
 
 
 def orphans(db: Connection) -> list[int]:
@@ -289,6 +289,6 @@ def mark_lost(db: Connection, messages: Sequence[int]) -> None:
         rows = db.execute("SELECT text, token_ids FROM messages WHERE id = ?", (id,)).fetchall()
         texts, ids = zip(*rows, *_pieces(db, id), strict=True)
         try:
-            end(db, id, "".join(texts), b"".join(ids), State.LOST)
+            end(db, id, b"".join(ids), State.LOST, text="".join(texts))
         except TypeError as error:
             raise _damaged(id, error) from error

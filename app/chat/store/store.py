@@ -237,25 +237,17 @@ class ChatStore(Database):
                 update(db, "messages", id, figures=rows.pack_figures(figures))
         self._saved[id] = (text, len(token_ids))
 
-    def end_answer(
-        self,
-        id: int,
-        text: str,
-        token_ids: Sequence[int],
-        state: State,
-        figures: AnswerFigures | None = None,
-        error: str | None = None,
-    ) -> Message:
-        """Store an answer as it ended."""
-        more: dict[str, Any] = {"error": error and clean(error)}
-        if figures is not None:
-            more["figures"] = rows.pack_figures(figures)
+    def end_answer(self, answer: Message) -> Message:
+        """Store an answer as it ended; without figures, those of its last save stay."""
+        more = _storable({"text": answer.text, "error": answer.error})
+        if answer.figures is not None:
+            more["figures"] = rows.pack_figures(answer.figures)
         with self.writing() as db:
-            chat = read_message(db, id).chat
-            rows.end(db, id, clean(text), rows.pack_ids(token_ids), state, **more)
+            chat = read_message(db, answer.id).chat
+            rows.end(db, answer.id, rows.pack_ids(answer.token_ids), answer.state, **more)
             update(db, "chats", chat, updated=time.time())
-            self._saved.pop(id, None)
-            return read_message(db, id)
+            self._saved.pop(answer.id, None)
+            return read_message(db, answer.id)
 
     def set_dropped(self, ids: Iterable[int], dropped: bool) -> None:
         """Whether these messages are left out of what the model is sent."""

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -322,7 +323,7 @@ def test_another_model_goes_on_from_the_text(
     asked = conversation.say(LONG)
     begun = store.begin_answer(conversation.chat.id, asked.id, model="other · q4_0")
     text = "Once upon a time there was"
-    cut = store.end_answer(begun.id, text, (1, 2, 3), State.CUT)
+    cut = store.end_answer(replace(begun, text=text, token_ids=(1, 2, 3), state=State.CUT))
     conversation = Conversation.open(store, conversation.chat.id)
     params = SamplingParams(max_tokens=5, ignore_eos=True)
     message = until(Turn.start(host, conversation, asked, params, continues=cut)).message

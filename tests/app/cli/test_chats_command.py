@@ -7,6 +7,7 @@ import resource
 import signal
 import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -39,7 +40,9 @@ def chats() -> list[int]:
         asked = store.add_message(first.id, None, "Why is the sky blue?")
         for text in ("Because of Rayleigh.", "It scatters **light**."):
             answer = store.begin_answer(first.id, asked.id, model="pebble · q8_0")
-            store.end_answer(answer.id, text, [1], State.DONE, FIGURES)
+            store.end_answer(
+                replace(answer, text=text, token_ids=(1,), state=State.DONE, figures=FIGURES)
+            )
         second = store.new_chat(title="Red \x1b[31m title")
         store.add_message(second.id, None, "blue\x1b[0m too")
         return [first.id, second.id]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 from textual.widgets import Static
@@ -74,5 +75,5 @@ def add_turn(
         chat, asked.id, model="pebble · q8_0", file="/models/pebble-q8_0.gguf", runtime="llamacpp"
     )
     values = {"state": State.DONE, "figures": FIGURES} | end
-    store.end_answer(begun.id, answer, (1, 2, 3), **values)
+    store.end_answer(replace(begun, text=answer, token_ids=(1, 2, 3), **values))
     return begun.id

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import calendar
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -30,7 +31,14 @@ def store(services: Any) -> ChatStore:
         asked = store.add_message(chat.id, None, text)
         if "Ada" in text:
             answer = "She wrote of the Analytical Engine, long before there was one."
-            store.end_answer(store.begin_answer(chat.id, asked.id).id, answer, [], State.DONE)
+            store.end_answer(
+                replace(
+                    store.begin_answer(chat.id, asked.id),
+                    text=answer,
+                    token_ids=(),
+                    state=State.DONE,
+                )
+            )
     return store
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import tomllib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -113,7 +114,9 @@ async def test_search(make: Callable[..., IngotApp]) -> None:
     add_chats(store)
     chat = store.chats()[1]
     begun = store.begin_answer(chat.id, chat.leaf)
-    answer = store.end_answer(begun.id, "Of the Analytical Engine.", [], State.DONE)
+    answer = store.end_answer(
+        replace(begun, text="Of the Analytical Engine.", token_ids=(), state=State.DONE)
+    )
     async with app.run_test(size=WIDE) as pilot:
         screen = await opened(app, 3)
         await pilot.press("ctrl+o", "slash", *"engin")

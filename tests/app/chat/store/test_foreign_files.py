@@ -12,6 +12,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,9 @@ def chats(path: Path) -> Path:
             chat.id, None, "question", attachments=(Attachment("a.txt", "text"),)
         )
         answer = store.begin_answer(chat.id, asked.id)
-        store.end_answer(answer.id, "answer", [1, 2], State.DONE, _FIGURES)
+        store.end_answer(
+            replace(answer, text="answer", token_ids=(1, 2), state=State.DONE, figures=_FIGURES)
+        )
         store.keep_draft(chat.id, "draft")
     return path
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -166,7 +167,7 @@ def test_one_that_was_wrongly_taken_for_dead_goes_on(path: Path, store: ChatStor
     store.save_answer(answer.id, "one two ", [1, 2])
     again = store.message(answer.id)
     assert (again.state, again.text, again.token_ids) == (State.STREAMING, "one two ", (1, 2))
-    store.end_answer(answer.id, "one two three", [1, 2, 3], State.DONE)
+    store.end_answer(replace(answer, text="one two three", token_ids=(1, 2, 3), state=State.DONE))
     assert store.search("three")[0].message == answer.id
     with pytest.raises(StoreError, match="ended"):
         store.save_answer(answer.id, "more", [4])

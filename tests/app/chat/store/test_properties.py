@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -105,7 +106,14 @@ class Chats(RuleBasedStateMachine):
     @rule(pick=_pick, text=_texts)
     def end(self, pick: int, text: str) -> None:
         id = self._one(self._streaming(), pick)
-        self.store.end_answer(id, text, range(len(text)), State.DONE)
+        self.store.end_answer(
+            replace(
+                self.store.message(id),
+                text=text,
+                token_ids=tuple(range(len(text))),
+                state=State.DONE,
+            )
+        )
         self.messages[id] |= {"text": text, "ended": True}
         self._up(self.messages[id]["chat"])
 

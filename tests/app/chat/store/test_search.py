@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from app.chat.store.records import Hit, State
@@ -124,10 +126,10 @@ def test_answers_are_found_when_they_have_ended(store: ChatStore) -> None:
     answer = store.begin_answer(chat.id, asked.id)
     store.save_answer(answer.id, "quinces", [1])
     assert store.search("quinces") == []
-    store.end_answer(answer.id, "quinces and pears", [1], State.DONE)
+    store.end_answer(replace(answer, text="quinces and pears", token_ids=(1,), state=State.DONE))
     assert store.search("quinces")[0].message == answer.id
     store.resume_answer(answer.id)
-    store.end_answer(answer.id, "apples", [1], State.DONE)
+    store.end_answer(replace(answer, text="apples", token_ids=(1,), state=State.DONE))
     assert store.search("quinces") == []
     assert store.search("apples")[0].message == answer.id
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,11 @@ def test_a_chat_comes_back_as_it_was(path: Path) -> None:
             chat.id, asked.id, model="pebble · q8_0", file="/x/pebble.gguf", runtime="llamacpp"
         )
         assert begun.state is State.STREAMING
-        answer = store.end_answer(begun.id, "That.", [5, 70_000, 2], State.DONE, FIGURES)
+        answer = store.end_answer(
+            replace(
+                begun, text="That.", token_ids=(5, 70_000, 2), state=State.DONE, figures=FIGURES
+            )
+        )
         store.set_dropped([asked.id], True)
     with ChatStore.open(path) as store:
         again = store.chat(chat.id)
@@ -51,9 +56,9 @@ def test_branches(store: ChatStore) -> None:
     chat = store.new_chat()
     root = store.add_message(chat.id, None, "one")
     first = store.begin_answer(chat.id, root.id)
-    store.end_answer(first.id, "a", [1], State.STOPPED)
+    store.end_answer(replace(first, text="a", token_ids=(1,), state=State.STOPPED))
     second = store.begin_answer(chat.id, root.id)
-    store.end_answer(second.id, "b", [2], State.CUT)
+    store.end_answer(replace(second, text="b", token_ids=(2,), state=State.CUT))
     edited = store.add_message(chat.id, None, "two")
     assert store.chat(chat.id).leaf == edited.id
     assert [(m.parent, m.text) for m in store.messages(chat.id)] == [
@@ -167,7 +172,9 @@ def test_what_is_not_there_is_said(store: ChatStore) -> None:
         lambda: store.update_chat(chat.id, leaf=message.id),
         lambda: store.save_answer(77, "x", []),
         lambda: store.save_answer(message.id, "x", []),
-        lambda: store.end_answer(77, "x", [], State.DONE),
+        lambda: store.end_answer(
+            replace(store.message(77), text="x", token_ids=(), state=State.DONE)
+        ),
         lambda: store.resume_answer(message.id),
         lambda: store.set_dropped([message.id, 77], True),
         lambda: store.delete_chat(99),
@@ -186,7 +193,9 @@ def test_an_answer_can_go_on(store: ChatStore) -> None:
     chat = store.new_chat()
     asked = store.add_message(chat.id, None, "x")
     answer = store.begin_answer(chat.id, asked.id)
-    store.end_answer(answer.id, "one two", [1, 2], State.CUT, FIGURES)
+    store.end_answer(
+        replace(answer, text="one two", token_ids=(1, 2), state=State.CUT, figures=FIGURES)
+    )
     store.add_message(chat.id, None, "elsewhere")
     again = store.resume_answer(answer.id)
     assert (again.text, again.token_ids, again.state) == ("one two", (1, 2), State.STREAMING)
@@ -195,7 +204,11 @@ def test_an_answer_can_go_on(store: ChatStore) -> None:
     assert store.message(answer.id).text == "one two three"
     store.save_answer(answer.id, "one", [1])  # shorter than what was saved
     assert (store.message(answer.id).text, store.message(answer.id).token_ids) == ("one", (1,))
-    ended = store.end_answer(answer.id, "one two three", [1, 2, 3], State.FAILED, error="it broke")
+    ended = store.end_answer(
+        replace(
+            answer, text="one two three", token_ids=(1, 2, 3), state=State.FAILED, error="it broke"
+        )
+    )
     assert (ended.text, ended.error, ended.figures) == ("one two three", "it broke", FIGURES)
 
 
@@ -221,7 +234,7 @@ def test_prompts_are_newest_first_without_doubles(store: ChatStore) -> None:
     for number, text in enumerate(["a", "b", "a", "c", "secret"]):
         asked = store.add_message(chats[number == 4].id, None, text)
         answer = store.begin_answer(asked.chat, asked.id)
-        store.end_answer(answer.id, "no prompt", [], State.DONE)
+        store.end_answer(replace(answer, text="no prompt", token_ids=(), state=State.DONE))
     store.delete_chat(chats[1].id)
     assert store.prompts() == ["c", "a", "b"]
     assert store.prompts(2) == ["c", "a"]
@@ -280,7 +293,9 @@ def test_threads(store: ChatStore) -> None:
                 for end in (1, 2, 3):
                     store.save_answer(answer.id, "word " * end, range(end))
                     assert store.message(answer.id).text == "word " * end
-                parent = store.end_answer(answer.id, "word " * 4, range(4), State.DONE).id
+                parent = store.end_answer(
+                    replace(answer, text="word " * 4, token_ids=tuple(range(4)), state=State.DONE)
+                ).id
                 assert [hit.chat.id for hit in store.search(f"question{number} ")] == [chat.id]
             assert len(store.messages(chat.id)) == 12
         except BaseException as error:

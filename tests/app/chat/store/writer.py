@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from app.chat.store.records import AnswerFigures, State
@@ -32,7 +33,9 @@ def main(path: Path, answers: int, saves: int) -> None:
             store.save_answer(answer.id, text, ids, figures)
             told("saved", answer.id, save + 1)
         parent = answer.id
-        store.end_answer(answer.id, text, ids, State.DONE, figures)
+        store.end_answer(
+            replace(answer, text=text, token_ids=ids, state=State.DONE, figures=figures)
+        )
         told("ended", answer.id)
     told("waiting")
     sys.stdin.read()
