@@ -4,8 +4,6 @@ One answer at a time, and one that waits for it or for the model. The answer goe
 chat or another mode is shown. Nothing here knows of widgets: a ``ChatView`` shows what has changed.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Sequence

@@ -164,7 +164,7 @@ def _rows(db: Connection, table: str, columns: str) -> Iterator[tuple[object, ..
             for row in db.execute(query, (last, MOST_ID)):
                 yield row
                 last, lost = row[0], 0
-            return
+            last = MOST_ID  # there are no more
         last, lost = last + 1, lost + 1  # until what is asked for lies behind the damage
 
 

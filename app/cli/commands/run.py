@@ -109,16 +109,9 @@ def run(
             begun()
             emit_thought(piece)
 
-        thinks = shows_thoughts() and not (quiet or as_json)
-        answer = ask(
-            engine,
-            text,
-            style,
-            params,
-            None if as_json else show,
-            adapter,
-            think=think if thinks else None,
-        )
+        shown = None if as_json else show
+        thought = think if shows_thoughts() and not (quiet or as_json) else None
+        answer = ask(engine, text, style, params, adapter, shown, thought)
         if unknown := choice_of(file.chat_template, params.thinking).unknown:
             note(f"--thinking {params.thinking}: {unknown}")
         draft = engine.stats().draft

@@ -1,8 +1,6 @@
 """`ingot plan`: measure what a folder's files can do here, choose, and say why. `ingot bench`: how
 fast model files are here, as ratios measured in one run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
