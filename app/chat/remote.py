@@ -338,8 +338,13 @@ class _Parts:
         usage = self._usage
         if not usage.completion_tokens:
             usage = replace(usage, completion_tokens=len(self._ids))
-        counts = (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens)
-        timings = Timings(*(self._timings.get(name) or 0.0 for name in _SECONDS), *counts)
+        seconds: dict[str, Any] = {name: self._timings.get(name) or 0.0 for name in _SECONDS}
+        timings = Timings(
+            **seconds,
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            cached_tokens=usage.cached_tokens,
+        )
         return Completion(
             self._request.id,
             self._text,
