@@ -46,7 +46,7 @@ def numbered(stem: str) -> Iterator[str]:
 
 
 def reason(error: Exception) -> str:
-    """What the system says of an error, or the error itself."""
+    """The system's words for an error, or the error's own."""
     return getattr(error, "strerror", None) or str(error)
 
 

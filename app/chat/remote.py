@@ -357,7 +357,7 @@ class _Parts:
 
 
 def _fields_of(kind: type[Any], said: Mapping[str, Any]) -> dict[str, Any]:
-    """What a server has ``said`` of the fields that this version knows."""
+    """Values that a server has ``said``, of the fields that ``kind`` has in this version."""
     names = (field.name for field in fields(kind))
     return {name: said[name] for name in names if name in said}
 
