@@ -25,7 +25,7 @@ class AdapterFile:
 
 
 def name_and_path(given: str) -> tuple[str, Path]:
-    """Name and path of an adapter; without a name, the file's own."""
+    """Name and path of an adapter, which is not read; without a name, the file's own."""
     name, separator, rest = given.partition("=")
     if separator and not Path(given).exists():
         return name, Path(rest).expanduser()
@@ -46,11 +46,6 @@ def checked(given: Sequence[str] | None) -> dict[str, Path]:
         check_adapter(name, path, found)
         found[name] = path
     return found
-
-
-def adapter_names(given: Sequence[str] | None) -> list[str]:
-    """Names of all that are given; no file is read."""
-    return [name_and_path(one)[0] for one in given or ()]
 
 
 def adapter_files(

@@ -1,7 +1,9 @@
 """Paths that users give, and the working folder, which may have been deleted while a program runs
 in it: what is below it is not found then, and what is elsewhere still is."""
 
+import itertools
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -34,6 +36,18 @@ def same_file(one: Path, other: Path) -> bool:
     with suppress(OSError):  # the working folder was deleted
         return os.path.realpath(one) == os.path.realpath(other)
     return False
+
+
+def numbered(stem: str) -> Iterator[str]:
+    """Names to try until one is free: ``stem``, then with -2, -3 and so on behind it."""
+    yield stem
+    for number in itertools.count(2):
+        yield f"{stem}-{number}"
+
+
+def reason(error: Exception) -> str:
+    """The system's words for an error, or the error's own."""
+    return getattr(error, "strerror", None) or str(error)
 
 
 def named_text(path: Path, encoding: str = "utf-8", most: int = 32 * 2**20) -> str:

@@ -36,10 +36,9 @@ def ask(
     prompt: str,
     style: PromptStyle,
     params: SamplingParams,
+    adapter: str | None,
     emit: Callable[[str], None] | None,
-    adapter: str | None = None,
-    *,
-    think: Callable[[str], None] | None = None,
+    think: Callable[[str], None] | None,
 ) -> OneAnswer:
     """Ask ``prompt`` and ``emit`` the answer piece by piece, with a line end at its end; ``think``
     takes the pieces of a thought before it.
@@ -78,9 +77,7 @@ def ask(
     return OneAnswer(completion, interrupted)
 
 
-def result_json(
-    completion: Completion, model: ModelFile, adapter: str | None = None
-) -> dict[str, Any]:
+def result_json(completion: Completion, model: ModelFile, adapter: str | None) -> dict[str, Any]:
     """The object that ``--json`` prints."""
     result: dict[str, Any] = {
         "text": completion.text,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
@@ -72,8 +72,7 @@ class SamplingOptions:
         """The engine's form. Raises RequestError for a value out of its range."""
         from runtimes.request import SamplingParams
 
-        values = {item.name: getattr(self, item.name) for item in fields(self)}
-        return SamplingParams(**{**values, "stop": tuple(self.stop or ())})
+        return SamplingParams(**asdict(self) | {"stop": tuple(self.stop or ())})
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,11 +210,10 @@ class ConstraintOptions:
 
 
 def _read(path: Path, option: str) -> str:
-    from app.here import named_text
+    from app.here import named_text, reason
     from runtimes.errors import RequestError
 
     try:
         return named_text(path)
     except (OSError, ValueError) as error:
-        said = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise RequestError(f"{option}: {path} cannot be read: {said}") from error
+        raise RequestError(f"{option}: {path} cannot be read: {reason(error)}") from error

@@ -13,6 +13,8 @@ _MOST_PER_TOKEN = 64  # characters, on average
 _UTF8_BOM = b"\xef\xbb\xbf"
 _MOST_PIPED = 256 * 2**20  # bytes
 
+Warn = Callable[[str], None]
+
 
 class PromptTooLongError(RequestError):
     """The prompt leaves no room in the context for an answer."""
@@ -54,19 +56,15 @@ def require_short(engine: Encoder, said: object) -> None:
         raise PromptTooLongError(0, engine.context, longest, characters=count)
 
 
-def read_prompt(argument: str | None, command: str, warn: Callable[[str], None]) -> str:
+def read_prompt(argument: str | None, command: str, warn: Warn) -> str:
     """The prompt from the command line, a blank line, and the text that is piped in.
 
     Raises RequestError, which shows ``command`` with one, when neither says anything.
     """
     # Nothing is read from a terminal: it would wait for text that nobody knows to type.
     piped = None if sys.stdin is None or sys.stdin.isatty() else read_text(sys.stdin.buffer, warn)
-    return joined(clean_argument(argument, warn), piped, command)
-
-
-def joined(argument: str | None, piped: str | None, command: str) -> str:
-    """Join two texts with a blank line. Raises RequestError as ``read_prompt``."""
-    parts = [part for part in (argument, piped) if part is not None and part.strip()]
+    given = clean_argument(argument, warn)
+    parts = [part for part in (given, piped) if part is not None and part.strip()]
     if not parts:
         raise RequestError(
             f'there is no prompt: give one ({command} "What is ...?") or pipe text in'
@@ -74,7 +72,7 @@ def joined(argument: str | None, piped: str | None, command: str) -> str:
     return "\n\n".join(parts)
 
 
-def read_text(stream: IO[bytes], warn: Callable[[str], None]) -> str:
+def read_text(stream: IO[bytes], warn: Warn) -> str:
     """All of a byte stream as text, without its last line end, as `$(...)` does.
 
     Raises RequestError for more than any model reads.
@@ -86,14 +84,14 @@ def read_text(stream: IO[bytes], warn: Callable[[str], None]) -> str:
     return text.removesuffix("\n").removesuffix("\r")
 
 
-def clean_argument(argument: str | None, warn: Callable[[str], None]) -> str | None:
+def clean_argument(argument: str | None, warn: Warn) -> str | None:
     """A command-line argument without the surrogates that stand for bytes that are no UTF-8."""
     if argument is None:
         return None
     return _decode(argument.encode("utf-8", errors="surrogateescape"), "the command line", warn)
 
 
-def _decode(data: bytes, where: str, warn: Callable[[str], None]) -> str:
+def _decode(data: bytes, where: str, warn: Warn) -> str:
     """Text in which U+FFFD stands for what is no UTF-8; warns if there was any."""
     try:
         return data.decode("utf-8")

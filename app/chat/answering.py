@@ -4,8 +4,6 @@ One answer at a time, and one that waits for it or for the model. The answer goe
 chat or another mode is shown. Nothing here knows of widgets: a ``ChatView`` shows what has changed.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -27,7 +25,6 @@ from runtimes.request import SamplingParams
 log = logging.getLogger(__name__)
 
 _WITHOUT_MODEL = {
-    HostState.LOADING: "loading the model",
     HostState.EMPTY: "no model ([chat.models ctrl+t])",
     HostState.FAILED: "the model did not load ([chat.models ctrl+t])",
 }
@@ -41,6 +38,13 @@ class AnswerPhase(Enum):
     STARTING = "starting"  # its prompt is tokenized
     STREAMING = "streaming"
     SETTLING = "settling"  # it was stopped, and has not ended yet
+
+
+_DOING = {
+    AnswerPhase.SETTLING: "stopping",
+    AnswerPhase.STARTING: "reading the prompt",
+    AnswerPhase.STREAMING: "",
+}
 
 
 class ChatView(Protocol):
@@ -135,12 +139,10 @@ class Answering:
         self.figures = StatusFigures()  # of the last answer in the shown chat
         # Of the next prompt; None while an answer's figures are newer.
         self.estimate: TokenBudget | None = None
-        self._of: Conversation | None = None  # what the turn writes into
         self._starting = False
         self._read_before: int | None = None  # tokens of prompts, before this one
         self._reads = ReadMeter()
         self._loading_since: float | None = None
-        self._prompt_tokens = 0
 
     @property
     def phase(self) -> AnswerPhase:
@@ -159,17 +161,17 @@ class Answering:
     @property
     def writes_here(self) -> bool:
         """The answer that is being written belongs to the chat that is shown."""
-        return self._of is not None and self._of is self._view.session.shown
+        return self.turn is not None and self.turn.conversation is self._view.session.shown
 
-    def serves(self, conversation: Conversation | None) -> bool:
-        """Whether an answer is being written in this chat, or will be."""
+    def _serves(self) -> bool:
+        """Whether an answer is being written in the chat that is shown, or will be."""
         asked = self.pending.conversation if self.pending is not None else None
-        return conversation is not None and conversation in (self._of, asked)
+        return self.writes_here or (asked is not None and asked is self._view.session.shown)
 
     def same(self, conversation: Conversation) -> Conversation:
         """The object that an answer is being written into, if it is this chat."""
-        if self._of is not None and self._of.chat.id == conversation.chat.id:
-            return self._of
+        if self.turn is not None and self.turn.conversation.chat.id == conversation.chat.id:
+            return self.turn.conversation
         return conversation
 
     # Sending
@@ -177,15 +179,14 @@ class Answering:
     async def send(self, text: str) -> None:
         """Have a message answered: now, or behind the answer that is being written here."""
         view, session = self._view, self._view.session
-        if self.serves(session.shown) and session.editing is None:
+        if self._serves() and session.editing is None:
             session.queue(text, after_stop=self.phase is AnswerPhase.SETTLING)
             view.sent("")
             view.show_state()
-        elif self.pending is not None:
-            view.warn("One message waits already; [chat.stop esc] takes it back.")
-            view.give_back(text)
-        elif self.writes_here:
-            view.warn("An answer is being written: [chat.stop esc] stops it.")
+        elif self.pending is not None or self.writes_here:
+            waits = "One message waits already; [chat.stop esc] takes it back."
+            written = "An answer is being written: [chat.stop esc] stops it."
+            view.warn(written if self.pending is None else waits)
             view.give_back(text)
         else:
             await self._say(text)
@@ -235,8 +236,8 @@ class Answering:
     def give_back_queue(self) -> None:
         """Make the shown chat's waiting messages drafts again: their answer will not come."""
         session = self._view.session
-        served = self.serves(session.shown) and self.phase is not AnswerPhase.SETTLING
-        if served or not session.stranded(session.chat_id):
+        served = self._serves() and self.phase is not AnswerPhase.SETTLING
+        if served or not session.stranded:
             return
         texts = [one.text for one in session.queued]
         while session.unqueue() is not None:  # from the last on: files stay in their order
@@ -277,10 +278,8 @@ class Answering:
             if pending.most is not None:
                 params = replace(params, max_tokens=pending.most)
             if not pending.checked:
-                draft = (
-                    DraftMessage(parent=pending.parent.id) if more is None else more_of(host, more)
-                )
-                short = shortage(host, conversation, draft, params.max_tokens, params.thinking)
+                draft = more_of(host, more) if more else DraftMessage(parent=pending.parent.id)
+                short = shortage(host, conversation, draft, params)
                 if short is not None:
                     later(self._not_started, pending, short)
                     return
@@ -294,8 +293,7 @@ class Answering:
             later(self._started, pending, turn, before)
 
     async def _not_started(self, pending: PendingAnswer, why: Shortage | Exception) -> None:
-        self._starting = False
-        wanted = self.pending is pending
+        self._starting, wanted = False, self.pending is pending
         if wanted:
             self.pending = None
         self.give_back_queue()
@@ -306,7 +304,7 @@ class Answering:
 
     async def _started(self, pending: PendingAnswer, turn: Turn, read_before: int | None) -> None:
         self._starting, self._read_before, self._reads = False, read_before, ReadMeter()
-        self.turn, self._of = turn, pending.conversation
+        self.turn = turn
         if self.pending is pending:
             self.pending = None
         else:
@@ -367,10 +365,10 @@ class Answering:
             await view.show_path(to_end=False)
             self.ask(replace(pending, checked=True, most=most))
             return
-        files = asked.attachments if draft is None else session.attached
+        files = list(asked.attachments) if draft is None else session.attached
         if way.way is Way.NEW_CHAT:
             await view.new_chat()
-            session.attached = list(files)
+            session.attached = files
         elif way.way is Way.DROP_FILES:
             if draft is None:
                 session.edit(asked, view.typed)
@@ -387,15 +385,14 @@ class Answering:
         if self.turn is None:
             return None
         progress = self.turn.poll()
-        self.figures, self._prompt_tokens = progress.figures, progress.prompt_tokens
-        self.estimate = None
+        self.figures, self.estimate = progress.figures, None
         return progress
 
     async def ended(self) -> None:
         """The answer is whole, and stored: what waits comes next."""
         assert self.turn is not None
         here, answer = self.writes_here, self.turn.message
-        self.turn, self._of = None, None
+        self.turn = None
         if here:
             await self._view.show_path(to_end=False)
         await self.follow_up(answer)
@@ -429,34 +426,24 @@ class Answering:
         if self.turn is not None:
             where = "" if self.writes_here else " in another chat"
             return [f"Waits until the answer{where} is written. [chat.stop esc] stops that one."]
-        match self._view.host.state:
-            case HostState.READY:
-                return []
-            case HostState.LOADING:
-                what = "the model to load; "
-            case _:
-                what = "a model: [chat.models ctrl+t] chooses one; "
+        state, what = self._view.host.state, "a model: [chat.models ctrl+t] chooses one; "
+        if state is HostState.READY:
+            return []
+        if state is HostState.LOADING:
+            what = "the model to load; "
         return [f"Waits for {what}[chat.stop esc] takes it back."]
 
     def doing(self) -> str:
         """Activity of the engine that the answer itself does not show."""
-        state = self._view.host.state
-        if (said := _WITHOUT_MODEL.get(state)) is not None:
-            if state is not HostState.LOADING:
-                return said
-            if self._loading_since is None:
-                self._loading_since = time.monotonic()
-            seconds = int(time.monotonic() - self._loading_since)
-            return f"{said}, {seconds} s" if seconds else said
+        state, now = self._view.host.state, time.monotonic()
+        if state is HostState.LOADING:
+            self._loading_since = self._loading_since or now
+            seconds = int(now - self._loading_since)
+            return f"loading the model, {seconds} s" if seconds else "loading the model"
+        if state in _WITHOUT_MODEL:
+            return _WITHOUT_MODEL[state]
         self._loading_since = None
-        match self.phase:
-            case AnswerPhase.SETTLING:
-                return "stopping"
-            case AnswerPhase.STARTING:
-                return "reading the prompt"
-            case AnswerPhase.STREAMING:
-                return ""
-        return "continues your text" if self._view.plain else ""
+        return _DOING.get(self.phase, "continues your text" if self._view.plain else "")
 
     def reading(self) -> str | Reading:
         """How far the prompt is read; empty as soon as the answer comes."""
@@ -464,20 +451,19 @@ class Answering:
             return ""
         if self.turn.stopping:
             return "stopping: the part of the prompt that is being read ends first"
-        before = self._read_before
-        read = None if before is None else self._view.host.reads(before)
-        if read is None or not self._prompt_tokens:
-            return "reading the prompt"
-        return self._reads.at(time.monotonic(), read, self._prompt_tokens)
+        before, read = self._read_before, None
+        if before is not None:
+            read = self._view.host.reads(before)
+        if read is None:
+            return _DOING[AnswerPhase.STARTING]
+        return self._reads.at(time.monotonic(), read, self.turn.prompt_tokens)
 
     def forget_figures(self, path: Sequence[Message]) -> None:
         """Another chat or model: the figures of the last answer of ``path``, if it has any and they
         are of the model whose name stands beside them."""
-        answer = next((m for m in reversed(path) if m.figures), None)
-        host = self._view.host
-        self.figures = StatusFigures()
-        if answer is not None and answer.figures and host.label in ("", answer.model):
-            last = answer.figures
+        self.figures, host = StatusFigures(), self._view.host
+        last, model = next(((m.figures, m.model) for m in reversed(path) if m.figures), (None, ""))
+        if last is not None and host.label in ("", model):
             self.figures = StatusFigures(
                 decode_tps=last.decode_tps,
                 ttft_s=last.ttft_s,

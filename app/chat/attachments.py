@@ -10,11 +10,12 @@ from itertools import islice
 from pathlib import Path
 
 from app.chat.store.records import Attachment
-from app.here import at_home
+from app.here import at_home, reason
 from runtimes.errors import RequestError
 
 MOST_BYTES = 1_000_000
 _MOST_ENTRIES = 20_000
+_MOST_PATHS = 50
 _HEAD = 8192  # bytes in which a file shows that it is no text
 _CONTROL = frozenset(range(32)) - frozenset(b"\t\n\r\f\b\x1b")
 _RUNS = re.compile(r"`{3,}|~{3,}")
@@ -32,7 +33,7 @@ class Attached:
     warning: str | None = None
 
 
-def read_attachment(path: str | Path, most_bytes: int = MOST_BYTES) -> Attached:
+def read_attachment(path: str | Path) -> Attached:
     """Read a text file: UTF-8, with U+FFFD for what is none, or UTF-16 with its byte order mark.
 
     ``~`` is the home folder. Raises AttachmentError for what is missing, not a file, too large, not
@@ -40,34 +41,31 @@ def read_attachment(path: str | Path, most_bytes: int = MOST_BYTES) -> Attached:
     """
     try:
         file = at_home(path)
-        data = _read(file, most_bytes)
-    except AttachmentError:
-        raise
+        data = _read(file)
     except FileNotFoundError:
         raise AttachmentError(f"{path}: there is no such file") from None
     except PermissionError:
         raise AttachmentError(f"{path}: reading it is not permitted") from None
     except (OSError, ValueError, RuntimeError) as error:  # a NUL in the path; no home folder
-        said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise AttachmentError(f"{path}: it cannot be read: {said}") from error
+        raise AttachmentError(f"{path}: it cannot be read: {reason(error)}") from error
     text, warning = _decode(path, data)
     if not text.strip():
         raise AttachmentError(f"{path}: it is empty")
     return Attached(Attachment(file.name, text), warning)
 
 
-def _read(file: Path, most_bytes: int) -> bytes:
+def _read(file: Path) -> bytes:
     found = file.stat()
     if stat.S_ISDIR(found.st_mode):
         raise AttachmentError(f"{file}: it is a folder; attach the files in it one by one")
     if not stat.S_ISREG(found.st_mode):
         raise AttachmentError(f"{file}: it is a device or a pipe, not a file")
     with file.open("rb") as stream:
-        data = stream.read(most_bytes + 1)
-    if len(data) > most_bytes:
+        data = stream.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
         raise AttachmentError(
             f"{file}: it has {max(found.st_size, len(data)) / 1e6:.1f} MB; at most"
-            f" {most_bytes / 1e6:g} MB can be attached"
+            f" {MOST_BYTES / 1e6:g} MB can be attached"
         )
     return data
 
@@ -106,7 +104,7 @@ def with_attachments(text: str, attachments: Sequence[Attachment]) -> str:
     return "\n\n".join([*parts, text] if text.strip() or not parts else parts)
 
 
-def complete_path(text: str, limit: int = 50) -> list[str]:
+def complete_path(text: str) -> list[str]:
     """Paths that ``text`` begins, in any case of letters: folders first, with a slash at their end;
     hidden ones only after a dot.
 
@@ -125,5 +123,5 @@ def complete_path(text: str, limit: int = 50) -> list[str]:
                     found.append((not entry.is_dir(), entry.name))
     except (OSError, ValueError, RuntimeError):
         return []
-    names = (f"{folder}{name}{'' if plain else '/'}" for plain, name in sorted(found))
-    return list(names)[:limit]
+    shown = sorted(found)[:_MOST_PATHS]
+    return [f"{folder}{name}{'' if plain else '/'}" for plain, name in shown]

@@ -4,7 +4,7 @@ Everything that counts tokens asks the engine, so it blocks: call it in a thread
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -14,8 +14,8 @@ from app.chat.conversation import Conversation, answered_ids, render, task_of
 from app.chat.host import EngineHost
 from app.chat.store.records import Attachment, Message, Role, State
 from app.openai.prepare import Prepared, prepare
-from runtimes import chat
 from runtimes.api import EngineApi
+from runtimes.chat import Message as ChatMessage
 from runtimes.errors import RequestError
 from runtimes.request import SamplingParams, ThinkingLevel
 
@@ -99,60 +99,67 @@ class Shortage:
 
 
 def shortage(
-    host: EngineHost,
-    conversation: Conversation,
-    draft: DraftMessage,
-    max_tokens: int,
-    thinking: ThinkingLevel | None = None,
+    host: EngineHost, conversation: Conversation, draft: DraftMessage, params: SamplingParams
 ) -> Shortage | None:
     """Return the budget and its ways out where prompt and answer do not fit, else None. A continued
     answer needs little room. Blocks; raises as ``measure``.
     """
-    budget = measure(host, conversation, draft, max_tokens, thinking)
+    budget = measure(host, conversation, draft, params)
     if not (budget.room < LEAST if draft.answered else budget.tight):
         return None
-    return Shortage(budget, ways_out(host, conversation, draft, max_tokens, thinking))
+    return Shortage(budget, ways_out(host, conversation, draft, params))
 
 
 def measure(
     host: EngineHost,
     conversation: Conversation,
     draft: DraftMessage,
-    max_tokens: int,
-    thinking: ThinkingLevel | None = None,
+    params: SamplingParams,
+    dropped: Collection[int] = (),
 ) -> TokenBudget:
-    """The budget of what would be asked. Blocks. Raises RequestError when no model is loaded, or
-    its template refuses the conversation."""
-    messages = _messages(conversation, draft)
-    return _budget(host, conversation, messages, draft, max_tokens, thinking)
+    """The budget of what would be asked, without the messages whose ids are ``dropped``. Blocks.
+    Raises RequestError when no model is loaded, or its template refuses the conversation."""
+    path = [m for m in conversation.path_to(draft.parent) if m.id not in dropped]
+    if not draft.empty:
+        text, files = draft.text, draft.attachments
+        asked = Message(
+            -1,
+            conversation.chat.id,
+            draft.parent,
+            Role.USER,
+            text,
+            State.DONE,
+            0.0,
+            attachments=files,
+        )
+        path.append(asked)
+    messages = render(conversation.chat.system, path)
+    engine, tokens = _engine(host), 0
+    if any(message["role"] != "system" for message in messages):
+        plain, template = conversation.plain(host), host.template
+        found = prepared(engine, messages, plain=plain, template=template, thinking=params.thinking)
+        tokens = len(found.ids)
+    return TokenBudget(tokens + draft.answered, params.max_tokens, engine.context)
 
 
 def ways_out(
-    host: EngineHost,
-    conversation: Conversation,
-    draft: DraftMessage,
-    max_tokens: int,
-    thinking: ThinkingLevel | None = None,
+    host: EngineHost, conversation: Conversation, draft: DraftMessage, params: SamplingParams
 ) -> list[WayOut]:
     """Ways to make enough room, the gentlest first, without those that do not help. Blocks; raises
     as ``measure``.
     """
     path = conversation.path_to(draft.parent)
-    turns = _turns(path, draft)
     found: list[WayOut] = []
 
-    def budget(
-        dropped: Sequence[int], given: DraftMessage = draft, most: int = max_tokens
-    ) -> TokenBudget:
-        messages = _messages(conversation, given, frozenset(dropped))
-        return _budget(host, conversation, messages, given, most, thinking)
+    def budget(given: DraftMessage, dropped: Sequence[int] = ()) -> TokenBudget:
+        return measure(host, conversation, given, params, frozenset(dropped))
 
     def offer(way: Way, says: str, after: TokenBudget, ids: tuple[int, ...] = ()) -> None:
-        if after.room > now.room and not after.over:
+        if after.room > now.room:
             found.append(WayOut(way, says, after, ids))
 
-    now = budget(())
-    if LEAST <= now.room < max_tokens:
+    now = budget(draft)
+    if LEAST <= now.room < params.max_tokens:
         says = f"allow an answer of {now.room:,} tokens only"
         found.append(WayOut(Way.SHORTER, says, replace(now, max_tokens=now.room)))
     asked = draft
@@ -160,21 +167,18 @@ def ways_out(
         asked = DraftMessage(path[-1].text, path[-1].attachments, path[-1].parent)
     if asked.attachments and asked.text.strip() and not draft.answered:
         names = ", ".join(one.name for one in asked.attachments)
-        offer(
-            Way.DROP_FILES, f"send it without {names}", budget((), replace(asked, attachments=()))
-        )
-    if turns:
+        offer(Way.DROP_FILES, f"send it without {names}", budget(replace(asked, attachments=())))
+    ids, ends = _turns(path[:-1] if draft.empty else path)  # the question itself stays
+    if ids:
         # The more is dropped, the more room there is.
-        counts = range(1, len(turns) + 1)
-        every = budget(_ids(turns))
+        every = budget(draft, ids)
         enough = (lambda b: b.fits) if every.fits else (lambda b: not b.tight)
-        at = bisect_left(counts, True, key=lambda n: enough(budget(_ids(turns[:n]))))
-        count = min(at + 1, len(turns))
-        oldest = "the oldest turn" if count == 1 else f"the oldest {count} turns"
-        ids = _ids(turns[:count])
-        offer(Way.DROP_TURNS, f"leave {oldest} out of the prompt", budget(ids), ids)
+        at = bisect_left(ends[:-1], True, key=lambda end: enough(budget(draft, ids[:end])))
+        oldest = f"the oldest {at + 1} turns" if at else "the oldest turn"
+        left = ids[: ends[at]]
+        offer(Way.DROP_TURNS, f"leave {oldest} out of the prompt", budget(draft, left), left)
     if path and not (len(path) == 1 and draft.empty) and not draft.answered:
-        offer(Way.NEW_CHAT, "ask in a new chat", budget((), replace(asked, parent=None)))
+        offer(Way.NEW_CHAT, "ask in a new chat", budget(replace(asked, parent=None)))
     return found
 
 
@@ -184,61 +188,22 @@ def more_of(host: EngineHost, answer: Message) -> DraftMessage:
     return DraftMessage(parent=answer.parent, answered=len(ids))
 
 
-def _turns(path: Sequence[Message], draft: DraftMessage) -> list[tuple[int, ...]]:
-    """The ids of each turn that could be left out, oldest first."""
-    turns: list[list[int]] = []
-    sent = path[:-1] if draft.empty else path  # the question itself stays
-    for message in sent:
+def _turns(path: Sequence[Message]) -> tuple[tuple[int, ...], list[int]]:
+    """The ids of what could be left out, oldest first, and how many of them each turn ends at."""
+    ids: list[int] = []
+    ends: list[int] = []
+    for message in path:
         if message.dropped:
             continue
-        if message.role is Role.USER or not turns:
-            turns.append([])
-        turns[-1].append(message.id)
-    return [tuple(turn) for turn in turns]
-
-
-def _ids(turns: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    return tuple(id for turn in turns for id in turn)
-
-
-def _messages(
-    conversation: Conversation, draft: DraftMessage, dropped: frozenset[int] = frozenset()
-) -> list[chat.Message]:
-    path = [m for m in conversation.path_to(draft.parent) if m.id not in dropped]
-    if not draft.empty:
-        said = Message(
-            id=-1,
-            chat=conversation.chat.id,
-            parent=draft.parent,
-            role=Role.USER,
-            text=draft.text,
-            state=State.DONE,
-            created=0.0,
-            attachments=draft.attachments,
-        )
-        path.append(said)
-    return render(conversation.chat.system, path)
-
-
-def _budget(
-    host: EngineHost,
-    conversation: Conversation,
-    messages: Sequence[chat.Message],
-    draft: DraftMessage,
-    max_tokens: int,
-    thinking: ThinkingLevel | None,
-) -> TokenBudget:
-    engine, asked = _engine(host), 0
-    if any(message["role"] != "system" for message in messages):
-        plain = conversation.plain(host)
-        found = prepared(engine, messages, plain=plain, template=host.template, thinking=thinking)
-        asked = len(found.ids)
-    return TokenBudget(asked + draft.answered, max_tokens, engine.context)
+        if message.role is Role.USER and ids:
+            ends.append(len(ids))
+        ids.append(message.id)
+    return tuple(ids), [*ends, len(ids)]
 
 
 def prepared(
     engine: EngineApi,
-    messages: Sequence[chat.Message],
+    messages: Sequence[ChatMessage],
     *,
     plain: bool,
     template: str | None,

@@ -10,13 +10,13 @@ from app.chat.store.records import Attachment, Chat, Message, Role
 from app.chat.store.store import ChatStore
 from app.chat.thinking import answer_of, thought_of
 from app.openai.task import Task
-from runtimes import chat as model_chat
 from runtimes.api import EngineApi
+from runtimes.chat import Message as ChatMessage
 from runtimes.errors import RequestError
 
 
 class Conversation:
-    """A chat of the store and all its messages.
+    """A chat of the store and all its messages, oldest first.
 
     What changes is stored before it shows here; StoreError leaves everything as it was. Used by one
     thread at a time, but for ``prompt``, which only reads.
@@ -25,12 +25,13 @@ class Conversation:
     def __init__(self, store: ChatStore, chat: Chat, messages: Sequence[Message] = ()) -> None:
         self.store = store
         self.chat = chat  # title, system message, sampling
-        self._messages = {message.id: message for message in messages}
+        self._messages: dict[int, Message] = {}  # oldest first
         self._children: dict[int | None, list[int]] = {}
-        for message in sorted(messages, key=lambda m: m.id):
-            self._children.setdefault(message.parent, []).append(message.id)
-        leaf = chat.leaf if chat.leaf in self._messages else None
-        self.leaf = leaf if leaf is not None else max(self._messages, default=None)
+        self.leaf: int | None = None
+        for message in messages:
+            self._grow(message)
+        if chat.leaf in self._messages:
+            self.leaf = chat.leaf
         self._left: dict[int, int | None] = {}  # the leaf that was shown below a message
 
     @classmethod
@@ -46,7 +47,7 @@ class Conversation:
     @property
     def messages(self) -> tuple[Message, ...]:
         """Every message of every branch, oldest first."""
-        return tuple(self._messages[id] for id in sorted(self._messages))
+        return tuple(self._messages.values())
 
     @property
     def path(self) -> tuple[Message, ...]:
@@ -126,9 +127,7 @@ class Conversation:
     def _add(self, parent: int | None, text: str, attachments: Sequence[Attachment]) -> Message:
         if not text.strip() and not attachments:
             raise RequestError("there is nothing to send")
-        message = self.store.add_message(
-            self.chat.id, parent, Role.USER, text, attachments=attachments
-        )
+        message = self.store.add_message(self.chat.id, parent, text, attachments)
         self._grow(message)
         self.chat = self.store.chat(self.chat.id)  # the first message has given it its title
         return message
@@ -155,7 +154,7 @@ class Conversation:
             runtime=choice.file.runtime if choice else None,
         )
         self._grow(message)
-        if host.model is not None and host.model != self.chat.model:
+        if host.model not in (None, self.chat.model):
             self.update(model=host.model)
         return message
 
@@ -192,7 +191,7 @@ class Conversation:
         """Whether the model is sent text as it is, which it continues."""
         return self.chat.raw or host.plain
 
-    def prompt(self, until: int | None) -> list[model_chat.Message]:
+    def prompt(self, until: int | None) -> list[ChatMessage]:
         """Build the model's prompt, from the system message to the message ``until``.
 
         Files stand before their message's text. Thoughts, answers without text and dropped messages
@@ -202,31 +201,30 @@ class Conversation:
         return render(self.chat.system, self.path_to(until))
 
 
-def render(system: str | None, path: Sequence[Message]) -> list[model_chat.Message]:
+def render(system: str | None, path: Sequence[Message]) -> list[ChatMessage]:
     """See ``Conversation.prompt``."""
     found: list[dict[str, str]] = []
     for message in path:
         if message.dropped:
             continue
         if message.role is Role.USER:
-            text = with_attachments(message.text, message.attachments)
+            text, thought = with_attachments(message.text, message.attachments), ""
         else:
-            text = answer_of(message.text)
+            text, thought = answer_of(message.text), thought_of(message.text)
             if not text.strip():
                 continue
-            thought = thought_of(message.text)
         if found and found[-1]["role"] == message.role:
             found[-1]["content"] += f"\n\n{text}"
         else:
             found.append({"role": str(message.role), "content": text})
-        if message.role is Role.ASSISTANT and thought:  # a template takes it that wants it
+        if thought:  # a template takes it that wants it
             found[-1]["reasoning_content"] = thought
     if system is not None and system.strip():
         found.insert(0, {"role": "system", "content": system})
     return list(found)
 
 
-def task_of(messages: Sequence[model_chat.Message], *, plain: bool) -> Task:
+def task_of(messages: Sequence[ChatMessage], *, plain: bool) -> Task:
     """To ask for the next message; with ``plain`` for what follows their text. Raises RequestError
     for no messages."""
     if not messages:
@@ -236,7 +234,7 @@ def task_of(messages: Sequence[model_chat.Message], *, plain: bool) -> Task:
     return Task(history=tuple(messages))
 
 
-def _text(messages: Sequence[model_chat.Message]) -> str:
+def _text(messages: Sequence[ChatMessage]) -> str:
     """Join messages of one role: an answer continues where its question ends."""
     text = ""
     for message in messages:

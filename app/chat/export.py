@@ -13,14 +13,12 @@ The JSON is an object (version 1)::
 Times are ISO 8601 in UTC; what is not known is null. Token ids are left out.
 """
 
-import dataclasses
-import datetime
-import itertools
 import re
 from collections.abc import Mapping
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from app.chat.attachments import with_attachments
@@ -28,7 +26,7 @@ from app.chat.conversation import Conversation
 from app.chat.store.records import Chat, Message, Role, State
 from app.chat.thinking import split
 from app.figures import duration, rate
-from app.here import at_home
+from app.here import at_home, numbered
 from quantize.disk import outfile
 from runtimes.errors import IngotError, RequestError
 from runtimes.output import json_text, markdown
@@ -37,9 +35,10 @@ from runtimes.untrusted import visible
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
 
-FORMATS: Mapping[str, str] = MappingProxyType(
-    {"md": "Markdown: the branch that is shown", "json": "JSON: every branch, with all figures"}
-)
+FORMATS: Mapping[str, str] = {
+    "md": "Markdown: the branch that is shown",
+    "json": "JSON: every branch, with all figures",
+}
 _UNSAFE = re.compile(r"[^\w.-]+")
 _ACTS = re.compile(r"<(?=[A-Za-z/!?])|!\[")  # begins HTML or an image
 _TABLE = re.compile(r"^[ \t]*[|:-][-|: \t]*$", re.MULTILINE)  # the line below a table's head
@@ -66,8 +65,7 @@ class ExistsError(RequestError):
 def suggested_path(conversation: Conversation, folder: Path | None = None) -> Path:
     """A path that is free, in ``folder`` (the working folder), called after the chat."""
     title = _UNSAFE.sub("-", conversation.chat.title).strip("-.")[:60].rstrip("-.") or "chat"
-    names = itertools.chain([title], (f"{title}-{number}" for number in itertools.count(2)))
-    paths = ((folder or Path()) / f"{name}.md" for name in names)
+    paths = ((folder or Path()) / f"{name}.md" for name in numbered(title))
     return next(path for path in paths if not path.exists())
 
 
@@ -86,7 +84,13 @@ def export(conversation: Conversation, path: str | Path, *, overwrite: bool = Fa
     if form not in FORMATS:
         raise RequestError(f"{file}: end its name with .md (to read) or .json (to work with)")
     text = as_markdown(conversation) if form == "md" else as_json(conversation)
-    _write(file, text, overwrite=overwrite)
+    try:
+        with outfile(file, replace=overwrite) as partial:
+            partial.write_text(text, encoding="utf-8", newline="\n", errors="replace")
+    except FileExistsError:
+        raise ExistsError(f"{file} is there already") from None
+    except OSError as error:
+        raise ExportError(f"{file} cannot be written: {error.strerror or error}") from error
     return file
 
 
@@ -118,7 +122,7 @@ def as_markdown(conversation: Conversation) -> str:
 
 
 def _section(message: Message) -> list[str]:
-    when = datetime.datetime.fromtimestamp(message.created).strftime("%Y-%m-%d %H:%M")
+    when = datetime.fromtimestamp(message.created).strftime("%Y-%m-%d %H:%M")
     if message.role is Role.USER:
         note = " · left out of later prompts" if message.dropped else ""
         return [f"## You · {when}{note}", _closed(_asked(message))]
@@ -126,12 +130,11 @@ def _section(message: Message) -> list[str]:
     for part in split(message.text):
         said = _quoted(f"Thinking:\n\n{part.text}") if part.thinking else _closed(part.text)
         found.append(said)
-    notes = []
+    notes, figures = [], message.figures
     if message.state in _ENDED:
         error = f": {markdown(message.error)}" if message.error else ""
         notes.append(f"{_ENDED[message.state]}{error}")
-    if message.figures is not None:
-        figures = message.figures
+    if figures is not None:
         notes.append(f"{figures.completion_tokens:,} tokens")
         if figures.decode_tps is not None:
             notes.append(f"decode {rate(figures.decode_tps)}")
@@ -143,7 +146,7 @@ def _section(message: Message) -> list[str]:
 
 def _asked(message: Message) -> str:
     """A question with its files. Their names are text, and each of them has a fence around it."""
-    files = [dataclasses.replace(one, name=markdown(one.name)) for one in message.attachments]
+    files = [replace(one, name=markdown(one.name)) for one in message.attachments]
     return with_attachments(message.text, files)
 
 
@@ -195,18 +198,8 @@ def _quoted(text: str) -> str:
 
 
 def _fields(record: Chat | Message, *without: str) -> dict[str, Any]:
-    found = {k: v for k, v in dataclasses.asdict(record).items() if k not in without}
+    found = {k: v for k, v in asdict(record).items() if k not in without}
     for name in found.keys() & {"created", "updated"}:
-        moment = datetime.datetime.fromtimestamp(found[name], datetime.UTC)
+        moment = datetime.fromtimestamp(found[name], UTC)
         found[name] = moment.isoformat(timespec="seconds")
     return found
-
-
-def _write(file: Path, text: str, *, overwrite: bool) -> None:
-    try:
-        with outfile(file, replace=overwrite) as partial:
-            partial.write_text(text, encoding="utf-8", newline="\n", errors="replace")
-    except FileExistsError:
-        raise ExistsError(f"{file} is there already") from None
-    except OSError as error:
-        raise ExportError(f"{file} cannot be written: {error.strerror or error}") from error

@@ -2,7 +2,7 @@
 it."""
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.chat.store.records import AnswerFigures, Message, State
 from runtimes.request import Completion, FinishReason
@@ -48,12 +48,9 @@ def continued(before: AnswerFigures | None, now: AnswerFigures) -> AnswerFigures
         return now
     steps = [(f.completion_tokens - 1, f.decode_tps) for f in (before, now) if f.decode_tps]
     seconds = sum(tokens / tps for tokens, tps in steps)
-    return AnswerFigures(
-        prompt_tokens=before.prompt_tokens,
-        cached_tokens=before.cached_tokens,
+    return replace(
+        before,
         completion_tokens=before.completion_tokens + now.completion_tokens,
-        ttft_s=before.ttft_s,
-        prefill_tps=before.prefill_tps,
         decode_tps=sum(tokens for tokens, _ in steps) / seconds if seconds > 0 else None,
         total_s=before.total_s + now.total_s,
         finish_reason=now.finish_reason,
@@ -62,8 +59,8 @@ def continued(before: AnswerFigures | None, now: AnswerFigures) -> AnswerFigures
 
 def can_continue(message: Message) -> bool:
     """Whether an answer ended before its end, with something to go on from."""
-    ended = (State.STOPPED, State.CUT, State.FAILED, State.LOST)
-    return message.state in ended and bool(message.token_ids or message.text)
+    whole = message.state in (State.STREAMING, State.DONE)
+    return not whole and bool(message.token_ids or message.text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,23 +131,17 @@ class ReadMeter:
     at once, and says nothing of the rest. Times are monotonic seconds."""
 
     def __init__(self) -> None:
-        self._first: tuple[float, int] | None = None
-        self._last: tuple[float, int] = (0.0, 0)
+        self._first = self._last = (0.0, 0)  # when, and how many tokens were read then
 
     def at(self, now: float, read: int, total: int) -> Reading:
         """``read`` tokens of ``total`` have been read at ``now``."""
         read = min(read, total)
-        if self._first is None and read > 0:
+        if not self._first[1]:
             self._first = self._last = (now, read)
         elif read != self._last[1]:
             self._last = (now, read)
-        return Reading(read, total, self._left(now, total))
-
-    def _left(self, now: float, total: int) -> float | None:
-        if self._first is None:
-            return None
-        (began, before), (then, read) = self._first, self._last
+        (began, before), (then, _) = self._first, self._last
         if read - before < FEW or then <= began:
-            return None
+            return Reading(read, total)
         seconds = (total - read) * (then - began) / (read - before)
-        return max(0.0, seconds - (now - then))
+        return Reading(read, total, max(0.0, seconds - (now - then)))

@@ -3,33 +3,38 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.chat.labels import details_of, label_of, quality_at
 from app.here import real
 from app.options import ModelOptions, PlanOptions
 from runtimes.errors import IngotError, RequestError
 
 if TYPE_CHECKING:  # what loads a model is imported when one is loaded: the app is drawn before
     from app.chat.remote import RemoteEngine
-    from app.models.catalog import FileQuality
     from app.models.planning import LoadChoice
     from app.models.prefixes import SavedPrefixes
     from runtimes.api import EngineApi
     from runtimes.engine.metrics import EngineStats
+    from runtimes.models.modelfile import ModelFile
     from runtimes.worker.engine import WorkerEngine
 
 log = logging.getLogger(__name__)
 
 _STEP_S = 0.5  # of reading a prompt at a time: so soon it can be stopped, and tells how far it is
 _STATS_S = 0.25  # figures that are younger are not asked for again
+# The end of a GGUF file's name that says what its tensors are: Qwen2.5-0.5B-Instruct-Q4_K_M.
+_TYPE = re.compile(
+    r"[-._]((?:UD-)?(?:I?Q\d\w*|TQ\d_0|MXFP4|NVFP4|BF16|FP?16|FP?32))$", re.IGNORECASE
+)
 
 
 class LoadCancelledError(IngotError):
@@ -86,7 +91,7 @@ class EngineHost:
         self.label = ""  # what answers, for people
         self._unadapted = ""  # the same without an adapter
         self.details = ""
-        self.measured: FileQuality | None = None
+        self.quality = ""  # bits per weight and their cost, such as "4.6 bits · KL 0.041"
         self.error: str | None = None
 
     @property
@@ -110,17 +115,6 @@ class EngineHost:
         without = engine is not None and engine.model.chat_template is None
         return self.raw or (without and self.template is None)
 
-    @property
-    def quality(self) -> str:
-        """Bits per weight of the loaded file and their cost, such as "4.6 bits · KL 0.041"; empty
-        without a loaded model or a measurement.
-        """
-        if self.measured is None:
-            return ""
-        from app.models.catalog import quality_text
-
-        return quality_text(self.measured)
-
     def expect(self) -> None:
         """A model will be loaded in a moment, and the state says so already."""
         with self._lock:
@@ -140,12 +134,7 @@ class EngineHost:
         in ``error``; the host can be used again.
         """
         options, settings = options or ModelOptions(), settings or PlanOptions()
-        with self._lock:
-            self._wish += 1
-            wish, coming = self._wish, self._coming
-            self._loads, self.error = True, None
-        if coming is not None:
-            coming.close()
+        wish = self._begin(loads=True)
         try:
             with self._loading:
                 return self._load(wish, model, options, settings)
@@ -159,6 +148,17 @@ class EngineHost:
                 raise LoadCancelledError(f"loading {model} was ended") from error
             raise
 
+    def _begin(self, *, loads: bool) -> int:
+        """End a load that is at work; the number by which what comes now is told from what comes
+        later."""
+        with self._lock:
+            self._wish += 1
+            wish, coming = self._wish, self._coming
+            self._loads, self.error = loads, None
+        if coming is not None:
+            coming.close()
+        return wish
+
     def _connect(self, wish: int, model: str) -> LoadChoice:
         """Use a model of a server."""
         from app.chat.remote import connect
@@ -170,7 +170,7 @@ class EngineHost:
         settings = RunnerSettings(slots=engine.slots, context=engine.context)
         choice = LoadChoice(engine.model, settings, SchedulerSettings(), planned=True)
         details = f"{engine.model.runtime} at {engine.where}"
-        return self._adopt(wish, engine, choice, model, engine.name, details, None, self._template)
+        return self._adopt(wish, engine, choice, model, engine.name, details, "", self._template)
 
     def _load(
         self, wish: int, model: str, options: ModelOptions, settings: PlanOptions
@@ -207,9 +207,8 @@ class EngineHost:
             with self._lock:
                 self._coming = None
         again, label = _again(model, options, choice), label_of(choice.file)
-        details = details_of(choice, engine.stats())
-        measured = quality_at(choice.file.path)
-        return self._adopt(wish, engine, choice, again, label, details, measured, template)
+        details, quality = details_of(choice, engine.stats()), quality_at(choice.file.path)
+        return self._adopt(wish, engine, choice, again, label, details, quality, template)
 
     def _adopt(
         self,
@@ -219,7 +218,7 @@ class EngineHost:
         again: str,
         label: str,
         details: str,
-        measured: FileQuality | None,
+        quality: str,
         template: str | None,
     ) -> LoadChoice:
         """Take a loaded engine. Raises LoadCancelledError where it is not wanted any more."""
@@ -229,7 +228,7 @@ class EngineHost:
             if wish == self._wish:
                 self._stats, self._asked = stats, time.monotonic()
                 self.choice, self.model, self.label, self.details = choice, again, label, details
-                self.measured, self.template = measured, template
+                self.quality, self.template = quality, template
                 self._unadapted, self.adapter = label, None
                 if choice.adapters:
                     self._use(choice.adapters[0].name)
@@ -269,7 +268,7 @@ class EngineHost:
         """Answer with this adapter from now on, or with the model as it is. Raises RequestError
         for one that is not loaded."""
         with self._lock:
-            if adapter is not None and adapter not in self.adapters:
+            if adapter not in (None, *self.adapters):
                 known = ", ".join(self.adapters)
                 raise RequestError(
                     f"there is no adapter {adapter!r}; there is: {known}"
@@ -294,20 +293,15 @@ class EngineHost:
 
     def close(self) -> None:
         """End a load that is at work, and the engine. The host can load again."""
-        with self._lock:
-            self._wish += 1
-            coming = self._coming
-            self._loads, self.error = False, None
-        if coming is not None:
-            coming.close()
+        self._begin(loads=False)
         self._drop()
 
     def _drop(self) -> None:
         with self._lock:
             engine, self._engine, self._stats = self._engine, None, None
             choice, last, self._last = self.choice, self._last, None
-            self.choice, self.model, self.label, self.details = None, None, "", ""
-            self.measured = self.adapter = None
+            self.choice = self.model = self.adapter = None
+            self.label = self.details = self.quality = ""
         if engine is not None:
             if self._prefixes is not None and choice is not None and last is not None:
                 self._prefixes.keep(engine, choice.settings, last())
@@ -358,20 +352,6 @@ class EngineHost:
                 if stats is not None and engine is self._engine:
                     self._stats = stats
 
-    def memory(self) -> int | None:
-        """Bytes of memory that the engine's process holds, pages of the model file included; None
-        while there is no process."""
-        import psutil
-
-        engine = self._engine
-        pid = engine.pid if engine is not None else None
-        if pid is None:
-            return None
-        try:
-            return int(psutil.Process(pid).memory_info().rss)
-        except psutil.Error:  # it has died this moment
-            return None
-
 
 def _again(model: str, options: ModelOptions, choice: LoadChoice) -> str:
     """MODEL so that it means the same from every folder: the file itself when one was picked."""
@@ -382,3 +362,44 @@ def _again(model: str, options: ModelOptions, choice: LoadChoice) -> str:
 
 def _read(stats: EngineStats) -> int:
     return stats.prompt_tokens + stats.cached_tokens
+
+
+# What a loaded model is called, how good it is, and where it computes
+
+
+def label_of(file: ModelFile) -> str:
+    """Model and build, such as "pebble · q4_k_m": from the manifest beside the file, else from the
+    file's name."""
+    from quantize.manifest import load_manifest
+
+    with suppress(IngotError):  # there is none; and a damaged one keeps no file from running
+        manifest = load_manifest(file.path.parent)
+        for entry in manifest.files:
+            if entry.path.rstrip("/") == file.path.name:
+                return f"{manifest.model.name} · {entry.recipe}"
+    kind = _TYPE.search(file.name)
+    if kind and file.path.is_file():
+        return f"{file.name[: kind.start()]} · {kind[1].lower()}"
+    return file.name
+
+
+def quality_at(path: Path) -> str:
+    """Recorded quality of the model file at ``path``, empty if the file cannot be read."""
+    from app.models.catalog import entry_of, file_quality, quality_text
+
+    try:
+        return quality_text(file_quality(entry_of(path)))
+    except (IngotError, OSError) as error:
+        log.info("nothing is known of the quality of %s: %s", path, error)
+        return ""
+
+
+def details_of(choice: LoadChoice, stats: EngineStats) -> str:
+    """Runtime, where it computes, and the draft: "llamacpp · 2 threads", "llamacpp · GPU 24/24
+    layers · draft small.gguf"."""
+    file, threads = choice.file, choice.settings.threads
+    where = "CPU" if threads is None else f"{threads} thread{'s' if threads > 1 else ''}"
+    if stats.gpu_layers:
+        where = f"GPU {stats.gpu_layers}/{file.layers} layers"
+    draft = f" · draft {stats.draft}" if stats.draft else ""
+    return f"{file.runtime} · {where}{draft}"

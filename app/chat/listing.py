@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from datetime import date
+from itertools import groupby
 from pathlib import PurePath
 
 from app.chat.store.records import Hit
@@ -36,13 +37,8 @@ def day_group(then: float, now: float) -> str:
 
 def by_day(hits: Iterable[Hit], now: float) -> list[tuple[str, list[Hit]]]:
     """``hits``, the newest first, under the headings of their days."""
-    groups: list[tuple[str, list[Hit]]] = []
-    for hit in hits:
-        name = day_group(hit.chat.updated, now)
-        if not groups or groups[-1][0] != name:
-            groups.append((name, []))
-        groups[-1][1].append(hit)
-    return groups
+    days = groupby(hits, lambda hit: day_group(hit.chat.updated, now))
+    return [(name, list(group)) for name, group in days]
 
 
 def model_name(model: str | None) -> str:

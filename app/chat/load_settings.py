@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, get_args
 
 from app.chat.templates import read_template
 from app.here import real
@@ -14,7 +14,7 @@ from runtimes.machine.state_file import load_state, save_entry
 from runtimes.models.memory import estimate
 from runtimes.models.modelfile import ModelFile
 from runtimes.models.registry import backend_of
-from runtimes.settings import RunnerSettings
+from runtimes.settings import KvType, RunnerSettings
 
 _STATE, _AT_MOST = "load_settings", 200
 
@@ -27,19 +27,18 @@ class LoadSettings:
     threads: int | None = None
     device: str | None = None
     gpu_layers: int | None = None
-    kv_type: Literal["f16", "q8_0", "q4_0"] | None = None
+    kv_type: KvType | None = None
     template: str | None = None  # a file, or a known name
 
 
 _FLAGS = {item.name: item for owner in (ModelOptions, PlanOptions) for item in fields(owner)}
-_KV_TYPES: tuple[str, ...] = get_args(get_args(get_type_hints(LoadSettings)["kv_type"])[0])
+_KV_TYPES: tuple[str, ...] = get_args(KvType)
 
 
 def known_to(file: ModelFile) -> tuple[str, ...]:
     """The settings that the file's runtime has."""
-    general = set(get_type_hints(RunnerSettings)) - {"gpu_layers", "kv_type", "flash_attention"}
-    knows = general | backend_of(file).knows | {"template"}
-    return tuple(item.name for item in fields(LoadSettings) if item.name in knows)
+    own = {"gpu_layers", "kv_type"} - backend_of(file).knows
+    return tuple(item.name for item in fields(LoadSettings) if item.name not in own)
 
 
 def remembered(path: Path) -> LoadSettings:
@@ -71,12 +70,9 @@ def read(
         if not text:
             continue
         try:
-            if item.name == "template":
-                if files:
-                    read_template(text)
-                good[item.name] = text
-            else:
-                good[item.name] = _value(item.name, text, file)
+            if item.name == "template" and files:
+                read_template(text)
+            good[item.name] = _value(item.name, text, file)
         except RequestError as error:
             errors[item.name] = str(error)
     return LoadSettings(**good), errors
@@ -87,8 +83,8 @@ def _value(name: str, text: str, file: ModelFile | None) -> int | str:
         if text not in _KV_TYPES:
             raise RequestError(f"one of {', '.join(_KV_TYPES)}")
         return text
-    if name == "device":
-        return text  # which there are, is known to the runtime alone
+    if name in ("template", "device"):
+        return text  # which devices there are, is known to the runtime alone
     bounds = _FLAGS[name].metadata
     least, most = bounds["min"], bounds.get("max")
     if name == "context" and file is not None:

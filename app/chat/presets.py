@@ -1,10 +1,8 @@
 """System messages with sampling under a name: some that come with the app, and the user's own,
 which are in the file of the settings and stand before those of the same name."""
 
-from pathlib import Path
-
-from app.config import files
-from app.config.settings import BUILT_IN, Config, ConfigError, Preset
+from app.config.files import editing, remove
+from app.config.settings import BUILT_IN, Config, ConfigError, Preset, check
 
 
 def all_presets(config: Config) -> tuple[Preset, ...]:
@@ -22,22 +20,31 @@ def find(config: Config, name: str) -> Preset:
     raise ConfigError(f"there is no preset {name}; there are: {known}")
 
 
-def save(preset: Preset, path: Path | None = None) -> Preset:
-    """Write a preset of the user's to the file of the settings (or to ``path``), in place of one of
-    the same name; as it was written. Raises ConfigError."""
+def save(preset: Preset) -> None:
+    """Write a preset of the user's to the file of the settings, in place of all that one of the
+    same name has had. Raises ConfigError as ``set_value``."""
+    import tomlkit
+
     name = " ".join(preset.name.split())
     if not name or not name.isprintable():
         raise ConfigError("a preset needs a name, in one line")
-    system = preset.system.strip() if preset.system else None
-    kept = Preset(name, system or None, dict(preset.sampling))
-    files.set_preset(kept, path)
-    return kept
+    table = tomlkit.table()
+    if system := (preset.system or "").strip():
+        table["system"] = system
+    for key, value in preset.sampling.items():
+        good = check(f"presets.{name}.sampling.{key}", value)
+        table.setdefault("sampling", tomlkit.inline_table())[key] = good
+    with editing() as (file, document):
+        presets = document.setdefault("presets", tomlkit.table(is_super_table=True))
+        if not isinstance(presets, dict):
+            raise ConfigError(f"{file}: presets must be a table")
+        document["presets"][name] = table
 
 
-def delete(config: Config, name: str, path: Path | None = None) -> None:
+def delete(config: Config, name: str) -> None:
     """Take a preset of the user's out of the file. Raises ConfigError for one that comes with the
     app, and for one that there is not."""
-    if files.remove_preset(name, path):
+    if remove(("presets", name)):
         return
     find(config, name)
     raise ConfigError(f"{name} comes with the app; one of yours by that name would stand before it")

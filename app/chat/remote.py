@@ -3,13 +3,13 @@ that everything of the chat holds as with a model of its own."""
 
 from __future__ import annotations
 
-import dataclasses
-import http.client
 import json
 import logging
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -37,6 +37,7 @@ _CONNECT_S = 10.0
 _ANSWER_S = 3600.0  # until the next piece: others may be before it
 _SCHEMES = ("http://", "https://")
 _DEFAULTS = SamplingParams()
+_SECONDS = ("queue_s", "prefill_s", "ttft_s", "decode_s", "total_s")
 
 
 def is_url(model: str) -> bool:
@@ -48,26 +49,19 @@ def is_url(model: str) -> bool:
 class RemoteEngine(EngineApi):
     """Made by ``connect``. What needs the keys and values of the server is not offered."""
 
-    gpu = False
     pid = None
 
     def __init__(self, server: _Server, name: str, about: Mapping[str, Any]) -> None:
-        meta = about["meta"]
-        known = {field.name for field in dataclasses.fields(ModelFile)}
-        said = {key: value for key, value in meta.items() if key in known}
+        said = _fields_of(ModelFile, about["meta"])
         self._server, self.name = server, name
+        self.where = server.netloc  # for people
         self._loaded = str(about.get("parent", name))  # of an alias, or a model with an adapter
         self._model = ModelFile(path=Path(about["file"]), runtime=about["runtime"], **said)
         self._context, self._slots = int(about["context"]), int(about["slots"])
         # From submit on; without a connection, and with the stream, while connecting.
-        self._running: dict[str, http.client.HTTPConnection | Stream] = {}
+        self._running: dict[str, HTTPConnection | Stream] = {}
         self._cancelled: set[str] = set()
         self._lock = threading.Lock()
-
-    @property
-    def where(self) -> str:
-        """The server, for people."""
-        return self._server.netloc
 
     @property
     def model(self) -> ModelFile:
@@ -127,8 +121,8 @@ class RemoteEngine(EngineApi):
         stream = Stream(request.id, self.cancel)
         with self._lock:
             self._running[request.id] = stream
-        target = self._answer
-        threading.Thread(target=target, args=(request, stream), name="ingot-remote").start()
+        asks = threading.Thread(target=self._answer, args=(request, stream), name="ingot-remote")
+        asks.start()
         return stream
 
     def cancel(self, request_id: str) -> None:
@@ -136,27 +130,24 @@ class RemoteEngine(EngineApi):
         once, and is never sent."""
         with self._lock:
             found = self._running.get(request_id)
-            if found is None:
-                return
             if isinstance(found, Stream):
                 del self._running[request_id]
-            else:
+            elif found is not None:
                 self._cancelled.add(request_id)
         if isinstance(found, Stream):
             found.finish(_nothing(request_id))
-        else:
+        elif found is not None:
             _shut(found)
 
     def stats(self) -> EngineStats:
         """Counters of the server's engine. Raises as ``encode``."""
-        said = dict(self._server.get("/v1/stats")["models"].get(self._loaded) or {})
+        said = dict(self._server.ask("/v1/stats")["models"].get(self._loaded) or {})
         if not said:
             raise WorkerError(f"{self.where} has unloaded {self.name}")
         for name in ("ttft_s", "tpot_s"):
             bins = tuple((end, count) for end, count in said[name].pop("bins"))
             said[name] = Percentiles(**said[name], bins=bins)
-        known = {field.name for field in dataclasses.fields(EngineStats)}
-        return EngineStats(**{key: value for key, value in said.items() if key in known})
+        return EngineStats(**_fields_of(EngineStats, said))
 
     @property
     def adapters(self) -> frozenset[str]:
@@ -191,29 +182,27 @@ class RemoteEngine(EngineApi):
             self.cancel(request_id)
 
     def _tokens(self, body: dict[str, Any]) -> list[int]:
-        ids: list[int] = self._server.post("/v1/tokenize", {"model": self.name, **body})["tokens"]
+        ids: list[int] = self._server.ask("/v1/tokenize", {"model": self.name, **body})["tokens"]
         return ids
 
     def _answer(self, request: Request, stream: Stream) -> None:
-        parts = _Parts(request)
+        parts, failed = _Parts(request), None
         try:
             self._read(request, stream, parts)
         except Exception as error:
-            with self._lock:
-                if request.id not in self._running:
-                    return  # it was cancelled while connecting
-                cancelled = request.id in self._cancelled
-            if cancelled:
-                parts.reason, parts.error = FinishReason.CANCELLED, None
-            else:
-                log.info("a request to %s failed: %s", self.where, error)
-                told = str(error) if isinstance(error, IngotError) else self._server.lost(error)
-                parts.reason, parts.error = FinishReason.ERROR, told
+            failed = error
         with self._lock:
-            ours = self._running.pop(request.id, None) is not None
+            if self._running.pop(request.id, None) is None:
+                return  # it was cancelled while connecting
+            cancelled = request.id in self._cancelled
             self._cancelled.discard(request.id)
-        if ours:
-            stream.finish(parts.completion())
+        if failed is not None and cancelled:
+            parts.reason = FinishReason.CANCELLED
+        elif failed is not None:
+            log.info("a request to %s failed: %s", self.where, failed)
+            told = str(failed) if isinstance(failed, IngotError) else self._server.lost(failed)
+            parts.reason, parts.error = FinishReason.ERROR, told
+        stream.finish(parts.completion())
 
     def _read(self, request: Request, stream: Stream, parts: _Parts) -> None:
         connection = self._server.connect()
@@ -243,13 +232,13 @@ def connect(model: str) -> RemoteEngine:
     address, _, name = model.partition("#")
     try:
         server = _Server(address)
-        names = [one["id"] for one in server.get("/v1/models")["data"]]
+        names = [one["id"] for one in server.ask("/v1/models")["data"]]
         if name and name not in names:
             raise ModelError(f"{address} has no model {name!r}; it has {', '.join(names)}")
         name = name or names[0]
         # This loads it.
-        server.post("/v1/tokenize", {"model": name, "prompt": "."})
-        about = server.get(f"/v1/models/{quote(name)}")
+        server.ask("/v1/tokenize", {"model": name, "prompt": "."})
+        about = server.ask(f"/v1/models/{quote(name)}")
         return RemoteEngine(server, name, about)
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise ModelError(f"{address} is no server of Ingot: {error!r}"[:300]) from error
@@ -270,9 +259,9 @@ class _Server:
         if key := os.environ.get(KEY):
             self._headers["Authorization"] = f"Bearer {key}"
 
-    def connect(self) -> http.client.HTTPConnection:
+    def connect(self) -> HTTPConnection:
         """Raises WorkerError."""
-        kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+        kind = HTTPSConnection if self._secure else HTTPConnection
         connection = kind(self.netloc, timeout=_CONNECT_S)
         try:
             connection.connect()
@@ -281,24 +270,12 @@ class _Server:
         connection.sock.settimeout(_ANSWER_S)
         return connection
 
-    def get(self, path: str) -> Any:
-        return self._json("GET", path, None)
-
-    def post(self, path: str, body: dict[str, Any]) -> Any:
-        return self._json("POST", path, body)
-
     def lost(self, error: Exception) -> str:
         return f"{self.netloc} does not answer: {error or type(error).__name__}"
 
-    def events(
-        self, path: str, body: dict[str, Any], connection: http.client.HTTPConnection
-    ) -> Iterator[Any]:
-        """Each event's JSON until the last. Raises as ``_json``."""
-        connection.request("POST", self._path + path, json.dumps(body), self._headers)
-        response = connection.getresponse()
-        if response.status != 200:
-            raise _error(response.status, response.read())
-        for line in response:
+    def events(self, path: str, body: dict[str, Any], connection: HTTPConnection) -> Iterator[Any]:
+        """Each event's JSON until the last. Raises as ``ask``."""
+        for line in self._response(connection, path, body):
             data = line.strip().removeprefix(b"data: ")
             if data == b"[DONE]":
                 return
@@ -306,20 +283,27 @@ class _Server:
                 yield json.loads(data)
         raise WorkerError(f"{self.netloc} has ended the answer before its end")
 
-    def _json(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
+    def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        """The JSON of a path, or of what a body that is sent there gets. Raises WorkerError, and
+        RequestError for what the server refuses."""
         connection = self.connect()
         try:
-            data = None if body is None else json.dumps(body)
-            connection.request(method, self._path + path, data, self._headers)
-            response = connection.getresponse()
-            text = response.read()
-        except (OSError, http.client.HTTPException) as error:
+            text = self._response(connection, path, body).read()
+        except (OSError, HTTPException) as error:
             raise WorkerError(self.lost(error)) from error
         finally:
             connection.close()
-        if response.status != 200:
-            raise _error(response.status, text)
         return json.loads(text)
+
+    def _response(
+        self, connection: HTTPConnection, path: str, body: dict[str, Any] | None
+    ) -> HTTPResponse:
+        method, data = ("GET", None) if body is None else ("POST", json.dumps(body))
+        connection.request(method, self._path + path, data, self._headers)
+        response = connection.getresponse()
+        if response.status != 200:
+            raise _error(response.status, response.read())
+        return response
 
 
 class _Parts:
@@ -353,14 +337,10 @@ class _Parts:
     def completion(self) -> Completion:
         usage = self._usage
         if not usage.completion_tokens:
-            usage = dataclasses.replace(usage, completion_tokens=len(self._ids))
-        told = {name: value or 0 for name, value in self._timings.items()}
+            usage = replace(usage, completion_tokens=len(self._ids))
+        seconds: dict[str, Any] = {name: self._timings.get(name) or 0.0 for name in _SECONDS}
         timings = Timings(
-            queue_s=told.get("queue_s", 0.0),
-            prefill_s=told.get("prefill_s", 0.0),
-            ttft_s=told.get("ttft_s", 0.0),
-            decode_s=told.get("decode_s", 0.0),
-            total_s=told.get("total_s", 0.0),
+            **seconds,
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
             cached_tokens=usage.cached_tokens,
@@ -376,6 +356,12 @@ class _Parts:
         )
 
 
+def _fields_of(kind: type[Any], said: Mapping[str, Any]) -> dict[str, Any]:
+    """Values that a server has ``said``, of the fields that ``kind`` has in this version."""
+    names = (field.name for field in fields(kind))
+    return {name: said[name] for name in names if name in said}
+
+
 def _nothing(request_id: str) -> Completion:
     """Completion of a request that was cancelled before it was sent."""
     timings = Timings(0.0, 0.0, 0.0, 0.0, 0.0, prompt_tokens=0, completion_tokens=0)
@@ -386,16 +372,15 @@ def _body(name: str, request: Request) -> dict[str, Any]:
     params = request.params
     changed = {
         field.name: value
-        for field in dataclasses.fields(params)
+        for field in fields(params)
         if (value := getattr(params, field.name)) != getattr(_DEFAULTS, field.name)
         and field.name != "thinking"  # its template was told with the prompt
     }
-    # The server's defaults may be others.
-    said = {"temperature": params.temperature, "max_tokens": params.max_tokens, **changed}
-    if params.stop:
-        said["stop"] = list(params.stop)
     return {
-        **said,
+        # The server's defaults may be others.
+        "temperature": params.temperature,
+        "max_tokens": params.max_tokens,
+        **changed,
         "model": name,
         "prompt": request.prompt,
         "stream": True,
@@ -409,12 +394,12 @@ def _error(status: int, text: bytes) -> IngotError:
         message = json.loads(text)["error"]["message"]
     except (ValueError, KeyError, TypeError):
         message = f"the server answers with status {status}"
-    if status in (401, 403):
-        return RequestError(f"{message} ({KEY} is the key)" if status == 401 else message)
+    if status == 401:
+        message += f" ({KEY} is the key)"
     return WorkerError(message) if status >= 500 else RequestError(message)
 
 
-def _shut(connection: http.client.HTTPConnection) -> None:
+def _shut(connection: HTTPConnection) -> None:
     """From another thread than the one that reads: it finds the end then."""
     import socket
 

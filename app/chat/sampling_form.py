@@ -1,12 +1,11 @@
 """Sampling parameters as text fields: what each means, what it may be, and what is wrong with a
 text; and the mapping that is kept with a chat, which has only what differs from the defaults."""
 
-import dataclasses
 import difflib
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from app.config.settings import Sampling
@@ -37,8 +36,7 @@ _KINDS = {
     "tuple[str, ...]": "texts",
 }
 FIELDS = tuple(
-    SamplingField(item.name, _KINDS[str(item.type)], **item.metadata)
-    for item in dataclasses.fields(Sampling)
+    SamplingField(item.name, _KINDS[str(item.type)], **item.metadata) for item in fields(Sampling)
 )
 _BLANK: Mapping[str, Any] = {"optional": None, "word": None, "texts": ()}
 _BY_NAME = {one.name: one for one in FIELDS}

@@ -116,9 +116,9 @@ class Session:
         self.attached: list[Attachment] = []
         self.editing: int | None = None  # the message that the prompt will replace
         self.put_aside = ""  # what ctrl+c took out of the prompt, until something is sent
-        self._queues: dict[int, MessageQueue] = {}  # by their chats
+        self._queues: dict[int | None, MessageQueue] = {}  # by their chats
         self._drafts: dict[int | None, str] = {}  # of chats that were shown
-        self._kept = Drafts(store, lambda: store.new_chat(host.model, self.system).id)
+        self.kept = Drafts(store, lambda: store.new_chat(host.model, self.system).id)
         self._state = 0
 
     @property
@@ -131,7 +131,7 @@ class Session:
 
     def _begun(self) -> Conversation:
         """A new chat: the one that was made for its draft, if there is one."""
-        made = self._kept.take()
+        made = self.kept.take()
         if made is None:
             return Conversation.new(self._store, model=self._host.model, system=self.system)
         self._store.restore_chat(made)  # who has deleted it and sends goes on with it
@@ -162,7 +162,7 @@ class Session:
         if self.editing is None:
             self._drafts[self.chat_id] = typed
         self.editing, self.attached, self.put_aside = None, [], ""
-        if conversation is not None and self._kept.take(conversation.chat.id) is not None:
+        if conversation is not None and self.kept.take(conversation.chat.id) is not None:
             self._drafts[conversation.chat.id] = self._drafts.pop(None, "")
         self.shown = conversation
 
@@ -190,7 +190,7 @@ class Session:
             message = self.conversation.say(text, self.attached)
             draft = ""
         self.editing, self.attached, self.put_aside = None, [], ""
-        self._kept.forget(message.chat, self._state)
+        self.kept.forget(message.chat, self._state)
         return message, before, draft
 
     def take_back(self, said: Message, before: Before, typed: str) -> None:
@@ -217,7 +217,7 @@ class Session:
     @property
     def queued(self) -> Sequence[FollowUp]:
         """In the chat that is shown, the next one first."""
-        queue = self._queue_of(self.chat_id)
+        queue = self._queues.get(self.chat_id)
         return tuple(queue.waiting) if queue else ()
 
     def queue(self, text: str, *, after_stop: bool) -> None:
@@ -246,9 +246,10 @@ class Session:
         if queue is not None and (whole or queue.waiting[0].after_stop):
             queue.after = answer
 
-    def stranded(self, chat: int | None) -> bool:
-        """Whether something waits there, but not for its turn."""
-        queue = self._queue_of(chat)
+    @property
+    def stranded(self) -> bool:
+        """Whether something waits in the chat that is shown, but not for its turn."""
+        queue = self._queues.get(self.chat_id)
         return queue is not None and queue.after is None
 
     def ready(self) -> tuple[Conversation, int, FollowUp] | None:
@@ -261,12 +262,9 @@ class Session:
                 return queue.conversation, after, one
         return None
 
-    def _queue_of(self, chat: int | None) -> MessageQueue | None:
-        return None if chat is None else self._queues.get(chat)
-
     def _take(self, chat: int | None, at: int) -> FollowUp | None:
-        queue = self._queue_of(chat)
-        if chat is None or queue is None or not -len(queue.waiting) <= at < len(queue.waiting):
+        queue = self._queues.get(chat)
+        if queue is None or not -len(queue.waiting) <= at < len(queue.waiting):
             return None
         one = queue.waiting.pop(at)
         if not queue.waiting:
@@ -277,7 +275,7 @@ class Session:
 
     def unsent(self, typed: str) -> tuple[dict[int | None, str], int]:
         """All that was typed and not sent, by its chat, and the number of this state: for
-        ``keep_drafts``, in a thread. The shown chat comes last: it is to be resumed."""
+        ``kept.keep``, in a thread. The shown chat comes last: it is to be resumed."""
         shown = self.draft if self.editing is not None else typed or self.put_aside
         drafts = {**self._drafts, self.chat_id: shown}
         for chat, queue in self._queues.items():
@@ -286,9 +284,3 @@ class Session:
         drafts[self.chat_id] = drafts.pop(self.chat_id)
         self._state += 1
         return drafts, self._state
-
-    def keep_drafts(
-        self, drafts: Mapping[int | None, str], state: int, *, durable: bool = False
-    ) -> None:
-        """Store what ``unsent`` told. Blocks."""
-        self._kept.keep(drafts, state, durable=durable)

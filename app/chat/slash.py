@@ -167,11 +167,11 @@ def candidates(
                 if field.name.startswith(typed.lower())
             ]
         case "attach" | "export":
-            return [SlashChoice(f"{head}{path}", path, "") for path in complete_path(typed)]
+            found = complete_path(typed)
         case "model":
-            near = (one for one in models if typed.lower() in one.lower())
-            return [SlashChoice(f"{head}{one}", one, "") for one in near]
+            found = [one for one in models if typed.lower() in one.lower()]
         case "adapter" if adapters:
-            names = (one for one in (*adapters, "off") if one.startswith(typed))
-            return [SlashChoice(f"{head}{one}", one, "") for one in names]
-    return []
+            found = [one for one in (*adapters, "off") if one.startswith(typed)]
+        case _:
+            found = []
+    return [SlashChoice(f"{head}{one}", one, "") for one in found]

@@ -3,7 +3,7 @@
 A model answers well only in the format that it was trained with; for a base model none is right.
 """
 
-from app.here import at_home
+from app.here import at_home, reason
 from runtimes.chat import render_chat
 from runtimes.errors import RequestError
 
@@ -36,9 +36,9 @@ def read_template(name: str) -> str:
     of these, a file that cannot be read, and a template that does not compile or renders nothing.
     """
     path = at_home(name)
-    if name in KNOWN and not path.is_file():
-        return KNOWN[name]
     if not path.is_file():
+        if name in KNOWN:
+            return KNOWN[name]
         names = ", ".join(KNOWN)
         raise RequestError(
             f"there is no chat template {name}: no such file; known names are {names}"
@@ -48,8 +48,7 @@ def read_template(name: str) -> str:
             raise RequestError(f"{path} is too large for a template")
         template = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        said = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise RequestError(f"{path} cannot be read: {said}") from error
+        raise RequestError(f"{path} cannot be read: {reason(error)}") from error
     try:
         text = render_chat(template, [{"role": "user", "content": "Hello"}])
     except RequestError as error:

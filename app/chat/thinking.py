@@ -19,7 +19,6 @@ _MARK = re.compile(
     re.MULTILINE | re.IGNORECASE,
 )
 OPENS, CLOSES = "<think>\n", "\n</think>\n\n"  # as an answer's thought is kept
-_LONGEST = max(len(name) for name in THINKING) + 3  # of a tag: </reasoning>
 _TAGS = tuple(f"<{slash}{name}>" for slash in ("", "/") for name in THINKING)
 
 
@@ -38,7 +37,7 @@ def split(text: str, *, final: bool = True) -> tuple[Part, ...]:
     While it streams (not ``final``), the start of a tag at the very end is held back.
     """
     if not final:
-        text = text[: len(text) - _unfinished(text)]
+        text = _without_begun_tag(text)
     parts: list[Part] = []
     start, fence, inside = 0, "", False
 
@@ -59,10 +58,7 @@ def split(text: str, *, final: bool = True) -> tuple[Part, ...]:
         elif not fence:
             add(text[start : mark.start()], thinking=False)
             start, inside = mark.end(), True
-    if inside:
-        add(text[start:], thinking=True, open_=True)
-    else:
-        add(text[start:], thinking=False)
+    add(text[start:], thinking=inside, open_=inside)
     return tuple(parts)
 
 
@@ -113,8 +109,9 @@ def _fence(now: str, marks: str, info: str) -> str:
     return "" if closes else now
 
 
-def _unfinished(text: str) -> int:
-    """Length of a tail that a tag begins with."""
-    at = text.rfind("<", max(0, len(text) - _LONGEST))
-    tail = text[at:].lower() if at >= 0 else ""
-    return len(tail) if tail and any(tag.startswith(tail) and tag != tail for tag in _TAGS) else 0
+def _without_begun_tag(text: str) -> str:
+    """``text`` without a tail that a tag begins with."""
+    at = text.rfind("<")
+    tail = text[at:].lower()
+    begun = at >= 0 and any(tag.startswith(tail) and tag != tail for tag in _TAGS)
+    return text[:at] if begun else text

@@ -8,12 +8,14 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 
 import typer
 
 from app.cli.log import begin_log, log_error, logged
 from app.cli.options import take_plain, with_groups
 from app.exitcodes import ExitCode, exit_code_for
+from app.here import here
 from app.options import option
 from runtimes import own
 from runtimes.output import shown_streams
@@ -100,15 +102,14 @@ def _run(arguments: list[str] | None) -> int:
     command = typer.main.get_command(_commands(sys.argv[1:] if arguments is None else arguments))
     try:
         command(args=arguments, prog_name="ingot")
-        code = int(ExitCode.DONE)
+        code: int = ExitCode.DONE
     except SystemExit as leaving:  # how Typer ends every command, its usage errors included
-        code = leaving.code if isinstance(leaving.code, int) else int(ExitCode.USAGE)
-        if leaving.code is None:
-            code = int(ExitCode.DONE)
+        said = leaving.code or ExitCode.DONE
+        code = said if isinstance(said, int) else ExitCode.USAGE
         if isinstance(leaving.__context__, BrokenPipeError):
-            code = int(ExitCode.BROKEN_PIPE)
+            code = ExitCode.BROKEN_PIPE
     except (Exception, KeyboardInterrupt) as error:
-        code = int(exit_code_for(error))
+        code = exit_code_for(error)
         _report(error, code)
     if arguments is None:
         # The command has ended: a second Ctrl-C while Python shuts down must not change how.
@@ -123,7 +124,8 @@ def _report(error: BaseException, code: int) -> None:
     if logging.getLogger().isEnabledFor(logging.DEBUG):
         traceback.print_exception(error, file=sys.stderr)
     log_error(error)
-    if isinstance(error, FileNotFoundError) and error.filename is None and _is_nowhere():
+    lost = isinstance(error, FileNotFoundError) and error.filename is None
+    if lost and here() == Path():
         text = "the folder that this was started in was deleted: change to another one"
     elif code != ExitCode.INTERNAL:
         text = str(error) or type(error).__name__
@@ -132,27 +134,14 @@ def _report(error: BaseException, code: int) -> None:
     sys.stderr.write(f"ingot: {text}\n")
 
 
-def _is_nowhere() -> bool:
-    """True when the working folder was deleted."""
-    try:
-        os.getcwd()
-    except FileNotFoundError:
-        return True
-    return False
-
-
 def _flush(code: int) -> int:
     """Write out what is buffered while a closed pipe can still be told from a defect."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        code = int(ExitCode.BROKEN_PIPE)
+        code = ExitCode.BROKEN_PIPE
     if code == ExitCode.BROKEN_PIPE:
         # The interpreter flushes once more at exit: give it somewhere harmless to write.
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return code
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -37,7 +37,7 @@ def group(help: str) -> typer.Typer:
 
 def with_groups(command: Callable[..., Any]) -> Callable[..., Any]:
     """A command as Typer sees it: each dataclass replaced by its fields, each field by a flag."""
-    hints = get_type_hints(command, include_extras=True)
+    hints = get_type_hints(command)
     groups = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
     parameters: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(command).parameters.items():
@@ -66,7 +66,7 @@ def flags_of(kind: Any) -> Iterator[inspect.Parameter]:
         if is_dataclass(hints[field.name]):
             yield from flags_of(hints[field.name])
     for field in fields(kind):
-        if field.metadata and not is_dataclass(hints[field.name]):
+        if field.metadata:
             yield _flag(field.name, hints[field.name], field, kind.panel)
 
 
@@ -87,14 +87,13 @@ def _flag(name: str, hint: Any, field: Any, panel: str | None = None) -> inspect
 def _collected(kind: Any, values: dict[str, Any]) -> Any:
     """The dataclass from the flags among ``values``, which leave it."""
     hints = get_type_hints(kind)
-    return kind(
-        **{
-            field.name: _collected(hint, values) if is_dataclass(hint) else values.pop(field.name)
-            for field in fields(kind)
-            for hint in [hints[field.name]]
-            if is_dataclass(hint) or field.metadata
-        }
-    )
+    found: dict[str, Any] = {}
+    for field in fields(kind):
+        if is_dataclass(hints[field.name]):
+            found[field.name] = _collected(hints[field.name], values)
+        elif field.metadata:
+            found[field.name] = values.pop(field.name)
+    return kind(**found)
 
 
 # Values that need no converting are taken as they are, and plain numbers: Typer 0.29 converts every

@@ -1,10 +1,10 @@
-"""Settings from the file, the environment and the command line; and changes of the user's file."""
+"""Settings from the file and the environment; and changes of the user's file."""
 
-import contextlib
 import os
 import stat
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,19 +31,15 @@ from runtimes.untrusted import Bounds, excess
 _MOST_BYTES = 1 << 20
 
 
-def load(path: Path | None = None, flags: Mapping[str, Any] | None = None) -> Loaded:
-    """Read the settings. ``flags`` are values from the command line by dotted name, such as
-    ``chat.model``; those that are None were not given.
-
-    A file that is not there says nothing; of one that cannot be read, that is a problem. Nothing is
-    raised: see ``Loaded.checked``.
-    """
-    file = config_path() if path is None else path
+def load(path: Path | None = None) -> Loaded:
+    """Read the settings. A file that is not there says nothing; of one that cannot be read, that is
+    a problem. Nothing is raised: see ``Loaded.checked``."""
+    file = path or config_path()
     values: dict[str, Any] = {}
     sources: dict[str, Source] = {}
     problems: list[str] = []
     data = _read(file, problems)
-    for source, where, key, value in _given(file, data, flags or {}):
+    for source, where, key, value in _given(file, data):
         try:
             # The environment has only texts.
             values[key] = parse(key, value) if source == "environment" else check(key, value)
@@ -85,9 +81,7 @@ def _read(file: Path, problems: list[str]) -> dict[str, Any]:
     return {}
 
 
-def _given(
-    file: Path, data: Mapping[str, Any], flags: Mapping[str, Any]
-) -> Iterator[tuple[Source, str, str, Any]]:
+def _given(file: Path, data: Mapping[str, Any]) -> Iterator[tuple[Source, str, str, Any]]:
     """Source, its name in messages, key and value; the lowest precedence first."""
     for key, value in _flat(data):
         yield "file", str(file), key, value
@@ -95,9 +89,6 @@ def _given(
         name = "INGOT_" + key.replace(".", "_").upper()
         if text := os.environ.get(name):
             yield "environment", name, key, text
-    for key, value in flags.items():
-        if value is not None:
-            yield "command line", "the command line", key, value
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -136,32 +127,30 @@ def _begin_with_preset(
     problems: list[str],
 ) -> None:
     """Let ``chat.preset`` come before what the file says of new chats in general."""
-    name = values.get("chat.preset")
+    key = "chat.preset"
+    name = values.get(key)
     if name is None:
         return
     known = {preset.name: preset for preset in (*BUILT_IN, *own)}
     if name not in known:
-        source = sources["chat.preset"]
-        where = file if source == "file" else f"the {source}"
-        problems.append(
-            f"{where}: chat.preset is {name!r}, which is not a preset; there are:"
-            f" {', '.join(known)}"
-        )
-        del values["chat.preset"], sources["chat.preset"]
+        where = file if sources[key] == "file" else f"the {sources[key]}"
+        there = ", ".join(known)
+        problems.append(f"{where}: {key} is {name!r}, which is not a preset; there are: {there}")
+        del values[key], sources[key]
         return
     preset = known[name]
     said = {f"sampling.{k}": check(f"sampling.{k}", v) for k, v in preset.sampling.items()}
     if preset.system is not None:
         said["chat.system"] = preset.system
     for key, value in said.items():
-        if sources.get(key, "default") in ("default", "file"):
+        if sources.get(key) != "environment":
             values[key], sources[key] = value, "preset"
 
 
 # Changing one setting in the user's file. The comments and the order of the rest stay.
 
 
-def set_value(key: str, value: Any, path: Path | None = None) -> Path:
+def set_value(key: str, value: Any) -> Path:
     """Write a setting to the file, made when it is not there; the file that was written.
 
     Raises ConfigError for a setting that there is not, a wrong value, a file that is not TOML (it
@@ -171,49 +160,22 @@ def set_value(key: str, value: Any, path: Path | None = None) -> Path:
 
     good = check(key, value)
     *tables, name = parts_of(key)
-    with _editing(path) as (file, document):
+    with editing() as (file, document):
         at = document
         for table in tables:
             at = at.setdefault(table, tomlkit.table())
             if not isinstance(at, dict):
                 raise ConfigError(f"{file}: {table} must be a table to hold {key}")
-        at[name] = _plain(good)
+        at[name] = good
     return file
 
 
-def unset_value(key: str, path: Path | None = None) -> bool:
-    """Take a setting out of the file; whether it was there. Raises ConfigError as ``set_value``,
-    except for the value: a wrong one can be taken out."""
-    return _remove(parts_of(key), path)
-
-
-def set_preset(preset: Preset, path: Path | None = None) -> Path:
-    """Write a preset to the file, in place of all that one of its name has had; the file that was
-    written. Raises ConfigError as ``set_value``."""
-    import tomlkit
-
-    table = tomlkit.table()
-    if preset.system is not None:
-        table["system"] = preset.system
-    for name, value in preset.sampling.items():
-        good = check(f"presets.{preset.name}.sampling.{name}", value)
-        table.setdefault("sampling", tomlkit.inline_table())[name] = _plain(good)
-    with _editing(path) as (file, document):
-        presets = document.setdefault("presets", tomlkit.table(is_super_table=True))
-        if not isinstance(presets, dict):
-            raise ConfigError(f"{file}: presets must be a table")
-        document["presets"][preset.name] = table
-    return file
-
-
-def remove_preset(name: str, path: Path | None = None) -> bool:
-    """Take a preset out of the file; whether it was there. Raises ConfigError."""
-    return _remove(("presets", name), path)
-
-
-def _remove(parts: Sequence[str], path: Path | None) -> bool:
+def remove(parts: Sequence[str]) -> bool:
+    """Take a setting, or a preset, out of the file by its tables and its name in the last; whether
+    it was there. Raises ConfigError as ``set_value``, except for the value: a wrong one can be
+    taken out."""
     *tables, name = parts
-    with _editing(path) as (_, document):
+    with editing() as (_, document):
         at = document
         for table in tables:
             at = at.get(table) if isinstance(at, dict) else None
@@ -223,21 +185,17 @@ def _remove(parts: Sequence[str], path: Path | None) -> bool:
     return True
 
 
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
-
-
-@contextlib.contextmanager
-def _editing(path: Path | None) -> Iterator[tuple[Path, Any]]:
+@contextmanager
+def editing() -> Iterator[tuple[Path, Any]]:
     """The file and what it says, which is written in one step when the block has changed it. Other
     writers are kept off: what they write meanwhile would be lost."""
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 
     # The file itself: people keep their settings elsewhere and link to them.
-    file = Path(os.path.realpath(config_path() if path is None else path))
+    file = Path(os.path.realpath(config_path()))
     mode = 0o600
-    with contextlib.ExitStack() as stack:
+    with ExitStack() as stack:
         with _problems(file, "written", "; it is as it was"):
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             stack.enter_context(one_writer(file.parent))
@@ -260,7 +218,7 @@ def _editing(path: Path | None) -> Iterator[tuple[Path, Any]]:
                 file.chmod(mode)
 
 
-@contextlib.contextmanager
+@contextmanager
 def _problems(file: Path, verb: str, then: str = "") -> Iterator[None]:
     """Raises ConfigError for a ``file`` that cannot be read or written, or is nested too deeply."""
     try:

@@ -36,15 +36,14 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from types import MappingProxyType, UnionType
+from types import NoneType
 from typing import (
     TYPE_CHECKING,
     Any,
     Literal,
     TypeVar,
-    Union,
     get_args,
     get_origin,
     get_type_hints,
@@ -59,7 +58,7 @@ if TYPE_CHECKING:
     from runtimes.request import SamplingParams
 
 _Value = TypeVar("_Value")
-Source = Literal["command line", "environment", "preset", "file", "default"]
+Source = Literal["environment", "preset", "file"]
 
 
 class ConfigError(IngotError):
@@ -122,8 +121,7 @@ class Sampling:
         """The engine's form, with ``changes``. Raises RequestError for a value out of range."""
         from runtimes.request import SamplingParams
 
-        values = {item.name: getattr(self, item.name) for item in fields(self)}
-        return SamplingParams(**{**values, **changes})
+        return SamplingParams(**asdict(self) | changes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,21 +210,29 @@ TABLES = ("chat", "sampling", "keymap", "presets", "models")
 
 def _table(prefix: str, owner: type[Any]) -> dict[str, Any]:
     hints = get_type_hints(owner)
-    names = [item.name for item in fields(owner) if item.name not in TABLES]
-    return {prefix + name: hints[name] for name in names}
+    names = (item.name for item in fields(owner) if item.name not in TABLES)
+    return {prefix + name: _without_none(hints[name]) for name in names}
+
+
+def _without_none(hint: Any) -> Any:
+    """The type of a setting that is there: None stands for one that is not."""
+    arms = get_args(hint)
+    return next(arm for arm in arms if arm is not NoneType) if NoneType in arms else hint
 
 
 # Types of the settings whose names are fixed. Those below ``keymap``, ``presets`` and ``models``
 # have names that the user gives.
-SETTINGS: Mapping[str, Any] = MappingProxyType(
-    _table("", Config) | _table("chat.", ChatSettings) | _table("sampling.", Sampling)
-)
+SETTINGS: Mapping[str, Any] = {
+    **_table("", Config),
+    **_table("chat.", ChatSettings),
+    **_table("sampling.", Sampling),
+}
 _MODEL = "models.*."
 _TYPES: Mapping[str, Any] = {
     **SETTINGS,
     "keymap.*": str,
     f"{_MODEL}aliases": tuple[str, ...],
-    f"{_MODEL}slots": int | None,
+    f"{_MODEL}slots": int,
     **_table(_MODEL, ModelOptions),
     **_table(_MODEL, PlanOptions),
 }
@@ -261,7 +267,7 @@ def parts_of(key: str) -> tuple[str, ...]:
 def parse(key: str, text: str) -> Any:
     """A setting's value from the command line or the environment. Raises ConfigError for a setting
     that there is not, and for a text that is no such value."""
-    plain = _type(known(key))
+    plain = _TYPES[known(key)]
     value: Any = text
     if plain is bool:
         value = _BOOLEANS.get(text.strip().lower(), text)
@@ -275,12 +281,12 @@ def parse(key: str, text: str) -> Any:
 def check(key: str, value: Any) -> Any:
     """``value`` as the setting ``key`` has it. Raises ConfigError that says what is expected."""
     setting = known(key)
-    plain = _type(setting)
+    plain = _TYPES[setting]
     good = value
     if isinstance(value, list):
         joined = setting == "keymap.*" and all(isinstance(item, str) for item in value)
         good = ",".join(value) if joined else tuple(value)
-    elif plain is float and isinstance(value, int) and not isinstance(value, bool):
+    elif plain is float and type(value) is int:
         good = float(value)
     elif get_origin(plain) is Literal and type(value) is int:  # bits = 4
         good = str(value)
@@ -303,7 +309,7 @@ def check(key: str, value: Any) -> Any:
 def known(key: str) -> str:
     """The setting's name without those that the user gives: what a preset says is of a chat. Raises
     ConfigError for a setting that there is not."""
-    setting, model = key, False
+    setting = key
     match parts_of(key):
         case ("keymap", _):
             setting = "keymap.*"
@@ -312,28 +318,23 @@ def known(key: str) -> str:
         case ("presets", _, "sampling", name):
             setting = f"sampling.{name}"
         case ("models", _, name):
-            setting, model = _MODEL + name, True
+            setting = _MODEL + name
     if setting in _TYPES:
         return setting
-    if model:
+    if setting.startswith(_MODEL):
         own = [name.removeprefix(_MODEL) for name in _TYPES if name.startswith(_MODEL)]
         near = difflib.get_close_matches(setting.removeprefix(_MODEL), own, n=1)
-        told = f"did you mean {near[0]}?" if near else f"there are {', '.join(own)}"
-        raise ConfigError(f"there is no setting {key}; {told}")
-    if key in TABLES or key.rpartition(".")[0] in ("presets", "models"):
+        told = f"there are {', '.join(own)}"
+    elif key in TABLES or key.rpartition(".")[0] in ("presets", "models"):
         raise ConfigError(f"{key} must be a table, written as [{key}]")
-    near = difflib.get_close_matches(key, SETTINGS, n=1)
-    if not near:  # the right name in the wrong table, or in none
-        near = [name for name in SETTINGS if name.rpartition(".")[2] == key.rpartition(".")[2]]
-    told = f"did you mean {near[0]}?" if near else "`ingot config` lists all settings"
+    else:
+        near = difflib.get_close_matches(key, SETTINGS, n=1)
+        if not near:  # the right name in the wrong table, or in none
+            near = [name for name in SETTINGS if name.rpartition(".")[2] == key.rpartition(".")[2]]
+        told = "`ingot config` lists all settings"
+    if near:
+        told = f"did you mean {near[0]}?"
     raise ConfigError(f"there is no setting {key}; {told}")
-
-
-def _type(setting: str) -> Any:
-    """Type of a setting without None, which stands for one that is not there."""
-    hint = _TYPES[setting]
-    arms = [arm for arm in get_args(hint) if arm is not type(None)]
-    return arms[0] if get_origin(hint) in (Union, UnionType) and len(arms) == 1 else hint
 
 
 def _is(hint: Any, value: Any) -> bool:

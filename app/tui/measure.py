@@ -36,8 +36,8 @@ from textual.widgets import TextArea
 from textual.widgets.markdown import MarkdownBlock
 
 from app.chat.host import EngineHost, HostState
-from app.chat.store import ChatStore
-from app.chat.store.records import Role, State
+from app.chat.store.records import State
+from app.chat.store.store import ChatStore
 from app.config.files import load
 from app.monitor.monitor import Monitor
 from app.tui import terminal
@@ -338,14 +338,14 @@ def long_chat(store: ChatStore, messages: int) -> int:
     chat = store.new_chat(title=f"{messages} messages")
     parent = None
     for number in range(messages // 2):
-        asked = store.add_message(chat.id, parent, Role.USER, f"Question {number}: what then?")
+        asked = store.add_message(chat.id, parent, f"Question {number}: what then?")
         answer = store.begin_answer(
             chat.id, asked.id, model="recorded", file="recorded", runtime="recorded"
         )
         text = "".join(tokens("prose", 60))
         if number % 3 == 0:
             text += "\n\n" + "".join(tokens("code", 60)) + "\n```\n\nSo much for that."
-        store.end_answer(answer.id, text, (1, 2, 3), State.DONE, None)
+        store.end_answer(replace(answer, text=text, token_ids=(1, 2, 3), state=State.DONE))
         parent = answer.id
     return chat.id
 

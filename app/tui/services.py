@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from app.chat.host import EngineHost
-from app.chat.store import ChatStore
+from app.chat.store.store import ChatStore
 from app.config.files import load
 from app.config.settings import Config
 from app.models.prefixes import shared_prefixes

@@ -7,10 +7,15 @@ import io
 import pytest
 
 from app.openai.prepare import conversation
-from app.prompts import PromptStyle, clean_argument, joined, read_text
+from app.prompts import PromptStyle, clean_argument, read_prompt, read_text
 from runtimes.errors import RequestError
 
 USER = {"role": "user", "content": "hi"}
+
+
+def _pipe(text: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    piped = None if text is None else io.TextIOWrapper(io.BytesIO(text.encode()))
+    monkeypatch.setattr("sys.stdin", piped)
 
 
 @pytest.mark.parametrize(
@@ -23,14 +28,20 @@ USER = {"role": "user", "content": "hi"}
         ("", "piped", "piped"),
     ],
 )
-def test_joined(argument: str | None, piped: str | None, prompt: str) -> None:
-    assert joined(argument, piped, "ingot run MODEL") == prompt
+def test_a_pipe_follows_the_argument(
+    argument: str | None, piped: str | None, prompt: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _pipe(piped, monkeypatch)
+    assert read_prompt(argument, "ingot run MODEL", print) == prompt
 
 
 @pytest.mark.parametrize(("argument", "piped"), [(None, None), ("", None), (" ", "\n\n")])
-def test_no_prompt_at_all(argument: str | None, piped: str | None) -> None:
+def test_no_prompt_at_all(
+    argument: str | None, piped: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _pipe(piped, monkeypatch)
     with pytest.raises(RequestError, match=r'\(ingot run MODEL "What'):
-        joined(argument, piped, "ingot run MODEL")
+        read_prompt(argument, "ingot run MODEL", print)
 
 
 @pytest.mark.parametrize(

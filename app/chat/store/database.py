@@ -5,15 +5,16 @@ mode a reader sees the last commit and waits for nobody, so that a search in one
 hold up the answer that another is saving.
 """
 
-import contextlib
 import os
 import sqlite3
 import stat
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from sqlite3 import Connection
 
 from app.chat.store.errors import StoreDamagedError, StoreError, explained
 from app.chat.store.schema import MIGRATIONS, foreign_part
@@ -28,7 +29,7 @@ _MOST_BYTES = 256 * 2**20  # of one value or row
 class Database:
     """An open file. ``reading`` and ``writing`` may be used by any thread."""
 
-    def __init__(self, path: Path, migrations: Sequence[Sequence[str]] = MIGRATIONS) -> None:
+    def __init__(self, path: Path) -> None:
         """Open ``path``, made when it is not there, and bring its tables up to date.
 
         Raises StoreError for a file that a newer version wrote, that is something else, that is
@@ -39,17 +40,16 @@ class Database:
         self._closed = False
         with explained(path):
             _make_private(path)
-            self._writer = self._open(migrations)
+            self._writer = self._open()
 
-    def _open(self, migrations: Sequence[Sequence[str]]) -> sqlite3.Connection:
+    def _open(self) -> Connection:
         limit = time.monotonic() + _BUSY_S
         while True:
             db = connect(self.path)
             try:
-                require_ours(db, self.path, len(migrations))
-                require_made(db, self.path, migrations)
+                require_ours(db, self.path)
                 _set_wal(db)
-                _migrate(db, migrations)
+                _migrate(db)
                 return db
             except BaseException as error:
                 db.close()
@@ -59,8 +59,8 @@ class Database:
                     raise
                 time.sleep(0.02)
 
-    @contextlib.contextmanager
-    def writing(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
+    @contextmanager
+    def writing(self, *, durable: bool = True) -> Iterator[Connection]:
         """A transaction: all of it is saved when the block ends, nothing when it raises.
 
         ``durable`` also waits until the disk has it (a power cut takes nothing back). Without, a
@@ -72,17 +72,18 @@ class Database:
             with _transaction(self._writer):
                 yield self._writer
 
-    @contextlib.contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
         """A connection for reading; all of the block sees the same state of the file."""
         self._require_open()
-        with explained(self.path), contextlib.closing(connect(self.path)) as db:
+        with explained(self.path), closing(connect(self.path)) as db:
             db.execute("PRAGMA query_only = ON")
             db.execute("BEGIN")
             yield db
 
     def close(self) -> None:
-        """Close the file. What another thread is reading is ended when it has read it."""
+        """Close the file; closing twice does nothing. What another thread is reading is ended when
+        it has read it."""
         with self._lock:
             self._closed = True
             self._writer.close()
@@ -92,7 +93,7 @@ class Database:
             raise StoreError(f"{self.path} is closed")
 
 
-def connect(path: Path) -> sqlite3.Connection:
+def connect(path: Path) -> Connection:
     """A connection to ``path`` with all that its tables need. Raises sqlite3.Error."""
     db = sqlite3.connect(
         path,
@@ -143,34 +144,29 @@ def _make_private(path: Path) -> None:
         os.close(descriptor)
 
 
-def _version(db: sqlite3.Connection) -> int:
+def _version(db: Connection) -> int:
     return int(db.execute("PRAGMA user_version").fetchone()[0])
 
 
-def require_ours(db: sqlite3.Connection, path: Path, newest: int = len(MIGRATIONS)) -> None:
-    """Refuse what is not ours to change, before anything is written to it: raises StoreError for a
-    version above ``newest`` and for what another program wrote."""
+def require_ours(db: Connection, path: Path) -> None:
+    """Refuse what is not ours to change, before anything is written to it or can run: raises
+    StoreError for the file of a newer version and for what another program wrote, and
+    StoreDamagedError for one with parts that Ingot did not make."""
     db.execute("BEGIN")  # both from one moment: another process may be making the tables
     try:
         found = _version(db)
         tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     finally:
         _roll_back(db)
-    if found > newest:
+    if found > len(MIGRATIONS):
         raise StoreError(
             f"{path} was written by a newer Ingot (its version is {found}, this one knows"
-            f" {newest}); it is left as it is: update Ingot, or set INGOT_HOME to another folder"
+            f" {len(MIGRATIONS)}); it is left as it is: update Ingot, or set INGOT_HOME to another"
+            " folder"
         )
     if found < 0 or (found == 0 and tables):
         raise StoreError(f"{path} is a database of another program; it is left as it is")
-
-
-def require_made(
-    db: sqlite3.Connection, path: Path, migrations: Sequence[Sequence[str]] = MIGRATIONS
-) -> None:
-    """Raise StoreDamagedError for a file with parts that Ingot did not make, before any of them
-    can run."""
-    part = foreign_part(db, migrations)
+    part = foreign_part(db)
     if part is not None:
         raise StoreDamagedError(
             f"{path} has {visible(part)[:100]}, which Ingot did not make: it may have come from"
@@ -178,7 +174,7 @@ def require_made(
         )
 
 
-def _set_wal(db: sqlite3.Connection) -> None:
+def _set_wal(db: Connection) -> None:
     if db.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
         raise StoreError(
             "the disk of the chats does not let two programs share memory, as a network disk may"
@@ -186,18 +182,18 @@ def _set_wal(db: sqlite3.Connection) -> None:
         )
 
 
-def _migrate(db: sqlite3.Connection, migrations: Sequence[Sequence[str]]) -> None:
-    while _version(db) < len(migrations):
+def _migrate(db: Connection) -> None:
+    while _version(db) < len(MIGRATIONS):
         with _transaction(db):
             number = _version(db)  # another process may have done it while this one waited
-            if number < len(migrations):
-                for statement in migrations[number]:
+            if number < len(MIGRATIONS):
+                for statement in MIGRATIONS[number]:
                     db.execute(statement)
                 db.execute(f"PRAGMA user_version = {number + 1}")
 
 
-@contextlib.contextmanager
-def _transaction(db: sqlite3.Connection) -> Iterator[None]:
+@contextmanager
+def _transaction(db: Connection) -> Iterator[None]:
     db.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -207,8 +203,8 @@ def _transaction(db: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
-def _roll_back(db: sqlite3.Connection) -> None:
+def _roll_back(db: Connection) -> None:
     """End the transaction; an error that SQLite has ended it with is not hidden by another one."""
-    with contextlib.suppress(sqlite3.Error):
+    with suppress(sqlite3.Error):
         if db.in_transaction:
             db.execute("ROLLBACK")

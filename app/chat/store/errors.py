@@ -1,9 +1,9 @@
 """Errors of the chat store, with messages that say what to do."""
 
-import contextlib
 import errno
 import sqlite3
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from runtimes.errors import IngotError
@@ -37,7 +37,6 @@ _DAMAGED = (
 )
 _HELD = "{path} is held by another program ({error}); nothing was changed, try again"
 _LARGE = "{path} holds a value that is too large ({error}); `ingot chats repair` leaves it out"
-_NO_NUMBER = "there is no chat or message of so large a number"
 # By the low byte of SQLite's code, which is the kind (https://sqlite.org/rescode.html).
 _OF_SQLITE: dict[int, tuple[type[StoreError], str]] = {
     sqlite3.SQLITE_FULL: (
@@ -58,44 +57,44 @@ _OF_SQLITE: dict[int, tuple[type[StoreError], str]] = {
     sqlite3.SQLITE_LOCKED: (StoreError, _HELD),
     sqlite3.SQLITE_TOOBIG: (StoreDamagedError, _LARGE),
 }
-_MISSING = ("no such table:", "no such column:")
 
 
-# What reading a damaged file raises; the second of a message of SQLite that quotes the file.
-UNREADABLE = (sqlite3.DatabaseError, UnicodeDecodeError)
+@contextmanager
+def damage_passed_over() -> Iterator[None]:
+    """End the block where SQLite finds the contents of a file wrong. An error of any other kind
+    (held by another program, no rights, a failing or full disk) says nothing of what is in the
+    file, and is raised."""
+    try:
+        yield
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+        if _OF_SQLITE.get(_kind(error), (StoreError,))[0] is not StoreDamagedError:
+            raise
 
 
-def is_damage(error: sqlite3.Error | UnicodeDecodeError) -> bool:
-    """Whether SQLite found the contents of a file wrong. An error of any other kind (held by
-    another program, no rights, a failing or full disk) says nothing of what is in the file."""
-    if isinstance(error, UnicodeDecodeError):
-        return True
-    return _kind(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_TOOBIG)
-
-
-def _kind(error: sqlite3.Error) -> int:
+def _kind(error: sqlite3.Error | UnicodeDecodeError) -> int:
     """The low byte of SQLite's code; damage also for what has no code of its own."""
     said = str(error)
-    # The first is said by Python, without a code; the others are of a file that lacks what its
-    # version has.
-    if "Could not decode to UTF-8" in said or said.startswith(_MISSING):
+    # The first is of a message that quotes a damaged file. The second is said by Python, without a
+    # code; the others are of a file that lacks what its version has.
+    if (
+        isinstance(error, UnicodeDecodeError)
+        or "Could not decode to UTF-8" in said
+        or said.startswith(("no such table:", "no such column:"))
+    ):
         return sqlite3.SQLITE_CORRUPT
     return (getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF
 
 
-@contextlib.contextmanager
+@contextmanager
 def explained(path: Path) -> Iterator[None]:
     """Turn what SQLite and the system say about ``path`` into a StoreError."""
     try:
         yield
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         kind, said = _OF_SQLITE.get(_kind(error), (StoreError, "{path}: {error}"))
         raise kind(said.format(path=path, error=error)) from error
-    except UnicodeDecodeError as error:  # of what SQLite quotes of a damaged file
-        kind, said = _OF_SQLITE[sqlite3.SQLITE_CORRUPT]
-        raise kind(said.format(path=path, error=error)) from error
     except OverflowError as error:  # of a number beyond 64 bits
-        raise StoreError(_NO_NUMBER) from error
+        raise StoreError("there is no chat or message of so large a number") from error
     except OSError as error:
         if error.errno in _FULL:
             raise StoreFullError(f"the disk of {path} is full: {_SPACE}") from error

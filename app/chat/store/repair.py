@@ -1,17 +1,18 @@
 """Saving what can be read of a damaged file, when the user asks for it."""
 
-import contextlib
-import itertools
 import os
 import sqlite3
 import time
 from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from sqlite3 import Connection
 
-from app.chat.store.database import Database, connect, require_file, require_made, require_ours
-from app.chat.store.errors import UNREADABLE, StoreDamagedError, StoreError, explained, is_damage
+from app.chat.store.database import Database, connect, require_file, require_ours
+from app.chat.store.errors import StoreDamagedError, StoreError, damage_passed_over, explained
 from app.chat.store.rows import CHAT, MESSAGE, MOST_ID, chat_of, insert, message_of
+from app.here import numbered
 
 _BESIDE = ("", "-wal", "-shm")  # a database is these three
 _COPIED = ("chats", "messages", "pieces", "drafts")
@@ -48,9 +49,8 @@ def is_whole(path: Path) -> bool:
     """
     require_file(path)
     try:
-        with explained(path), contextlib.closing(connect(path)) as db:
+        with explained(path), closing(connect(path)) as db:
             require_ours(db, path)
-            require_made(db, path)
             found = db.execute("PRAGMA integrity_check(1)").fetchone()[0]
             for columns, table, read in _RECORDS:
                 for row in db.execute(f"SELECT {columns} FROM {table}"):
@@ -72,18 +72,18 @@ def repair(path: Path) -> Repaired:
     if not path.exists():
         raise StoreError(f"there is no {path}")
     if is_whole(path):
-        with contextlib.closing(Database(path)) as database:
+        with closing(Database(path)) as database:
             return Repaired(None, *_indexed_anew(database))
     fresh = path.with_name(f".{path.name}.repaired")
     with explained(path):
         _remove(fresh)
         try:
-            with contextlib.closing(Database(fresh)) as database:
+            with closing(Database(fresh)) as database:
                 _copy(path, database)
                 counts = _indexed_anew(database)
             aside = _swap(path, fresh)
         except BaseException:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 _remove(fresh)
             raise
     return Repaired(aside, *counts)
@@ -98,8 +98,8 @@ def _swap(path: Path, fresh: Path) -> Path:
     """Rename the damaged file to a name that is free, which is returned, and put ``fresh`` at its
     place. Raises OSError, with everything as it was."""
     stem = f"{path.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}"
-    names = itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2)))
-    aside = next(one for name in names if not os.path.lexists(one := path.with_name(name)))
+    names = map(path.with_name, numbered(stem))
+    aside = next(one for one in names if not os.path.lexists(one))
     moved: list[tuple[Path, Path]] = []
     try:
         for end in reversed(_BESIDE):
@@ -115,21 +115,18 @@ def _swap(path: Path, fresh: Path) -> Path:
     return aside
 
 
-@contextlib.contextmanager
-def _alone(path: Path) -> Iterator[sqlite3.Connection]:
+@contextmanager
+def _alone(path: Path) -> Iterator[Connection]:
     """A connection to a damaged file that no other process has open. Raises sqlite3.Error when one
     has."""
-    with contextlib.closing(connect(path)) as db:
+    with closing(connect(path)) as db:
         # What the file says is data here, never something to run.
         db.execute("PRAGMA trusted_schema = OFF")
         db.text_factory = lambda data: data.decode("utf-8", "replace")
-        try:
+        with damage_passed_over():
             # Of a file with a write-ahead log, no other connection may be open then.
             db.execute("PRAGMA locking_mode = EXCLUSIVE")
             db.execute("BEGIN EXCLUSIVE")
-        except UNREADABLE as error:
-            if not is_damage(error):
-                raise
         yield db
 
 
@@ -139,15 +136,12 @@ def _copy(damaged: Path, database: Database) -> None:
     with _alone(damaged) as old, database.writing() as db:
         db.execute("PRAGMA defer_foreign_keys = ON")
         for table in _COPIED:
-            try:
+            with damage_passed_over():
                 _copy_table(old, db, table)
-            except UNREADABLE as error:
-                if not is_damage(error):
-                    raise
         _mend(db)
 
 
-def _copy_table(old: sqlite3.Connection, db: sqlite3.Connection, table: str) -> None:
+def _copy_table(old: Connection, db: Connection, table: str) -> None:
     query = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ? AND rootpage > 0"
     if not old.execute(query, (table,)).fetchone()[0]:
         return  # not there; or a view, which could be anything
@@ -157,43 +151,36 @@ def _copy_table(old: sqlite3.Connection, db: sqlite3.Connection, table: str) -> 
     names = [name for name in wanted if name in known]
     for row in _rows(old, table, ", ".join(names)) if names[:1] == ["id"] else ():
         # What is there already, or makes no sense, is passed over.
-        with contextlib.suppress(sqlite3.IntegrityError):
+        with suppress(sqlite3.IntegrityError):
             insert(db, table, dict(zip(names, row, strict=True)))
 
 
-def _rows(db: sqlite3.Connection, table: str, columns: str) -> Iterator[tuple[object, ...]]:
+def _rows(db: Connection, table: str, columns: str) -> Iterator[tuple[object, ...]]:
     """The rows that can be read, by rising id; ``columns`` begins with it."""
     last, top, lost = 0, _highest_id(db, table), 0
     query = f"SELECT {columns} FROM {table} NOT INDEXED WHERE id > ? AND id < ? ORDER BY id"
     while last < top and lost < _MOST_LOST:
-        try:
+        with damage_passed_over():
             for row in db.execute(query, (last, MOST_ID)):
                 yield row
                 last, lost = row[0], 0
-            return
-        except UNREADABLE as error:
-            if not is_damage(error):
-                raise
-            last, lost = last + 1, lost + 1  # until what is asked for lies behind the damage
+            last = MOST_ID  # there are no more
+        last, lost = last + 1, lost + 1  # until what is asked for lies behind the damage
 
 
-def _highest_id(db: sqlite3.Connection, table: str) -> int:
+def _highest_id(db: Connection, table: str) -> int:
     for query in (
         f"SELECT max(id) FROM {table}",
         f"SELECT seq FROM sqlite_sequence WHERE name = '{table}'",
     ):
-        try:
+        with damage_passed_over():
             row = db.execute(query).fetchone()
-        except UNREADABLE as error:
-            if not is_damage(error):
-                raise
-        else:
             if row is not None and isinstance(row[0], int):
                 return min(row[0], _MOST_IDS)
     return _MOST_IDS
 
 
-def _mend(db: sqlite3.Connection) -> None:
+def _mend(db: Connection) -> None:
     """Re-parent orphaned messages; reset values that make no sense, and delete rows that still
     make none."""
     now = time.time()

@@ -1,12 +1,13 @@
 """Between records and the tables, each step within a transaction of the caller's."""
 
-import dataclasses
 import json
 import os
-import sqlite3
 import struct
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from sqlite3 import Connection
+from types import UnionType
 from typing import Any
 
 from app.chat.store.errors import StoreDamagedError, StoreError
@@ -18,33 +19,31 @@ CHAT = (
     "id, title, created, updated, model, system, sampling, leaf,"
     " (SELECT count(*) FROM messages WHERE messages.chat = chats.id) AS count, raw"
 )
-_MESSAGE = tuple(field.name for field in dataclasses.fields(Message))  # the columns, too
+_MESSAGE = tuple(field.name for field in fields(Message))  # the columns, too
 MESSAGE = ", ".join(_MESSAGE)
-_PIECES = "SELECT text, token_ids FROM pieces WHERE message = ? ORDER BY id"
 _TITLE = 60  # characters of a title that was made from the first message
-MOST_ID = 2**53  # a number above was not given by SQLite
+MOST_ID = 2**53  # a number above was not given by SQLite; nor are there so many tokens
 _LATEST = 253402214400.0  # seconds since 1970: the last day that a calendar shows, anywhere
-_MOST_COUNT = 2**53  # of tokens
 # What SQLite may hold where Ingot puts these: a column takes values of any type.
-_Types = Mapping[str, tuple[type, ...]]
-_NONE = type(None)
+_Types = Mapping[str, type | UnionType]
 _CHAT_TYPES: _Types = {
-    "title": (str,),
-    "model": (str, _NONE),
-    "system": (str, _NONE),
-    "sampling": (dict,),
-    "leaf": (int, _NONE),
+    "title": str,
+    "model": str | None,
+    "system": str | None,
+    "sampling": dict,
+    "leaf": int | None,
 }
 _MESSAGE_TYPES: _Types = {
-    "chat": (int,),
-    "parent": (int, _NONE),
-    **dict.fromkeys(("model", "file", "runtime", "error"), (str, _NONE)),
+    "chat": int,
+    "parent": int | None,
+    **dict.fromkeys(("model", "file", "runtime", "error"), str | None),
 }
+_COUNTS = ("prompt_tokens", "cached_tokens", "completion_tokens")
 _FIGURE_TYPES: _Types = {
-    **dict.fromkeys(("prompt_tokens", "cached_tokens", "completion_tokens"), (int,)),
-    **dict.fromkeys(("ttft_s", "total_s"), (float, int)),
-    **dict.fromkeys(("prefill_tps", "decode_tps"), (float, int, _NONE)),
-    "finish_reason": (str,),
+    **dict.fromkeys(_COUNTS, int),
+    **dict.fromkeys(("ttft_s", "total_s"), float | int),
+    **dict.fromkeys(("prefill_tps", "decode_tps"), float | int | None),
+    "finish_reason": str,
 }
 
 
@@ -62,9 +61,9 @@ def pack_ids(ids: Sequence[int]) -> bytes:
     return struct.pack(f"<{len(ids)}I", *ids)
 
 
-def pack_figures(figures: AnswerFigures | None) -> str | None:
+def pack_figures(figures: AnswerFigures) -> str:
     """As JSON."""
-    return None if figures is None else json.dumps(dataclasses.asdict(figures))
+    return json.dumps(asdict(figures))
 
 
 def chat_of(row: tuple[Any, ...]) -> Chat:
@@ -115,8 +114,7 @@ def _figures(values: Any) -> AnswerFigures:
     """Raises TypeError or ValueError."""
     figures = AnswerFigures(**values)
     _check_types(figures, _FIGURE_TYPES)
-    counts = (figures.prompt_tokens, figures.cached_tokens, figures.completion_tokens)
-    if not all(0 <= count <= _MOST_COUNT for count in counts):
+    if not all(0 <= values[name] <= MOST_ID for name in _COUNTS):
         raise ValueError("no number of tokens")
     return figures
 
@@ -158,7 +156,7 @@ def title_of(text: str) -> str:
     return (head if len(head) > _TITLE // 2 else line[: _TITLE - 1]) + "…"
 
 
-def read_chat(db: sqlite3.Connection, id: int) -> Chat:
+def read_chat(db: Connection, id: int) -> Chat:
     """A chat. Raises StoreError when there is none of this number."""
     row = db.execute(f"SELECT {CHAT} FROM chats WHERE id = ?", (id,)).fetchone()
     if row is None:
@@ -166,7 +164,7 @@ def read_chat(db: sqlite3.Connection, id: int) -> Chat:
     return chat_of(row)
 
 
-def read_message(db: sqlite3.Connection, id: int) -> Message:
+def read_message(db: Connection, id: int) -> Message:
     """A message. Raises StoreError when there is none of this number."""
     found = read_messages(db, "id = ?", id)
     if not found:
@@ -174,7 +172,7 @@ def read_message(db: sqlite3.Connection, id: int) -> Message:
     return found[0]
 
 
-def read_messages(db: sqlite3.Connection, where: str, value: int) -> list[Message]:
+def read_messages(db: Connection, where: str, value: int) -> list[Message]:
     """Messages by one condition, oldest first; of one that streams, what was saved last."""
     rows = db.execute(f"SELECT {MESSAGE} FROM messages WHERE {where} ORDER BY id", (value,))
     state = _MESSAGE.index("state")
@@ -194,32 +192,33 @@ def linked(messages: list[Message]) -> list[Message]:
     return messages
 
 
-def _pieces(db: sqlite3.Connection, message: int) -> list[tuple[str, bytes]]:
-    return db.execute(_PIECES, (message,)).fetchall()
+def _pieces(db: Connection, message: int) -> list[tuple[str, bytes]]:
+    query = "SELECT text, token_ids FROM pieces WHERE message = ? ORDER BY id"
+    return db.execute(query, (message,)).fetchall()
 
 
 def insert_message(
-    db: sqlite3.Connection, chat: int, parent: int | None, role: Role, state: State, **more: object
+    db: Connection, chat: int, parent: int | None, role: Role, state: State, **more: object
 ) -> int:
     """Add a message, ``more`` in further columns, and show its branch; its number. Raises
     StoreError."""
     read_chat(db, chat)
     if parent is not None:
         require_in_chat(db, chat, parent)
-    known = {"chat": chat, "parent": parent, "role": role, "state": state, "created": time.time()}
-    id = insert(db, "messages", {**known, "text": "", **more})
+    known = {"chat": chat, "parent": parent, "role": role, "state": state, "text": ""}
+    id = insert(db, "messages", {**known, "created": time.time(), **more})
     touch(db, chat, id)
     return id
 
 
-def insert(db: sqlite3.Connection, table: str, values: dict[str, Any]) -> int:
+def insert(db: Connection, table: str, values: dict[str, Any]) -> int:
     """Add a row; its number."""
     marks = ", ".join("?" * len(values))
     query = f"INSERT INTO {table} ({', '.join(values)}) VALUES ({marks})"
     return int(db.execute(query, tuple(values.values())).lastrowid or 0)
 
 
-def update(db: sqlite3.Connection, table: str, id: int, **values: Any) -> bool:
+def update(db: Connection, table: str, id: int, **values: Any) -> bool:
     """Change columns of a row; whether it is there."""
     names = ", ".join(f"{name} = ?" for name in values)
     return bool(
@@ -227,12 +226,12 @@ def update(db: sqlite3.Connection, table: str, id: int, **values: Any) -> bool:
     )
 
 
-def touch(db: sqlite3.Connection, chat: int, leaf: int) -> None:
+def touch(db: Connection, chat: int, leaf: int) -> None:
     """A message has come: its branch is shown, and its chat is the newest."""
     update(db, "chats", chat, leaf=leaf, updated=time.time())
 
 
-def require_in_chat(db: sqlite3.Connection, chat: int, message: int) -> None:
+def require_in_chat(db: Connection, chat: int, message: int) -> None:
     """Raise StoreError for a message that the chat does not have."""
     query = "SELECT 1 FROM messages WHERE id = ? AND chat = ?"
     if db.execute(query, (message, chat)).fetchone() is None:
@@ -242,15 +241,14 @@ def require_in_chat(db: sqlite3.Connection, chat: int, message: int) -> None:
 # The life of an answer: begun, saved piece by piece, ended, or found dead
 
 
-def begin(db: sqlite3.Connection, message: int) -> None:
+def begin(db: Connection, message: int) -> None:
     """Mark an answer as written by this process."""
-    pid = os.getpid()
-    owner = {"owner_pid": pid, "owner_born": birth(pid)}
-    update(db, "messages", message, state=State.STREAMING, error=None, **owner)
+    pid, now = os.getpid(), State.STREAMING
+    update(db, "messages", message, state=now, error=None, owner_pid=pid, owner_born=birth(pid))
 
 
 def append(
-    db: sqlite3.Connection,
+    db: Connection,
     message: int,
     saved: tuple[str, int] | None,
     text: str,
@@ -268,16 +266,14 @@ def append(
     insert(db, "pieces", {"message": message, "text": text, "token_ids": pack_ids(ids)})
 
 
-def end(
-    db: sqlite3.Connection, message: int, text: str, ids: bytes, state: State, **more: Any
-) -> None:
-    """The answer is whole: its journal is not needed any more."""
+def end(db: Connection, message: int, ids: bytes, state: State, **more: Any) -> None:
+    """The answer is whole, with ``more`` in further columns: its journal is not needed any more."""
     db.execute("DELETE FROM pieces WHERE message = ?", (message,))
-    whole = {"text": text, "token_ids": ids, "state": state, **more}
-    update(db, "messages", message, owner_pid=None, owner_born=None, **whole)
+    more |= {"token_ids": ids, "state": state, "owner_pid": None, "owner_born": None}
+    update(db, "messages", message, **more)
 
 
-def orphans(db: sqlite3.Connection) -> list[int]:
+def orphans(db: Connection) -> list[int]:
     """Answers that stream although their process is gone."""
     query = "SELECT id, owner_pid, owner_born FROM messages WHERE state = 'streaming'"
     return [
@@ -287,12 +283,12 @@ def orphans(db: sqlite3.Connection) -> list[int]:
     ]
 
 
-def mark_lost(db: sqlite3.Connection, messages: Sequence[int]) -> None:
+def mark_lost(db: Connection, messages: Sequence[int]) -> None:
     """Give ``messages`` what their journals hold, and the state LOST."""
     for id in messages:
         rows = db.execute("SELECT text, token_ids FROM messages WHERE id = ?", (id,)).fetchall()
         texts, ids = zip(*rows, *_pieces(db, id), strict=True)
         try:
-            end(db, id, "".join(texts), b"".join(ids), State.LOST)
+            end(db, id, b"".join(ids), State.LOST, text="".join(texts))
         except TypeError as error:
             raise _damaged(id, error) from error

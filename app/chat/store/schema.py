@@ -5,7 +5,6 @@
 
 import re
 import sqlite3
-from collections.abc import Sequence
 
 _CREATE = re.compile(r"CREATE (?:VIRTUAL TABLE|TABLE|INDEX|TRIGGER|VIEW) (\w+)")
 _ADD = re.compile(r"ALTER TABLE (\w+) ADD COLUMN (.+)", re.DOTALL)
@@ -104,12 +103,12 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 )
 
 
-def foreign_part(db: sqlite3.Connection, migrations: Sequence[Sequence[str]]) -> str | None:
-    """Name a table, view, trigger or index that ``migrations`` did not make, such as "a trigger
+def foreign_part(db: sqlite3.Connection) -> str | None:
+    """Name a table, view, trigger or index that ``MIGRATIONS`` did not make, such as "a trigger
     called x"; None if there is none. SQLite would run such a part within Ingot's statements, and a
     file may come from anywhere. Plain tables beside Ingot's are never read, and therefore allowed.
     """
-    made = _made(migrations)
+    made = _made()
     query = "SELECT type, name, coalesce(sql, '') FROM sqlite_master WHERE sql IS NOT NULL"
     for kind, name, sql in db.execute(query):
         expected = made.get(str(name).lower())
@@ -120,15 +119,15 @@ def foreign_part(db: sqlite3.Connection, migrations: Sequence[Sequence[str]]) ->
     return None
 
 
-def _made(migrations: Sequence[Sequence[str]]) -> dict[str, list[str]]:
+def _made() -> dict[str, list[str]]:
     """By name, what SQLite may keep as a part's statement: that of each version of a table."""
     made: dict[str, list[str]] = {}
-    for statement in (one for migration in migrations for one in migration):
+    for statement in (one for migration in MIGRATIONS for one in migration):
         if found := _CREATE.match(statement):
             made[found[1]] = [_plain(statement)]
         elif found := _ADD.match(statement):
-            versions = made.get(found[1], [])
-            versions += [f"{text[:-1]},{_plain(found[2])})" for text in versions[-1:]]
+            versions = made[found[1]]
+            versions.append(f"{versions[-1][:-1]},{_plain(found[2])})")
     return made
 
 

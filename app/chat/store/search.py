@@ -12,11 +12,11 @@ phrase, and finds them anywhere.
 """
 
 import re
-import sqlite3
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import islice
+from sqlite3 import Connection
 
 from app.chat.store.records import Hit
 from app.chat.store.rows import clean, read_chat
@@ -36,19 +36,19 @@ _MESSAGES = """
 _LITERALLY = "SELECT id, chat FROM messages WHERE text LIKE ? ESCAPE '^' ORDER BY id DESC"
 
 
-def search(db: sqlite3.Connection, query: str, limit: int) -> list[Hit]:
+def search(db: Connection, query: str, limit: int) -> list[Hit]:
     """The chats that ``query`` finds, at most ``limit``, the best first."""
     text = clean(query[:_LONGEST_QUERY]).replace("\0", " ")
-    text_as_is = text.strip()
-    if not text_as_is or limit < 1:
+    signs = text.strip()
+    if not signs or limit < 1:
         return []
     # Those without a letter or digit are left out: the index has none of them. Signs within a word
     # stay: they join its parts to a phrase.
     words = [word for word in text.split() if _piece().search(word)]
     if not words:
-        like = re.sub(r"([%_^])", r"^\1", text_as_is)
+        like = re.sub(r"([%_^])", r"^\1", signs)
         found = _newest_of_each_chat(db, _LITERALLY, f"%{like}%", limit)
-        return _hits(db, list(found), found, [re.compile(re.escape(fold(text_as_is)))])
+        return _hits(db, found, found, [re.compile(re.escape(fold(signs)))])
     unfinished = not text[-1].isspace()  # the last word
     # In FTS5's language, in quotes, so that nothing of them is an operator.
     quoted = ['"' + spaced(word).replace('"', '""') + '"' for word in words]
@@ -58,12 +58,11 @@ def search(db: sqlite3.Connection, query: str, limit: int) -> list[Hit]:
     patterns = [_pattern(word, unfinished=False) for word in words[:-1]]
     patterns.append(_pattern(words[-1], unfinished=unfinished))
     patterns.sort(key=lambda one: -len(one.pattern))
-    return _hits(db, list(dict.fromkeys([*titled, *found]))[:limit], found, patterns)
+    chats = dict.fromkeys([*titled, *found])
+    return _hits(db, islice(chats, limit), found, patterns)
 
 
-def _newest_of_each_chat(
-    db: sqlite3.Connection, sql: str, argument: str, limit: int
-) -> dict[int, int]:
+def _newest_of_each_chat(db: Connection, sql: str, argument: str, limit: int) -> dict[int, int]:
     """Chats that are not deleted, with the newest of their messages that match."""
     deleted = {row[0] for row in db.execute("SELECT id FROM chats WHERE deleted_at IS NOT NULL")}
     found: dict[int, int] = {}
@@ -76,18 +75,17 @@ def _newest_of_each_chat(
 
 
 def _hits(
-    db: sqlite3.Connection,
-    chats: list[int],
+    db: Connection,
+    chats: Iterable[int],
     messages: dict[int, int],
     patterns: list[re.Pattern[str]],
 ) -> list[Hit]:
-    hits = []
+    hits, query = [], "SELECT text FROM messages WHERE id = ?"
     for id in chats:
         chat, message = read_chat(db, id), messages.get(id)
         text = chat.title
         if message is not None:
-            query = "SELECT text FROM messages WHERE id = ?"
-            text = db.execute(query, (message,)).fetchone()[0]
+            (text,) = db.execute(query, (message,)).fetchone()
         hits.append(Hit(chat, message, *_snippet(text, patterns)))
     return hits
 
@@ -171,9 +169,8 @@ def _snippet(
     """One line of ``text`` around the first match of one of ``patterns``, the most telling first,
     and where all of them match in it. The patterns are for folded text."""
     folded = fold(text[:_LONGEST_TEXT])
-    found = (match for match in (p.search(folded) for p in patterns) if match)
-    first = next(found, None)
-    line = _around(text, first.start() if first else 0)
+    starts = (found.start() for one in patterns if (found := one.search(folded)))
+    line = _around(text, next(starts, 0))
     shown = fold(line)
     marks: list[tuple[int, int]] = []
     for start, end in sorted({m.span() for p in patterns for m in p.finditer(shown) if m.group()}):

@@ -10,13 +10,12 @@ from app.chat.store import rows
 from app.chat.store.database import Database
 from app.chat.store.errors import StoreError
 from app.chat.store.records import AnswerFigures, Attachment, Chat, Hit, Message, Role, State
-from app.chat.store.rows import clean, read_chat, read_message
+from app.chat.store.rows import clean, insert, read_chat, read_message, update
 from app.chat.store.search import search
 from runtimes.paths import data_dir
 
-KEEP_DELETED_S = 30 * 86400.0
+_KEEP_DELETED_S = 30 * 86400.0
 _KEEP_EMPTY_S = 86400.0
-_DELETED = "deleted_at IS NOT NULL AND deleted_at <= ?"
 # Begun before, and nothing was ever said, named or typed in it.
 _EMPTY = (
     "updated < ? AND title = '' AND system IS NULL AND id NOT IN (SELECT id FROM drafts)"
@@ -29,7 +28,7 @@ def default_path() -> Path:
     return data_dir() / "chats.db"
 
 
-class ChatStore:
+class ChatStore(Database):
     """The chats in one file; every method may be called from any thread, and several programs may
     have the same file open.
 
@@ -37,9 +36,9 @@ class ChatStore:
     written. What was saved before stays.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, path: Path) -> None:
         """See ``open``."""
-        self._database = database
+        super().__init__(path)
         # Text and number of tokens that the file has of each answer that streams.
         self._saved: dict[int, tuple[str, int]] = {}
 
@@ -50,17 +49,13 @@ class ChatStore:
         Answers that were being written by a program that is gone become LOST, with the text that
         it saved; what was deleted 30 days ago goes for good.
         """
-        store = cls(Database(default_path() if path is None else path))
+        store = cls(path or default_path())
         try:
             store._tidy()
         except BaseException:
             store.close()
             raise
         return store
-
-    def close(self) -> None:
-        """Close the file; closing twice does nothing."""
-        self._database.close()
 
     def __enter__(self) -> Self:
         return self
@@ -71,18 +66,13 @@ class ChatStore:
     # Chats
 
     def new_chat(
-        self,
-        model: str | None = None,
-        system: str | None = None,
-        sampling: Mapping[str, Any] | None = None,
-        title: str | None = None,
+        self, model: str | None = None, system: str | None = None, title: str = ""
     ) -> Chat:
         """An empty chat. Without a title, the first message gives it one."""
-        now = time.time()
-        values = {"model": model, "system": system, "sampling": sampling, "title": title}
-        with self._database.writing() as db:
+        now, values = time.time(), {"model": model, "system": system, "title": title}
+        with self.writing() as db:
             row = {"created": now, "updated": now, **_storable(values)}
-            return read_chat(db, rows.insert(db, "chats", row))
+            return read_chat(db, insert(db, "chats", row))
 
     def chats(self, limit: int = 100) -> list[Chat]:
         """Return chats that are not deleted, the last changed first."""
@@ -93,48 +83,44 @@ class ChatStore:
         return self._list("deleted_at IS NOT NULL ORDER BY deleted_at DESC, id DESC")
 
     def _list(self, where: str, *values: int) -> list[Chat]:
-        with self._database.reading() as db:
+        with self.reading() as db:
             found = db.execute(f"SELECT {rows.CHAT} FROM chats WHERE {where}", values)
             return [rows.chat_of(row) for row in found]
 
     def chat(self, id: int) -> Chat:
         """One chat; a deleted one too."""
-        with self._database.reading() as db:
+        with self.reading() as db:
             return read_chat(db, id)
 
     def update_chat(self, id: int, **changes: Any) -> Chat:
         """Change ``title``, ``model``, ``system``, ``sampling``, ``leaf`` or ``raw``. Its place in
         the list stays: that is the messages' doing."""
-        unknown = changes.keys() - {"title", "model", "system", "sampling", "leaf", "raw"}
-        if unknown:
-            raise TypeError(f"a chat has no {', '.join(sorted(unknown))} to change")
-        with self._database.writing() as db:
+        with self.writing() as db:
             read_chat(db, id)
             if changes.get("leaf") is not None:
                 rows.require_in_chat(db, id, changes["leaf"])
-            if changes:
-                rows.update(db, "chats", id, **_storable(changes))
+            update(db, "chats", id, **_storable(changes))
             return read_chat(db, id)
 
     def draft(self, id: int) -> str:
         """Return the last text that ``keep_draft`` stored for the chat."""
-        with self._database.reading() as db:
+        with self.reading() as db:
             row = db.execute("SELECT text FROM drafts WHERE id = ?", (id,)).fetchone()
             return row[0] if row else ""
 
     def keep_draft(self, id: int, text: str, *, durable: bool = True) -> None:
         """Store a draft, which makes the chat the last one; a blank one goes."""
-        with self._database.writing(durable=durable) as db:
+        with self.writing(durable=durable) as db:
             read_chat(db, id)
             db.execute("DELETE FROM drafts WHERE id = ?", (id,))
             if text.strip():
-                rows.insert(db, "drafts", {"id": id, "text": clean(text)})
-                rows.update(db, "chats", id, updated=time.time())
+                insert(db, "drafts", {"id": id, "text": clean(text)})
+                update(db, "chats", id, updated=time.time())
 
     def discard(self, id: int) -> None:
         """Remove a chat in which nothing was ever said, for good."""
         empty = "id = ? AND NOT EXISTS (SELECT 1 FROM messages WHERE messages.chat = chats.id)"
-        with self._database.writing() as db:
+        with self.writing() as db:
             db.execute(f"DELETE FROM chats WHERE {empty}", (id,))
 
     def delete_chat(self, id: int) -> None:
@@ -146,63 +132,53 @@ class ChatStore:
         self._set_deleted(id, "NULL")
 
     def _set_deleted(self, id: int, when: str, *values: float) -> None:
-        with self._database.writing() as db:
+        with self.writing() as db:
             read_chat(db, id)
             db.execute(f"UPDATE chats SET deleted_at = {when} WHERE id = ?", (*values, id))
-
-    def purge(self, older_than_s: float = KEEP_DELETED_S) -> int:
-        """Remove for good what was deleted longer ago; how many chats that were."""
-        with self._database.writing() as db:
-            before = time.time() - older_than_s
-            return db.execute(f"DELETE FROM chats WHERE {_DELETED}", (before,)).rowcount
 
     # Messages
 
     def messages(self, chat_id: int) -> list[Message]:
         """Every branch of a chat, in the order in which they came. Of an answer that streams, what
         was saved last."""
-        with self._database.reading() as db:
+        with self.reading() as db:
             read_chat(db, chat_id)
             return rows.linked(rows.read_messages(db, "chat = ?", chat_id))
 
     def message(self, id: int) -> Message:
         """One message."""
-        with self._database.reading() as db:
+        with self.reading() as db:
             return read_message(db, id)
 
     def add_message(
         self,
         chat_id: int,
         parent: int | None,
-        role: Role,
         text: str,
-        *,
         attachments: Sequence[Attachment] = (),
     ) -> Message:
-        """Store a message that is whole, and show its branch. It is on disk when this returns."""
+        """Store a message of the user, and show its branch. It is on disk when this returns."""
         pairs = [[clean(a.name), clean(a.text)] for a in attachments]
-        more = {
-            "text": clean(text),
-            "attachments": json.dumps(pairs, ensure_ascii=False) if pairs else None,
-        }
-        with self._database.writing() as db:
-            message = rows.insert_message(db, chat_id, parent, role, State.DONE, **more)
-            if role is Role.USER and not read_chat(db, chat_id).title:
-                rows.update(db, "chats", chat_id, title=_title(text, attachments))
+        files = json.dumps(pairs, ensure_ascii=False) if pairs else None
+        more = {"text": clean(text), "attachments": files}
+        with self.writing() as db:
+            message = rows.insert_message(db, chat_id, parent, Role.USER, State.DONE, **more)
+            if not read_chat(db, chat_id).title:
+                update(db, "chats", chat_id, title=_title(text, attachments))
             return read_message(db, message)
 
     def take_back(self, id: int, leaf: int | None) -> Chat:
         """Remove a message that nothing follows, as if it had not been said; ``leaf`` is shown
         again."""
-        with self._database.writing() as db:
+        with self.writing() as db:
             message = read_message(db, id)
             if db.execute("SELECT 1 FROM messages WHERE parent = ? LIMIT 1", (id,)).fetchone():
                 raise StoreError(f"message {id} has been answered")
             db.execute("DELETE FROM messages WHERE id = ?", (id,))
-            rows.update(db, "chats", message.chat, leaf=leaf)
+            update(db, "chats", message.chat, leaf=leaf)
             chat = read_chat(db, message.chat)
             if not chat.count and chat.title == _title(message.text, message.attachments):
-                rows.update(db, "chats", chat.id, title="")
+                update(db, "chats", chat.id, title="")
             return read_chat(db, chat.id)
 
     def begin_answer(
@@ -216,9 +192,8 @@ class ChatStore:
     ) -> Message:
         """An answer without text that streams from now on, and show its branch."""
         # The name of a file need not be UTF-8.
-        given = {"model": model, "file": file, "runtime": runtime}
-        made_by = {name: value and rows.clean(value) for name, value in given.items()}
-        with self._database.writing() as db:
+        made_by = _storable({"model": model, "file": file, "runtime": runtime})
+        with self.writing() as db:
             answer = State.STREAMING
             id = rows.insert_message(db, chat_id, parent, Role.ASSISTANT, answer, **made_by)
             rows.begin(db, id)
@@ -227,7 +202,7 @@ class ChatStore:
 
     def resume_answer(self, id: int) -> Message:
         """Let an answer that has ended stream again: it continues its text."""
-        with self._database.writing() as db:
+        with self.writing() as db:
             message = read_message(db, id)
             if message.role is not Role.ASSISTANT or message.state is State.STREAMING:
                 raise StoreError(
@@ -246,7 +221,7 @@ class ChatStore:
         With ``figures``, an answer that is lost has those of its last save.
         """
         text = clean(text)
-        with self._database.writing(durable=False) as db:
+        with self.writing(durable=False) as db:
             saved = self._saved.get(id)
             row = db.execute("SELECT state FROM messages WHERE id = ?", (id,)).fetchone()
             if row is None:
@@ -259,43 +234,33 @@ class ChatStore:
                 raise StoreError(f"message {id} has ended; nothing can be added to it")
             rows.append(db, id, saved, text, token_ids)
             if figures is not None:
-                rows.update(db, "messages", id, figures=rows.pack_figures(figures))
+                update(db, "messages", id, figures=rows.pack_figures(figures))
         self._saved[id] = (text, len(token_ids))
 
-    def end_answer(
-        self,
-        id: int,
-        text: str,
-        token_ids: Sequence[int],
-        state: State,
-        figures: AnswerFigures | None = None,
-        error: str | None = None,
-    ) -> Message:
-        """Store an answer as it ended."""
-        if state is State.STREAMING:
-            raise ValueError("an answer does not end in the state STREAMING")
-        more: dict[str, Any] = {"error": error and clean(error)}
-        if figures is not None:
-            more["figures"] = rows.pack_figures(figures)
-        with self._database.writing() as db:
-            chat = read_message(db, id).chat
-            rows.end(db, id, clean(text), rows.pack_ids(token_ids), state, **more)
-            rows.update(db, "chats", chat, updated=time.time())
-            self._saved.pop(id, None)
-            return read_message(db, id)
+    def end_answer(self, answer: Message) -> Message:
+        """Store an answer as it ended; without figures, those of its last save stay."""
+        more = _storable({"text": answer.text, "error": answer.error})
+        if answer.figures is not None:
+            more["figures"] = rows.pack_figures(answer.figures)
+        with self.writing() as db:
+            chat = read_message(db, answer.id).chat
+            rows.end(db, answer.id, rows.pack_ids(answer.token_ids), answer.state, **more)
+            update(db, "chats", chat, updated=time.time())
+            self._saved.pop(answer.id, None)
+            return read_message(db, answer.id)
 
     def set_dropped(self, ids: Iterable[int], dropped: bool) -> None:
         """Whether these messages are left out of what the model is sent."""
-        with self._database.writing() as db:
+        with self.writing() as db:
             for id in ids:
-                if not rows.update(db, "messages", id, dropped=int(dropped)):
+                if not update(db, "messages", id, dropped=int(dropped)):
                     raise StoreError(f"there is no message {id}")
 
     # Across chats
 
     def search(self, query: str, limit: int = 50) -> list[Hit]:
         """Chats in which all words of ``query`` are; see ``app.chat.store.search``."""
-        with self._database.reading() as db:
+        with self.reading() as db:
             return search(db, query, limit)
 
     def prompts(self, limit: int = 500) -> list[str]:
@@ -305,7 +270,7 @@ class ChatStore:
             "SELECT messages.text FROM messages JOIN chats ON chats.id = messages.chat"
             " WHERE role = 'user' AND deleted_at IS NULL ORDER BY messages.id DESC"
         )
-        with self._database.reading() as db:
+        with self.reading() as db:
             for (text,) in db.execute(query):
                 found.setdefault(text)
                 if len(found) >= limit:
@@ -315,23 +280,21 @@ class ChatStore:
     def _tidy(self) -> None:
         """Only what has something to do writes: that waits for other programs."""
         now = time.time()
-        old = f"FROM chats WHERE ({_DELETED}) OR ({_EMPTY})"
-        before = (now - KEEP_DELETED_S, now - _KEEP_EMPTY_S)
-        with self._database.reading() as db:
+        old = f"FROM chats WHERE deleted_at <= ? OR ({_EMPTY})"
+        before = (now - _KEEP_DELETED_S, now - _KEEP_EMPTY_S)
+        with self.reading() as db:
             work = rows.orphans(db) or db.execute(f"SELECT 1 {old} LIMIT 1", before).fetchone()
         if work:
-            with self._database.writing() as db:
+            with self.writing() as db:
                 rows.mark_lost(db, rows.orphans(db))
                 db.execute(f"DELETE {old}", before)
 
 
 def _storable(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Columns of a chat from what a caller gives."""
+    """Columns of a chat or a message from what a caller gives."""
     stored = {k: clean(v) if isinstance(v, str) else v for k, v in values.items()}
-    if "title" in stored:
-        stored["title"] = stored["title"] or ""
     if "sampling" in values:
-        stored["sampling"] = json.dumps(dict(values["sampling"] or {}))
+        stored["sampling"] = json.dumps(dict(values["sampling"]))
     return stored
 
 

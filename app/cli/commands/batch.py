@@ -8,9 +8,9 @@ from typing import Literal
 
 import typer
 
-from app import console
 from app.batch.spec import WORDS, BatchSpec
 from app.cli.options import MODEL, with_groups
+from app.console import emit, note
 from app.exitcodes import ExitCode
 from app.options import ModelOptions, argument, option
 from runtimes.errors import RequestError
@@ -75,9 +75,9 @@ def _status(out: str, as_json: bool) -> ExitCode:
 
     status = status_of(Path(out))
     if as_json:
-        console.emit(json.dumps(status.as_json()) + "\n")
+        emit(json.dumps(status.as_json()) + "\n")
     else:
-        console.emit("".join(f"{line}\n" for line in status.lines()))
+        emit("".join(f"{line}\n" for line in status.lines()))
     return ExitCode.DONE
 
 
@@ -87,11 +87,9 @@ def _merge(out: str, parts: Sequence[str], as_json: bool, replace: bool) -> Exit
     merged = merge(Path(out), [Path(part) for part in parts], replace=replace)
     if as_json:
         figures = {"rows": merged.rows, "failed": merged.failed, "parts": merged.parts}
-        console.emit(json.dumps(figures) + "\n")
+        emit(json.dumps(figures) + "\n")
     else:
-        console.note(
-            f"{out}: {merged.rows:,} rows of {merged.parts} parts, {merged.failed:,} failed"
-        )
+        note(f"{out}: {merged.rows:,} rows of {merged.parts} parts, {merged.failed:,} failed")
     return ExitCode.ROWS_FAILED if merged.failed else ExitCode.DONE
 
 

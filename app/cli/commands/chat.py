@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from app import console
 from app.cli.options import YES, group, with_groups
+from app.console import emit, emit_json, note, prepare_stdout
 from app.options import MODEL_HELP, ChatAdapters, ModelOptions, PlanOptions, argument, option
 from runtimes.errors import RequestError
 from runtimes.untrusted import visible
 
 if TYPE_CHECKING:
-    from app.chat.store import ChatStore
     from app.chat.store.records import Chat
+    from app.chat.store.store import ChatStore
 
 
 @with_groups
@@ -55,12 +55,12 @@ def chat(
 
     Needs a terminal: `ingot run` answers one prompt and `ingot batch` a file of them without one.
     """
+    from app.prompts import PromptStyle, clean_argument
     from app.tui import terminal
 
     if resume and chat is not None:
         raise RequestError("--resume is the last chat, --chat another one; give one of them")
-    if raw and system is not None:
-        raise RequestError("--system needs the chat template, which --raw leaves out")
+    PromptStyle(system, raw)  # refuses the one with the other
     if raw and chat_template is not None:
         raise RequestError("--raw leaves the chat template out; leave --chat-template out as well")
     if adapters.adapter:
@@ -91,11 +91,10 @@ def chat(
         )
 
     gc.disable()  # until the app is drawn, see ``IngotApp``: what comes until then stays
-    from app.prompts import clean_argument
     from app.tui.app import run
     from app.tui.services import Start
 
-    system = clean_argument(system, console.note)
+    system = clean_argument(system, note)
     start = Start(
         model, options, settings, system, chat, resume, raw, template, tuple(adapters.adapter or ())
     )
@@ -148,7 +147,7 @@ def show(
         return
     from app.chat.store.store import default_path
 
-    console.prepare_stdout()
+    prepare_stdout()
     where = default_path()
     found: list[Chat] = []
     if where.exists():
@@ -156,12 +155,12 @@ def show(
             found = store.deleted()[:limit] if deleted else store.chats(limit)
     if as_json:
         shown = {"file": str(where), "chats": [_chat_json(chat) for chat in found]}
-        console.emit_json(shown, indent=1)
+        emit_json(shown, indent=1)
     elif found:
         for chat in found:
-            console.emit(_line(chat) + "\n")
+            emit(_line(chat) + "\n")
     else:
-        console.note(f"no {'deleted ' if deleted else ''}chats in {where}")
+        note(f"no {'deleted ' if deleted else ''}chats in {where}")
 
 
 @chats.command()
@@ -174,7 +173,7 @@ def search(
     as_json: bool = _AS_JSON,
 ) -> None:
     """Find chats that contain all the words; the last may be the beginning of one."""
-    console.prepare_stdout()
+    prepare_stdout()
     with _open() as store:
         hits = store.search(" ".join(words), limit)
     if as_json:
@@ -182,14 +181,14 @@ def search(
             {**_chat_json(h.chat), "message": h.message, "snippet": h.snippet, "marks": h.marks}
             for h in hits
         ]
-        console.emit_json({"hits": rows}, indent=1)
+        emit_json({"hits": rows}, indent=1)
         return
     for hit in hits:
-        console.emit(_line(hit.chat) + "\n")
+        emit(_line(hit.chat) + "\n")
         if hit.message is not None:
-            console.emit(f"        {visible(hit.snippet)}\n")
+            emit(f"        {visible(hit.snippet)}\n")
     if not hits:
-        console.note("no chat has that")
+        note("no chat has that")
 
 
 @chats.command()
@@ -203,10 +202,10 @@ def export(
     from app.chat.export import as_json as json_of
     from app.chat.export import as_markdown
 
-    console.prepare_stdout()
+    prepare_stdout()
     with _open() as store:
         conversation = Conversation.open(store, id)
-    console.emit(json_of(conversation) if as_json else as_markdown(conversation))
+    emit(json_of(conversation) if as_json else as_markdown(conversation))
 
 
 @chats.command()
@@ -228,7 +227,7 @@ def _change(ids: list[int], method: str, told: str) -> None:
     with _open() as store:
         for chat in [store.chat(id) for id in ids]:
             getattr(store, method)(chat.id)
-            console.note(told.format(id=chat.id, title=_title(chat)))
+            note(told.format(id=chat.id, title=_title(chat)))
 
 
 @chats.command()
@@ -241,24 +240,24 @@ def repair(yes: bool = YES) -> None:
 
     where = default_path()
     if not where.exists():
-        console.note(f"there is no {where}")
+        note(f"there is no {where}")
         return
     if not is_whole(where):
         if not yes and not sys.stdin.isatty():
             raise RequestError(f"{where} is damaged; it is set aside only with --yes")
-        console.note(f"{where} is damaged. It is renamed, and a new one made of what can be read.")
+        note(f"{where} is damaged. It is renamed, and a new one made of what can be read.")
         if not yes and not typer.confirm("Do that? (End every other Ingot first.)", err=True):
             raise typer.Exit(1)
     done = mend(where)
     what = f"{done.chats:,} chats with {done.messages:,} messages"
     if done.aside is None:
-        console.note(f"{where} is whole: {what}; its index was rebuilt")
+        note(f"{where} is whole: {what}; its index was rebuilt")
     else:
-        console.note(f"saved {what}; the damaged file is {done.aside}")
+        note(f"saved {what}; the damaged file is {done.aside}")
 
 
 def _open() -> ChatStore:
-    from app.chat.store import ChatStore
+    from app.chat.store.store import ChatStore
 
     return ChatStore.open()
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from app import console
 from app.cli.options import group, with_groups
+from app.console import emit, emit_json, note
 from app.options import argument, option
 
 if TYPE_CHECKING:
@@ -44,15 +44,15 @@ def show(
     rows = _rows(loaded)
     if as_json:
         values = {key: {"value": value, "source": source} for key, value, source in rows}
-        told = {"file": str(loaded.path), "settings": values, "problems": list(loaded.problems)}
-        console.emit_json(told, indent=1)
+        told = {"file": str(loaded.path), "settings": values, "problems": loaded.problems}
+        emit_json(told, indent=1)
     else:
         shown = [(f"{key} = {_toml(value)}", source) for key, value, source in rows]
         wide = max(len(line) for line, _ in shown if len(line) <= 50)
         for line, source in shown:
-            console.emit(f"{line:<{wide}}  # {source}\n")
+            emit(f"{line:<{wide}}  # {source}\n")
         there = "" if loaded.path.exists() else ", which is not there yet"
-        console.note(f"the file is {loaded.path}{there}")
+        note(f"the file is {loaded.path}{there}")
     loaded.checked()
 
 
@@ -61,7 +61,7 @@ def path() -> None:
     """Print where the file is, or would be."""
     from app.config.settings import config_path
 
-    console.emit(f"{config_path()}\n")
+    emit(f"{config_path()}\n")
 
 
 @config.command()
@@ -73,10 +73,10 @@ def get(key: str = _KEY) -> None:
 
     known(key)  # raises where there is none
     loaded = load()
-    found = next((value for name, value, _ in _rows(loaded) if name == key), None)
+    found = {name: value for name, value, _ in _rows(loaded)}.get(key)
     if found is not None:
         text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
-        console.emit(f"{text}\n")
+        emit(f"{text}\n")
     loaded.checked()
 
 
@@ -92,19 +92,18 @@ def set_(
 
     parsed = parse(key, value)
     written = set_value(key, parsed)
-    console.note(f"{key} = {_toml(parsed)} in {written}")
+    note(f"{key} = {_toml(parsed)} in {written}")
 
 
 @config.command()
 @with_groups
 def unset(key: str = _KEY) -> None:
     """Remove a setting from the file, so that its default applies."""
-    from app.config.files import unset_value
-    from app.config.settings import config_path
+    from app.config.files import remove
+    from app.config.settings import config_path, parts_of
 
-    where = config_path()
-    found = unset_value(key)
-    console.note(f"{key} is no longer in {where}" if found else f"{key} is not in {where}")
+    said = "is no longer in" if remove(parts_of(key)) else "is not in"
+    note(f"{key} {said} {config_path()}")
 
 
 def _rows(loaded: Loaded) -> list[tuple[str, Any, str]]:

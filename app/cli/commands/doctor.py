@@ -4,8 +4,8 @@ from pathlib import Path
 
 import typer
 
-from app import console
 from app.cli.options import AS_TABLE, with_groups
+from app.console import emit, emit_json, note
 from app.exitcodes import ExitCode
 from app.options import argument, option
 
@@ -37,9 +37,9 @@ def doctor(
     if verify:
         _verify(asked, out, minutes, as_json=as_json)
         return
-    if checksums and len(asked) > 1:
-        raise RequestError("--checksums takes one MODEL")
     if checksums:
+        if len(asked) > 1:
+            raise RequestError("--checksums takes one MODEL")
         _checksums(asked[0] if asked else None, as_json=as_json)
         return
     if asked:
@@ -52,7 +52,7 @@ def doctor(
 
     report = examine()
     if as_json:
-        console.emit_json(report.as_json(), indent=1)
+        emit_json(report.as_json(), indent=1)
     else:
         show(report)
     if not report.usable:
@@ -77,10 +77,10 @@ def _verify(models: list[str], out: Path, minutes: float, *, as_json: bool) -> N
         verify(run)
         files.write(run)  # it may have been interrupted after the last line
     if as_json:
-        console.emit_json(to_json(run), indent=1)
+        emit_json(to_json(run), indent=1)
     found = counts(run.lines)
-    console.note(", ".join(f"{count} {name}" for name, count in found.items()))
-    console.note(f"to send: {files.markdown} and {files.json}")
+    note(", ".join(f"{count} {name}" for name, count in found.items()))
+    note(f"to send: {files.markdown} and {files.json}")
     if run.interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)
     if found["failed"]:
@@ -92,21 +92,18 @@ def _checksums(model: str | None, *, as_json: bool) -> None:
     from app.doctor.report import check_files
     from runtimes.errors import ModelError
 
-    found = []
+    rows, damaged = [], 0
     for file in check_files(model):
-        found.append(file)
+        row = {"path": str(file.path), "bytes": file.bytes, "problem": file.problem or None}
+        rows.append(row)
+        damaged += bool(file.problem)
         if not as_json:
             state = "damaged" if file.problem else "ok"
-            console.emit(f"{state:<8}  {file.path}  {file.problem}".rstrip() + "\n")
-    damaged = [file for file in found if file.problem]
+            emit(f"{state:<8}  {file.path}  {file.problem}".rstrip() + "\n")
     if as_json:
-        rows = [
-            {"path": str(file.path), "bytes": file.bytes, "problem": file.problem or None}
-            for file in found
-        ]
-        console.emit_json({"files": rows, "damaged": len(damaged)}, indent=1)
+        emit_json({"files": rows, "damaged": damaged}, indent=1)
     if damaged:
         raise ModelError(
-            f"{len(damaged)} of {len(found)} files are damaged: `ingot pull` or `quantize` again"
+            f"{damaged} of {len(rows)} files are damaged: `ingot pull` or `quantize` again"
             " brings these back"
         )

@@ -5,8 +5,8 @@ from typing import Any
 
 import typer
 
-from app import console
 from app.cli.options import AS_TABLE, YES, with_groups
+from app.console import emit, emit_json, note
 from app.options import argument, option
 
 
@@ -31,10 +31,10 @@ def models(as_json: bool = AS_TABLE) -> None:
         for build in model.builds
     ]
     if as_json:
-        console.emit_json({"folder": str(library_dir()), "models": rows}, indent=1)
+        emit_json({"folder": str(library_dir()), "models": rows}, indent=1)
         return
     if not found:
-        console.note(f"no models in {library_dir()}; `ingot pull ORG/NAME` gets one")
+        note(f"no models in {library_dir()}; `ingot pull ORG/NAME` gets one")
         return
     lines = [
         (r["name"], human(r["bytes"]), r["format"] + ", damaged: pull it again" * (not r["whole"]))
@@ -43,8 +43,8 @@ def models(as_json: bool = AS_TABLE) -> None:
     lines += [(m.repo, "?", "nothing whole: pull it again") for m in found if not m.builds]
     wide = max(len(name) for name, _, _ in lines)
     for name, size, kind in lines:
-        console.emit(f"{name:<{wide}}  {size:>7}  {kind}\n")
-    console.note(f"{human(sum(row['bytes'] for row in rows))} in {library_dir()}")
+        emit(f"{name:<{wide}}  {size:>7}  {kind}\n")
+    note(f"{human(sum(row['bytes'] for row in rows))} in {library_dir()}")
 
 
 @with_groups
@@ -67,7 +67,7 @@ def pull(
 
     request = parse_request(name)
     path = bring(request, Reporter() if quiet else ConsoleReporter())
-    console.emit(f"{path}\n")
+    emit(f"{path}\n")
 
 
 @with_groups
@@ -94,4 +94,4 @@ def rm(
         if not typer.confirm(f"Delete {what}, {human(size)}?", err=True):
             raise typer.Exit(1)
     library.remove(model, build)
-    console.note(f"{what} is deleted; {human(size)} are free")
+    note(f"{what} is deleted; {human(size)} are free")

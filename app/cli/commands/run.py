@@ -9,8 +9,17 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from app import console
 from app.cli.options import AS_OBJECT, MODEL, REPRODUCIBLE, SYSTEM, with_groups
+from app.console import (
+    COMPILING,
+    doing,
+    emit,
+    emit_json,
+    emit_thought,
+    note,
+    prepare_stdout,
+    shows_thoughts,
+)
 from app.exitcodes import ExitCode
 from app.options import (
     AdapterOptions,
@@ -26,9 +35,8 @@ from runtimes.models.registry import backend_of
 from runtimes.settings import MOST_SLOTS
 
 if TYPE_CHECKING:
-    from app.compare.answers import CompareReport, Contender
+    from app.compare.answers import Contender
     from app.compare.prompts import PromptsJob
-    from app.compare.run import Comparison
 
 
 @with_groups
@@ -63,10 +71,10 @@ def run(
     from runtimes.thinking import choice_of
 
     params = replace(sampling.params(), constraint=constraints.constraint())
-    style = PromptStyle(clean_argument(system, console.note), raw)
+    style = PromptStyle(clean_argument(system, note), raw)
     if raw and params.thinking is not None:
         raise RequestError("--thinking needs the chat template, which --raw leaves out")
-    text = read_prompt(prompt, "ingot run MODEL", console.note)
+    text = read_prompt(prompt, "ingot run MODEL", note)
     given = adapters.adapter or []
     if len(given) > 1:
         raise RequestError("--adapter: one prompt is answered with one adapter; give one")
@@ -81,48 +89,41 @@ def run(
             " cannot forget a context's beginning; choose a .gguf file"
         )
     runner = replace(choice.settings, context_shift=context_shift)
-    console.prepare_stdout()
-    with console.doing(f"loading {file.path.name}", quiet=quiet):
+    prepare_stdout()
+    with doing(f"loading {file.path.name}", quiet=quiet):
         engine = load_engine(file, runner, choice.scheduling, adapters=choice.adapters)
 
     def now() -> str:
         if engine.stats().compiling:
-            return console.COMPILING
+            return COMPILING
         return "answering" if as_json else "reading the prompt"
 
-    waiting = console.doing(now, quiet=quiet)
+    waiting = doing(now, quiet=quiet)
     with engine, waiting as begun:
 
         def show(piece: str) -> None:
             begun()
-            console.emit(piece)
+            emit(piece)
 
         def think(piece: str) -> None:
             begun()
-            console.emit_thought(piece)
+            emit_thought(piece)
 
-        thinks = console.shows_thoughts() and not (quiet or as_json)
-        answer = ask(
-            engine,
-            text,
-            style,
-            params,
-            None if as_json else show,
-            adapter,
-            think=think if thinks else None,
-        )
+        shown = None if as_json else show
+        thought = think if shows_thoughts() and not (quiet or as_json) else None
+        answer = ask(engine, text, style, params, adapter, shown, thought)
         if unknown := choice_of(file.chat_template, params.thinking).unknown:
-            console.note(f"--thinking {params.thinking}: {unknown}")
+            note(f"--thinking {params.thinking}: {unknown}")
         draft = engine.stats().draft
     if as_json:
-        console.emit_json(result_json(answer.completion, file, adapter))
+        emit_json(result_json(answer.completion, file, adapter))
     if answer.failure is not None:
-        console.note(f"ingot: {answer.failure}", style="red")
+        note(f"ingot: {answer.failure}", style="red")
         raise typer.Exit(ExitCode.MODEL)
     if not quiet:
         beside = [one for one in (adapter, draft and f"the draft {draft}") if one]
         used = f"{file.path.name} with {' and '.join(beside)}" if beside else file.path.name
-        console.note(f"{figures_line(answer.completion)} · {used} on {file.runtime}")
+        note(f"{figures_line(answer.completion)} · {used} on {file.runtime}")
     if answer.interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)
 
@@ -184,7 +185,7 @@ def compare(
     from app.prompts import clean_argument
 
     words = words or []
-    system = clean_argument(system, console.note)
+    system = clean_argument(system, note)
     if prompts is None:
         given = {"--output": output, "--field": field, "--limit": limit, "--slots": slots}
         given |= {"--fresh": fresh or None, "--quiet": quiet or None}
@@ -227,19 +228,27 @@ def _one(
     from app.prompts import PromptStyle, read_prompt
 
     params = sampling.params()
-    text = read_prompt(prompt, "ingot compare MODEL", console.note)
+    text = read_prompt(prompt, "ingot compare MODEL", note)
     messages = conversation(PromptStyle(system), [{"role": "user", "content": text}])
     comparison = Comparison(contenders, Question(tuple(messages), params), together=together)
-    console.prepare_stdout()
-    report, interrupted = _run(comparison)
+    prepare_stdout()
+    comparison.start()
+    report, interrupted = None, False
+    while report is None:
+        try:
+            if comparison.join(0.1):
+                report = comparison.poll()
+        except KeyboardInterrupt:
+            interrupted = True
+            comparison.stop()
     if as_json:
-        console.emit_json(as_object(report))
+        emit_json(as_object(report))
     else:
         for side in report.sides:
             if side.text:
-                console.emit(f"== {side.label}\n{side.text.rstrip()}\n\n")
+                emit(f"== {side.label}\n{side.text.rstrip()}\n\n")
         for line in lines(report):
-            console.note(line)
+            note(line)
     if interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)
     if any(side.error for side in report.sides):
@@ -252,15 +261,15 @@ def _many(
     """A file of prompts, unattended."""
     from app.batch.run import run_batch
     from app.compare.prompts import labels_of, run_prompts
-    from app.compare.report import report_of, results_json, write_results
+    from app.compare.report import print_tables, report_of, results_json, write_results
 
     labels = labels_of(job.entries)
 
     def begin(number: int) -> None:
         if not quiet:
-            console.note(f"file {number + 1} of {len(labels)}: {labels[number]}")
+            note(f"file {number + 1} of {len(labels)}: {labels[number]}")
 
-    console.prepare_stdout()
+    prepare_stdout()
     codes = run_prompts(job, lambda spec: run_batch(spec, quiet=quiet), begin, fresh=fresh)
     if codes[-1] == ExitCode.INTERRUPTED:
         return ExitCode.INTERRUPTED
@@ -268,13 +277,11 @@ def _many(
     if output is not None:
         write_results(results, output)
     if as_json:
-        console.emit(results_json(results))
+        emit(results_json(results))
     elif output is None:
-        from app.compare.report import print_tables
-
         print_tables(results)
     elif not quiet:
-        console.note(f"written: {output}")
+        note(f"written: {output}")
     return ExitCode(max(codes))
 
 
@@ -291,16 +298,3 @@ def _contenders(model: str, recipes: list[str], also: list[str]) -> list[Contend
     found = [Contender(model, ModelOptions(recipe=r), f"{name} · {r}") for r in recipes]
     found = found or [Contender(model, label=name)]
     return found + [Contender(other, label=Path(other).name) for other in also]
-
-
-def _run(comparison: Comparison) -> tuple[CompareReport, bool]:
-    """The report, and whether Ctrl-C ended it early."""
-    comparison.start()
-    interrupted = False
-    while True:
-        try:
-            if comparison.join(0.1):
-                return comparison.poll(), interrupted
-        except KeyboardInterrupt:
-            interrupted = True
-            comparison.stop()

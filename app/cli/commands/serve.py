@@ -32,7 +32,7 @@ def serve(
         if error.name not in _NEEDED:
             raise
         raise RequestError("`ingot serve` needs FastAPI: `pip install 'ingot[serve]'`") from None
-    from app.adapters import adapter_names
+    from app.adapters import name_and_path
     from app.config.files import load
     from app.models.planning import choose
     from app.models.prefixes import shared_prefixes
@@ -65,7 +65,7 @@ def serve(
                 chosen,
                 fixed_slots=slots is not None,
                 aliases=own.get("aliases", ()),
-                adapters=adapter_names(beside[name]),
+                adapters=[name_and_path(given)[0] for given in beside[name]],
             )
         )
     budget = None if server.memory is None else int(server.memory * 2**30)

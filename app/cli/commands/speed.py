@@ -1,18 +1,16 @@
 """`ingot plan`: measure what a folder's files can do here, choose, and say why. `ingot bench`: how
 fast model files are here, as ratios measured in one run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-import typer
+from typer import BadParameter
 
-from app import console
 from app.bench.options import BenchOptions
 from app.cli.options import AS_OBJECT, MODEL, with_groups
+from app.console import emit, emit_json, note
 from app.options import MODEL_HELP, ModelOptions, PlanOptions, argument, option
 from runtimes.models.registry import read_model
 from runtimes.settings import MOST_SLOTS
@@ -58,15 +56,15 @@ def plan(
     task = task_for(workload, settings.profile, overrides(options, settings, slots), depth)
     check_depth(depth, files.models, task)
     known = None if again else load_plan(files.models, task)
-    chosen = known or make_plan(files.models, task, console.note)
+    chosen = known or make_plan(files.models, task, note)
     if known is None:
         save_plan(files.models, task, chosen)
     note_context(options, next(one for one in files.models if str(one.path) == chosen.path))
     if as_json:
         shown = as_object(chosen, files, task, remembered=known is not None)
-        console.emit_json(shown, indent=2)
+        emit_json(shown, indent=2)
     else:
-        console.emit(as_text(chosen, files, task, remembered=known is not None))
+        emit(as_text(chosen, files, task, remembered=known is not None))
 
 
 _SPEED, _MOST_DEPTH = "speed", 1 << 20
@@ -108,9 +106,9 @@ def bench(
         for entries, lines in found:
             report += entries if names == (_SPEED,) else [{"what": name, **one} for one in entries]
             if not as_json:
-                console.emit("\n".join(lines) + "\n")
+                emit("\n".join(lines) + "\n")
     if as_json:
-        console.emit_json(rounded(report), indent=2)
+        emit_json(rounded(report), indent=2)
 
 
 _Found = tuple[list[dict[str, Any]], list[str]]  # entries for programs, lines for people
@@ -125,12 +123,12 @@ def _compare(name: str, files: list[Path], options: BenchOptions) -> Iterator[_F
     fitting = [path for path in files if runtime in (None, read_model(path).runtime)]
     if benchmark.folder:
         if len(files) < 2:
-            raise typer.BadParameter(f"{name} compares the files of a folder", param_hint="--what")
+            raise BadParameter(f"{name} compares the files of a folder", param_hint="--what")
         fitting = [files[0].parent]
     if not fitting:
-        raise typer.BadParameter(f"{name} needs a file for {runtime}", param_hint="--what")
+        raise BadParameter(f"{name} needs a file for {runtime}", param_hint="--what")
     for path in fitting:
-        console.note(f"{name}: measuring {path.name}")
+        note(f"{name}: measuring {path.name}")
         result = benchmark.run(path, options)
         yield [{"file": path.name, **result.figures}], [f"{name}, {path.name}", *result.lines]
 
@@ -141,7 +139,7 @@ def _speed(files: list[Path], options: BenchOptions) -> Iterator[_Found]:
 
     measured = []
     for path in files:
-        console.note(f"measuring {path.name}")
+        note(f"measuring {path.name}")
         measured.append(measure_file(path, options))
     yield speed_report(measured)
 
@@ -156,10 +154,10 @@ def _names(asked: BenchOptions) -> tuple[str, ...]:
     others = [name for name in names if name != _SPEED]
     if unknown := [name for name in others if name not in BENCHMARKS]:
         known = ", ".join((_SPEED, *BENCHMARKS))
-        raise typer.BadParameter(f"{unknown[0]!r} is none of: {known}", param_hint="--what")
+        raise BadParameter(f"{unknown[0]!r} is none of: {known}", param_hint="--what")
     flat = [name for name in others if BENCHMARKS[name].at_depths is None]
     if asked.depth is not None and flat:
-        raise typer.BadParameter(f"{flat[0]} is not measured by depth", param_hint="--depth")
+        raise BadParameter(f"{flat[0]} is not measured by depth", param_hint="--depth")
     return tuple(names)
 
 
@@ -175,7 +173,7 @@ def _numbers(
         numbers = []
     if not numbers or numbers[0] < least or numbers[-1] > most:
         wanted = f"numbers from {least} to {most:,}, such as {such}"
-        raise typer.BadParameter(wanted, param_hint=option)
+        raise BadParameter(wanted, param_hint=option)
     return tuple(numbers)
 
 
@@ -185,7 +183,7 @@ def _files(model: str | None, random: str | None, options: ModelOptions) -> list
     from quantize.resolve import resolve
 
     if (model is None) == (random is None):
-        raise typer.BadParameter("name a MODEL, or a shape with --random", param_hint="MODEL")
+        raise BadParameter("name a MODEL, or a shape with --random", param_hint="MODEL")
     if random is not None:
         from app.bench.suite import random_model
 

@@ -123,7 +123,7 @@ class ChatFrame(ModeScreen):
         self.show_state()
 
     def on_unmount(self) -> None:
-        self.session.keep_drafts(*self.session.unsent(self.prompt.text), durable=True)
+        self.session.kept.keep(*self.session.unsent(self.prompt.text), durable=True)
         self.answer.close()
 
     # What it shows, and where from
@@ -265,7 +265,7 @@ class ChatFrame(ModeScreen):
         view = self.transcript.view_of(progress.message.id)
         if view is not None:
             with self.app.batch_update():  # else it is drawn before all of it is there
-                await view.stream(progress.message, progress.text, progress.tokens)
+                await view.stream(progress.message, progress.message.text, progress.tokens)
             if not progress.done:
                 view.wait_for(self.answer.reading())
                 if tells:
@@ -307,7 +307,7 @@ class ChatFrame(ModeScreen):
         self._keeping = False
         unsent = self.session.unsent(self.prompt.text)
         self.run_worker(
-            partial(self.session.keep_drafts, *unsent),
+            partial(self.session.kept.keep, *unsent),
             thread=True,
             exit_on_error=False,
             group="drafts",
@@ -328,8 +328,7 @@ class ChatFrame(ModeScreen):
     def _count(self, conversation: Conversation, draft: DraftMessage) -> None:
         worker = get_current_worker()
         try:
-            params = self.params(conversation)
-            budget = measure(self.host, conversation, draft, params.max_tokens, params.thinking)
+            budget = measure(self.host, conversation, draft, self.params(conversation))
         except IngotError:
             return  # no model, or its template refuses: sending will say so
         if not worker.is_cancelled:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -186,7 +187,7 @@ async def test_what_does_not_fit_is_a_draft_again_until_a_way_is_chosen(
 ) -> None:
     view = View(host, store, SHORT)
     empty, text = Conversation.new(store), "Who are you?"
-    while measure(host, empty, DraftMessage(text), 8).room > 100:
+    while measure(host, empty, DraftMessage(text), SamplingParams(max_tokens=8)).room > 100:
         text += " Who are you?"
     await view.answer.send(text)
     await view.idle()
@@ -213,7 +214,9 @@ async def test_what_cannot_be_asked_is_told(host: EngineHost, store: ChatStore) 
     view = View(host, store, SHORT)
     await view.answer.send("Who are you?")
     await view.idle()
-    whole = store.end_answer(view.session.path[-1].id, "It is.", (), State.DONE, None, None)
+    whole = store.end_answer(
+        replace(view.session.path[-1], text="It is.", token_ids=(), state=State.DONE)
+    )
     view.session.conversation.note(whole)
     conversation, [question, _] = view.session.conversation, view.session.path
     view.answer.ask(PendingAnswer(conversation, question, whole))

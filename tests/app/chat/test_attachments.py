@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.chat.attachments import (
+    MOST_BYTES,
     AttachmentError,
     complete_path,
     read_attachment,
@@ -35,9 +36,9 @@ def test_text_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_cannot_be_attached_says_why(tmp_path: Path) -> None:
-    def refused(path: str | Path, why: str, **options: int) -> None:
+    def refused(path: str | Path, why: str) -> None:
         with pytest.raises(AttachmentError, match=why) as raised:
-            read_attachment(path, **options)
+            read_attachment(path)
         assert raised.value.exit_code == 2
 
     refused(tmp_path / "absent", "no such file")
@@ -52,9 +53,10 @@ def test_what_cannot_be_attached_says_why(tmp_path: Path) -> None:
     refused(file, "neither text")
     file.write_bytes(b" \n")
     refused(file, "empty")
-    file.write_text("x" * 101)
-    refused(file, "at most", most_bytes=100)
-    assert read_attachment(file, 101).attachment.text == "x" * 101
+    file.write_text("x" * (MOST_BYTES + 1))
+    refused(file, "at most 1 MB")
+    file.write_text("x" * MOST_BYTES)
+    assert len(read_attachment(file).attachment.text) == MOST_BYTES
     if hasattr(os, "mkfifo"):
         os.mkfifo(tmp_path / "pipe")
         refused(tmp_path / "pipe", "pipe")  # and does not wait for a writer
@@ -90,4 +92,7 @@ def test_paths_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert ".hidden" not in complete_path("")
     assert "n\nl" not in complete_path("")
     assert complete_path("absent/") == complete_path("notes.txt/") == complete_path("\0/") == []
-    assert len(complete_path("", limit=2)) == 2
+    (tmp_path / "many").mkdir()
+    for number in range(60):
+        (tmp_path / "many" / str(number)).touch()
+    assert len(complete_path("many/")) == 50

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from app.chat.conversation import Conversation
@@ -15,7 +17,7 @@ def reply(conversation: Conversation, parent: Message, text: str) -> Message:
     """An answer that is whole."""
     store = conversation.store
     begun = store.begin_answer(conversation.chat.id, parent.id, model="m")
-    message = store.end_answer(begun.id, text, (), State.DONE)
+    message = store.end_answer(replace(begun, text=text, token_ids=(), state=State.DONE))
     conversation._grow(message)
     return message
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from app.chat.session import Drafts
-from app.chat.store.records import Role
 from app.chat.store.store import ChatStore
 
 
@@ -55,7 +54,7 @@ def test_a_draft_that_is_emptied_leaves_nothing(store: ChatStore) -> None:
 
 def test_only_an_empty_chat_is_discarded(store: ChatStore) -> None:
     chat = store.new_chat().id
-    store.add_message(chat, None, Role.USER, "said")
+    store.add_message(chat, None, "said")
     store.discard(chat)
     assert [one.id for one in store.chats()] == [chat]
 

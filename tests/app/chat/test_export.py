@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,9 +34,11 @@ def talk(conversation: Conversation, store: ChatStore) -> Conversation:
     chat = conversation.chat.id
     first = store.begin_answer(chat, one.id, model="pebble · q8_0", file="f", runtime="llamacpp")
     text = "<think>\nhm\n\nhm\n</think>\n\nHere:\n```py\nx = 1"
-    store.end_answer(first.id, text, (1, 2), State.CUT, FIGURES)
+    store.end_answer(replace(first, text=text, token_ids=(1, 2), state=State.CUT, figures=FIGURES))
     other = store.begin_answer(chat, one.id, model="other")
-    store.end_answer(other.id, "never mind", (), State.FAILED, None, "it died")
+    store.end_answer(
+        replace(other, text="never mind", token_ids=(), state=State.FAILED, error="it died")
+    )
     store.update_chat(chat, leaf=first.id)
     return Conversation.open(store, chat)
 
@@ -124,7 +127,7 @@ def test_names_are_text_and_messages_do_not_act(conversation: Conversation, text
     asked = conversation.say(text, [Attachment(text, text)])
     for said in (text, f"<think>{text}</think>{text}", f"```html\n{text}\n```\n\n{text}"):
         answer = store.begin_answer(chat, asked.id, model=text, file=text)
-        store.end_answer(answer.id, said, (), State.FAILED, None, text)
+        store.end_answer(replace(answer, text=said, token_ids=(), state=State.FAILED, error=text))
         store.update_chat(chat, leaf=answer.id)
         page = as_markdown(Conversation.open(store, chat))
         assert not harmful(page)

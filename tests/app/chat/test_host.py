@@ -12,8 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from app.chat.host import EngineHost, HostState, LoadCancelledError
-from app.chat.labels import label_of
+from app.chat.host import EngineHost, HostState, LoadCancelledError, label_of
 from app.models.planning import plan_files, task_for
 from app.options import ModelOptions, PlanOptions
 from runtimes.engine.metrics import EngineStats
@@ -63,13 +62,9 @@ def test_what_it_says_of_a_loaded_model(host: EngineHost) -> None:
     assert host.details == f"{runtime} · 1 thread"
     assert (host.engine.slots, host.engine.context) == (1, 512)
     assert host.model == str(host.choice.file.path)
-    assert host.measured is not None
-    assert host.measured.bytes
-    assert host.measured.bits is not None
-    assert 8 < host.measured.bits < 9.5
-    assert host.quality.startswith(f"{host.measured.bits:.1f} bits")
-    process = psutil.Process(host.engine.pid)
-    assert host.memory() == pytest.approx(process.memory_info().rss, rel=0.1)
+    bits, unit, _ = host.quality.split(maxsplit=2)
+    assert 8 < float(bits) < 9.5
+    assert unit == "bits"
 
 
 def test_an_engine_has_a_name_from_the_first_moment_on(
@@ -120,7 +115,7 @@ def test_stats_never_wait(host: EngineHost, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_another_model_takes_the_place_of_the_first(fresh: EngineHost, pebble_built: Path) -> None:
     assert fresh.state is HostState.EMPTY
-    assert (fresh.stats(), fresh.memory(), fresh.engine, fresh.quality) == (None, None, None, "")
+    assert (fresh.stats(), fresh.engine, fresh.quality) == (None, None, "")
     fresh.load(str(pebble_built), ModelOptions(recipe="q4_k_m", **SMALL))
     first = workers()
     fresh.load(str(pebble_built), ModelOptions(recipe="onnx-int4", **SMALL))

@@ -24,6 +24,13 @@ sampling = { temperature = 0.5, top_k = 3 }
 """
 
 
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "config.toml"
+    monkeypatch.setenv("INGOT_CONFIG", str(path))
+    return path
+
+
 def test_those_that_come_with_the_app_are_good() -> None:
     for preset in presets.BUILT_IN:
         params = from_mapping(preset.sampling, Config().sampling)
@@ -33,35 +40,34 @@ def test_those_that_come_with_the_app_are_good() -> None:
     assert len(names) == len(set(names)) == len(presets.BUILT_IN)
 
 
-def test_the_users_own_come_first_and_stay_in_the_file(tmp_path: Path) -> None:
-    file = tmp_path / "config.toml"
+def test_the_users_own_come_first_and_stay_in_the_file(file: Path) -> None:
     file.write_text(FILE)
-    config = load(file).checked()
+    config = load().checked()
     assert presets.all_presets(config)[0].system == "My coder."
     assert presets.find(config, "Coder").system == "My coder."
     with pytest.raises(ConfigError, match="there are: coder, plain"):
         presets.find(config, "x")
 
-    saved = presets.save(Preset("my  own", ' Say "hi".\nAlways. ', {"stop": ["END"]}), file)
-    assert saved == Preset("my own", 'Say "hi".\nAlways.', {"stop": ["END"]})
-    presets.save(Preset("coder", None, {"temperature": 0}), file)
-    read = load(file).checked()
-    assert presets.find(read, "my own") == Preset("my own", saved.system, {"stop": ("END",)})
+    presets.save(Preset("my  own", ' Say "hi".\nAlways. ', {"stop": ["END"]}))
+    presets.save(Preset("coder", None, {"temperature": 0}))
+    read = load().checked()
+    assert presets.find(read, "my own") == Preset(
+        "my own", 'Say "hi".\nAlways.', {"stop": ("END",)}
+    )
     assert presets.find(read, "coder") == Preset("coder", None, {"temperature": 0.0})
     assert (read.theme, dict(read.keymap)) == ("nord", {"chat.stop": "f12"})
     assert "# mine" in file.read_text()
 
-    presets.delete(read, "coder", file)
-    presets.delete(read, "my own", file)
-    assert load(file).checked().presets == ()
+    presets.delete(read, "coder")
+    presets.delete(read, "my own")
+    assert load().checked().presets == ()
     with pytest.raises(ConfigError, match="comes with the app"):
-        presets.delete(Config(), "coder", file)
+        presets.delete(Config(), "coder")
     with pytest.raises(ConfigError, match="no preset"):
-        presets.delete(Config(), "x", file)
+        presets.delete(Config(), "x")
 
 
-def test_what_cannot_be_saved_changes_nothing(tmp_path: Path) -> None:
-    file = tmp_path / "config.toml"
+def test_what_cannot_be_saved_changes_nothing(file: Path) -> None:
     for preset in (
         Preset(" "),
         Preset("a\x1b"),
@@ -69,12 +75,12 @@ def test_what_cannot_be_saved_changes_nothing(tmp_path: Path) -> None:
         Preset("odd", None, {"mirostat": 2}),
     ):
         with pytest.raises(ConfigError):
-            presets.save(preset, file)
+            presets.save(preset)
     assert not file.exists()
     file.write_text("presets = 3\n")
     with pytest.raises(ConfigError, match="table"):
-        presets.save(Preset("a"), file)
+        presets.save(Preset("a"))
     file.write_text("[[broken")
     with pytest.raises(ConfigError, match="TOML"):
-        presets.save(Preset("a"), file)
+        presets.save(Preset("a"))
     assert file.read_text() == "[[broken"

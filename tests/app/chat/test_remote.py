@@ -133,7 +133,6 @@ def test_the_host_takes_it_as_a_model(address):
         assert host.state is HostState.READY
         assert host.label == "pebble"
         assert "127.0.0.1" in host.details
-        assert host.memory() is None
         assert host.stats().slots == 2
     finally:
         host.close()

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -42,8 +43,7 @@ def test_an_answer_streams_and_is_stored(
         time.sleep(0.002)
     message = progress.message
     assert message == store.message(message.id) == conversation.path[-1]
-    assert all(b.text.startswith(a.text) for a, b in itertools.pairwise(seen))
-    assert progress.text == message.text
+    assert all(b.message.text.startswith(a.message.text) for a, b in itertools.pairwise(seen))
     assert "Paris" in message.text
     assert (message.role, message.state, message.error) == (Role.ASSISTANT, State.DONE, None)
     assert (message.model, message.runtime) == (host.label, host.choice.file.runtime)
@@ -51,7 +51,7 @@ def test_an_answer_streams_and_is_stored(
     assert figures is not None
     assert figures.finish_reason == "stop"
     assert figures.completion_tokens == len(message.token_ids) == progress.tokens
-    assert progress.prompt_tokens == figures.prompt_tokens
+    assert turn.prompt_tokens == figures.prompt_tokens
     assert progress.figures.used == figures.prompt_tokens + figures.completion_tokens
     assert (progress.figures.decode_tps, progress.figures.ttft_s) == (
         figures.decode_tps,
@@ -83,7 +83,7 @@ def test_stopped_in_the_middle_keeps_what_came(
     turn.stop()
     message = until(turn).message
     assert message.state is State.STOPPED
-    assert message.text.startswith(shown.text)
+    assert message.text.startswith(shown.message.text)
     assert message == store.message(message.id)
     assert message.figures is not None
     assert 5 <= message.figures.completion_tokens == len(message.token_ids) < ENDLESS.max_tokens
@@ -106,7 +106,7 @@ def test_continued_is_what_an_undisturbed_answer_is(
     turn = Turn.start(host, conversation, asked, rest, continues=cut)
     assert turn.message.id == cut.id
     assert turn.message.state is State.STREAMING
-    assert turn.poll().text.startswith(cut.text)
+    assert turn.poll().message.text.startswith(cut.text)
     progress = until(turn)
     assert progress.message.token_ids == whole.token_ids
     assert progress.message.text == whole.text
@@ -181,7 +181,7 @@ def test_a_crash_after_something_was_shown_keeps_it(
     message = until(turn).message
     assert message.state is State.FAILED
     assert "SIGSEGV" in (message.error or "")
-    assert message.text.startswith(shown.text)
+    assert message.text.startswith(shown.message.text)
     assert message == store.message(message.id)
     assert len(message.token_ids) == message.figures.completion_tokens
     # The engine comes back by itself, and the answer can go on.
@@ -214,7 +214,6 @@ def test_a_crash_before_anything_was_shown_is_not_noticed(
     assert host.engine.pid != killed
     assert progress.message.state is State.DONE
     assert "Paris" in progress.message.text
-    assert progress.text == progress.message.text
     assert host.state is HostState.READY
 
 
@@ -228,7 +227,7 @@ def test_while_it_streams_it_is_saved(
         lambda: turn.poll() and store.message(turn.message.id), lambda message: message.text
     )
     assert saved.state is State.STREAMING
-    assert turn.poll().text.startswith(saved.text)
+    assert turn.poll().message.text.startswith(saved.text)
     assert saved.figures is not None
     assert 0 < len(saved.token_ids) <= saved.figures.completion_tokens
     assert saved.figures.finish_reason == "unfinished"
@@ -279,7 +278,7 @@ def test_leaving_waits_for_no_engine(
         process.resume()
     assert message == store.message(message.id)
     assert message.state is State.STOPPED
-    assert message.text.startswith(shown.text)
+    assert message.text.startswith(shown.message.text)
     assert turn.poll().done
     assert turn.close() == message
 
@@ -324,7 +323,7 @@ def test_another_model_goes_on_from_the_text(
     asked = conversation.say(LONG)
     begun = store.begin_answer(conversation.chat.id, asked.id, model="other · q4_0")
     text = "Once upon a time there was"
-    cut = store.end_answer(begun.id, text, (1, 2, 3), State.CUT)
+    cut = store.end_answer(replace(begun, text=text, token_ids=(1, 2, 3), state=State.CUT))
     conversation = Conversation.open(store, conversation.chat.id)
     params = SamplingParams(max_tokens=5, ignore_eos=True)
     message = until(Turn.start(host, conversation, asked, params, continues=cut)).message

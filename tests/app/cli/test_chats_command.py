@@ -7,11 +7,12 @@ import resource
 import signal
 import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from app.chat.store.records import Role, State
+from app.chat.store.records import State
 from app.chat.store.store import ChatStore, default_path
 from app.cli import main as cli
 from tests.app.chat.store.long_chats import FIGURES
@@ -36,12 +37,14 @@ def chats() -> list[int]:
     """One with two branches, one with something that would steer a terminal in its title."""
     with ChatStore.open() as store:
         first = store.new_chat(system="Be short.")
-        asked = store.add_message(first.id, None, Role.USER, "Why is the sky blue?")
+        asked = store.add_message(first.id, None, "Why is the sky blue?")
         for text in ("Because of Rayleigh.", "It scatters **light**."):
             answer = store.begin_answer(first.id, asked.id, model="pebble · q8_0")
-            store.end_answer(answer.id, text, [1], State.DONE, FIGURES)
+            store.end_answer(
+                replace(answer, text=text, token_ids=(1,), state=State.DONE, figures=FIGURES)
+            )
         second = store.new_chat(title="Red \x1b[31m title")
-        store.add_message(second.id, None, Role.USER, "blue\x1b[0m too")
+        store.add_message(second.id, None, "blue\x1b[0m too")
         return [first.id, second.id]
 
 

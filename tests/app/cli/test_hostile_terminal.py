@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from app.chat.conversation import Conversation
-from app.chat.store import ChatStore
-from app.chat.store.store import default_path
+from app.chat.store.store import ChatStore, default_path
 from tests.app.tui.terminal import Terminal
 from tests.hostile import harmful
 from tests.quantize.hub.fakehub import FakeHub

@@ -124,7 +124,8 @@ def test_a_question_is_asked_again_while_nothing_was_shown(gguf_file: Path) -> N
     settings = RunnerSettings(slots=1, context=512, threads=1)
     shown: list[str] = []
     with KilledOnSubmit.load(gguf_file, settings) as engine:
-        answer = ask(engine, QUESTION, PromptStyle(), SamplingParams(max_tokens=8), shown.append)
+        params = SamplingParams(max_tokens=8)
+        answer = ask(engine, QUESTION, PromptStyle(), params, None, shown.append, None)
     assert engine.kills == 0
     assert answer.failure is None
     assert "".join(shown).strip() == answer.completion.text.strip()
@@ -141,7 +142,8 @@ def test_an_answer_that_was_shown_in_part_is_not_begun_again(gguf_file: Path) ->
             shown.append(text)
 
         params = SamplingParams(max_tokens=10**6, ignore_eos=True)
-        answer = ask(engine, "Tell me a story about a fox.", PromptStyle(), params, emit)
+        asked = "Tell me a story about a fox."
+        answer = ask(engine, asked, PromptStyle(), params, None, emit, None)
     assert "killed from outside" in (answer.failure or "")
     assert "".join(shown) == answer.completion.text + "\n"
 

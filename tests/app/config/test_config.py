@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from app.cli import main as cli
-from app.config.files import load, set_value, unset_value
+from app.config.files import load, remove, set_value
 from app.config.settings import (
     SETTINGS,
     Config,
@@ -27,6 +27,7 @@ from app.config.settings import (
     check,
     config_path,
     parse,
+    parts_of,
 )
 from runtimes.machine.locks import one_writer
 
@@ -183,18 +184,16 @@ def test_a_preset_can_be_what_chats_begin_with(file: Path, monkeypatch: pytest.M
     assert loaded.sources["sampling.top_k"] == "environment"
 
 
-def test_the_order_is_flag_environment_file_default(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_order_is_environment_file_default(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INGOT_SAMPLING_SEED", "8")
     monkeypatch.setenv("INGOT_SAMPLING_STOP", '["x", "y"]')
     monkeypatch.setenv("INGOT_MOUSE", "on")
     monkeypatch.setenv("INGOT_CHAT_MODEL", "other")
-    loaded = load(flags={"chat.model": "named", "chat.system": None})
+    loaded = load()
     config = loaded.checked()
     assert (config.sampling.seed, config.sampling.stop, config.mouse) == (8, ("x", "y"), True)
-    assert (config.chat.model, config.chat.system) == ("named", "Be short.")
-    assert loaded.sources["chat.model"] == "command line"
+    assert (config.chat.model, config.chat.system) == ("other", "Be short.")
+    assert loaded.sources["chat.model"] == "environment"
     assert loaded.sources["sampling.seed"] == "environment"
     assert loaded.sources["theme"] == "file"
     assert "sampling.top_k" not in loaded.sources
@@ -241,10 +240,10 @@ def test_changing_one_leaves_the_rest_as_it_was(file: Path) -> None:
     assert _preset(config, "my.own").sampling == {"stop": ("a",)}
     assert _preset(config, "new").system == 'two\n"lines"'
     assert stat.S_IMODE(file.stat().st_mode) == 0o640
-    assert unset_value("presets.new.system")
-    assert unset_value("keymap.chat.copy")
-    assert not unset_value("keymap.chat.copy")
-    assert not unset_value("sampling.top_k")
+    assert remove(parts_of("presets.new.system"))
+    assert remove(parts_of("keymap.chat.copy"))
+    assert not remove(parts_of("keymap.chat.copy"))
+    assert not remove(parts_of("sampling.top_k"))
     assert "chat.copy" not in load().checked().keymap
 
 
@@ -256,7 +255,9 @@ def test_a_file_is_made_when_there_is_none(home: Path) -> None:
     assert config.chat.model == "x"
 
 
-def test_what_cannot_be_written_leaves_the_file(file: Path) -> None:
+def test_what_cannot_be_written_leaves_the_file(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for key, value in (("nope", 1), ("mouse", "x"), ("sampling.top_p", 3)):
         with pytest.raises(ConfigError):
             set_value(key, value)
@@ -268,8 +269,9 @@ def test_what_cannot_be_written_leaves_the_file(file: Path) -> None:
     file.write_text("chat = 3")
     with pytest.raises(ConfigError, match="must be a table"):
         set_value("chat.model", "x")
+    monkeypatch.setenv("INGOT_CONFIG", "/proc/config.toml")
     with pytest.raises(ConfigError, match="cannot be written"):
-        set_value("mouse", True, Path("/proc/config.toml"))
+        set_value("mouse", True)
     assert list(file.parent.iterdir()) == [file]
 
 
@@ -363,7 +365,7 @@ def test_a_model_has_settings_of_its_own(file: Path) -> None:
     large = {"recipe": "q4_k_m", "aliases": ("gpt-4o", "b")}
     assert models == {"small-0.1.2": small, "large": {"threads": 2, **large}}
     set_value("models.small-0.1.2.slots", parse("models.small-0.1.2.slots", "2"))
-    assert unset_value("models.large.threads")
+    assert remove(parts_of("models.large.threads"))
     models = load().checked().models
     assert models["small-0.1.2"]["slots"] == 2
     assert models["large"] == large
@@ -411,7 +413,7 @@ def test_tables_within_each_other_are_a_problem(file: Path, text: str) -> None:
 
 _SET = """
 import sys
-from app.config.files import set_value, unset_value
+from app.config.files import set_value
 
 sys.stdin.readline()
 for number in range(20):
@@ -472,11 +474,12 @@ def test_what_is_no_file_of_settings_is_neither_waited_for_nor_replaced(
     link.symlink_to(path)
     before = path.stat()
     for one in (path, link):
-        problems = load(one).problems
+        monkeypatch.setenv("INGOT_CONFIG", str(one))
+        problems = load().problems
         assert (not problems) == (name == "/dev/null")
         for change in (
-            lambda one=one: set_value("mouse", True, one),
-            lambda one=one: unset_value("mouse", one),
+            lambda: set_value("mouse", True),
+            lambda: remove(["mouse"]),
         ):
             with pytest.raises(ConfigError, match=str(os.path.realpath(one))):
                 change()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
-from app.adapters import adapter_names
+from app.adapters import name_and_path
 from app.models.planning import choose
 from app.models.prefixes import NONE_SAVED, SavedPrefixes
 from app.options import ModelOptions, PlanOptions
@@ -69,7 +69,7 @@ def running(
                 given.slots,
                 adapters=(adapters or {}).get(name),
             ),
-            adapters=adapter_names((adapters or {}).get(name)),
+            adapters=[name_and_path(one)[0] for one in (adapters or {}).get(name) or ()],
             fixed_slots=given.slots is not None,
         )
         for name, path in models.items()

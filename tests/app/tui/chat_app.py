@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 from textual.widgets import Static
 
-from app.chat.store import ChatStore
-from app.chat.store.records import AnswerFigures, Message, Role, State
+from app.chat.store.records import AnswerFigures, Message, State
+from app.chat.store.store import ChatStore
 from app.tui.app import IngotApp
 from app.tui.screens.chat import ChatScreen
 from app.tui.widgets.message_foot import Waiting
@@ -69,10 +70,10 @@ def add_turn(
     store: ChatStore, chat: int, parent: int | None, question: str, answer: str, **end: Any
 ) -> int:
     """A question with its answer; the answer's number."""
-    asked = store.add_message(chat, parent, Role.USER, question)
+    asked = store.add_message(chat, parent, question)
     begun = store.begin_answer(
         chat, asked.id, model="pebble · q8_0", file="/models/pebble-q8_0.gguf", runtime="llamacpp"
     )
     values = {"state": State.DONE, "figures": FIGURES} | end
-    store.end_answer(begun.id, answer, (1, 2, 3), **values)
+    store.end_answer(replace(begun, text=answer, token_ids=(1, 2, 3), **values))
     return begun.id

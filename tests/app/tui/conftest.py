@@ -17,7 +17,7 @@ from textual.screen import Screen
 from textual.widgets import TextArea
 
 from app.chat.host import EngineHost
-from app.chat.store import ChatStore
+from app.chat.store.store import ChatStore
 from app.config.settings import Config, Sampling
 from app.monitor.monitor import Monitor
 from app.tui.app import IngotApp

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from app.chat.host import EngineHost
-from app.chat.store import ChatStore
+from app.chat.store.store import ChatStore
 from app.config.settings import Config
 from app.monitor.monitor import Monitor
 from app.tui.app import IngotApp

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from app.chat.store import ChatStore
 from app.chat.store.records import Message, State
+from app.chat.store.store import ChatStore
 from app.config.settings import Config
 from app.monitor.monitor import Monitor
 from app.tui.app import IngotApp

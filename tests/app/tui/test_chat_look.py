@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,8 +12,8 @@ from textual.geometry import Offset
 from textual.widgets import ProgressBar
 
 from app.chat.host import HostState
-from app.chat.store import ChatStore
 from app.chat.store.records import Attachment, State
+from app.chat.store.store import ChatStore
 from app.config.settings import Config, Sampling
 from app.monitor.monitor import Monitor
 from app.tui.app import IngotApp
@@ -134,7 +135,7 @@ async def test_branches_are_changed_by_a_click(recorded: Any):
         screen = await of_the_turn(app, "First.")
         parent = screen.path[0].id
         begun = store.begin_answer(screen.session.chat_id, parent)
-        store.end_answer(begun.id, "Second.", (1,), State.DONE)
+        store.end_answer(replace(begun, text="Second.", token_ids=(1,), state=State.DONE))
         await screen.open_chat(screen.session.chat_id)
         await click(pilot, "◂ 2/2 ▸")
         await wait_until(lambda: screen.path[-1].text == "First.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from app.chat.store.records import State
@@ -56,7 +57,7 @@ async def test_alt_right_undoes_alt_left_wherever_branches_branch(make: Any):
     question = store.message(first).parent
     for text in ("a second answer", "a third answer"):
         begun = store.begin_answer(chat, question)
-        store.end_answer(begun.id, text, (1,), State.DONE)
+        store.end_answer(replace(begun, text=text, token_ids=(1,), state=State.DONE))
     add_turn(store, chat, None, "Another", "of the edited question")
     async with app.run_test(size=SIZE) as pilot:
         screen = await shown(app)

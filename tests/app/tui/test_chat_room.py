@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +48,11 @@ async def test_more_of_an_answer_that_filled_the_context_is_asked_about(
         long += " was wide and the river"
     chat = store.new_chat().id
     first = add_turn(store, chat, None, "One", long)
-    asked = store.add_message(chat, first, Role.USER, "Two")
+    asked = store.add_message(chat, first, "Two")
     cut = store.begin_answer(chat, asked.id).id
-    store.end_answer(cut, long, engine.encode(long), State.CUT)
+    store.end_answer(
+        replace(store.message(cut), text=long, token_ids=engine.encode(long), state=State.CUT)
+    )
     async with app.run_test(size=SIZE) as pilot:
         screen = await shown(app)
         await screen.open_chat(chat)

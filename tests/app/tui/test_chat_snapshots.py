@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from app.chat.figures import StatusFigures
-from app.chat.store import ChatStore
-from app.chat.store.records import Role, State
+from app.chat.store.records import State
+from app.chat.store.store import ChatStore
 from app.config.settings import Config
 from app.monitor.monitor import Monitor
 from app.tui.app import IngotApp
@@ -68,7 +68,7 @@ def test_conversation(home: Any, snap: Any, size: tuple[int, int]):
     store = app.services.store
     chat = store.new_chat().id
     first = add_turn(store, chat, None, "Tell me of the river", "<think>\nA boat.\n</think>\nYes.")
-    store.add_message(chat, first, Role.USER, "Longer")
+    store.add_message(chat, first, "Longer")
     add_turn(store, chat, first, "Longer, with code", ANSWER, state=State.STOPPED)
 
     async def before(pilot: Any) -> None:
@@ -85,7 +85,7 @@ def test_streaming(home: Any, snap: Any, size: tuple[int, int]):
     app = made(home)
     store = app.services.store
     chat = store.new_chat().id
-    asked = store.add_message(chat, None, Role.USER, "Tell me of the river")
+    asked = store.add_message(chat, None, "Tell me of the river")
     begun = store.begin_answer(
         chat, asked.id, model=MODEL, file="pebble-q8_0.gguf", runtime="llamacpp"
     )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import calendar
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from textual.widgets import Input, Static
 
-from app.chat.store.records import Chat, Hit, Role
+from app.chat.store.records import Chat, Hit, Role, State
 from app.chat.store.store import ChatStore
 from app.tui.screens.chats import ChatChoice, ChatsScreen
 from app.tui.screens.dialogs import AskScreen
@@ -27,10 +28,17 @@ def store(services: Any) -> ChatStore:
     store: ChatStore = services.store
     for text in QUESTIONS:
         chat = store.new_chat(model="pebble")
-        asked = store.add_message(chat.id, None, Role.USER, text)
+        asked = store.add_message(chat.id, None, text)
         if "Ada" in text:
             answer = "She wrote of the Analytical Engine, long before there was one."
-            store.add_message(chat.id, asked.id, Role.ASSISTANT, answer)
+            store.end_answer(
+                replace(
+                    store.begin_answer(chat.id, asked.id),
+                    text=answer,
+                    token_ids=(),
+                    state=State.DONE,
+                )
+            )
     return store
 
 
@@ -190,7 +198,7 @@ def test_picture(
         for number in range(14):
             chat = services.store.new_chat(model="pebble")
             text = f"Question {number}: who was Ada Lovelace, and what did she write about engines?"
-            services.store.add_message(chat.id, None, Role.USER, text)
+            services.store.add_message(chat.id, None, text)
 
     async def open_it(pilot: Any) -> None:
         screen = ChatsScreen(services.store)

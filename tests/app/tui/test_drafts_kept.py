@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.chat.store import ChatStore
+from app.chat.store.store import ChatStore
 from app.tui.app import IngotApp
 from tests.app.tui.chat_app import answered, shown
 from tests.app.tui.conftest import ask

@@ -7,7 +7,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.color import Color
 
-from app.chat.store import ChatStore
+from app.chat.store.store import ChatStore
 from app.config.settings import Config
 from app.monitor.monitor import Monitor
 from app.tui.app import IngotApp

@@ -10,8 +10,8 @@ import pytest
 from textual.app import App, ComposeResult
 from textual.command import CommandInput
 
-from app.chat.store import ChatStore
 from app.chat.store.records import Role
+from app.chat.store.store import ChatStore
 from app.tui.help import Palette
 from app.tui.widgets.prompt import Area, Line, Prompt, SearchLine
 from tests.app.tui.bursts import burst

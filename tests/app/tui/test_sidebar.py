@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 import tomllib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from textual.widgets import Input
 
 from app.chat.listing import by_day
-from app.chat.store.records import Role
+from app.chat.store.records import State
 from app.chat.store.store import ChatStore
 from app.config.settings import config_path
 from app.tui.app import IngotApp
@@ -36,7 +37,7 @@ def one_day(monkeypatch: pytest.MonkeyPatch) -> None:
 def add_chats(store: ChatStore, questions: tuple[str, ...] = QUESTIONS) -> None:
     for text in questions:
         chat = store.new_chat(model="pebble")
-        store.add_message(chat.id, None, Role.USER, text)
+        store.add_message(chat.id, None, text)
 
 
 def listed(screen: ChatScreen) -> list[str]:
@@ -112,7 +113,10 @@ async def test_search(make: Callable[..., IngotApp]) -> None:
     store = app.services.store
     add_chats(store)
     chat = store.chats()[1]
-    answer = store.add_message(chat.id, chat.leaf, Role.ASSISTANT, "Of the Analytical Engine.")
+    begun = store.begin_answer(chat.id, chat.leaf)
+    answer = store.end_answer(
+        replace(begun, text="Of the Analytical Engine.", token_ids=(), state=State.DONE)
+    )
     async with app.run_test(size=WIDE) as pilot:
         screen = await opened(app, 3)
         await pilot.press("ctrl+o", "slash", *"engin")

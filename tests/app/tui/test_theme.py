@@ -10,7 +10,7 @@ from rich.color import ColorSystem
 from textual.color import Color
 from textual.theme import BUILTIN_THEMES, Theme
 
-from app.chat.store import ChatStore
+from app.chat.store.store import ChatStore
 from app.config.settings import Config
 from app.monitor.monitor import Monitor
 from app.tui import theme

@@ -5,8 +5,8 @@ import string
 from functools import partial
 from pathlib import Path
 
-from app.chat.store import ChatStore
 from app.chat.store.records import Role, State
+from app.chat.store.store import ChatStore
 from tests.app.tui.terminal import Terminal
 from tests.support import wait_until
 

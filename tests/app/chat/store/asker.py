@@ -29,7 +29,7 @@ def main(path: Path, model: str) -> None:
         while not done:
             progress = turn.poll()
             done = progress.done
-            seen = {"id": turn.message.id, "at": time.time(), "text": progress.text}
+            seen = {"id": turn.message.id, "at": time.time(), "text": progress.message.text}
             sys.stdout.write(json.dumps(seen) + "\n")
             sys.stdout.flush()
             time.sleep(0.1)

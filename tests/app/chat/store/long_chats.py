@@ -33,7 +33,7 @@ def fill(store: ChatStore, messages: int = 1000, *, branches: int = 0, seed: int
     same ``seed`` makes the same texts.
     """
     rng = random.Random(seed)
-    with store._database.writing() as db:
+    with store.writing() as db:
         created = time.time() - messages - branches
         row = db.execute(
             "INSERT INTO chats (title, created, updated) VALUES (?, ?, ?) RETURNING id",

@@ -12,6 +12,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from app.chat.conversation import Conversation
 from app.chat.export import as_json, as_markdown
 from app.chat.store import database
 from app.chat.store.errors import StoreDamagedError, StoreError, StoreFullError
-from app.chat.store.records import AnswerFigures, Attachment, Role, State
+from app.chat.store.records import AnswerFigures, Attachment, State
 from app.chat.store.repair import is_whole, repair
 from app.chat.store.store import ChatStore
 
@@ -36,10 +37,12 @@ def chats(path: Path) -> Path:
     with ChatStore.open(path) as store:
         chat = store.new_chat(title="plums")
         asked = store.add_message(
-            chat.id, None, Role.USER, "question", attachments=(Attachment("a.txt", "text"),)
+            chat.id, None, "question", attachments=(Attachment("a.txt", "text"),)
         )
         answer = store.begin_answer(chat.id, asked.id)
-        store.end_answer(answer.id, "answer", [1, 2], State.DONE, _FIGURES)
+        store.end_answer(
+            replace(answer, text="answer", token_ids=(1, 2), state=State.DONE, figures=_FIGURES)
+        )
         store.keep_draft(chat.id, "draft")
     return path
 
@@ -270,7 +273,7 @@ def test_a_part_that_is_not_ours_is_refused_and_left_out_by_repair(chats: Path, 
         assert names in (["plums"], ["Recovered chat 1"])
         chat = store.chats()[0]
         assert [message.text for message in store.messages(chat.id)] == ["question", "answer"]
-        store.add_message(chat.id, chat.leaf, Role.USER, "more")
+        store.add_message(chat.id, chat.leaf, "more")
         assert store.search("more")
     assert is_whole(chats)
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -115,7 +116,7 @@ def test_what_was_saved_survives_a_kill(
                 assert message.figures is not None
     with ChatStore.open(path) as store:
         assert store.messages(chat.id) == messages
-        with store._database.reading() as db:
+        with store.reading() as db:
             assert db.execute("SELECT count(*) FROM pieces").fetchone()[0] == 0
 
 
@@ -132,7 +133,7 @@ def test_an_answer_of_a_living_process_is_left_to_it(
         # Both write at the same time.
         mine = store.new_chat()
         for number in range(30):
-            store.add_message(mine.id, None, Role.USER, f"mine {number}")
+            store.add_message(mine.id, None, f"mine {number}")
         writer.read_until("saved", str(answer.id), "100")
         later = store.message(answer.id)
         assert later.text.startswith(answer.text)
@@ -158,15 +159,15 @@ def test_two_writers_lose_nothing(path: Path, start: Callable[[int, int], Writer
 
 def test_one_that_was_wrongly_taken_for_dead_goes_on(path: Path, store: ChatStore) -> None:
     chat = store.new_chat()
-    answer = store.begin_answer(chat.id, store.add_message(chat.id, None, Role.USER, "x").id)
+    answer = store.begin_answer(chat.id, store.add_message(chat.id, None, "x").id)
     store.save_answer(answer.id, "one ", [1])
-    with ChatStore.open(path) as other, other._database.writing() as db:
+    with ChatStore.open(path) as other, other.writing() as db:
         rows.mark_lost(db, [answer.id])  # as if it did not see this process
     assert store.message(answer.id).state is State.LOST
     store.save_answer(answer.id, "one two ", [1, 2])
     again = store.message(answer.id)
     assert (again.state, again.text, again.token_ids) == (State.STREAMING, "one two ", (1, 2))
-    store.end_answer(answer.id, "one two three", [1, 2, 3], State.DONE)
+    store.end_answer(replace(answer, text="one two three", token_ids=(1, 2, 3), state=State.DONE))
     assert store.search("three")[0].message == answer.id
     with pytest.raises(StoreError, match="ended"):
         store.save_answer(answer.id, "more", [4])

@@ -16,9 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from app.chat.store import database
 from app.chat.store.database import Database
 from app.chat.store.errors import StoreDamagedError, StoreError, StoreFullError
-from app.chat.store.records import Attachment, Role, State
+from app.chat.store.records import Attachment, State
 from app.chat.store.repair import is_whole, repair
 from app.chat.store.schema import MIGRATIONS
 from app.chat.store.store import ChatStore
@@ -74,12 +75,16 @@ def test_version_1_comes_up_to_date_with_all_it_has(path: Path, tmp_path: Path) 
         assert _schema(path) == _schema(tmp_path / "fresh.db")
 
 
-def test_a_migration_that_fails_changes_nothing(path: Path) -> None:
-    Database(path, MIGRATIONS).close()
+def test_a_migration_that_fails_changes_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Database(path).close()
     before = _schema(path)
     broken = (*MIGRATIONS, ("CREATE TABLE more (id)", "INSERT INTO nowhere VALUES (1)"))
+    monkeypatch.setattr(database, "MIGRATIONS", broken)
     with pytest.raises(StoreError, match="nowhere"):
-        Database(path, broken)
+        Database(path)
+    monkeypatch.undo()
     assert _version(path) == len(MIGRATIONS)
     assert _schema(path) == before
     ChatStore.open(path).close()
@@ -152,7 +157,7 @@ def damaged(path: Path) -> Path:
             fill(store, 60, seed=seed)
         streaming = store.begin_answer(1, None)
         store.save_answer(streaming.id, "streamed", [1])
-        with store._database.reading() as db:
+        with store.reading() as db:
             pages = db.execute(
                 "SELECT pageno FROM dbstat WHERE name = 'messages' AND pagetype = 'leaf'"
                 " ORDER BY pageno"
@@ -200,7 +205,7 @@ def test_repair_of_what_is_no_database_leaves_an_empty_store(path: Path) -> None
 def test_repair_makes_the_index_anew(path: Path) -> None:
     with ChatStore.open(path) as store:
         chat = store.new_chat(title="plums")
-        with store._database.writing() as db:
+        with store.writing() as db:
             db.execute("INSERT INTO chats_fts (chats_fts) VALUES ('delete-all')")
         assert store.search("plums") == []
     assert repair(path).aside is None
@@ -213,8 +218,8 @@ def test_bytes_that_make_no_sense_are_told_and_repaired(path: Path) -> None:
     with ChatStore.open(path) as store:
         chat = store.new_chat(title="x")
         for text in ("Q1234567", "two", "three"):
-            last = store.add_message(chat.id, None, Role.USER, text)
-        with store._database.writing() as db:
+            last = store.add_message(chat.id, None, text)
+        with store.writing() as db:
             db.execute("UPDATE messages SET attachments = '[[' WHERE id = 2")
             db.execute("UPDATE chats SET sampling = '{'")
         with pytest.raises(StoreDamagedError, match="repair"):
@@ -253,7 +258,7 @@ from app.chat.store.store import ChatStore
 
 store = ChatStore.open(Path(sys.argv[1]))
 chat = store.new_chat(title="full")
-asked = store.add_message(chat.id, None, Role.USER, "x")
+asked = store.add_message(chat.id, None, "x")
 answer = store.begin_answer(chat.id, asked.id)
 print(answer.id, flush=True)
 text = ""
@@ -264,7 +269,7 @@ for number in range(100_000):
         print(len(text), error.exit_code, str(error), flush=True)
         break
     text += "more words " * 100
-for do in (lambda: store.new_chat(), lambda: store.add_message(chat.id, None, Role.USER, text)):
+for do in (lambda: store.new_chat(), lambda: store.add_message(chat.id, None, text)):
     try:
         do()
         print("there was room")
@@ -307,7 +312,7 @@ def _fill_up(path: Path, **options: object) -> None:
         assert message.state is State.LOST
         assert len(message.text) == int(length)
         assert [chat.title for chat in store.chats()][-1] == "full"
-        store.add_message(message.chat, message.id, Role.USER, "y" * 10_000)
+        store.add_message(message.chat, message.id, "y" * 10_000)
     assert is_whole(path)
 
 

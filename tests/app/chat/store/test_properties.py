@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from app.chat.store.records import Role, State
+from app.chat.store import store as store_module
+from app.chat.store.records import State
 from app.chat.store.store import ChatStore
 
 # Words that are starts of others, other scripts, accents, signs.
@@ -72,7 +75,7 @@ class Chats(RuleBasedStateMachine):
     def say(self, pick: int, parent: int, text: str) -> None:
         chat = self._one(self.chats, pick)
         above = self._parent(chat, parent)
-        message = self.store.add_message(chat, above, Role.USER, text)
+        message = self.store.add_message(chat, above, text)
         self.messages[message.id] = {"chat": chat, "parent": above, "text": text, "ended": True}
         self.chats[chat]["leaf"] = message.id
         self.chats[chat]["title"] = self.chats[chat]["title"] or " ".join(text.split())
@@ -103,7 +106,14 @@ class Chats(RuleBasedStateMachine):
     @rule(pick=_pick, text=_texts)
     def end(self, pick: int, text: str) -> None:
         id = self._one(self._streaming(), pick)
-        self.store.end_answer(id, text, range(len(text)), State.DONE)
+        self.store.end_answer(
+            replace(
+                self.store.message(id),
+                text=text,
+                token_ids=tuple(range(len(text))),
+                state=State.DONE,
+            )
+        )
         self.messages[id] |= {"text": text, "ended": True}
         self._up(self.messages[id]["chat"])
 
@@ -136,7 +146,9 @@ class Chats(RuleBasedStateMachine):
     def purge(self, pick: int) -> None:
         chat = self.messages[self._one(self.messages, pick)]["chat"]
         self.delete_or_restore_chat(chat, True)
-        self.store.purge(0)
+        with mock.patch.object(store_module, "_KEEP_DELETED_S", 0.0):
+            self.store.close()
+            self.store = ChatStore.open(self.path)
         self.chats = {id: chat for id, chat in self.chats.items() if not chat["deleted"]}
         self.messages = {
             id: message for id, message in self.messages.items() if message["chat"] in self.chats
@@ -195,7 +207,7 @@ class Chats(RuleBasedStateMachine):
 
     @invariant()
     def the_index_fits_the_texts(self) -> None:
-        with self.store._database.writing() as db:
+        with self.store.writing() as db:
             for table in ("messages_fts", "chats_fts"):
                 # With rank 1 SQLite compares the index with the texts, and fails if they differ.
                 db.execute(f"INSERT INTO {table} ({table}, rank) VALUES ('integrity-check', 1)")

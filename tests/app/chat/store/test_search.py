@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from app.chat.store.records import Hit, Role, State
+from app.chat.store.records import Hit, State
 from app.chat.store.store import ChatStore
 
 
@@ -16,7 +18,7 @@ def _marked(hit: Hit) -> list[str]:
 def say(store: ChatStore):
     def say(text: str, title: str | None = "-") -> int:
         chat = store.new_chat(title=title)
-        store.add_message(chat.id, None, Role.USER, text)
+        store.add_message(chat.id, None, text)
         return chat.id
 
     return say
@@ -112,7 +114,7 @@ def test_titles_come_first_then_the_newest(store: ChatStore, say) -> None:
 def test_one_hit_a_chat_with_its_newest_message(store: ChatStore) -> None:
     chat = store.new_chat()
     for text in ("plums one", "plums two", "none"):
-        last = store.add_message(chat.id, None, Role.USER, text)
+        last = store.add_message(chat.id, None, text)
     (hit,) = store.search("plums")
     assert hit.message == last.id - 1
     assert hit.snippet == "plums two"
@@ -120,14 +122,14 @@ def test_one_hit_a_chat_with_its_newest_message(store: ChatStore) -> None:
 
 def test_answers_are_found_when_they_have_ended(store: ChatStore) -> None:
     chat = store.new_chat()
-    asked = store.add_message(chat.id, None, Role.USER, "x")
+    asked = store.add_message(chat.id, None, "x")
     answer = store.begin_answer(chat.id, asked.id)
     store.save_answer(answer.id, "quinces", [1])
     assert store.search("quinces") == []
-    store.end_answer(answer.id, "quinces and pears", [1], State.DONE)
+    store.end_answer(replace(answer, text="quinces and pears", token_ids=(1,), state=State.DONE))
     assert store.search("quinces")[0].message == answer.id
     store.resume_answer(answer.id)
-    store.end_answer(answer.id, "apples", [1], State.DONE)
+    store.end_answer(replace(answer, text="apples", token_ids=(1,), state=State.DONE))
     assert store.search("quinces") == []
     assert store.search("apples")[0].message == answer.id
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from app.chat.store import store as store_module
 from app.chat.store.database import connect
 from app.chat.store.store import ChatStore
 from tests.app.chat.store.long_chats import fill
@@ -27,12 +28,16 @@ def test_a_chat_of_a_thousand_messages_is_whole(store: ChatStore) -> None:
     assert path[0].token_ids
 
 
-def test_a_deleted_chat_of_a_thousand_is_purged(store: ChatStore) -> None:
+def test_a_deleted_chat_of_a_thousand_is_purged(
+    store: ChatStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A cascade down the chain of parents would end at SQLite's depth of 1000."""
     chat = fill(store, 1200)
     store.delete_chat(chat.id)
-    assert store.purge(0) == 1
-    with store._database.reading() as db:
+    monkeypatch.setattr(store_module, "_KEEP_DELETED_S", 0.0)
+    with ChatStore.open(store.path):
+        assert store.deleted() == []
+    with store.reading() as db:
         assert db.execute("SELECT count(*) FROM messages").fetchone()[0] == 0
 
 

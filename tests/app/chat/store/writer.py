@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
-from app.chat.store.records import AnswerFigures, Role, State
+from app.chat.store.records import AnswerFigures, State
 from app.chat.store.store import ChatStore
 
 
@@ -20,7 +21,7 @@ def main(path: Path, answers: int, saves: int) -> None:
     chat = store.new_chat()
     parent = None
     for number in range(answers):
-        asked = store.add_message(chat.id, parent, Role.USER, f"question {number}")
+        asked = store.add_message(chat.id, parent, f"question {number}")
         told("asked", asked.id)
         answer = store.begin_answer(chat.id, asked.id, model="m", file="f", runtime="r")
         told("begun", answer.id)
@@ -32,7 +33,9 @@ def main(path: Path, answers: int, saves: int) -> None:
             store.save_answer(answer.id, text, ids, figures)
             told("saved", answer.id, save + 1)
         parent = answer.id
-        store.end_answer(answer.id, text, ids, State.DONE, figures)
+        store.end_answer(
+            replace(answer, text=text, token_ids=ids, state=State.DONE, figures=figures)
+        )
         told("ended", answer.id)
     told("waiting")
     sys.stdin.read()
