@@ -10,10 +10,11 @@ import pytest
 
 from app.batch.spec import BatchSpec, InputOptions
 from app.batch.watch.follow import FileTail, FollowedJournal
-from app.batch.watch.form import FormError, JobForm, check, suggested_output
+from app.batch.watch.form import FormError, JobForm, look, suggested_output
 from app.batch.watch.preview import preview
 from app.batch.watch.process import BatchCommand, command_from, last_words
 from app.batch.watch.rows import Rows, RowState, SpeedAt, SpeedHistory
+from tests.app.batch.watch.conftest import command_of
 
 
 def test_rows_change_their_states() -> None:
@@ -150,16 +151,16 @@ def test_bad_files_are_told_before_the_start(tmp_path: Path, gguf_file: Path) ->
         ({"schema": "none.json", **good}, "schema", "none.json"),
         ({"schema": "bad.json", **good}, "schema", "schema"),
     ):
-        with pytest.raises(FormError, match=said) as caught:
-            check(form(**values), tmp_path)
-        assert caught.value.field == field
-    command = check(form(**good, system="Be brief."), tmp_path)
+        wrong = look(form(**values), tmp_path)
+        assert [*wrong] == [field]
+        assert said in wrong[field]
+    command = command_of(form(**good, system="Be brief."), tmp_path)
     asked = command.asked()
     assert asked is not None
     assert (asked.input, asked.output) == (str(tmp_path / "in.txt"), str(tmp_path / "out.jsonl"))
     assert "'--system=Be brief.'" in command.text
     answers = {"choices": "yes | not at all|", "seed": "7", "n": "2", "top_p": ".9"}
-    text = check(form(**good, **answers), tmp_path).text
+    text = command_of(form(**good, **answers), tmp_path).text
     for part in ("--choice=yes", "'--choice=not at all'", "--seed=7", "--n=2", "--top-p=0.9"):
         assert part in text
 
