@@ -204,13 +204,7 @@ class WatchedJob:
     def counts(self) -> dict[Which, int]:
         """How many rows of each kind there are."""
         with self._lock:
-            rows = self.rows
-            return {
-                "all": len(rows),
-                "running": rows.count(RowState.RUNNING),
-                "done": rows.count(RowState.DONE, RowState.EARLIER),
-                "failed": rows.count(RowState.FAILED, RowState.INVALID),
-            }
+            return self.rows.counts()
 
     @property
     def exit_code(self) -> int | None:
@@ -227,7 +221,7 @@ class WatchedJob:
         more = False
         for _ in range(_READS):  # one at a time, so that what is shown never waits long
             with self._lock:
-                more = self.journal.read() and self.journal.behind > 0
+                more = self.journal.read()
             if not more:
                 break
         with self._lock:
@@ -238,7 +232,7 @@ class WatchedJob:
                 if self._stop and self._signals == 1 and alive:
                     self._signal(self._child)
             if not more:
-                more = self.journal.read() and self.journal.behind > 0
+                more = self.journal.read()
             self._phase = self._own_phase(alive) if self.own else self._foreign_phase(alive, more)
             if self._phase is Phase.DONE and not more:
                 self.rows.close()

@@ -35,7 +35,7 @@ def test_rows_change_their_states() -> None:
     rows.begin_run(keep_failures=False)
     assert [rows.state(i) for i in (0, 2, 3)] == [RowState.EARLIER, wait, wait]
     rows.close()
-    assert rows.count(RowState.INVALID) == 5
+    assert rows.counts()["failed"] == 5
 
 
 def test_a_million_rows_take_little_memory() -> None:
@@ -47,7 +47,7 @@ def test_a_million_rows_take_little_memory() -> None:
     size, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert size < 24e6
-    assert rows.count(RowState.DONE) == 10_000
+    assert rows.counts()["done"] == 10_000
     assert len(rows.live()) == 500
 
 
@@ -60,7 +60,7 @@ def test_a_file_is_read_on_while_it_grows(tmp_path: Path) -> None:
     with path.open("ab") as file:
         file.write(b"ee\n" + b"x" * 100 + b"\n")
     assert tail.read(most=6) == (False, [(8, b"three\n")])
-    assert tail.behind == 101
+    assert tail.size - tail.offset == 101
     assert tail.read(most=6) == (False, [(14, b"x" * 100 + b"\n")])
     path.write_bytes(b"new\n")
     assert tail.read() == (True, [(0, b"new\n")])
@@ -90,7 +90,7 @@ def test_other_settings_begin_anew(tmp_path: Path) -> None:
     row = {"key": "00" * 16, "index": 1, "ok": True, "answer": {"response": "a"}}
     path.write_text(line(ingot="batch-journal", settings={"x": 1}) + line(**run) + line(**row))
     feed = FollowedJournal(path, Rows())
-    assert feed.read()
+    feed.read()
     assert (feed.done, feed.rows.state(1)) == (1, RowState.DONE)
     with path.open("a") as file:
         file.write(line(**run))
