@@ -125,12 +125,12 @@ def _read(source: Source, entries: Entries, ids: IdIndex | None) -> InputScan:
 
 def _no_field(source: Source, fields: list[str], problems: list[tuple[str, Problem]]) -> str:
     shown = ", ".join(repr(name)[1:-1][:40] for name in fields[:_FIELDS_SHOWN])
-    prompting = source.prompting
-    if prompting.template is not None:
+    field = source.prompting.rows.field
+    if source.prompting.template is not None:
         return f"no row of {source.name} fits the template; {problems[0][1].message}"
-    if prompting.field is None:
+    if field is None:
         return (
             f"no row of {source.name} has a 'prompt' or 'messages'; name the field that holds the "
             f"prompt with --field. The rows have: {shown}"
         )
-    return f"no row of {source.name} has the field {prompting.field!r}; the rows have: {shown}"
+    return f"no row of {source.name} has the field {field!r}; the rows have: {shown}"

@@ -192,7 +192,7 @@ class Source:
 
     def all_rows(self) -> Iterator[Row]:
         """Every row of the input in order, at most ``limit``. Raises as ``rows``."""
-        for index, raw in enumerate(self.reader.read(self.path, self.name)):
+        for index, raw in enumerate(self.reader.read(self.path, self.name, None)):
             if self.limit is not None and index >= self.limit:
                 return
             yield self._row(index, raw)
@@ -281,7 +281,7 @@ def open_source(
         name = "standard input"
     try:
         reader = detect(path, name, format)
-        if reader.name == "text" and prompting.field is not None:
+        if reader.name == "text" and prompting.rows.field is not None:
             raise ParameterError(
                 f"--field is for rows with fields, and {name} is read as plain text"
                 " (see --input-format)",
