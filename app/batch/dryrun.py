@@ -6,15 +6,14 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from app.batch.input.scan import InputScan, scan
-from app.batch.input.source import Source
 from app.batch.journal.journal import Entries
 from app.batch.schedule.engines import JobPlan, free_memory, placements, slots_for
+from app.batch.spec import BatchSpec
 from app.figures import duration, rate
 from app.models.planning import overrides, plan_files, task_for
 from app.openai.prepare import prepare
 from app.openai.task import Task
 from app.openai.validation import Problem
-from app.options import ModelOptions, PlanOptions
 from app.prompts import PromptStyle, PromptTooLongError
 from runtimes.backend import MemoryEstimate
 from runtimes.chat import Message, encode_chat, encode_continuation
@@ -113,14 +112,11 @@ class Lengths:
         return self.read_once * (self.prompts - 1)
 
 
-def measure(
-    source: Source,
-    encoder: FileEncoder,
-    style: PromptStyle,
-    sampling: SamplingParams,
-    note: Callable[[str], None],
-) -> Lengths:
-    """Tokenize every valid row, with a ``note`` now and then."""
+def _measure(plan: JobPlan, encoder: FileEncoder, note: Callable[[str], None]) -> Lengths:
+    """Tokenize every valid row, with a ``note`` now and then. Raises RequestError as
+    ``require_fit`` where ``--strict`` was given."""
+    source, sampling = plan.source, plan.settings.sampling
+    style = PromptStyle(plan.settings.system, plan.settings.raw)
     found = Lengths(chunk=PROMPT_CHUNK if encoder.reproducible else 1)
     noted = time.monotonic()
     for row in source.rows():
@@ -148,6 +144,11 @@ def measure(
         if time.monotonic() - noted > _NOTE_SECONDS:
             noted = time.monotonic()
             note(f"{found.rows:,} rows counted, {found.prompt_tokens:,} tokens")
+    if plan.spec.rows.strict and found.unfit:
+        named = [f"{source.name}, {where}: {p.message}" for where, p in found.problems]
+        raise RequestError(
+            "\n".join([*named, f"--strict: {found.unfit:,} rows do not fit; nothing was done"])
+        )
     return found
 
 
@@ -181,8 +182,8 @@ class DryRun:
     free_bytes: int
     name: str
     asked_model: str
-    figures: Figures | None = None
-    engines: int = 1
+    figures: Figures | None
+    engines: int
 
     @property
     def invalid(self) -> int:
@@ -286,14 +287,8 @@ class DryRun:
         )
 
 
-def dry_run(
-    plan: JobPlan,
-    model: str,
-    planned: Callable[[int | None], Figures | None],
-    note: Callable[[str], None],
-) -> DryRun:
-    """Read the input twice: its rows, then their tokens. ``model`` is what the user calls it,
-    ``planned`` gives the figures of the plan nearest to a depth.
+def dry_run(plan: JobPlan, note: Callable[[str], None]) -> DryRun:
+    """Read the input twice: its rows, then their tokens.
 
     Raises RequestError as the job would, with ``plan.strict`` also for rows that do not fit;
     ModelError for a model whose tokenizer cannot be read.
@@ -317,8 +312,8 @@ def dry_run(
         memory=estimate(choice.file, settings),
         free_bytes=free_memory(),
         name=plan.source.name,
-        asked_model=model,
-        figures=planned(lengths.depth),
+        asked_model=str(plan.spec.model),
+        figures=_planned(plan.spec, lengths.depth),
         engines=engines,
     )
 
@@ -328,30 +323,14 @@ def require_fit(plan: JobPlan, note: Callable[[str], None]) -> None:
     _measure(plan, FileEncoder(plan.choice.file, plan.choice.settings), note)
 
 
-def planned_figures(
-    model: str,
-    options: ModelOptions,
-    settings: PlanOptions,
-    slots: int | None,
-    depth: int | None = None,
-) -> Figures | None:
+def _planned(spec: BatchSpec, depth: int | None) -> Figures | None:
     """The figures of the plan for such a job whose depth is nearest; None if `ingot plan` was not
     run."""
-    files = plan_files(model, options, settings.bits)
-    for fixed in (overrides(options, settings, slots), Overrides()):
+    options, settings = spec.options, spec.engine
+    files = plan_files(str(spec.model), options, settings.bits)
+    for fixed in (overrides(options, settings, spec.slots), Overrides()):
         task = task_for("batch", settings.profile, fixed, depth)
         plan = load_plan(files.models, task, nearest=True)
         if plan is not None:
             return plan.figures
     return None
-
-
-def _measure(plan: JobPlan, encoder: FileEncoder, note: Callable[[str], None]) -> Lengths:
-    style = PromptStyle(plan.settings.system, plan.settings.raw)
-    lengths = measure(plan.source, encoder, style, plan.settings.sampling, note)
-    if plan.spec.rows.strict and lengths.unfit:
-        named = [f"{plan.source.name}, {where}: {p.message}" for where, p in lengths.problems]
-        raise RequestError(
-            "\n".join([*named, f"--strict: {lengths.unfit:,} rows do not fit; nothing was done"])
-        )
-    return lengths

@@ -55,13 +55,11 @@ class Row:
     offset: int = 0  # as in ``Raw``
 
 
-@dataclass(slots=True)
 class Places:
     """Places of rows, in order: 16 bytes a row."""
 
-    indexes: array[int] = field(default_factory=lambda: array("I"))
-    lines: array[int] = field(default_factory=lambda: array("I"))
-    offsets: array[int] = field(default_factory=lambda: array("q"))
+    def __init__(self) -> None:
+        self.indexes, self.lines, self.offsets = array("I"), array("I"), array("q")
 
     def add(self, row: Row) -> None:
         """Note the next row."""
@@ -200,11 +198,10 @@ class Source:
     def rows_at(self, places: Places) -> Iterator[Row]:
         """The valid rows at ``places``; no other row is parsed. Raises as ``rows``."""
         asked: deque[tuple[int, int]] = deque()
+        columns = places.indexes, places.lines, places.offsets
 
         def wanted() -> Iterator[Place]:
-            for index, line, offset in zip(
-                places.indexes, places.lines, places.offsets, strict=True
-            ):
+            for index, line, offset in zip(*columns, strict=True):
                 asked.append((index, line))
                 yield line, offset
 

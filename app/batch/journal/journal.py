@@ -15,7 +15,6 @@ import sys
 import time
 from array import array
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -47,18 +46,15 @@ class JournalBusyError(RequestError):
     """Another job is writing to the same output."""
 
 
-@dataclass(slots=True)
 class Entries:
-    """Places of the rows' records: parallel arrays, 25 bytes a row, so that millions fit.
+    """Places of the rows' records: parallel arrays, 25 bytes a row, so that millions fit."""
 
-    ``keep_failures`` lets a row's failure stand as its result, so that it is not tried again.
-    """
-
-    keys: array[int] = field(default_factory=lambda: array("Q"))
-    indexes: array[int] = field(default_factory=lambda: array("q"))
-    offsets: array[int] = field(default_factory=lambda: array("q"))
-    answered: array[int] = field(default_factory=lambda: array("b"))
-    keep_failures: bool = False
+    def __init__(self, *, keep_failures: bool = False) -> None:
+        """``keep_failures`` lets a row's failure stand as its result, so that it is not tried
+        again."""
+        self.keys, self.indexes, self.offsets = array("Q"), array("q"), array("q")
+        self.answered = array("b")
+        self.keep_failures = keep_failures
 
     def add(self, key: bytes, index: int, offset: int, answered: bool) -> None:
         """Note one record."""
