@@ -299,9 +299,7 @@ def dry_run(plan: JobPlan, note: Callable[[str], None]) -> DryRun:
     lengths = _measure(plan, encoder, note)
     # What a cluster's nodes have is not known here.
     engines = 1 if plan.spec.running.ray is not None else len(placements(plan.engines, choice))
-    slots = slots_for(
-        choice, max(1, lengths.rows), fixed=plan.spec.slots is not None, engines=engines
-    )
+    slots = slots_for(plan, max(1, lengths.rows), engines)
     settings = replace(choice.settings, slots=slots)
     return DryRun(
         model=plan.settings.model,

@@ -1,8 +1,6 @@
 """Stop conditions of a job: Ctrl-C, SIGTERM or the process that it runs in (once to finish the
 running rows, twice to stop at once), and the time that it was given."""
 
-from __future__ import annotations
-
 import signal
 import time
 from collections.abc import Iterator

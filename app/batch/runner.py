@@ -34,7 +34,7 @@ def run_to_file(
     The journal notes what was ``asked`` (``spec_json``).
 
     Raises RequestError (input, output, changed settings), ModelError, OutOfMemoryError (also for a
-    full disk) or JournalBusyError. In each case what was answered is in the journal.
+    full disk). In each case what was answered is in the journal.
     """
     spec, source = plan.spec, plan.source
     anew = spec.fresh or spec.force
@@ -72,7 +72,7 @@ def run_to_file(
             )
             journal.note(RUN, note)
             if streamed is not None and found.pending:
-                streamed.settle(source, found, errors=False)
+                streamed.settle(source, found.input_rows, errors=False)
 
         def deliver(row: Row, answer: Answer) -> None:
             journal.append(row.key, row.index, answer)
@@ -107,9 +107,9 @@ def run_to_file(
         if not summary.ended and hosted is None:
             with progress.doing("writing the output"):
                 if streamed is not None:
-                    published = streamed.settle(source, found, errors=True)
+                    published = streamed.settle(source, found.input_rows, errors=True)
                 else:
-                    published = publish(source, found.stamp, journal, out, form)
+                    published = publish(source, journal, out, form)
             summary = replace(
                 summary,
                 answered=published.answered,

@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,16 +70,13 @@ class Places:
 # Rows whose id an earlier row has, found among millions of rows in little memory.
 
 
-_empty = partial(array, "q")
-
-
 @dataclass(frozen=True, slots=True)
 class Repeats:
     """Rows that repeat an id, in order."""
 
-    rows: array[int] = field(default_factory=_empty)  # their indexes,
-    lines: array[int] = field(default_factory=_empty)  # where they are,
-    first_lines: array[int] = field(default_factory=_empty)  # and where the id was first seen
+    rows: array[int]  # their indexes,
+    lines: array[int]  # where they are,
+    first_lines: array[int]  # and where the id was first seen
 
     def first_line(self, index: int) -> int | None:
         """Return the line where the id of the row at ``index`` was seen first, None if nowhere."""
@@ -97,6 +93,9 @@ class Repeats:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+
+NO_REPEATS = Repeats(array("q"), array("q"), array("q"))
 
 
 class IdIndex:
@@ -122,17 +121,9 @@ class IdIndex:
         for _, same in itertools.groupby(order, digests.__getitem__):
             first, *others = same
             found += [(row, lines[row], lines[first]) for row in others]
-        columns = zip(*sorted(found), strict=True) if found else ()
-        return Repeats(*(array("q", column) for column in columns))
-
-
-@dataclass(frozen=True, slots=True)
-class Stamp:
-    """Tells whether the input changed between two readings; of a folder, its listing's hash."""
-
-    size: int
-    mtime_ns: int
-    listing: str = ""
+        if not found:
+            return NO_REPEATS
+        return Repeats(*(array("q", column) for column in zip(*sorted(found), strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,9 +166,10 @@ class Source:
     limit: int | None = None
     # Known after a first reading: from then on a request that has the ``custom_id`` of an earlier
     # row is a problem, since nobody could tell their answers apart.
-    repeats: Repeats = field(default_factory=Repeats)
+    repeats: Repeats = NO_REPEATS
     shard: Shard | None = None
     digest: bytes = b""  # of the job's settings; it is part of the rows' keys
+    seen: str = ""  # its ``stamp`` at the last scan
 
     def rows(self) -> Iterator[Row]:
         """The rows of this job in order: those of ``shard``, or all. Raises RequestError when the
@@ -214,16 +206,23 @@ class Source:
                 if row.problem is None:
                     yield row
 
-    def stamp(self) -> Stamp:
-        """The input's present size and time."""
-        if self.reader.listing is not None:
-            digest, size = hashlib.sha256(), 0
-            for path, count, mtime_ns in self.reader.listing(self.path, self.name):
-                size += max(0, count)
-                digest.update(repr((path, count, mtime_ns)).encode())
-            return Stamp(size, 0, digest.hexdigest())
-        stat = self.path.stat()
-        return Stamp(stat.st_size, stat.st_mtime_ns)
+    def stamp(self) -> str:
+        """The input's present size and time; of a folder, a hash of those of its files."""
+        if self.reader.listing is None:
+            stat = self.path.stat()
+            return f"{stat.st_size} {stat.st_mtime_ns}"
+        digest = hashlib.sha256()
+        for file in self.reader.listing(self.path, self.name):
+            digest.update(repr(file).encode())
+        return digest.hexdigest()
+
+    def check_unchanged(self) -> None:
+        """Raises RequestError when the input is no longer what was scanned."""
+        if self.stamp() != self.seen:
+            raise RequestError(
+                f"{self.name} changed while the job ran; run the same command again "
+                "(rows that stayed the same are not computed again)"
+            )
 
     def _row(self, index: int, raw: Raw) -> Row:
         fields = raw.fields

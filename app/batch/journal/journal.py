@@ -42,10 +42,6 @@ _GROUP_SECONDS = 1.0
 _KEPT = "Every row written so far is kept"
 
 
-class JournalBusyError(RequestError):
-    """Another job is writing to the same output."""
-
-
 class Entries:
     """Places of the rows' records: parallel arrays, 25 bytes a row, so that millions fit."""
 
@@ -86,8 +82,8 @@ class Journal(JournalState):
     def __init__(self, path: Path) -> None:
         """Open or create ``path`` and index what is there; nothing is changed before ``begin``.
 
-        Raises JournalBusyError when another job holds it, RequestError when the file is not a
-        journal, OutOfMemoryError when the disk is full.
+        Raises RequestError when another job holds it or the file is not a journal,
+        OutOfMemoryError when the disk is full.
         """
         super().__init__(path)
         self.entries = Entries()
@@ -258,7 +254,7 @@ def _lock(descriptor: int, path: Path) -> None:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise JournalBusyError(f"another job is writing to {path}") from error
+            raise RequestError(f"another job is writing to {path}") from error
 
 
 def _torn_header(line: bytes, offset: int) -> bool:

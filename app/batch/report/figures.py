@@ -265,10 +265,10 @@ def journal_figures(
     elapsed = max((max(journal.last, begun) if now is None else now) - begun, 1e-3)
     rows_now, decode_now = journal.rates(journal.last if now is None else now)
     return {
-        "rows": int(run["rows"]),
-        "answered": int(run["reused"]) + journal.done,
-        "failed": int(run["invalid"]) + journal.failed,
-        "cached": int(run["reused"]),
+        "rows": run["rows"],
+        "answered": run["reused"] + journal.done,
+        "failed": run["invalid"] + journal.failed,
+        "cached": run["reused"],
         "shard": run.get("shard"),
         "elapsed_s": elapsed,
         "rows_per_s": journal.done / elapsed,

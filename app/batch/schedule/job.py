@@ -197,11 +197,6 @@ class Job:
             said = prepare(task, member.engine, params, style, messages=row.messages)
             row.params, row.parser, row.prompt_tokens = said.params, said.form.parser, len(said.ids)
             row.tokens.clear()
-            first = not row.begun
-            if first:
-                row.begun = True
-                most = said.params if row.input.task.parts else self._asked(row)
-                self.begun.add(row.input, len(said.ids), most)
             left = None if row.deadline is None else row.deadline - time.monotonic()
             request = said.request(
                 priority=Priority(max(Priority.CRITICAL, row.rank)),
@@ -210,8 +205,12 @@ class Job:
                 followed=turn + 1 < len(task.turns),
             )
             row.requests.append(request)
-            if first and member.beginning is not None and request.adapter is None:
-                member.beginning.before(said.ids)
+            if not row.begun:
+                row.begun = True
+                most = said.params if row.input.task.parts else self._asked(row)
+                self.begun.add(row.input, len(said.ids), most)
+                if member.beginning is not None and request.adapter is None:
+                    member.beginning.before(said.ids)
             row.process = member.engine.pid, member.engine.slots
             member.rows[request.id] = row
             row.stream = stream = member.engine.submit(request)

@@ -31,9 +31,9 @@ class Beginning:
     prefixes: SavedPrefixes
     engine: EngineApi
     settings: RunnerSettings
-    _common: Sequence[int] = field(default=(), init=False)  # or the only prompt so far
-    _rows: int = field(default=0, init=False)  # that begin with it
-    _process: int | None = field(default=None, init=False)  # that was given what was on disk
+    _common: Sequence[int] = ()  # or the only prompt so far
+    _rows: int = 0  # that begin with it
+    _process: int | None = None  # that was given what was on disk
 
     def before(self, prompt: Sequence[int]) -> None:
         """Prepare for a row's first prompt, which will be asked now."""

@@ -128,7 +128,7 @@ class FollowedJournal(JournalState):
         self.speeds, self._bucket = SpeedHistory(), None
         # A journal may have any number of runs: their commands are not taken apart here.
         self.rows.begin_run(keep_failures="--skip-failed" in (record.get("command") or ()))
-        self.rows.grow(int(record.get("input_rows", 0)))
+        self.rows.grow(record.get("input_rows", 0))
         self.rows.set_invalid(self.invalid)
 
     def _row(self, record: dict[str, Any], offset: int) -> None:
