@@ -8,7 +8,7 @@ from typing import Any
 
 from app.batch.input.scan import InputScan, scan
 from app.batch.input.source import Row, Source
-from app.batch.journal.journal import Entries, Journal, journal_path
+from app.batch.journal.journal import GROUP_SECONDS, Entries, Journal, journal_path
 from app.batch.journal.lines import END, LEFT_OUT, RUN, end_note, run_note, told
 from app.batch.output.publish import UnorderedOutput, publish
 from app.batch.output.records import OPENAI, RecordForm, dump_line, output_format
@@ -80,18 +80,17 @@ def run_to_file(
                 streamed.put(row, answer)
 
         def idle() -> None:
-            journal.sync_if_due()
+            journal.sync(after_s=GROUP_SECONDS)
             if streamed is not None:
                 streamed.flush()
 
         summary = _begun(plan, found)
         if found.pending:
-            rows = pending_rows(source, found)
             progress.listeners.append(LeftNotes(journal).update)
             summary = run_engines(
                 plan,
                 found,
-                rows,
+                pending_rows(source, found),
                 deliver,
                 progress,
                 summary,

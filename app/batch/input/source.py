@@ -174,7 +174,7 @@ class Source:
     def rows(self) -> Iterator[Row]:
         """The rows of this job in order: those of ``shard``, or all. Raises RequestError when the
         input as a whole cannot be read."""
-        return filter(self.takes, self.all_rows()) if self.shard else self.all_rows()
+        return filter(self.takes, self.all_rows())
 
     def takes(self, row: Row) -> bool:
         """Whether a row is one of this job's."""

@@ -38,7 +38,7 @@ _MAGIC = b'{"ingot":"batch-journal"'
 # A group is synced when it is this large or this old: a power cut costs at most so much work,
 # and a fast job does not wait for the disk at every row.
 _GROUP_ROWS = 64
-_GROUP_SECONDS = 1.0
+GROUP_SECONDS = 1.0
 _KEPT = "Every row written so far is kept"
 
 
@@ -153,14 +153,10 @@ class Journal(JournalState):
         """Whether every row is on the disk."""
         return not self._unsynced
 
-    def sync_if_due(self) -> None:
-        """Sync when the group has waited long enough; to be called now and then."""
-        if self._unsynced and time.monotonic() - self._synced_at >= _GROUP_SECONDS:
-            self._fsync()
-
-    def sync(self) -> None:
-        """Put every appended row on the disk. Raises OutOfMemoryError when the disk is full."""
-        if self._unsynced:
+    def sync(self, *, after_s: float = 0.0) -> None:
+        """Put every appended row on the disk if the last time is at least ``after_s`` ago. Raises
+        OutOfMemoryError when the disk is full."""
+        if self._unsynced and time.monotonic() - self._synced_at >= after_s:
             self._fsync()
 
     def _write(self, line: bytes) -> None:

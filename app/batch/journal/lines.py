@@ -160,10 +160,8 @@ def _is_header(value: dict[str, Any]) -> bool:
 
 def _is_note(value: dict[str, Any], kind: str) -> bool:
     """Whether what is read of a note is there, and of its kind."""
-    needed = _NEEDED.get(kind, frozenset())
-    checks = {**_CHECKS, **_SECONDS} if kind == LEFT else _CHECKS
-    return needed <= value.keys() and all(
-        checks[name](found) for name, found in value.items() if name in checks
+    return _NEEDED.get(kind, frozenset()) <= value.keys() and all(
+        _CHECKS[name](found) for name, found in value.items() if name in _CHECKS
     )
 
 
@@ -189,12 +187,11 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("rows", "input_rows", "invalid", "reused", "unfinished"), is_count),
     **dict.fromkeys(("host", "shard", "format", "input", "folder"), _text_or_none),
     "command": _texts_or_none,
-    "born": _number_or_none,
+    **dict.fromkeys(("born", "left_s", "left_least_s", "left_most_s"), _number_or_none),
     "spec": lambda value: isinstance(value, dict),
     "pid": lambda value: value is None or is_count(value),
     "offsets": lambda value: isinstance(value, list) and set(map(type, value)) <= {int},
 }
-_SECONDS = dict.fromkeys(("left_s", "left_least_s", "left_most_s"), _number_or_none)
 
 
 RECENT_S = 60.0
