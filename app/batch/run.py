@@ -12,7 +12,7 @@ from app.batch.input.prompting import Prompting
 from app.batch.input.source import Shard, open_source
 from app.batch.interrupt import sigterm_as_ctrl_c
 from app.batch.journal.journal import journal_path
-from app.batch.report.figures import check_report, report_of, write_report
+from app.batch.report.figures import check_report, write_report
 from app.batch.report.progress import Progress
 from app.batch.runner import run_to_file, run_to_stdout
 from app.batch.schedule.engines import Count, JobPlan, parse_count, placements
@@ -174,9 +174,9 @@ def run_batch(
             console.emit(looked.as_text() if not as_json else json.dumps(looked.as_json()) + "\n")
             return ExitCode.ROWS_FAILED if looked.invalid else ExitCode.DONE
         if rows.strict:
-            from app.batch.dryrun import require_fit
+            from app.batch.dryrun import measure
 
-            require_fit(plan, console.note)
+            measure(plan, console.note)  # whether each row fits
         shared_terminal = (to_stdout or as_json) and sys.stdout.isatty()
         emit = console.emit if as_json else None
         progress = Progress(quiet=quiet, bar=not shared_terminal, emit=emit)
@@ -185,8 +185,8 @@ def run_batch(
         else:
             summary = run_to_file(plan, Path(str(output)), progress, asked=asked)
         if out.report is not None:
-            report = report_of(summary, settings, input=spec.input, output=str(output or "-"))
-            write_report(out.report, report)
+            to = str(output or "-")
+            write_report(out.report, summary, settings, input=spec.input, output=to)
         progress.event("end", summary.end_json())
         if not quiet:
             for line in summary.end_lines():

@@ -165,7 +165,8 @@ class Job:
         """Give a suspect to each engine that has nothing else to do."""
         waiting = bool(self._suspects)
         for member in self.members:
-            member.reserved = member.alone or (waiting and member.reserved)
+            runs_one = any(row.alone for row in member.rows.values())
+            member.reserved = runs_one or (waiting and member.reserved)
         usable = [member for member in self.members if member.state is not EngineState.LOST]
         if waiting and not any(member.reserved for member in usable):
             min(usable, key=lambda member: len(member.rows)).reserved = True

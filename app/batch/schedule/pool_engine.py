@@ -169,11 +169,6 @@ class PoolEngine:
         lost with it, it may not: those rows would wait for the next process."""
         return self.state is EngineState.READY and self.engine.pid is not None
 
-    @property
-    def alone(self) -> bool:
-        """Whether a suspect runs in it."""
-        return any(row.alone for row in self.rows.values())
-
     def by_slot(self) -> list[InFlightRow]:
         """Rows in the order in which slots are given."""
         return sorted(self.rows.values(), key=lambda row: row.rank)
