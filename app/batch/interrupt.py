@@ -49,12 +49,8 @@ def sigterm_as_ctrl_c() -> Iterator[None]:
 
     Both signals are as before afterwards.
     """
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    signal.signal(signal.SIGTERM, interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:
