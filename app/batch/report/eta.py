@@ -368,7 +368,7 @@ class Forecast:
         rows = [one.decoding for _, one in samples if one.decoding]
         if tokens <= 0 or decode_s <= 0 or not rows:
             return None
-        occupied = sum(rows) / len(rows)
+        occupied = fmean(rows)
         steps_s = decode_s + stats.prefill_s - first.prefill_s
         overhead = (now - begun) / steps_s if steps_s else 1.0
         return RowPace(

@@ -125,8 +125,8 @@ class Job:
             if member.state is EngineState.LOST:
                 orphans = list(member.rows.values())
                 member.cancel()
-                self._suspects.extend(row for row in orphans if row.alone)
-                self._innocent.extend(row for row in orphans if not row.alone)
+                for row in orphans:
+                    (self._suspects if row.alone else self._innocent).append(row)
         if all(member.state is EngineState.LOST for member in self.members):
             assert member.problem is not None
             raise member.problem

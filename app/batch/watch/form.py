@@ -197,7 +197,7 @@ def form_like(command: BatchCommand, here: Path, without: Collection[str] = ()) 
 
 
 def _near(command: BatchCommand, here: Path) -> dict[str, Any]:
-    """What a job says that ran in another folder, its paths as they are ``here``."""
+    """The options of a job that ran in another folder, its paths as they are ``here``."""
     values, folder = spec_json(command.asked()), command.folder
 
     def near(text: str) -> str:
