@@ -6,15 +6,14 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from app.batch.input.scan import InputScan, scan
-from app.batch.input.source import Source
 from app.batch.journal.journal import Entries
 from app.batch.schedule.engines import JobPlan, free_memory, placements, slots_for
+from app.batch.spec import BatchSpec
 from app.figures import duration, rate
 from app.models.planning import overrides, plan_files, task_for
 from app.openai.prepare import prepare
 from app.openai.task import Task
 from app.openai.validation import Problem
-from app.options import ModelOptions, PlanOptions
 from app.prompts import PromptStyle, PromptTooLongError
 from runtimes.backend import MemoryEstimate
 from runtimes.chat import Message, encode_chat, encode_continuation
@@ -42,7 +41,7 @@ class FileEncoder:
     """
 
     def __init__(self, model: ModelFile, settings: RunnerSettings) -> None:
-        self.model, self.reproducible = model, settings.reproducible
+        self.model = model
         self.tokenizer = tokenizer_of(model)
         context = min(settings.context or DEFAULT_CONTEXT, model.context_length)
         self.context = min(context, settings.kv_tokens or context)
@@ -77,6 +76,8 @@ class FileEncoder:
 class Lengths:
     """Tokens over the rows that can be asked."""
 
+    context: int  # of the model, as the job has it
+    chunk: int  # what is reused is a multiple of so many tokens
     rows: int = 0
     # Of a conversation's later turns only their own text: the answers between are not there yet.
     prompt_tokens: int = 0
@@ -85,7 +86,6 @@ class Lengths:
     longest_where: str = ""
     common: list[int] | None = None  # tokens that all prompts begin with; None before the first
     prompts: int = 0  # of rows and their parts, that run without an adapter of their own
-    chunk: int = 1  # what is reused is a multiple of so many tokens
     unfit: int = 0  # rows that are valid, and cannot be asked of this model in this context
     problems: list[tuple[str, Problem]] = field(default_factory=list)
 
@@ -113,15 +113,16 @@ class Lengths:
         return self.read_once * (self.prompts - 1)
 
 
-def measure(
-    source: Source,
-    encoder: FileEncoder,
-    style: PromptStyle,
-    sampling: SamplingParams,
-    note: Callable[[str], None],
-) -> Lengths:
-    """Tokenize every valid row, with a ``note`` now and then."""
-    found = Lengths(chunk=PROMPT_CHUNK if encoder.reproducible else 1)
+def measure(plan: JobPlan, note: Callable[[str], None]) -> Lengths:
+    """Tokenize every valid row, with a ``note`` now and then.
+
+    Raises ModelError for a model whose tokenizer cannot be read, and with --strict RequestError,
+    naming the first ones, if valid rows do not fit model and context.
+    """
+    source, sampling, settings = plan.source, plan.settings.sampling, plan.choice.settings
+    encoder = FileEncoder(plan.choice.file, settings)
+    style = PromptStyle(plan.settings.system, plan.settings.raw)
+    found = Lengths(encoder.context, PROMPT_CHUNK if settings.reproducible else 1)
     noted = time.monotonic()
     for row in source.rows():
         if row.problem is not None:
@@ -148,6 +149,11 @@ def measure(
         if time.monotonic() - noted > _NOTE_SECONDS:
             noted = time.monotonic()
             note(f"{found.rows:,} rows counted, {found.prompt_tokens:,} tokens")
+    if plan.spec.rows.strict and found.unfit:
+        named = [f"{source.name}, {where}: {p.message}" for where, p in found.problems]
+        raise RequestError(
+            "\n".join([*named, f"--strict: {found.unfit:,} rows do not fit; nothing was done"])
+        )
     return found
 
 
@@ -169,20 +175,16 @@ def _sizes(
 @dataclass(frozen=True, slots=True)
 class DryRun:
     """``figures`` are those that the plan was chosen by, None without a plan; ``free_bytes`` what
-    memory has now. ``name`` and ``asked_model`` are the user's words for input and model;
-    ``slots`` and ``memory`` are those of each of ``engines``."""
+    memory has now; ``slots`` and ``memory`` are those of each of ``engines``."""
 
-    model: str
+    plan: JobPlan
     found: InputScan
     lengths: Lengths
     slots: int
-    context: int
     memory: MemoryEstimate
     free_bytes: int
-    name: str
-    asked_model: str
-    figures: Figures | None = None
-    engines: int = 1
+    figures: Figures | None
+    engines: int
 
     @property
     def invalid(self) -> int:
@@ -220,10 +222,10 @@ class DryRun:
             "read_once_tokens": lengths.read_once,
             "saved_tokens": lengths.saved,
             "longest_prompt": {"tokens": lengths.longest, "where": lengths.longest_where},
-            "model": self.model,
+            "model": self.plan.settings.model,
             "engines": self.engines,
             "slots": self.slots,
-            "context": self.context,
+            "context": lengths.context,
             "memory": self.memory.to_json(),
             "free_memory": self.free_bytes,
             "most_seconds": None if seconds is None else round(seconds, 1),
@@ -232,9 +234,9 @@ class DryRun:
 
     def as_text(self) -> str:
         """For people, a line for each thing."""
-        found, lengths = self.found, self.lengths
-        lines = found.notes(self.name)
-        lines += [f"{self.name}, {where}: {p.message}" for where, p in lengths.problems]
+        found, lengths, name = self.found, self.lengths, self.plan.source.name
+        lines = found.notes(name)
+        lines += [f"{name}, {where}: {p.message}" for where, p in lengths.problems]
         if lengths.unfit > len(lengths.problems):
             lines.append(f"and {lengths.unfit - len(lengths.problems):,} more that do not fit")
         valid = found.rows - self.invalid
@@ -247,7 +249,7 @@ class DryRun:
             lines.append(f"once:    {self._once()}")
         if lengths.rows:
             lines.append(
-                f"longest: {lengths.longest:,} tokens of a context of {self.context:,} "
+                f"longest: {lengths.longest:,} tokens of a context of {lengths.context:,} "
                 f"({lengths.longest_where})"
             )
         memory = self.memory
@@ -255,7 +257,7 @@ class DryRun:
         lines.append(
             f"memory:  {times}{gib(memory.total)} of {gib(self.free_bytes)} free: weights "
             f"{gib(memory.weights)}, KV cache {gib(memory.kv)} ({self.slots} slots x "
-            f"{self.context:,} tokens), the rest {gib(memory.compute + memory.overhead)}"
+            f"{lengths.context:,} tokens), the rest {gib(memory.compute + memory.overhead)}"
         )
         lines.append(f"time:    {self._time()}")
         return "".join(line + "\n" for line in lines)
@@ -271,11 +273,11 @@ class DryRun:
     def _time(self) -> str:
         seconds, figures = self.most_seconds, self.figures
         if figures is None:
-            depth, most = self.lengths.depth, max(0, self.context - TRIAL_TOKENS)
+            depth, most = self.lengths.depth, max(0, self.lengths.context - TRIAL_TOKENS)
             more = "" if depth is None else f" --depth {min(depth, most)}"
             return (
-                f"not known; `ingot plan {self.asked_model} --workload batch{more}` measures this"
-                " machine"
+                f"not known; `ingot plan {self.plan.spec.model} --workload batch{more}` measures"
+                " this machine"
             )
         if seconds is None:
             return "none: no row can be asked"
@@ -286,72 +288,38 @@ class DryRun:
         )
 
 
-def dry_run(
-    plan: JobPlan,
-    model: str,
-    planned: Callable[[int | None], Figures | None],
-    note: Callable[[str], None],
-) -> DryRun:
-    """Read the input twice: its rows, then their tokens. ``model`` is what the user calls it,
-    ``planned`` gives the figures of the plan nearest to a depth.
+def dry_run(plan: JobPlan, note: Callable[[str], None]) -> DryRun:
+    """Read the input twice: its rows, then their tokens.
 
-    Raises RequestError as the job would, with ``plan.strict`` also for rows that do not fit;
-    ModelError for a model whose tokenizer cannot be read.
+    Raises RequestError as the job would, and as ``measure``.
     """
     choice = plan.choice
     found = scan(plan.source, Entries(), strict=plan.spec.rows.strict)
-    encoder = FileEncoder(choice.file, choice.settings)
-    lengths = _measure(plan, encoder, note)
+    lengths = measure(plan, note)
     # What a cluster's nodes have is not known here.
     engines = 1 if plan.spec.running.ray is not None else len(placements(plan.engines, choice))
-    slots = slots_for(
-        choice, max(1, lengths.rows), fixed=plan.spec.slots is not None, engines=engines
-    )
+    slots = slots_for(plan, max(1, lengths.rows), engines)
     settings = replace(choice.settings, slots=slots)
     return DryRun(
-        model=plan.settings.model,
+        plan=plan,
         found=found,
         lengths=lengths,
         slots=slots,
-        context=encoder.context,
         memory=estimate(choice.file, settings),
         free_bytes=free_memory(),
-        name=plan.source.name,
-        asked_model=model,
-        figures=planned(lengths.depth),
+        figures=_planned(plan.spec, lengths.depth),
         engines=engines,
     )
 
 
-def require_fit(plan: JobPlan, note: Callable[[str], None]) -> None:
-    """Raises RequestError, naming the first ones, if valid rows do not fit model and context."""
-    _measure(plan, FileEncoder(plan.choice.file, plan.choice.settings), note)
-
-
-def planned_figures(
-    model: str,
-    options: ModelOptions,
-    settings: PlanOptions,
-    slots: int | None,
-    depth: int | None = None,
-) -> Figures | None:
+def _planned(spec: BatchSpec, depth: int | None) -> Figures | None:
     """The figures of the plan for such a job whose depth is nearest; None if `ingot plan` was not
     run."""
-    files = plan_files(model, options, settings.bits)
-    for fixed in (overrides(options, settings, slots), Overrides()):
+    options, settings = spec.options, spec.engine
+    files = plan_files(str(spec.model), options, settings.bits)
+    for fixed in (overrides(options, settings, spec.slots), Overrides()):
         task = task_for("batch", settings.profile, fixed, depth)
         plan = load_plan(files.models, task, nearest=True)
         if plan is not None:
             return plan.figures
     return None
-
-
-def _measure(plan: JobPlan, encoder: FileEncoder, note: Callable[[str], None]) -> Lengths:
-    style = PromptStyle(plan.settings.system, plan.settings.raw)
-    lengths = measure(plan.source, encoder, style, plan.settings.sampling, note)
-    if plan.spec.rows.strict and lengths.unfit:
-        named = [f"{plan.source.name}, {where}: {p.message}" for where, p in lengths.problems]
-        raise RequestError(
-            "\n".join([*named, f"--strict: {lengths.unfit:,} rows do not fit; nothing was done"])
-        )
-    return lengths

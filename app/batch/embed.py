@@ -23,25 +23,22 @@ from app.prompts import clean_argument
 from quantize.disk import outfile
 from runtimes.errors import RequestError
 
-Form = Literal["jsonl", "npy"]
-_USUAL = ModelOptions()
-
 
 @dataclass(frozen=True, slots=True)
 class EmbedJob:
     """Texts to embed, and the file for their embeddings; without ``output`` stdout."""
 
     model: str
-    texts: Sequence[str] = ()  # else those of the input
-    input: str | None = None  # a file or a folder; - for standard input
-    field: str | None = None
-    dimensions: int | None = None
-    output: Path | None = None
-    form: Form = "jsonl"
-    options: ModelOptions = _USUAL
+    texts: Sequence[str]  # else those of the input
+    input: str | None  # a file or a folder; - for standard input
+    field: str | None
+    dimensions: int | None
+    output: Path | None
+    form: Literal["jsonl", "npy"]
+    options: ModelOptions
 
 
-def run_embed(job: EmbedJob, *, quiet: bool = False) -> ExitCode:
+def run_embed(job: EmbedJob, *, quiet: bool) -> ExitCode:
     """Embed every text, in order. An array has all of them or is not written.
 
     Raises IngotError as ``run_batch``.

@@ -1,8 +1,6 @@
 """Stop conditions of a job: Ctrl-C, SIGTERM or the process that it runs in (once to finish the
 running rows, twice to stop at once), and the time that it was given."""
 
-from __future__ import annotations
-
 import signal
 import time
 from collections.abc import Iterator
@@ -51,12 +49,8 @@ def sigterm_as_ctrl_c() -> Iterator[None]:
 
     Both signals are as before afterwards.
     """
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    signal.signal(signal.SIGTERM, interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:

@@ -4,7 +4,6 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from app.batch.input.prompting import Prompting
 from app.batch.input.source import Shard, open_source
 from app.batch.interrupt import sigterm_as_ctrl_c
 from app.batch.journal.journal import journal_path
-from app.batch.report.figures import check_report, report_of, write_report
+from app.batch.report.figures import check_report, write_report
 from app.batch.report.progress import Progress
 from app.batch.runner import run_to_file, run_to_stdout
 from app.batch.schedule.engines import Count, JobPlan, parse_count, placements
@@ -25,10 +24,13 @@ from app.models.prefixes import shared_prefixes
 from app.options import ModelOptions, PlanOptions
 from app.prompts import PromptStyle, clean_argument
 from runtimes.errors import RequestError
+from runtimes.machine.cpu import available_cores, cpu_identity
 from runtimes.machine.installed import find_installed
+from runtimes.machine.selftest import ensure
 from runtimes.models.modelfile import fingerprint
 from runtimes.models.registry import backend_of, gives_embeddings
 from runtimes.settings import PROMPT_CHUNK
+from runtimes.worker.recovery import DeathLimit, Recovery
 
 # What a job asks beside answers: options that contradict it, and a file that can do it.
 
@@ -88,10 +90,11 @@ def run_batch(
     if output is None and not (spec.test or rows.dry_run):
         raise RequestError("name the output too: ingot batch IN OUT --model MODEL (- for stdout)")
     to_stdout, asked = spec.test or output == "-", spec_json(spec)
-    if to_stdout and as_json and not rows.dry_run:
-        raise RequestError("--json prints the figures to stdout, where the records go already")
-    if to_stdout and not rows.dry_run and out.unordered:
-        raise RequestError("--unordered needs an output file that can be resumed, not stdout")
+    if to_stdout and not rows.dry_run:
+        if as_json:
+            raise RequestError("--json prints the figures to stdout, where the records go already")
+        if out.unordered:
+            raise RequestError("--unordered needs an output file that can be resumed, not stdout")
     if out.report is not None:
         check_report(out.report, _used(spec))
     params, limit = spec.samples.apply(spec.sampling.params()), rows.limit
@@ -114,13 +117,13 @@ def run_batch(
         rows, params, TEST_TOKENS if spec.test else None, labels=labels, raw=spec.raw
     )
     style = PromptStyle(clean_argument(spec.system, console.note), spec.raw)
-    fixed = (spec.options, spec.engine)
     if rows.task == "embed":  # which takes no slot
-        fixed = (embedding_file(model, *fixed), spec.engine)
-        spec = replace(spec, slots=spec.slots or 1)
+        options = embedding_file(model, spec.options, spec.engine)
+        spec = replace(spec, options=options, slots=spec.slots or 1)
     choice = choose(
         model,
-        *fixed,
+        spec.options,
+        spec.engine,
         "batch",
         spec.slots,
         reproducible=spec.reproducible,
@@ -165,16 +168,15 @@ def run_batch(
         opened()
         plan = JobPlan(spec, source, choice, settings, engines, shared_prefixes())
         if rows.dry_run:
-            from app.batch.dryrun import dry_run, planned_figures
+            from app.batch.dryrun import dry_run
 
-            planned = partial(planned_figures, model, *fixed, spec.slots)
-            looked = dry_run(plan, model, planned, console.note)
+            looked = dry_run(plan, console.note)
             console.emit(looked.as_text() if not as_json else json.dumps(looked.as_json()) + "\n")
             return ExitCode.ROWS_FAILED if looked.invalid else ExitCode.DONE
         if rows.strict:
-            from app.batch.dryrun import require_fit
+            from app.batch.dryrun import measure
 
-            require_fit(plan, console.note)
+            measure(plan, console.note)  # whether each row fits
         shared_terminal = (to_stdout or as_json) and sys.stdout.isatty()
         emit = console.emit if as_json else None
         progress = Progress(quiet=quiet, bar=not shared_terminal, emit=emit)
@@ -183,8 +185,8 @@ def run_batch(
         else:
             summary = run_to_file(plan, Path(str(output)), progress, asked=asked)
         if out.report is not None:
-            report = report_of(summary, settings, input=spec.input, output=str(output or "-"))
-            write_report(out.report, report)
+            to = str(output or "-")
+            write_report(out.report, summary, settings, input=spec.input, output=to)
         progress.event("end", summary.end_json())
         if not quiet:
             for line in summary.end_lines():
@@ -216,8 +218,6 @@ def _alike(choice: LoadChoice, engines: Count, *, ray: bool) -> LoadChoice:
 
     Raises RequestError for a cluster, whose nodes may have other processors.
     """
-    from runtimes.machine.cpu import available_cores
-
     if ray:
         raise RequestError(
             "--reproducible: the nodes of a cluster may have other processors, which compute other"
@@ -231,11 +231,6 @@ def _alike(choice: LoadChoice, engines: Count, *, ray: bool) -> LoadChoice:
 def _computing(choice: LoadChoice) -> dict[str, Any]:
     """Return all that an answer's last digits depend on, beside the model, the type of its keys and
     values and the row: it goes into the journal's header."""
-    from runtimes.machine.cpu import cpu_identity
-    from runtimes.machine.installed import find_installed
-    from runtimes.machine.selftest import ensure
-    from runtimes.worker.recovery import DeathLimit, Recovery
-
     file = choice.file
     settings = Recovery(file.path, choice.settings, DeathLimit()).settings()
     installed = find_installed(file.runtime)

@@ -8,7 +8,7 @@ from typing import Any
 
 from app.batch.input.scan import InputScan, scan
 from app.batch.input.source import Row, Source
-from app.batch.journal.journal import Entries, Journal, journal_path
+from app.batch.journal.journal import GROUP_SECONDS, Entries, Journal, journal_path
 from app.batch.journal.lines import END, LEFT_OUT, RUN, end_note, run_note, told
 from app.batch.output.publish import UnorderedOutput, publish
 from app.batch.output.records import OPENAI, RecordForm, dump_line, output_format
@@ -34,7 +34,7 @@ def run_to_file(
     The journal notes what was ``asked`` (``spec_json``).
 
     Raises RequestError (input, output, changed settings), ModelError, OutOfMemoryError (also for a
-    full disk) or JournalBusyError. In each case what was answered is in the journal.
+    full disk). In each case what was answered is in the journal.
     """
     spec, source = plan.spec, plan.source
     anew = spec.fresh or spec.force
@@ -72,7 +72,7 @@ def run_to_file(
             )
             journal.note(RUN, note)
             if streamed is not None and found.pending:
-                streamed.settle(source, found, errors=False)
+                streamed.settle(source, found.input_rows, errors=False)
 
         def deliver(row: Row, answer: Answer) -> None:
             journal.append(row.key, row.index, answer)
@@ -80,18 +80,17 @@ def run_to_file(
                 streamed.put(row, answer)
 
         def idle() -> None:
-            journal.sync_if_due()
+            journal.sync(after_s=GROUP_SECONDS)
             if streamed is not None:
                 streamed.flush()
 
         summary = _begun(plan, found)
         if found.pending:
-            rows = pending_rows(source, found)
             progress.listeners.append(LeftNotes(journal).update)
             summary = run_engines(
                 plan,
                 found,
-                rows,
+                pending_rows(source, found),
                 deliver,
                 progress,
                 summary,
@@ -107,9 +106,9 @@ def run_to_file(
         if not summary.ended and hosted is None:
             with progress.doing("writing the output"):
                 if streamed is not None:
-                    published = streamed.settle(source, found, errors=True)
+                    published = streamed.settle(source, found.input_rows, errors=True)
                 else:
-                    published = publish(source, found.stamp, journal, out, form)
+                    published = publish(source, journal, out, form)
             summary = replace(
                 summary,
                 answered=published.answered,

@@ -20,6 +20,7 @@ from app.batch.input.prompting import Prompting
 from app.batch.input.scan import scan
 from app.batch.input.source import open_source
 from app.batch.journal.journal import Entries
+from app.batch.spec import InputOptions
 from runtimes.errors import IngotError
 from tests.app.batch.input.malformed import line, whole
 from tests.fuzz import bodies
@@ -122,12 +123,13 @@ def _input(case: Case) -> Path:
 def one(case: Case) -> None:
     random, path = case.random, _input(case)
     kind = random.choice(("generate", "generate", "generate", "score", "classify", "embed"))
-    prompting = Prompting(
+    options = InputOptions(
         field=random.choice((None, None, "prompt", "a.b")),
-        schema_field=random.choice((None, None, "schema")),
+        json_schema_field=random.choice((None, None, "schema")),
         priority_field=random.choice((None, None, "priority")),
-        kind=kind,  # type: ignore[arg-type]
+        task=kind,  # type: ignore[arg-type]
     )
+    prompting = Prompting(options)
     with contextlib.suppress(IngotError), open_source(str(path), prompting=prompting) as source:
         found = scan(source, Entries())
         case.figures["rows"] += found.rows

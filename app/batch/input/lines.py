@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from app.openai.validation import InputError, Problem
 from runtimes.errors import RequestError
@@ -44,23 +44,15 @@ class Raw:
     offset: int = 0  # bytes before ``line``, unpacked; 0 where a row is no line
 
 
-class ReadRows(Protocol):
-    """Function that reads rows in order."""
-
-    def __call__(
-        self, path: Path, name: str, /, places: Iterable[Place] | None = None
-    ) -> Iterator[Raw]:
-        """Give every row of ``path``, which messages call ``name``; or only the rows at ``places``,
-        in ascending order, without parsing the others. An invalid row has a problem; raises
-        RequestError when the input as a whole cannot be read."""
-
-
 @dataclass(frozen=True, slots=True)
 class Reader:
     """An input format."""
 
     name: str
-    read: ReadRows
+    # Every row of a path, which messages call by a name; or, without parsing the others, only the
+    # rows at places in ascending order. An invalid row has a problem. Raises RequestError when the
+    # input as a whole cannot be read.
+    read: Callable[[Path, str, Iterable[Place] | None], Iterator[Raw]]
     hint: str  # what to do about an input without rows
     suffixes: tuple[str, ...] = ()  # of names of such files
     magic: bytes | None = None  # how each such file begins, whatever its name is
@@ -139,6 +131,7 @@ def rows_by_line(
     path: Path,
     name: str,
     places: Iterable[Place] | None,
+    *,
     parse: Callable[[str], Mapping[str, Any]],
 ) -> Iterator[Raw]:
     """A row for each line that is not blank, or that is at one of ``places``; its fields by

@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jinja2
 
+from app.batch.spec import InputOptions, RowTask
 from app.here import named_text
 from app.openai.completions import completion_tasks
 from app.openai.constraints import schema_constraint
@@ -28,7 +28,6 @@ from runtimes.templates.sandbox import Sandbox
 
 if TYPE_CHECKING:
     from app.adapters import AdapterFile
-    from app.batch.spec import InputOptions, RowTask
 
 
 _DEFAULT_FIELDS: dict[RowTask, tuple[str, ...]] = {
@@ -41,28 +40,26 @@ ADAPTER = "adapter"  # the field that names the one that answers a row
 # The fields with what is scored
 CONTINUATIONS, LABELS = ("continuations",), ("labels", "choices")
 _ID_FIELDS = ("custom_id", "id", "question_id")
+_UNSAID = (MISSING, None, "")  # values of a field that is there for other rows
 
 
 @dataclass(frozen=True, slots=True)
 class Prompting:
-    """Without ``field`` and ``template`` a row is an OpenAI request, or has a ``prompt`` or
-    ``messages``. What a request asks it says itself, whatever the ``kind`` of the other rows."""
+    """Without a field of ``rows`` and a ``template`` a row is an OpenAI request, or has a
+    ``prompt`` or ``messages``. What a request asks it says itself, whatever the task of the other
+    rows."""
 
-    field: str | None = None  # where a row's prompt is
-    template: RowTemplate | None = None  # makes it from all of a row's fields
-    priority_field: str | None = None
+    rows: InputOptions = field(default_factory=InputOptions)
+    template: RowTemplate | None = None  # makes the prompt from all of a row's fields
     # What rows change with parameters of their own, and the most tokens that they may ask for.
-    sampling: SamplingParams = dataclasses.field(default_factory=SamplingParams)
+    sampling: SamplingParams = field(default_factory=SamplingParams)
     most_tokens: int | None = None
-    schema_field: str | None = None
     requests: Endpoint | None = None  # every row is one, to this endpoint, whatever it looks like
     strict: bool = True  # a field of a request that is not known is refused, not left out
     priority: Priority = Priority.NORMAL  # of rows without one
-    kind: RowTask = "generate"  # what plain rows ask
     labels: tuple[str, ...] = ()  # of rows to classify that bring none
-    dimensions: int | None = None  # of embeddings; None for all
     raw: bool = False  # no chat template is used
-    adapters: Mapping[str, AdapterFile] = dataclasses.field(default_factory=dict)  # by name
+    adapters: Mapping[str, AdapterFile] = field(default_factory=dict)  # by name
     adapter: AdapterFile | None = None  # of rows that name none
 
     @classmethod
@@ -80,44 +77,36 @@ class Prompting:
         if rows.template is not None and rows.field is not None:
             raise RequestError("--field and --template both make the prompt; give one of them")
         template = RowTemplate.load(rows.template) if rows.template is not None else None
-        return cls(
-            rows.field,
-            template,
-            rows.priority_field,
-            sampling,
-            most_tokens,
-            rows.json_schema_field,
-            kind=rows.task,
-            labels=tuple(labels or ()),
-            dimensions=rows.dimensions,
-            raw=raw,
-        )
+        labels = tuple(labels or ())
+        return cls(rows, template, sampling, most_tokens, labels=labels, raw=raw)
 
     def endpoint(self, fields: Mapping[str, Any]) -> Endpoint | None:
         """Return the endpoint of a row that is a request; None for a plain row."""
         if self.requests is not None:
             return self.requests
-        return _endpoint_of(fields) if self.field is None and self.template is None else None
+        told = self.rows.field is not None or self.template is not None
+        return None if told else _endpoint_of(fields)
 
     def task(self, fields: Mapping[str, Any], endpoint: Endpoint | None) -> Task:
         """Make the task of a row with these fields. Raises InputError."""
         if self.template is not None:
             task = self._asked(task_at(self.template.render(fields), "template"), fields)
         elif endpoint is None:
-            task = self._asked(task_of(fields, self.field, self.kind), fields)
+            task = self._asked(task_of(fields, self.rows.field, self.rows.task), fields)
         else:
             task = self._bounded(_request_task(fields, self.sampling, strict=self.strict))
-        if self.schema_field is not None:
-            schema = lookup(fields, self.schema_field)
-            if schema not in (MISSING, None, ""):
-                constraint = schema_constraint(schema, self.schema_field)
+        if (name := self.rows.json_schema_field) is not None:
+            schema = lookup(fields, name)
+            if schema not in _UNSAID:
+                constraint = schema_constraint(schema, name)
                 own = replace(task.sampling or self.sampling, constraint=constraint)
                 task = replace(task, sampling=own)
         if self.adapters or self.adapter:
             task = replace(task, adapter=self._adapter(fields, endpoint))
         priority = self.priority
-        if self.priority_field is not None:
-            priority = _priority(fields, self.priority_field)
+        if (name := self.rows.priority_field) is not None:
+            said = lookup(fields, name)
+            priority = priority if said in _UNSAID else priority_of(said, name)
         return task if priority is task.priority else replace(task, priority=priority)
 
     def _adapter(self, fields: Mapping[str, Any], endpoint: Endpoint | None) -> AdapterFile | None:
@@ -145,13 +134,14 @@ class Prompting:
 
     def _asked(self, task: Task, fields: Mapping[str, Any]) -> Task:
         """Make a plain row's task of its prompt, by the job's kind."""
-        if self.kind == "embed":
+        kind = self.rows.task
+        if kind == "embed":
             if task.history or len(task.turns) != 1:
                 raise InputError("wrong_type", "what is embedded must be one text")
-            return Task(parts=(replace(task, raw=True, embed=Embed(self.dimensions)),))
-        if self.kind == "score":
+            return Task(parts=(replace(task, raw=True, embed=Embed(self.rows.dimensions)),))
+        if kind == "score":
             return scoring_task(task, _texts(fields, CONTINUATIONS, 1))
-        if self.kind == "classify":
+        if kind == "classify":
             labels = self.labels or _texts(fields, LABELS, 2)
             return labels_task(task, labels, raw=self.raw)
         return task
@@ -164,13 +154,6 @@ class Prompting:
             return task
         least = min(own.min_tokens, most)
         return replace(task, sampling=replace(own, max_tokens=most, min_tokens=least))
-
-
-def _priority(fields: Mapping[str, Any], name: str) -> Priority:
-    value = lookup(fields, name)
-    if value in (MISSING, None, ""):
-        return Priority.NORMAL
-    return priority_of(value, name)
 
 
 def task_of(row: Mapping[str, Any], field: str | None, kind: RowTask = "generate") -> Task:

@@ -13,10 +13,10 @@ import os
 import stat
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from app.batch.input import lines
 from app.batch.input.lines import (
     MAX_LINE,
     UTF8_BOM,
@@ -25,7 +25,9 @@ from app.batch.input.lines import (
     Place,
     Raw,
     Reader,
+    decode,
     rows_by_line,
+    too_long,
 )
 from app.openai.validation import InputError, Problem, kind
 from runtimes.errors import RequestError
@@ -41,13 +43,14 @@ _BATCH_BYTES = 16 * 2**20
 _BATCH_ROWS = 1024
 
 
-def _read_parquet(path: Path, name: str, places: Iterable[Place] | None = None) -> Iterator[Raw]:
+def _read_parquet(path: Path, name: str, places: Iterable[Place] | None) -> Iterator[Raw]:
     """Rows from 1, their values as JSON has them; those before a damaged part come before its
     error. Only rows at ``places`` become Python's values."""
     pyarrow, file = _open(path, name)
-    wanted = itertools.count(1) if places is None else (line for line, _ in places)
+    wanted = _numbers(places)
     number, begin, following = 0, 1, next(wanted, None)
     with file:
+        _require_distinct(file.schema_arrow.names, name)
         try:
             # Statistics of the whole file tell how many rows make a few megabytes.
             batch = max(1, min(_BATCH_ROWS, _BATCH_BYTES // _row_bytes(file)))
@@ -66,6 +69,17 @@ def _read_parquet(path: Path, name: str, places: Iterable[Place] | None = None) 
                     yield Raw(number, dict(zip(names, map(plain, cells), strict=True)))
         except (pyarrow.ArrowException, OSError, ValueError) as error:
             raise RequestError(f"{name} is damaged after row {number}: {_reason(error)}") from error
+
+
+def _numbers(places: Iterable[Place] | None) -> Iterator[int]:
+    """The rows at ``places``, or all: from 1."""
+    return itertools.count(1) if places is None else (line for line, _ in places)
+
+
+def _require_distinct(columns: Iterable[str], name: str) -> None:
+    for column, count in Counter(columns).items():
+        if count > 1:
+            raise RequestError(f"{name} has two columns called {column[:60]!r}; rename one of them")
 
 
 def _cells(column: Any) -> list[Any]:
@@ -114,14 +128,9 @@ def _open(path: Path, name: str) -> tuple[Any, ParquetFile]:
             f"{name} is a Parquet file, which needs pyarrow: pip install 'ingot[parquet]'"
         ) from error
     try:
-        file = parquet.ParquetFile(path, pre_buffer=False)
+        return pyarrow, parquet.ParquetFile(path, pre_buffer=False)
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         raise RequestError(f"{name} is not a complete Parquet file: {_reason(error)}") from error
-    for column, count in Counter(file.schema_arrow.names).items():
-        if count > 1:
-            file.close()
-            raise RequestError(f"{name} has two columns called {column[:60]!r}; rename one of them")
-    return pyarrow, file
 
 
 def _row_bytes(file: ParquetFile) -> int:
@@ -189,7 +198,7 @@ class _Lines:
         return self._taken[-1][0]
 
 
-def _read_csv(path: Path, name: str, places: Iterable[Place] | None = None) -> Iterator[Raw]:
+def _read_csv(path: Path, name: str, places: Iterable[Place] | None) -> Iterator[Raw]:
     """Rows below the header, numbered by the line where they begin. A row that is no CSV ends with
     its first line: a quote that is never closed costs one row."""
     with InputStream(path, name) as stream:
@@ -223,15 +232,13 @@ def _rows(
             return
         except (InputError, csv.Error) as error:
             (first, _), last = lines.first, lines.only_first()
-            if isinstance(error, InputError):
-                problem = error.problem
-            else:
-                problem = Problem("invalid_csv", f"not CSV: {error}")
+            said = f"not CSV: {error}"
             if first != last or "unexpected end" in str(error):
-                problem = Problem(
-                    "invalid_csv", f"a quote is not closed rightly (looked up to line {last})"
-                )
-            yield Raw(first, problem=problem)
+                said = f"a quote is not closed rightly (looked up to line {last})"
+            elif isinstance(error, InputError):
+                yield Raw(first, problem=error.problem)
+                continue
+            yield Raw(first, problem=Problem("invalid_csv", said))
             continue
         if not any(cells):  # a blank line, or one of delimiters alone
             continue
@@ -245,9 +252,7 @@ def _rows(
 def _header(names: list[str], name: str) -> list[str]:
     """Column names; columns without one are left out of the rows."""
     header = [text.strip() for text in names]
-    for text, count in Counter(filter(None, header)).items():
-        if count > 1:
-            raise RequestError(f"{name} has two columns called {text[:60]!r}; rename one of them")
+    _require_distinct(filter(None, header), name)
     if not any(header):
         raise RequestError(f"{name}: its first line must name the columns; it is blank")
     return header
@@ -261,26 +266,25 @@ CSV = Reader(
 )
 
 
-def _read_folder(folder: Path, name: str, places: Iterable[Place] | None = None) -> Iterator[Raw]:
+def _read_folder(folder: Path, name: str, places: Iterable[Place] | None) -> Iterator[Raw]:
     """A row for each file that is not hidden, at any depth, in the order of the paths' parts."""
     root = folder.resolve()
-    wanted = itertools.count(1) if places is None else (line for line, _ in places)
+    wanted = _numbers(places)
     following = next(wanted, None)
     for number, path in enumerate(_files(root, name), 1):
         if number != following:
             continue
         following = next(wanted, None)
-        relative = path.relative_to(root).as_posix()
-        fields: dict[str, Any] = {"id": relative, "name": path.name}
+        fields = {"id": path.relative_to(root).as_posix(), "name": path.name}
+        problem = None
         try:
-            text = _text(path, root)
+            fields["prompt"] = _text(path, root)
         except InputError as error:
-            yield Raw(number, fields, error.problem)
+            problem = error.problem
         except OSError as error:
             reason = f"it cannot be read: {error.strerror or error}"
-            yield Raw(number, fields, Problem("unreadable_file", reason))
-        else:
-            yield Raw(number, {**fields, "prompt": text})
+            problem = Problem("unreadable_file", reason)
+        yield Raw(number, fields, problem)
 
 
 # The files of a folder, one row each, its path below the folder as its id.
@@ -333,11 +337,11 @@ def _text(path: Path, root: Path) -> str:
             raise InputError("refused_link", "it is a link to a folder, which is not followed")
     if not stat.S_ISREG(path.stat().st_mode):
         raise InputError("unreadable_file", "it is not a regular file")
-    with lines.InputStream(path, str(path)) as stream:
-        data = stream.read(lines.MAX_LINE + 1)
-    if len(data) > lines.MAX_LINE:
-        raise lines.too_long("file")
-    return lines.decode(data.removeprefix(lines.UTF8_BOM), "file")
+    with InputStream(path, str(path)) as stream:
+        data = stream.read(MAX_LINE + 1)
+    if len(data) > MAX_LINE:
+        raise too_long("file")
+    return decode(data.removeprefix(UTF8_BOM), "file")
 
 
 FOLDER = Reader(
@@ -347,10 +351,6 @@ FOLDER = Reader(
     place="file {id}",
     listing=_listing,
 )
-
-
-def _read_jsonl(path: Path, name: str, places: Iterable[Place] | None = None) -> Iterator[Raw]:
-    return rows_by_line(path, name, places, _object)
 
 
 def _object(text: str) -> dict[str, Any]:
@@ -388,21 +388,22 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite
 
 JSONL = Reader(
     "jsonl",
-    _read_jsonl,
+    partial(rows_by_line, parse=_object),
     'write one object a line, such as {"prompt": "What is 2 + 2?"}',
     suffixes=(".jsonl", ".ndjson", ".json"),
     first=b"{",
 )
 
 
-def _read_text(path: Path, name: str, places: Iterable[Place] | None = None) -> Iterator[Raw]:
-    return rows_by_line(path, name, places, lambda line: {"prompt": line})
-
-
 # Rows of plain text: a line is a prompt.
 
 
-TEXT = Reader("text", _read_text, "write one prompt a line", suffixes=(".txt", ".text", ".md"))
+TEXT = Reader(
+    "text",
+    partial(rows_by_line, parse=lambda line: {"prompt": line}),
+    "write one prompt a line",
+    suffixes=(".txt", ".text", ".md"),
+)
 
 
 READERS = {reader.name: reader for reader in (JSONL, TEXT, CSV, PARQUET, FOLDER)}

@@ -1,12 +1,10 @@
 """First pass over the input, before any model is loaded: counts rows, finds invalid ones, and notes
 where the pending ones are."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from itertools import islice
 
-from app.batch.input.source import IdIndex, Places, Repeats, Source, Stamp
+from app.batch.input.source import NO_REPEATS, IdIndex, Places, Repeats, Source
 from app.batch.journal.journal import Entries, Matcher
 from app.openai.validation import Problem
 from runtimes.errors import RequestError
@@ -22,7 +20,6 @@ _SHOWN = 3
 class InputScan:
     """Result of a pass over the input."""
 
-    stamp: Stamp
     input_rows: int = 0  # those of other shards too
     rows: int = 0
     requests: int = 0  # lines of an OpenAI batch, those of other shards too
@@ -32,7 +29,7 @@ class InputScan:
     characters: int = 0  # of the pending rows' prompts
     places: dict[Priority, Places] = field(default_factory=dict)  # of the pending rows
     problems: list[tuple[str, Problem]] = field(default_factory=list)  # the first, with their place
-    repeats: Repeats = field(default_factory=Repeats)  # valid, though an earlier row has their id
+    repeats: Repeats = NO_REPEATS  # valid, though an earlier row has their id
     invalid_rows: list[int] = field(default_factory=list)  # indexes of the first thousand
 
     @property
@@ -85,7 +82,7 @@ def scan(source: Source, entries: Entries, *, strict: bool = False) -> InputScan
 def _read(source: Source, entries: Entries, ids: IdIndex | None) -> InputScan:
     """One reading; ``ids`` are collected in the first."""
     matcher = Matcher(entries)
-    found = InputScan(source.stamp())
+    found, source.seen = InputScan(), source.stamp()
     fields: dict[str, None] = {}
     lacking = 0
     refused = set()
@@ -125,12 +122,12 @@ def _read(source: Source, entries: Entries, ids: IdIndex | None) -> InputScan:
 
 def _no_field(source: Source, fields: list[str], problems: list[tuple[str, Problem]]) -> str:
     shown = ", ".join(repr(name)[1:-1][:40] for name in fields[:_FIELDS_SHOWN])
-    prompting = source.prompting
-    if prompting.template is not None:
+    field = source.prompting.rows.field
+    if source.prompting.template is not None:
         return f"no row of {source.name} fits the template; {problems[0][1].message}"
-    if prompting.field is None:
+    if field is None:
         return (
             f"no row of {source.name} has a 'prompt' or 'messages'; name the field that holds the "
             f"prompt with --field. The rows have: {shown}"
         )
-    return f"no row of {source.name} has the field {prompting.field!r}; the rows have: {shown}"
+    return f"no row of {source.name} has the field {field!r}; the rows have: {shown}"

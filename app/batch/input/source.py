@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +54,11 @@ class Row:
     offset: int = 0  # as in ``Raw``
 
 
-@dataclass(slots=True)
 class Places:
     """Places of rows, in order: 16 bytes a row."""
 
-    indexes: array[int] = field(default_factory=lambda: array("I"))
-    lines: array[int] = field(default_factory=lambda: array("I"))
-    offsets: array[int] = field(default_factory=lambda: array("q"))
+    def __init__(self) -> None:
+        self.indexes, self.lines, self.offsets = array("I"), array("I"), array("q")
 
     def add(self, row: Row) -> None:
         """Note the next row."""
@@ -73,16 +70,13 @@ class Places:
 # Rows whose id an earlier row has, found among millions of rows in little memory.
 
 
-_empty = partial(array, "q")
-
-
 @dataclass(frozen=True, slots=True)
 class Repeats:
     """Rows that repeat an id, in order."""
 
-    rows: array[int] = field(default_factory=_empty)  # their indexes,
-    lines: array[int] = field(default_factory=_empty)  # where they are,
-    first_lines: array[int] = field(default_factory=_empty)  # and where the id was first seen
+    rows: array[int]  # their indexes,
+    lines: array[int]  # where they are,
+    first_lines: array[int]  # and where the id was first seen
 
     def first_line(self, index: int) -> int | None:
         """Return the line where the id of the row at ``index`` was seen first, None if nowhere."""
@@ -99,6 +93,9 @@ class Repeats:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+
+NO_REPEATS = Repeats(array("q"), array("q"), array("q"))
 
 
 class IdIndex:
@@ -124,17 +121,9 @@ class IdIndex:
         for _, same in itertools.groupby(order, digests.__getitem__):
             first, *others = same
             found += [(row, lines[row], lines[first]) for row in others]
-        columns = zip(*sorted(found), strict=True) if found else ()
-        return Repeats(*(array("q", column) for column in columns))
-
-
-@dataclass(frozen=True, slots=True)
-class Stamp:
-    """Tells whether the input changed between two readings; of a folder, its listing's hash."""
-
-    size: int
-    mtime_ns: int
-    listing: str = ""
+        if not found:
+            return NO_REPEATS
+        return Repeats(*(array("q", column) for column in zip(*sorted(found), strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,14 +166,15 @@ class Source:
     limit: int | None = None
     # Known after a first reading: from then on a request that has the ``custom_id`` of an earlier
     # row is a problem, since nobody could tell their answers apart.
-    repeats: Repeats = field(default_factory=Repeats)
+    repeats: Repeats = NO_REPEATS
     shard: Shard | None = None
     digest: bytes = b""  # of the job's settings; it is part of the rows' keys
+    seen: str = ""  # its ``stamp`` at the last scan
 
     def rows(self) -> Iterator[Row]:
         """The rows of this job in order: those of ``shard``, or all. Raises RequestError when the
         input as a whole cannot be read."""
-        return filter(self.takes, self.all_rows()) if self.shard else self.all_rows()
+        return filter(self.takes, self.all_rows())
 
     def takes(self, row: Row) -> bool:
         """Whether a row is one of this job's."""
@@ -192,7 +182,7 @@ class Source:
 
     def all_rows(self) -> Iterator[Row]:
         """Every row of the input in order, at most ``limit``. Raises as ``rows``."""
-        for index, raw in enumerate(self.reader.read(self.path, self.name)):
+        for index, raw in enumerate(self.reader.read(self.path, self.name, None)):
             if self.limit is not None and index >= self.limit:
                 return
             yield self._row(index, raw)
@@ -200,11 +190,10 @@ class Source:
     def rows_at(self, places: Places) -> Iterator[Row]:
         """The valid rows at ``places``; no other row is parsed. Raises as ``rows``."""
         asked: deque[tuple[int, int]] = deque()
+        columns = places.indexes, places.lines, places.offsets
 
         def wanted() -> Iterator[Place]:
-            for index, line, offset in zip(
-                places.indexes, places.lines, places.offsets, strict=True
-            ):
+            for index, line, offset in zip(*columns, strict=True):
                 asked.append((index, line))
                 yield line, offset
 
@@ -217,16 +206,23 @@ class Source:
                 if row.problem is None:
                     yield row
 
-    def stamp(self) -> Stamp:
-        """The input's present size and time."""
-        if self.reader.listing is not None:
-            digest, size = hashlib.sha256(), 0
-            for path, count, mtime_ns in self.reader.listing(self.path, self.name):
-                size += max(0, count)
-                digest.update(repr((path, count, mtime_ns)).encode())
-            return Stamp(size, 0, digest.hexdigest())
-        stat = self.path.stat()
-        return Stamp(stat.st_size, stat.st_mtime_ns)
+    def stamp(self) -> str:
+        """The input's present size and time; of a folder, a hash of those of its files."""
+        if self.reader.listing is None:
+            stat = self.path.stat()
+            return f"{stat.st_size} {stat.st_mtime_ns}"
+        digest = hashlib.sha256()
+        for file in self.reader.listing(self.path, self.name):
+            digest.update(repr(file).encode())
+        return digest.hexdigest()
+
+    def check_unchanged(self) -> None:
+        """Raises RequestError when the input is no longer what was scanned."""
+        if self.stamp() != self.seen:
+            raise RequestError(
+                f"{self.name} changed while the job ran; run the same command again "
+                "(rows that stayed the same are not computed again)"
+            )
 
     def _row(self, index: int, raw: Raw) -> Row:
         fields = raw.fields
@@ -281,7 +277,7 @@ def open_source(
         name = "standard input"
     try:
         reader = detect(path, name, format)
-        if reader.name == "text" and prompting.field is not None:
+        if reader.name == "text" and prompting.rows.field is not None:
             raise ParameterError(
                 f"--field is for rows with fields, and {name} is read as plain text"
                 " (see --input-format)",

@@ -15,7 +15,6 @@ import sys
 import time
 from array import array
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -39,26 +38,19 @@ _MAGIC = b'{"ingot":"batch-journal"'
 # A group is synced when it is this large or this old: a power cut costs at most so much work,
 # and a fast job does not wait for the disk at every row.
 _GROUP_ROWS = 64
-_GROUP_SECONDS = 1.0
+GROUP_SECONDS = 1.0
 _KEPT = "Every row written so far is kept"
 
 
-class JournalBusyError(RequestError):
-    """Another job is writing to the same output."""
-
-
-@dataclass(slots=True)
 class Entries:
-    """Places of the rows' records: parallel arrays, 25 bytes a row, so that millions fit.
+    """Places of the rows' records: parallel arrays, 25 bytes a row, so that millions fit."""
 
-    ``keep_failures`` lets a row's failure stand as its result, so that it is not tried again.
-    """
-
-    keys: array[int] = field(default_factory=lambda: array("Q"))
-    indexes: array[int] = field(default_factory=lambda: array("q"))
-    offsets: array[int] = field(default_factory=lambda: array("q"))
-    answered: array[int] = field(default_factory=lambda: array("b"))
-    keep_failures: bool = False
+    def __init__(self, *, keep_failures: bool = False) -> None:
+        """``keep_failures`` lets a row's failure stand as its result, so that it is not tried
+        again."""
+        self.keys, self.indexes, self.offsets = array("Q"), array("q"), array("q")
+        self.answered = array("b")
+        self.keep_failures = keep_failures
 
     def add(self, key: bytes, index: int, offset: int, answered: bool) -> None:
         """Note one record."""
@@ -90,8 +82,8 @@ class Journal(JournalState):
     def __init__(self, path: Path) -> None:
         """Open or create ``path`` and index what is there; nothing is changed before ``begin``.
 
-        Raises JournalBusyError when another job holds it, RequestError when the file is not a
-        journal, OutOfMemoryError when the disk is full.
+        Raises RequestError when another job holds it or the file is not a journal,
+        OutOfMemoryError when the disk is full.
         """
         super().__init__(path)
         self.entries = Entries()
@@ -161,14 +153,10 @@ class Journal(JournalState):
         """Whether every row is on the disk."""
         return not self._unsynced
 
-    def sync_if_due(self) -> None:
-        """Sync when the group has waited long enough; to be called now and then."""
-        if self._unsynced and time.monotonic() - self._synced_at >= _GROUP_SECONDS:
-            self._fsync()
-
-    def sync(self) -> None:
-        """Put every appended row on the disk. Raises OutOfMemoryError when the disk is full."""
-        if self._unsynced:
+    def sync(self, *, after_s: float = 0.0) -> None:
+        """Put every appended row on the disk if the last time is at least ``after_s`` ago. Raises
+        OutOfMemoryError when the disk is full."""
+        if self._unsynced and time.monotonic() - self._synced_at >= after_s:
             self._fsync()
 
     def _write(self, line: bytes) -> None:
@@ -262,7 +250,7 @@ def _lock(descriptor: int, path: Path) -> None:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise JournalBusyError(f"another job is writing to {path}") from error
+            raise RequestError(f"another job is writing to {path}") from error
 
 
 def _torn_header(line: bytes, offset: int) -> bool:

@@ -58,18 +58,10 @@ class Damaged:
 
     number: int
     offset: int
-    header: bool  # whether it seems to have been one
-    index: int | None  # of the row whose record it seems to have been
-    whole: bool  # False for a last line without its newline
+    said: str  # what is wrong with it, and what it seems to have been
 
     def __str__(self) -> str:
-        what = "is damaged" if self.whole else "is not whole, as after a crash of the machine"
-        seems = ""
-        if self.header:
-            seems = " (the job's settings)"
-        elif self.index is not None:
-            seems = f" (it seems to be the answer of index {self.index})"
-        return f"line {self.number} {what}{seems}"
+        return f"line {self.number} {self.said}"
 
 
 LEFT_OUT = "this is left out, and stays in the file; rows without another record are computed again"
@@ -168,19 +160,17 @@ def _is_header(value: dict[str, Any]) -> bool:
 
 def _is_note(value: dict[str, Any], kind: str) -> bool:
     """Whether what is read of a note is there, and of its kind."""
-    needed = _NEEDED.get(kind, frozenset())
-    checks = {**_CHECKS, **_SECONDS} if kind == LEFT else _CHECKS
-    return needed <= value.keys() and all(
-        checks[name](found) for name, found in value.items() if name in checks
+    return _NEEDED.get(kind, frozenset()) <= value.keys() and all(
+        _CHECKS[name](found) for name, found in value.items() if name in _CHECKS
     )
-
-
-def _texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
 def _text_or_none(value: Any) -> bool:
     return value is None or isinstance(value, str)
+
+
+def _texts_or_none(value: Any) -> bool:
+    return value is None or (isinstance(value, list) and all(isinstance(one, str) for one in value))
 
 
 def _number_or_none(value: Any) -> bool:
@@ -196,13 +186,12 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
     "at": lambda value: is_number(value, 1e11),  # the year 5138
     **dict.fromkeys(("rows", "input_rows", "invalid", "reused", "unfinished"), is_count),
     **dict.fromkeys(("host", "shard", "format", "input", "folder"), _text_or_none),
-    "command": lambda value: value is None or _texts(value),
-    "born": _number_or_none,
+    "command": _texts_or_none,
+    **dict.fromkeys(("born", "left_s", "left_least_s", "left_most_s"), _number_or_none),
     "spec": lambda value: isinstance(value, dict),
     "pid": lambda value: value is None or is_count(value),
     "offsets": lambda value: isinstance(value, list) and set(map(type, value)) <= {int},
 }
-_SECONDS = dict.fromkeys(("left_s", "left_least_s", "left_most_s"), _number_or_none)
 
 
 RECENT_S = 60.0
@@ -301,11 +290,15 @@ class JournalState:
     def _damage(self, offset: int, line: bytes) -> None:
         # Two marks, so that one damaged byte cannot hide both.
         header = b'"batch-journal"' in line or b'"settings":{' in line
-        found = INDEX.search(line)
-        index = int(found[1]) if found else None
-        whole = line.endswith(b"\n")
+        said = "is damaged"
+        if not line.endswith(b"\n"):
+            said = "is not whole, as after a crash of the machine"
+        if header:
+            said += " (the job's settings)"
+        elif found := INDEX.search(line):
+            said += f" (it seems to be the answer of index {int(found[1])})"
         if len(self._damaged) < _MOST_DAMAGED:
-            self._damaged[offset] = Damaged(self._lines, offset, header, index, whole)
+            self._damaged[offset] = Damaged(self._lines, offset, said)
         if header or offset == 0:
             self.settings_lost, self.settings = True, None
 
@@ -324,7 +317,7 @@ class JournalState:
     def _run(self, record: dict[str, Any]) -> None:
         self.run, self.end, self.left = record, None, None
         self._reset()
-        self.last = float(record.get("at", 0.0))
+        self.last = float(record["at"])
 
     def _row(self, record: dict[str, Any], offset: int) -> None:
         if not record["ok"]:

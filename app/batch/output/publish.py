@@ -10,14 +10,12 @@ from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from app.batch.input.scan import InputScan
-from app.batch.input.source import Row, Source, Stamp
+from app.batch.input.source import Row, Source
 from app.batch.journal.journal import Journal, Matcher
 from app.batch.output.records import OutputFormat, Record, RecordForm, Records, dump_line, writing
 from app.batch.report.eta import RowCounts
 from app.openai.answer import Answer
 from quantize.disk import outfile
-from runtimes.errors import RequestError
 
 
 def answers(
@@ -40,19 +38,13 @@ def answers(
 
 
 def publish(
-    source: Source,
-    stamp: Stamp,
-    journal: Journal,
-    out: Path,
-    form: RecordForm,
-    *,
-    errors: bool = True,
+    source: Source, journal: Journal, out: Path, form: RecordForm, *, errors: bool = True
 ) -> RowCounts:
     """Write ``out`` from the journal, in place of an older one unless nothing changed; rows that
     failed only with ``errors``.
 
-    Raises RequestError when the input is no longer what ``stamp`` says, OutOfMemoryError when the
-    disk is full; the journal keeps every row in both cases.
+    Raises RequestError when the input is no longer what was scanned, OutOfMemoryError when the disk
+    is full; the journal keeps every row in both cases.
     """
     journal.sync()
     published = RowCounts()
@@ -66,7 +58,7 @@ def publish(
                 yield form.record(row, answer)
 
     kept = f"Every row is in {journal.path}"
-    write_output(out, form.format, records, kept, lambda: check_unchanged(source, stamp))
+    write_output(out, form.format, records, kept, source.check_unchanged)
     return published
 
 
@@ -85,15 +77,6 @@ def write_output(
         format.write(partial, records)
         if check is not None:
             check()
-
-
-def check_unchanged(source: Source, stamp: Stamp) -> None:
-    """Raises RequestError when the input is no longer what ``stamp`` says."""
-    if source.stamp() != stamp:
-        raise RequestError(
-            f"{source.name} changed while the job ran; run the same command again "
-            "(rows that stayed the same are not computed again)"
-        )
 
 
 class UnorderedOutput:
@@ -122,24 +105,24 @@ class UnorderedOutput:
                 file.write(self._pending)
             self._pending.clear()
 
-    def settle(self, source: Source, found: InputScan, *, errors: bool) -> RowCounts:
-        """Make the file hold exactly what the journal has for the rows of ``source``; rows that
+    def settle(self, source: Source, rows: int, *, errors: bool) -> RowCounts:
+        """Make the file hold exactly what the journal has for the ``rows`` of ``source``; rows that
         failed only with ``errors``. Raises OutOfMemoryError or RequestError, the latter before
-        anything is written if the input is no longer what was ``found``."""
+        anything is written if the input is no longer what was scanned."""
         self._pending.clear()
-        check_unchanged(source, found.stamp)
+        source.check_unchanged()
         published = RowCounts()
         with writing(self._out, self._kept):
-            held = self._held(found.input_rows)
+            held = self._held(rows)
             agree = lines = 0
             for row, answer in answers(source, self._journal, errors=errors):
                 if answer is not None:
                     published.finished(answer.error)
                     lines += 1
                     agree += held[row.index] == _hash(self._line(row, answer))
-            check_unchanged(source, found.stamp)
+            source.check_unchanged()
             if agree < sum(map(bool, held)):
-                publish(source, found.stamp, self._journal, self._out, self._form, errors=errors)
+                publish(source, self._journal, self._out, self._form, errors=errors)
             elif agree < lines:
                 self._append(source, held, errors=errors)
         return published

@@ -11,7 +11,7 @@ import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -60,20 +60,22 @@ class RecordForm:
     names: frozenset[str] = RECORD_NAMES  # that flat records keep for answers
 
     def record(self, row: Row, answer: Answer) -> dict[str, Any]:
-        """The record, ready for JSON."""
-        return self.format.record(row, answer.lasting() if self.lasting else answer, self)
+        """The record, ready for JSON. An error's message names the row's place in the input."""
+        if self.lasting:
+            answer = answer.lasting()
+        if (problem := answer.error) is not None:
+            located = Problem(problem.code, f"{row.where}: {problem.message}")
+            answer = replace(answer, error=located)
+        return self.format.record(row, answer, self)
 
 
 def flat_record(row: Row, answer: Answer, form: RecordForm) -> dict[str, Any]:
     """The row's id and index, the fields of the input, the answer.
 
-    A field whose name the record needs for something else is called ``input_NAME``. An error's
-    message names the place in the input.
+    A field whose name the record needs for something else is called ``input_NAME``.
     """
     own = answer.to_json()
     own.pop("created", None)
-    if answer.error is not None:
-        own["error"] = {"code": answer.error.code, "message": located(row, answer.error)}
     record: dict[str, Any] = {"id": row.id, "index": row.index}
     if form.fields:
         taken = record.keys() | form.names | own.keys()
@@ -86,11 +88,6 @@ def flat_record(row: Row, answer: Answer, form: RecordForm) -> dict[str, Any]:
             record[free] = value
     record.update(own)
     return record
-
-
-def located(row: Row, problem: Problem) -> str:
-    """An error's message with the row's place in the input before it."""
-    return f"{row.where or f'line {row.line}'}: {problem.message}"
 
 
 _BUFFER = 1 << 20
@@ -136,9 +133,8 @@ def _openai_record(row: Row, answer: Answer, form: RecordForm) -> dict[str, Any]
     """An error has both forms that readers look for: ``error``, and a response whose status is not
     200 and whose body is an error object."""
     name = f"{row.key.hex()[:_KEY_DIGITS]}_{row.index}"
-    error = None
-    if answer.error is not None:
-        problem = Problem(answer.error.code, located(row, answer.error))
+    problem, error = answer.error, None
+    if problem is not None:
         error = {"code": problem.code, "message": problem.message}
         status, body = error_body(problem)
     else:

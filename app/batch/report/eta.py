@@ -244,16 +244,13 @@ def _played(rest: Rest, model: LengthModel | None, pace: RowPace) -> float:
         place = (place + _GOLDEN) % 1.0
         return min(float(most), model.quantile(place, above))
 
-    running = [drawn(most, tokens) - tokens for tokens, most in rest.running]
-    waiting, reading_s = rest.waiting, 0.0
-    if rest.prompt_tokens and pace.prefill_tps:
-        reading_s = rest.prompt_tokens / pace.prefill_tps
-    seconds = reading_s
+    ends = [max(0.0, drawn(most, tokens) - tokens) for tokens, most in rest.running]
+    waiting = rest.waiting
+    seconds = rest.prompt_tokens / pace.prefill_tps if pace.prefill_tps else 0.0
     if waiting > _PLAYED:
         mean = sum(drawn(rest.most) for _ in range(_PLAYED)) / _PLAYED
         seconds += (waiting - _PLAYED) * mean * pace.token_s(rest.slots) / rest.slots
         waiting = _PLAYED
-    ends = [max(0.0, left) for left in running]
     while waiting and len(ends) < rest.slots:
         ends.append(drawn(rest.most))
         waiting -= 1
@@ -331,7 +328,7 @@ class Forecast:
             return None
         rest = self._rest(working, stats, counts, begun)
         if draining:
-            rest = Rest(rest.running, 0, rest.most, sum(row.unread for row in working), rest.slots)
+            rest = replace(rest, waiting=0, prompt_tokens=sum(row.unread for row in working))
         return time_left(rest, counts.lengths, pace)
 
     def _rest(
@@ -341,21 +338,17 @@ class Forecast:
         counts: RowCounts,
         begun: BegunRows,
     ) -> Rest:
-        running = [answer for row in working for answer in row.answers]
-        done = counts.answered + counts.failed
-        rows = max(0, self._rows - done - len(working))
-        each = begun.answers / begun.rows
+        settled = counts.answered + counts.failed + len(working)
         later = sum(row.later for row in working)
         characters = max(0, self._characters - begun.characters)
-        # Rows that wait in an engine are begun, and have not been read.
-        waiting = begun.rows - done - len(working)
         unread = characters * begun.tokens / max(1, begun.characters)
-        unread += max(0, waiting) * begun.tokens / begun.rows
+        # Rows that wait in an engine are begun, and have not been read.
+        unread += max(0, begun.rows - settled) * begun.tokens / begun.rows
         found = stats.prompt_tokens + stats.cached_tokens
         computed = stats.prompt_tokens / found if found else 1.0
         return Rest(
-            running=running,
-            waiting=round(rows * each) + later,
+            running=[answer for row in working for answer in row.answers],
+            waiting=round(max(0, self._rows - settled) * (begun.answers / begun.rows)) + later,
             most=round(begun.most / begun.answers),
             prompt_tokens=unread * computed + sum(row.unread for row in working),
             slots=max(1, stats.slots),
@@ -375,7 +368,7 @@ class Forecast:
         rows = [one.decoding for _, one in samples if one.decoding]
         if tokens <= 0 or decode_s <= 0 or not rows:
             return None
-        occupied = sum(rows) / len(rows)
+        occupied = fmean(rows)
         steps_s = decode_s + stats.prefill_s - first.prefill_s
         overhead = (now - begun) / steps_s if steps_s else 1.0
         return RowPace(

@@ -265,10 +265,10 @@ def journal_figures(
     elapsed = max((max(journal.last, begun) if now is None else now) - begun, 1e-3)
     rows_now, decode_now = journal.rates(journal.last if now is None else now)
     return {
-        "rows": int(run["rows"]),
-        "answered": int(run["reused"]) + journal.done,
-        "failed": int(run["invalid"]) + journal.failed,
-        "cached": int(run["reused"]),
+        "rows": run["rows"],
+        "answered": run["reused"] + journal.done,
+        "failed": run["invalid"] + journal.failed,
+        "cached": run["reused"],
         "shard": run.get("shard"),
         "elapsed_s": elapsed,
         "rows_per_s": journal.done / elapsed,
@@ -339,12 +339,26 @@ def status_of(out: Path) -> JobStatus:
 # The file of --report
 
 
-def report_of(
-    summary: JobFigures, settings: JobSettings, *, input: str, output: str
-) -> dict[str, Any]:
-    """The file of `--report`: ``summary`` has the rows and rates, ``settings`` what decides the
-    answers, ``engine`` the engine's own figures at the end (null when no row needed the model)."""
-    return {
+def check_report(path: Path, used: Mapping[str, Path]) -> None:
+    """Raises RequestError where the report cannot be written, or would replace one of the files
+    that the job uses, before any work is done for it."""
+    try:
+        check_outfile(path)
+    except OSError as error:
+        said = error.strerror or error
+        raise RequestError(f"--report: {path} cannot be written: {said}") from error
+    for name, other in used.items():
+        if same_file(path, other):
+            raise RequestError(f"--report and {name} are the same file; name another")
+
+
+def write_report(
+    path: Path, summary: JobFigures, settings: JobSettings, *, input: str, output: str
+) -> None:
+    """Put the file of `--report` in place in one step: ``summary`` has the rows and rates,
+    ``settings`` what decides the answers, ``engine`` the engine's own figures at the end (null when
+    no row needed the model). Raises RequestError or OutOfMemoryError."""
+    report = {
         "input": input,
         "output": output,
         "ended_at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -359,22 +373,5 @@ def report_of(
         },
         "command": sys.argv[1:],
     }
-
-
-def check_report(path: Path, used: Mapping[str, Path]) -> None:
-    """Raises RequestError where the report cannot be written, or would replace one of the files
-    that the job uses, before any work is done for it."""
-    try:
-        check_outfile(path)
-    except OSError as error:
-        said = error.strerror or error
-        raise RequestError(f"--report: {path} cannot be written: {said}") from error
-    for name, other in used.items():
-        if same_file(path, other):
-            raise RequestError(f"--report and {name} are the same file; name another")
-
-
-def write_report(path: Path, report: dict[str, Any]) -> None:
-    """Put the report in place in one step. Raises RequestError or OutOfMemoryError."""
     with writing(path), outfile(path) as partial:
         partial.write_text(json.dumps(report, indent=2) + "\n", "utf-8")

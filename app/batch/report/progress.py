@@ -99,8 +99,9 @@ class _Bar:
             console=console.messages(),
         )
         self._task = self._progress.add_task("rows", total=None, left="", cached="", failed="")
-        self._speeds = Text("", style="dim", no_wrap=True, overflow="ellipsis")
-        self._occupancy = Text("", style="dim", no_wrap=True, overflow="ellipsis")
+        self._speeds, self._occupancy = (
+            Text("", style="dim", no_wrap=True, overflow="ellipsis") for _ in range(2)
+        )
         self.live = Live(
             Group(self._progress, self._speeds, self._occupancy),
             console=console.messages(),

@@ -163,27 +163,15 @@ class RayEngine:
         self._closed = False
         self._coming: Any = None
         self._here: _Incarnation | None = None
-        self._loaded: LoadedEngine  # by the last actor
+        self.model: ModelFile  # of the last actor, as is what follows
+        self.context: int
+        self.slots: int
+        self._loaded: LoadedEngine
         self._stats: EngineStats
         self._asked: Future[Any] | None = None
         self._count = 0
         # Ray calls back on the thread that serves all of its own work: nothing may wait there.
         self._landing = ThreadPoolExecutor(1, f"ingot-{name}")
-
-    @property
-    def model(self) -> ModelFile:
-        """See RowEngine."""
-        return self._loaded.model
-
-    @property
-    def context(self) -> int:
-        """See RowEngine."""
-        return self._loaded.context
-
-    @property
-    def slots(self) -> int:
-        """See RowEngine."""
-        return self._loaded.slots
 
     @property
     def pid(self) -> int | None:
@@ -211,6 +199,7 @@ class RayEngine:
             here = self._here = _Incarnation(self._count, self._coming, loaded)
             self._coming = None
             self._loaded, self._stats, self._asked = loaded, loaded.stats, None
+            self.model, self.context, self.slots = loaded.model, loaded.context, loaded.slots
             return here
 
     def _check_open(self) -> None:
@@ -410,8 +399,7 @@ def cluster_engines(plan: JobPlan, rows: int) -> Iterator[list[PoolEngine]]:
             nodes, plan.engines, gpu=backend_of(choice.file).allows_gpu(choice.settings)
         )
         # Whether that fits is for each node to say.
-        fixed = plan.spec.slots is not None
-        slots = slots_for(choice, rows, fixed=fixed, engines=share.count, here=False)
+        slots = slots_for(plan, rows, share.count, here=False)
         order = Order(
             path=str(choice.file.path.absolute()),
             fingerprint=plan.settings.fingerprint,

@@ -27,10 +27,12 @@ from runtimes.machine.selftest import ensure
 from runtimes.models.memory import estimate, gib, largest_slots
 from runtimes.models.modelfile import ModelFile, RuntimeName
 from runtimes.models.registry import backend
-from runtimes.settings import RunnerSettings, SchedulerSettings
+from runtimes.settings import RunnerSettings
 from runtimes.worker.engine import WorkerEngine
 from runtimes.worker.process import Placement
 from runtimes.worker.recovery import DeathLimit
+
+Count = int | Literal["auto"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class JobPlan:
     source: Source
     choice: LoadChoice
     settings: JobSettings
-    engines: int | Literal["auto"] = 1
+    engines: Count = 1
     prefixes: SavedPrefixes = NONE_SAVED
 
 
@@ -59,11 +61,6 @@ class EngineGpu:
     free: int | None  # bytes of its memory; None where it does not tell
     visible: str | None = None  # what names it in CUDA_VISIBLE_DEVICES, where that chooses it
     device: str = "auto"  # ``RunnerSettings.device`` of its engines
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """Variables that the process of an engine gets besides."""
-        return {} if self.visible is None else {VISIBLE: self.visible}
 
 
 def gpus_for(runtime: RuntimeName, settings: RunnerSettings) -> tuple[EngineGpu, ...]:
@@ -104,8 +101,6 @@ _MOST_SLOTS = 16  # of each engine when nobody said
 # the machine does, need some too.
 _SHARE = 0.75
 
-Count = int | Literal["auto"]
-
 # Which deaths end a job is the job's own to say, by what comes of the rows between them.
 _DEATHS = DeathLimit(deaths=sys.maxsize)
 
@@ -126,13 +121,10 @@ def local_engines(plan: JobPlan, rows: int) -> Iterator[list[PoolEngine]]:
     """The engines that the plan asks for, for so many rows; they end with the block. Entering it
     raises RequestError, ModelError, RuntimeMissingError or OutOfMemoryError."""
     choice = plan.choice
-    # Nobody waits for a single row: prompts go in as fast as they can.
-    scheduling = replace(choice.scheduling, max_stall_s=None)
     placed = placements(plan.engines, choice)
-    slots = slots_for(choice, rows, fixed=plan.spec.slots is not None, engines=len(placed))
-    settings = replace(choice.settings, slots=slots)
+    settings = replace(choice.settings, slots=slots_for(plan, rows, len(placed)))
     require_room(choice, settings, placed)
-    engines = load_engines(choice, settings, scheduling, placed)
+    engines = load_engines(choice, settings, placed)
     try:
         yield [
             PoolEngine(
@@ -148,12 +140,11 @@ def local_engines(plan: JobPlan, rows: int) -> Iterator[list[PoolEngine]]:
             engine.close()
 
 
-def slots_for(
-    choice: LoadChoice, rows: int, *, fixed: bool, engines: int = 1, here: bool = True
-) -> int:
-    """For each of ``engines``: as many as were asked for (``fixed``); else as many as planned, or
-    as fit if they run ``here``, but together no more than rows."""
-    if fixed:
+def slots_for(plan: JobPlan, rows: int, engines: int, *, here: bool = True) -> int:
+    """For each of ``engines``: as many as were asked for; else as many as planned, or as fit if
+    they run ``here``, but together no more than rows."""
+    choice = plan.choice
+    if plan.spec.slots is not None:
         return choice.settings.slots
     rows = -(-rows // engines)
     if choice.planned or not here:
@@ -232,16 +223,15 @@ def require_room(
 
 
 def load_engines(
-    choice: LoadChoice,
-    settings: RunnerSettings,
-    scheduling: SchedulerSettings,
-    placed: Sequence[EnginePlacement],
+    choice: LoadChoice, settings: RunnerSettings, placed: Sequence[EnginePlacement]
 ) -> list[WorkerEngine]:
     """An engine for each placement. The first is loaded alone, which shows whether it can be at
     all and brings the file into memory; then the others at the same time.
 
     Raises as ``load_engine``; none is left then, and none after Ctrl-C.
     """
+    # Nobody waits for a single row: prompts go in as fast as they can.
+    scheduling = replace(choice.scheduling, max_stall_s=None)
     begun: list[WorkerEngine] = []
     failed = threading.Event()
 
@@ -287,12 +277,15 @@ def _seat(
     most = len(share) or None
     where = f"processors {spans(cpus)}" if cpus else ""
     gpu = gpus[at % len(gpus)] if gpus else None
+    environment = {}
     if gpu is not None:
         where = gpu.name + (f", {where}" if where else "")
+        if gpu.visible is not None:
+            environment[VISIBLE] = gpu.visible
     return EnginePlacement(
         name=f"engine {at + 1}",
         where=where,
-        place=Placement(cpus, gpu.environment if gpu else {}),
+        place=Placement(cpus, environment),
         threads=min(threads, most) if threads and most else most or threads,
         gpu=gpu,
     )

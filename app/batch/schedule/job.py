@@ -125,8 +125,8 @@ class Job:
             if member.state is EngineState.LOST:
                 orphans = list(member.rows.values())
                 member.cancel()
-                self._suspects.extend(row for row in orphans if row.alone)
-                self._innocent.extend(row for row in orphans if not row.alone)
+                for row in orphans:
+                    (self._suspects if row.alone else self._innocent).append(row)
         if all(member.state is EngineState.LOST for member in self.members):
             assert member.problem is not None
             raise member.problem
@@ -165,7 +165,8 @@ class Job:
         """Give a suspect to each engine that has nothing else to do."""
         waiting = bool(self._suspects)
         for member in self.members:
-            member.reserved = member.alone or (waiting and member.reserved)
+            runs_one = any(row.alone for row in member.rows.values())
+            member.reserved = runs_one or (waiting and member.reserved)
         usable = [member for member in self.members if member.state is not EngineState.LOST]
         if waiting and not any(member.reserved for member in usable):
             min(usable, key=lambda member: len(member.rows)).reserved = True
@@ -197,11 +198,6 @@ class Job:
             said = prepare(task, member.engine, params, style, messages=row.messages)
             row.params, row.parser, row.prompt_tokens = said.params, said.form.parser, len(said.ids)
             row.tokens.clear()
-            first = not row.begun
-            if first:
-                row.begun = True
-                most = said.params if row.input.task.parts else self._asked(row)
-                self.begun.add(row.input, len(said.ids), most)
             left = None if row.deadline is None else row.deadline - time.monotonic()
             request = said.request(
                 priority=Priority(max(Priority.CRITICAL, row.rank)),
@@ -210,8 +206,12 @@ class Job:
                 followed=turn + 1 < len(task.turns),
             )
             row.requests.append(request)
-            if first and member.beginning is not None and request.adapter is None:
-                member.beginning.before(said.ids)
+            if not row.begun:
+                row.begun = True
+                most = said.params if row.input.task.parts else self._asked(row)
+                self.begun.add(row.input, len(said.ids), most)
+                if member.beginning is not None and request.adapter is None:
+                    member.beginning.before(said.ids)
             row.process = member.engine.pid, member.engine.slots
             member.rows[request.id] = row
             row.stream = stream = member.engine.submit(request)

@@ -31,9 +31,9 @@ class Beginning:
     prefixes: SavedPrefixes
     engine: EngineApi
     settings: RunnerSettings
-    _common: Sequence[int] = field(default=(), init=False)  # or the only prompt so far
-    _rows: int = field(default=0, init=False)  # that begin with it
-    _process: int | None = field(default=None, init=False)  # that was given what was on disk
+    _common: Sequence[int] = ()  # or the only prompt so far
+    _rows: int = 0  # that begin with it
+    _process: int | None = None  # that was given what was on disk
 
     def before(self, prompt: Sequence[int]) -> None:
         """Prepare for a row's first prompt, which will be asked now."""
@@ -168,11 +168,6 @@ class PoolEngine:
         """Whether it may be given rows. Between the death of its process and the news of what was
         lost with it, it may not: those rows would wait for the next process."""
         return self.state is EngineState.READY and self.engine.pid is not None
-
-    @property
-    def alone(self) -> bool:
-        """Whether a suspect runs in it."""
-        return any(row.alone for row in self.rows.values())
 
     def by_slot(self) -> list[InFlightRow]:
         """Rows in the order in which slots are given."""

@@ -230,9 +230,9 @@ def together(stats: Sequence[EngineStats]) -> EngineStats:
     own. Percentiles cannot be known from the engines'; they are left out.
     """
     values: dict[str, Any] = {}
-    for name in (field.name for field in fields(EngineStats)):
-        each = [getattr(one, name) for one in stats]
-        values[name] = (
+    for field in fields(EngineStats):
+        each = [getattr(one, field.name) for one in stats]
+        values[field.name] = (
             Percentiles() if isinstance(each[0], Percentiles) else sum(filter(None, each))
         )
     begun = [one.prompt_tokens + one.cached_tokens for one in stats]

@@ -30,14 +30,9 @@ class FileTail:
     def __init__(self, path: Path, *, last: int | None = None) -> None:
         """``last``: of a longer file, only about so many bytes at its end."""
         self.path = path
-        self.offset = 0
-        self.size = 0
+        self.offset = self.size = 0
+        self.more = False  # whether whole lines may be left
         self._last = last
-
-    @property
-    def behind(self) -> int:
-        """Bytes that were not read at the last look."""
-        return self.size - self.offset
 
     def read(self, most: int = 1 << 18) -> tuple[bool, list[tuple[int, bytes]]]:
         """Whether the file began anew, and the next whole lines with their offsets: about ``most``
@@ -65,6 +60,7 @@ class FileTail:
                     self.offset += len(line)
         except OSError:
             anew, self.offset, self.size = self.offset > 0, 0, 0
+        self.more = self.offset < self.size and bool(lines)
         return anew, lines
 
 
@@ -81,11 +77,6 @@ class FollowedJournal(JournalState):
         super().__init__(path)
 
     @property
-    def behind(self) -> int:
-        """Bytes that are there and not read."""
-        return self._tail.behind
-
-    @property
     def part_read(self) -> float:
         """0 to 1."""
         return self._tail.offset / self._tail.size if self._tail.size else 1.0
@@ -96,14 +87,14 @@ class FollowedJournal(JournalState):
         return noted_command(self.run)
 
     def read(self) -> bool:
-        """Take in the next lines; True if there were any."""
+        """Take in the next lines; True when there are more to read at once."""
         anew, lines = self._tail.read()
         if anew:
             self._begin_file()
             self._other_settings()
         for offset, line in lines:
             self.take(offset, line)
-        return anew or bool(lines)
+        return self._tail.more
 
     def answer(self, index: int) -> Answer | None:
         """Return a finished row's answer; None for any other row."""
@@ -137,7 +128,7 @@ class FollowedJournal(JournalState):
         self.speeds, self._bucket = SpeedHistory(), None
         # A journal may have any number of runs: their commands are not taken apart here.
         self.rows.begin_run(keep_failures="--skip-failed" in (record.get("command") or ()))
-        self.rows.grow(int(record.get("input_rows", 0)))
+        self.rows.grow(record.get("input_rows", 0))
         self.rows.set_invalid(self.invalid)
 
     def _row(self, record: dict[str, Any], offset: int) -> None:
@@ -283,22 +274,19 @@ class RowSearch:
     def read(self) -> bool:
         """Look at the next lines, for some milliseconds; True when there are more."""
         with self._lock:
-            return self._read()
-
-    def _read(self) -> bool:
-        anew, lines = self._tail.read()
-        if anew:
-            self.found.clear()
-        for offset, line in lines:
-            record = self._journal.again(offset, line)
-            if record is None or "ingot" in record:
-                continue
-            text = text_of(Answer.from_json(record["answer"])).casefold()
-            if all(word in text for word in self.words):
-                self.found.add(record["index"])
-            else:
-                self.found.discard(record["index"])
-        return self._tail.behind > 0 and bool(lines)
+            anew, lines = self._tail.read()
+            if anew:
+                self.found.clear()
+            for offset, line in lines:
+                record = self._journal.again(offset, line)
+                if record is None or "ingot" in record:
+                    continue
+                text = text_of(Answer.from_json(record["answer"])).casefold()
+                if all(word in text for word in self.words):
+                    self.found.add(record["index"])
+                else:
+                    self.found.discard(record["index"])
+            return self._tail.more
 
 
 def text_of(answer: Answer) -> str:

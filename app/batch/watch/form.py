@@ -7,7 +7,7 @@ import math
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any
 from app.adapters import name_and_path
 from app.batch.journal.journal import journal_path
 from app.batch.output.records import JSONL, suffix_format
-from app.batch.spec import WORDS, BatchSpec, spec_json
+from app.batch.spec import WORDS, BatchSpec, spec_from, spec_json
 from app.batch.watch.process import BatchCommand, command_from, noted_command
 from app.batch.watch.records import last_run, records
 from app.here import at_home
@@ -36,12 +36,36 @@ class FormError(ParameterError):
         super().__init__(message, field)
 
 
-def _text(label: str, placeholder: str, about: str, **more: Any) -> Any:
-    """A field for a text, with ``least`` for a number of a ``type``; ``option`` is the command's,
-    where it has another name."""
-    usual = {"option": "", "least": None, "type": int}
+def _path(text: str) -> str:
+    """A path that is neither an option nor a word that the command takes for itself."""
+    if text.startswith("~"):
+        return _from_home(text)
+    return f"./{text}" if text in WORDS or text.startswith("-") else text
+
+
+def _from_home(text: str) -> str:
+    return str(at_home(text))
+
+
+def _choices(text: str) -> list[str]:
+    return [choice for part in text.split("|") if (choice := part.strip())]
+
+
+def _text(
+    label: str,
+    placeholder: str,
+    about: str,
+    *,
+    least: float | None = None,
+    make: Callable[[str], Any] = str,
+) -> Any:
+    """A field for a number of the type of ``least``, or for a text of which ``make`` makes a
+    value."""
     told = {"label": label, "placeholder": placeholder, "about": about}
-    return field(default="", metadata=usual | told | more)
+    return field(default="", metadata={**told, "least": least, "make": make})
+
+
+_NOTHING_ELSE = BatchSpec("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,70 +73,52 @@ class JobForm:
     """Texts as they were typed; an empty one leaves the choice to the command. ``rest`` has what
     else is said of the job, for which there is no field."""
 
-    input: str = _text("Input", "prompts.jsonl", "JSONL, text, CSV, Parquet, or a folder of texts")
+    input: str = _text(
+        "Input", "prompts.jsonl", "JSONL, text, CSV, Parquet, or a folder of texts", make=_path
+    )
     field: str = _text("Field", "prompt", "the field of a row that has its prompt: a name or a.b")
-    template: str = _text("Template", "optional", "a Jinja2 file that makes the prompt of a row")
+    template: str = _text(
+        "Template", "optional", "a Jinja2 file that makes the prompt of a row", make=_from_home
+    )
     limit: str = _text("Rows", "all", "only the first rows of the input", least=1)
     model: str = _text("Model", "folder or .gguf", "a folder that quantize wrote, a .gguf, a name")
     system: str = _text("System", "optional", "a system message before each prompt")
-    temperature: str = _text("Temperature", "0", "0 takes the likeliest token", least=0, type=float)
-    top_p: str = _text(
-        "Top-p", "1", "only the likeliest tokens up to this sum", least=0, type=float
-    )
+    temperature: str = _text("Temperature", "0", "0 takes the likeliest token", least=0.0)
+    top_p: str = _text("Top-p", "1", "only the likeliest tokens up to this sum", least=0.0)
     seed: str = _text("Seed", "none", "the same seed gives the same samples", least=0)
-    output: str = _text("Output", "beside the input", "JSONL, CSV or Parquet, by its suffix")
+    output: str = _text(
+        "Output", "beside the input", "JSONL, CSV or Parquet, by its suffix", make=_path
+    )
     n: str = _text("Answers", "1", "how many answers each row gets", least=1)
-    choices: str = _text("Choices", "yes | no", "an answer is one of these", option="choice")
+    choices: str = _text("Choices", "yes | no", "an answer is one of these", make=_choices)
     schema: str = _text(
-        "Schema", "optional", "a file with the JSON schema of the answers", option="json-schema"
+        "Schema", "optional", "a file with the JSON schema of the answers", make=_from_home
     )
     max_tokens: str = _text("Max tokens", "512", "the longest that an answer may be", least=1)
     slots: str = _text("Slots", "auto", "rows that run together; 16 if memory allows", least=1)
     row_timeout: str = _text(
-        "Row timeout", "none", "a row that takes more seconds fails", least=0.001, type=float
+        "Row timeout", "none", "a row that takes more seconds fails", least=0.001
     )
-    max_time: str = _text(
-        "Max time", "none", "no row begins after so many seconds", least=0.001, type=float
-    )
+    max_time: str = _text("Max time", "none", "no row begins after so many seconds", least=0.001)
     fresh: bool = False  # drops the answers that the output has
-    rest: BatchSpec | None = None
+    rest: BatchSpec = _NOTHING_ELSE
 
     def spec(self) -> BatchSpec:
         """The job. Raises FormError for the first thing that no job can have; see
-        ``form_look`` for what the files say."""
+        ``look`` for what the files say."""
         said, errors = values_of(self)
         for name, text in errors.items():
             raise FormError(name, text)
-        rest = self.rest or BatchSpec("")
-        schema, template = said["schema"], said["template"]
-        return replace(
-            rest,
-            input=_path(said["input"]),
-            output=_path(said["output"]),
-            model=said["model"],
-            system=said["system"] or rest.system,
-            slots=said["slots"],
-            fresh=self.fresh,
-            sampling=_with(rest.sampling, said, "max_tokens", "seed", "temperature", "top_p"),
-            constraints=replace(
-                rest.constraints,
-                json_schema=str(at_home(schema)) if schema else rest.constraints.json_schema,
-                choice=[text for part in self.choices.split("|") if (text := part.strip())]
-                or rest.constraints.choice,
-            ),
-            samples=_with(rest.samples, said, "n"),
-            rows=replace(
-                _with(rest.rows, said, "field", "limit"),
-                template=at_home(template) if template else None,
-            ),
-            running=_with(rest.running, said, "row_timeout", "max_time"),
-        )
+        values = {_OPTION_OF[name]: value for name, value in said.items() if value != []}
+        return spec_from(spec_json(self.rest) | values | {"fresh": self.fresh})
 
 
 FIELDS = {field.name: field.metadata for field in fields(JobForm) if field.metadata}
+# Two fields have the option's plural as their name.
+_OPTION_OF = {name: name for name in FIELDS} | {"choices": "choice", "schema": "json_schema"}
 FRESH = "Forget the output's old answers"
 OPTIONS = {
-    **{f["option"] or name.replace("_", "-"): f["label"] for name, f in FIELDS.items()},
+    **{option.replace("_", "-"): FIELDS[name]["label"] for name, option in _OPTION_OF.items()},
     "fresh": FRESH,
 }
 _MISSING = {
@@ -123,28 +129,23 @@ _MISSING = {
 
 
 def values_of(form: JobForm) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the values and the errors of the fields, by their names."""
-    said: dict[str, Any] = dict.fromkeys(FIELDS)
-    errors: dict[str, str] = {}
-    for name in FIELDS:
-        if text := getattr(form, name).strip():
-            try:
-                said[name] = _value(name, text)
-            except FormError as error:
-                errors[name] = str(error)
-    errors |= {name: text for name, text in _MISSING.items() if not getattr(form, name).strip()}
+    """Return the values of what was typed, and the errors, by the names of the fields."""
+    typed = {name: text for name in FIELDS if (text := getattr(form, name).strip())}
+    said: dict[str, Any] = {}
+    errors = {name: text for name, text in _MISSING.items() if name not in typed}
+    for name, text in typed.items():
+        try:
+            said[name] = _value(name, text)
+        except FormError as error:
+            errors[name] = str(error)
     for name in ("input", "output"):
-        if said[name] == "-":
+        if typed.get(name) == "-":
             errors[name] = "standard input and output belong to the terminal; name a file"
-    if said["field"] and said["template"]:
+    if {"field", "template"} <= typed.keys():
         errors["template"] = "a field and a template both make the prompt; give one"
-    if said["choices"] and said["schema"]:
+    if {"choices", "schema"} <= typed.keys():
         errors["schema"] = "choices and a schema both say what an answer is; give one"
     return said, {name: errors[name] for name in FIELDS if name in errors}
-
-
-def _with(part: Any, said: dict[str, Any], *names: str) -> Any:
-    return replace(part, **{name: said[name] for name in names if said[name] is not None})
 
 
 def suggested_output(input: str) -> str:
@@ -159,80 +160,65 @@ def suggested_output(input: str) -> str:
     return str(path.with_name(f"{path.stem}.out{suffix}"))
 
 
-def _path(text: str) -> str:
-    """A path that is neither an option nor a word that the command takes for itself."""
-    text = text.strip()
-    if text.startswith("~"):
-        return str(at_home(text))
-    return f"./{text}" if text in WORDS or text.startswith("-") else text
-
-
 def _value(name: str, text: str) -> Any:
     """Convert what was typed to the field's type."""
     known = FIELDS[name]
     least, most = known["least"], MOST_SLOTS if name == "slots" else math.inf
     if least is None:
-        return text
+        return known["make"](text)
+    whole = isinstance(least, int)
     try:
-        value = float(text) if known["type"] is float else int(text.replace(",", ""))
+        value = int(text.replace(",", "")) if whole else float(text)
     except ValueError:
         value = math.nan
     if least <= value <= most and value != math.inf:
         return value
-    kind = "a whole number" if known["type"] is int else "a number"
+    kind = "a whole number" if whole else "a number"
     upto = "" if most == math.inf else f" to {most}"
-    raise FormError(name, f"{kind} from {least}{upto}, not {text}")
+    raise FormError(name, f"{kind} from {least:g}{upto}, not {text}")
 
 
 # Forms of jobs that were there before.
 
 
-# Two fields have the option's plural as their name.
-_FIELD_OF = {"choice": "choices", "json_schema": "schema"}
-_NAMES = [*(name for name in FIELDS if name not in _FIELD_OF.values()), *_FIELD_OF]
-
-
-def form_like(command: BatchCommand, here: Path) -> JobForm:
+def form_like(command: BatchCommand, here: Path, without: Collection[str] = ()) -> JobForm:
     """The form that would start a job anew from ``here``, with empty fields for what it leaves to
-    the command."""
-    spec, usual = _from(command.asked(), command.folder, here), BatchSpec("")
+    the command; ``without`` names options that are not taken over."""
+    values = _near(command, here)
     texts: dict[str, Any] = {}
-    left: dict[str, Any] = {"force": False, "fresh": False, "input": "", "output": None}
-    for part in ("", "sampling", "constraints", "samples", "rows", "running"):
-        group, plain = (getattr(one, part) if part else one for one in (spec, usual))
-        fitting = {}
-        for name in (name for name in _NAMES if hasattr(group, name)):
-            text = _typed(getattr(group, name))
-            if text is None:
-                continue
-            fitting[name] = getattr(plain, name)
-            if getattr(group, name) != fitting[name]:
-                texts[_FIELD_OF.get(name, name)] = text
-        left |= {part: replace(group, **fitting)} if part else fitting
-    return JobForm(**texts, rest=replace(spec, **left))
+    for name, option in _OPTION_OF.items():
+        text = _typed(values.get(option))
+        if text is not None:
+            texts[name] = text
+            values.pop(option, None)
+    dropped = {"input", "output", "force", "fresh", *without}
+    rest = {name: value for name, value in values.items() if name not in dropped}
+    return JobForm(**texts, rest=spec_from(rest))
 
 
-def _from(asked: BatchSpec, folder: Path, here: Path) -> BatchSpec:
-    """With the paths of a job that ran in ``folder`` as they are ``here``."""
+def _near(command: BatchCommand, here: Path) -> dict[str, Any]:
+    """The options of a job that ran in another folder, its paths as they are ``here``."""
+    values, folder = spec_json(command.asked()), command.folder
 
     def near(text: str) -> str:
         path = folder / at_home(text)
         return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
-    schema, template, model = asked.constraints.json_schema, asked.rows.template, asked.model or ""
-    if schema is not None and not schema.lstrip().startswith("{"):
-        schema = near(schema)
-    named = map(name_and_path, asked.adapters.adapter or ())
-    adapters = [f"{name}={near(str(path))}" for name, path in named]
-    return replace(
-        asked,
-        input=near(asked.input),
-        output=near(str(asked.output)),
-        model=near(model) if os.path.exists(folder / model) else model,
-        adapters=replace(asked.adapters, adapter=adapters or None),
-        constraints=replace(asked.constraints, json_schema=schema),
-        rows=replace(asked.rows, template=template and Path(near(str(template)))),
-    )
+    paths = {"input", "output", "template"}
+    if os.path.exists(folder / values.get("model", "")):
+        paths.add("model")
+    if _names_file(values.get("json_schema")):
+        paths.add("json_schema")
+    values |= {name: near(values[name]) for name in paths & values.keys()}
+    if "adapter" in values:
+        named = map(name_and_path, values["adapter"])
+        values["adapter"] = [f"{name}={near(str(path))}" for name, path in named]
+    return values
+
+
+def _names_file(schema: str | None) -> bool:
+    """Whether a schema is the name of its file, and not the schema itself."""
+    return schema is not None and not schema.lstrip().startswith("{")
 
 
 def _typed(value: Any) -> str | None:
@@ -247,17 +233,6 @@ _PLACES = dict.fromkeys(("input", "output", "model"), "x")
 
 
 # What is wrong with a form, checked as the command would check it.
-
-
-def check(form: JobForm, folder: Path) -> BatchCommand:
-    """The command of ``form`` after looking at its files: the input's beginning, the template, the
-    model's description, the place of the output. Reads files; loads no model.
-
-    Raises FormError for the first thing that is wrong.
-    """
-    for name, text in look(form, folder).items():
-        raise FormError(name, text)
-    return BatchCommand(form.spec(), folder)
 
 
 def look(form: JobForm, folder: Path) -> dict[str, str]:
@@ -277,7 +252,7 @@ def look(form: JobForm, folder: Path) -> dict[str, str]:
         params = spec.samples.apply(spec.sampling.params())
     schema = spec.constraints.json_schema
     with _at("schema" if schema else "choices", errors):
-        there = str(folder / schema) if schema and not schema.lstrip().startswith("{") else schema
+        there = str(folder / schema) if schema and _names_file(schema) else schema
         replace(spec.constraints, json_schema=there).constraint()
     with _at("template", errors):
         prompting = Prompting.from_options(asked.rows, params)
@@ -291,7 +266,8 @@ def look(form: JobForm, folder: Path) -> dict[str, str]:
                 check_out(Path(str(asked.output)), source, replace=form.fresh)
     if "model" not in errors:
         with _at("model", errors):
-            model_file(_in(folder, str(spec.model)), spec.options)
+            model = folder / str(spec.model)  # or a name in the library
+            model_file(str(model if model.exists() else spec.model), spec.options)
     return {name: errors[name] for name in FIELDS if name in errors}
 
 
@@ -310,12 +286,6 @@ def _at(field: str, errors: dict[str, str]) -> Iterator[None]:
     except (IngotError, OSError) as error:
         named = error.field if isinstance(error, ParameterError) else None
         errors.setdefault(named if named in FIELDS else field, in_words(str(error)))
-
-
-def _in(folder: Path, model: str) -> str:
-    """A model that is a path in ``folder``, or as it is: a name in the library."""
-    path = folder / model
-    return str(path) if path.exists() else model
 
 
 _PLACE = "-"  # of an input and output that are not told
@@ -344,20 +314,10 @@ def presets(here: Path) -> list[JobPreset]:
         known = record.command or noted_command(last_run(journal_path(record.output)).run)
         if known is None:
             continue
-        form = form_like(known, here)
-        if record.command is None:
-            form = replace(form, rest=_without_reach(form.rest))
+        # A journal from anywhere says what it likes: nothing that reaches beyond the output.
+        form = form_like(known, here, without=() if record.command else ("report", "ray"))
         found.append(JobPreset(form.output, form, record.at))
     return found
-
-
-def _without_reach(rest: BatchSpec | None) -> BatchSpec | None:
-    """Options for which a form has no field, as a journal from anywhere says them: without those
-    that reach beyond the output."""
-    if rest is None:
-        return None
-    out, running = replace(rest.out, report=None), replace(rest.running, ray=None)
-    return replace(rest, out=out, running=running)
 
 
 def save(name: str, form: JobForm, here: Path) -> None:
@@ -385,8 +345,6 @@ def summary(form: JobForm) -> str:
 
 def beside(form: JobForm) -> str:
     """The options for which the form has no field, as one types them."""
-    if form.rest is None:
-        return ""
     spec = replace(form.rest, input=_PLACE, output=_PLACE)
     return shlex.join(BatchCommand(spec, Path()).arguments[3:])
 

@@ -5,7 +5,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -78,79 +77,6 @@ class JobView(JobFigures):
         return " · ".join(filter(None, (str(self.phase), watched, time)))
 
 
-def view_of(
-    empty: JobView,
-    journal: FollowedJournal,
-    events: EventFeed | None,
-    now: float,
-    *,
-    kept: tuple[SpeedAt, ...],
-    code: int | None,
-    said: str,
-) -> JobView:
-    """``empty`` says which job it is and what it does; ``events`` are None for one that was not
-    started from here, ``kept`` the speeds that one of before told; ``code`` and ``said`` are the
-    exit code and the last words of one that was started from here. ``now`` is in Unix seconds."""
-    phase, run = empty.phase, journal.run
-    begin, progress, end = None, None, None
-    notes: list[str] = []
-    if events is not None:
-        begin, progress, end, notes = events.begin, events.progress, events.end, [*events.notes]
-        if end is None:
-            run = events.run
-    if begin is None:  # what its own process told is not said twice
-        notes += told(journal.path, journal.damaged, LOST)
-    values: dict[str, Any] = {"part_read": journal.part_read, "notes": tuple(notes)}
-    values["lines"] = tuple(_lines(phase, journal, end, code, said))
-    if run is not None:
-        values |= journal_figures(journal, run, now if phase.active else None)
-        values["speeds"] = kept or journal.speeds.points()
-        if not phase.active:
-            values["decode_tps_now"] = None
-    elif begin is not None:
-        values |= {name: begin[name] for name in ("rows", "failed", "cached")}
-        values["answered"] = begin["cached"]
-    if events is not None:
-        values["time_left"] = left_of(progress or {}) if phase.active else None
-    if progress is not None and events is not None:
-        values |= {name: progress[name] for name in _MEASURED}
-        values["reading"] = min(progress.get("reading", 0), progress["running"])
-        if not phase.active:
-            values |= dict.fromkeys(_NOW, None) | {"running": 0, "reading": 0, "kv_tokens": 0}
-        values["speeds"] = events.speeds.points()
-    if end is not None:
-        values |= {name: end[name] for name in ("prefill_tps", "decode_tps")}
-    return replace(empty, **values)
-
-
-def _lines(
-    phase: Phase,
-    journal: FollowedJournal,
-    end: dict[str, Any] | None,
-    code: int | None,
-    said: str,
-) -> list[str]:
-    run = journal.run
-    match phase:
-        case Phase.FAILED:
-            return (said or f"it ended with exit code {code}").splitlines()
-        case Phase.DIED:
-            how = f"by signal {-code}" if code is not None and code < 0 else "or its machine was"
-            return [f"its process was killed ({how}); {_KEPT}"]
-        case Phase.STOPPED | Phase.PAUSED | Phase.DONE if end is not None:
-            return JobFigures.from_end(end).end_lines()
-        case Phase.DONE if run is not None:
-            told = JobFigures(**journal_figures(journal, run, None))
-            return [
-                f"{told.prompt_tokens:,} prompt and {told.completion_tokens:,} answer tokens in "
-                f"{duration(told.elapsed_s)}: {rate(told.output_tps)} overall"
-            ]
-        case Phase.ELSEWHERE if run is not None:
-            return [f"started on {run.get('host')}; whether it still runs is not known here"]
-        case _:
-            return []
-
-
 _SIGNALS_APART_S = 0.3  # two that come together may count as one
 _READS = 16
 
@@ -167,13 +93,10 @@ class WatchedJob:
         output: Path,
         command: BatchCommand | None = None,
         child: JobProcess | None = None,
-        *,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         """See ``start_job`` and ``attach`` below."""
         self.output = records.absolute(output)
         self.command = command
-        self._clock = clock
         self.rows = Rows()
         self.journal = FollowedJournal(journal_path(self.output), self.rows)
         self.events = EventFeed(self._record(None).events, self.journal)
@@ -200,15 +123,63 @@ class WatchedJob:
     def view(self) -> JobView:
         """How it is, as of the last ``poll``."""
         with self._lock:
-            return view_of(
-                JobView(output=str(self.output), phase=self._phase, own=self.own),
-                self.journal,
-                self.events if self.own else None,
-                self._clock(),
-                kept=self._kept or (),
-                code=self.exit_code,
-                said=self._last_words(),
-            )
+            known = self._known()
+            return JobView(output=str(self.output), phase=self._phase, own=self.own, **known)
+
+    def _known(self) -> dict[str, Any]:
+        """Values of a ``JobView``: by the journal and, of a job that was started from here, by what
+        its process told."""
+        journal, events, active = self.journal, self.events, self._phase.active
+        begin, progress, end = events.begin, events.progress, events.end
+        run = events.run if self.own and end is None else journal.run
+        # What its own process told is not said twice.
+        damage = told(journal.path, journal.damaged, LOST) if begin is None else ()
+        values: dict[str, Any] = {
+            "part_read": journal.part_read,
+            "notes": (*events.notes, *damage),
+            "lines": tuple(self._lines()),
+        }
+        if run is not None:
+            values |= journal_figures(journal, run, time.time() if active else None)
+            values["speeds"] = self._kept or journal.speeds.points()
+            if not active:
+                values["decode_tps_now"] = None
+        elif begin is not None:
+            values |= {name: begin[name] for name in ("rows", "failed", "cached")}
+            values["answered"] = begin["cached"]
+        if self.own:
+            values["time_left"] = left_of(progress or {}) if active else None
+        if progress is not None:
+            values |= {name: progress[name] for name in _MEASURED}
+            values["reading"] = min(progress.get("reading", 0), progress["running"])
+            if not active:
+                values |= dict.fromkeys(_NOW, None) | {"running": 0, "reading": 0, "kv_tokens": 0}
+            values["speeds"] = events.speeds.points()
+        if end is not None:
+            values |= {name: end[name] for name in ("prefill_tps", "decode_tps")}
+        return values
+
+    def _lines(self) -> list[str]:
+        """How it ended, or what is wrong."""
+        run, end, code = self.journal.run, self.events.end, self.exit_code
+        match self._phase:
+            case Phase.FAILED:
+                return (self._last_words() or f"it ended with exit code {code}").splitlines()
+            case Phase.DIED:
+                ended = f"by signal {-code}" if code is not None and code < 0 else None
+                return [f"its process was killed ({ended or 'or its machine was'}); {_KEPT}"]
+            case Phase.STOPPED | Phase.PAUSED | Phase.DONE if end is not None:
+                return JobFigures.from_end(end).end_lines()
+            case Phase.DONE if run is not None:
+                figures = JobFigures(**journal_figures(self.journal, run, None))
+                return [
+                    f"{figures.prompt_tokens:,} prompt and {figures.completion_tokens:,} answer "
+                    f"tokens in {duration(figures.elapsed_s)}: {rate(figures.output_tps)} overall"
+                ]
+            case Phase.ELSEWHERE if run is not None:
+                return [f"started on {run.get('host')}; whether it still runs is not known here"]
+            case _:
+                return []
 
     def answer(self, index: int) -> Answer | None:
         """Return a finished row's answer; None for any other row."""
@@ -233,13 +204,7 @@ class WatchedJob:
     def counts(self) -> dict[Which, int]:
         """How many rows of each kind there are."""
         with self._lock:
-            rows = self.rows
-            return {
-                "all": len(rows),
-                "running": rows.count(RowState.RUNNING),
-                "done": rows.count(RowState.DONE, RowState.EARLIER),
-                "failed": rows.count(RowState.FAILED, RowState.INVALID),
-            }
+            return self.rows.counts()
 
     @property
     def exit_code(self) -> int | None:
@@ -256,7 +221,7 @@ class WatchedJob:
         more = False
         for _ in range(_READS):  # one at a time, so that what is shown never waits long
             with self._lock:
-                more = self.journal.read() and self.journal.behind > 0
+                more = self.journal.read()
             if not more:
                 break
         with self._lock:
@@ -267,7 +232,7 @@ class WatchedJob:
                 if self._stop and self._signals == 1 and alive:
                     self._signal(self._child)
             if not more:
-                more = self.journal.read() and self.journal.behind > 0
+                more = self.journal.read()
             self._phase = self._own_phase(alive) if self.own else self._foreign_phase(alive, more)
             if self._phase is Phase.DONE and not more:
                 self.rows.close()
@@ -405,13 +370,13 @@ class WatchedJob:
         self._phase = Phase.STARTING
 
     def _record(self, command: BatchCommand | None) -> JobRecord:
-        return JobRecord(self.output, self._clock(), command)
+        return JobRecord(self.output, time.time(), command)
 
 
-def start_job(command: BatchCommand, *, clock: Callable[[], float] = time.time) -> WatchedJob:
+def start_job(command: BatchCommand) -> WatchedJob:
     """Start a job in a process that outlives this one. Raises JobError when one runs already on
     the same output; OSError when no process can be started."""
-    job = WatchedJob(Path(str(command.asked().output)), command, clock=clock)
+    job = WatchedJob(Path(str(command.asked().output)), command)
     record = records.record_of(job.output)
     if record is not None and record.child is not None:
         raise JobError(f"a job runs on {job.output} already; attach to it")
@@ -419,7 +384,7 @@ def start_job(command: BatchCommand, *, clock: Callable[[], float] = time.time) 
     return job
 
 
-def attach(output: Path, *, clock: Callable[[], float] = time.time) -> WatchedJob:
+def attach(output: Path) -> WatchedJob:
     """Follow the job of ``output``: as an own one if it was started from here (also by an earlier
     session) and no other process has resumed it since. Raises JobError when there is none."""
     output = records.absolute(output)
@@ -432,4 +397,4 @@ def attach(output: Path, *, clock: Callable[[], float] = time.time) -> WatchedJo
             )
         raise JobError(f"{output}: no job here (there is no {journal_path(output).name})")
     records.seen(output)
-    return WatchedJob(output, record.command if record is not None else None, child, clock=clock)
+    return WatchedJob(output, record.command if record is not None else None, child)

@@ -237,9 +237,8 @@ def last_words(errors: Path) -> str:
             text = file.read().decode("utf-8", errors="replace")
     except OSError:
         return ""
-    lines = [line.strip(_FRAME) for line in text.splitlines()]
-    lines = [line for line in lines if line]
-    for at in range(len(lines) - 1, -1, -1):
+    lines = [line for framed in text.splitlines() if (line := framed.strip(_FRAME))]
+    for at in reversed(range(len(lines))):
         if lines[at].startswith("ingot: "):
             return "\n".join([lines[at].removeprefix("ingot: "), *lines[at + 1 :]])
     return lines[-1] if lines else ""

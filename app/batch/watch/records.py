@@ -203,10 +203,9 @@ def _look(output: Path, at: float, *, own: bool, alive: bool) -> KnownJob:
     try:
         at = journal_path(output).stat().st_mtime
     except OSError:
-        at = float(run.get("at", at))
-    done = int(run.get("reused", 0)) + int(run.get("invalid", 0)) + journal.whole_rows
-    rows = run.get("rows")
-    return KnownJob(output, state, at, rows, own, None if rows is None else min(done, rows))
+        at = float(run["at"])
+    done, rows = run["reused"] + run["invalid"] + journal.whole_rows, run["rows"]
+    return KnownJob(output, state, at, rows, own, min(done, rows))
 
 
 class LastRun(JournalState):

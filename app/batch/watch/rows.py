@@ -3,7 +3,7 @@ bounded memory."""
 
 from array import array
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Literal
@@ -26,6 +26,14 @@ class RowState(IntEnum):
     EARLIER = 3  # answered by an earlier run
     FAILED = 4
     INVALID = 5  # never asked
+
+
+# States of the rows of a kind.
+KINDS: Mapping[Which, tuple[RowState, ...]] = {
+    "running": (RowState.RUNNING,),
+    "done": (RowState.DONE, RowState.EARLIER),
+    "failed": (RowState.FAILED, RowState.INVALID),
+}
 
 
 class Rows:
@@ -119,9 +127,11 @@ class Rows:
         offset = self._offsets[index] if index < len(self._offsets) else -1
         return None if offset < 0 else offset
 
-    def count(self, *states: RowState) -> int:
-        """How many rows are in one of ``states``."""
-        return sum(self._states.count(bytes([state])) for state in states)
+    def counts(self) -> dict[Which, int]:
+        """How many rows of each kind there are."""
+        count = self._states.count
+        kinds = {kind: sum(map(count, states)) for kind, states in KINDS.items()}
+        return {"all": len(self), **kinds}
 
     def live(self) -> list[int]:
         """The running rows, then those that finished last, the latest first."""
@@ -133,12 +143,8 @@ class Rows:
     ) -> list[int] | range:
         """Rows of a kind in an order. ``known``: of all, those that something is known of."""
         states = np.frombuffer(bytes(self._states), np.uint8)
-        if which == "running":
-            found = np.flatnonzero(states == RowState.RUNNING)
-        elif which == "done":
-            found = np.flatnonzero((states == RowState.DONE) | (states == RowState.EARLIER))
-        elif which == "failed":
-            found = np.flatnonzero(states >= RowState.FAILED)
+        if which in KINDS:
+            found = np.flatnonzero(np.isin(states, KINDS[which]))
         elif known:
             found = np.flatnonzero(states >= RowState.RUNNING)
         elif by == "row":

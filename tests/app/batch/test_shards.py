@@ -74,7 +74,8 @@ def make(
             answer = Answer(row.task.turns[0], finish_reason="stop", usage=USAGE)
             full = replace(answer, timings={"ttft_s": 0.5}, created=1.0)
             journal.append(row.key, row.index, full)
-        publish(source, source.stamp(), journal, out, RecordForm(FORMATS[format], model))
+        source.seen = source.stamp()
+        publish(source, journal, out, RecordForm(FORMATS[format], model))
         journal.note(END, end_note(left))
     return out
 

@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 
 from app.batch.input.prompting import Prompting
+from app.batch.spec import InputOptions
 from app.openai.scoring import scored
 from app.openai.task import Task
 from app.openai.validation import InputError
 from runtimes.request import Completion, FinishReason, Timings, Usage
 
 
-def ask(row: dict[str, Any], **prompting: Any) -> Task:
-    return Prompting(**prompting).task(row, None)
+def ask(row: dict[str, Any], kind: Any, **prompting: Any) -> Task:
+    return Prompting(InputOptions(task=kind), **prompting).task(row, None)
 
 
 def completion(*tokens: tuple[float, float]) -> Completion:
@@ -36,7 +37,7 @@ def completion(*tokens: tuple[float, float]) -> Completion:
 
 
 def test_scores_are_sums_over_the_tokens_of_a_continuation() -> None:
-    task = ask({"prompt": "x", "continuations": [" a", " long one"]}, kind="score")
+    task = ask({"prompt": "x", "continuations": [" a", " long one"]}, "score")
     answer = scored(task, [completion((-1.0, -1.0)), completion((-1.0, -0.5), (-0.75, -0.75))])
     assert answer.scores == [
         {"text": " a", "logprob": -1.0, "tokens": 1, "is_greedy": True},
@@ -50,7 +51,7 @@ def test_scores_are_sums_over_the_tokens_of_a_continuation() -> None:
 
 
 def test_a_label_has_its_share_of_the_probability() -> None:
-    task = ask({"text": "x", "labels": ["good", "bad"]}, kind="classify")
+    task = ask({"text": "x", "labels": ["good", "bad"]}, "classify")
     answer = scored(task, [completion((-3.0, 0.0)), completion((-2.0, 0.0))])
     assert answer.label == "bad"
     share = 1 / (1 + math.e)
@@ -72,7 +73,7 @@ def test_a_label_has_its_share_of_the_probability() -> None:
 def test_what_follows_for_a_label(
     row: dict[str, Any], options: dict[str, Any], continuations: list[str]
 ) -> None:
-    task = ask(row, **{"kind": "classify", "labels": ("good", "bad"), **options})
+    task = ask(row, "classify", **{"labels": ("good", "bad"), **options})
     assert [part.then for part in task.parts] == continuations
 
 
@@ -101,6 +102,6 @@ MANY = [str(i) for i in range(257)]
 )
 def test_what_is_refused(kind: Any, row: dict[str, Any], code: str, words: str) -> None:
     with pytest.raises(InputError) as caught:
-        ask(row, kind=kind)
+        ask(row, kind)
     assert caught.value.problem.code == code
     assert words in caught.value.problem.message

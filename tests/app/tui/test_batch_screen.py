@@ -20,7 +20,6 @@ from app.batch.watch import records
 from app.batch.watch.form import JobForm
 from app.batch.watch.job import Phase, attach
 from app.batch.watch.process import BatchCommand, foreign
-from app.batch.watch.rows import RowState
 from app.tui.screens.batch import BatchScreen
 from app.tui.screens.batch_panels import (
     BatchFilesScreen,
@@ -242,7 +241,7 @@ async def test_a_running_job_is_watched_stopped_and_left(
         await soon(lambda: said(screen, "kind-running") == "running  4")
         job = screen.job
         assert job is not None
-        await soon(lambda: job.rows.count(RowState.RUNNING) == 4)
+        await soon(lambda: job.counts()["running"] == 4)
         await pilot.press("ctrl+q")
         await soon(lambda: isinstance(app.screen, BatchLeaveScreen))
         await pilot.press("escape")

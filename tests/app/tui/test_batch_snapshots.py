@@ -133,7 +133,7 @@ def screen_of(app: Any) -> BatchScreen:
 def frozen(said: Callable[[str], str] = str) -> Frozen:
     out = Path("answers.jsonl")
     journal_of(out, said)
-    job = Frozen(out, clock=lambda: 1042.0)
+    job = Frozen(out)
     while job.journal.read():
         pass
     job.rows.set_running((21, 22))

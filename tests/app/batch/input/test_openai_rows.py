@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from app.batch.input.prompting import Prompting
+from app.batch.spec import InputOptions
 from app.openai.task import Embed, Task
 from app.openai.validation import InputError, Problem
 from runtimes.request import Priority, SamplingParams
@@ -175,7 +176,7 @@ def test_rows_that_are_no_requests() -> None:
     with_prompt = {"prompt": "x", "url": "u", "body": {}, "custom_id": "c"}
     assert ask(with_prompt) == Task((), ("x",))
     # --field says what the row is.
-    assert ask(request(stream=True), field="body.messages") == Task((), ("hi",))
+    assert ask(request(stream=True), rows=InputOptions(field="body.messages")) == Task((), ("hi",))
 
 
 def test_a_bound_on_what_rows_ask_for() -> None:
@@ -195,7 +196,7 @@ def test_a_bound_on_what_rows_ask_for() -> None:
     ],
 )
 def test_priorities(value: Any, expected: Priority) -> None:
-    task = ask({"prompt": "x", "p": value}, priority_field="p")
+    task = ask({"prompt": "x", "p": value}, rows=InputOptions(priority_field="p"))
     assert task.priority is expected
     with pytest.raises(InputError, match="'urgent'"):
-        ask({"prompt": "x", "p": "urgent"}, priority_field="p")
+        ask({"prompt": "x", "p": "urgent"}, rows=InputOptions(priority_field="p"))

@@ -11,12 +11,13 @@ import pytest
 
 from app.batch.input.prompting import Prompting
 from app.batch.input.source import Row, open_source
+from app.batch.spec import InputOptions
 from app.openai.task import Task
 from runtimes.errors import RequestError
 
 
 def read(path: Path, field: str | None = None) -> list[Row]:
-    with open_source(str(path), prompting=Prompting(field)) as source:
+    with open_source(str(path), prompting=Prompting(InputOptions(field=field))) as source:
         return list(source.rows())
 
 

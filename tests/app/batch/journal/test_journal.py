@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from app.batch.journal.journal import Journal, JournalBusyError, Matcher, journal_path
+from app.batch.journal.journal import Journal, Matcher, journal_path
 from app.batch.journal.lines import sealed_line
 from app.openai.answer import Answer
 from runtimes.errors import IngotError, RequestError
@@ -106,8 +106,8 @@ def test_a_damaged_line_in_the_middle_costs_its_row_only(tmp_path: Path) -> None
         with Journal(path) as journal:
             assert answers(journal, 3) == ["a", None, "c"]
             (found,) = journal.damaged
-            assert (found.number, found.whole) == (3, True)
-            assert found.index in (None, 1)
+            seems = " (it seems to be the answer of index 1)"
+            assert str(found) == "line 3 is damaged" + seems * (b"index" in damaged)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_a_journal_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
 
 def test_one_job_at_a_time(tmp_path: Path) -> None:
     path = tmp_path / "j"
-    with Journal(path), pytest.raises(JournalBusyError):
+    with Journal(path), pytest.raises(RequestError, match="another job is writing"):
         Journal(path)
     with Journal(path):
         pass

@@ -16,7 +16,6 @@ from app.batch.output.records import (
     RecordForm,
     cells_of,
     columns_of,
-    flat_record,
     openai_index,
 )
 from app.openai.answer import Answer
@@ -42,7 +41,7 @@ def row(fields: dict[str, Any] | None = None, endpoint: Endpoint | None = None) 
 
 
 def test_flat_record_has_the_fields_beside_the_answer() -> None:
-    record = flat_record(row({"id": "a", "prompt": "2+2", "tags": [1]}), ANSWER, FLAT)
+    record = FLAT.record(row({"id": "a", "prompt": "2+2", "tags": [1]}), ANSWER)
     assert list(record.items())[:4] == [
         ("id", "a"),
         ("index", 4),
@@ -51,7 +50,7 @@ def test_flat_record_has_the_fields_beside_the_answer() -> None:
     ]
     assert (record["response"], record["usage"]) == ("four", USAGE)
     assert "created" not in record
-    bare = flat_record(row({"prompt": "2+2"}), ANSWER, replace(FLAT, fields=False))
+    bare = replace(FLAT, fields=False).record(row({"prompt": "2+2"}), ANSWER)
     assert list(bare) == ["id", "index", "response", "finish_reason", "usage", "timings"]
 
 
@@ -63,7 +62,7 @@ def test_flat_record_has_the_fields_beside_the_answer() -> None:
 )
 def test_no_field_of_the_input_is_lost_or_taken_for_the_answer(source: dict[str, Any]) -> None:
     for answer in (ANSWER, ERROR):
-        record = flat_record(row(source), answer, FLAT)
+        record = FLAT.record(row(source), answer)
         assert (record["id"], record["index"]) == ("a", 4)
         assert record.get("response") == answer.response
         assert ("error" in record) == (answer.error is not None)
@@ -73,7 +72,7 @@ def test_no_field_of_the_input_is_lost_or_taken_for_the_answer(source: dict[str,
 
 
 def test_an_error_names_the_line() -> None:
-    record = flat_record(row(), ERROR, FLAT)
+    record = FLAT.record(row(), ERROR)
     assert record["error"] == {"code": "engine_error", "message": "line 9: it broke"}
 
 
@@ -87,7 +86,7 @@ def test_an_error_names_the_line() -> None:
     ],
 )
 def test_openai_form(endpoint: Endpoint | None, raw: bool, kind: str) -> None:
-    line = OPENAI.record(row(endpoint=endpoint), ANSWER, RecordForm(OPENAI, "m", raw))
+    line = RecordForm(OPENAI, "m", raw).record(row(endpoint=endpoint), ANSWER)
     body = line["response"]["body"]
     assert (line["custom_id"], line["error"]) == ("a", None)
     assert (line["response"]["status_code"], body["object"], body["model"]) == (200, kind, "m")
@@ -105,7 +104,7 @@ def test_openai_form(endpoint: Endpoint | None, raw: bool, kind: str) -> None:
     [("engine_error", 500), ("worker_crash", 500), ("timeout", 504), ("invalid_json", 400)],
 )
 def test_an_openai_error_has_both_forms(code: str, status: int) -> None:
-    line = OPENAI.record(row(), Answer(error=Problem(code, "m")), RecordForm(OPENAI, "m"))
+    line = RecordForm(OPENAI, "m").record(row(), Answer(error=Problem(code, "m")))
     assert line["error"] == {"code": code, "message": "line 9: m"}
     assert line["response"]["status_code"] == status
     assert line["response"]["body"]["error"]["code"] == code

@@ -58,7 +58,7 @@ class Job:
     def settle(self, *, errors: bool = False) -> Counter[str]:
         """The custom ids or prompts in the file."""
         found = scan(self.source, self.journal.entries)
-        self.output.settle(self.source, found, errors=errors)
+        self.output.settle(self.source, found.input_rows, errors=errors)
         return self.held()
 
     def held(self) -> Counter[str]:
@@ -142,6 +142,6 @@ def test_a_changed_input_is_told_before_the_file_is_touched(tmp_path: Path) -> N
     found = scan(job.source, job.journal.entries)
     job.source = source_of(tmp_path / "in.jsonl", ["p0", "another", "p2"])
     with pytest.raises(RequestError, match="changed while the job ran"):
-        job.output.settle(job.source, found, errors=True)
+        job.output.settle(job.source, found.input_rows, errors=True)
     assert job.out.read_bytes() == left
     job.journal.close()

@@ -175,9 +175,7 @@ def test_the_job_alone_counts_deaths(choice: LoadChoice, monkeypatch: pytest.Mon
     """An engine of a job is started again as often as it dies: the job ends it."""
     given: dict[str, Any] = {}
     monkeypatch.setattr(engines, "load_engine", lambda *_, **named: given.update(named))
-    engines.load_engines(
-        choice, RunnerSettings(), SchedulerSettings(), [engines.EnginePlacement("one")]
-    )
+    engines.load_engines(choice, RunnerSettings(), [engines.EnginePlacement("one")])
     assert given["deaths"].deaths > 10**6
 
 

@@ -21,6 +21,7 @@ from app.batch.input.scan import scan
 from app.batch.input.source import Row, Source
 from app.batch.journal.journal import Entries
 from app.batch.schedule.pending_rows import pending_rows
+from app.batch.spec import InputOptions
 from runtimes.request import Priority
 
 
@@ -36,7 +37,7 @@ def test_every_row_once_the_most_urgent_first(
     path: Path = tmp_path_factory.mktemp("rows") / "in.jsonl"
     lines = ({"prompt": f"p{text}", "urgency": int(level)} for text, level in rows)
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    source = Source(path, path.name, JSONL, Prompting(priority_field="urgency"))
+    source = Source(path, path.name, JSONL, Prompting(InputOptions(priority_field="urgency")))
     entries, keys = Entries(), []
     for row in source.rows():
         keys.append(row.key)
@@ -98,7 +99,7 @@ def test_rows_of_every_format_are_found_again_by_their_places(
     pytest.importorskip("pyarrow")
     for path in _inputs(tmp_path):
         plain = path.name in ("in.txt", "folder")
-        prompting = Prompting(priority_field=None if plain else "urgency")
+        prompting = Prompting(InputOptions(priority_field=None if plain else "urgency"))
         source = Source(path, path.name, readers.detect(path, path.name, None), prompting)
         rows = [row for row in source.rows() if row.problem is None]
         assert len(rows) == len(TEXTS), path.name

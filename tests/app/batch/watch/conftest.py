@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from app.batch.watch.form import JobForm
+from app.batch.watch.form import JobForm, look
 from app.batch.watch.job import WatchedJob
+from app.batch.watch.process import BatchCommand
 from tests.app.batch.watch.leftovers import kill_jobs
 from tests.support import questions, until, write_rows
 
@@ -27,6 +28,12 @@ def write_job(path: Path, count: int, *, bad: int = 0) -> Path:
 def form_for(source: Path, model: Path, **more: str) -> JobForm:
     texts = {"max_tokens": "16", "slots": "2", "output": "out.jsonl", **more}
     return JobForm(input=source.name, model=str(model), **texts)
+
+
+def command_of(form: JobForm, folder: Path) -> BatchCommand:
+    """The command of a form with nothing wrong, as the screen starts it."""
+    assert not look(form, folder)
+    return BatchCommand(form.spec(), folder)
 
 
 def wait(job: WatchedJob, ready: Callable[[], object]) -> None:

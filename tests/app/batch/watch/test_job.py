@@ -16,14 +16,13 @@ import pytest
 
 from app.batch.journal.journal import journal_path
 from app.batch.watch import records
-from app.batch.watch.form import check
 from app.batch.watch.job import JobError, Phase, WatchedJob, attach, start_job
 from app.batch.watch.preview import open_row
 from app.batch.watch.process import Foreign
 from app.batch.watch.records import JobRecord, known_jobs
 from app.batch.watch.rows import RowState
 from tests.app import stopping
-from tests.app.batch.watch.conftest import finish, form_for, wait, write_job
+from tests.app.batch.watch.conftest import command_of, finish, form_for, wait, write_job
 from tests.app.batch.watch.leftovers import kill_jobs
 from tests.app.workers import worker_of
 
@@ -32,7 +31,7 @@ ROWS = 24
 
 def started(folder: Path, model: Path, bad: int = 0) -> WatchedJob:
     source = write_job(folder / "in.jsonl", ROWS, bad=bad)
-    return start_job(check(form_for(source, model), folder))
+    return start_job(command_of(form_for(source, model), folder))
 
 
 def process_of(out: Path) -> psutil.Process:
@@ -130,7 +129,7 @@ def test_a_job_is_told_from_begin_to_end(
     assert "changed" in open_row(job, 1).note
     # What the command refuses is told in its words.
     form = form_for(tmp_path / "in.jsonl", gguf_file, max_tokens="9")
-    again = start_job(check(form, tmp_path))
+    again = start_job(command_of(form, tmp_path))
     finish(again)
     view = again.view()
     assert (view.phase, again.exit_code) == (Phase.FAILED, 2)
