@@ -186,9 +186,7 @@ def agreement(first: Side, other: Side) -> Agreement | None:
     was cut (by its length limit or by the user) says nothing of what would have followed: it agrees
     with a longer one that begins with it.
     """
-    if not first.probe or not other.probe:
-        return None
-    if not (first.token_ids and other.token_ids):
+    if not all((first.probe, other.probe, first.token_ids, other.token_ids)):
         return None
     tokens = same_vocabulary(first, other)
     mine = first.token_ids if tokens else first.text

@@ -1,5 +1,5 @@
 """Results of a file of prompts: the answers of several files, how far they agree with those of the
-first file, figures and votes. ``dataclasses.asdict`` is the JSON of a report."""
+first file, figures and votes. ``dataclasses.asdict`` is the JSON of a report, see ``report.py``."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import os
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any, Literal
+from typing import Literal
 
 from app.compare.answers import Told, equal_from_start
 
@@ -126,18 +126,6 @@ class Results:
     votes: tuple[Votes, ...] = ()
 
 
-def as_object(results: Results) -> dict[str, Any]:
-    """For programs: all fields, and the shares that follow from them."""
-    found = asdict(results)
-    for pair, data in zip(results.pairs, found["pairs"], strict=True):
-        data["identical_share"] = pair.identical_share
-        if pair.flips is not None:
-            data["flips"]["share"] = pair.flips.share
-    for row, data in zip(results.rows, found["rows"], strict=True):
-        data["same"] = [row.same(number) for number in range(1, len(results.files))]
-    return found
-
-
 def pair_of(rows: Sequence[PromptResult], number: int, unit: Unit) -> PairResult:
     """File ``number`` against the first, over ``rows``."""
     both = [row for row in rows if row.same(number) is not None]
@@ -228,14 +216,12 @@ class BlindPair:
 class Ballot:
     """The pairs of a report, and what was said of them so far; in ``path``, a line a vote."""
 
-    def __init__(
-        self, results: Results, path: Path, *, chance: random.Random | None = None
-    ) -> None:
+    def __init__(self, results: Results, path: Path) -> None:
         """Raises OSError when votes are there that cannot be read."""
         self.results = results
         self._path = path
         self.votes = _read(path)
-        chance = chance or random.Random(path.parent.name)  # the same ones when one goes on later
+        chance = random.Random(path.parent.name)  # the same ones when one goes on later
         self.pairs = [
             BlindPair(
                 at, other, chance.random() < 0.5, _key(row.prompt, row.answers[0].text, told.text)
@@ -283,11 +269,9 @@ class Ballot:
         found = []
         for other in range(1, len(self.results.files)):
             said = [self.votes.get(pair.key) for pair in self.pairs if pair.other == other]
-            wins, losses = said.count(Vote.OTHER), said.count(Vote.FIRST)
-            ties, skipped = said.count(Vote.TIE), said.count(Vote.SKIP)
-            if wins or losses or ties or skipped:
-                low, high = wilson(wins, wins + losses)
-                found.append(Votes(other, wins, losses, ties, skipped, low, high))
+            counts = [said.count(vote) for vote in (Vote.OTHER, Vote.FIRST, Vote.TIE, Vote.SKIP)]
+            if any(counts):
+                found.append(Votes(other, *counts, *wilson(counts[0], counts[0] + counts[1])))
         return tuple(found)
 
 

@@ -56,15 +56,13 @@ class ShowingPace:
     """How often to show what has come: an engine uses every core, and waits for each of them, so
     that it loses what showing takes. ``interval`` says how long to wait between two showings."""
 
-    def __init__(self, used: Callable[[], float] = time.thread_time) -> None:
-        """``used``: seconds that this thread has had of a core."""
+    def __init__(self) -> None:
         self.interval = _LEAST_OFTEN_S  # the first ones take most
-        self._used = used
         self._last: float | None = None
 
     def showing(self) -> None:
         """One begins. Painting comes after it, and is counted when the next one begins."""
-        used = self._used()
+        used = time.thread_time()
         if self._last is not None:
             wanted = min(_LEAST_OFTEN_S, max(_MOST_OFTEN_S, (used - self._last) / _SHARE))
             self.interval += (wanted - self.interval) / 4  # one slow picture changes little
@@ -205,8 +203,8 @@ class ChatFrame(ModeScreen):
             from app.tui.widgets.message_view import Entry
         for message in self.path:
             among = self.session.conversation.siblings(message.id)
-            index = next(i for i, one in enumerate(among, 1) if one.id == message.id)
-            entries.append(Entry(message, index, len(among)))
+            index = [one.id for one in among].index(message.id)
+            entries.append(Entry(message, index + 1, len(among)))
         await self.transcript.sync(entries)
         self.show_title()
 
@@ -262,8 +260,7 @@ class ChatFrame(ModeScreen):
             self.show_status()
         if not self.answer.writes_here or not self.is_current:
             return
-        view = self.transcript.view_of(progress.message.id)
-        if view is not None:
+        if view := self.transcript.view_of(progress.message.id):
             with self.app.batch_update():  # else it is drawn before all of it is there
                 await view.stream(progress.message, progress.text, progress.tokens)
             if not progress.done:
@@ -273,8 +270,7 @@ class ChatFrame(ModeScreen):
         self.transcript.fold()
 
     async def show_more_of(self, answer: Message) -> None:
-        view = self.transcript.view_of(answer.id)
-        if view is not None:
+        if view := self.transcript.view_of(answer.id):
             await view.stream(answer, answer.text, 0)
 
     def ask_way_out(self, short: Shortage, then: Callable[[WayOut | None], Any]) -> None:
@@ -305,13 +301,8 @@ class ChatFrame(ModeScreen):
 
     def _keep(self) -> None:
         self._keeping = False
-        unsent = self.session.unsent(self.prompt.text)
-        self.run_worker(
-            partial(self.session.keep_drafts, *unsent),
-            thread=True,
-            exit_on_error=False,
-            group="drafts",
-        )
+        keep = partial(self.session.keep_drafts, *self.session.unsent(self.prompt.text))
+        self.run_worker(keep, thread=True, exit_on_error=False, group="drafts")
 
     def measure(self) -> None:
         """Count tokens a moment after the last key, in a thread."""
@@ -320,9 +311,8 @@ class ChatFrame(ModeScreen):
         self.counting = self.set_timer(_PAUSE_S, self._begin_count)
 
     def _begin_count(self) -> None:
-        typed = self.prompt.text
-        asked = self.session.next_prompt("" if slash.is_command(typed) else typed)
-        count = partial(self._count, *asked)
+        typed = "" if slash.is_command(self.typed) else self.typed
+        count = partial(self._count, *self.session.next_prompt(typed))
         self.run_worker(count, thread=True, exclusive=True, group="measure", exit_on_error=False)
 
     def _count(self, conversation: Conversation, draft: DraftMessage) -> None:
@@ -366,14 +356,14 @@ class ChatFrame(ModeScreen):
 
     def show_notice(self) -> None:
         """Say what is attached, what the prompt is for, and why nothing comes yet."""
-        parts = []
+        name, parts = "Text, sent as it is" if self.plain else "Message", []
         if self.session.editing is not None:
+            name = "Edit a message"
             parts.append(
                 "Editing an earlier message: [chat.send enter] sends it as a branch,"
                 " [chat.stop esc] leaves it"
             )
-        name = "Text, sent as it is" if self.plain else "Message"
-        self.box.name_it(name if self.session.editing is None else "Edit a message")
+        self.box.name_it(name)
         self.box.show_files(self.session.attached)
         parts += [*self.answer.notice(), *self._too_long()]
         self.queued.show(self.session.queued)
@@ -414,10 +404,10 @@ class ChatFrame(ModeScreen):
 
     def tell(self, problem: object) -> None:
         """An error, as a toast."""
-        self.notify(str(problem), severity="error", timeout=10, markup=False)
+        self.notify(str(problem), severity="error", timeout=10)
 
     def say(self, text: str) -> None:
-        self.notify(text, timeout=5, markup=False)
+        self.notify(text)
 
     def warn(self, text: str) -> None:
         self.notify(text, severity="warning")

@@ -2,9 +2,9 @@
 for the better of two answers without knowing whose they are."""
 
 import asyncio
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from rich.console import Group as Lines
 from rich.text import Text
@@ -26,7 +26,6 @@ from app.compare.report import (
     notes,
     read_report,
     votes_line,
-    with_votes,
     write_results,
 )
 from app.compare.results import Ballot, BlindPair, PromptResult, Results, Sided
@@ -36,8 +35,8 @@ from app.models.catalog import ModelEntry
 from app.options import SamplingOptions
 from app.tui.app import app_of
 from app.tui.keys import bind
-from app.tui.screens.compare import AnswersScreen
-from app.tui.screens.dialogs import AskScreen
+from app.tui.screens.compare import AnswersScreen, save
+from app.tui.screens.dialogs import bind_first
 from app.tui.textual_patches import Pane, Plain, background
 from app.tui.widgets.compare_panes import HUES
 from app.tui.widgets.form import FieldHelp, Form, Group, path_field, text_field
@@ -65,11 +64,11 @@ class BlindScreen(ModeScreen):
     """
     CSS_PATH = "compare.tcss"
     BINDINGS = [
-        bind("left", "blind.left", "Left", action="vote('left')", priority=True),
-        bind("right", "blind.right", "Right", action="vote('right')", priority=True),
-        bind("equals_sign", "blind.tie", "Tie", action="vote('tie')", priority=True),
-        bind("k", "blind.skip", "Skip", action="vote('skip')", priority=True),
-        bind("ctrl+z", "blind.undo", "Undo", priority=True),
+        bind_first("left", "blind.left", "Left", action="vote('left')"),
+        bind_first("right", "blind.right", "Right", action="vote('right')"),
+        bind_first("equals_sign", "blind.tie", "Tie", action="vote('tie')"),
+        bind_first("k", "blind.skip", "Skip", action="vote('skip')"),
+        bind_first("ctrl+z", "blind.undo", "Undo"),
         bind("escape", "blind.back", "Back", action="dismiss"),
     ]
 
@@ -112,21 +111,15 @@ class BlindScreen(ModeScreen):
         result = self.query_one("#blind-result")
         result.display = pair is None
         if pair is None:
-            results = with_votes(ballot.results, ballot)
-            lines = [votes_line(votes, results) for votes in results.votes]
+            lines = [votes_line(votes, ballot.results) for votes in ballot.count()]
             self.query_one("#blind-votes", Static).update("\n".join(lines))
         else:
             row = ballot.results.rows[pair.row]
             self.query_one("#asked-text", Static).update(row.prompt)
-            texts = [row.answers[number].text for number in (0, pair.other)]
-            sides = zip(
-                ("#blind-left", "#blind-right"),
-                reversed(texts) if pair.swapped else texts,
-                strict=True,
-            )
-            for name, text in sides:
+            left, right = (pair.other, 0) if pair.swapped else (0, pair.other)
+            for name, number in (("#blind-left", left), ("#blind-right", right)):
                 box = self.query_one(name)
-                box.query_one(Static).update(text)
+                box.query_one(Static).update(row.answers[number].text)
                 box.scroll_home(animate=False)
             self.query_one("#blind-left").focus()
         self.refresh_bindings()
@@ -138,22 +131,20 @@ class BlindScreen(ModeScreen):
 
     def action_vote(self, said: str) -> None:
         """Keep it, and go on to the next pair."""
-        if self.pair is None:
-            return
-        try:
-            self.ballot.say(self.pair, Sided(said))
-        except OSError as error:
-            self.notify(f"Not kept: {error}", severity="error")
-            return
-        self._show()
+        if self.pair is not None:
+            self._keep(partial(self.ballot.say, self.pair, Sided(said)))
 
     def action_undo(self) -> None:
         """Ask about the last pair once more."""
+        self._keep(self.ballot.take_back)
+
+    def _keep(self, change: Callable[[], object]) -> None:
         try:
-            self.ballot.take_back()
+            change()
         except OSError as error:
             self.notify(f"Not kept: {error}", severity="error")
-        self._show()
+        else:
+            self._show()
 
     @on(Button.Pressed)
     def _pressed(self, event: Button.Pressed) -> None:
@@ -181,11 +172,10 @@ class PromptsForm(Form):
     def number(self, name: str, usual: int | None) -> int | None:
         """Read a field; mark it where it is wrong."""
         text = self.text_of(name).strip().replace(",", "")
-        if not text:
-            return usual
-        if not text.isdigit() or int(text) < 1:
+        good = text.isdecimal() and int(text) > 0
+        if text and not good:
             self.refuse(name, "a whole number above 0")
-        return int(text) if text.isdigit() else usual
+        return int(text) if good else usual
 
 
 class RowTable(Table[PromptResult]):
@@ -222,10 +212,10 @@ class ComparePromptsScreen(ModeScreen):
         "../widgets/form.tcss",
     ]
     BINDINGS = [
-        bind("ctrl+g", "prompts.start", "Start", priority=True),
-        bind("ctrl+n", "prompts.new", "New", priority=True),
-        bind("alt+v", "prompts.blind", "Vote blind", priority=True),
-        bind("f9", "prompts.save", "Save", priority=True),
+        bind_first("ctrl+g", "prompts.start", "Start"),
+        bind_first("ctrl+n", "prompts.new", "New"),
+        bind_first("alt+v", "prompts.blind", "Vote blind"),
+        bind_first("f9", "prompts.save", "Save"),
         bind("escape", "prompts.back", "Back"),
     ]
 
@@ -345,9 +335,8 @@ class ComparePromptsScreen(ModeScreen):
     async def _read(self) -> None:
         """Read and show the results of the command."""
         assert self.job is not None
-        folder = self.job.folder
         try:
-            self.results = await asyncio.to_thread(lambda: self._counted(read_report(folder)))
+            self.results = await asyncio.to_thread(read_report, self.job.folder)
         except (IngotError, OSError) as error:
             self.say(f"✗ {error}", "bad")
             return
@@ -357,10 +346,6 @@ class ComparePromptsScreen(ModeScreen):
         self.query_one("#prompts-progress").display = False
         self._offer()
         table.focus()
-
-    def _counted(self, results: Results) -> Results:
-        assert self.job is not None
-        return with_votes(results, ballot_of(results, self.job.folder))
 
     def show_figures(self) -> None:
         """The tables of the command, and votes."""
@@ -389,18 +374,18 @@ class ComparePromptsScreen(ModeScreen):
 
     def can(self, action: str) -> bool:
         found = self.results is not None
-        can = {"start": self.process is None and not found}
-        return (can | dict.fromkeys(("new", "blind", "save"), found)).get(action, True)
+        if action == "start":
+            return self.process is None and not found
+        return found or action not in ("new", "blind", "save")
 
     @on(Button.Pressed)
     async def _pressed(self, event: Button.Pressed) -> None:
         await self.run_action(str(event.button.id))
 
     def interrupt(self) -> bool:
-        if self.process is None:
-            return False
-        self.process.stop()
-        return True
+        if self.process is not None:
+            self.process.stop()
+        return self.process is not None
 
     def leaving(self) -> str | None:
         return "A comparison is not finished." if self.process is not None else None
@@ -428,8 +413,8 @@ class ComparePromptsScreen(ModeScreen):
         """Vote, and count."""
         if self.results is None or self.job is None:
             return
-        results, folder = self.results, self.job.folder
-        ballot = await asyncio.to_thread(ballot_of, results, folder)
+        results = self.results
+        ballot = await asyncio.to_thread(ballot_of, results, self.job.folder)
         if not ballot.pairs:
             self.notify("All answers are the same: there is nothing to prefer.")
             return
@@ -440,20 +425,8 @@ class ComparePromptsScreen(ModeScreen):
     @background
     async def action_save(self) -> None:
         """Write the report that the command writes."""
-        if self.results is None:
-            return
-        name = time.strftime("compare-%Y%m%d-%H%M%S.md")
-        given = await self.app.push_screen_wait(AskScreen("Save as (.md or .json)", name))
-        if given is None:
-            return
-        path = at_home(given)
-        try:
-            await asyncio.to_thread(write_results, self.results, path)
-        except (IngotError, OSError) as error:
-            why = str(error).removeprefix("--output: ")
-            self.notify(why, title="Not saved", severity="error")
-        else:
-            self.notify(f"Saved: {path}")
+        if self.results is not None:
+            await save(self, partial(write_results, self.results))
 
 
 def _mark(row: PromptResult, number: int) -> Text:

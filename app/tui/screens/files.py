@@ -4,7 +4,7 @@ from pathlib import Path
 
 from textual import on, work
 from textual.app import ComposeResult
-from textual.widgets import RadioButton, RadioSet, Static
+from textual.widgets import RadioButton, RadioSet
 
 from app.chat.attachments import Attached, read_attachment, with_attachments
 from app.chat.conversation import Conversation
@@ -24,19 +24,20 @@ class FilePanel(Panel[Result]):
 
     def __init__(self, path: str = "") -> None:
         super().__init__()
-        self._path = path
+        self._line = PathInput(path, placeholder="notes.txt, ~/code/main.py ...")
+        self._about = Plain(id="about")
 
     def contents(self) -> ComposeResult:
-        yield PathInput(self._path, placeholder="notes.txt, ~/code/main.py ...")
-        yield Plain(id="about")
+        yield self._line
+        yield self._about
 
     def on_mount(self) -> None:
-        self.query_one(PathInput).focus_line()
+        self._line.focus_line()
 
-    def tell(self, text: str, *, error: bool = False) -> None:
+    def tell(self, text: str, error: str = "") -> None:
         if self.is_attached:
-            self.complain(text if error else "")
-            self.query_one("#about", Static).update("" if error else text)
+            self.complain(error)
+            self._about.update(text)
 
 
 class AttachScreen(FilePanel[Attachment]):
@@ -53,11 +54,11 @@ class AttachScreen(FilePanel[Attachment]):
     def _typed(self, event: PathInput.Changed) -> None:
         self.tell("")
         self._chosen_is = ""
-        if event.text and self.query_one(PathInput).path.is_file():
+        if event.text and self._line.path.is_file():
             self.set_timer(_PAUSE_S, lambda: self._look(event.text))
 
     def _look(self, text: str) -> None:
-        if self.query_one(PathInput).text == text != self._chosen_is:
+        if self._line.text == text != self._chosen_is:
             self._read(text, take=False)
 
     @on(PathInput.Chosen)
@@ -70,14 +71,12 @@ class AttachScreen(FilePanel[Attachment]):
         """Read the file; ``take`` it, or say how large it is."""
         try:
             attached = read_attachment(text)
-            told = "" if take else self._describe(attached)
+            if take:
+                self.app.call_later(self._take, attached)
+            else:
+                self.app.call_later(self.tell, self._describe(attached))
         except IngotError as error:
-            self.app.call_later(self.tell, str(error), error=True)
-            return
-        if take:
-            self.app.call_later(self._take, attached)
-        else:
-            self.app.call_later(self.tell, told)
+            self.app.call_later(self.tell, "", str(error))
 
     def _describe(self, attached: Attached) -> str:
         one = attached.attachment
@@ -118,31 +117,29 @@ class ExportScreen(FilePanel[Path]):
     """
     HEADING = "Export this chat"
 
-    def __init__(self, conversation: Conversation, path: str | None = None) -> None:
+    def __init__(self, conversation: Conversation, path: str = "") -> None:
         super().__init__(path or str(suggested_path(conversation)))
         self._conversation = conversation
 
     def contents(self) -> ComposeResult:
-        line, about = super().contents()
-        yield line
-        chosen = Path(self._path).suffix.removeprefix(".")
+        yield self._line
+        chosen = Path(self._line.text).suffix.removeprefix(".")
         forms = (_Form(title, chosen == form, id=form) for form, title in FORMATS.items())
         yield RadioSet(*forms, id="forms", compact=True)
-        yield about
+        yield self._about
 
     @on(RadioSet.Changed)
     def _format(self, event: RadioSet.Changed) -> None:
-        line = self.query_one(PathInput)
-        suffix = f".{event.pressed.id}"
-        if Path(line.text).name and Path(line.text).suffix != suffix:
-            line.text = str(Path(line.text).with_suffix(suffix))
-        line.focus_line()  # where it is taken
+        path, suffix = Path(self._line.text), f".{event.pressed.id}"
+        if path.name and path.suffix != suffix:
+            self._line.text = str(path.with_suffix(suffix))
+        self._line.focus_line()  # where it is taken
 
     @on(PathInput.Changed)
     def _typed(self, event: PathInput.Changed) -> None:
         self.tell("")
         form = Path(event.text).suffix.removeprefix(".")
-        if form in FORMATS and not self.query_one(f"#{form}", RadioButton).value:
+        if form in FORMATS:
             with self.prevent(RadioSet.Changed):
                 self.query_one(f"#{form}", RadioButton).value = True
 
@@ -157,7 +154,7 @@ class ExportScreen(FilePanel[Path]):
         except ExistsError:
             self.app.call_later(self._ask, path)
         except IngotError as error:
-            self.app.call_later(self.tell, str(error), error=True)
+            self.app.call_later(self.tell, "", str(error))
         else:
             self.app.call_later(self.dismiss, written)
 

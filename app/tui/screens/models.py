@@ -270,7 +270,7 @@ log = logging.getLogger(__name__)
 
 
 class ModelsScreen(ListPanel[tuple[ModelEntry, ...]]):
-    """Ends with the chosen entries, none when it was left.
+    """Ends with the chosen entries, None when it was left.
 
     ``given`` are files and folders to list beside what is known anyway, ``current`` is the path
     of the loaded one. With ``several``, ctrl+x ticks files, and all ticked ones are the choice;
@@ -433,7 +433,7 @@ class ModelsScreen(ListPanel[tuple[ModelEntry, ...]]):
         if box.value:
             box.value = ""
         else:
-            self.dismiss(())
+            self.dismiss(None)
 
     @background
     async def action_get(self) -> None:

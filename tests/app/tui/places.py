@@ -123,7 +123,7 @@ async def places(
     words = ["batch", "in.jsonl", "out.jsonl", "-m", "model", "--system", said("Be short.")]
     run = {"command": words, "folder": "/"}
     panels: list[Callable[[], Screen[Any]]] = [
-        lambda: SystemScreen(said("Be short.")),
+        lambda: SystemScreen(said("Be short."), {}),
         lambda: SamplingScreen({}),
         lambda: AttachScreen(),
         lambda: ExportScreen(Conversation.open(store, chat)),

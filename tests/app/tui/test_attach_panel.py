@@ -28,8 +28,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 async def test_tab_completes_and_enter_attaches(bare: Any, folder: Path) -> None:
-    panel = AttachScreen()
     async with bare.run_test(size=(80, 24)) as pilot:
+        panel = AttachScreen()
         bare.show(panel)
         await pilot.pause()
         await pilot.press("n")
@@ -50,8 +50,8 @@ async def test_tab_completes_and_enter_attaches(bare: Any, folder: Path) -> None
 
 
 async def test_a_file_is_picked_from_the_list(bare: Any, folder: Path) -> None:
-    panel = AttachScreen("n")
     async with bare.run_test(size=(80, 24)) as pilot:
+        panel = AttachScreen("n")
         bare.show(panel)
         await wait_until(lambda: panel.is_mounted and panel.query_one(OptionList).option_count == 2)
         await pilot.press("down", "down", "enter")
@@ -71,8 +71,8 @@ async def test_a_look_that_comes_late_does_not_end_the_reading(
         return await begin(self)
 
     monkeypatch.setattr(Worker, "_run_threaded", later)
-    panel = AttachScreen("novel.md")
     async with bare.run_test(size=(80, 24)) as pilot:
+        panel = AttachScreen("novel.md")
         bare.show(panel)
         await pilot.pause()
         await pilot.press("enter")
@@ -89,8 +89,8 @@ async def test_a_look_that_comes_late_does_not_end_the_reading(
 async def test_what_cannot_be_attached_is_told(
     bare: Any, folder: Path, path: str, told: str
 ) -> None:
-    panel = AttachScreen(path)
     async with bare.run_test(size=(80, 24)) as pilot:
+        panel = AttachScreen(path)
         bare.show(panel)
         await pilot.pause()
         await pilot.press("enter")
@@ -103,8 +103,8 @@ async def test_what_cannot_be_attached_is_told(
 
 
 async def test_enter_on_a_folder_goes_into_it(bare: Any, folder: Path) -> None:
-    panel = AttachScreen("..")
     async with bare.run_test(size=(80, 24)) as pilot:
+        panel = AttachScreen("..")
         bare.show(panel)
         await pilot.pause()
         await pilot.press("enter")
@@ -124,8 +124,8 @@ def test_picture(bare: Any, snap: Any, folder: Path, size: tuple[int, int]) -> N
 
 
 async def test_what_a_file_takes_of_the_context_is_told(chat_app: IngotApp, folder: Path) -> None:
-    panel = AttachScreen("notes.txt")
     async with chat_app.run_test(size=(80, 24)):
+        panel = AttachScreen("notes.txt")
         await wait_until(lambda: is_ready(chat_app))
         chat_app.push_screen(panel)
         await wait_until(lambda: panel.is_mounted and panel.query("#about"))

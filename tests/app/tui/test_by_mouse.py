@@ -18,7 +18,7 @@ from app.chat.conversation import Conversation
 from app.chat.presets import find
 from app.tui.app import IngotApp
 from app.tui.help import HelpScreen
-from app.tui.screens.answering import SamplingScreen, SystemChoice, SystemScreen
+from app.tui.screens.answering import SamplingScreen, SystemScreen
 from app.tui.screens.batch_panels import (
     BatchFilesScreen,
     BatchJobsScreen,
@@ -101,7 +101,7 @@ async def test_every_dialog_is_left_by_a_click(bare: Any, own_folder: Path) -> N
     async with bare.run_test(size=(100, 40)) as pilot:
         chat = bare.services.store.new_chat().id
         dialogs: list[Panel[Any]] = [
-            SystemScreen(None),
+            SystemScreen(None, {}),
             SamplingScreen({}),
             AttachScreen(),
             ExportScreen(Conversation.open(bare.services.store, chat)),
@@ -158,7 +158,7 @@ async def test_a_line_and_a_question(bare: Any) -> None:
 
 async def test_a_system_message_and_its_presets(bare: Any) -> None:
     async with bare.run_test(size=(100, 40)) as pilot:
-        panel = SystemScreen("Rhyme.")
+        panel = SystemScreen("Rhyme.", {})
         await show(bare, panel)
         await hint(pilot, "F9 Save as preset")
         await wait_until(lambda: isinstance(bare.screen, AskScreen) and bare.screen.query("#text"))
@@ -179,7 +179,7 @@ async def test_a_system_message_and_its_presets(bare: Any) -> None:
         await wait_until(lambda: not bare.services.config.presets)
         await wait_until(lambda: bare.screen is panel)
         await hint(pilot, "ctrl+s Use")
-        assert await ended(bare) == SystemChoice(coder.system, dict(coder.sampling))
+        assert await ended(bare) == {"system": coder.system, "sampling": dict(coder.sampling)}
 
 
 async def test_sampling(bare: Any) -> None:
