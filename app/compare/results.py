@@ -269,9 +269,11 @@ class Ballot:
         found = []
         for other in range(1, len(self.results.files)):
             said = [self.votes.get(pair.key) for pair in self.pairs if pair.other == other]
-            counts = [said.count(vote) for vote in (Vote.OTHER, Vote.FIRST, Vote.TIE, Vote.SKIP)]
-            if any(counts):
-                found.append(Votes(other, *counts, *wilson(counts[0], counts[0] + counts[1])))
+            kinds = (Vote.OTHER, Vote.FIRST, Vote.TIE, Vote.SKIP)
+            wins, losses, ties, skipped = (said.count(kind) for kind in kinds)
+            if wins + losses + ties + skipped:
+                bounds = wilson(wins, wins + losses)
+                found.append(Votes(other, wins, losses, ties, skipped, *bounds))
         return tuple(found)
 
 

@@ -91,19 +91,17 @@ class RowPane(VerticalScroll):
             self.scroll_home(animate=False)
 
 
-def conversation(row: ShownRow, state: RowState | None = None) -> Content:
+def conversation(row: ShownRow, state: RowState) -> Content:
     """A row as text: its turns, then its error, then its figures."""
     parts = [_turn(role, text) for role, text in row.history]
-    several = len(row.turns) > 1
-    for turn, answer in zip_longest(row.turns, row.answers if several else ()):
-        parts += [_turn("user", turn)] if turn is not None else []
-        parts += [_turn("assistant", answer)] if answer is not None else []
-    parts += [_turn("assistant", answer) for answer in (() if several else row.answers)]
+    for pair in zip_longest(row.turns, row.answers):
+        said = zip(("user", "assistant"), pair, strict=True)
+        parts += [_turn(role, text) for role, text in said if text is not None]
     if row.partial:
         parts.append(_turn("not finished", row.partial))
     if row.error:
         parts.append(Content.styled(f"✗ {row.error}", "$text-error"))
-    elif state is RowState.RUNNING and not row.answers:
+    elif not row.answers and state is RowState.RUNNING:
         parts.append(Content.styled("it is being answered", "$text-primary"))
     elif not row.answers:
         parts.append(Content.styled("not answered yet", "$text-muted"))

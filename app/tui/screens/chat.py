@@ -522,7 +522,12 @@ class ChatScreen(ChatFrame):
 
     def _open(self, panel: Screen[Any], then: Callable[[Any], object]) -> None:
         """Open a panel; ``then`` gets what it ends with, unless it was left."""
-        self.app.push_screen(panel, lambda found: None if found is None else then(found))
+
+        def ended(found: Any) -> None:
+            if found is not None:
+                then(found)
+
+        self.app.push_screen(panel, ended)
 
     # What only slash commands do
 
