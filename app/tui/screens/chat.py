@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from os.path import commonprefix
@@ -21,6 +22,7 @@ from app.chat.thinking import answer_of
 from app.tui.app import app_of
 from app.tui.keys import key
 from app.tui.screens.chat_frame import ChatFrame
+from app.tui.textual_patches import background
 from app.tui.widgets.chat_sidebar import ChatSidebar
 from app.tui.widgets.prompt import Prompt
 from app.tui.widgets.prompt_box import QueuedMessages
@@ -446,18 +448,17 @@ class ChatScreen(ChatFrame):
         from app.tui.screens.files import AttachScreen
 
         if path:
-            self.run_worker(
-                lambda: self._read(path), thread=True, exit_on_error=False, group="attach"
-            )
+            self._read(path)
         else:
             self._open(AttachScreen(), self._add_file)
 
-    def _read(self, path: str) -> None:
+    @background
+    async def _read(self, path: str) -> None:
         with self.errors_told():
-            attached = read_attachment(path)
+            attached = await asyncio.to_thread(read_attachment, path)
             if attached.warning:
-                self.call_later(self.say, attached.warning)
-            self.call_later(self._add_file, attached.attachment)
+                self.say(attached.warning)
+            self._add_file(attached.attachment)
 
     def _add_file(self, attachment: Attachment) -> None:
         self.session.attached.append(attachment)

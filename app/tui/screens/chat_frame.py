@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, Any
 from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
-from textual.timer import Timer
 from textual.widgets import Static
-from textual.worker import get_current_worker
 
 from app.chat import slash
 from app.chat.answering import Answering
-from app.chat.budget import DraftMessage, Shortage, TokenBudget, WayOut, measure
+from app.chat.budget import Shortage, WayOut, measure
 from app.chat.conversation import Conversation
 from app.chat.host import EngineHost, HostState
 from app.chat.sampling_form import from_mapping
@@ -30,6 +28,7 @@ from app.figures import rate
 from app.tui.app import app_of, services_of
 from app.tui.keys import told
 from app.tui.services import Services
+from app.tui.textual_patches import latest
 from app.tui.widgets.chat_sidebar import ChatSidebar
 from app.tui.widgets.frame import ModeScreen
 from app.tui.widgets.prompt import Prompt, PromptHistory, SlashMenu
@@ -84,7 +83,6 @@ class ChatFrame(ModeScreen):
         self.bar = ChatTitle(self.transcript)
         self.notice = Static(id="chat-notice", markup=False)
         self.answer = Answering(self)
-        self.counting: Timer | None = None  # until the tokens of what is typed are counted
         self._keeping = False
         self._pace = ShowingPace()
         self._told = float("-inf")  # when the figures were shown
@@ -304,28 +302,18 @@ class ChatFrame(ModeScreen):
         keep = partial(self.session.keep_drafts, *self.session.unsent(self.prompt.text))
         self.run_worker(keep, thread=True, exit_on_error=False, group="drafts")
 
-    def measure(self) -> None:
+    @latest
+    async def measure(self) -> None:
         """Count tokens a moment after the last key, in a thread."""
-        if self.counting is not None:
-            self.counting.stop()
-        self.counting = self.set_timer(_PAUSE_S, self._begin_count)
-
-    def _begin_count(self) -> None:
+        await asyncio.sleep(_PAUSE_S)
         typed = "" if slash.is_command(self.typed) else self.typed
-        count = partial(self._count, *self.session.next_prompt(typed))
-        self.run_worker(count, thread=True, exclusive=True, group="measure", exit_on_error=False)
-
-    def _count(self, conversation: Conversation, draft: DraftMessage) -> None:
-        worker = get_current_worker()
+        conversation, draft = self.session.next_prompt(typed)
+        params = self.params(conversation)
+        asked = (conversation, draft, params.max_tokens, params.thinking)
         try:
-            params = self.params(conversation)
-            budget = measure(self.host, conversation, draft, params.max_tokens, params.thinking)
+            budget = await asyncio.to_thread(measure, self.host, *asked)
         except IngotError:
             return  # no model, or its template refuses: sending will say so
-        if not worker.is_cancelled:
-            self.call_later(self._counted, budget)
-
-    def _counted(self, budget: TokenBudget) -> None:
         if self.turn is None:  # else the line tells of the answer
             self.answer.estimate = budget
             self.show_state()

@@ -1,11 +1,11 @@
 """The user's chats: search, open, rename, delete and bring back."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from textual import on, work
+from textual import on
 from textual.app import ComposeResult
-from textual.timer import Timer
 from textual.widgets import Input, OptionList, Static
 
 from app.chat.listing import find_chats
@@ -14,7 +14,7 @@ from app.chat.store.records import Chat, Hit
 from app.chat.store.store import ChatStore
 from app.tui.keys import bind
 from app.tui.screens.dialogs import AskScreen, ListPanel, bind_first, list_keys
-from app.tui.textual_patches import Plain
+from app.tui.textual_patches import Plain, latest
 from app.tui.widgets.chat_sidebar import ChatList
 from app.tui.widgets.prompt import SearchLine
 
@@ -56,7 +56,6 @@ class ChatsScreen(ListPanel[ChatChoice]):
         self._bin = False  # the deleted ones are listed
         self._listed: str | None = None  # what the list was searched for
         self._then: Callable[[], None] | None = None  # once what was typed is listed
-        self._timer: Timer | None = None
 
     def contents(self) -> ComposeResult:
         yield self._line
@@ -70,30 +69,23 @@ class ChatsScreen(ListPanel[ChatChoice]):
     @on(Input.Changed, "#search")
     def _typed(self) -> None:
         self._then = None
-        if self._timer is not None:
-            self._timer.stop()
-        self._timer = self.set_timer(_WAITS_S, self._read)
+        self._read(_WAITS_S)
 
     @on(OptionList.OptionSelected)
     def _clicked(self) -> None:
         self.action_open()
 
-    def _read(self) -> None:
+    @latest
+    async def _read(self, pause: float = 0.0) -> None:
+        """List anew, after a ``pause`` in seconds."""
+        await asyncio.sleep(pause)
         self.refresh_bindings()
-        self._find(self._line.value.strip(), self._bin)
-
-    @work(thread=True, exclusive=True, exit_on_error=False, group="search")
-    def _find(self, query: str, deleted: bool) -> None:
+        query, deleted = self._line.value.strip(), self._bin
         hits, error = [], ""
         try:
-            hits = find_chats(self._store, query, _NEWEST, deleted=deleted)
+            hits = await asyncio.to_thread(find_chats, self._store, query, _NEWEST, deleted=deleted)
         except StoreError as failed:
             error = str(failed)
-        self.call_later(self._show, query, deleted, hits, error)
-
-    def _show(self, query: str, deleted: bool, hits: list[Hit], error: str) -> None:
-        if not self.is_attached or (query, deleted) != (self._line.value.strip(), self._bin):
-            return  # a later search is under way
         box = self.query_one(".box")
         box.border_title = "Deleted chats" if deleted else "Chats"
         box.border_subtitle = f"the {_NEWEST} newest" if len(hits) == _NEWEST else f"{len(hits):,}"

@@ -225,7 +225,6 @@ class ComparePromptsScreen(ModeScreen):
         self.process: PromptsProcess | None = None
         self.job: PromptsJob | None = None
         self.results: Results | None = None
-        self._looking = False
 
     def contents(self) -> ComposeResult:
         with VerticalScroll(id="prompts-top", can_focus=False):
@@ -250,7 +249,6 @@ class ComparePromptsScreen(ModeScreen):
         self.query_one("#prompts").focus()
         self.query_one("#prompts-progress").display = False
         self._offer()
-        self.set_interval(_LOOKS, self._look)
 
     def on_unmount(self) -> None:
         """No process outlives the screen."""
@@ -284,22 +282,17 @@ class ComparePromptsScreen(ModeScreen):
             return
         self.results = None
         self.query_one("#prompts-progress").display = True
-        self._show(CompareProgress())
         self._offer()
+        self._follow(self.process)
 
     @background
-    async def _look(self) -> None:
-        process = self.process
-        if process is None or self._looking:
-            return
-        self._looking = True
-        try:
+    async def _follow(self, process: PromptsProcess) -> None:
+        progress = CompareProgress()
+        while progress.running:
+            self._show(progress)
+            await asyncio.sleep(_LOOKS)
             progress = await asyncio.to_thread(process.poll)
-        finally:
-            self._looking = False
         self._show(progress)
-        if progress.running or process is not self.process:
-            return
         self.process = None
         if progress.error:
             self.say(f"✗ {progress.error}", "bad")

@@ -1,8 +1,9 @@
 """Panels that ask for a file: one that goes with the next message, and one to write the chat to."""
 
+import asyncio
 from pathlib import Path
 
-from textual import on, work
+from textual import on
 from textual.app import ComposeResult
 from textual.widgets import RadioButton, RadioSet
 
@@ -12,7 +13,7 @@ from app.chat.export import FORMATS, ExistsError, export, suggested_path
 from app.chat.store.records import Attachment
 from app.tui.app import services_of
 from app.tui.screens.dialogs import ConfirmScreen, Panel, Result
-from app.tui.textual_patches import Plain
+from app.tui.textual_patches import Plain, latest
 from app.tui.widgets.form import PathInput
 from runtimes.errors import IngotError
 
@@ -35,9 +36,8 @@ class FilePanel(Panel[Result]):
         self._line.focus_line()
 
     def tell(self, text: str, error: str = "") -> None:
-        if self.is_attached:
-            self.complain(error)
-            self._about.update(text)
+        self.complain(error)
+        self._about.update(text)
 
 
 class AttachScreen(FilePanel[Attachment]):
@@ -48,35 +48,32 @@ class AttachScreen(FilePanel[Attachment]):
     of the context the file takes is shown before you attach it.
     """
     HEADING = "Attach a text file"
-    _chosen_is = ""
 
     @on(PathInput.Changed)
     def _typed(self, event: PathInput.Changed) -> None:
         self.tell("")
-        self._chosen_is = ""
         if event.text and self._line.path.is_file():
-            self.set_timer(_PAUSE_S, lambda: self._look(event.text))
-
-    def _look(self, text: str) -> None:
-        if self._line.text == text != self._chosen_is:
-            self._read(text, take=False)
+            self._read(event.text, take=False)
 
     @on(PathInput.Chosen)
     def _chosen(self, event: PathInput.Chosen) -> None:
-        self._chosen_is = event.text  # another look would end its reading
         self._read(event.text, take=True)
 
-    @work(thread=True, exclusive=True, exit_on_error=False, group="attach")
-    def _read(self, text: str, *, take: bool) -> None:
-        """Read the file; ``take`` it, or say how large it is."""
+    @latest
+    async def _read(self, text: str, *, take: bool) -> None:
+        """Read the file, and ``take`` it; or say how large it is, after a pause."""
+        if not take:
+            await asyncio.sleep(_PAUSE_S)
+            if self._line.text != text:
+                return
         try:
-            attached = read_attachment(text)
+            attached = await asyncio.to_thread(read_attachment, text)
             if take:
-                self.app.call_later(self._take, attached)
+                self._take(attached)
             else:
-                self.app.call_later(self.tell, self._describe(attached))
+                self.tell(await asyncio.to_thread(self._describe, attached))
         except IngotError as error:
-            self.app.call_later(self.tell, "", str(error))
+            self.tell("", str(error))
 
     def _describe(self, attached: Attached) -> str:
         one = attached.attachment
@@ -144,24 +141,18 @@ class ExportScreen(FilePanel[Path]):
                 self.query_one(f"#{form}", RadioButton).value = True
 
     @on(PathInput.Chosen)
-    def _chosen(self, event: PathInput.Chosen) -> None:
-        self._write(event.text, overwrite=False)
+    @latest
+    async def _chosen(self, event: PathInput.Chosen) -> None:
+        await self._write(event.text, overwrite=False)
 
-    @work(thread=True, exclusive=True, exit_on_error=False, group="export")
-    def _write(self, path: str, *, overwrite: bool) -> None:
+    async def _write(self, path: str, *, overwrite: bool) -> None:
         try:
-            written = export(self._conversation, path, overwrite=overwrite)
+            self.dismiss(
+                await asyncio.to_thread(export, self._conversation, path, overwrite=overwrite)
+            )
         except ExistsError:
-            self.app.call_later(self._ask, path)
+            question = ConfirmScreen(f"{path} is there already. Replace it?", "Replace")
+            if await self.app.push_screen_wait(question):
+                await self._write(path, overwrite=True)
         except IngotError as error:
-            self.app.call_later(self.tell, "", str(error))
-        else:
-            self.app.call_later(self.dismiss, written)
-
-    def _ask(self, path: str) -> None:
-        def answered(yes: bool | None) -> None:
-            if yes:
-                self._write(path, overwrite=True)
-
-        question = ConfirmScreen(f"{path} is there already. Replace it?", "Replace")
-        self.app.push_screen(question, answered)
+            self.tell("", str(error))

@@ -11,7 +11,6 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.content import Content
 from textual.message import Message
-from textual.timer import Timer
 from textual.widgets import Button, Checkbox, Input, ProgressBar, Static
 
 from app.figures import duration
@@ -185,7 +184,6 @@ class FindScreen(ListPanel[str]):
         self._view = RepoView()
         self._line = SearchLine(words, "Words, or ORG/NAME", id="words")
         self._download = Download(use)
-        self._timer: Timer | None = None
         self._asked: tuple[Hashable, ...] = ()
         self._left: Iterator[Found] | None = None  # results that are not read yet
         self._reading = False
@@ -208,10 +206,10 @@ class FindScreen(ListPanel[str]):
     # Searching
 
     @on(Input.Changed, "#words")
-    def _typed(self) -> None:
-        if self._timer is not None:
-            self._timer.stop()
-        self._timer = self.set_timer(_TYPED_S, self._search)
+    @latest
+    async def _typed(self) -> None:
+        await asyncio.sleep(_TYPED_S)
+        self._search()
 
     @on(FindFilters.Changed)
     def _search(self) -> None:

@@ -1,16 +1,17 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 from textual.widgets import Input, OptionList, Static
-from textual.worker import Worker
 
 from app.chat.attachments import with_attachments
 from app.chat.store.records import Attachment
 from app.tui.app import IngotApp
+from app.tui.screens import files
 from app.tui.screens.files import AttachScreen
 from tests.app.tui.conftest import SIZES, is_ready
 from tests.support import wait_until
@@ -64,20 +65,21 @@ async def test_a_file_is_picked_from_the_list(bare: Any, folder: Path) -> None:
 async def test_a_look_that_comes_late_does_not_end_the_reading(
     bare: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begin, go = Worker._run_threaded, asyncio.Event()
+    read, go = files.read_attachment, threading.Event()
 
-    async def later(self: Worker[Any]) -> Any:
-        await go.wait()  # no thread is free
-        return await begin(self)
+    def late(path: str) -> Any:
+        go.wait(30)
+        return read(path)
 
-    monkeypatch.setattr(Worker, "_run_threaded", later)
+    monkeypatch.setattr(files, "read_attachment", late)
     async with bare.run_test(size=(80, 24)) as pilot:
         panel = AttachScreen("novel.md")
         bare.show(panel)
         await pilot.pause()
+        panel.query_one(Input).value = "novel.m"
+        panel.query_one(Input).value = "novel.md"
         await pilot.press("enter")
-        panel._look("novel.md")
-        await pilot.pause()
+        await asyncio.sleep(0.3)  # the look would begin after 0.2
         go.set()
         await wait_until(lambda: bare.ended_with is not None)
     assert bare.ended_with.name == "novel.md"
