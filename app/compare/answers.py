@@ -113,7 +113,7 @@ class Side(Told):
         """The text of the token at ``index``; empty for one that ends the answer."""
         begin = self.place(index)
         later = (start for start in self.starts[index + 1 :] if start > begin)
-        return self.text[begin : next(later, len(self.text))]
+        return self.text[begin : next(later, None)]
 
 
 @dataclass(frozen=True, slots=True)

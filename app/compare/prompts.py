@@ -21,8 +21,10 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -108,11 +110,8 @@ def entries_of(models: Sequence[tuple[str, ModelOptions]]) -> tuple[ModelEntry, 
 
 def labels_of(entries: Sequence[ModelEntry]) -> list[str]:
     """Names of the files for people; files of one name have their paths."""
-    labels = [entry.label for entry in entries]
-    return [
-        label if labels.count(label) == 1 else str(entry.path)
-        for label, entry in zip(labels, entries, strict=True)
-    ]
+    count = Counter(entry.label for entry in entries)
+    return [one.label if count[one.label] == 1 else str(one.path) for one in entries]
 
 
 def check_prompts(path: Path) -> Path:
@@ -193,13 +192,12 @@ def collect(job: PromptsJob) -> Results:
 def expected_of(fields: Mapping[str, Any]) -> tuple[str, ...]:
     """The answers that a row of the input calls right: its ``expected``, else its ``answer``. A
     list has several, and a number is a place in the row's ``choices`` where it has some."""
-    name = next((name for name in _EXPECTED if fields.get(name) not in (None, "", [])), None)
-    if name is None:
+    given = [fields.get(name) for name in _EXPECTED if fields.get(name) not in (None, "", [])]
+    if not given:
         return ()
-    value, choices = fields[name], fields.get("choices")
-    index = value if isinstance(value, int) and not isinstance(value, bool) else -1
-    if isinstance(choices, list) and 0 <= index < len(choices):
-        value = choices[index]
+    value, choices = given[0], fields.get("choices")
+    if isinstance(choices, list) and type(value) is int and 0 <= value < len(choices):
+        value = choices[value]
     values = value if isinstance(value, list) else [value]
     texts = [v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for v in values]
     return tuple(text.strip() for text in texts)
@@ -328,7 +326,7 @@ class PromptsProcess:
             FollowedJournal(journal_path(job.answers(entry)), Rows()) for entry in job.entries
         ]
         self._began = time.time()
-        self._told_to_end: float | None = None
+        self._kill_at = inf  # once it is told to end
         self._process = Child(
             *("-m", "app", "compare", *_arguments(job)),
             environment={"NO_COLOR": "1"},
@@ -344,8 +342,8 @@ class PromptsProcess:
         """Let the command finish its running answers; the second call kills it."""
         if self._process.poll() is not None:
             return
-        if self._told_to_end is None:
-            self._told_to_end = time.monotonic()
+        if self._kill_at == inf:
+            self._kill_at = time.monotonic() + _GENTLE_S
             self._process.terminate()
         else:
             self._process.kill()
@@ -353,8 +351,7 @@ class PromptsProcess:
     def poll(self) -> CompareProgress:
         """Read the journals; return the progress."""
         code = self._process.poll()
-        overdue = self._told_to_end is not None and time.monotonic() - self._told_to_end > _GENTLE_S
-        if code is None and overdue:
+        if code is None and time.monotonic() > self._kill_at:
             self._process.kill()
         for journal in self._journals:
             while journal.read():
@@ -364,14 +361,14 @@ class PromptsProcess:
             for one in self._journals
             if (run := one.run) is not None and run.get("pid") == self._process.pid
         ]
-        done = sum(run["reused"] + run["invalid"] + one.done + one.failed for one, run in mine)
         asked = sum(one.done + one.failed for one, _ in mine)
+        done = asked + sum(run["reused"] + run["invalid"] for _, run in mine)
         rows = int(mine[0][1]["rows"]) if mine else None
         left = None
         if rows is not None and asked:
             left = (time.time() - self._began) / asked * (rows * len(self._journals) - done)
         good = code in (None, ExitCode.DONE, ExitCode.ROWS_FAILED)
-        stopped = self._told_to_end is not None and not good
+        stopped = self._kill_at < inf and not good
         error = ""
         if not (good or stopped):
             error = last_words(Path(self._errors.name)) or f"it ended with exit code {code}"

@@ -63,12 +63,11 @@ def agreement_line(found: Agreement | None, side: Side, first: Side) -> str:
     if found is None:
         return f"{side.label}: nothing to compare"
     start = "" if found.same_prompt else "asked with other tokens (another chat template); "
+    line = f"{side.label}: {start}equal"
     if found.parting is None:
-        whole = first.whole and side.whole
-        end = "equal" if whole else "equal as far as both go"
-        return f"{side.label}: {start}{end}, {found.same:,} {found.unit}"
-    line = f"{side.label}: {start}equal for {found.same:,} of {found.longest:,} {found.unit}"
-    line += f" ({found.same_share:.0%})"
+        far = "" if first.whole and side.whole else " as far as both go"
+        return f"{line}{far}, {found.same:,} {found.unit}"
+    line += f" for {found.same:,} of {found.longest:,} {found.unit} ({found.same_share:.0%})"
     if found.share is not None:
         line += f", {found.share:.0%} in common"
     return f"{line}; then {parting_text(found.parting)}"

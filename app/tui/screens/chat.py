@@ -6,11 +6,9 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from os.path import commonprefix
-from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from textual import on
-from textual.binding import BindingType
 from textual.widgets import TextArea
 
 from app.chat import sampling_form, slash
@@ -51,16 +49,16 @@ class ChatScreen(ChatFrame):
     copies, **[message.thinking space]** opens what the model thought, **[chat.before alt+←]** and
     **[chat.after alt+→]** show another branch.
     """
-    AUTO_FOCUS: ClassVar[str | None] = "Prompt"
+    AUTO_FOCUS = "Prompt"
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (_WIDE, "-wide")]
-    CSS_PATH: ClassVar[str | PurePath | list[str | PurePath] | None] = [
+    CSS_PATH = [
         "chat.tcss",
         "../widgets/chat_sidebar.tcss",
         "../widgets/message_view.tcss",
         "../widgets/transcript.tcss",
         "../widgets/prompt.tcss",
     ]
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS = [
         key("escape", "chat.stop", "Stop", "the answer", show=True, priority=False),
         key("ctrl+n", "chat.new", "New", "an empty chat", show=True),
         key("ctrl+o", "chat.chats", "Chats", "earlier ones, and search", show=True),

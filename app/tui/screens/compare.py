@@ -274,10 +274,8 @@ class CompareScreen(ModeScreen):
         from app.tui.modes import CHAT
         from app.tui.screens.chat import ChatScreen
 
-        stack = self.app.get_screen_stack(CHAT.name)
-        chat = stack[0] if stack else None
-        path = chat.path if isinstance(chat, ChatScreen) else ()
-        asked = [message for message in path if message.role is Role.USER]
+        chats = (one for one in self.app.get_screen_stack(CHAT.name) if isinstance(one, ChatScreen))
+        asked = [one for chat in chats for one in chat.path if one.role is Role.USER]
         if not asked:
             self.notify("Nothing was asked in the chat yet.", severity="warning")
             return

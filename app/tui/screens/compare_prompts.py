@@ -223,6 +223,8 @@ class ComparePromptsScreen(ModeScreen):
         super().__init__()
         self.entries = tuple(entries)
         self.process: PromptsProcess | None = None
+        self._progress = Horizontal(id="prompts-progress")
+        self._table = RowTable()
         self.job: PromptsJob | None = None
         self.results: Results | None = None
 
@@ -237,17 +239,17 @@ class ComparePromptsScreen(ModeScreen):
                 yield Button("New", compact=True, id="new")
                 yield Button("Vote blind", compact=True, id="blind")
                 yield Button("Save", compact=True, id="save")
-            with Horizontal(id="prompts-progress"):
+            with self._progress:
                 yield ProgressBar(100, show_eta=False)
                 yield Plain(id="prompts-said")
             with Pane("Figures", id="prompts-figures"):
                 yield Plain(id="prompts-tables")
         with Pane("Prompts", id="prompts-list"):
-            yield RowTable()
+            yield self._table
 
     def on_mount(self) -> None:
         self.query_one("#prompts").focus()
-        self.query_one("#prompts-progress").display = False
+        self._progress.display = False
         self._offer()
 
     def on_unmount(self) -> None:
@@ -281,7 +283,7 @@ class ComparePromptsScreen(ModeScreen):
             self.say(f"It cannot be started: {error}", "bad")
             return
         self.results = None
-        self.query_one("#prompts-progress").display = True
+        self._progress.display = True
         self._offer()
         self._follow(self.process)
 
@@ -302,9 +304,7 @@ class ComparePromptsScreen(ModeScreen):
 
     def _show(self, progress: CompareProgress) -> None:
         files = len(self.entries)
-        self.query_one("#prompts-progress ProgressBar", ProgressBar).update(
-            progress=100 * progress.share(files)
-        )
+        self._progress.query_one(ProgressBar).update(progress=100 * progress.share(files))
         if progress.stopped:
             self.say("Stopped; starting again goes on from here.", "wait")
             return
@@ -333,12 +333,11 @@ class ComparePromptsScreen(ModeScreen):
         except (IngotError, OSError) as error:
             self.say(f"✗ {error}", "bad")
             return
-        table = self.query_one(RowTable)
         self.show_figures()
-        table.fill(self.results)
-        self.query_one("#prompts-progress").display = False
+        self._table.fill(self.results)
+        self._progress.display = False
         self._offer()
-        table.focus()
+        self._table.focus()
 
     def show_figures(self) -> None:
         """The tables of the command, and votes."""
@@ -391,13 +390,13 @@ class ComparePromptsScreen(ModeScreen):
     def action_new(self) -> None:
         """Back to the form: other prompts, or longer answers."""
         self.results = None
-        self.query_one("#prompts-progress").display = False
+        self._progress.display = False
         self._offer()
         self.query_one("#prompts").focus()
 
     @on(Table.Selected)
     def _open(self) -> None:
-        row = self.query_one(RowTable).record
+        row = self._table.record
         if row is not None and self.results is not None:
             self.app.push_screen(AnswersScreen(self.results, self.results.rows.index(row)))
 

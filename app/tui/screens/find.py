@@ -215,11 +215,9 @@ class FindScreen(ListPanel[str]):
     def _search(self) -> None:
         words = self._line.value.strip()
         asked = (words, *self._filters.values)
-        if asked != self._asked:
-            self._asked = asked
-            self._begin(words)
-
-    def _begin(self, words: str) -> None:
+        if asked == self._asked:
+            return
+        self._asked = asked
         try:
             named = parse_request(words)
         except RequestError:

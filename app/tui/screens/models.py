@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -40,7 +40,7 @@ from app.tui.keys import bind
 from app.tui.screens.dialogs import ConfirmScreen, ListPanel, Panel, bind_first, list_keys
 from app.tui.screens.find import FindScreen
 from app.tui.textual_patches import Plain, background, latest
-from app.tui.widgets.form import Field, FieldHelp, Form, text_field
+from app.tui.widgets.form import FieldHelp, Form, text_field
 from app.tui.widgets.prompt import SearchLine
 from app.tui.widgets.table import Table, TableColumn
 from quantize.disk import human
@@ -111,9 +111,11 @@ class ModelTable(Table[ModelEntry]):
             self.marked.append(key)
         self._again()
 
-    def entries(self, keys: Collection[str]) -> tuple[ModelEntry, ...]:
-        """Entries of the ``keys`` that still exist, in their order."""
-        return tuple(self._entries[key] for key in keys if key in self._entries)
+    @property
+    def chosen(self) -> tuple[ModelEntry, ...]:
+        """The marked entries that still exist, else the one under the cursor."""
+        marked = tuple(self._entries[key] for key in self.marked if key in self._entries)
+        return marked or (() if self.record is None else (self.record,))
 
     def fit_of(self, entry: ModelEntry) -> Fit | None:
         return self._fits.get(entry.key)
@@ -181,7 +183,7 @@ class LoadForm(Form):
 
     def read(self) -> LoadSettings | None:
         """Read the form; None, and the errors under their fields, where something is wrong."""
-        texts = {str(f.entry.id): self.text_of(str(f.entry.id)) for f in self.query(Field)}
+        texts = {str(line.id): line.value for line in self.query(Input)}
         said, errors = load_settings.read(texts, self._choice.file)
         self.refuse_all(errors)
         return None if errors else said
@@ -381,10 +383,7 @@ class ModelsScreen(ListPanel[tuple[ModelEntry, ...]]):
         if self._none:
             self.action_get()
             return
-        table = self._table
-        chosen = table.entries(table.marked)
-        if not chosen and table.record is not None:
-            chosen = (table.record,)
+        chosen = self._table.chosen
         if chosen and not any(self._refused(entry) for entry in chosen):
             self.dismiss(chosen)
 

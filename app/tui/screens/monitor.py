@@ -53,13 +53,16 @@ class EventLogView(Pane):
     def __init__(self) -> None:
         super().__init__(id="events")
         self._events: list[Event] = []
+        self._words = SearchLine(placeholder="words to filter by", id="events-words")
+        # The log keeps less than the monitor does; nobody scrolls through more.
+        self._log = RichLog(
+            id="events-lines", wrap=True, markup=False, max_lines=2000, min_width=20
+        )
 
     def compose(self) -> ComposeResult:
-        with Horizontal(id="events-filter"):
-            yield SearchLine(placeholder="words to filter by", id="events-words")
+        yield Horizontal(self._words, id="events-filter")
         yield Static(_NONE, id="events-none")
-        # The log keeps less than the monitor does; nobody scrolls through more.
-        yield RichLog(id="events-lines", wrap=True, markup=False, max_lines=2000, min_width=20)
+        yield self._log
 
     @property
     def last(self) -> int:
@@ -74,12 +77,12 @@ class EventLogView(Pane):
 
     def action_clear(self) -> None:
         self.level = 0
-        self.query_one("#events-words", Input).value = ""
-        self.query_one(RichLog).focus()
+        self._words.value = ""
+        self._log.focus()
 
     @on(Input.Submitted)
     def _done(self) -> None:
-        self.query_one(RichLog).focus()
+        self._log.focus()
 
     def watch_title(self) -> None:
         parts = (self.title, "Events", LEVELS[self.level][1])
@@ -91,18 +94,18 @@ class EventLogView(Pane):
     def watch_level(self) -> None:
         """Write all lines anew: others pass, or they are broken elsewhere."""
         self.watch_title()
-        self.query_one(RichLog).clear()
+        self._log.clear()
         self._write(self._events)
 
     def _write(self, events: Sequence[Event]) -> None:
-        log = self.query_one(RichLog)
         for event in filter(self._passes, events):
-            end = log.scroll_offset.y >= log.max_scroll_y
-            log.write(line(event, self.app.theme_variables), expand=True, scroll_end=end)
+            end = self._log.scroll_offset.y >= self._log.max_scroll_y
+            text = line(event, self.app.theme_variables)
+            self._log.write(text, expand=True, scroll_end=end)
 
     def _passes(self, event: Event) -> bool:
         text = f"{event.level_name} {event.source} {event.text}".lower()
-        words = self.query_one("#events-words", Input).value.lower().split()
+        words = self._words.value.lower().split()
         return event.level >= LEVELS[self.level][0] and all(word in text for word in words)
 
 

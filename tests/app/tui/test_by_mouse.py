@@ -18,6 +18,7 @@ from app.chat.conversation import Conversation
 from app.chat.presets import find
 from app.tui.app import IngotApp
 from app.tui.help import HelpScreen
+from app.tui.screens import batch_panels
 from app.tui.screens.answering import SamplingScreen, SystemScreen
 from app.tui.screens.batch_panels import (
     BatchFilesScreen,
@@ -112,7 +113,7 @@ async def test_every_dialog_is_left_by_a_click(bare: Any, own_folder: Path) -> N
             ConfirmScreen("Go?", "Go"),
             BatchFilesScreen(own_folder),
             BatchPresetsScreen(),
-            BatchJobsScreen(list),
+            BatchJobsScreen(),
             BatchRowScreen(frozen(), 12),
             BatchLeaveScreen("out.jsonl", lambda: None),
             ChatsScreen(bare.services.store),
@@ -232,7 +233,9 @@ async def test_files(bare: Any, own_folder: Path) -> None:
         assert bare.screen.query_one("_Tree").path == own_folder.parent
 
 
-async def test_what_a_batch_begins_with(bare: Any, own_folder: Path) -> None:
+async def test_what_a_batch_begins_with(
+    bare: Any, own_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     presets.save("mine", JobForm(model="pebble.gguf"), own_folder)
     async with bare.run_test(size=(100, 40)) as pilot:
         for taken in (True, False):
@@ -254,7 +257,8 @@ async def test_what_a_batch_begins_with(bare: Any, own_folder: Path) -> None:
             looked.append(1)
             return [KnownJob(Path(f"{n}.jsonl"), "stopped", 1.0, 2, False, 1) for n in (1, 2)]
 
-        await show(bare, BatchJobsScreen(jobs))
+        monkeypatch.setattr(batch_panels, "known_jobs", jobs)
+        await show(bare, BatchJobsScreen())
         await wait_until(lambda: looked)
         await hint(pilot, "ctrl+r Look again")
         await wait_until(lambda: len(looked) == 2)
