@@ -165,7 +165,7 @@ def collect(job: PromptsJob) -> Results:
     Raises IngotError or OSError."""
     told = [_answers(job.answers(entry)) for entry in job.entries]
     models = [model_file(str(entry.path), ModelOptions()) for entry in job.entries]
-    encoders = [_encoder(model) for model in models]
+    encoders = [_encoder(*pair) for pair in zip(job.entries, models, strict=True)]
     units = [_unit(encoders[0], encode) for encode in encoders[1:]]
     rows: list[PromptResult] = []
     params = job.sampling.params()
@@ -277,12 +277,12 @@ def _file(
     )
 
 
-def _encoder(model: ModelFile) -> Encode | None:
+def _encoder(entry: ModelEntry, model: ModelFile) -> Encode | None:
     """The file's tokenizer, without its weights; None for one that cannot be read."""
     try:
         tokenizer = tokenizer_of(model)
     except IngotError as error:
-        logger.info("no tokens of %s: %s", model.path, error)
+        logger.info("no tokens of %s: %s", entry.label, error)
         return None
     return lambda text: tokenizer.encode(text, add_special=False, parse_special=False)
 
@@ -298,21 +298,17 @@ _GENTLE_S = 20.0  # to finish the running answers before it is killed
 
 @dataclass(frozen=True, slots=True)
 class CompareProgress:
-    """``file`` is at work, from 0; rows are those of one file, None before they are counted;
-    ``left_s`` is about how long all of it still takes, None while nobody knows."""
+    """``file`` is at work, from 0; answers are those of all files, their ``total`` None before the
+    rows are counted; ``left_s`` is about how long all of it takes, None while nobody knows."""
 
     file: int = 0
-    done: int = 0  # of all files
-    rows: int | None = None
+    done: int = 0
+    total: int | None = None
     failed: int = 0
     left_s: float | None = None
     running: bool = True
     stopped: bool = False  # by the user
     error: str = ""
-
-    def share(self, files: int) -> float:
-        """Share of all answers that are done, 0 to 1."""
-        return self.done / (self.rows * files) if self.rows else 0.0
 
 
 class PromptsProcess:
@@ -363,10 +359,10 @@ class PromptsProcess:
         ]
         asked = sum(one.done + one.failed for one, _ in mine)
         done = asked + sum(run["reused"] + run["invalid"] for _, run in mine)
-        rows = int(mine[0][1]["rows"]) if mine else None
+        total = int(mine[0][1]["rows"]) * len(self._journals) if mine else None
         left = None
-        if rows is not None and asked:
-            left = (time.time() - self._began) / asked * (rows * len(self._journals) - done)
+        if total is not None and asked:
+            left = (time.time() - self._began) / asked * (total - done)
         good = code in (None, ExitCode.DONE, ExitCode.ROWS_FAILED)
         stopped = self._kill_at < inf and not good
         error = ""
@@ -375,7 +371,7 @@ class PromptsProcess:
         return CompareProgress(
             max(len(mine) - 1, 0),
             done,
-            rows,
+            total,
             sum(run["invalid"] + one.failed for one, run in mine),
             left,
             code is None,

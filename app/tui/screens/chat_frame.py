@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from textual import events, on
@@ -28,7 +27,7 @@ from app.figures import rate
 from app.tui.app import app_of, services_of
 from app.tui.keys import told
 from app.tui.services import Services
-from app.tui.textual_patches import latest
+from app.tui.textual_patches import background, latest
 from app.tui.widgets.chat_sidebar import ChatSidebar
 from app.tui.widgets.frame import ModeScreen
 from app.tui.widgets.prompt import Prompt, PromptHistory, SlashMenu
@@ -295,12 +294,13 @@ class ChatFrame(ModeScreen):
         """Drafts are on disk a moment after the first key that is not there yet."""
         if not self._keeping:
             self._keeping = True
-            self.set_timer(_KEEP_S, self._keep)
+            self._keep()
 
-    def _keep(self) -> None:
+    @background
+    async def _keep(self) -> None:
+        await asyncio.sleep(_KEEP_S)
         self._keeping = False
-        keep = partial(self.session.keep_drafts, *self.session.unsent(self.prompt.text))
-        self.run_worker(keep, thread=True, exit_on_error=False, group="drafts")
+        await asyncio.to_thread(self.session.keep_drafts, *self.session.unsent(self.typed))
 
     @latest
     async def measure(self) -> None:
@@ -384,11 +384,11 @@ class ChatFrame(ModeScreen):
 
     @contextmanager
     def errors_told(self) -> Iterator[None]:
-        """In any thread: an error ends the block, and is a toast."""
+        """An error ends the block, and is a toast."""
         try:
             yield
         except IngotError as error:
-            self.call_later(self.tell, error)
+            self.tell(error)
 
     def tell(self, problem: object) -> None:
         """An error, as a toast."""

@@ -105,9 +105,10 @@ class CompareScreen(ModeScreen):
         panes = self.query_one(ComparePanes)
         await panes.remove_children()
         if self.entries:
-            abouts = await asyncio.to_thread(lambda: [about(entry) for entry in self.entries])
-            made = zip(self.entries, abouts, strict=True)
-            await panes.mount(*(ComparePane(e.label, n, a) for n, (e, a) in enumerate(made)))
+            known = await asyncio.to_thread(
+                lambda: [(one.label, n, about(one)) for n, one in enumerate(self.entries)]
+            )
+            await panes.mount(*(ComparePane(*one) for one in known))
         else:
             hint = told(
                 self,
@@ -325,8 +326,8 @@ async def save(screen: ModeScreen, write: Callable[[Path], object]) -> None:
 
 def about(entry: ModelEntry) -> str:
     """Facts about a file, for the border of its pane. Reads its header."""
-    size = () if entry.bytes is None else (size_of(entry),)
-    return " · ".join(part for part in (*size, quality_text(file_quality(entry))) if part)
+    size = "" if entry.bytes is None else size_of(entry)
+    return " · ".join(filter(None, (size, quality_text(file_quality(entry)))))
 
 
 # All files' answers to one prompt of a comparison, beside each other.

@@ -169,13 +169,13 @@ class PromptsForm(Form):
     async def look(self) -> None:
         """Do nothing: this form shows nothing while one types."""
 
-    def number(self, name: str, usual: int | None) -> int | None:
-        """Read a field; mark it where it is wrong."""
+    def number(self, name: str) -> int | None:
+        """Read a field; None where it is empty, or wrong, which is marked."""
         text = self.text_of(name).strip().replace(",", "")
         good = text.isdecimal() and int(text) > 0
         if text and not good:
             self.refuse(name, "a whole number above 0")
-        return int(text) if good else usual
+        return int(text) if good else None
 
 
 class RowTable(Table[PromptResult]):
@@ -188,8 +188,8 @@ class RowTable(Table[PromptResult]):
         """Other rows."""
         self.columns = [TableColumn("row", lambda row: f"{row.index:,}", 6, right=True)]
         for number in range(1, len(results.files)):
-            hue = f"file {number + 1}"
-            self.columns.append(TableColumn(hue, lambda row, n=number: _mark(row, n), 12))  # type: ignore[misc]
+            mark = partial(_mark, number=number)
+            self.columns.append(TableColumn(f"file {number + 1}", mark, 12))
         if any(row.expected for row in results.rows):
             self.columns.append(TableColumn("right", _right, max(5, len(results.files))))
         self.columns.append(TableColumn("prompt", lambda row: " ".join(row.prompt.split())))
@@ -265,7 +265,7 @@ class ComparePromptsScreen(ModeScreen):
             return
         form.refuse_all({})
         name = form.text_of("prompts").strip()
-        length, limit = form.number("length", 256), form.number("limit", None)
+        length, limit = form.number("length") or 256, form.number("limit")
         try:
             if not name:
                 raise IngotError("name a file of prompts")
@@ -275,8 +275,7 @@ class ComparePromptsScreen(ModeScreen):
         if form.errors:
             form.action_next_error()
             return
-        sampling = SamplingOptions(max_tokens=length or 256)
-        self.job = PromptsJob(self.entries, path, sampling, limit=limit)
+        self.job = PromptsJob(self.entries, path, SamplingOptions(max_tokens=length), limit=limit)
         try:
             self.process = PromptsProcess(self.job)
         except OSError as error:
@@ -303,16 +302,16 @@ class ComparePromptsScreen(ModeScreen):
         self._offer()
 
     def _show(self, progress: CompareProgress) -> None:
-        files = len(self.entries)
-        self._progress.query_one(ProgressBar).update(progress=100 * progress.share(files))
+        share = progress.done / progress.total if progress.total else 0.0
+        self._progress.query_one(ProgressBar).update(progress=100 * share)
         if progress.stopped:
             self.say("Stopped; starting again goes on from here.", "wait")
             return
-        parts = [f"file {progress.file + 1} of {files}"]
-        if progress.rows is None:
+        parts = [f"file {progress.file + 1} of {len(self.entries)}"]
+        if progress.total is None:
             parts.append("reading")
         else:
-            parts.append(f"{progress.done:,} of {progress.rows * files:,} answers")
+            parts.append(f"{progress.done:,} of {progress.total:,} answers")
         if progress.failed:
             parts.append(f"{progress.failed:,} failed")
         if progress.running and progress.left_s is not None:

@@ -5,7 +5,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import ClassVar, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from textual import events, on
 from textual.app import ComposeResult
@@ -132,7 +132,7 @@ class ListPanel(Panel[Result]):
     """A panel with a line to search in above a list. The line keeps the cursor: ``list_keys`` move
     through the list, which has the id ``LIST``."""
 
-    LIST: ClassVar[str]
+    LIST = ""
 
     def action_list(self, action: str) -> None:
         getattr(self.query_one(self.LIST), f"action_{action}")()

@@ -438,12 +438,13 @@ class ModelsScreen(ListPanel[tuple[ModelEntry, ...]]):
         entry = self._table.record
         if entry is None:
             return
+        why = ""
         if entry.origin is not Origin.LIBRARY:
             why = f"Only pulled models are removed here. This one is yours: {entry.path}"
+        elif entry.key == self._table.current:
+            why = "It is loaded. Load another one first."
+        if why:
             self.notify(why, severity="warning")
-            return
-        if entry.key == self._table.current:
-            self.notify("It is loaded. Load another one first.", severity="warning")
             return
         question = f"Delete {entry.model}, {size_of(entry)}? `ingot pull` can get it again."
         if not await self.app.push_screen_wait(ConfirmScreen(question, "Delete")):
