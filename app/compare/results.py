@@ -131,11 +131,8 @@ def pair_of(rows: Sequence[PromptResult], number: int, unit: Unit) -> PairResult
     both = [row for row in rows if row.same(number) is not None]
     parts = [row.parts[number - 1] for row in both]
     known = [part for part in parts if part is not None]
-    marked = [row for row in both if row.expected]
-    flips = None
-    if marked:
-        pairs = [(row.answers[0].right, row.answers[number].right) for row in marked]
-        flips = Flips(len(marked), pairs.count((True, False)), pairs.count((False, True)))
+    pairs = [(row.answers[0].right, row.answers[number].right) for row in both if row.expected]
+    flips = Flips(len(pairs), pairs.count((True, False)), pairs.count((False, True)))
     return PairResult(
         file=number,
         rows=len(both),
@@ -144,7 +141,7 @@ def pair_of(rows: Sequence[PromptResult], number: int, unit: Unit) -> PairResult
         first_difference_mean=fmean(known) if known else None,
         first_difference_median=middle(parts),
         same_share=fmean(_same_share(row, number) for row in both) if both else None,
-        flips=flips,
+        flips=flips if pairs else None,
     )
 
 

@@ -149,11 +149,12 @@ class Monitor:
         """Look now, and keep what was seen. Takes some milliseconds, up to a fifth of a second when
         the engine is busy: call it in a thread."""
         host, engine = self._host, self._host.engine
-        stats, pid = host.stats(), None if engine is None else engine.pid
+        stats = None if engine is None else host.stats()
         with self._lock:
             if self._reader is None:
                 self._reader = MachineReader()
             use, needs = self._reader.read(), self._needs()
+            pid = None if engine is None else engine.pid
             sample = MonitorSample(time.time(), use, stats, pid, host.label, host.details, needs)
             self._samples.append(sample)
         return sample

@@ -47,11 +47,12 @@ class RowPane(VerticalScroll):
         super().__init__(id="job-row", classes="pane", can_focus=False)
         self.border_title = "Row"
         self.row: ShownRow | None = None
+        self._text = Static(id="row-text")
         self._wanted: tuple[WatchedJob, int, RowState] | None = None
         self._reading = False
 
     def compose(self) -> ComposeResult:
-        yield Static(id="row-text")
+        yield self._text
 
     def follow(self, job: WatchedJob, index: int | None) -> None:
         """Show this row once the cursor stays there."""
@@ -61,11 +62,12 @@ class RowPane(VerticalScroll):
         self._wanted = wanted
         if wanted is None:
             self.row, self.border_title, self.border_subtitle = None, "Row", ""
-            self.query_one("#row-text", Static).update("")
+            self._text.update("")
         elif not self._reading:
             self._reading = True
-            self.run_worker(self._read(), group="row-pane", exit_on_error=False)
+            self._read()
 
+    @background
     async def _read(self) -> None:
         """One at a time: a row late in a large input takes a while."""
         try:
@@ -85,7 +87,7 @@ class RowPane(VerticalScroll):
     def _show(self, row: ShownRow, state: RowState) -> None:
         other = self.row is None or self.row.index != row.index
         self.row = row
-        _show_row(row, state, self, self.query_one("#row-text", Static))
+        _show_row(row, state, self, self._text)
         if other:
             self.scroll_home(animate=False)
 
@@ -396,7 +398,7 @@ class BatchPresetsScreen(Panel[JobForm]):
     def __init__(self) -> None:
         super().__init__()
         self._table = PresetTable()
-        self.found: list[JobPreset] | None = None
+        self.found: list[JobPreset] = []
 
     def contents(self) -> ComposeResult:
         yield Static("looking ...", id="presets-said", classes="hint")
@@ -436,7 +438,7 @@ class BatchPresetsScreen(Panel[JobForm]):
             await asyncio.to_thread(forget, chosen.name)
         except IngotError as error:
             self.notify(str(error), severity="error")
-        self.found = [one for one in self.found or [] if one is not chosen]
+        self.found = [one for one in self.found if one is not chosen]
         self._table.show(self.found)
 
 

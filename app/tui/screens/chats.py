@@ -94,8 +94,9 @@ class ChatsScreen(ListPanel[ChatChoice]):
         none = "No deleted chat." if deleted else "There is no chat yet."
         empty = "No chat has all these words." if query else none
         note = "Enter brings a chat back. After 30 days they are gone." if deleted else ""
-        said.update(error or (note if hits else empty))
-        said.display = bool(error or note or not hits)
+        text = error or (note if hits else empty)
+        said.update(text)
+        said.display = bool(text)
         self._listed, then, self._then = query, self._then, None
         if then is not None:
             then()

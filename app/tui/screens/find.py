@@ -36,7 +36,7 @@ class Download(Pane):
     from there later. ``use`` is what can be done with a model that is here."""
 
     class Ended(Message):
-        """It is here, or was stopped, or failed."""
+        """The download is whole, or was stopped, or has failed."""
 
     @dataclass
     class Wanted(Message):

@@ -40,8 +40,8 @@ from app.tui.keys import bind
 from app.tui.screens.dialogs import ConfirmScreen, ListPanel, Panel, bind_first, list_keys
 from app.tui.screens.find import FindScreen
 from app.tui.textual_patches import Plain, background, latest
-from app.tui.widgets.form import FieldHelp, Form, text_field
-from app.tui.widgets.prompt import SearchLine
+from app.tui.widgets.form import Field, FieldHelp, Form
+from app.tui.widgets.prompt import Line, SearchLine
 from app.tui.widgets.table import Table, TableColumn
 from quantize.disk import human
 from runtimes.errors import IngotError
@@ -154,11 +154,9 @@ class LoadForm(Form):
     def compose(self) -> ComposeResult:
         for name in load_settings.known_to(self._choice.file):
             label, about = _LABELS[name]
-            field = text_field(name, label, self._planned(name), about)
             value = getattr(self._said, name)
-            assert isinstance(field.entry, Input)
-            field.entry.value = "" if value is None else str(value)
-            yield field
+            text = "" if value is None else str(value)
+            yield Field(label, Line(text, placeholder=self._planned(name), id=name), about)
         yield FieldHelp()
         yield Plain(id="load-memory")
 

@@ -144,12 +144,11 @@ class MonitorPane(Pane):
     def show(self, sample: MonitorSample, samples: Sequence[MonitorSample]) -> None:
         """Draw ``sample``, after ``samples``."""
 
-    def write(self, selector: str, *lines: str | Content | Row) -> None:
+    def write(self, selector: str, *lines: str | Row) -> None:
         """Lines into a Static; of a pair the figure stands at the right end."""
         width = self.content_size.width
-        made = [_pair(line, width) if isinstance(line, tuple) else line for line in lines]
-        whole = Content("\n").join(Content(one) if isinstance(one, str) else one for one in made)
-        self.query_one(selector, Static).update(whole)
+        made = (Content(one) if isinstance(one, str) else _pair(one, width) for one in lines)
+        self.query_one(selector, Static).update(Content("\n").join(made))
 
 
 class CpuPane(MonitorPane):
@@ -172,7 +171,7 @@ class CpuPane(MonitorPane):
             [_area("others", everything, "$secondary"), _area("ours", ours, "$primary")]
         )
         loads = "".join(_CORES[min(int(load / 100 * 8), 7)] for load in use.cores)
-        lines: list[str | Row] = [("each core", loads[: max(self.content_size.width - 12, 8)])]
+        lines: list[Row] = [("each core", loads[: max(self.content_size.width - 12, 8)])]
         for gpu in use.gpus:
             percent = "use unknown" if gpu.percent is None else f"{gpu.percent:.0f}%"
             watts = "" if gpu.watts is None else f", {gpu.watts:.0f} W"
@@ -197,7 +196,7 @@ class MemoryPane(MonitorPane):
         self.border_subtitle = f"{human(use.ram_used)} of {human(use.ram_total)}"
         self.query_one(Gauge).show(use.ram_used / use.ram_total)
         swap = f"{human(use.swap_used)} of {human(use.swap_total)}" if use.swap_total else "none"
-        lines: list[str | Row] = [("ours", human(use.rss)), ("swap", swap)]
+        lines: list[Row] = [("ours", human(use.rss)), ("swap", swap)]
         if needs := sample.needs:
             lines.append(("weights", f"≈ {human(needs.weights)}"))
             lines.append(("KV cache", f"≈ {human(needs.kv)}"))
