@@ -113,7 +113,7 @@ class Side(Told):
         """The text of the token at ``index``; empty for one that ends the answer."""
         begin = self.place(index)
         later = (start for start in self.starts[index + 1 :] if start > begin)
-        return self.text[begin : next(later, len(self.text))]
+        return self.text[begin : next(later, None)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +137,9 @@ class Parting:
     theirs: str | None  # ... the other; "" is a token without text
     places: tuple[int, int]  # where these begin in the two texts
     # How much likelier the best token was than the second best: natural log-probabilities.
-    gaps: tuple[float | None, float | None] = (None, None)
+    gaps: tuple[float | None, ...] = (None, None)
     # Of ``mine`` and ``theirs``: a pair in each file.
-    logprobs: tuple[tuple[float | None, ...], tuple[float | None, ...]] = ((None,) * 2,) * 2
+    logprobs: tuple[tuple[float | None, ...], ...] = ((None,) * 2,) * 2
 
     @property
     def near_tie(self) -> bool | None:
@@ -186,9 +186,7 @@ def agreement(first: Side, other: Side) -> Agreement | None:
     was cut (by its length limit or by the user) says nothing of what would have followed: it agrees
     with a longer one that begins with it.
     """
-    if not first.probe or not other.probe:
-        return None
-    if not (first.token_ids and other.token_ids):
+    if not all((first.probe, other.probe, first.token_ids, other.token_ids)):
         return None
     tokens = same_vocabulary(first, other)
     mine = first.token_ids if tokens else first.text
@@ -241,24 +239,18 @@ def longest_common(a: tuple[Hashable, ...] | str, b: tuple[Hashable, ...] | str)
 
 
 def _at_token(first: Side, other: Side, index: int) -> Parting:
-    ids = (first.token_ids, other.token_ids)
-    pair = [tokens[index] if index < len(tokens) else None for tokens in ids]
-
-    def gap(side: Side) -> float | None:
-        best = sorted(side.top.get(index, {}).values(), reverse=True)
-        return best[0] - best[1] if len(best) > 1 else None
-
-    def logprobs(side: Side) -> tuple[float | None, ...]:
-        top = side.top.get(index, {})
-        return tuple(None if token is None else top.get(token) for token in pair)
-
+    sides = (first, other)
+    pair = [side.token_ids[index] if index < len(side.token_ids) else None for side in sides]
+    tops = [side.top.get(index, {}) for side in sides]
+    best = [sorted(top.values(), reverse=True) for top in tops]
+    mine, theirs = (None if side.ends_at(index) else side.piece(index) for side in sides)
     return Parting(
         index,
-        None if first.ends_at(index) else first.piece(index),
-        None if other.ends_at(index) else other.piece(index),
+        mine,
+        theirs,
         (first.place(index), other.place(index)),
-        (gap(first), gap(other)),
-        (logprobs(first), logprobs(other)),
+        tuple(one[0] - one[1] if len(one) > 1 else None for one in best),
+        tuple(tuple(None if id is None else top.get(id) for id in pair) for top in tops),
     )
 
 

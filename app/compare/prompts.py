@@ -21,8 +21,10 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +36,7 @@ from app.batch.watch.follow import FollowedJournal
 from app.batch.watch.process import last_words
 from app.batch.watch.rows import Rows
 from app.compare.answers import PROBE, Told, equal_from_start
-from app.compare.results import (
-    FileResult,
-    PairResult,
-    PromptResult,
-    Results,
-    Unit,
-    middle,
-    pair_of,
-)
+from app.compare.results import FileResult, PromptResult, Results, Unit, middle, pair_of
 from app.exitcodes import ExitCode
 from app.here import here, real, whole
 from app.models.catalog import ModelEntry, entry_of, file_quality
@@ -51,6 +45,7 @@ from app.openai.answer import Answer
 from app.options import ModelOptions, SamplingOptions
 from runtimes.errors import IngotError, RequestError
 from runtimes.machine.processes import Child
+from runtimes.models.modelfile import ModelFile
 from runtimes.models.registry import tokenizer_of
 from runtimes.paths import state_dir
 
@@ -115,11 +110,8 @@ def entries_of(models: Sequence[tuple[str, ModelOptions]]) -> tuple[ModelEntry, 
 
 def labels_of(entries: Sequence[ModelEntry]) -> list[str]:
     """Names of the files for people; files of one name have their paths."""
-    labels = [entry.label for entry in entries]
-    return [
-        label if labels.count(label) == 1 else str(entry.path)
-        for label, entry in zip(labels, entries, strict=True)
-    ]
+    count = Counter(entry.label for entry in entries)
+    return [one.label if count[one.label] == 1 else str(one.path) for one in entries]
 
 
 def check_prompts(path: Path) -> Path:
@@ -136,8 +128,6 @@ def run_prompts(
 ) -> list[int]:
     """Have each file answer; the exit codes of their jobs, those of the first ones if one was
     interrupted. ``ask`` runs a batch job, ``begin`` is told which file comes."""
-    from app.exitcodes import ExitCode
-
     codes = []
     for number, entry in enumerate(job.entries):
         begin(number)
@@ -148,14 +138,10 @@ def run_prompts(
     job.folder.mkdir(parents=True, exist_ok=True)
     for kept in (job.folder, *(job.answers(entry).parent for entry in job.entries)):
         os.utime(kept)
-    _forget()
-    return codes
-
-
-def _forget() -> None:
     folders = sorted(_root().iterdir(), key=lambda folder: -folder.stat().st_mtime)
     for old in folders[_MOST:]:
         shutil.rmtree(old, ignore_errors=True)
+    return codes
 
 
 def _root() -> Path:
@@ -178,7 +164,8 @@ def collect(job: PromptsJob) -> Results:
     """Compare the answers of a finished job. Reads the answers and the tokenizers, no weights.
     Raises IngotError or OSError."""
     told = [_answers(job.answers(entry)) for entry in job.entries]
-    encoders = [_encoder(entry) for entry in job.entries]
+    models = [model_file(str(entry.path), ModelOptions()) for entry in job.entries]
+    encoders = [_encoder(*pair) for pair in zip(job.entries, models, strict=True)]
     units = [_unit(encoders[0], encode) for encode in encoders[1:]]
     rows: list[PromptResult] = []
     params = job.sampling.params()
@@ -189,18 +176,11 @@ def collect(job: PromptsJob) -> Results:
             expected = expected_of(row.fields)
             answers = tuple(_told(found.get(row.index), expected) for found in told)
             rows.append(_row(row, answers, expected, units, encoders[0]))
-    labels = labels_of(job.entries)
-    files = tuple(
-        _file(entry, label, [row.answers[number] for row in rows], rows)
-        for number, (entry, label) in enumerate(zip(job.entries, labels, strict=True))
-    )
-    pairs: tuple[PairResult, ...] = tuple(
-        pair_of(rows, number, unit) for number, unit in enumerate(units, 1)
-    )
+    files = zip(job.entries, labels_of(job.entries), models, strict=True)
     return Results(
         str(job.prompts),
-        files,
-        pairs,
+        tuple(_file(*file, number, rows) for number, file in enumerate(files)),
+        tuple(pair_of(rows, number, unit) for number, unit in enumerate(units, 1)),
         tuple(rows),
         temperature=params.temperature,
         max_tokens=params.max_tokens,
@@ -212,13 +192,12 @@ def collect(job: PromptsJob) -> Results:
 def expected_of(fields: Mapping[str, Any]) -> tuple[str, ...]:
     """The answers that a row of the input calls right: its ``expected``, else its ``answer``. A
     list has several, and a number is a place in the row's ``choices`` where it has some."""
-    name = next((name for name in _EXPECTED if fields.get(name) not in (None, "", [])), None)
-    if name is None:
+    given = [fields.get(name) for name in _EXPECTED if fields.get(name) not in (None, "", [])]
+    if not given:
         return ()
-    value, choices = fields[name], fields.get("choices")
-    index = value if isinstance(value, int) and not isinstance(value, bool) else -1
-    if isinstance(choices, list) and 0 <= index < len(choices):
-        value = choices[index]
+    value, choices = given[0], fields.get("choices")
+    if isinstance(choices, list) and type(value) is int and 0 <= value < len(choices):
+        value = choices[value]
     values = value if isinstance(value, list) else [value]
     texts = [v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for v in values]
     return tuple(text.strip() for text in texts)
@@ -263,15 +242,13 @@ def _row(
     parts: list[int | None] = []
     places: list[int | None] = []
     for unit, other in zip(units, others, strict=True):
-        if first.error is not None or other.error is not None or first.text == other.text:
-            parts.append(None)
-            places.append(None)
-            continue
-        places.append(equal_from_start(first.text, other.text))
-        if unit == "tokens" and encode is not None:
-            parts.append(equal_from_start(encode(first.text), encode(other.text)))
-        else:
-            parts.append(places[-1])
+        place = part = None
+        if first.error is None and other.error is None and first.text != other.text:
+            place = part = equal_from_start(first.text, other.text)
+            if unit == "tokens" and encode is not None:
+                part = equal_from_start(encode(first.text), encode(other.text))
+        parts.append(part)
+        places.append(place)
     said = [*(f"{m['role']}: {m['content']}" for m in task.history), *task.turns]
     return PromptResult(
         row.index, str(row.id), "\n".join(said), answers, tuple(parts), tuple(places), expected
@@ -279,20 +256,20 @@ def _row(
 
 
 def _file(
-    entry: ModelEntry, label: str, answers: Sequence[Told], rows: Sequence[PromptResult]
+    entry: ModelEntry, label: str, model: ModelFile, number: int, rows: Sequence[PromptResult]
 ) -> FileResult:
     quality = file_quality(entry)
-    good = [one for one in answers if one.error is None]
+    good = [one for row in rows if (one := row.answers[number]).error is None]
     marked = any(row.expected for row in rows)
     return FileResult(
         label=label,
         file=str(entry.path),
-        runtime=model_file(str(entry.path), ModelOptions()).runtime,
+        runtime=model.runtime,
         bytes=quality.bytes,
         bits_per_weight=quality.bits,
         kl=quality.kl,
         answered=len(good),
-        failed=len(answers) - len(good),
+        failed=len(rows) - len(good),
         right=sum(one.right is True for one in good) if marked else None,
         completion_tokens=sum(one.tokens for one in good),
         decode_tps=middle([one.decode_tps for one in good]),
@@ -300,10 +277,10 @@ def _file(
     )
 
 
-def _encoder(entry: ModelEntry) -> Encode | None:
+def _encoder(entry: ModelEntry, model: ModelFile) -> Encode | None:
     """The file's tokenizer, without its weights; None for one that cannot be read."""
     try:
-        tokenizer = tokenizer_of(model_file(str(entry.path), ModelOptions()))
+        tokenizer = tokenizer_of(model)
     except IngotError as error:
         logger.info("no tokens of %s: %s", entry.label, error)
         return None
@@ -321,21 +298,17 @@ _GENTLE_S = 20.0  # to finish the running answers before it is killed
 
 @dataclass(frozen=True, slots=True)
 class CompareProgress:
-    """``file`` is at work, from 0; rows are those of one file, None before they are counted;
-    ``left_s`` is about how long all of it still takes, None while nobody knows."""
+    """``file`` is at work, from 0; answers are those of all files, their ``total`` None before the
+    rows are counted; ``left_s`` is about how long all of it takes, None while nobody knows."""
 
     file: int = 0
-    done: int = 0  # of all files
-    rows: int | None = None
+    done: int = 0
+    total: int | None = None
     failed: int = 0
     left_s: float | None = None
     running: bool = True
     stopped: bool = False  # by the user
     error: str = ""
-
-    def share(self, files: int) -> float:
-        """Share of all answers that are done, 0 to 1."""
-        return self.done / (self.rows * files) if self.rows else 0.0
 
 
 class PromptsProcess:
@@ -344,16 +317,14 @@ class PromptsProcess:
 
     def __init__(self, job: PromptsJob) -> None:
         """Start it. Raises OSError."""
-        self.job = job
-        self.labels = labels_of(job.entries)
         self._errors = tempfile.NamedTemporaryFile(prefix="ingot-compare-")  # noqa: SIM115
         self._journals = [
             FollowedJournal(journal_path(job.answers(entry)), Rows()) for entry in job.entries
         ]
         self._began = time.time()
-        self._told_to_end: float | None = None
+        self._kill_at = inf  # once it is told to end
         self._process = Child(
-            *("-m", "app", *arguments(job)),
+            *("-m", "app", "compare", *_arguments(job)),
             environment={"NO_COLOR": "1"},
             # All paths are from the root; only a folder that is there can be worked in.
             cwd=None if here().is_absolute() else state_dir(),
@@ -363,17 +334,12 @@ class PromptsProcess:
             start_new_session=True,
         )
 
-    @property
-    def pid(self) -> int:
-        """The command's process."""
-        return self._process.pid
-
     def stop(self) -> None:
         """Let the command finish its running answers; the second call kills it."""
         if self._process.poll() is not None:
             return
-        if self._told_to_end is None:
-            self._told_to_end = time.monotonic()
+        if self._kill_at == inf:
+            self._kill_at = time.monotonic() + _GENTLE_S
             self._process.terminate()
         else:
             self._process.kill()
@@ -381,8 +347,7 @@ class PromptsProcess:
     def poll(self) -> CompareProgress:
         """Read the journals; return the progress."""
         code = self._process.poll()
-        overdue = self._told_to_end is not None and time.monotonic() - self._told_to_end > _GENTLE_S
-        if code is None and overdue:
+        if code is None and time.monotonic() > self._kill_at:
             self._process.kill()
         for journal in self._journals:
             while journal.read():
@@ -390,23 +355,23 @@ class PromptsProcess:
         mine = [
             (one, run)
             for one in self._journals
-            if (run := one.run) is not None and run.get("pid") == self.pid
+            if (run := one.run) is not None and run.get("pid") == self._process.pid
         ]
-        done = sum(run["reused"] + run["invalid"] + one.done + one.failed for one, run in mine)
         asked = sum(one.done + one.failed for one, _ in mine)
-        rows = int(mine[0][1]["rows"]) if mine else None
+        done = asked + sum(run["reused"] + run["invalid"] for _, run in mine)
+        total = int(mine[0][1]["rows"]) * len(self._journals) if mine else None
         left = None
-        if rows is not None and asked:
-            left = (time.time() - self._began) / asked * (rows * len(self._journals) - done)
+        if total is not None and asked:
+            left = (time.time() - self._began) / asked * (total - done)
         good = code in (None, ExitCode.DONE, ExitCode.ROWS_FAILED)
-        stopped = self._told_to_end is not None and not good
+        stopped = self._kill_at < inf and not good
         error = ""
         if not (good or stopped):
             error = last_words(Path(self._errors.name)) or f"it ended with exit code {code}"
         return CompareProgress(
             max(len(mine) - 1, 0),
             done,
-            rows,
+            total,
             sum(run["invalid"] + one.failed for one, run in mine),
             left,
             code is None,
@@ -415,12 +380,9 @@ class PromptsProcess:
         )
 
 
-def arguments(job: PromptsJob) -> Iterator[str]:
-    """The arguments after `ingot` that say ``job``."""
-    yield "compare"
-    yield from (str(whole(entry.path)) for entry in job.entries)
-    yield f"--prompts={job.prompts}"
-    yield f"--max-tokens={job.sampling.max_tokens}"
-    if job.limit is not None:
-        yield f"--limit={job.limit}"
-    yield from ("--json", "--quiet")
+def _arguments(job: PromptsJob) -> list[str]:
+    """The arguments after `ingot compare` that say ``job``."""
+    files = (str(whole(entry.path)) for entry in job.entries)
+    limit = [] if job.limit is None else [f"--limit={job.limit}"]
+    options = [f"--prompts={job.prompts}", f"--max-tokens={job.sampling.max_tokens}", *limit]
+    return [*files, *options, "--json", "--quiet"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -14,15 +15,7 @@ from rich.text import Text
 
 from app.compare.answers import Agreement, CompareReport, Parting, Side, SideState
 from app.compare.prompts import PromptsJob, collect
-from app.compare.results import (
-    Ballot,
-    FileResult,
-    PairResult,
-    PromptResult,
-    Results,
-    Votes,
-    as_object,
-)
+from app.compare.results import Ballot, FileResult, PairResult, PromptResult, Results, Votes
 from app.figures import duration, rate
 from app.here import same_file
 from quantize.disk import check_outfile, human, outfile, write_atomically
@@ -34,8 +27,8 @@ from runtimes.untrusted import visible
 
 _SHOWN = 24  # characters of a token
 _NAMES = {"mine": "first", "theirs": "other"}  # in JSON
+_REST_OF_WORD = re.compile(r".[^ \n\t]*", re.DOTALL)
 _WIDE = 200  # of a pipe, where nothing is wrapped
-SUFFIXES = (".md", ".json")
 SIDE_HEAD = ("file", "tok/s", "first token", "prefill tok/s", "peak memory", "tokens", "ended by")
 FILE_HEAD = ("file", "size", "bits", "KL", "tok/s", "first token", "answered", "right")
 PAIR_HEAD = ("against the first", "same", "same part", "parts at", "flips", "speed")
@@ -70,12 +63,11 @@ def agreement_line(found: Agreement | None, side: Side, first: Side) -> str:
     if found is None:
         return f"{side.label}: nothing to compare"
     start = "" if found.same_prompt else "asked with other tokens (another chat template); "
+    line = f"{side.label}: {start}equal"
     if found.parting is None:
-        whole = first.whole and side.whole
-        end = "equal" if whole else "equal as far as both go"
-        return f"{side.label}: {start}{end}, {found.same:,} {found.unit}"
-    line = f"{side.label}: {start}equal for {found.same:,} of {found.longest:,} {found.unit}"
-    line += f" ({found.same_share:.0%})"
+        far = "" if first.whole and side.whole else " as far as both go"
+        return f"{line}{far}, {found.same:,} {found.unit}"
+    line += f" for {found.same:,} of {found.longest:,} {found.unit} ({found.same_share:.0%})"
     if found.share is not None:
         line += f", {found.share:.0%} in common"
     return f"{line}; then {parting_text(found.parting)}"
@@ -230,7 +222,7 @@ def figures(results: Results, hues: Sequence[str] = ()) -> list[Table]:
     return [files, _table(PAIR_HEAD, pairs, hues[1:])]
 
 
-def _table(head: Sequence[str], lines: Sequence[Sequence[str]], hues: Sequence[str] = ()) -> Table:
+def _table(head: Sequence[str], lines: Sequence[Sequence[str]], hues: Sequence[str]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     used = [n for n in range(len(head)) if any(line[n] for line in lines)]
     for at in used:
@@ -249,16 +241,18 @@ def report_of(job: PromptsJob) -> Results:
     """Collect the answers, and keep the report. Raises IngotError or OSError."""
     results = collect(job)
     write_atomically(job.folder / "results.json", results_json(results))
-    return with_votes(results, ballot_of(results, job.folder))
+    return _with_votes(results, job.folder)
 
 
 def read_report(folder: Path) -> Results:
-    """Read what ``report_of`` kept in a job's folder. Raises RequestError."""
+    """Read what ``report_of`` kept in a job's folder, and the votes since. Raises RequestError, or
+    OSError for votes that cannot be read."""
     try:
         data = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-        return from_json(Results, data)
+        results = from_json(Results, data)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise RequestError(f"no report of this comparison can be read: {error}") from error
+    return _with_votes(results, folder)
 
 
 def ballot_of(results: Results, folder: Path) -> Ballot:
@@ -266,9 +260,8 @@ def ballot_of(results: Results, folder: Path) -> Ballot:
     return Ballot(results, folder / "votes.jsonl")
 
 
-def with_votes(results: Results, ballot: Ballot) -> Results:
-    """Return the report with the votes counted."""
-    return replace(results, votes=ballot.count())
+def _with_votes(results: Results, folder: Path) -> Results:
+    return replace(results, votes=ballot_of(results, folder).count())
 
 
 # A file of prompts
@@ -293,7 +286,8 @@ def pair_cells(pair: PairResult, results: Results) -> tuple[str, ...]:
     """Return a line below PAIR_HEAD."""
     share = _known(" ({:.0%})".format, pair.identical_share)
     mean, middle = pair.first_difference_mean, pair.first_difference_median
-    parts = "nowhere" if mean is None or middle is None else f"{mean:,.1f}, {middle:,.0f}"
+    known = mean is not None and middle is not None
+    parts = f"{mean:,.1f}, {middle:,.0f} {pair.unit}" if known else "nowhere"
     flips = pair.flips
     mine, theirs = results.files[0].decode_tps, results.files[pair.file].decode_tps
     ratio = theirs / mine if mine and theirs else None
@@ -301,7 +295,7 @@ def pair_cells(pair: PairResult, results: Results) -> tuple[str, ...]:
         results.files[pair.file].label,
         f"{pair.identical:,} of {pair.rows:,}{share}",
         _known("{:.0%}".format, pair.same_share),
-        parts if parts == "nowhere" else f"{parts} {pair.unit}",
+        parts,
         "" if flips is None else f"{flips.to_wrong}↓ {flips.to_right}↑",
         _known("{:.2f}x".format, ratio),
     )
@@ -362,7 +356,7 @@ def results_markdown(results: Results) -> str:
 def check_output(path: Path, prompts: Path | None = None) -> None:
     """Raises RequestError where the report could not be written, or would replace the ``prompts``,
     before any work is done."""
-    if path.suffix.lower() not in SUFFIXES:
+    if path.suffix.lower() not in (".md", ".json"):
         raise RequestError(f"--output: {path} must end with .md or .json")
     try:
         check_outfile(path)
@@ -377,15 +371,21 @@ def write_results(results: Results, path: Path) -> None:
     """Put the report in place in one step, in the form that its suffix says. Raises RequestError,
     or OSError for a full disk."""
     check_output(path)
-    as_json = path.suffix.lower() == ".json"
-    text = results_json(results) if as_json else results_markdown(results)
+    form = results_json if path.suffix.lower() == ".json" else results_markdown
     with outfile(path) as partial:
-        partial.write_text(text, encoding="utf-8")
+        partial.write_text(form(results), encoding="utf-8")
 
 
 def results_json(results: Results) -> str:
-    """Write the report as JSON."""
-    return json_text(as_object(results), 1) + "\n"
+    """Write the report as JSON: all fields, and the shares that follow from them."""
+    found = asdict(results)
+    for pair, data in zip(results.pairs, found["pairs"], strict=True):
+        data["identical_share"] = pair.identical_share
+        if pair.flips is not None:
+            data["flips"]["share"] = pair.flips.share
+    for row, data in zip(results.rows, found["rows"], strict=True):
+        data["same"] = [row.same(number) for number in range(1, len(results.files))]
+    return json_text(found, 1) + "\n"
 
 
 def _cell(row: PromptResult, number: int) -> str:
@@ -412,8 +412,5 @@ def _lines(cells: Sequence[Sequence[str]]) -> list[str]:
 def place_of(text: str, at: int) -> str | None:
     """Return the rest of the word at ``at``, where a text parts from another one: at least one
     character; None for the end."""
-    if at >= len(text):
-        return None
-    rest = text[at + 1 :]
-    ends = [end for sign in " \n\t" if (end := rest.find(sign)) >= 0]
-    return text[at : at + 1 + min(ends, default=len(rest))]
+    found = _REST_OF_WORD.match(text, at)
+    return found and found[0]

@@ -1,5 +1,5 @@
 """Results of a file of prompts: the answers of several files, how far they agree with those of the
-first file, figures and votes. ``dataclasses.asdict`` is the JSON of a report."""
+first file, figures and votes. ``dataclasses.asdict`` is the JSON of a report, see ``report.py``."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import os
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any, Literal
+from typing import Literal
 
 from app.compare.answers import Told, equal_from_start
 
@@ -126,28 +126,13 @@ class Results:
     votes: tuple[Votes, ...] = ()
 
 
-def as_object(results: Results) -> dict[str, Any]:
-    """For programs: all fields, and the shares that follow from them."""
-    found = asdict(results)
-    for pair, data in zip(results.pairs, found["pairs"], strict=True):
-        data["identical_share"] = pair.identical_share
-        if pair.flips is not None:
-            data["flips"]["share"] = pair.flips.share
-    for row, data in zip(results.rows, found["rows"], strict=True):
-        data["same"] = [row.same(number) for number in range(1, len(results.files))]
-    return found
-
-
 def pair_of(rows: Sequence[PromptResult], number: int, unit: Unit) -> PairResult:
     """File ``number`` against the first, over ``rows``."""
     both = [row for row in rows if row.same(number) is not None]
     parts = [row.parts[number - 1] for row in both]
     known = [part for part in parts if part is not None]
-    marked = [row for row in both if row.expected]
-    flips = None
-    if marked:
-        pairs = [(row.answers[0].right, row.answers[number].right) for row in marked]
-        flips = Flips(len(marked), pairs.count((True, False)), pairs.count((False, True)))
+    pairs = [(row.answers[0].right, row.answers[number].right) for row in both if row.expected]
+    flips = Flips(len(pairs), pairs.count((True, False)), pairs.count((False, True)))
     return PairResult(
         file=number,
         rows=len(both),
@@ -156,7 +141,7 @@ def pair_of(rows: Sequence[PromptResult], number: int, unit: Unit) -> PairResult
         first_difference_mean=fmean(known) if known else None,
         first_difference_median=middle(parts),
         same_share=fmean(_same_share(row, number) for row in both) if both else None,
-        flips=flips,
+        flips=flips if pairs else None,
     )
 
 
@@ -228,14 +213,12 @@ class BlindPair:
 class Ballot:
     """The pairs of a report, and what was said of them so far; in ``path``, a line a vote."""
 
-    def __init__(
-        self, results: Results, path: Path, *, chance: random.Random | None = None
-    ) -> None:
+    def __init__(self, results: Results, path: Path) -> None:
         """Raises OSError when votes are there that cannot be read."""
         self.results = results
         self._path = path
         self.votes = _read(path)
-        chance = chance or random.Random(path.parent.name)  # the same ones when one goes on later
+        chance = random.Random(path.parent.name)  # the same ones when one goes on later
         self.pairs = [
             BlindPair(
                 at, other, chance.random() < 0.5, _key(row.prompt, row.answers[0].text, told.text)
@@ -283,11 +266,11 @@ class Ballot:
         found = []
         for other in range(1, len(self.results.files)):
             said = [self.votes.get(pair.key) for pair in self.pairs if pair.other == other]
-            wins, losses = said.count(Vote.OTHER), said.count(Vote.FIRST)
-            ties, skipped = said.count(Vote.TIE), said.count(Vote.SKIP)
-            if wins or losses or ties or skipped:
-                low, high = wilson(wins, wins + losses)
-                found.append(Votes(other, wins, losses, ties, skipped, low, high))
+            kinds = (Vote.OTHER, Vote.FIRST, Vote.TIE, Vote.SKIP)
+            wins, losses, ties, skipped = (said.count(kind) for kind in kinds)
+            if wins + losses + ties + skipped:
+                bounds = wilson(wins, wins + losses)
+                found.append(Votes(other, wins, losses, ties, skipped, *bounds))
         return tuple(found)
 
 

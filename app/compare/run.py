@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from app.compare.answers import (
     PROBE,
+    Agreement,
     CompareReport,
     Contender,
     Question,
@@ -93,10 +94,9 @@ class AskedFile:
 
     def run(self, question: Question) -> None:
         """Load what was planned, and ask; the engine stays open for ``likeliest``."""
-        choice = self._choice
+        choice, begun = self._choice, time.monotonic()
         if choice is None or self._stopped:
             return
-        begun = time.monotonic()
         file = choice.file
         self._set(state=SideState.LOADING, file=str(file.path), runtime=file.runtime)
         with self._failing():
@@ -161,14 +161,13 @@ class AskedFile:
         self._finish(stream.result())
 
     def _add(self, text: str, ids: Sequence[int]) -> None:
-        with self._lock:
-            side, now = self._side, time.monotonic()
-            self._first = self._first or now
-            starts = (*side.starts, *[len(side.text)] * len(ids))
-            self._set(text=side.text + text, token_ids=(*side.token_ids, *ids), starts=starts)
-            if len(starts) > 1 and now > self._first:
-                speed = (len(starts) - 1) / (now - self._first)
-                self._set(tokens=len(starts), decode_tps=speed)
+        side, now = self._side, time.monotonic()
+        self._first = self._first or now
+        starts = (*side.starts, *[len(side.text)] * len(ids))
+        self._set(text=side.text + text, token_ids=(*side.token_ids, *ids), starts=starts)
+        if len(starts) > 1 and now > self._first:
+            speed = (len(starts) - 1) / (now - self._first)
+            self._set(tokens=len(starts), decode_tps=speed)
 
     def _finish(self, completion: Completion) -> None:
         ids, timings = completion.token_ids, completion.timings
@@ -238,7 +237,7 @@ class Comparison:
         for file in self._files:
             file.stop()
 
-    def join(self, timeout: float | None = None) -> bool:
+    def join(self, timeout: float) -> bool:
         """Wait for the end; whether it has come."""
         self._thread.join(timeout)
         return not self._thread.is_alive()
@@ -247,14 +246,24 @@ class Comparison:
         """Return the state of all files."""
         ended = self._thread.ident is not None and not self._thread.is_alive()
         sides = tuple(file.snapshot() for file in self._files)
-        first, *others = sides
-        greedy = self.question.greedy
-        found = tuple(agreement(first, other) if greedy else None for other in others)
+        found = tuple(self._agreement(sides[0], other) for other in sides[1:])
         return CompareReport(self.question, sides, found, self.together, ended)
 
     def _run(self) -> None:
+        first, *_ = self._files
         try:
-            (self._all_at_once if self.together else self._one_by_one)(self._planned())
+            planned = self._planned()
+            if self.together:
+                with ThreadPoolExecutor(len(self._files)) as pool:
+                    list(pool.map(lambda file: file.run(self.question), planned))
+            for file in planned:
+                if not self.together:
+                    if file is not first and file.needs > memory_now()[1]:
+                        first.close()  # idle it takes no time, but memory
+                    file.run(self.question)
+                if file is not first:
+                    self._look_at_parting(first, file)
+                    file.close()
         finally:
             for file in self._files:
                 file.close()
@@ -269,42 +278,24 @@ class Comparison:
                 free -= file.needs if self.together else 0
         return found
 
-    def _one_by_one(self, planned: Sequence[AskedFile]) -> None:
-        first = self._files[0]
-        for file in planned:
-            if file is not first and file.needs > memory_now()[1]:
-                first.close()  # idle it takes no time, but memory
-            file.run(self.question)
-            self._look_at_parting(file)
-            if file is not first:
-                file.close()
-
-    def _all_at_once(self, planned: Sequence[AskedFile]) -> None:
-        with ThreadPoolExecutor(len(self._files)) as pool:
-            list(pool.map(lambda file: file.run(self.question), planned))
-        for file in planned:
-            self._look_at_parting(file)
-
-    def _look_at_parting(self, file: AskedFile) -> None:
-        """Ask the first file and this one for their likeliest tokens where the answers part."""
-        first = self._files[0]
-        if file is first or not self.question.greedy:
-            return
-        found = agreement(first.snapshot(), file.snapshot())
+    def _look_at_parting(self, first: AskedFile, other: AskedFile) -> None:
+        """Ask both for their likeliest tokens where the answers part."""
+        found = self._agreement(first.snapshot(), other.snapshot())
         if found is not None and found.parting is not None and found.unit == "tokens":
-            first.likeliest(found.parting.index)
-            file.likeliest(found.parting.index)
+            for file in (first, other):
+                file.likeliest(found.parting.index)
+
+    def _agreement(self, first: Side, other: Side) -> Agreement | None:
+        return agreement(first, other) if self.question.greedy else None
 
 
-def first_choice(entries: Sequence[ModelEntry], loaded: Path | None) -> list[ModelEntry]:
+def first_choice(entries: Sequence[ModelEntry], loaded: Path) -> list[ModelEntry]:
     """Two files to begin with: the loaded one and, of the same model, the one with the most bits,
     whose answers are nearest to the original's. Nothing when there is no such pair."""
     usable = [entry for entry in entries if entry.broken is None]
-    here = real(loaded) if loaded is not None else None
+    here = real(loaded)
     mine = next((entry for entry in usable if real(entry.path) == here), None)
-    if mine is None:
-        return []
-    others = [e for e in usable if e.name == mine.name and e.key != mine.key]
-    if not others:
+    others = [e for e in usable if mine and e.name == mine.name and e.key != mine.key]
+    if mine is None or not others:
         return []
     return [mine, max(others, key=lambda entry: (entry.bits or 0, entry.bytes or 0))]

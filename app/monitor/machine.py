@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 
 import psutil
@@ -88,7 +89,10 @@ class MachineReader:
 
     def _processes(self) -> tuple[ProcessUse, ...]:
         me = psutil.Process()
-        processes = [self._seen.get(process, process) for process in (me, *_children(me))]
+        processes = [me]
+        with suppress(psutil.Error):
+            processes += me.children(recursive=True)
+        processes = [self._seen.get(process, process) for process in processes]
         self._seen = {process: process for process in processes}
         found = []
         for process in processes:
@@ -100,13 +104,6 @@ class MachineReader:
                 continue
             found.append(ProcessUse(process.pid, name, cpu, rss))
         return tuple(found)
-
-
-def _children(process: psutil.Process) -> list[psutil.Process]:
-    try:
-        return process.children(recursive=True)
-    except psutil.Error:
-        return []
 
 
 def _name(command: Sequence[str]) -> str:

@@ -52,9 +52,9 @@ class EventLog(logging.Handler):
     thread may log, and any may read. Handlers that print stay: the app has stderr go to a file
     (`app.tui.terminal.stderr_to`)."""
 
-    def __init__(self, kept: int = _KEPT) -> None:
+    def __init__(self) -> None:
         super().__init__(logging.DEBUG)
-        self._events: deque[Event] = deque(maxlen=kept)
+        self._events: deque[Event] = deque(maxlen=_KEPT)
         self._numbers = itertools.count(1)
         self._levels: dict[str, int] = {}
         self._attached: list[logging.Logger] = []
@@ -150,20 +150,14 @@ class Monitor:
     def sample(self) -> MonitorSample:
         """Look now, and keep what was seen. Takes some milliseconds, up to a fifth of a second when
         the engine is busy: call it in a thread."""
-        engine = self._host.engine
-        stats = self._host.stats() if engine is not None else None
+        host, engine = self._host, self._host.engine
+        stats = None if engine is None else host.stats()
         with self._lock:
             if self._reader is None:
                 self._reader = MachineReader()
-            sample = MonitorSample(
-                time.time(),
-                self._reader.read(),
-                stats,
-                engine.pid if engine is not None else None,
-                self._host.label if engine is not None else "",
-                self._host.details if engine is not None else "",
-                self._needs() if engine is not None else None,
-            )
+            use, needs = self._reader.read(), self._needs()
+            pid = None if engine is None else engine.pid
+            sample = MonitorSample(time.time(), use, stats, pid, host.label, host.details, needs)
             self._samples.append(sample)
         return sample
 
@@ -171,21 +165,18 @@ class Monitor:
         """Estimated once a model; None for a graph that cannot be read."""
         choice = self._host.choice
         if choice is not self._estimated[0]:
+            self._estimated = choice, None
             with suppress(IngotError):
-                self._estimated = (
-                    choice,
-                    estimate(choice.file, choice.settings) if choice else None,
-                )
-        return self._estimated[1] if choice is self._estimated[0] else None
+                if choice is not None:
+                    self._estimated = choice, estimate(choice.file, choice.settings)
+        return self._estimated[1]
 
     def note(self) -> None:
         """Keep the engine's speeds of this moment, as far as they are known; costs nothing that one
         notices. To be called once a second."""
-        stats = self._host.stats()
-        if stats is not None:
-            self._speeds.append(
-                TokenRates(time.time(), stats.prefill_tps_now, stats.decode_tps_now)
-            )
+        if (stats := self._host.stats()) is not None:
+            now = TokenRates(time.time(), stats.prefill_tps_now, stats.decode_tps_now)
+            self._speeds.append(now)
 
     def speeds(self) -> tuple[TokenRates, ...]:
         """Speeds that ``note`` kept, oldest first."""

@@ -23,7 +23,7 @@ from app.batch.watch.job import attach
 from app.batch.watch.records import known_jobs, last_run
 from app.batch.watch.rows import Rows
 from app.chat.load_settings import remembered
-from app.compare.report import ballot_of, read_report, with_votes
+from app.compare.report import ballot_of, read_report
 from app.config.files import load
 from app.models import library
 from app.models.catalog import catalog
@@ -178,7 +178,7 @@ def a_report(case: Case) -> None:
     case.write("report/votes.jsonl", changed({"key": "x", "vote": "first"}, case))
     with contextlib.suppress(IngotError):
         results = read_report(folder)
-        repr(with_votes(results, ballot_of(results, folder)))
+        repr(ballot_of(results, folder).pairs)
 
 
 def stages(case: Case) -> None:

@@ -1,7 +1,6 @@
 """How a chat is answered: its system message, presets of that, and sampling."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from textual import on
@@ -16,24 +15,16 @@ from app.chat.sampling_form import FIELDS, SamplingTexts
 from app.config.settings import ConfigError, Preset
 from app.tui.app import app_of, services_of
 from app.tui.keys import bind
-from app.tui.screens.dialogs import AskScreen, ConfirmScreen, Panel
+from app.tui.screens.dialogs import AskScreen, ConfirmScreen, Panel, bind_first
 from app.tui.textual_patches import Plain, background
 from app.tui.widgets.chat_sidebar import TwoClicks
 from app.tui.widgets.prompt import Area, Line
 
 
-@dataclass(frozen=True, slots=True)
-class SystemChoice:
-    """A choice of the user for the chat from now on. ``sampling`` is what a chosen preset changes
-    of the settings' one; None when no preset was chosen, and the chat keeps its own."""
-
-    system: str | None
-    sampling: Mapping[str, Any] | None = None
-
-
-class SystemScreen(Panel[SystemChoice]):
-    """Ends with what to use, None when it was left. ``sampling`` is the chat's: a preset that is
-    saved here has it."""
+class SystemScreen(Panel[dict[str, Any]]):
+    """Ends with what changes in the chat: its ``system`` message, and its ``sampling`` where a
+    preset was chosen. None when it was left. ``sampling`` is the chat's: a preset that is saved
+    here has it."""
 
     HELP = """
     Instructions that the model gets before the conversation. They apply from the next answer on;
@@ -41,24 +32,25 @@ class SystemScreen(Panel[SystemChoice]):
     """
     CSS_PATH = "answering.tcss"
     BINDINGS = [
-        bind("ctrl+s", "system.use", "Use", priority=True),
-        bind("f9", "system.save", "Save as preset", priority=True),
+        bind_first("ctrl+s", "system.use", "Use"),
+        bind_first("f9", "system.save", "Save as preset"),
         bind("delete,ctrl+d", "system.delete", "Delete preset"),
     ]
 
     HEADING = "System message"
 
-    def __init__(self, system: str | None, sampling: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, system: str | None, sampling: Mapping[str, Any]) -> None:
         super().__init__()
         self._area = Area(system or "", id="text", tab_behavior="focus", soft_wrap=True)
-        self._before = system or ""
-        self._own = dict(sampling or {})
+        self._presets = TwoClicks(id="presets", markup=False)
+        self._before = self._area.text
+        self._own = sampling
         self._chosen: Preset | None = None
 
     def contents(self) -> ComposeResult:
         yield self._area
         yield Label("Presets (tab goes there, enter takes one)", id="presets-title")
-        yield TwoClicks(id="presets", markup=False)
+        yield self._presets
 
     def on_mount(self) -> None:
         self._list()
@@ -67,8 +59,7 @@ class SystemScreen(Panel[SystemChoice]):
 
     def _list(self) -> None:
         known = presets.all_presets(services_of(self).config)
-        found = self.query_one("#presets", OptionList)
-        found.set_options([Option(describe(preset), id=preset.name) for preset in known])
+        self._presets.set_options([Option(describe(preset), id=preset.name) for preset in known])
 
     @on(OptionList.OptionSelected)
     def _took(self, event: OptionList.OptionSelected) -> None:
@@ -81,8 +72,10 @@ class SystemScreen(Panel[SystemChoice]):
 
     def action_use(self) -> None:
         """End with the text, and with the sampling of the preset that was taken last."""
-        sampling = None if self._chosen is None else dict(self._chosen.sampling)
-        self.dismiss(SystemChoice(self._area.text.strip() or None, sampling))
+        changes: dict[str, Any] = {"system": self._area.text.strip() or None}
+        if self._chosen is not None:
+            changes["sampling"] = dict(self._chosen.sampling)
+        self.dismiss(changes)
 
     @background
     async def action_save(self) -> None:
@@ -97,8 +90,7 @@ class SystemScreen(Panel[SystemChoice]):
 
     @background
     async def action_delete(self) -> None:
-        found = self.query_one("#presets", OptionList)
-        option = found.highlighted_option if found.has_focus else None
+        option = self._presets.highlighted_option if self._presets.has_focus else None
         if option is None:
             self.notify("Go to one of your presets first: tab, then up or down.")
             return
@@ -137,9 +129,9 @@ class SamplingScreen(Panel[Mapping[str, Any]]):
     """
     CSS_PATH = "answering.tcss"
     BINDINGS = [
-        bind("enter,ctrl+s", "sampling.use", "Use", priority=True),
-        bind("alt+l", "sampling.reset", "Reset line", priority=True),
-        bind("alt+r", "sampling.reset_all", "Reset all", priority=True),
+        bind_first("enter,ctrl+s", "sampling.use", "Use"),
+        bind_first("alt+l", "sampling.reset", "Reset line"),
+        bind_first("alt+r", "sampling.reset_all", "Reset all"),
         bind("up", "sampling.up", action="app.focus_previous", show=False),
         bind("down", "sampling.down", action="app.focus_next", show=False),
     ]
@@ -150,9 +142,8 @@ class SamplingScreen(Panel[Mapping[str, Any]]):
         self._given = sampling
 
     def contents(self) -> ComposeResult:
-        defaults = services_of(self).config.sampling
-        params = sampling_form.from_mapping(self._given, defaults)
-        texts = sampling_form.texts_of(params)
+        self._defaults = services_of(self).config.sampling
+        texts = sampling_form.texts_of(sampling_form.from_mapping(self._given, self._defaults))
         with VerticalScroll(id="lines", can_focus=False):
             for field in FIELDS:
                 with Horizontal(classes="line"):
@@ -168,7 +159,13 @@ class SamplingScreen(Panel[Mapping[str, Any]]):
     @property
     def form(self) -> SamplingTexts:
         texts = {field.name: self.query_one(f"#{field.name}", Input).value for field in FIELDS}
-        return sampling_form.read(texts, services_of(self).config.sampling)
+        return sampling_form.read(texts, self._defaults)
+
+    @property
+    def _kept(self) -> dict[str, Any] | None:
+        """The form, as a chat keeps it; None while a line is wrong."""
+        params = self.form.params
+        return None if params is None else sampling_form.to_mapping(params, self._defaults)
 
     @on(Input.Changed)
     def _check(self) -> None:
@@ -189,20 +186,15 @@ class SamplingScreen(Panel[Mapping[str, Any]]):
             self.query_one("#about", Static).update(f"{found[0].label}: {found[0].help}")
 
     def unsaved(self) -> bool:
-        form = self.form
-        defaults = services_of(self).config.sampling
-        now = None if form.params is None else sampling_form.to_mapping(form.params, defaults)
-        return now != dict(self._given)
+        return self._kept != self._given
 
     def action_use(self) -> None:
-        form = self.form
-        if form.params is not None:
-            defaults = services_of(self).config.sampling
-            self.dismiss(sampling_form.to_mapping(form.params, defaults))
+        if (kept := self._kept) is not None:
+            self.dismiss(kept)
             return
-        wrong = next(iter(form.errors))
-        self.complain(form.errors[wrong])
-        self.query_one(f"#{wrong}").focus()
+        name, error = next(iter(self.form.errors.items()))
+        self.complain(error)
+        self.query_one(f"#{name}").focus()
 
     def action_reset(self) -> None:
         if isinstance(self.focused, Input) and self.focused.id:
@@ -212,6 +204,6 @@ class SamplingScreen(Panel[Mapping[str, Any]]):
         self._reset([field.name for field in FIELDS])
 
     def _reset(self, names: list[str]) -> None:
-        texts = sampling_form.texts_of(services_of(self).config.sampling.params())
+        texts = sampling_form.texts_of(self._defaults.params())
         for name in names:
             self.query_one(f"#{name}", Input).value = texts[name]

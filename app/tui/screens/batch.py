@@ -50,17 +50,17 @@ class BatchScreen(ModeScreen):
     def __init__(self) -> None:
         super().__init__()
         self._panel = BatchJob()
+        self._form = BatchForm()
+        self._pages = ContentSwitcher(self._form, self._panel, initial="new")
 
     def contents(self) -> ComposeResult:
-        with ContentSwitcher(initial="new"):
-            yield BatchForm()
-            yield self._panel
+        yield self._pages
 
     def on_mount(self) -> None:
         services = services_of(self)
         model = services.host.model or services.start.model
         if model:
-            self.query_one(BatchForm).fill(model=model)
+            self._form.fill(model=model)
         self.query_one("#input").focus()
 
     @property
@@ -76,7 +76,7 @@ class BatchScreen(ModeScreen):
     @on(BatchForm.Checked)
     @background
     async def _start(self, event: BatchForm.Checked) -> None:
-        form, job = self.query_one(BatchForm), self.job
+        form, job = self._form, self.job
         if job is not None and job.own and job.view().phase.active:
             question = (
                 f"{job.output} continues by itself while another job is shown;"
@@ -106,10 +106,10 @@ class BatchScreen(ModeScreen):
     # Pages
 
     def action_page(self) -> None:
-        self._turn_to("new" if self.query_one(ContentSwitcher).current == "job" else "job")
+        self._turn_to("new" if self._pages.current == "job" else "job")
 
     def _turn_to(self, page: str) -> None:
-        self.query_one(ContentSwitcher).current = page
+        self._pages.current = page
         self.set_focus(self.query_one("#input" if page == "new" else "#rows-table"))
         self.refresh_bindings()
 

@@ -14,6 +14,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.content import Content
+from textual.widget import Widget
 from textual.widgets import Button, DirectoryTree, Input, Static
 
 from app.batch.journal.journal import journal_path
@@ -25,7 +26,7 @@ from app.batch.watch.records import KnownJob, known_jobs
 from app.batch.watch.rows import RowState
 from app.here import at_home, here, whole
 from app.tui.keys import bind, told
-from app.tui.screens.dialogs import ConfirmScreen, Panel
+from app.tui.screens.dialogs import ConfirmScreen, Panel, bind_first
 from app.tui.textual_patches import Plain, background, latest
 from app.tui.widgets.form import path_field
 from app.tui.widgets.table import Table, TableColumn
@@ -46,11 +47,12 @@ class RowPane(VerticalScroll):
         super().__init__(id="job-row", classes="pane", can_focus=False)
         self.border_title = "Row"
         self.row: ShownRow | None = None
+        self._text = Static(id="row-text")
         self._wanted: tuple[WatchedJob, int, RowState] | None = None
         self._reading = False
 
     def compose(self) -> ComposeResult:
-        yield Static(id="row-text")
+        yield self._text
 
     def follow(self, job: WatchedJob, index: int | None) -> None:
         """Show this row once the cursor stays there."""
@@ -60,11 +62,12 @@ class RowPane(VerticalScroll):
         self._wanted = wanted
         if wanted is None:
             self.row, self.border_title, self.border_subtitle = None, "Row", ""
-            self.query_one("#row-text", Static).update("")
+            self._text.update("")
         elif not self._reading:
             self._reading = True
-            self.run_worker(self._read(), group="row-pane", exit_on_error=False)
+            self._read()
 
+    @background
     async def _read(self) -> None:
         """One at a time: a row late in a large input takes a while."""
         try:
@@ -84,31 +87,29 @@ class RowPane(VerticalScroll):
     def _show(self, row: ShownRow, state: RowState) -> None:
         other = self.row is None or self.row.index != row.index
         self.row = row
-        self.border_title = Content(f"Row {row.index:,} · {row.id}")
-        self.border_subtitle = Content(row.where)
-        self.query_one("#row-text", Static).update(conversation(row, state))
+        _show_row(row, state, self, self._text)
         if other:
             self.scroll_home(animate=False)
 
 
-def conversation(row: ShownRow, state: RowState | None = None) -> Content:
+def _show_row(row: ShownRow, state: RowState, box: Widget, text: Static) -> None:
     """A row as text: its turns, then its error, then its figures."""
-    parts = [_turn(role, text) for role, text in row.history]
-    several = len(row.turns) > 1
-    for turn, answer in zip_longest(row.turns, row.answers if several else ()):
-        parts += [_turn("user", turn)] if turn is not None else []
-        parts += [_turn("assistant", answer)] if answer is not None else []
-    parts += [_turn("assistant", answer) for answer in (() if several else row.answers)]
+    box.border_title = Content(f"Row {row.index:,} · {row.id}")
+    box.border_subtitle = Content(row.where)
+    parts = [_turn(role, said) for role, said in row.history]
+    for turn, answer in zip_longest(row.turns, row.answers):
+        pair = (("user", turn), ("assistant", answer))
+        parts += [_turn(role, said) for role, said in pair if said is not None]
     if row.partial:
         parts.append(_turn("not finished", row.partial))
     if row.error:
         parts.append(Content.styled(f"✗ {row.error}", "$text-error"))
-    elif state is RowState.RUNNING and not row.answers:
+    elif not row.answers and state is RowState.RUNNING:
         parts.append(Content.styled("it is being answered", "$text-primary"))
     elif not row.answers:
         parts.append(Content.styled("not answered yet", "$text-muted"))
-    parts += [Content.styled(text, "$text-muted") for text in (row.figures, row.note) if text]
-    return Content("\n\n").join(parts)
+    parts += [Content.styled(said, "$text-muted") for said in (row.figures, row.note) if said]
+    text.update(Content("\n\n").join(parts))
 
 
 def _turn(role: str, text: str) -> Content:
@@ -189,11 +190,8 @@ class BatchRowScreen(Panel[None]):
     @background
     async def on_mount(self) -> None:
         row = await asyncio.to_thread(open_row, self._job, self._index)
-        box = self.query_one(".box")
-        box.border_title = Content(f"Row {row.index:,} · {row.id}")
-        box.border_subtitle = Content(row.where)
-        shown = conversation(row, self._job.state(self._index))
-        self.query_one("#row-whole", Static).update(shown)
+        box, text = self.query_one(".box"), self.query_one("#row-whole", Static)
+        _show_row(row, self._job.state(self._index), box, text)
         self.row = row
 
     def action_copy(self) -> None:
@@ -303,12 +301,13 @@ class BatchJobsScreen(Panel[Path]):
     elsewhere can be watched, and resumed once it has ended.
     """
     BINDINGS = [
-        bind("ctrl+r", "batch.jobs_again", "Look again", action="again", priority=True),
+        bind_first("ctrl+r", "batch.jobs_again", "Look again", action="again"),
     ]
 
-    def __init__(self, jobs: Callable[[], list[KnownJob]] = known_jobs) -> None:
-        super().__init__("Jobs")
-        self._jobs = jobs
+    HEADING = "Jobs"
+
+    def __init__(self) -> None:
+        super().__init__()
         self.found: list[KnownJob] = []
 
     def contents(self) -> ComposeResult:
@@ -323,7 +322,7 @@ class BatchJobsScreen(Panel[Path]):
 
     @latest
     async def action_again(self) -> None:
-        self.found = await asyncio.to_thread(self._jobs)
+        self.found = await asyncio.to_thread(known_jobs)
         table, said = self.query_one(JobTable), self.query_one("#jobs-said", Static)
         table.styles.height = min(len(self.found) + 1, 16)
         table.show(self.found)
@@ -399,7 +398,7 @@ class BatchPresetsScreen(Panel[JobForm]):
     def __init__(self) -> None:
         super().__init__()
         self._table = PresetTable()
-        self.found: list[JobPreset] | None = None
+        self.found: list[JobPreset] = []
 
     def contents(self) -> ComposeResult:
         yield Static("looking ...", id="presets-said", classes="hint")
@@ -439,7 +438,7 @@ class BatchPresetsScreen(Panel[JobForm]):
             await asyncio.to_thread(forget, chosen.name)
         except IngotError as error:
             self.notify(str(error), severity="error")
-        self.found = [one for one in self.found or [] if one is not chosen]
+        self.found = [one for one in self.found if one is not chosen]
         self._table.show(self.found)
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from os.path import commonprefix
-from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from textual import on
-from textual.binding import BindingType
 from textual.widgets import TextArea
 
 from app.chat import sampling_form, slash
@@ -21,6 +20,7 @@ from app.chat.thinking import answer_of
 from app.tui.app import app_of
 from app.tui.keys import key
 from app.tui.screens.chat_frame import ChatFrame
+from app.tui.textual_patches import background
 from app.tui.widgets.chat_sidebar import ChatSidebar
 from app.tui.widgets.prompt import Prompt
 from app.tui.widgets.prompt_box import QueuedMessages
@@ -28,10 +28,10 @@ from app.tui.widgets.welcome import Starter
 from runtimes.errors import IngotError
 
 if TYPE_CHECKING:
+    from textual.screen import Screen
     from textual.widgets import Markdown
 
     from app.models.catalog import ModelEntry
-    from app.tui.screens.answering import SystemChoice
     from app.tui.screens.chats import ChatChoice
     from app.tui.widgets.prose import CodeBlock
 
@@ -49,16 +49,16 @@ class ChatScreen(ChatFrame):
     copies, **[message.thinking space]** opens what the model thought, **[chat.before alt+←]** and
     **[chat.after alt+→]** show another branch.
     """
-    AUTO_FOCUS: ClassVar[str | None] = "Prompt"
+    AUTO_FOCUS = "Prompt"
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (_WIDE, "-wide")]
-    CSS_PATH: ClassVar[str | PurePath | list[str | PurePath] | None] = [
+    CSS_PATH = [
         "chat.tcss",
         "../widgets/chat_sidebar.tcss",
         "../widgets/message_view.tcss",
         "../widgets/transcript.tcss",
         "../widgets/prompt.tcss",
     ]
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS = [
         key("escape", "chat.stop", "Stop", "the answer", show=True, priority=False),
         key("ctrl+n", "chat.new", "New", "an empty chat", show=True),
         key("ctrl+o", "chat.chats", "Chats", "earlier ones, and search", show=True),
@@ -148,10 +148,9 @@ class ChatScreen(ChatFrame):
         self.say(f"Address copied: {event.href}")
 
     def action_page(self, step: int) -> None:
-        if step < 0:
-            self.transcript.scroll_page_up(animate=False)
-        else:
-            self.transcript.scroll_page_down(animate=False)
+        shown = self.transcript
+        turn = shown.scroll_page_up if step < 0 else shown.scroll_page_down
+        turn(animate=False)
 
     def action_end(self) -> None:
         self.transcript.action_follow()
@@ -292,10 +291,8 @@ class ChatScreen(ChatFrame):
     async def action_branch(self, step: int, of: int | None = None) -> None:
         """The branch before or after: at message ``of``, else at the selected one, else at the last
         one that has several."""
-        view = self.transcript.selected
-        conversation = self.session.shown
-        message = None
-        if of is not None and conversation is not None:
+        view, conversation, message = self.transcript.selected, self.session.shown, None
+        if conversation is not None and of is not None:
             message = conversation.message(of)
         elif view is not None:
             message = view.message
@@ -344,13 +341,9 @@ class ChatScreen(ChatFrame):
             return
         offered = copyable(answer_of(message.text) or message.text)
         if len(offered) == 1:
-            self._copy(offered[0][1])
+            self.copy_text(offered[0][1])
         else:
-            self.app.push_screen(CopyChoice(offered), self._copy)
-
-    def _copy(self, text: str | None) -> None:
-        if text is not None:
-            self.copy_text(text)
+            self._open(CopyChoice(offered), self.copy_text)
 
     def copy_text(self, text: str) -> None:
         """Into the clipboard, through the terminal."""
@@ -401,43 +394,36 @@ class ChatScreen(ChatFrame):
     def action_rename(self) -> None:
         from app.tui.screens.dialogs import AskScreen
 
-        def named(title: str | None) -> None:
-            if title is not None:
-                with self.errors_told():
-                    self.session.conversation.rename(title)
+        def named(title: str) -> None:
+            with self.errors_told():
+                self.session.conversation.rename(title)
             self.show_title()
 
-        title = self.session.conversation.chat.title
-        self.app.push_screen(AskScreen("Title of this chat", title), named)
+        self._open(AskScreen("Title of this chat", self.session.conversation.chat.title), named)
 
     def action_export(self, path: str = "") -> None:
         from app.tui.screens.files import ExportScreen
-
-        def written(file: Path | None) -> None:
-            if file is not None:
-                self.say(f"Written to {file}")
 
         if not self.path:
             self.say("There is nothing to export yet.")
             return
         panel = ExportScreen(self.session.conversation, path)
-        self.app.push_screen(panel, written)
+        self._open(panel, lambda file: self.say(f"Written to {file}"))
 
     # What goes with the next answer
 
     def action_models(self, model: str = "") -> None:
         from app.tui.screens.models import ModelsScreen
 
-        def chosen(found: tuple[ModelEntry, ...] | None) -> None:
-            if found:
-                self.load(found[0].model, found[0])
+        def chosen(found: tuple[ModelEntry, ...]) -> None:
+            self.load(found[0].model, found[0])
 
         if model:
             self.load(model)
             return
         choice = self.host.choice
         current = str(choice.file.path) if choice else None
-        self.app.push_screen(ModelsScreen(app_of(self).named, current), chosen)
+        self._open(ModelsScreen(app_of(self).named, current), chosen)
 
     def action_adapter(self, name: str = "") -> None:
         """The adapter of that name answers from now on; ``off``: the model as it is."""
@@ -453,35 +439,29 @@ class ChatScreen(ChatFrame):
         """Models on the hub; one that was downloaded there can be loaded at once."""
         from app.tui.screens.find import FindScreen
 
-        def chosen(name: str | None) -> None:
-            if name is not None:
-                self.load(name)
-
-        self.app.push_screen(FindScreen(words), chosen)
+        self._open(FindScreen(words), self.load)
 
     def action_attach(self, path: str = "") -> None:
         """A text file that goes with the next message."""
         from app.tui.screens.files import AttachScreen
 
         if path:
-            self.run_worker(
-                lambda: self._read(path), thread=True, exit_on_error=False, group="attach"
-            )
+            self._read(path)
         else:
-            self.app.push_screen(AttachScreen(), self._add_file)
+            self._open(AttachScreen(), self._add_file)
 
-    def _read(self, path: str) -> None:
+    @background
+    async def _read(self, path: str) -> None:
         with self.errors_told():
-            attached = read_attachment(path)
+            attached = await asyncio.to_thread(read_attachment, path)
             if attached.warning:
-                self.call_later(self.say, attached.warning)
-            self.call_later(self._add_file, attached.attachment)
+                self.say(attached.warning)
+            self._add_file(attached.attachment)
 
-    def _add_file(self, attachment: Attachment | None) -> None:
-        if attachment is not None:
-            self.session.attached.append(attachment)
-            self.show_notice()
-            self.chat_changed()
+    def _add_file(self, attachment: Attachment) -> None:
+        self.session.attached.append(attachment)
+        self.show_notice()
+        self.chat_changed()
 
     def action_detach(self, number: int) -> None:
         """Take an attached file away."""
@@ -493,12 +473,6 @@ class ChatScreen(ChatFrame):
     def action_system(self, text: str | None = None) -> None:
         from app.tui.screens.answering import SystemScreen
 
-        def chosen(choice: SystemChoice | None) -> None:
-            if choice is not None and choice.sampling is not None:
-                self._change(system=choice.system, sampling=dict(choice.sampling))
-            elif choice is not None:
-                self._change(system=choice.system)
-
         session = self.session
         if text is not None:
             session.conversation.update(system=text or None)
@@ -507,7 +481,7 @@ class ChatScreen(ChatFrame):
             return
         chat = session.shown.chat if session.shown else None
         panel = SystemScreen(chat.system if chat else session.system, chat.sampling if chat else {})
-        self.app.push_screen(panel, chosen)
+        self._open(panel, self._change)
 
     def action_raw(self) -> None:
         """Send the text of this chat as it is, without the chat template; or with it again."""
@@ -517,25 +491,19 @@ class ChatScreen(ChatFrame):
             self.say(f"Text is sent as it is anyway: {why}.")
             return
         raw = not self.session.conversation.chat.raw
-        self._change(raw=raw)
+        self._change({"raw": raw})
         self.show_state()
-        if raw:
-            self.say("Raw: text is sent as it is, and the model continues it. /raw ends this.")
-        else:
-            self.say("Messages are sent with the chat template again.")
+        continues = "Raw: text is sent as it is, and the model continues it. /raw ends this."
+        self.say(continues if raw else "Messages are sent with the chat template again.")
 
     def action_sampling(self, name: str = "", *value: Any) -> None:
         """Set a parameter, without a ``value`` to its default; without a ``name``, ask for all."""
         from app.tui.screens.answering import SamplingScreen
 
-        def chosen(sampling: Mapping[str, Any] | None) -> None:
-            if sampling is not None:
-                self._change(sampling=dict(sampling))
-
         if not name:
             shown = self.session.shown
             panel = SamplingScreen(shown.chat.sampling if shown else {})
-            self.app.push_screen(panel, chosen)
+            self._open(panel, lambda sampling: self._change({"sampling": sampling}))
             return
         conversation, defaults = self.session.conversation, self.services.config.sampling
         wanted = value[0] if value else getattr(defaults, name)
@@ -545,11 +513,20 @@ class ChatScreen(ChatFrame):
         self.say(f"Sampling: {said}" if said else "Sampling is as the settings say.")
         self.chat_changed()
 
-    def _change(self, **changes: Any) -> None:
+    def _change(self, changes: dict[str, Any]) -> None:
         """Change what the chat says of the next answer."""
         with self.errors_told():
             self.session.conversation.update(**changes)
         self.chat_changed()
+
+    def _open(self, panel: Screen[Any], then: Callable[[Any], object]) -> None:
+        """Open a panel; ``then`` gets what it ends with, unless it was left."""
+
+        def ended(found: Any) -> None:
+            if found is not None:
+                then(found)
+
+        self.app.push_screen(panel, ended)
 
     # What only slash commands do
 

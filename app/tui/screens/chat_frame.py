@@ -7,19 +7,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
-from textual.timer import Timer
 from textual.widgets import Static
-from textual.worker import get_current_worker
 
 from app.chat import slash
 from app.chat.answering import Answering
-from app.chat.budget import DraftMessage, Shortage, TokenBudget, WayOut, measure
+from app.chat.budget import Shortage, WayOut, measure
 from app.chat.conversation import Conversation
 from app.chat.host import EngineHost, HostState
 from app.chat.sampling_form import from_mapping
@@ -30,6 +27,7 @@ from app.figures import rate
 from app.tui.app import app_of, services_of
 from app.tui.keys import told
 from app.tui.services import Services
+from app.tui.textual_patches import background, latest
 from app.tui.widgets.chat_sidebar import ChatSidebar
 from app.tui.widgets.frame import ModeScreen
 from app.tui.widgets.prompt import Prompt, PromptHistory, SlashMenu
@@ -56,15 +54,13 @@ class ShowingPace:
     """How often to show what has come: an engine uses every core, and waits for each of them, so
     that it loses what showing takes. ``interval`` says how long to wait between two showings."""
 
-    def __init__(self, used: Callable[[], float] = time.thread_time) -> None:
-        """``used``: seconds that this thread has had of a core."""
+    def __init__(self) -> None:
         self.interval = _LEAST_OFTEN_S  # the first ones take most
-        self._used = used
         self._last: float | None = None
 
     def showing(self) -> None:
         """One begins. Painting comes after it, and is counted when the next one begins."""
-        used = self._used()
+        used = time.thread_time()
         if self._last is not None:
             wanted = min(_LEAST_OFTEN_S, max(_MOST_OFTEN_S, (used - self._last) / _SHARE))
             self.interval += (wanted - self.interval) / 4  # one slow picture changes little
@@ -86,7 +82,6 @@ class ChatFrame(ModeScreen):
         self.bar = ChatTitle(self.transcript)
         self.notice = Static(id="chat-notice", markup=False)
         self.answer = Answering(self)
-        self.counting: Timer | None = None  # until the tokens of what is typed are counted
         self._keeping = False
         self._pace = ShowingPace()
         self._told = float("-inf")  # when the figures were shown
@@ -205,8 +200,8 @@ class ChatFrame(ModeScreen):
             from app.tui.widgets.message_view import Entry
         for message in self.path:
             among = self.session.conversation.siblings(message.id)
-            index = next(i for i, one in enumerate(among, 1) if one.id == message.id)
-            entries.append(Entry(message, index, len(among)))
+            index = [one.id for one in among].index(message.id)
+            entries.append(Entry(message, index + 1, len(among)))
         await self.transcript.sync(entries)
         self.show_title()
 
@@ -262,8 +257,7 @@ class ChatFrame(ModeScreen):
             self.show_status()
         if not self.answer.writes_here or not self.is_current:
             return
-        view = self.transcript.view_of(progress.message.id)
-        if view is not None:
+        if view := self.transcript.view_of(progress.message.id):
             with self.app.batch_update():  # else it is drawn before all of it is there
                 await view.stream(progress.message, progress.message.text, progress.tokens)
             if not progress.done:
@@ -273,8 +267,7 @@ class ChatFrame(ModeScreen):
         self.transcript.fold()
 
     async def show_more_of(self, answer: Message) -> None:
-        view = self.transcript.view_of(answer.id)
-        if view is not None:
+        if view := self.transcript.view_of(answer.id):
             await view.stream(answer, answer.text, 0)
 
     def ask_way_out(self, short: Shortage, then: Callable[[WayOut | None], Any]) -> None:
@@ -301,40 +294,25 @@ class ChatFrame(ModeScreen):
         """Drafts are on disk a moment after the first key that is not there yet."""
         if not self._keeping:
             self._keeping = True
-            self.set_timer(_KEEP_S, self._keep)
+            self._keep()
 
-    def _keep(self) -> None:
+    @background
+    async def _keep(self) -> None:
+        await asyncio.sleep(_KEEP_S)
         self._keeping = False
-        unsent = self.session.unsent(self.prompt.text)
-        self.run_worker(
-            partial(self.session.kept.keep, *unsent),
-            thread=True,
-            exit_on_error=False,
-            group="drafts",
-        )
+        await asyncio.to_thread(self.session.kept.keep, *self.session.unsent(self.typed))
 
-    def measure(self) -> None:
+    @latest
+    async def measure(self) -> None:
         """Count tokens a moment after the last key, in a thread."""
-        if self.counting is not None:
-            self.counting.stop()
-        self.counting = self.set_timer(_PAUSE_S, self._begin_count)
-
-    def _begin_count(self) -> None:
-        typed = self.prompt.text
-        asked = self.session.next_prompt("" if slash.is_command(typed) else typed)
-        count = partial(self._count, *asked)
-        self.run_worker(count, thread=True, exclusive=True, group="measure", exit_on_error=False)
-
-    def _count(self, conversation: Conversation, draft: DraftMessage) -> None:
-        worker = get_current_worker()
+        await asyncio.sleep(_PAUSE_S)
+        typed = "" if slash.is_command(self.typed) else self.typed
+        conversation, draft = self.session.next_prompt(typed)
+        asked = conversation, draft, self.params(conversation)
         try:
-            budget = measure(self.host, conversation, draft, self.params(conversation))
+            budget = await asyncio.to_thread(measure, self.host, *asked)
         except IngotError:
             return  # no model, or its template refuses: sending will say so
-        if not worker.is_cancelled:
-            self.call_later(self._counted, budget)
-
-    def _counted(self, budget: TokenBudget) -> None:
         if self.turn is None:  # else the line tells of the answer
             self.answer.estimate = budget
             self.show_state()
@@ -365,14 +343,14 @@ class ChatFrame(ModeScreen):
 
     def show_notice(self) -> None:
         """Say what is attached, what the prompt is for, and why nothing comes yet."""
-        parts = []
+        name, parts = "Text, sent as it is" if self.plain else "Message", []
         if self.session.editing is not None:
+            name = "Edit a message"
             parts.append(
                 "Editing an earlier message: [chat.send enter] sends it as a branch,"
                 " [chat.stop esc] leaves it"
             )
-        name = "Text, sent as it is" if self.plain else "Message"
-        self.box.name_it(name if self.session.editing is None else "Edit a message")
+        self.box.name_it(name)
         self.box.show_files(self.session.attached)
         parts += [*self.answer.notice(), *self._too_long()]
         self.queued.show(self.session.queued)
@@ -405,18 +383,18 @@ class ChatFrame(ModeScreen):
 
     @contextmanager
     def errors_told(self) -> Iterator[None]:
-        """In any thread: an error ends the block, and is a toast."""
+        """An error ends the block, and is a toast."""
         try:
             yield
         except IngotError as error:
-            self.call_later(self.tell, error)
+            self.tell(error)
 
     def tell(self, problem: object) -> None:
         """An error, as a toast."""
-        self.notify(str(problem), severity="error", timeout=10, markup=False)
+        self.notify(str(problem), severity="error", timeout=10)
 
     def say(self, text: str) -> None:
-        self.notify(text, timeout=5, markup=False)
+        self.notify(text)
 
     def warn(self, text: str) -> None:
         self.notify(text, severity="warning")

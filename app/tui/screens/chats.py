@@ -1,11 +1,11 @@
 """The user's chats: search, open, rename, delete and bring back."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from textual import on, work
+from textual import on
 from textual.app import ComposeResult
-from textual.timer import Timer
 from textual.widgets import Input, OptionList, Static
 
 from app.chat.listing import find_chats
@@ -13,8 +13,8 @@ from app.chat.store.errors import StoreError
 from app.chat.store.records import Chat, Hit
 from app.chat.store.store import ChatStore
 from app.tui.keys import bind
-from app.tui.screens.dialogs import AskScreen, ListPanel, list_keys
-from app.tui.textual_patches import Plain
+from app.tui.screens.dialogs import AskScreen, ListPanel, bind_first, list_keys
+from app.tui.textual_patches import Plain, latest
 from app.tui.widgets.chat_sidebar import ChatList
 from app.tui.widgets.prompt import SearchLine
 
@@ -38,73 +38,65 @@ class ChatsScreen(ListPanel[ChatChoice]):
     LIST = "#list"
     BINDINGS = [
         bind("escape", "chats.leave", "Back"),
-        bind("enter", "chats.open", "Open", priority=True),
-        bind("ctrl+n", "chats.new", "New", priority=True),
-        bind("ctrl+l", "chats.rename", "Rename", priority=True),
+        bind_first("enter", "chats.open", "Open"),
+        bind_first("ctrl+n", "chats.new", "New"),
+        bind_first("ctrl+l", "chats.rename", "Rename"),
         bind("delete,ctrl+d", "chats.delete", "Delete"),
-        bind("ctrl+z", "chats.undo", "Undo", priority=True),
-        bind("f10", "chats.deleted", "Deleted", priority=True),
+        bind_first("ctrl+z", "chats.undo", "Undo"),
+        bind_first("f10", "chats.deleted", "Deleted"),
         *list_keys("chats", priority=True),
     ]
 
     def __init__(self, store: ChatStore, current: int | None = None, query: str = "") -> None:
         super().__init__()
-        self._store, self._current, self._query = store, current, query
+        self._store, self._current = store, current
+        self._line = SearchLine(query, "Search in all chats", id="search")
+        self._list = ChatList(id="list")
         self._undo: list[int] = []
         self._bin = False  # the deleted ones are listed
         self._listed: str | None = None  # what the list was searched for
         self._then: Callable[[], None] | None = None  # once what was typed is listed
-        self._timer: Timer | None = None
 
     def contents(self) -> ComposeResult:
-        yield SearchLine(self._query, "Search in all chats", id="search")
-        yield ChatList(id="list")
+        yield self._line
+        yield self._list
         yield Plain(id="said")
 
     def on_mount(self) -> None:
-        self.query_one("#search").focus()
+        self._line.focus()
         self._read()
 
     @on(Input.Changed, "#search")
     def _typed(self) -> None:
         self._then = None
-        if self._timer is not None:
-            self._timer.stop()
-        self._timer = self.set_timer(_WAITS_S, self._read)
+        self._read(_WAITS_S)
 
     @on(OptionList.OptionSelected)
     def _clicked(self) -> None:
         self.action_open()
 
-    def _read(self) -> None:
+    @latest
+    async def _read(self, pause: float = 0.0) -> None:
+        """List anew, after a ``pause`` in seconds."""
+        await asyncio.sleep(pause)
         self.refresh_bindings()
-        self._find(self.query_one("#search", Input).value.strip(), self._bin)
-
-    @work(thread=True, exclusive=True, exit_on_error=False, group="search")
-    def _find(self, query: str, deleted: bool) -> None:
+        query, deleted = self._line.value.strip(), self._bin
         hits, error = [], ""
         try:
-            hits = find_chats(self._store, query, _NEWEST, deleted=deleted)
+            hits = await asyncio.to_thread(find_chats, self._store, query, _NEWEST, deleted=deleted)
         except StoreError as failed:
             error = str(failed)
-        self.call_later(self._show, query, deleted, hits, error)
-
-    def _show(self, query: str, deleted: bool, hits: list[Hit], error: str) -> None:
-        if not self.is_attached or deleted != self._bin:
-            return
-        if query != self.query_one("#search", Input).value.strip():
-            return  # a later search is under way
         box = self.query_one(".box")
         box.border_title = "Deleted chats" if deleted else "Chats"
         box.border_subtitle = f"the {_NEWEST} newest" if len(hits) == _NEWEST else f"{len(hits):,}"
-        dated = not query and not deleted
-        self.query_one(ChatList).show(hits, dated=dated, shown=self._current)
+        self._list.show(hits, dated=not (query or deleted), shown=self._current)
         said = self.query_one("#said", Static)
         none = "No deleted chat." if deleted else "There is no chat yet."
         empty = "No chat has all these words." if query else none
         note = "Enter brings a chat back. After 30 days they are gone." if deleted else ""
-        said.update(error or (note if hits else empty))
-        said.display = bool(error or note or not hits)
+        text = error or (note if hits else empty)
+        said.update(text)
+        said.display = bool(text)
         self._listed, then, self._then = query, self._then, None
         if then is not None:
             then()
@@ -112,18 +104,16 @@ class ChatsScreen(ListPanel[ChatChoice]):
     def _chosen(self, then: Callable[[], None]) -> Hit | None:
         """The chat under the cursor. While another search is under way it is none: ``then`` is
         called when that is listed."""
-        if self._listed != self.query_one("#search", Input).value.strip():
+        if self._listed != self._line.value.strip():
             self._then = then
             return None
-        return self.query_one(ChatList).chosen
+        return self._list.chosen
 
     def can(self, action: str) -> bool:
         """Deleted chats can only be brought back; undo needs something to undo."""
-        if action in ("new", "rename", "delete"):
-            return not self._bin
         if action == "undo":
             return bool(self._undo)
-        return True
+        return not self._bin or action not in ("new", "rename", "delete")
 
     def action_open(self) -> None:
         hit = self._chosen(self.action_open)
@@ -139,9 +129,8 @@ class ChatsScreen(ListPanel[ChatChoice]):
 
     def action_leave(self) -> None:
         """First empty the search, then leave the deleted ones, then go."""
-        box = self.query_one("#search", Input)
-        if box.value:
-            box.value = ""
+        if self._line.value:
+            self._line.value = ""
         elif self._bin:
             self.action_deleted()
         else:

@@ -2,9 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from importlib import import_module
+from pathlib import Path
 
 from textual import on
 from textual.app import ComposeResult
@@ -19,7 +20,7 @@ from app.here import at_home
 from app.models.catalog import ModelEntry, catalog, file_quality, quality_text, size_of
 from app.tui.app import app_of, services_of
 from app.tui.keys import bind, told
-from app.tui.screens.dialogs import AskScreen
+from app.tui.screens.dialogs import AskScreen, bind_first
 from app.tui.screens.models import ModelsScreen
 from app.tui.textual_patches import Plain, background, latest
 from app.tui.widgets.compare_panes import ComparePane, ComparePanes, SameStrip
@@ -27,7 +28,7 @@ from app.tui.widgets.frame import ModeScreen
 from app.tui.widgets.prompt import Prompt
 from runtimes import own
 from runtimes.chat import Message
-from runtimes.errors import IngotError
+from runtimes.errors import IngotError, RequestError
 from runtimes.output import json_text
 from runtimes.request import SamplingParams
 
@@ -55,14 +56,14 @@ class CompareScreen(ModeScreen):
     AUTO_FOCUS = "Prompt"
     BINDINGS = [
         bind("escape", "compare.stop", "Stop"),
-        bind("ctrl+t", "compare.files", "Files", priority=True),
-        bind("ctrl+r", "compare.again", "Again", priority=True),
-        bind("alt+a", "compare.together", "At once", priority=True),
-        bind("ctrl+s", "compare.length", "Length", show=False, priority=True),
-        bind("ctrl+n", "compare.new", "New", show=False, priority=True),
-        bind("ctrl+o", "compare.from_chat", "From chat", priority=True),
-        bind("f8", "compare.prompts", "Prompts file", priority=True),
-        bind("f9", "compare.save", "Save", priority=True),
+        bind_first("ctrl+t", "compare.files", "Files"),
+        bind_first("ctrl+r", "compare.again", "Again"),
+        bind_first("alt+a", "compare.together", "At once"),
+        bind_first("ctrl+s", "compare.length", "Length", show=False),
+        bind_first("ctrl+n", "compare.new", "New", show=False),
+        bind_first("ctrl+o", "compare.from_chat", "From chat"),
+        bind_first("f8", "compare.prompts", "Prompts file"),
+        bind_first("f9", "compare.save", "Save"),
     ]
 
     def __init__(self) -> None:
@@ -105,9 +106,10 @@ class CompareScreen(ModeScreen):
         panes = self.query_one(ComparePanes)
         await panes.remove_children()
         if self.entries:
-            abouts = await asyncio.to_thread(lambda: [about(entry) for entry in self.entries])
-            made = zip(self.entries, abouts, strict=True)
-            await panes.mount(*(ComparePane(e.label, n, a) for n, (e, a) in enumerate(made)))
+            known = await asyncio.to_thread(
+                lambda: [(one.label, n, about(one)) for n, one in enumerate(self.entries)]
+            )
+            await panes.mount(*(ComparePane(*one) for one in known))
         else:
             hint = told(
                 self,
@@ -116,10 +118,11 @@ class CompareScreen(ModeScreen):
             )
             await panes.mount(Static(hint, id="hint"))
         panes.lay_out()
-        await self.query_one("#agreement").remove_children()
+        agreement = self.query_one("#agreement")
+        agreement.display = False
+        await agreement.remove_children()
         strips = (SameStrip(entry.label, n) for n, entry in enumerate(self.entries) if n)
-        await self.query_one("#agreement").mount(*strips)
-        self.query_one("#agreement").display = False
+        await agreement.mount(*strips)
 
     def take(self, messages: Sequence[Message]) -> None:
         """Ask what the last of ``messages`` asks, after those before it."""
@@ -137,7 +140,7 @@ class CompareScreen(ModeScreen):
         self.ask(Question(messages, self.params))
 
     def ask(self, question: Question) -> None:
-        if self._refused() or self._few():
+        if self._refused(2):
             return
         stats = services_of(self).host.stats()
         if stats is not None and stats.running:
@@ -152,16 +155,16 @@ class CompareScreen(ModeScreen):
     def running(self) -> bool:
         return self.comparison is not None
 
-    def _refused(self) -> bool:
+    def _refused(self, files: int = 0) -> bool:
+        """Whether a comparison runs, or fewer ``files`` are chosen; says so then."""
+        why = ""
         if self.running:
-            self.notify("A comparison runs: [compare.stop esc] stops it.", severity="warning")
-        return self.running
-
-    def _few(self) -> bool:
-        few = len(self.entries) < 2
-        if few:
-            self.notify("Choose two files at least: [compare.files ctrl+t].", severity="warning")
-        return few
+            why = "A comparison runs: [compare.stop esc] stops it."
+        elif len(self.entries) < files:
+            why = "Choose two files at least: [compare.files ctrl+t]."
+        if why:
+            self.notify(why, severity="warning")
+        return bool(why)
 
     def _look(self) -> None:
         if self.comparison is None:
@@ -177,24 +180,20 @@ class CompareScreen(ModeScreen):
         first, *others = report.sides
         partings = [found.parting if found else None for found in report.agreements]
         self.query_one(ComparePanes).show(report.sides, partings)
-        compared = False
-        for strip, side, found in zip(
-            self.query(SameStrip), others, report.agreements, strict=True
-        ):
+        strips = self.query(SameStrip)
+        for strip, side, found in zip(strips, others, report.agreements, strict=True):
             strip.display = found is not None and side.state.ended
-            if found is not None and side.state.ended:
+            if found is not None and strip.display:
                 line = agreement_line(found, side, first).removeprefix(f"{side.label}: ")
                 strip.show(found.same_share, line)
-                compared = True
-        self.query_one("#agreement").display = compared
+        self.query_one("#agreement").display = any(strip.display for strip in strips)
         self.refresh_bindings()
 
     def tell_how(self) -> None:
         """Say how the next question is asked."""
-        way = "all at once" if self.together else "one after another"
-        params = self.params
-        parts = [way, f"temperature {params.temperature:g}"]
-        parts.append(f"up to {params.max_tokens:,} tokens")
+        parts = ["all at once" if self.together else "one after another"]
+        parts.append(f"temperature {self.params.temperature:g}")
+        parts.append(f"up to {self.params.max_tokens:,} tokens")
         if self._earlier:
             count = len(self._earlier)
             parts.append(f"after {count} message{'s' if count > 1 else ''} of the chat")
@@ -245,7 +244,7 @@ class CompareScreen(ModeScreen):
     @latest
     async def action_prompts(self) -> None:
         """Have the chosen files answer a file of prompts."""
-        if self._refused() or self._few():
+        if self._refused(2):
             return
         module = await asyncio.to_thread(import_module, own("app.tui.screens.compare_prompts"))
         self.app.push_screen(module.ComparePromptsScreen(self.entries))
@@ -277,10 +276,8 @@ class CompareScreen(ModeScreen):
         from app.tui.modes import CHAT
         from app.tui.screens.chat import ChatScreen
 
-        stack = self.app.get_screen_stack(CHAT.name)
-        chat = stack[0] if stack else None
-        path = chat.path if isinstance(chat, ChatScreen) else ()
-        asked = [message for message in path if message.role is Role.USER]
+        chats = (one for one in self.app.get_screen_stack(CHAT.name) if isinstance(one, ChatScreen))
+        asked = [one for chat in chats for one in chat.path if one.role is Role.USER]
         if not asked:
             self.notify("Nothing was asked in the chat yet.", severity="warning")
             return
@@ -296,29 +293,42 @@ class CompareScreen(ModeScreen):
         report = self.report
         if report is None:
             return
-        name = time.strftime("compare-%Y%m%d-%H%M%S.md")
-        given = await self.app.push_screen_wait(AskScreen("Save as (.md or .json)", name))
-        if given is None:
-            return
-        path, text = at_home(given), as_markdown(report)
-        if path.suffix == ".json":
-            text = json_text(as_json(report), 1)
-        try:
-            with path.open("x", encoding="utf-8") as file:
-                file.write(text)
-        except OSError as error:
-            why = f"{path}: {error.strerror or error}"
-            if isinstance(error, FileExistsError):
-                why = f"{path} exists already; take another name."
-            self.notify(why, title="Not saved", severity="error")
-        else:
-            self.notify(f"Saved: {path}")
+
+        def write(path: Path) -> None:
+            as_text = (
+                json_text(as_json(report), 1) if path.suffix == ".json" else as_markdown(report)
+            )
+            try:
+                with path.open("x", encoding="utf-8") as file:
+                    file.write(as_text)
+            except FileExistsError:
+                raise RequestError(f"{path} exists already; take another name.") from None
+            except OSError as error:
+                raise RequestError(f"{path}: {error.strerror or error}") from None
+
+        await save(self, write)
+
+
+async def save(screen: ModeScreen, write: Callable[[Path], object]) -> None:
+    """Ask for a path, have ``write`` make the file there, in a thread, and say how that went."""
+    name = time.strftime("compare-%Y%m%d-%H%M%S.md")
+    given = await screen.app.push_screen_wait(AskScreen("Save as (.md or .json)", name))
+    if given is None:
+        return
+    path = at_home(given)
+    try:
+        await asyncio.to_thread(write, path)
+    except (IngotError, OSError) as error:
+        why = str(error).removeprefix("--output: ")
+        screen.notify(why, title="Not saved", severity="error")
+    else:
+        screen.notify(f"Saved: {path}")
 
 
 def about(entry: ModelEntry) -> str:
     """Facts about a file, for the border of its pane. Reads its header."""
-    size = () if entry.bytes is None else (size_of(entry),)
-    return " · ".join(part for part in (*size, quality_text(file_quality(entry))) if part)
+    size = "" if entry.bytes is None else size_of(entry)
+    return " · ".join(filter(None, (size, quality_text(file_quality(entry)))))
 
 
 # All files' answers to one prompt of a comparison, beside each other.
@@ -334,8 +344,8 @@ class AnswersScreen(ModeScreen):
     """
     CSS_PATH = "compare.tcss"
     BINDINGS = [
-        bind("left", "answers.earlier", "Earlier", action="turn(-1)", priority=True),
-        bind("right", "answers.later", "Later", action="turn(1)", priority=True),
+        bind_first("left", "answers.earlier", "Earlier", action="turn(-1)"),
+        bind_first("right", "answers.later", "Later", action="turn(1)"),
         bind("escape", "answers.back", "Back", action="dismiss"),
     ]
 

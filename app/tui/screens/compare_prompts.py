@@ -2,9 +2,9 @@
 for the better of two answers without knowing whose they are."""
 
 import asyncio
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from rich.console import Group as Lines
 from rich.text import Text
@@ -26,7 +26,6 @@ from app.compare.report import (
     notes,
     read_report,
     votes_line,
-    with_votes,
     write_results,
 )
 from app.compare.results import Ballot, BlindPair, PromptResult, Results, Sided
@@ -36,8 +35,8 @@ from app.models.catalog import ModelEntry
 from app.options import SamplingOptions
 from app.tui.app import app_of
 from app.tui.keys import bind
-from app.tui.screens.compare import AnswersScreen
-from app.tui.screens.dialogs import AskScreen
+from app.tui.screens.compare import AnswersScreen, save
+from app.tui.screens.dialogs import bind_first
 from app.tui.textual_patches import Pane, Plain, background
 from app.tui.widgets.compare_panes import HUES
 from app.tui.widgets.form import FieldHelp, Form, Group, path_field, text_field
@@ -65,11 +64,11 @@ class BlindScreen(ModeScreen):
     """
     CSS_PATH = "compare.tcss"
     BINDINGS = [
-        bind("left", "blind.left", "Left", action="vote('left')", priority=True),
-        bind("right", "blind.right", "Right", action="vote('right')", priority=True),
-        bind("equals_sign", "blind.tie", "Tie", action="vote('tie')", priority=True),
-        bind("k", "blind.skip", "Skip", action="vote('skip')", priority=True),
-        bind("ctrl+z", "blind.undo", "Undo", priority=True),
+        bind_first("left", "blind.left", "Left", action="vote('left')"),
+        bind_first("right", "blind.right", "Right", action="vote('right')"),
+        bind_first("equals_sign", "blind.tie", "Tie", action="vote('tie')"),
+        bind_first("k", "blind.skip", "Skip", action="vote('skip')"),
+        bind_first("ctrl+z", "blind.undo", "Undo"),
         bind("escape", "blind.back", "Back", action="dismiss"),
     ]
 
@@ -112,21 +111,15 @@ class BlindScreen(ModeScreen):
         result = self.query_one("#blind-result")
         result.display = pair is None
         if pair is None:
-            results = with_votes(ballot.results, ballot)
-            lines = [votes_line(votes, results) for votes in results.votes]
+            lines = [votes_line(votes, ballot.results) for votes in ballot.count()]
             self.query_one("#blind-votes", Static).update("\n".join(lines))
         else:
             row = ballot.results.rows[pair.row]
             self.query_one("#asked-text", Static).update(row.prompt)
-            texts = [row.answers[number].text for number in (0, pair.other)]
-            sides = zip(
-                ("#blind-left", "#blind-right"),
-                reversed(texts) if pair.swapped else texts,
-                strict=True,
-            )
-            for name, text in sides:
+            left, right = (pair.other, 0) if pair.swapped else (0, pair.other)
+            for name, number in (("#blind-left", left), ("#blind-right", right)):
                 box = self.query_one(name)
-                box.query_one(Static).update(text)
+                box.query_one(Static).update(row.answers[number].text)
                 box.scroll_home(animate=False)
             self.query_one("#blind-left").focus()
         self.refresh_bindings()
@@ -138,22 +131,20 @@ class BlindScreen(ModeScreen):
 
     def action_vote(self, said: str) -> None:
         """Keep it, and go on to the next pair."""
-        if self.pair is None:
-            return
-        try:
-            self.ballot.say(self.pair, Sided(said))
-        except OSError as error:
-            self.notify(f"Not kept: {error}", severity="error")
-            return
-        self._show()
+        if self.pair is not None:
+            self._keep(partial(self.ballot.say, self.pair, Sided(said)))
 
     def action_undo(self) -> None:
         """Ask about the last pair once more."""
+        self._keep(self.ballot.take_back)
+
+    def _keep(self, change: Callable[[], object]) -> None:
         try:
-            self.ballot.take_back()
+            change()
         except OSError as error:
             self.notify(f"Not kept: {error}", severity="error")
-        self._show()
+        else:
+            self._show()
 
     @on(Button.Pressed)
     def _pressed(self, event: Button.Pressed) -> None:
@@ -178,14 +169,13 @@ class PromptsForm(Form):
     async def look(self) -> None:
         """Do nothing: this form shows nothing while one types."""
 
-    def number(self, name: str, usual: int | None) -> int | None:
-        """Read a field; mark it where it is wrong."""
+    def number(self, name: str) -> int | None:
+        """Read a field; None where it is empty, or wrong, which is marked."""
         text = self.text_of(name).strip().replace(",", "")
-        if not text:
-            return usual
-        if not text.isdigit() or int(text) < 1:
+        good = text.isdecimal() and int(text) > 0
+        if text and not good:
             self.refuse(name, "a whole number above 0")
-        return int(text) if text.isdigit() else usual
+        return int(text) if good else None
 
 
 class RowTable(Table[PromptResult]):
@@ -198,8 +188,8 @@ class RowTable(Table[PromptResult]):
         """Other rows."""
         self.columns = [TableColumn("row", lambda row: f"{row.index:,}", 6, right=True)]
         for number in range(1, len(results.files)):
-            hue = f"file {number + 1}"
-            self.columns.append(TableColumn(hue, lambda row, n=number: _mark(row, n), 12))  # type: ignore[misc]
+            mark = partial(_mark, number=number)
+            self.columns.append(TableColumn(f"file {number + 1}", mark, 12))
         if any(row.expected for row in results.rows):
             self.columns.append(TableColumn("right", _right, max(5, len(results.files))))
         self.columns.append(TableColumn("prompt", lambda row: " ".join(row.prompt.split())))
@@ -222,10 +212,10 @@ class ComparePromptsScreen(ModeScreen):
         "../widgets/form.tcss",
     ]
     BINDINGS = [
-        bind("ctrl+g", "prompts.start", "Start", priority=True),
-        bind("ctrl+n", "prompts.new", "New", priority=True),
-        bind("alt+v", "prompts.blind", "Vote blind", priority=True),
-        bind("f9", "prompts.save", "Save", priority=True),
+        bind_first("ctrl+g", "prompts.start", "Start"),
+        bind_first("ctrl+n", "prompts.new", "New"),
+        bind_first("alt+v", "prompts.blind", "Vote blind"),
+        bind_first("f9", "prompts.save", "Save"),
         bind("escape", "prompts.back", "Back"),
     ]
 
@@ -233,9 +223,10 @@ class ComparePromptsScreen(ModeScreen):
         super().__init__()
         self.entries = tuple(entries)
         self.process: PromptsProcess | None = None
+        self._progress = Horizontal(id="prompts-progress")
+        self._table = RowTable()
         self.job: PromptsJob | None = None
         self.results: Results | None = None
-        self._looking = False
 
     def contents(self) -> ComposeResult:
         with VerticalScroll(id="prompts-top", can_focus=False):
@@ -248,19 +239,18 @@ class ComparePromptsScreen(ModeScreen):
                 yield Button("New", compact=True, id="new")
                 yield Button("Vote blind", compact=True, id="blind")
                 yield Button("Save", compact=True, id="save")
-            with Horizontal(id="prompts-progress"):
+            with self._progress:
                 yield ProgressBar(100, show_eta=False)
                 yield Plain(id="prompts-said")
             with Pane("Figures", id="prompts-figures"):
                 yield Plain(id="prompts-tables")
         with Pane("Prompts", id="prompts-list"):
-            yield RowTable()
+            yield self._table
 
     def on_mount(self) -> None:
         self.query_one("#prompts").focus()
-        self.query_one("#prompts-progress").display = False
+        self._progress.display = False
         self._offer()
-        self.set_interval(_LOOKS, self._look)
 
     def on_unmount(self) -> None:
         """No process outlives the screen."""
@@ -275,7 +265,7 @@ class ComparePromptsScreen(ModeScreen):
             return
         form.refuse_all({})
         name = form.text_of("prompts").strip()
-        length, limit = form.number("length", 256), form.number("limit", None)
+        length, limit = form.number("length") or 256, form.number("limit")
         try:
             if not name:
                 raise IngotError("name a file of prompts")
@@ -285,31 +275,25 @@ class ComparePromptsScreen(ModeScreen):
         if form.errors:
             form.action_next_error()
             return
-        sampling = SamplingOptions(max_tokens=length or 256)
-        self.job = PromptsJob(self.entries, path, sampling, limit=limit)
+        self.job = PromptsJob(self.entries, path, SamplingOptions(max_tokens=length), limit=limit)
         try:
             self.process = PromptsProcess(self.job)
         except OSError as error:
             self.say(f"It cannot be started: {error}", "bad")
             return
         self.results = None
-        self.query_one("#prompts-progress").display = True
-        self._show(CompareProgress())
+        self._progress.display = True
         self._offer()
+        self._follow(self.process)
 
     @background
-    async def _look(self) -> None:
-        process = self.process
-        if process is None or self._looking:
-            return
-        self._looking = True
-        try:
+    async def _follow(self, process: PromptsProcess) -> None:
+        progress = CompareProgress()
+        while progress.running:
+            self._show(progress)
+            await asyncio.sleep(_LOOKS)
             progress = await asyncio.to_thread(process.poll)
-        finally:
-            self._looking = False
         self._show(progress)
-        if progress.running or process is not self.process:
-            return
         self.process = None
         if progress.error:
             self.say(f"✗ {progress.error}", "bad")
@@ -318,18 +302,16 @@ class ComparePromptsScreen(ModeScreen):
         self._offer()
 
     def _show(self, progress: CompareProgress) -> None:
-        files = len(self.entries)
-        self.query_one("#prompts-progress ProgressBar", ProgressBar).update(
-            progress=100 * progress.share(files)
-        )
+        share = progress.done / progress.total if progress.total else 0.0
+        self._progress.query_one(ProgressBar).update(progress=100 * share)
         if progress.stopped:
             self.say("Stopped; starting again goes on from here.", "wait")
             return
-        parts = [f"file {progress.file + 1} of {files}"]
-        if progress.rows is None:
+        parts = [f"file {progress.file + 1} of {len(self.entries)}"]
+        if progress.total is None:
             parts.append("reading")
         else:
-            parts.append(f"{progress.done:,} of {progress.rows * files:,} answers")
+            parts.append(f"{progress.done:,} of {progress.total:,} answers")
         if progress.failed:
             parts.append(f"{progress.failed:,} failed")
         if progress.running and progress.left_s is not None:
@@ -345,22 +327,16 @@ class ComparePromptsScreen(ModeScreen):
     async def _read(self) -> None:
         """Read and show the results of the command."""
         assert self.job is not None
-        folder = self.job.folder
         try:
-            self.results = await asyncio.to_thread(lambda: self._counted(read_report(folder)))
+            self.results = await asyncio.to_thread(read_report, self.job.folder)
         except (IngotError, OSError) as error:
             self.say(f"✗ {error}", "bad")
             return
-        table = self.query_one(RowTable)
         self.show_figures()
-        table.fill(self.results)
-        self.query_one("#prompts-progress").display = False
+        self._table.fill(self.results)
+        self._progress.display = False
         self._offer()
-        table.focus()
-
-    def _counted(self, results: Results) -> Results:
-        assert self.job is not None
-        return with_votes(results, ballot_of(results, self.job.folder))
+        self._table.focus()
 
     def show_figures(self) -> None:
         """The tables of the command, and votes."""
@@ -389,18 +365,18 @@ class ComparePromptsScreen(ModeScreen):
 
     def can(self, action: str) -> bool:
         found = self.results is not None
-        can = {"start": self.process is None and not found}
-        return (can | dict.fromkeys(("new", "blind", "save"), found)).get(action, True)
+        if action == "start":
+            return self.process is None and not found
+        return found or action not in ("new", "blind", "save")
 
     @on(Button.Pressed)
     async def _pressed(self, event: Button.Pressed) -> None:
         await self.run_action(str(event.button.id))
 
     def interrupt(self) -> bool:
-        if self.process is None:
-            return False
-        self.process.stop()
-        return True
+        if self.process is not None:
+            self.process.stop()
+        return self.process is not None
 
     def leaving(self) -> str | None:
         return "A comparison is not finished." if self.process is not None else None
@@ -413,13 +389,13 @@ class ComparePromptsScreen(ModeScreen):
     def action_new(self) -> None:
         """Back to the form: other prompts, or longer answers."""
         self.results = None
-        self.query_one("#prompts-progress").display = False
+        self._progress.display = False
         self._offer()
         self.query_one("#prompts").focus()
 
     @on(Table.Selected)
     def _open(self) -> None:
-        row = self.query_one(RowTable).record
+        row = self._table.record
         if row is not None and self.results is not None:
             self.app.push_screen(AnswersScreen(self.results, self.results.rows.index(row)))
 
@@ -428,8 +404,8 @@ class ComparePromptsScreen(ModeScreen):
         """Vote, and count."""
         if self.results is None or self.job is None:
             return
-        results, folder = self.results, self.job.folder
-        ballot = await asyncio.to_thread(ballot_of, results, folder)
+        results = self.results
+        ballot = await asyncio.to_thread(ballot_of, results, self.job.folder)
         if not ballot.pairs:
             self.notify("All answers are the same: there is nothing to prefer.")
             return
@@ -440,20 +416,8 @@ class ComparePromptsScreen(ModeScreen):
     @background
     async def action_save(self) -> None:
         """Write the report that the command writes."""
-        if self.results is None:
-            return
-        name = time.strftime("compare-%Y%m%d-%H%M%S.md")
-        given = await self.app.push_screen_wait(AskScreen("Save as (.md or .json)", name))
-        if given is None:
-            return
-        path = at_home(given)
-        try:
-            await asyncio.to_thread(write_results, self.results, path)
-        except (IngotError, OSError) as error:
-            why = str(error).removeprefix("--output: ")
-            self.notify(why, title="Not saved", severity="error")
-        else:
-            self.notify(f"Saved: {path}")
+        if self.results is not None:
+            await save(self, partial(write_results, self.results))
 
 
 def _mark(row: PromptResult, number: int) -> Text:

@@ -3,8 +3,9 @@ one of a list."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from operator import itemgetter
-from typing import ClassVar, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from textual import events, on
 from textual.app import ComposeResult
@@ -25,6 +26,9 @@ from app.tui.widgets.prompt import Line
 
 _GAP = 3  # cells between two keys
 
+# Of a key that acts before what the focused widget does with it.
+bind_first = partial(bind, priority=True)
+
 
 class KeyHints(Static):
     """Keys that work now in the dialog, without those of the whole app."""
@@ -36,19 +40,16 @@ class KeyHints(Static):
         self._say()
 
     def _say(self) -> None:
-        width, lines, taken = self.content_size.width, [Content()], 0
+        lines = [Content()]
         for hint in self._hints():
-            if taken and taken + _GAP + hint.cell_length > width:
-                lines.append(Content())
-                taken = 0
-            if taken:
-                lines[-1] += Content(" " * _GAP)
-                taken += _GAP
-            lines[-1] += hint
-            taken += hint.cell_length
+            longer = lines[-1] + Content(" " * _GAP) + hint if lines[-1] else hint
+            if lines[-1] and longer.cell_length > self.content_size.width:
+                lines.append(hint)
+            else:
+                lines[-1] = longer
         self.update(Content("\n").join(lines))
 
-    def _hints(self) -> Iterator[Content]:
+    def _hints(self) -> list[Content]:
         """First those of the focused widget, then those of the screen in the order in which it
         declares them."""
         screen = self.screen
@@ -64,19 +65,17 @@ class KeyHints(Static):
             place = declared.index(id) if id in declared else -1
             if id == "app.help" or id.endswith(".leave"):  # the way back, then help
                 place = len(declared) + (id == "app.help")
-            found.append((place, _hint(id, binding.key, binding.description)))
+            hint = Content.assemble(
+                (shown(binding.key), "bold $text-primary"), f" {binding.description}"
+            )
+            found.append((place, hint.stylize(Style.from_meta({"binding": id}))))
             self._does[id] = binding.action, node
-        yield from (hint for _, hint in sorted(found, key=itemgetter(0)))
+        return [hint for _, hint in sorted(found, key=itemgetter(0))]
 
     async def on_click(self, event: events.Click) -> None:
         """Do what the key does, whatever it means where one types."""
         if (does := self._does.get(event.style.meta.get("binding", ""))) is not None:
             await self.app.run_action(*does)
-
-
-def _hint(id: str, key: str, does: str) -> Content:
-    text = Content.assemble((shown(key), "bold $text-primary"), f" {does}")
-    return text.stylize(Style.from_meta({"binding": id}))
 
 
 Result = TypeVar("Result")
@@ -133,7 +132,7 @@ class ListPanel(Panel[Result]):
     """A panel with a line to search in above a list. The line keeps the cursor: ``list_keys`` move
     through the list, which has the id ``LIST``."""
 
-    LIST: ClassVar[str]
+    LIST = ""
 
     def action_list(self, action: str) -> None:
         getattr(self.query_one(self.LIST), f"action_{action}")()
@@ -167,7 +166,7 @@ class AskScreen(Panel[str]):
     what is wrong with it."""
 
     BINDINGS = [
-        bind("enter", "ask.take", "OK", priority=True),
+        bind_first("enter", "ask.take", "OK"),
     ]
 
     def __init__(
@@ -178,23 +177,24 @@ class AskScreen(Panel[str]):
         wrong: Callable[[str], str] = lambda _: "",
     ) -> None:
         super().__init__(title)
-        self._text, self._placeholder, self._wrong = text, placeholder, wrong
+        self._line = Line(text, placeholder=placeholder, id="text")
+        self._text, self._wrong = text, wrong
 
     def contents(self) -> ComposeResult:
-        yield Line(self._text, placeholder=self._placeholder, id="text")
+        yield self._line
 
     def on_mount(self) -> None:
-        self.query_one("#text").focus()
+        self._line.focus()
 
     @on(Input.Changed)
     def _mended(self) -> None:
         self.complain()
 
     def unsaved(self) -> bool:
-        return self.query_one("#text", Input).value != self._text
+        return self._line.value != self._text
 
     def action_take(self) -> None:
-        if text := self.query_one("#text", Input).value.strip():
+        if text := self._line.value.strip():
             if wrong := self._wrong(text):
                 self.complain(wrong)
             else:
@@ -232,7 +232,7 @@ class PickScreen(Panel[Result]):
     """Ends with what was picked of (how it is shown, what it is); ``about`` stands above them."""
 
     BINDINGS = [
-        bind("enter", "pick.choose", "Choose", action="pick", priority=True),
+        bind_first("enter", "pick.choose", "Choose", action="pick"),
     ]
 
     def __init__(

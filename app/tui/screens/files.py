@@ -1,10 +1,11 @@
 """Panels that ask for a file: one that goes with the next message, and one to write the chat to."""
 
+import asyncio
 from pathlib import Path
 
-from textual import on, work
+from textual import on
 from textual.app import ComposeResult
-from textual.widgets import RadioButton, RadioSet, Static
+from textual.widgets import RadioButton, RadioSet
 
 from app.chat.attachments import Attached, read_attachment, with_attachments
 from app.chat.conversation import Conversation
@@ -12,7 +13,7 @@ from app.chat.export import FORMATS, ExistsError, export, suggested_path
 from app.chat.store.records import Attachment
 from app.tui.app import services_of
 from app.tui.screens.dialogs import ConfirmScreen, Panel, Result
-from app.tui.textual_patches import Plain
+from app.tui.textual_patches import Plain, latest
 from app.tui.widgets.form import PathInput
 from runtimes.errors import IngotError
 
@@ -24,19 +25,19 @@ class FilePanel(Panel[Result]):
 
     def __init__(self, path: str = "") -> None:
         super().__init__()
-        self._path = path
+        self._line = PathInput(path, placeholder="notes.txt, ~/code/main.py ...")
+        self._about = Plain(id="about")
 
     def contents(self) -> ComposeResult:
-        yield PathInput(self._path, placeholder="notes.txt, ~/code/main.py ...")
-        yield Plain(id="about")
+        yield self._line
+        yield self._about
 
     def on_mount(self) -> None:
-        self.query_one(PathInput).focus_line()
+        self._line.focus_line()
 
-    def tell(self, text: str, *, error: bool = False) -> None:
-        if self.is_attached:
-            self.complain(text if error else "")
-            self.query_one("#about", Static).update("" if error else text)
+    def tell(self, text: str, error: str = "") -> None:
+        self.complain(error)
+        self._about.update(text)
 
 
 class AttachScreen(FilePanel[Attachment]):
@@ -47,37 +48,32 @@ class AttachScreen(FilePanel[Attachment]):
     of the context the file takes is shown before you attach it.
     """
     HEADING = "Attach a text file"
-    _chosen_is = ""
 
     @on(PathInput.Changed)
     def _typed(self, event: PathInput.Changed) -> None:
         self.tell("")
-        self._chosen_is = ""
-        if event.text and self.query_one(PathInput).path.is_file():
-            self.set_timer(_PAUSE_S, lambda: self._look(event.text))
-
-    def _look(self, text: str) -> None:
-        if self.query_one(PathInput).text == text != self._chosen_is:
-            self._read(text, take=False)
+        if event.text and self._line.path.is_file():
+            self._read(event.text, take=False)
 
     @on(PathInput.Chosen)
     def _chosen(self, event: PathInput.Chosen) -> None:
-        self._chosen_is = event.text  # another look would end its reading
         self._read(event.text, take=True)
 
-    @work(thread=True, exclusive=True, exit_on_error=False, group="attach")
-    def _read(self, text: str, *, take: bool) -> None:
-        """Read the file; ``take`` it, or say how large it is."""
+    @latest
+    async def _read(self, text: str, *, take: bool) -> None:
+        """Read the file, and ``take`` it; or say how large it is, after a pause."""
+        if not take:
+            await asyncio.sleep(_PAUSE_S)
+            if self._line.text != text:
+                return
         try:
-            attached = read_attachment(text)
-            told = "" if take else self._describe(attached)
+            attached = await asyncio.to_thread(read_attachment, text)
+            if take:
+                self._take(attached)
+            else:
+                self.tell(await asyncio.to_thread(self._describe, attached))
         except IngotError as error:
-            self.app.call_later(self.tell, str(error), error=True)
-            return
-        if take:
-            self.app.call_later(self._take, attached)
-        else:
-            self.app.call_later(self.tell, told)
+            self.tell("", str(error))
 
     def _describe(self, attached: Attached) -> str:
         one = attached.attachment
@@ -118,53 +114,45 @@ class ExportScreen(FilePanel[Path]):
     """
     HEADING = "Export this chat"
 
-    def __init__(self, conversation: Conversation, path: str | None = None) -> None:
+    def __init__(self, conversation: Conversation, path: str = "") -> None:
         super().__init__(path or str(suggested_path(conversation)))
         self._conversation = conversation
 
     def contents(self) -> ComposeResult:
-        line, about = super().contents()
-        yield line
-        chosen = Path(self._path).suffix.removeprefix(".")
+        yield self._line
+        chosen = Path(self._line.text).suffix.removeprefix(".")
         forms = (_Form(title, chosen == form, id=form) for form, title in FORMATS.items())
         yield RadioSet(*forms, id="forms", compact=True)
-        yield about
+        yield self._about
 
     @on(RadioSet.Changed)
     def _format(self, event: RadioSet.Changed) -> None:
-        line = self.query_one(PathInput)
-        suffix = f".{event.pressed.id}"
-        if Path(line.text).name and Path(line.text).suffix != suffix:
-            line.text = str(Path(line.text).with_suffix(suffix))
-        line.focus_line()  # where it is taken
+        path, suffix = Path(self._line.text), f".{event.pressed.id}"
+        if path.name and path.suffix != suffix:
+            self._line.text = str(path.with_suffix(suffix))
+        self._line.focus_line()  # where it is taken
 
     @on(PathInput.Changed)
     def _typed(self, event: PathInput.Changed) -> None:
         self.tell("")
         form = Path(event.text).suffix.removeprefix(".")
-        if form in FORMATS and not self.query_one(f"#{form}", RadioButton).value:
+        if form in FORMATS:
             with self.prevent(RadioSet.Changed):
                 self.query_one(f"#{form}", RadioButton).value = True
 
     @on(PathInput.Chosen)
-    def _chosen(self, event: PathInput.Chosen) -> None:
-        self._write(event.text, overwrite=False)
+    @latest
+    async def _chosen(self, event: PathInput.Chosen) -> None:
+        await self._write(event.text, overwrite=False)
 
-    @work(thread=True, exclusive=True, exit_on_error=False, group="export")
-    def _write(self, path: str, *, overwrite: bool) -> None:
+    async def _write(self, path: str, *, overwrite: bool) -> None:
         try:
-            written = export(self._conversation, path, overwrite=overwrite)
+            self.dismiss(
+                await asyncio.to_thread(export, self._conversation, path, overwrite=overwrite)
+            )
         except ExistsError:
-            self.app.call_later(self._ask, path)
+            question = ConfirmScreen(f"{path} is there already. Replace it?", "Replace")
+            if await self.app.push_screen_wait(question):
+                await self._write(path, overwrite=True)
         except IngotError as error:
-            self.app.call_later(self.tell, str(error), error=True)
-        else:
-            self.app.call_later(self.dismiss, written)
-
-    def _ask(self, path: str) -> None:
-        def answered(yes: bool | None) -> None:
-            if yes:
-                self._write(path, overwrite=True)
-
-        question = ConfirmScreen(f"{path} is there already. Replace it?", "Replace")
-        self.app.push_screen(question, answered)
+            self.tell("", str(error))

@@ -11,7 +11,6 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.content import Content
 from textual.message import Message
-from textual.timer import Timer
 from textual.widgets import Button, Checkbox, Input, ProgressBar, Static
 
 from app.figures import duration
@@ -20,7 +19,7 @@ from app.models.catalog import catalog, size_of
 from app.models.hub import Found, look_up, search
 from app.models.pulling import PullJob, PullRequest, PullState, parse_request
 from app.tui.keys import bind
-from app.tui.screens.dialogs import ConfirmScreen, ListPanel, list_keys
+from app.tui.screens.dialogs import ConfirmScreen, ListPanel, bind_first, list_keys
 from app.tui.textual_patches import Pane, Plain, background, latest
 from app.tui.widgets.prompt import SearchLine
 from app.tui.widgets.repo_view import BuildTable, FindFilters, RepoTable, RepoView
@@ -36,11 +35,8 @@ class Download(Pane):
     """Hidden until something is pulled. Stopping keeps what has arrived: the same download resumes
     from there later. ``use`` is what can be done with a model that is here."""
 
-    @dataclass
     class Ended(Message):
-        """``name`` is the model's in the library; None when it was stopped or failed."""
-
-        name: str | None
+        """The download is whole, or was stopped, or has failed."""
 
     @dataclass
     class Wanted(Message):
@@ -100,27 +96,28 @@ class Download(Pane):
         self.show(state)
         if state.path is not None:
             self.pulled = await asyncio.to_thread(name_of, state.path)
-        self.post_message(self.Ended(self.pulled))
+        self.post_message(self.Ended())
 
     def show(self, state: PullState) -> None:
         """Draw how far it is."""
         bar, said = self.query_one("#bar", ProgressBar), self.query_one("#progress", Static)
-        button = self.query_one("#act", Button)
+        button, label = self.query_one("#act", Button), "Stop"
         bar.display = state.total is not None and not state.ended
         bar.update(total=state.total, progress=state.done)
         self.set_class(state.error is not None, "-failed")
-        said.set_class(state.path is not None, "good")
-        if state.path is not None:
+        here = state.path is not None
+        said.set_class(here, "good")
+        if here:
             said.update("It is here, whole and checked.")
-            button.label, button.variant = self._use, "primary"
+            label = self._use
             button.focus()
         elif state.ended:
             stopped = "Stopped. What has arrived stays; the same download resumes from there."
             said.update(state.error or stopped)
-            button.label, button.variant = "Go on", "default"
+            label = "Go on"
         else:
             said.update(progress_line(state))
-            button.label, button.variant = "Stop", "default"
+        button.label, button.variant = label, "primary" if here else "default"
 
     @on(Button.Pressed)
     def _pressed(self, event: Button.Pressed) -> None:
@@ -175,8 +172,8 @@ class FindScreen(ListPanel[str]):
     BINDINGS = [
         bind("escape", "find.leave", "Stop / Back"),
         bind("tab", "find.other", "Next", action="app.focus_next"),
-        bind("alt+t", "find.fits", "Fits here", priority=True),
-        bind("alt+s", "find.sort", "Sort", priority=True),
+        bind_first("alt+t", "find.fits", "Fits here"),
+        bind_first("alt+s", "find.sort", "Sort"),
         *list_keys("find"),
     ]
 
@@ -185,14 +182,14 @@ class FindScreen(ListPanel[str]):
         self._repos = RepoTable()
         self._filters = FindFilters(id="filters")
         self._view = RepoView()
-        self._words, self._use = words, use
-        self._timer: Timer | None = None
+        self._line = SearchLine(words, "Words, or ORG/NAME", id="words")
+        self._download = Download(use)
         self._asked: tuple[Hashable, ...] = ()
         self._left: Iterator[Found] | None = None  # results that are not read yet
         self._reading = False
 
     def contents(self) -> ComposeResult:
-        yield SearchLine(self._words, "Words, or ORG/NAME", id="words")
+        yield self._line
         yield self._filters
         with Horizontal(id="halves"):
             with Pane(id="results"):
@@ -200,29 +197,27 @@ class FindScreen(ListPanel[str]):
                 yield Plain(id="wrong", classes="bad")
                 yield Plain(id="said", classes="muted")
             yield self._view
-        yield Download(self._use)
+        yield self._download
 
     def on_mount(self) -> None:
-        self.query_one("#words").focus()
+        self._line.focus()
         self._search()
 
     # Searching
 
     @on(Input.Changed, "#words")
-    def _typed(self) -> None:
-        if self._timer is not None:
-            self._timer.stop()
-        self._timer = self.set_timer(_TYPED_S, self._search)
+    @latest
+    async def _typed(self) -> None:
+        await asyncio.sleep(_TYPED_S)
+        self._search()
 
     @on(FindFilters.Changed)
     def _search(self) -> None:
-        words = self.query_one("#words", Input).value.strip()
+        words = self._line.value.strip()
         asked = (words, *self._filters.values)
-        if asked != self._asked:
-            self._asked = asked
-            self._begin(words)
-
-    def _begin(self, words: str) -> None:
+        if asked == self._asked:
+            return
+        self._asked = asked
         try:
             named = parse_request(words)
         except RequestError:
@@ -233,25 +228,15 @@ class FindScreen(ListPanel[str]):
         pane.border_title = Content(heading)
         pane.border_subtitle = ""
         self._left = None
-        if named is not None:
-            self._find(None, named)
-        else:
-            self._find(search(query))
+        self._find(map(look_up, [named.name]) if named else search(query), named)
 
     @latest
-    async def _find(
-        self, results: Iterator[Found] | None, named: PullRequest | None = None
-    ) -> None:
+    async def _find(self, results: Iterator[Found], named: PullRequest | None) -> None:
         self._repos.show((), keep=False)
         self._say("", "Searching ...")
-        view = self._view
-        view.show(None)
+        self._view.show(None)
         try:
-            if named is not None:
-                rows = [await asyncio.to_thread(look_up, named.name)]
-            else:
-                assert results is not None
-                rows = await asyncio.to_thread(lambda: list(islice(results, _ROWS)))
+            rows = await asyncio.to_thread(_read, results)
         except Exception as error:
             offline = isinstance(error, OfflineError)
             self._say(hub.wrong(error), await asyncio.to_thread(_on_disk) if offline else "")
@@ -259,15 +244,14 @@ class FindScreen(ListPanel[str]):
         self._left = results if len(rows) == _ROWS else None
         self._add(rows)
         if named is not None:
-            view.show(rows[0], named.name, named.what)
+            self._view.show(rows[0], named.name, named.what)
         if not rows:
             left_out = self._filters.said
             self._say("", f"Nothing was found.\nThe filters leave others out: {left_out}.")
 
     def _add(self, rows: list[Found]) -> None:
-        table = self._repos
-        all_rows = [*table.rows, *rows]
-        table.show(all_rows)
+        all_rows = [*self._repos.rows, *rows]
+        self._repos.show(all_rows)
         self._say("")
         more = "" if self._left is None else " and more"
         self.query_one("#results").border_subtitle = f"{len(all_rows):,}{more}" if all_rows else ""
@@ -280,7 +264,7 @@ class FindScreen(ListPanel[str]):
             return
         self._reading = True
         try:
-            rows = await asyncio.to_thread(lambda: list(islice(left, _ROWS)))
+            rows = await asyncio.to_thread(_read, left)
         except Exception as error:
             self.notify(hub.wrong(error), severity="error")
             rows = []
@@ -292,10 +276,10 @@ class FindScreen(ListPanel[str]):
 
     def _say(self, wrong: str, text: str = "") -> None:
         """Instead of the table: an error, and what else there is to know."""
-        self.query_one("#wrong", Static).update(wrong)
-        self.query_one("#said", Static).update(text)
-        self.query_one("#wrong").display = bool(wrong)
-        self.query_one("#said").display = bool(text)
+        for id, said in (("#wrong", wrong), ("#said", text)):
+            line = self.query_one(id, Static)
+            line.update(said)
+            line.display = bool(said)
         self._repos.display = not (wrong or text)
 
     @on(RepoTable.Highlighted)
@@ -340,7 +324,7 @@ class FindScreen(ListPanel[str]):
             question = ConfirmScreen(f"{event.too_big}. Download it all the same?", "Download")
             if not await self.app.push_screen_wait(question):
                 return
-        self.query_one(Download).begin(event.request)
+        self._download.begin(event.request)
 
     @on(Download.Ended)
     def _ended(self) -> None:
@@ -354,20 +338,22 @@ class FindScreen(ListPanel[str]):
 
     def action_leave(self) -> None:
         """Stop the download; else from the builds to the search line; else go back."""
-        words = self.query_one("#words", Input)
         if self.interrupt():
             return
         if isinstance(self.focused, BuildTable):
-            words.focus()
+            self._line.focus()
         else:
             self.dismiss(None)
 
     def interrupt(self) -> bool:
-        return self.query_one(Download).stop()
+        return self._download.stop()
 
     def leaving(self) -> str | None:
-        running = self.query_one(Download).running
-        return "A download runs; what has arrived stays." if running else None
+        return "A download runs; what has arrived stays." if self._download.running else None
+
+
+def _read(results: Iterator[Found]) -> list[Found]:
+    return list(islice(results, _ROWS))
 
 
 def _on_disk() -> str:

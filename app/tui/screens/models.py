@@ -2,14 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rich.text import Text
-from textual import on, work
+from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, VerticalScroll
 from textual.widgets import Button, Input, Static
@@ -37,11 +37,11 @@ from app.models.catalog import (
 from app.models.planning import LoadChoice, choose
 from app.options import PlanOptions
 from app.tui.keys import bind
-from app.tui.screens.dialogs import ConfirmScreen, ListPanel, Panel, list_keys
+from app.tui.screens.dialogs import ConfirmScreen, ListPanel, Panel, bind_first, list_keys
 from app.tui.screens.find import FindScreen
 from app.tui.textual_patches import Plain, background, latest
-from app.tui.widgets.form import Field, FieldHelp, Form, text_field
-from app.tui.widgets.prompt import SearchLine
+from app.tui.widgets.form import Field, FieldHelp, Form
+from app.tui.widgets.prompt import Line, SearchLine
 from app.tui.widgets.table import Table, TableColumn
 from quantize.disk import human
 from runtimes.errors import IngotError
@@ -111,9 +111,11 @@ class ModelTable(Table[ModelEntry]):
             self.marked.append(key)
         self._again()
 
-    def entries(self, keys: Collection[str]) -> tuple[ModelEntry, ...]:
-        """Entries of the ``keys`` that still exist, in their order."""
-        return tuple(self._entries[key] for key in keys if key in self._entries)
+    @property
+    def chosen(self) -> tuple[ModelEntry, ...]:
+        """The marked entries that still exist, else the one under the cursor."""
+        marked = tuple(self._entries[key] for key in self.marked if key in self._entries)
+        return marked or (() if self.record is None else (self.record,))
 
     def fit_of(self, entry: ModelEntry) -> Fit | None:
         return self._fits.get(entry.key)
@@ -152,11 +154,9 @@ class LoadForm(Form):
     def compose(self) -> ComposeResult:
         for name in load_settings.known_to(self._choice.file):
             label, about = _LABELS[name]
-            field = text_field(name, label, self._planned(name), about)
             value = getattr(self._said, name)
-            assert isinstance(field.entry, Input)
-            field.entry.value = "" if value is None else str(value)
-            yield field
+            text = "" if value is None else str(value)
+            yield Field(label, Line(text, placeholder=self._planned(name), id=name), about)
         yield FieldHelp()
         yield Plain(id="load-memory")
 
@@ -181,7 +181,7 @@ class LoadForm(Form):
 
     def read(self) -> LoadSettings | None:
         """Read the form; None, and the errors under their fields, where something is wrong."""
-        texts = {str(f.entry.id): self.text_of(str(f.entry.id)) for f in self.query(Field)}
+        texts = {str(line.id): line.value for line in self.query(Input)}
         said, errors = load_settings.read(texts, self._choice.file)
         self.refuse_all(errors)
         return None if errors else said
@@ -217,8 +217,8 @@ class LoadScreen(Panel[bool]):
     """
     CSS_PATH = ["../widgets/form.tcss", "models.tcss"]
     BINDINGS = [
-        bind("ctrl+s", "load.use", "Load", priority=True),
-        bind("alt+r", "load.reset", "As planned", priority=True),
+        bind_first("ctrl+s", "load.use", "Load"),
+        bind_first("alt+r", "load.reset", "As planned"),
     ]
 
     def __init__(self, entry: ModelEntry) -> None:
@@ -233,24 +233,20 @@ class LoadScreen(Panel[bool]):
                 "Load", variant="primary", id="load-use", action="screen.use", compact=True
             )
 
-    def on_mount(self) -> None:
-        self._look_at_it()
-
-    @work(thread=True, exit_on_error=False)
-    def _look_at_it(self) -> None:
+    @background
+    async def on_mount(self) -> None:
+        entry, state = self._entry, self.query_one("#load-state", Static)
         try:
-            entry = self._entry
-            choice = choose(entry.model, entry.options, PlanOptions(), "chat", slots=1)
-            said = load_settings.remembered(choice.file.path)
+            choice = await asyncio.to_thread(
+                choose, entry.model, entry.options, PlanOptions(), "chat", slots=1
+            )
+            self._path = choice.file.path
+            form = LoadForm(choice, await asyncio.to_thread(load_settings.remembered, self._path))
         except IngotError as error:
-            self.call_later(self.query_one("#load-state", Static).update, str(error))
+            state.update(str(error))
             return
-        self.call_later(self._show, choice, said)
-
-    async def _show(self, choice: LoadChoice, said: LoadSettings) -> None:
-        self._path = choice.file.path
-        self.query_one("#load-state").display = False
-        await self.query_one(".box").mount(LoadForm(choice, said), before="#load-buttons")
+        state.display = False
+        await self.query_one(".box").mount(form, before="#load-buttons")
 
     def action_use(self) -> None:
         for form in self.query(LoadForm):
@@ -270,7 +266,7 @@ log = logging.getLogger(__name__)
 
 
 class ModelsScreen(ListPanel[tuple[ModelEntry, ...]]):
-    """Ends with the chosen entries, none when it was left.
+    """Ends with the chosen entries, None when it was left.
 
     ``given`` are files and folders to list beside what is known anyway, ``current`` is the path
     of the loaded one. With ``several``, ctrl+x ticks files, and all ticked ones are the choice;
@@ -281,11 +277,11 @@ class ModelsScreen(ListPanel[tuple[ModelEntry, ...]]):
     LIST = "#table"
     BINDINGS = [
         bind("escape", "models.leave", "Back"),
-        bind("enter", "models.choose", "Choose", priority=True),
-        bind("ctrl+x,insert", "models.tick", "Tick", priority=True),
-        bind("alt+m", "models.get", "Find models", priority=True),
-        bind("ctrl+s", "models.settings", "Settings", priority=True),
-        bind("alt+s", "models.sort", "Sort", priority=True),
+        bind_first("enter", "models.choose", "Choose"),
+        bind_first("ctrl+x,insert", "models.tick", "Tick"),
+        bind_first("alt+m", "models.get", "Find models"),
+        bind_first("ctrl+s", "models.settings", "Settings"),
+        bind_first("alt+s", "models.sort", "Sort"),
         bind("delete,ctrl+d", "models.remove", "Delete"),
         *list_keys("models", priority=True),
     ]
@@ -300,17 +296,14 @@ class ModelsScreen(ListPanel[tuple[ModelEntry, ...]]):
     ) -> None:
         super().__init__("Compare: which files" if several else "Models")
         self._table = ModelTable()
-        self._given = tuple(given)
-        self._current = current
-        self._several = several
-        self._ticked = ticked
+        self._table.marked = list(ticked)
+        self._given, self._current, self._several = tuple(given), current, several
         self._none = False  # nothing is there to choose
         self._after: str | None = None  # the key to go to once it is listed
 
     def contents(self) -> ComposeResult:
-        hint = "Filter: name, recipe, 4-bit, onnx ..."
         with Horizontal(id="top"):
-            yield SearchLine(placeholder=hint, id="filter")
+            yield SearchLine(placeholder="Filter: name, recipe, 4-bit, onnx ...", id="filter")
             if not self._several:
                 yield Button("Load settings", id="load", action="screen.settings", compact=True)
             yield Button("Find models", id="find", action="screen.get", compact=True)
@@ -319,10 +312,8 @@ class ModelsScreen(ListPanel[tuple[ModelEntry, ...]]):
             yield Plain(id="details")
 
     def on_mount(self) -> None:
-        table = self._table
-        table.marked = list(self._ticked)
         self.query_one("#filter").focus()
-        self._tell(f"order: {table.order}")
+        self._tell_order()
         self._read()
 
     @latest
@@ -339,7 +330,7 @@ class ModelsScreen(ListPanel[tuple[ModelEntry, ...]]):
             table.go_to(key)
         self._after = None
         self._none = not entries
-        if self._none:
+        if not entries:
             self.query_one("#details", Static).update(
                 "No model is here yet. Enter finds one on the hub; `quantize` builds one."
             )
@@ -357,10 +348,9 @@ class ModelsScreen(ListPanel[tuple[ModelEntry, ...]]):
     def _show(self) -> None:
         if not self.is_attached:
             return
-        table = self._table
-        entry, lines = table.record, []
+        entry, lines = self._table.record, []
         if entry is not None:
-            lines = details(entry, table.fit_of(entry))
+            lines = details(entry, self._table.fit_of(entry))
         elif self.query_one(Input).value:
             lines = ["Nothing matches the filter."]
         if lines:
@@ -379,25 +369,19 @@ class ModelsScreen(ListPanel[tuple[ModelEntry, ...]]):
             self.action_choose()
 
     def can(self, action: str) -> bool:
-        one = not self._several
-        return {"tick": self._several, "remove": one, "settings": one}.get(action, True)
+        return action not in (("remove", "settings") if self._several else ("tick",))
 
     def action_tick(self) -> None:
-        table = self._table
-        entry = table.record
-        if entry is None or self._refused(entry):
-            return
-        table.toggle(entry.key)
-        self._tell(f"{len(table.marked)} ticked")
+        table, entry = self._table, self._table.record
+        if entry is not None and not self._refused(entry):
+            table.toggle(entry.key)
+            self._tell(f"{len(table.marked)} ticked")
 
     def action_choose(self) -> None:
         if self._none:
             self.action_get()
             return
-        table = self._table
-        chosen = table.entries(table.marked)
-        if not chosen and table.record is not None:
-            chosen = (table.record,)
+        chosen = self._table.chosen
         if chosen and not any(self._refused(entry) for entry in chosen):
             self.dismiss(chosen)
 
@@ -420,9 +404,11 @@ class ModelsScreen(ListPanel[tuple[ModelEntry, ...]]):
         self.app.push_screen(LoadScreen(entry), said)
 
     def action_sort(self) -> None:
-        table = self._table
-        table.next_order()
-        self._tell(f"order: {table.order}")
+        self._table.next_order()
+        self._tell_order()
+
+    def _tell_order(self) -> None:
+        self._tell(f"order: {self._table.order}")
 
     def _tell(self, text: str) -> None:
         self.query_one(".box").border_subtitle = text
@@ -433,7 +419,7 @@ class ModelsScreen(ListPanel[tuple[ModelEntry, ...]]):
         if box.value:
             box.value = ""
         else:
-            self.dismiss(())
+            self.dismiss(None)
 
     @background
     async def action_get(self) -> None:
@@ -450,12 +436,13 @@ class ModelsScreen(ListPanel[tuple[ModelEntry, ...]]):
         entry = self._table.record
         if entry is None:
             return
+        why = ""
         if entry.origin is not Origin.LIBRARY:
             why = f"Only pulled models are removed here. This one is yours: {entry.path}"
+        elif entry.key == self._table.current:
+            why = "It is loaded. Load another one first."
+        if why:
             self.notify(why, severity="warning")
-            return
-        if entry.key == self._table.current:
-            self.notify("It is loaded. Load another one first.", severity="warning")
             return
         question = f"Delete {entry.model}, {size_of(entry)}? `ingot pull` can get it again."
         if not await self.app.push_screen_wait(ConfirmScreen(question, "Delete")):

@@ -53,22 +53,21 @@ class EventLogView(Pane):
     def __init__(self) -> None:
         super().__init__(id="events")
         self._events: list[Event] = []
+        self._words = SearchLine(placeholder="words to filter by", id="events-words")
+        # The log keeps less than the monitor does; nobody scrolls through more.
+        self._log = RichLog(
+            id="events-lines", wrap=True, markup=False, max_lines=2000, min_width=20
+        )
 
     def compose(self) -> ComposeResult:
-        with Horizontal(id="events-filter"):
-            yield SearchLine(placeholder="words to filter by", id="events-words")
+        yield Horizontal(self._words, id="events-filter")
         yield Static(_NONE, id="events-none")
-        # The log keeps less than the monitor does; nobody scrolls through more.
-        yield RichLog(id="events-lines", wrap=True, markup=False, max_lines=2000, min_width=20)
+        yield self._log
 
     @property
     def last(self) -> int:
         """The number of the newest event; 0 without any."""
         return self._events[-1].number if self._events else 0
-
-    @property
-    def shown(self) -> list[Event]:
-        return [event for event in self._events if self._passes(event)]
 
     def add(self, more: Sequence[Event]) -> None:
         """Show these too."""
@@ -78,12 +77,12 @@ class EventLogView(Pane):
 
     def action_clear(self) -> None:
         self.level = 0
-        self.query_one("#events-words", Input).value = ""
-        self.query_one(RichLog).focus()
+        self._words.value = ""
+        self._log.focus()
 
     @on(Input.Submitted)
     def _done(self) -> None:
-        self.query_one(RichLog).focus()
+        self._log.focus()
 
     def watch_title(self) -> None:
         parts = (self.title, "Events", LEVELS[self.level][1])
@@ -95,38 +94,30 @@ class EventLogView(Pane):
     def watch_level(self) -> None:
         """Write all lines anew: others pass, or they are broken elsewhere."""
         self.watch_title()
-        self.query_one(RichLog).clear()
+        self._log.clear()
         self._write(self._events)
 
     def _write(self, events: Sequence[Event]) -> None:
-        log = self.query_one(RichLog)
         for event in filter(self._passes, events):
-            end = log.scroll_offset.y >= log.max_scroll_y
-            log.write(line(event, self._colors), expand=True, scroll_end=end)
-
-    @property
-    def _colors(self) -> dict[str, str]:
-        """Colours of the theme that Rich can write; a theme of the terminal's own has none."""
-        found = self.app.theme_variables
-        return {name: value for name, value in found.items() if value.startswith("#")}
+            end = self._log.scroll_offset.y >= self._log.max_scroll_y
+            text = line(event, self.app.theme_variables)
+            self._log.write(text, expand=True, scroll_end=end)
 
     def _passes(self, event: Event) -> bool:
         text = f"{event.level_name} {event.source} {event.text}".lower()
-        words = self.query_one("#events-words", Input).value.lower().split()
+        words = self._words.value.lower().split()
         return event.level >= LEVELS[self.level][0] and all(word in text for word in words)
 
 
 def line(event: Event, colors: Mapping[str, str]) -> Text:
     """Time, level, text and where it comes from; warnings and errors are bold and have a color."""
     when = time.strftime("%H:%M:%S", time.localtime(event.time))
-    text, style = (
-        f"{when} {event.level_name:<7} {event.text} ({event.source.partition('.')[0]})",
-        "",
-    )
-    if event.level >= logging.WARNING:
-        name = "text-error" if event.level >= logging.ERROR else "text-warning"
-        style = f"bold {colors.get(name, '')}"
-    return Text(text, style)
+    text = f"{when} {event.level_name:<7} {event.text} ({event.source.partition('.')[0]})"
+    if event.level < logging.WARNING:
+        return Text(text)
+    color = colors["text-error" if event.level >= logging.ERROR else "text-warning"]
+    # Rich cannot write the colours of a theme that has the terminal's own.
+    return Text(text, f"bold {color}" if color.startswith("#") else "bold")
 
 
 _NAMES = {
@@ -144,29 +135,23 @@ _NEAR, _FULL = 0.75, 0.9  # of what has a limit
 _CORES = "▁▂▃▄▅▆▇█"
 
 Row = tuple[str, str]  # what it is, and its figure
-Point = tuple[float, float]
 
 
 class MonitorPane(Pane):
-    """A panel of the monitor."""
-
-    def write(self, selector: str, *lines: str | Content | Row) -> None:
-        """Lines into a Static; of a pair the figure stands at the right end."""
-        width = self.content_size.width
-        made = [_pair(line, width) if isinstance(line, tuple) else line for line in lines]
-        whole = Content("\n").join(Content(one) if isinstance(one, str) else one for one in made)
-        self.query_one(selector, Static).update(whole)
-
-
-class SamplePane(MonitorPane):
     """A panel of what holds now."""
 
     @abstractmethod
     def show(self, sample: MonitorSample, samples: Sequence[MonitorSample]) -> None:
         """Draw ``sample``, after ``samples``."""
 
+    def write(self, selector: str, *lines: str | Row) -> None:
+        """Lines into a Static; of a pair the figure stands at the right end."""
+        width = self.content_size.width
+        made = (Content(one) if isinstance(one, str) else _pair(one, width) for one in lines)
+        self.query_one(selector, Static).update(Content("\n").join(made))
 
-class CpuPane(SamplePane):
+
+class CpuPane(MonitorPane):
     """The last minute of the processor: all of it, and what Ingot takes."""
 
     def compose(self) -> ComposeResult:
@@ -175,21 +160,18 @@ class CpuPane(SamplePane):
         yield Plain(id="cpu-text")
 
     def show(self, sample: MonitorSample, samples: Sequence[MonitorSample]) -> None:
-        use, now = sample.machine, sample.time
+        use = sample.machine
         self.border_title = f"CPU · {len(use.cores)} cores"
         self.border_subtitle = f"{use.cpu:.0f}% · ours {use.ours:.0f}%"
-        recent = [one for one in samples if one.time >= now - _LAST_S]
-        everything = _gapped([(one.time - now, one.machine.cpu) for one in recent])
-        loads_of = [(o.time - now, min(o.machine.ours, o.machine.cpu)) for o in recent]
-        ours = _gapped(loads_of)
+        recent = [(one.time - sample.time, one.machine) for one in samples]
+        recent = [(at, machine) for at, machine in recent if at >= -_LAST_S]
+        everything = [(at, machine.cpu) for at, machine in recent]
+        ours = [(at, min(machine.ours, machine.cpu)) for at, machine in recent]
         self.query_one(Chart).show(
-            [
-                Series("others", everything, kind="area", color="$secondary"),
-                Series("ours", ours, kind="area", color="$primary"),
-            ]
+            [_area("others", everything, "$secondary"), _area("ours", ours, "$primary")]
         )
         loads = "".join(_CORES[min(int(load / 100 * 8), 7)] for load in use.cores)
-        lines: list[str | Row] = [("each core", loads[: max(self.content_size.width - 12, 8)])]
+        lines: list[Row] = [("each core", loads[: max(self.content_size.width - 12, 8)])]
         for gpu in use.gpus:
             percent = "use unknown" if gpu.percent is None else f"{gpu.percent:.0f}%"
             watts = "" if gpu.watts is None else f", {gpu.watts:.0f} W"
@@ -202,7 +184,7 @@ class CpuPane(SamplePane):
         self.write("#cpu-text", *lines)
 
 
-class MemoryPane(SamplePane):
+class MemoryPane(MonitorPane):
     """Memory and who holds it."""
 
     def compose(self) -> ComposeResult:
@@ -214,7 +196,7 @@ class MemoryPane(SamplePane):
         self.border_subtitle = f"{human(use.ram_used)} of {human(use.ram_total)}"
         self.query_one(Gauge).show(use.ram_used / use.ram_total)
         swap = f"{human(use.swap_used)} of {human(use.swap_total)}" if use.swap_total else "none"
-        lines: list[str | Row] = [("ours", human(use.rss)), ("swap", swap)]
+        lines: list[Row] = [("ours", human(use.rss)), ("swap", swap)]
         if needs := sample.needs:
             lines.append(("weights", f"≈ {human(needs.weights)}"))
             lines.append(("KV cache", f"≈ {human(needs.kv)}"))
@@ -222,7 +204,7 @@ class MemoryPane(SamplePane):
         self.write("#memory-text", *lines, "", *_processes(use))
 
 
-class EnginePane(SamplePane):
+class EnginePane(MonitorPane):
     """The engine's load, its KV cache, and the cost of its steps."""
 
     def compose(self) -> ComposeResult:
@@ -259,7 +241,7 @@ class EnginePane(SamplePane):
         )
 
 
-class LatencyPane(SamplePane):
+class LatencyPane(MonitorPane):
     """How long the last requests waited for their tokens."""
 
     def compose(self) -> ComposeResult:
@@ -272,27 +254,24 @@ class LatencyPane(SamplePane):
         stats = sample.engine
         completions = stats.completions if stats else 0
         self.border_subtitle = f"last {min(completions, 1000):,} answers" if completions else ""
-        self._show("ttft", "TTFT", stats.ttft_s if stats else Percentiles())
-        self._show("tpot", "TPOT", stats.tpot_s if stats else Percentiles())
+        self._show("ttft", stats.ttft_s if stats else Percentiles())
+        self._show("tpot", stats.tpot_s if stats else Percentiles())
 
-    def _show(self, name: str, title: str, found: Percentiles) -> None:
+    def _show(self, name: str, found: Percentiles) -> None:
         spark, ends = self.query_one(f"#{name}-bins", Sparkline), self.query_one(f"#{name}-ends")
         spark.display = ends.display = bool(found.bins)
-        values = [value for value in (found.p50, found.p90, found.p99) if value is not None]
         if not found.bins:
-            self.write(f"#{name}-text", (title, "nothing yet"), "")
+            self.write(f"#{name}-text", (name.upper(), "nothing yet"), "")
             return
-        self.write(
-            f"#{name}-text",
-            (title, "p50 · p90 · p99"),
-            ("", " · ".join(duration(value) for value in values)),
-        )
+        values = (found.p50, found.p90, found.p99)
+        figures = " · ".join(duration(value) for value in values if value is not None)
+        self.write(f"#{name}-text", (name.upper(), "p50 · p90 · p99"), ("", figures))
         spark.data = [float(count) for _, count in found.bins]
         first, last = found.bins[0][0] / 2**0.5, found.bins[-1][0]
         self.write(f"#{name}-ends", (duration(first), duration(last)))
 
 
-class SpeedPane(MonitorPane):
+class SpeedPane(Pane):
     """Decode or prefill over five minutes, whether the monitor was shown or not. Each has a scale
     of its own: prefill is many times faster."""
 
@@ -310,7 +289,7 @@ class SpeedPane(MonitorPane):
         points = [(one.time - now, getattr(one, self.kind)) for one in recent]
         self.border_subtitle = f"{points[-1][1]:,.0f} now" if points else ""
         color = "$primary" if self.kind == "decode" else "$secondary"
-        self.query_one(Chart).show([Series(self.kind, _gapped(points), "area", color)])
+        self.query_one(Chart).show([_area(self.kind, points, color)])
 
 
 class Gauge(ProgressBar):
@@ -334,14 +313,14 @@ def _pair(row: Row, width: int) -> Content:
     return Content.assemble((f"{shown:<{room}} ", "$text-muted"), figure[:width])
 
 
-def _gapped(points: Sequence[Point]) -> list[Point]:
+def _area(name: str, points: Sequence[tuple[float, float]], color: str) -> Series:
     """With a gap wherever nobody looked for a while."""
-    found: list[Point] = []
+    found: list[tuple[float, float]] = []
     for at, value in points:
         if found and at - found[-1][0] > _GAP_S:
             found.append((at - _GAP_S / 2, float("nan")))
         found.append((at, value))
-    return found
+    return Series(name, found, "area", color)
 
 
 def _processes(use: MachineUse) -> list[Row]:
@@ -407,19 +386,20 @@ class MonitorScreen(ModeScreen):
     def __init__(self) -> None:
         super().__init__()
         self._log = EventLogView()
+        self._panes = (
+            CpuPane("CPU", id="cpu"),
+            MemoryPane("Memory", id="memory"),
+            EnginePane("Engine", id="engine"),
+            LatencyPane("Latency", id="latency"),
+        )
+        self._speeds = (SpeedPane("decode"), SpeedPane("prefill"))
         self._looking = False
         self.paused = False
 
     def contents(self) -> ComposeResult:
         with VerticalScroll(id="monitor"):
-            with Grid(id="panes-now"):
-                yield CpuPane("CPU", id="cpu")
-                yield MemoryPane("Memory", id="memory")
-                yield EnginePane("Engine", id="engine")
-                yield LatencyPane("Latency", id="latency")
-            with Horizontal(id="speeds"):
-                yield SpeedPane("decode")
-                yield SpeedPane("prefill")
+            yield Grid(*self._panes, id="panes-now")
+            yield Horizontal(*self._speeds, id="speeds")
             yield self._log
 
     def on_mount(self) -> None:
@@ -442,9 +422,9 @@ class MonitorScreen(ModeScreen):
             sample = await asyncio.to_thread(monitor.sample)
         finally:
             self._looking = False
-        log = self._log
         if not self.paused:
-            self.show(sample, monitor.samples(), monitor.speeds(), monitor.events(log.last))
+            more = monitor.events(self._log.last)
+            self.show(sample, monitor.samples(), monitor.speeds(), more)
 
     def show(
         self,
@@ -454,11 +434,10 @@ class MonitorScreen(ModeScreen):
         more: Sequence[Event],
     ) -> None:
         """Draw ``sample``, the histories, and events that are not shown yet."""
-        for pane in self.query(MonitorPane):
-            if isinstance(pane, SamplePane):
-                pane.show(sample, samples)
-            elif isinstance(pane, SpeedPane):
-                pane.draw(speeds, sample.time)
+        for pane in self._panes:
+            pane.show(sample, samples)
+        for speed in self._speeds:
+            speed.draw(speeds, sample.time)
         self._log.add(more)
 
     def action_pause(self) -> None:
@@ -467,8 +446,7 @@ class MonitorScreen(ModeScreen):
         self._tick()
 
     def action_level(self) -> None:
-        log = self._log
-        log.level = (log.level + 1) % len(LEVELS)
+        self._log.level = (self._log.level + 1) % len(LEVELS)
 
     def action_filter(self) -> None:
         self.query_one("#events-words").focus()

@@ -14,14 +14,13 @@ from app.builds.results import read_result
 from app.builds.run import (
     QuantizeProcess,
     QuantizeRun,
-    RunStage,
     RunState,
     headline,
     recipe_notes,
     stage_line,
     stage_state,
 )
-from app.tui.keys import bind
+from app.tui.keys import bind, key
 from app.tui.screens.dialogs import ConfirmScreen
 from app.tui.textual_patches import Pane, Plain, background, latest
 from app.tui.widgets.frame import ModeScreen
@@ -81,14 +80,10 @@ class QuantizeProgress(Vertical):
         width = max((len(name) for name, _, _ in notes), default=0)
         lines = [Content.styled(headline(run, now), "bold"), Content("")]
         for name, state, more in notes:
-            told = f"{state.value}{f': {more}' if more else ''}"
-            lines.append(
-                Content.assemble(
-                    (f"{_SIGNS.get(state, '·')} ", _COLORS[state]),
-                    f"{name:<{width}}  ",
-                    (told, _COLORS[state]),
-                )
-            )
+            sign, color = _SIGNS.get(state, "·"), _COLORS[state]
+            told = f"{state.value}: {more}" if more else state.value
+            parts = ((f"{sign} ", color), f"{name:<{width}}  ", (told, color))
+            lines.append(Content.assemble(*parts))
         self.query_one("#files", Static).update(Content("\n").join(lines))
         self._show_step(run, now)
         self._show_log(run, now)
@@ -96,14 +91,12 @@ class QuantizeProgress(Vertical):
 
     def _show_step(self, run: QuantizeRun, now: float) -> None:
         running = run.running()
-        stage: RunStage | None = running[-1] if running and run.state is RunState.RUNNING else None
-        bar = self.query_one("#step-bar", ProgressBar)
-        bar.display = stage is not None
-        self.query_one("#step", Static).display = stage is not None
+        stage = running[-1] if running and run.state is RunState.RUNNING else None
+        bar, step = self.query_one("#step-bar", ProgressBar), self.query_one("#step", Static)
+        bar.display = step.display = stage is not None
         if stage is not None:
-            text = Content(f"\n{stage.text}\n")
-            text = text.append(Content.styled(stage_state(stage, now), "$text-muted"))
-            self.query_one("#step", Static).update(text)
+            state = (stage_state(stage, now), "$text-muted")
+            step.update(Content.assemble(f"\n{stage.text}\n", state))
             bar.update(total=stage.total or None, progress=min(stage.done, stage.total or 0.0))
 
     def _show_log(self, run: QuantizeRun, now: float) -> None:
@@ -118,10 +111,10 @@ class QuantizeProgress(Vertical):
 
     def _show_end(self, run: QuantizeRun) -> None:
         """Show what went wrong, and what to do about it."""
-        panel, ended = self.query_one("#quantize-ended"), run.state in _TITLES
-        panel.display = ended
-        self.set_class(ended, "-ended")
-        if ended:
+        panel = self.query_one("#quantize-ended")
+        panel.display = run.state in _TITLES
+        self.set_class(panel.display, "-ended")
+        if panel.display:
             panel.set_class(run.state is RunState.FAILED, "-failed")
             panel.border_title = _TITLES[run.state]
             text = "\n".join(filter(None, (run.error, _RESUME)))
@@ -129,7 +122,6 @@ class QuantizeProgress(Vertical):
 
 
 _TICK_S = 0.25
-_TABS = ("form", "run", "result")
 _FOCUS = {"form": "#model", "run": "#quantize-log CollapsibleTitle", "result": "#files-table"}
 _WAIT_S = 3.0  # for a run that is stopped because the app ends
 
@@ -150,37 +142,25 @@ class QuantizeScreen(ModeScreen):
         bind("escape", "quantize.stop", "Stop"),
         bind("f10", "quantize.next", "Next page", action="tab(1)"),
         # First of all: what scrolls on a page has these two keys for itself.
-        bind(
-            "ctrl+pagedown",
-            "quantize.after",
-            "Page after",
-            action="tab(1)",
-            show=False,
-            priority=True,
-        ),
-        bind(
-            "ctrl+pageup",
-            "quantize.before",
-            "Page before",
-            action="tab(-1)",
-            show=False,
-            priority=True,
-        ),
+        key("ctrl+pagedown", "quantize.after", "Page after", action="tab(1)"),
+        key("ctrl+pageup", "quantize.before", "Page before", action="tab(-1)"),
     ]
 
     def __init__(self) -> None:
         super().__init__()
         self._process: QuantizeProcess | None = None
+        self._form = QuantizeForm()
+        self._result = QuantizeResult()
         self._busy = False
 
     def contents(self) -> ComposeResult:
         with TabbedContent(initial="form"):
             with TabPane("1 Choose", id="form"):
-                yield QuantizeForm()
+                yield self._form
             with TabPane("2 Build", id="run"):
                 yield QuantizeProgress(id="quantize-run")
             with TabPane("3 Files", id="result"):
-                yield QuantizeResult()
+                yield self._result
 
     def on_mount(self) -> None:
         self.query_one("#model").focus()
@@ -205,19 +185,18 @@ class QuantizeScreen(ModeScreen):
             self._busy = False
 
     async def _started(self) -> QuantizeProcess | None:
-        form = self.query_one(QuantizeForm)
-        settings = form.settings
+        settings = self._form.settings
         try:
             forecast = await asyncio.to_thread(foreseen, settings)
             wrong = forecast.wrong
             if not wrong:
-                self._read(forecast.out, turn=False)
+                self._read(forecast.out)
                 return await asyncio.to_thread(QuantizeProcess, settings)
         except (IngotError, OSError) as error:
             wrong = (blamed(error),)
-        form.explain(wrong)
+        self._form.explain(wrong)
         self._turn_to("form")
-        self.call_after_refresh(form.action_next_error)
+        self.call_after_refresh(self._form.action_next_error)
         return None
 
     async def _follow(self, process: QuantizeProcess) -> None:
@@ -228,10 +207,10 @@ class QuantizeScreen(ModeScreen):
             self.query_one(QuantizeProgress).show(process.run, time.time())
             if len(process.run.files) > known:  # a file is there, and measured
                 known = len(process.run.files)
-                self._read(next(iter(process.run.files.values())).parent, turn=False)
+                self._read(next(iter(process.run.files.values())).parent)
             await asyncio.sleep(_TICK_S if goes_on else 0)
         self.refresh_bindings()
-        self.query_one(QuantizeForm).look_later()  # cards have what was measured
+        self._form.look_later()  # cards have what was measured
         run = process.run
         match run.state:
             case RunState.DONE:
@@ -251,24 +230,23 @@ class QuantizeScreen(ModeScreen):
     def _foreseen(self, event: QuantizeForm.Foreseen) -> None:
         """Show the files that the model's folder has from earlier runs."""
         if not self.running and event.forecast is not None:
-            self._read(event.forecast.out, turn=False)
+            self._read(event.forecast.out)
 
     @on(QuantizeResult.Removed)
     def _removed(self) -> None:
-        shown = self.query_one(QuantizeResult).result
-        if shown is not None:
-            self._read(shown.folder, turn=False)
-        self.query_one(QuantizeForm).look_later()  # its card is no longer of a file that is there
+        if self._result.result is not None:
+            self._read(self._result.result.folder)
+        self._form.look_later()  # its card is no longer of a file that is there
 
     @latest
-    async def _read(self, folder: Path, *, turn: bool) -> None:
+    async def _read(self, folder: Path, *, turn: bool = False) -> None:
         result = None
         try:
             result = await asyncio.to_thread(read_result, folder)
         except ModelError as error:
             if turn:
                 self.notify(str(error), severity="error")
-        self.query_one(QuantizeResult).show(result)
+        self._result.show(result)
         self.query_one("#run-front", FrontChart).show_result(result)
         if turn and result is not None:
             self._turn_to("result")
@@ -313,8 +291,9 @@ class QuantizeScreen(ModeScreen):
     # Pages
 
     def action_tab(self, step: int) -> None:
-        shown = self.query_one(TabbedContent).active
-        self._turn_to(_TABS[(_TABS.index(shown) + step) % len(_TABS)])
+        names = list(_FOCUS)
+        at = names.index(self.query_one(TabbedContent).active)
+        self._turn_to(names[(at + step) % len(names)])
 
     def _turn_to(self, name: str) -> None:
         """Show a page, and put the cursor where one works on it."""

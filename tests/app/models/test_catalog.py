@@ -303,7 +303,6 @@ def test_the_first_choice_of_a_comparison(built: Path):
     found = catalog([built])
     loaded = built / "pebble-q4_k_m.gguf"
     assert [entry.recipe for entry in first_choice(found, loaded)] == ["q4_k_m", "onnx-int8"]
-    assert first_choice(found, None) == []
     assert first_choice(found[:1], found[0].path) == []
 
 

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from app.chat.host import EngineHost
+from app.monitor import monitor as watch
 from app.monitor.machine import OURSELVES, MachineReader
 from app.monitor.monitor import Event, EventLog, Monitor
 from runtimes.errors import RequestError
@@ -24,9 +25,10 @@ from tests.support import own_home, until
 
 
 @pytest.fixture
-def log() -> Iterator[EventLog]:
+def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[EventLog]:
     """An event log that listens; pytest's own handlers stand aside."""
-    made = EventLog(5)
+    monkeypatch.setattr(watch, "_KEPT", 5)
+    made = EventLog()
     yield made
     made.detach()
 
@@ -87,8 +89,9 @@ def test_errors_and_malformed_lines_become_events(log: EventLog) -> None:
     assert "malformed" in malformed.text
 
 
-def test_many_threads_may_log() -> None:
-    log = EventLog(100_000)
+def test_many_threads_may_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "_KEPT", 100_000)
+    log = EventLog()
     log.attach()
     try:
 

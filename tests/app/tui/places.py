@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 from textual.screen import Screen
 from textual.widgets import OptionList, TabbedContent
@@ -23,6 +24,7 @@ from app.chat.conversation import Conversation
 from app.compare.results import Ballot, FileResult, PromptResult, Results, Sided, Told, pair_of
 from app.models.catalog import entry_of
 from app.tui.help import Commands, HelpScreen, Palette
+from app.tui.screens import batch_panels
 from app.tui.screens.answering import SamplingScreen, SystemScreen
 from app.tui.screens.batch import BatchScreen
 from app.tui.screens.batch_panels import (
@@ -123,7 +125,7 @@ async def places(
     words = ["batch", "in.jsonl", "out.jsonl", "-m", "model", "--system", said("Be short.")]
     run = {"command": words, "folder": "/"}
     panels: list[Callable[[], Screen[Any]]] = [
-        lambda: SystemScreen(said("Be short.")),
+        lambda: SystemScreen(said("Be short."), {}),
         lambda: SamplingScreen({}),
         lambda: AttachScreen(),
         lambda: ExportScreen(Conversation.open(store, chat)),
@@ -134,17 +136,17 @@ async def places(
         lambda: ConfirmScreen(said("Go?"), "Go"),
         lambda: BatchFilesScreen(Path.cwd()),
         lambda: BatchPresetsScreen(),
-        lambda: BatchJobsScreen(
-            lambda: [KnownJob(Path(said("out.jsonl")), "stopped", 1.0, 2, False, 1)]
-        ),
+        lambda: BatchJobsScreen(),
         lambda: BatchRowScreen(frozen(said), 12),
         lambda: BatchLeaveScreen(said("out.jsonl"), lambda: None),
         lambda: BatchResumeScreen(foreign(run, Path("/out.jsonl"))),
         lambda: LoadScreen(entry),
         lambda: TypesScreen(said("q4_k_m"), TYPES),
     ]
+    known = KnownJob(Path(said("out.jsonl")), "stopped", 1.0, 2, False, 1)
     for make in panels:
-        panel = await over(make())
+        with patch.object(batch_panels, "known_jobs", lambda: [known]):
+            panel = await over(make())
         if isinstance(panel, LoadScreen):
             await wait_until(lambda panel=panel: panel.query("#load-memory"))  # type: ignore[misc]
         if isinstance(panel, SystemScreen):

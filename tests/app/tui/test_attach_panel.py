@@ -1,16 +1,17 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 from textual.widgets import Input, OptionList, Static
-from textual.worker import Worker
 
 from app.chat.attachments import with_attachments
 from app.chat.store.records import Attachment
 from app.tui.app import IngotApp
+from app.tui.screens import files
 from app.tui.screens.files import AttachScreen
 from tests.app.tui.conftest import SIZES, is_ready
 from tests.support import wait_until
@@ -28,8 +29,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 async def test_tab_completes_and_enter_attaches(bare: Any, folder: Path) -> None:
-    panel = AttachScreen()
     async with bare.run_test(size=(80, 24)) as pilot:
+        panel = AttachScreen()
         bare.show(panel)
         await pilot.pause()
         await pilot.press("n")
@@ -50,8 +51,8 @@ async def test_tab_completes_and_enter_attaches(bare: Any, folder: Path) -> None
 
 
 async def test_a_file_is_picked_from_the_list(bare: Any, folder: Path) -> None:
-    panel = AttachScreen("n")
     async with bare.run_test(size=(80, 24)) as pilot:
+        panel = AttachScreen("n")
         bare.show(panel)
         await wait_until(lambda: panel.is_mounted and panel.query_one(OptionList).option_count == 2)
         await pilot.press("down", "down", "enter")
@@ -64,20 +65,21 @@ async def test_a_file_is_picked_from_the_list(bare: Any, folder: Path) -> None:
 async def test_a_look_that_comes_late_does_not_end_the_reading(
     bare: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begin, go = Worker._run_threaded, asyncio.Event()
+    read, go = files.read_attachment, threading.Event()
 
-    async def later(self: Worker[Any]) -> Any:
-        await go.wait()  # no thread is free
-        return await begin(self)
+    def late(path: str) -> Any:
+        go.wait(30)
+        return read(path)
 
-    monkeypatch.setattr(Worker, "_run_threaded", later)
-    panel = AttachScreen("novel.md")
+    monkeypatch.setattr(files, "read_attachment", late)
     async with bare.run_test(size=(80, 24)) as pilot:
+        panel = AttachScreen("novel.md")
         bare.show(panel)
         await pilot.pause()
+        panel.query_one(Input).value = "novel.m"
+        panel.query_one(Input).value = "novel.md"
         await pilot.press("enter")
-        panel._look("novel.md")
-        await pilot.pause()
+        await asyncio.sleep(0.3)  # the look would begin after 0.2
         go.set()
         await wait_until(lambda: bare.ended_with is not None)
     assert bare.ended_with.name == "novel.md"
@@ -89,8 +91,8 @@ async def test_a_look_that_comes_late_does_not_end_the_reading(
 async def test_what_cannot_be_attached_is_told(
     bare: Any, folder: Path, path: str, told: str
 ) -> None:
-    panel = AttachScreen(path)
     async with bare.run_test(size=(80, 24)) as pilot:
+        panel = AttachScreen(path)
         bare.show(panel)
         await pilot.pause()
         await pilot.press("enter")
@@ -103,8 +105,8 @@ async def test_what_cannot_be_attached_is_told(
 
 
 async def test_enter_on_a_folder_goes_into_it(bare: Any, folder: Path) -> None:
-    panel = AttachScreen("..")
     async with bare.run_test(size=(80, 24)) as pilot:
+        panel = AttachScreen("..")
         bare.show(panel)
         await pilot.pause()
         await pilot.press("enter")
@@ -124,8 +126,8 @@ def test_picture(bare: Any, snap: Any, folder: Path, size: tuple[int, int]) -> N
 
 
 async def test_what_a_file_takes_of_the_context_is_told(chat_app: IngotApp, folder: Path) -> None:
-    panel = AttachScreen("notes.txt")
     async with chat_app.run_test(size=(80, 24)):
+        panel = AttachScreen("notes.txt")
         await wait_until(lambda: is_ready(chat_app))
         chat_app.push_screen(panel)
         await wait_until(lambda: panel.is_mounted and panel.query("#about"))

@@ -208,9 +208,10 @@ def test_the_jobs(
     )
 
     monkeypatch.setattr(batch_panels, "_now", lambda: 1010.0)
+    monkeypatch.setattr(batch_panels, "known_jobs", lambda: jobs)
 
     async def show(pilot: Any) -> None:
-        pilot.app.push_screen(BatchJobsScreen(lambda: jobs))
+        pilot.app.push_screen(BatchJobsScreen())
         await wait_until(lambda: getattr(pilot.app.screen, "found", None))
 
     assert snap(app, terminal_size=size, run_before=show)

@@ -18,7 +18,8 @@ from app.chat.conversation import Conversation
 from app.chat.presets import find
 from app.tui.app import IngotApp
 from app.tui.help import HelpScreen
-from app.tui.screens.answering import SamplingScreen, SystemChoice, SystemScreen
+from app.tui.screens import batch_panels
+from app.tui.screens.answering import SamplingScreen, SystemScreen
 from app.tui.screens.batch_panels import (
     BatchFilesScreen,
     BatchJobsScreen,
@@ -101,7 +102,7 @@ async def test_every_dialog_is_left_by_a_click(bare: Any, own_folder: Path) -> N
     async with bare.run_test(size=(100, 40)) as pilot:
         chat = bare.services.store.new_chat().id
         dialogs: list[Panel[Any]] = [
-            SystemScreen(None),
+            SystemScreen(None, {}),
             SamplingScreen({}),
             AttachScreen(),
             ExportScreen(Conversation.open(bare.services.store, chat)),
@@ -112,7 +113,7 @@ async def test_every_dialog_is_left_by_a_click(bare: Any, own_folder: Path) -> N
             ConfirmScreen("Go?", "Go"),
             BatchFilesScreen(own_folder),
             BatchPresetsScreen(),
-            BatchJobsScreen(list),
+            BatchJobsScreen(),
             BatchRowScreen(frozen(), 12),
             BatchLeaveScreen("out.jsonl", lambda: None),
             ChatsScreen(bare.services.store),
@@ -158,7 +159,7 @@ async def test_a_line_and_a_question(bare: Any) -> None:
 
 async def test_a_system_message_and_its_presets(bare: Any) -> None:
     async with bare.run_test(size=(100, 40)) as pilot:
-        panel = SystemScreen("Rhyme.")
+        panel = SystemScreen("Rhyme.", {})
         await show(bare, panel)
         await hint(pilot, "F9 Save as preset")
         await wait_until(lambda: isinstance(bare.screen, AskScreen) and bare.screen.query("#text"))
@@ -179,7 +180,7 @@ async def test_a_system_message_and_its_presets(bare: Any) -> None:
         await wait_until(lambda: not bare.services.config.presets)
         await wait_until(lambda: bare.screen is panel)
         await hint(pilot, "ctrl+s Use")
-        assert await ended(bare) == SystemChoice(coder.system, dict(coder.sampling))
+        assert await ended(bare) == {"system": coder.system, "sampling": dict(coder.sampling)}
 
 
 async def test_sampling(bare: Any) -> None:
@@ -232,7 +233,9 @@ async def test_files(bare: Any, own_folder: Path) -> None:
         assert bare.screen.query_one("_Tree").path == own_folder.parent
 
 
-async def test_what_a_batch_begins_with(bare: Any, own_folder: Path) -> None:
+async def test_what_a_batch_begins_with(
+    bare: Any, own_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     presets.save("mine", JobForm(model="pebble.gguf"), own_folder)
     async with bare.run_test(size=(100, 40)) as pilot:
         for taken in (True, False):
@@ -254,7 +257,8 @@ async def test_what_a_batch_begins_with(bare: Any, own_folder: Path) -> None:
             looked.append(1)
             return [KnownJob(Path(f"{n}.jsonl"), "stopped", 1.0, 2, False, 1) for n in (1, 2)]
 
-        await show(bare, BatchJobsScreen(jobs))
+        monkeypatch.setattr(batch_panels, "known_jobs", jobs)
+        await show(bare, BatchJobsScreen())
         await wait_until(lambda: looked)
         await hint(pilot, "ctrl+r Look again")
         await wait_until(lambda: len(looked) == 2)

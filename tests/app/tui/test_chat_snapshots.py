@@ -33,8 +33,7 @@ def made(home: Any) -> IngotApp:
 
 async def freeze(screen: ChatScreen, figures: StatusFigures) -> None:
     """The gauge as it is given from now on; Markdown there, and code highlighted."""
-    if screen.counting is not None:
-        screen.counting.stop()
+    screen.workers.cancel_group(screen, "measure")
     screen.box.show_context(figures)
     screen.box.show_context = lambda *a, **k: None  # type: ignore[method-assign]
     for view in screen.transcript.views:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app.compare.answers import Told, equal_from_start
-from app.compare.report import with_votes
 from app.compare.results import Ballot, FileResult, PromptResult, Results, Sided, pair_of
 from app.models.catalog import ModelEntry, Origin
 from app.tui.screens.compare import AnswersScreen
@@ -107,7 +107,7 @@ def test_results(bare: Any, snap: Any, found: Results, tmp_path: Path, size: Any
         for pair in votes.pairs:
             votes.say(pair, Sided.TIE if pair.row == 1 else Sided.RIGHT)
         screen = await prompts_screen(pilot)
-        screen.results = with_votes(found, votes)
+        screen.results = replace(found, votes=votes.count())
         screen.show_figures()
         screen.query_one(RowTable).fill(screen.results)
         screen._offer()

@@ -164,7 +164,7 @@ async def test_a_stopped_run_goes_on(
                 held.setenv(name, value)
             await pilot.press("ctrl+g")
             await wait_until(lambda: screen.process is not None)
-        command = psutil.Process(screen.process.pid)  # type: ignore[union-attr]
+        command = psutil.Process(screen.process._process.pid)  # type: ignore[union-attr]
         await wait_until(lambda: command.status() == psutil.STATUS_STOPPED)
         await wait_until(lambda: "left" in text(screen, "#prompts-said"))
         assert "of 600 answers" in text(screen, "#prompts-said")

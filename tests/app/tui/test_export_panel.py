@@ -40,8 +40,8 @@ async def test_markdown_under_the_chats_title_unless_something_else_is_wanted(
 async def test_choosing_the_format_changes_the_ending(
     bare: Any, conversation: Conversation
 ) -> None:
-    panel = ExportScreen(conversation)
     async with bare.run_test(size=(80, 24)) as pilot:
+        panel = ExportScreen(conversation)
         bare.show(panel)
         await pilot.pause()
         panel.query_one("#json").focus()
@@ -57,8 +57,8 @@ async def test_choosing_the_format_changes_the_ending(
 async def test_the_chosen_format_can_be_told_without_colour(
     bare: Any, conversation: Conversation
 ) -> None:
-    panel = ExportScreen(conversation)
     async with bare.run_test(size=(80, 24)) as pilot:
+        panel = ExportScreen(conversation)
         bare.show(panel)
         await pilot.pause()
         for path, dots in (("a.md", "● "), ("a.json", " ●"), ("b.md", "● ")):
@@ -72,8 +72,8 @@ async def test_a_file_that_is_there_is_replaced_only_when_one_says_so(
 ) -> None:
     there = Path("old.md")
     there.write_text("precious")
-    panel = ExportScreen(conversation, "old.md")
     async with bare.run_test(size=(80, 24)) as pilot:
+        panel = ExportScreen(conversation, "old.md")
         bare.show(panel)
         await pilot.pause()
         await pilot.press("enter")
@@ -96,8 +96,8 @@ async def test_a_file_that_is_there_is_replaced_only_when_one_says_so(
 async def test_what_cannot_be_written_is_told(
     bare: Any, conversation: Conversation, path: str, told: str
 ) -> None:
-    panel = ExportScreen(conversation, path)
     async with bare.run_test(size=(80, 24)) as pilot:
+        panel = ExportScreen(conversation, path)
         bare.show(panel)
         await pilot.pause()
         await pilot.press("enter")

@@ -96,7 +96,7 @@ async def test_leaving_chooses_nothing(bare: Any, pebble_built: Path) -> None:
     async with bare.run_test(size=(80, 24)) as pilot:
         await opened(pilot, ModelsScreen([str(pebble_built)]), 4)
         await pilot.press("escape")
-        await wait_until(lambda: bare.ended_with == ())
+        await wait_until(lambda: bare.ended_with is None)
 
 
 async def test_the_loaded_one_is_marked_and_under_the_cursor(bare: Any, pebble_built: Path) -> None:

@@ -95,7 +95,8 @@ def pane(screen: MonitorScreen, name: str) -> str:
 
 
 def shown(screen: MonitorScreen) -> list[str]:
-    return [event.text for event in screen.query_one(EventLogView).shown]
+    log = screen.query_one(EventLogView)
+    return [event.text for event in log._events if log._passes(event)]
 
 
 async def open_screen(pilot: Pilot[Any]) -> MonitorScreen:

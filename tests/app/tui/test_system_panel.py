@@ -7,39 +7,39 @@ import pytest
 from textual.widgets import OptionList, TextArea
 
 from app.chat.presets import find
-from app.tui.screens.answering import SystemChoice, SystemScreen
+from app.tui.screens.answering import SystemScreen
 from tests.app.tui.conftest import SIZES
 from tests.support import wait_until
 
 
 async def test_the_text_is_what_the_chat_gets(bare: Any) -> None:
     async with bare.run_test(size=(80, 24)) as pilot:
-        bare.show(SystemScreen("You are"))
+        bare.show(SystemScreen("You are", {}))
         await pilot.pause()
         await pilot.press("space", "b", "r", "i", "e", "f", "ctrl+s")
         await wait_until(lambda: bare.ended_with is not None)
-    assert bare.ended_with == SystemChoice("You are brief", None)
+    assert bare.ended_with == {"system": "You are brief"}
 
 
 async def test_a_blank_text_is_none(bare: Any) -> None:
     async with bare.run_test(size=(80, 24)) as pilot:
-        bare.show(SystemScreen("x"))
+        bare.show(SystemScreen("x", {}))
         await pilot.pause()
         await pilot.press("backspace", "space", "ctrl+s")
         await wait_until(lambda: bare.ended_with is not None)
-    assert bare.ended_with == SystemChoice(None, None)
+    assert bare.ended_with == {"system": None}
 
 
 async def test_a_preset_brings_its_sampling(bare: Any) -> None:
-    panel = SystemScreen("old")
+    panel = SystemScreen("old", {})
     async with bare.run_test(size=(80, 24)) as pilot:
         bare.show(panel)
         await pilot.pause()
         await _choose(panel, pilot, "precise")
         await pilot.press("ctrl+s")
         await wait_until(lambda: bare.ended_with is not None)
-    assert bare.ended_with.sampling == {"temperature": 0}
-    assert "exactly" in bare.ended_with.system
+    assert bare.ended_with["sampling"] == {"temperature": 0}
+    assert "exactly" in bare.ended_with["system"]
 
 
 async def test_a_preset_is_saved_with_the_chats_sampling_and_deleted(bare: Any, home: Path) -> None:
@@ -67,7 +67,7 @@ async def test_a_preset_is_saved_with_the_chats_sampling_and_deleted(bare: Any, 
 
 
 async def test_a_preset_of_the_app_is_not_deleted(bare: Any) -> None:
-    panel = SystemScreen(None)
+    panel = SystemScreen(None, {})
     async with bare.run_test(size=(80, 24)) as pilot:
         bare.show(panel)
         await pilot.pause()
@@ -96,7 +96,7 @@ async def _choose(panel: SystemScreen, pilot: Any, name: str) -> None:
 @pytest.mark.parametrize("size", SIZES)
 def test_picture(bare: Any, snap: Any, size: tuple[int, int]) -> None:
     async def open_it(pilot: Any) -> None:
-        panel = SystemScreen("You answer in verse.\nNever more than four lines.")
+        panel = SystemScreen("You answer in verse.\nNever more than four lines.", {})
         bare.show(panel)
         await pilot.pause()
 
