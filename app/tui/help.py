@@ -23,7 +23,7 @@ from textual.worker import Worker, WorkerError
 
 from app.chat import slash
 from app.tui import modes
-from app.tui.keys import Bound, bind, bound, told
+from app.tui.keys import Bound, bound, quiet, told
 from app.tui.screens.dialogs import Panel
 from app.tui.textual_patches import latest
 from app.tui.widgets.prompt import SearchLine
@@ -244,8 +244,8 @@ class Palette(CommandPalette, modes.Styled[Any]):
     """Textual's, drawn anew where its width changes. Enter takes what was typed."""
 
     BINDINGS = [
-        bind("home", "palette.first", "First command", action="command_list('first')", show=False),
-        bind("end", "palette.last", "Last command", action="command_list('last')", show=False),
+        quiet("home", "palette.first", "First command", action="command_list('first')"),
+        quiet("end", "palette.last", "Last command", action="command_list('last')"),
     ]
 
     def compose(self) -> ComposeResult:

@@ -52,8 +52,9 @@ def bind(
     return Binding(keys, action, title, show, priority=priority, tooltip=more, id=id)
 
 
+quiet = partial(bind, show=False)  # one that the footer and hints leave out
 # Of the whole app or the chat: one of many, that acts before all others.
-key = partial(bind, show=False, priority=True)
+key = partial(quiet, priority=True)
 
 
 def shown(key: str) -> str:
@@ -95,9 +96,8 @@ def problems(keymap: Mapping[str, str]) -> list[str]:
             if not _exists(key)
         ]
     sharing: dict[tuple[str, str], list[str]] = {}
-    for key, first, others in _clashes(keymap):
-        for name in others:
-            sharing.setdefault((key, name), []).append(first)
+    for key, first, name in _clashes(keymap):
+        sharing.setdefault((key, name), []).append(first)
     told += [
         f"keymap: {shown(key)} is both {name} and {', '.join(firsts)}; {name} goes without it"
         for (key, name), firsts in sharing.items()
@@ -110,24 +110,23 @@ def usable(keymap: Mapping[str, str]) -> dict[str, str]:
     would not work: the one that has it anyway keeps it, else the first of the keymap."""
     kept = dict(keymap)
     while clashes := _clashes(kept):
-        key, _, losers = clashes[0]
-        for name in losers:
-            left = [one for one in _keys(kept[name]) if one != key]
-            if left:
-                kept[name] = ",".join(left)
-            else:
-                del kept[name]
+        key, _, name = clashes[0]
+        left = [one for one in _keys(kept[name]) if one != key]
+        if left:
+            kept[name] = ",".join(left)
+        else:
+            del kept[name]
     return kept
 
 
-def _clashes(keymap: Mapping[str, str]) -> list[tuple[str, str, list[str]]]:
+def _clashes(keymap: Mapping[str, str]) -> list[tuple[str, str, str]]:
     """Bindings that act at once and share a key, which the keymap gives to one of them at least:
-    the key, the one that keeps it, and the others. Where two have it anyway, the inner one is meant
-    to act before the outer one."""
+    the key, the one that keeps it, and one that does not. Where two have it anyway, the inner one
+    is meant to act before the outer one."""
     if not keymap:
         return []
     order = list(keymap)
-    told: dict[tuple[str, str], set[str]] = {}
+    shared: set[tuple[str, str, str]] = set()
     first_of_all = {one.id for _, found in declared() for one in found if one.priority}
     for usual in at_once():
         now = {name: _keys(keymap[name]) if name in keymap else usual[name] for name in usual}
@@ -137,10 +136,9 @@ def _clashes(keymap: Mapping[str, str]) -> list[tuple[str, str, list[str]]]:
             if _TYPES in usual and key in _LETTERS:
                 new = [name for name in new if name in first_of_all]
                 names = ["what one types", *new]
-            first = next((name for name in names if name not in new), new[0] if new else "")
-            if others := set(new) - {first}:
-                told.setdefault((key, first), set()).update(others)
-    return [(key, first, sorted(others)) for (key, first), others in sorted(told.items())]
+            first = next((name for name in names if name not in new), None) or new[0]
+            shared |= {(key, first, name) for name in new if name != first}
+    return sorted(shared)
 
 
 def at_once() -> Iterator[dict[str, list[str]]]:
@@ -179,7 +177,12 @@ def _exists(key: str) -> bool:
 
 # Classes that have bindings, by their names; each line has widgets from the outer to the inner one.
 # Lines that another one has more than are left out; "" is the screen alone.
+_ALONE = (
+    "AnswersScreen BlindScreen BatchFilesScreen BatchLeaveScreen BatchResumeScreen"
+    " BatchRowScreen ConfirmScreen CopyChoice OverflowScreen ThemeScreen TypesScreen"
+)
 TOGETHER: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(_ALONE.split(), ("",)),
     "ChatScreen": (
         "Prompt",
         "Transcript MessageView",
@@ -188,39 +191,34 @@ TOGETHER: dict[str, tuple[str, ...]] = {
     ),
     "CompareScreen": ("Prompt",),
     "ComparePromptsScreen": ("PromptsForm Line", "PromptsForm PathLine", "RowTable"),
-    "AnswersScreen": ("",),
-    "BlindScreen": ("",),
     "BatchScreen": (
-        *("BatchForm Line", "BatchForm PathLine", "BatchForm Check"),
-        *("BatchJob BatchTable", "BatchJob Words"),
+        "BatchForm Line",
+        "BatchForm PathLine",
+        "BatchForm Check",
+        "BatchJob BatchTable",
+        "BatchJob Words",
     ),
     "QuantizeScreen": (
-        *("QuantizeForm Line", "QuantizeForm PathLine", "QuantizeForm Check"),
-        *("QuantizeForm RecipeCards", "QuantizeResult FileTable"),
+        "QuantizeForm Line",
+        "QuantizeForm PathLine",
+        "QuantizeForm Check",
+        "QuantizeForm RecipeCards",
+        "QuantizeResult FileTable",
     ),
     "MonitorScreen": ("EventLogView SearchLine",),
     "AskScreen": ("Line",),
     "AttachScreen": ("_Line",),
-    "BatchFilesScreen": ("",),
     "BatchJobsScreen": ("JobTable", "PathLine"),
-    "BatchLeaveScreen": ("",),
     "BatchPresetsScreen": ("PresetTable",),
-    "BatchResumeScreen": ("",),
-    "BatchRowScreen": ("",),
     "ChatsScreen": ("SearchLine",),
-    "ConfirmScreen": ("",),
-    "CopyChoice": ("",),
     "ExportScreen": ("_Line",),
     "FindScreen": ("SearchLine", "Check", "RepoTable", "BuildTable"),
     "HelpScreen": ("SearchLine",),
     "LoadScreen": ("LoadForm Line",),
     "ModelsScreen": ("SearchLine", "ModelTable"),
-    "OverflowScreen": ("",),
     "Palette": ("PaletteLine",),
     "SamplingScreen": ("Line",),
     "SystemScreen": ("Area",),
-    "ThemeScreen": ("",),
-    "TypesScreen": ("",),
 }
 
 

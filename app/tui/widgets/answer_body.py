@@ -47,10 +47,6 @@ class Thought(Vertical):
             self.toggle()
         self._say()
 
-    @property
-    def text(self) -> str:
-        return self._lines.text
-
     def show(self, parts: Parts) -> None:
         """Replace what is known."""
         self._parts = parts
@@ -82,14 +78,10 @@ class AnswerBody(Column, Vertical):
         super().__init__()
         self.text = ""  # the source that is shown, without the thinking
         self._splitter = Splitter()
-        self._begin = Parts() if not ended else parts
+        self._begin = parts if ended else Parts()
         self._later = None if ended else parts
         self.thought: Thought | None = None
         self.sections: list[Prose | CodeBlock] = []  # one for each of the splitter's
-
-    @property
-    def code_blocks(self) -> list[CodeBlock]:
-        return [part for part in self.sections if isinstance(part, CodeBlock)]
 
     def compose(self) -> ComposeResult:
         """A text that has ended, all at once."""
@@ -130,8 +122,10 @@ class AnswerBody(Column, Vertical):
 
     def _show(self, section: Section, *, ended: bool = False) -> Iterator[Widget]:
         """Widgets for a section that begins."""
-        if section.code:
-            self.sections.append(CodeBlock(section.text, section.language, ended=ended))
-        else:
-            self.sections.append(Prose(section.text, ended=ended))
-        yield self.sections[-1]
+        made: Prose | CodeBlock = (
+            CodeBlock(section.text, section.language, ended=ended)
+            if section.code
+            else Prose(section.text, ended=ended)
+        )
+        self.sections.append(made)
+        yield made

@@ -35,7 +35,7 @@ from app.batch.watch.records import absolute
 from app.figures import duration
 from app.here import at_home, here
 from app.tui.app import app_of
-from app.tui.keys import bind
+from app.tui.keys import bind, quiet
 from app.tui.screens.batch_panels import BatchFilesScreen, BatchPresetsScreen, short
 from app.tui.screens.dialogs import AskScreen
 from app.tui.screens.models import ModelsScreen
@@ -141,7 +141,7 @@ class BatchForm(Form):
         bind("ctrl+g", "batch.start", "Start"),
         bind("f8", "batch.files", "Files"),
         bind("f7", "batch.like", "Presets"),
-        bind("f9", "batch.save", "Save", show=False),
+        quiet("f9", "batch.save", "Save"),
         bind("ctrl+t", "batch.model", "Model"),
     ]
 

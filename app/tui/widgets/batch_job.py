@@ -19,7 +19,7 @@ from app.batch.watch.process import Foreign
 from app.batch.watch.rows import By, RowState, Which
 from app.figures import rate
 from app.openai.answer import Answer
-from app.tui.keys import bind
+from app.tui.keys import bind, quiet
 from app.tui.screens.batch_panels import BatchResumeScreen, BatchRowScreen, RowPane, short
 from app.tui.screens.dialogs import AskScreen, ConfirmScreen
 from app.tui.textual_patches import Pane, Plain, background, latest
@@ -49,9 +49,7 @@ class BatchTable(Table[int]):
     and **[batch.turn alt+u]** turns the order round, as does a click on a column's title.
     """
     BINDING_GROUP_TITLE = "Rows"
-    BINDINGS = [
-        bind("enter", "batch.open", "Open", action="select"),
-    ]
+    BINDINGS = [bind("enter", "batch.open", "Open", action="select")]
 
     def __init__(self) -> None:
         super().__init__(
@@ -228,9 +226,7 @@ class Kind(Plain):
 class Words(SearchLine):
     """Words to look for; escape forgets them."""
 
-    BINDINGS = [
-        bind("escape", "batch.search_leave", "Back", action="leave"),
-    ]
+    BINDINGS = [bind("escape", "batch.search_leave", "Back", action="leave")]
 
     def __init__(self) -> None:
         super().__init__(id="row-words", placeholder="/ words of an answer or error")
@@ -282,12 +278,12 @@ class BatchJob(Vertical):
         bind("s", "batch.stop", "Stop"),
         bind("slash", "batch.search", "Search"),
         bind("x", "batch.failed", "Failed", action="list('failed')"),
-        bind("alt+s", "batch.sort", "Sort", show=False),
-        bind("alt+u", "batch.turn", "Turn the order round", show=False),
-        bind("f", "batch.follow", "Latest", action="list('live')", show=False),
-        bind("d", "batch.done", "Done", action="list('done')", show=False),
-        bind("w", "batch.working", "Running", action="list('running')", show=False),
-        bind("g", "batch.go_to", "Row", show=False),
+        quiet("alt+s", "batch.sort", "Sort"),
+        quiet("alt+u", "batch.turn", "Turn the order round"),
+        quiet("f", "batch.follow", "Latest", action="list('live')"),
+        quiet("d", "batch.done", "Done", action="list('done')"),
+        quiet("w", "batch.working", "Running", action="list('running')"),
+        quiet("g", "batch.go_to", "Row"),
     ]
 
     def __init__(self) -> None:

@@ -21,7 +21,7 @@ from app.chat.listing import by_day, find_chats, model_name
 from app.chat.store.errors import StoreError
 from app.chat.store.records import Chat, Hit
 from app.tui.app import services_of
-from app.tui.keys import bind
+from app.tui.keys import bind, quiet
 from app.tui.textual_patches import Pane
 from app.tui.widgets.prompt import SearchLine
 
@@ -213,7 +213,7 @@ class ChatSidebar(Pane):
     BINDINGS = [
         bind("slash", "sidebar.search", "Search"),
         bind("escape", "sidebar.leave", "Back"),
-        bind("up,down", "sidebar.list", "To the list", show=False),
+        quiet("up,down", "sidebar.list", "To the list"),
     ]
 
     @dataclass

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Static
@@ -16,7 +14,7 @@ from textual.widgets import Static
 from app.chat.figures import Reading, StatusFigures
 from app.chat.store.records import Message, Role, State
 from app.chat.thinking import split
-from app.tui.keys import told
+from app.tui.keys import bind, quiet, told
 from app.tui.textual_patches import Ground
 from app.tui.widgets.answer_body import AnswerBody, Parts
 from app.tui.widgets.message_foot import Fact, MessageFoot, Waiting, facts_of, live_facts
@@ -45,14 +43,14 @@ class Entry:
 class MessageView(Ground, Vertical, can_focus=True):
     """Shows an ``Entry``; with the focus on it, it is the selected message."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "screen.select(-1)", "Message above", id="message.up", show=False),
-        Binding("down", "screen.select(1)", "Message below", id="message.down", show=False),
-        Binding("space", "thought", "Thinking", id="message.thinking"),
-        Binding("enter,e", "screen.edit", "Edit and branch", id="message.edit"),
-        Binding("c", "screen.copy", "Copy", id="message.copy"),
-        Binding("r", "screen.regenerate", "Again", id="message.regenerate"),
-        Binding("delete,ctrl+d", "screen.drop", "Leave out", id="message.drop"),
+    BINDINGS = [
+        quiet("up", "message.up", "Message above", action="screen.select(-1)"),
+        quiet("down", "message.down", "Message below", action="screen.select(1)"),
+        bind("space", "message.thinking", "Thinking", action="thought"),
+        bind("enter,e", "message.edit", "Edit and branch", action="screen.edit"),
+        bind("c", "message.copy", "Copy", action="screen.copy"),
+        bind("r", "message.regenerate", "Again", action="screen.regenerate"),
+        bind("delete,ctrl+d", "message.drop", "Leave out", action="screen.drop"),
     ]
 
     def __init__(self, entry: Entry) -> None:

@@ -18,7 +18,7 @@ from textual.widgets import Button, Collapsible, Input, Label, Static
 
 from app.builds.prospects import RUNTIMES, Prospect, Prospects, bare_prospects
 from app.builds.settings import DEFAULT_RECIPES, TARGETS, FieldError, Settings, offered
-from app.tui.keys import bind
+from app.tui.keys import bind, quiet
 from app.tui.textual_patches import Plain
 from app.tui.widgets.chart import Axis, Chart, Mark
 from app.tui.widgets.form import Check, Form, Group, path_field, text_field
@@ -96,12 +96,12 @@ class RecipeCards(Vertical, can_focus=True):
     """
     BINDINGS = [
         bind("space,enter", "recipes.tick", "Choose", action="choose"),
-        bind("left", "recipes.left", "Card before", action="step(-1)", show=False),
-        bind("right", "recipes.right", "Card after", action="step(1)", show=False),
-        bind("up", "recipes.up", "Card above", action="line(-1)", show=False),
-        bind("down", "recipes.down", "Card below", action="line(1)", show=False),
-        bind("home", "recipes.first", "First card", action="end(0)", show=False),
-        bind("end", "recipes.last", "Last card", action="end(-1)", show=False),
+        quiet("left", "recipes.left", "Card before", action="step(-1)"),
+        quiet("right", "recipes.right", "Card after", action="step(1)"),
+        quiet("up", "recipes.up", "Card above", action="line(-1)"),
+        quiet("down", "recipes.down", "Card below", action="line(1)"),
+        quiet("home", "recipes.first", "First card", action="end(0)"),
+        quiet("end", "recipes.last", "Last card", action="end(-1)"),
     ]
 
     class Changed(Message):

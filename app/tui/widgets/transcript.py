@@ -13,7 +13,7 @@ from textual.geometry import Size, clamp
 from textual.scrollbar import ScrollBar
 from textual.widget import Widget
 
-from app.tui.keys import bind
+from app.tui.keys import quiet
 from app.tui.textual_patches import Column, Plain, Steady
 from app.tui.widgets.welcome import Welcome
 
@@ -34,10 +34,10 @@ class Transcript(Steady, VerticalScroll, can_focus=True):
 
     BLANK = True
     BINDINGS = [
-        bind("end", "transcript.end", "To the end", action="follow", show=False),
-        bind("home", "transcript.home", "To the beginning", action="top", show=False),
-        bind("up", "transcript.up", "Message above", action="select(-1)", show=False),
-        bind("down", "transcript.down", "Message below", action="select(1)", show=False),
+        quiet("end", "transcript.end", "To the end", action="follow"),
+        quiet("home", "transcript.home", "To the beginning", action="top"),
+        quiet("up", "transcript.up", "Message above", action="select(-1)"),
+        quiet("down", "transcript.down", "Message below", action="select(1)"),
     ]
 
     def __init__(self) -> None:
