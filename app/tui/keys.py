@@ -143,8 +143,8 @@ def _clashes(keymap: Mapping[str, str]) -> list[tuple[str, str, str]]:
 
 def at_once() -> Iterator[dict[str, list[str]]]:
     """For each place that the focus can be in: the bindings that act there, with their keys."""
-    owners = {owner.__name__: owner for owner, _ in declared()}
     found = dict(declared())
+    owners = {owner.__name__: owner for owner in found}
     app = next(owner for owner in found if issubclass(owner, App))
     for screen, lines in TOGETHER.items():
         for line in lines:
@@ -280,7 +280,7 @@ class Bound:
 
     task: str
     id: str | None
-    keys: tuple[str, ...]
+    keys: list[str]
     title: str
     more: str
     run: partial[Any]
@@ -290,18 +290,15 @@ class Bound:
 def bound(screen: Screen[Any]) -> list[Bound]:
     """List what keys do on ``screen`` now, by task: what only this screen or the focused widget
     has, then the tasks above, at last the screens, the app, and what Textual's own widgets do."""
-    found: dict[tuple[Any, ...], list[str]] = {}
+    found: dict[tuple[object, ...], Bound] = {}
     for node, binding, enabled, tooltip in screen.active_bindings.values():
-        if binding.description and enabled:
+        id, title, action = binding.id, binding.description, binding.action
+        if title and enabled:
             more = tooltip or binding.tooltip
-            kind = (_task(node, binding), binding.id, binding.description, more, binding.action)
-            found.setdefault((*kind, node), []).append(shown(binding.key))
-    run = screen.app.run_action
-    made = [
-        Bound(task, id, tuple(keys), title, more, partial(run, action, node))
-        for (task, id, title, more, action, node), keys in found.items()
-    ]
-    return sorted(made, key=_place)  # those of one place stay as they were declared
+            run = partial(screen.app.run_action, action, node)
+            one = Bound(_task(node, binding), id, [], title, more, run)
+            found.setdefault((node, id, title, more, action), one).keys.append(shown(binding.key))
+    return sorted(found.values(), key=_place)  # those of one place stay as they were declared
 
 
 def offered(screen: Screen[Any]) -> Iterator[ActiveBinding]:

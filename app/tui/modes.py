@@ -14,11 +14,9 @@ from importlib import import_module
 from typing import Any, TypeVar
 
 from textual.await_complete import AwaitComplete
-from textual.binding import BindingType
 from textual.events import ScreenResume
 from textual.screen import Screen
 
-from app.tui.keys import key
 from app.tui.textual_patches import SteadyCompositor
 
 Result = TypeVar("Result")
@@ -121,11 +119,3 @@ MODES = (
     Mode("quantize", "f5", "Quantize", "app.tui.screens.quantize", "QuantizeScreen"),
     Mode("monitor", "f6", "Monitor", "app.tui.screens.monitor", "MonitorScreen"),
 )
-
-
-def bindings() -> list[BindingType]:
-    """A key for each mode; it works wherever the cursor is."""
-    return [
-        key(mode.key, f"app.{mode.name}", mode.title, action=f"app.switch_mode('{mode.name}')")
-        for mode in MODES
-    ]

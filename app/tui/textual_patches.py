@@ -15,6 +15,7 @@ from textual.app import App
 from textual.cache import LRUCache
 from textual.color import Color
 from textual.containers import Vertical
+from textual.content import Content
 from textual.css.model import RuleSet
 from textual.css.stylesheet import Stylesheet
 from textual.events import Key, Paste
@@ -50,6 +51,11 @@ class Plain(Static):
         self, text: VisualType = "", *, id: str | None = None, classes: str | None = None
     ) -> None:
         super().__init__(text, markup=False, id=id, classes=classes)
+
+    def say(self, text: Content | str) -> None:
+        """Show another text; an empty one takes no place."""
+        self.update(text)
+        self.display = bool(text)
 
 
 class Pane(Vertical):

@@ -251,8 +251,8 @@ class PathInput(Vertical):
 
         text: str
 
-    def __init__(self, value: str = "", *, placeholder: str = "", id: str | None = None) -> None:
-        super().__init__(id=id)
+    def __init__(self, value: str, *, placeholder: str) -> None:
+        super().__init__()
         self._line = _Line(value, placeholder=placeholder, id="path-line")
         self._list = OptionList(id="path-list", markup=False)
         self._found: list[str] = []

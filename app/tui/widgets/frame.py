@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import Any, ClassVar, NamedTuple
 
 from rich.cells import cell_len
@@ -134,10 +135,7 @@ class AppFooter(Footer):
             (everywhere if isinstance(node, IngotApp) else own).append(key)
         state = app_of(self).services.host.details if self.size.width >= _ROOMY else ""
         room = self.size.width - sum(map(_width, everywhere)) - cell_len(state) - 2
-        kept = 0
-        while kept < len(own) and room >= _width(own[kept]):
-            room -= _width(own[kept])
-            kept += 1
+        kept = sum(taken <= room for taken in accumulate(map(_width, own)))
         return own[:kept] + everywhere, state
 
     def _keys(self) -> Iterator[tuple[DOMNode, _Key]]:

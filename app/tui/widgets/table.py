@@ -93,9 +93,8 @@ class Table(ScrollView, Generic[Record], can_focus=True):
         self.columns, self._key = list(columns), key
         self.rows: Sequence[Record] = ()
         self.cursor = 0
-        self.sorting: tuple[str, bool] | None = (
-            None  # the column it is sorted by; whether downwards
-        )
+        # The column it is sorted by; whether downwards.
+        self.sorting: tuple[str, bool] | None = None
 
     @property
     def record(self) -> Record | None:

@@ -19,7 +19,7 @@ from app.tui.app import IngotApp
 from app.tui.measure import RecordedHost
 from app.tui.screens.chat import ChatScreen
 from app.tui.services import Services, Start
-from app.tui.widgets.answer_body import Thought
+from app.tui.widgets.message_view import Thought
 from app.tui.widgets.prose import CodeBlock
 from app.tui.widgets.welcome import Choose, Starter
 from tests.app.tui.chat_app import ANSWER, add_turn, answered, shown, text_of
