@@ -150,8 +150,9 @@ def at_once() -> Iterator[dict[str, list[str]]]:
         for line in lines:
             keys: dict[str, list[str]] = {}
             for owner in (app, *(owners[name] for name in (screen, *line.split()))):
-                for binding in (one for base in owner.__mro__ for one in found.get(base, ())):
-                    keys.setdefault(binding.id or binding.action, []).append(binding.key)
+                for base in owner.__mro__:
+                    for binding in found.get(base, ()):
+                        keys.setdefault(binding.id or binding.action, []).append(binding.key)
             yield keys
 
 

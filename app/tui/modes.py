@@ -5,8 +5,6 @@ A mode keeps its screens while another one is shown: an answer keeps streaming b
 rows. The screen of a mode is imported when it is first shown.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -43,13 +41,10 @@ class Styled(Screen[Result]):
         """Before anything is composed."""
         app: Any = self.app
         self.look = app.look
-        width, height = self.app.size
-        for size, breakpoints in (
-            (width, self.HORIZONTAL_BREAKPOINTS),
-            (height, self.VERTICAL_BREAKPOINTS),
-        ):
-            fits = max((at for at, _ in breakpoints or () if at <= size), default=-1)
-            self.update_classes({name: at == fits for at, name in breakpoints or ()}, animate=False)
+        both = (self.HORIZONTAL_BREAKPOINTS or (), self.VERTICAL_BREAKPOINTS or ())
+        for size, breakpoints in zip(self.app.size, both, strict=True):
+            fits = max((at for at, _ in breakpoints if at <= size), default=-1)
+            self.update_classes({name: at == fits for at, name in breakpoints}, animate=False)
 
     def _on_screen_resume(self, event: ScreenResume) -> None:
         app: Any = self.app

@@ -86,17 +86,7 @@ else:
     Base = object
 
 
-class Steady(Base):
-    """A new size asks for no further layout: Textual would lay out the whole screen a second time,
-    to the same end, whenever anything has grown."""
-
-    def _size_updated(
-        self, size: Size, virtual_size: Size, container_size: Size, layout: bool = True
-    ) -> bool:
-        return super()._size_updated(size, virtual_size, container_size, layout=False)
-
-
-class Column(Steady):
+class Column(Base):
     """A column whose height, and those of its children, follow from its width: however high it has
     become, children that did not change are not measured again.
 

@@ -403,10 +403,10 @@ class BatchJob(Vertical):
     @on(Input.Changed, "#row-words")
     def _look_for(self, event: Input.Changed) -> None:
         text, job = event.value.strip(), self.job
-        self._search = RowSearch(job.journal, text) if job is not None and text else None
         if job is None:
             return
-        if self._search is not None and self._shown == "live":
+        self._search = RowSearch(job.journal, text) if text else None
+        if text and self._shown == "live":
             self._shown = "all"
         self._find(job)
 

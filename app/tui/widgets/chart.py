@@ -266,7 +266,7 @@ class Chart(Canvas):
         self._draw()
 
     def _draw(self) -> None:
-        if not self.is_attached or self.size.width < 2 or self.size.height < 2:
+        if not self.is_attached or min(self.size) < 2:
             return
         with self.batch_refresh():
             self.reset(self.size)

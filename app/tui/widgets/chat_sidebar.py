@@ -1,8 +1,6 @@
 """Lists of chats: the list itself, under the days of their newest messages, and the sidebar that
 has one beside the chat that is shown."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Iterable
@@ -168,7 +166,7 @@ def _marked(text: str, hit: Hit) -> Content:
 def about(chat: Chat) -> str:
     """A line about a chat: "    12 messages · pebble"."""
     count = f"{chat.count:,} message{'' if chat.count == 1 else 's'}"
-    return "    " + " · ".join(part for part in (count, model_name(chat.model)) if part)
+    return "    " + " · ".join(filter(None, (count, model_name(chat.model))))
 
 
 def when(then: float, now: float) -> str:

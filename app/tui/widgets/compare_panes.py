@@ -31,9 +31,6 @@ class Speed(Horizontal):
             yield Plain("", classes="unit")
             yield ProgressBar(100, show_percentage=False, show_eta=False)
 
-    def on_mount(self) -> None:
-        self.set_class(self.app.size.height >= _TALL, "-tall")
-
     def show(self, speed: float | None, fastest: float | None, base: float | None) -> None:
         """Show a speed, or nothing where it is not known; ``base`` is the first file's."""
         text = "" if speed is None else f"{speed:,.1f}" if speed < 1000 else f"{speed:,.0f}"

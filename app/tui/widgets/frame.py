@@ -26,9 +26,9 @@ _PAD = 2  # cells around a tab, and beside the brand
 _GAP = 2  # cells between two keys of the footer
 _ROOMY = 100  # cells, from which on tabs tell their keys and the footer what computes
 _STATES = {
-    HostState.LOADING: "loading the model",
-    HostState.EMPTY: "no model",
-    HostState.FAILED: "the model did not load",
+    HostState.LOADING: ("loading the model", "$text-warning"),
+    HostState.EMPTY: ("no model", "$text-warning"),
+    HostState.FAILED: ("the model did not load", "$text-error"),
 }
 
 
@@ -85,10 +85,8 @@ class AppHeader(Horizontal):
         app = app_of(self)
         host = app.services.host
         speed = (app.speed, "bold $text-primary" if app.decoding else "$text-muted")
-        model, quality = (host.label, "$text"), (host.quality, "$text-muted")
-        if host.state is not HostState.READY:
-            bad = host.state is HostState.FAILED
-            model = (_STATES[host.state], "$text-error" if bad else "$text-warning")
+        model = _STATES.get(host.state, (host.label, "$text"))
+        quality = (host.quality, "$text-muted")
         short = (host.quality.rpartition(" · ")[2], "$text-muted")
         wanted = ((model, quality, speed), (model, short, speed), (model, speed), (speed,), ())
         for parts in wanted:

@@ -1,8 +1,6 @@
 """One message of a chat: the text, in which thinking, prose and code have widgets of their own as
 it streams; its figures, and what became of it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -88,14 +86,15 @@ class AnswerBody(Column, Vertical):
         super().__init__()
         self.text = ""  # the source that is shown, without the thinking
         self._splitter = Splitter()
-        self._begin = parts if ended else Parts()
-        self._later = None if ended else parts
+        self._parts, self._ended = parts, ended  # at the start
         self.thought: Thought | None = None
         self.sections: list[Prose | CodeBlock] = []  # one for each of the splitter's
 
     def compose(self) -> ComposeResult:
         """A text that has ended, all at once."""
-        parts = self._begin
+        if not self._ended:
+            return
+        parts = self._parts
         if parts.thinking:
             self.thought = Thought(parts)
             yield self.thought
@@ -105,8 +104,8 @@ class AnswerBody(Column, Vertical):
             yield from self._show(section, ended=True)
 
     async def on_mount(self) -> None:
-        if self._later is not None:
-            await self.show(self._later)
+        if not self._ended:
+            await self.show(self._parts)
 
     async def show(self, parts: Parts, *, ended: bool = False) -> None:
         """Show ``parts``, of which as a rule only the end is new."""

@@ -111,11 +111,12 @@ class RecipeCards(Vertical, can_focus=True):
         super().__init__(id="recipes")
         self._chosen = set(DEFAULT_RECIPES)
         self.prospects = bare_prospects()
-        self._cursor = RECIPE_ORDER[0][0].name
+        self._cursor = _USUAL[0].name
 
     def compose(self) -> ComposeResult:
-        for runtime, recipes in zip(RUNTIMES.values(), RECIPE_ORDER, strict=True):
+        for fmt, runtime in RUNTIMES.items():
             yield Label(runtime, classes="cards-title")
+            recipes = (recipe for recipe in _USUAL if recipe.format == fmt)
             yield Container(*self._made(recipes), classes="cards")
         more = Container(classes="cards", id="more-cards")
         title = f"{len(_FURTHER)} further types: smaller ones, older ones, and floats"
@@ -214,11 +215,7 @@ class RecipeCards(Vertical, can_focus=True):
             self._show()
 
 
-def _usual(fmt: str) -> list[Recipe]:
-    return [recipe for recipe in offered() if recipe.format == fmt and recipe.name in PRESETS]
-
-
-RECIPE_ORDER = tuple(_usual(fmt) for fmt in RUNTIMES)
+_USUAL = [recipe for recipe in offered() if recipe.name in PRESETS]
 _FURTHER = [recipe for recipe in offered() if recipe.name not in PRESETS]
 
 

@@ -16,7 +16,6 @@ from textual.selection import Selection
 from textual.strip import Strip
 from textual.widget import Widget
 
-from app.tui.textual_patches import Steady
 from runtimes.untrusted import visible
 
 _TAB = 4
@@ -24,7 +23,7 @@ _CURSOR = "▍"
 _CHUNK = re.compile(r"\s*\S+\s*|\s+")
 
 
-class TextLines(Steady, Widget):
+class TextLines(Widget):
     """``words``: break lines between words. ``pad``: empty columns left and right.
 
     The text can be selected with the mouse. A subclass may style a line (``line_content``).

@@ -14,7 +14,7 @@ from textual.scrollbar import ScrollBar
 from textual.widget import Widget
 
 from app.tui.keys import quiet
-from app.tui.textual_patches import Column, Plain, Steady
+from app.tui.textual_patches import Column, Plain
 from app.tui.widgets.welcome import Welcome
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _MORE = 8  # that come at once when one scrolls to either end
 _MOST = 48
 
 
-class Transcript(Steady, VerticalScroll, can_focus=True):
+class Transcript(VerticalScroll, can_focus=True):
     """``sync`` it with the path that is to be shown.
 
     It follows the end until one scrolls up, and again from ``action_follow`` (the end key) on. What
@@ -287,6 +287,12 @@ class Transcript(Steady, VerticalScroll, can_focus=True):
         regions = ((view, view.virtual_region) for view in self.views)
         held = next(((view, one.y) for view, one in regions if one.bottom > top), (None, None))
         self._keep(*held)
+
+    def _size_updated(
+        self, size: Size, virtual_size: Size, container_size: Size, layout: bool = True
+    ) -> bool:
+        """Textual's; as ``SteadyCompositor`` does for what never scrolls."""
+        return super()._size_updated(size, virtual_size, container_size, layout=False)
 
     def _scroll_update(self, virtual_size: Size) -> None:
         """Textual's, while the screen is laid out. Its scrollbar is drawn with the picture that
