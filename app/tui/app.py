@@ -19,7 +19,6 @@ from textual.binding import Binding
 from textual.dom import DOMNode
 from textual.driver import Driver
 from textual.filter import LineFilter, Monochrome, NoColor
-from textual.geometry import Size
 from textual.reactive import reactive
 from textual.screen import Screen
 from textual.signal import Signal
@@ -44,15 +43,16 @@ log = logging.getLogger(__name__)
 
 _now = time.monotonic
 _WARNINGS = 3  # at the start; a screen of 24 lines holds one more
-_LATER = (
-    "app.tui.widgets.message_view",
-    "app.tui.screens.models",
-    "app.tui.help",
-)
+_LATER = ("app.tui.widgets.message_view", "app.tui.screens.models", "app.tui.help")
 # Objects between two looks for garbage: at Python's 700 that takes 2% of a core while an answer
 # comes, since each of its blocks is made of thousands that stay.
 _YOUNG = 10_000
 _AGAIN_S = 2.0  # a second ctrl+c within this time quits
+_WIDTH, _HEIGHT = 60, 16  # the least in which a screen has room
+
+
+class TooSmall(Static):
+    """A cover that says what is needed; the screen keeps running below it."""
 
 
 class IngotApp(App[None]):
@@ -66,7 +66,10 @@ class IngotApp(App[None]):
     DEFAULT_MODE = modes.CHAT.name
     BINDINGS = [
         key("f1", "app.help", "Help", "for what has the focus", show=True),
-        *modes.bindings(),
+        *(
+            key(mode.key, f"app.{mode.name}", mode.title, action=f"app.switch_mode('{mode.name}')")
+            for mode in modes.MODES
+        ),
         key("ctrl+p", "app.palette", "Commands", action="command_palette", show=True),
         key("f12", "app.theme", "Theme", action="change_theme", priority=False),
         key("ctrl+c", "app.interrupt", "Stop", "what runs; twice quits"),
@@ -108,8 +111,12 @@ class IngotApp(App[None]):
         few = not self.is_headless and self.console.color_system == "standard"
         if few and not config.theme:
             self.theme = theme.INGOT_TERMINAL.name
-        self._warn_of([*self.services.warnings, *problems(config)])
-        self.screen_change_signal.subscribe(self, lambda _: check_room(self.screen, self.size))
+        wrong = [*self.services.warnings, *problems(config)]
+        for one in wrong[:_WARNINGS]:
+            self.warn(one)
+        if (more := len(wrong) - _WARNINGS) > 0:
+            self.warn(f"{more} more settings are wrong: `ingot config` lists them all")
+        self.screen_change_signal.subscribe(self, lambda _: self._check_room())
         if not self.is_headless:
             self._catch_signals()
         self.set_interval(1.0, self.services.monitor.note)
@@ -140,12 +147,6 @@ class IngotApp(App[None]):
         else:
             await self.run_action("screen.models")
         self._import_later()
-
-    def _warn_of(self, wrong: Sequence[str]) -> None:
-        for one in wrong[:_WARNINGS]:
-            self.warn(one)
-        if (more := len(wrong) - _WARNINGS) > 0:
-            self.warn(f"{more} more settings are wrong: `ingot config` lists them all")
 
     def get_key_display(self, binding: Binding) -> str:
         return keys.shown(binding.key.partition(",")[0])
@@ -328,7 +329,7 @@ class IngotApp(App[None]):
         return [*kept, self._on_black] if self.theme == theme.INGOT_TERMINAL.name else kept
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
-        return theme.tokens(plain=theme.no_color())
+        return theme.tokens()
 
     def get_css_variables(self) -> dict[str, str]:
         self.theme_variables = theme.legible(super().get_css_variables())
@@ -375,9 +376,20 @@ class IngotApp(App[None]):
         self.services.config = load_config().config
 
     def on_resize(self, event: events.Resize) -> None:
-        self.call_after_refresh(
-            lambda: check_room(self.screen, self.size)
-        )  # once Textual knows the size, too
+        self.call_after_refresh(self._check_room)  # once Textual knows the size, too
+
+    def _check_room(self) -> None:
+        """Cover the screen, or uncover it, by the terminal's size."""
+        covers, (width, height) = self.screen.query(TooSmall), self.size
+        said = (
+            f"This terminal has {width}x{height}.\nIngot needs {_WIDTH}x{_HEIGHT}: make it larger."
+        )
+        if width >= _WIDTH and height >= _HEIGHT:
+            covers.remove()
+        elif covers:
+            covers.first().update(said)
+        else:
+            self.screen.mount(TooSmall(said))
 
 
 def app_of(node: DOMNode) -> IngotApp:
@@ -400,26 +412,3 @@ def run(start: Start, *, mouse: bool = True) -> int:
         sys.stderr.write(f"ingot: internal error; {log_file} says where\n")
         return int(ExitCode.INTERNAL)
     return app.return_code or 0
-
-
-# A cover for terminals in which no screen has room.
-
-
-_WIDTH, _HEIGHT = 60, 16  # the least
-
-
-class TooSmall(Static):
-    """Says what is needed; the screen keeps running below it."""
-
-
-def check_room(screen: Screen[Any], size: Size) -> None:
-    """Cover the screen, or uncover it, by the terminal's size."""
-    covers = screen.query(TooSmall)
-    has, needs = f"{size.width}x{size.height}", f"{_WIDTH}x{_HEIGHT}"
-    said = f"This terminal has {has}.\nIngot needs {needs}: make it larger."
-    if size.width >= _WIDTH and size.height >= _HEIGHT:
-        covers.remove()
-    elif covers:
-        covers.first().update(said)
-    else:
-        screen.mount(TooSmall(said))

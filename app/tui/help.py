@@ -23,7 +23,7 @@ from textual.worker import Worker, WorkerError
 
 from app.chat import slash
 from app.tui import modes
-from app.tui.keys import Bound, bind, bound, told
+from app.tui.keys import Bound, bound, quiet, told
 from app.tui.screens.dialogs import Panel
 from app.tui.textual_patches import latest
 from app.tui.widgets.prompt import SearchLine
@@ -32,7 +32,10 @@ _TWO = 110  # columns of the terminal, from which on there are two of groups
 _LOW, _HIGH = 6, 8  # lines around what scrolls, in a low terminal and in one with room around
 _TALL = 30
 _SCROLLS = {
-    **{key: key for key in ("up", "down", "home", "end")},
+    "up": "up",
+    "down": "down",
+    "home": "home",
+    "end": "end",
     "pageup": "page_up",
     "pagedown": "page_down",
 }
@@ -41,11 +44,7 @@ _SCROLLS = {
 class KeyGroup(Static):
     """Draws a group; with a filter the rows that fit, and nothing when none does."""
 
-    COMPONENT_CLASSES = {
-        "key-group--title",
-        "key-group--key",
-        "key-group--more",
-    }
+    COMPONENT_CLASSES = {"key-group--title", "key-group--key", "key-group--more"}
 
     def __init__(self, title: str, rows: list[Bound], width: int) -> None:
         super().__init__()
@@ -178,7 +177,7 @@ def commands(screen: Screen[Any]) -> Iterator[Bound]:
         yield one
     for name in sorted(app.available_themes):
         run = partial(app.run_action, f"app.use_theme({name!r})")
-        yield Bound("App", None, (), f"Theme {name}", "", run, early=False)
+        yield Bound("App", None, [], f"Theme {name}", "", run, early=False)
 
 
 def _of_the_chat(screen: Screen[Any]) -> Iterator[Bound]:
@@ -197,7 +196,7 @@ def _of_the_chat(screen: Screen[Any]) -> Iterator[Bound]:
         ):
             title = f"{spec.about[:1].upper()}{spec.about[1:]}"
             run = partial(screen.app.run_action, f"app.in_chat({spec.action!r})")
-            yield Bound("Chat", None, (f"/{spec.name}",), title, "", run)
+            yield Bound("Chat", None, [f"/{spec.name}"], title, "", run)
 
 
 class Commands(Provider):
@@ -244,8 +243,8 @@ class Palette(CommandPalette, modes.Styled[Any]):
     """Textual's, drawn anew where its width changes. Enter takes what was typed."""
 
     BINDINGS = [
-        bind("home", "palette.first", "First command", action="command_list('first')", show=False),
-        bind("end", "palette.last", "Last command", action="command_list('last')", show=False),
+        quiet("home", "palette.first", "First command", action="command_list('first')"),
+        quiet("end", "palette.last", "Last command", action="command_list('last')"),
     ]
 
     def compose(self) -> ComposeResult:

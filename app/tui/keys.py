@@ -52,8 +52,9 @@ def bind(
     return Binding(keys, action, title, show, priority=priority, tooltip=more, id=id)
 
 
+quiet = partial(bind, show=False)  # one that the footer and hints leave out
 # Of the whole app or the chat: one of many, that acts before all others.
-key = partial(bind, show=False, priority=True)
+key = partial(quiet, priority=True)
 
 
 def shown(key: str) -> str:
@@ -95,9 +96,8 @@ def problems(keymap: Mapping[str, str]) -> list[str]:
             if not _exists(key)
         ]
     sharing: dict[tuple[str, str], list[str]] = {}
-    for key, first, others in _clashes(keymap):
-        for name in others:
-            sharing.setdefault((key, name), []).append(first)
+    for key, first, name in _clashes(keymap):
+        sharing.setdefault((key, name), []).append(first)
     told += [
         f"keymap: {shown(key)} is both {name} and {', '.join(firsts)}; {name} goes without it"
         for (key, name), firsts in sharing.items()
@@ -110,24 +110,23 @@ def usable(keymap: Mapping[str, str]) -> dict[str, str]:
     would not work: the one that has it anyway keeps it, else the first of the keymap."""
     kept = dict(keymap)
     while clashes := _clashes(kept):
-        key, _, losers = clashes[0]
-        for name in losers:
-            left = [one for one in _keys(kept[name]) if one != key]
-            if left:
-                kept[name] = ",".join(left)
-            else:
-                del kept[name]
+        key, _, name = clashes[0]
+        left = [one for one in _keys(kept[name]) if one != key]
+        if left:
+            kept[name] = ",".join(left)
+        else:
+            del kept[name]
     return kept
 
 
-def _clashes(keymap: Mapping[str, str]) -> list[tuple[str, str, list[str]]]:
+def _clashes(keymap: Mapping[str, str]) -> list[tuple[str, str, str]]:
     """Bindings that act at once and share a key, which the keymap gives to one of them at least:
-    the key, the one that keeps it, and the others. Where two have it anyway, the inner one is meant
-    to act before the outer one."""
+    the key, the one that keeps it, and one that does not. Where two have it anyway, the inner one
+    is meant to act before the outer one."""
     if not keymap:
         return []
     order = list(keymap)
-    told: dict[tuple[str, str], set[str]] = {}
+    shared: set[tuple[str, str, str]] = set()
     first_of_all = {one.id for _, found in declared() for one in found if one.priority}
     for usual in at_once():
         now = {name: _keys(keymap[name]) if name in keymap else usual[name] for name in usual}
@@ -137,23 +136,23 @@ def _clashes(keymap: Mapping[str, str]) -> list[tuple[str, str, list[str]]]:
             if _TYPES in usual and key in _LETTERS:
                 new = [name for name in new if name in first_of_all]
                 names = ["what one types", *new]
-            first = next((name for name in names if name not in new), new[0] if new else "")
-            if others := set(new) - {first}:
-                told.setdefault((key, first), set()).update(others)
-    return [(key, first, sorted(others)) for (key, first), others in sorted(told.items())]
+            first = next((name for name in names if name not in new), None) or new[0]
+            shared |= {(key, first, name) for name in new if name != first}
+    return sorted(shared)
 
 
 def at_once() -> Iterator[dict[str, list[str]]]:
     """For each place that the focus can be in: the bindings that act there, with their keys."""
-    owners = {owner.__name__: owner for owner, _ in declared()}
     found = dict(declared())
+    owners = {owner.__name__: owner for owner in found}
     app = next(owner for owner in found if issubclass(owner, App))
     for screen, lines in TOGETHER.items():
         for line in lines:
             keys: dict[str, list[str]] = {}
             for owner in (app, *(owners[name] for name in (screen, *line.split()))):
-                for binding in (one for base in owner.__mro__ for one in found.get(base, ())):
-                    keys.setdefault(binding.id or binding.action, []).append(binding.key)
+                for base in owner.__mro__:
+                    for binding in found.get(base, ()):
+                        keys.setdefault(binding.id or binding.action, []).append(binding.key)
             yield keys
 
 
@@ -179,7 +178,12 @@ def _exists(key: str) -> bool:
 
 # Classes that have bindings, by their names; each line has widgets from the outer to the inner one.
 # Lines that another one has more than are left out; "" is the screen alone.
+_ALONE = (
+    "AnswersScreen BlindScreen BatchFilesScreen BatchLeaveScreen BatchResumeScreen"
+    " BatchRowScreen ConfirmScreen CopyChoice OverflowScreen ThemeScreen TypesScreen"
+)
 TOGETHER: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(_ALONE.split(), ("",)),
     "ChatScreen": (
         "Prompt",
         "Transcript MessageView",
@@ -188,39 +192,34 @@ TOGETHER: dict[str, tuple[str, ...]] = {
     ),
     "CompareScreen": ("Prompt",),
     "ComparePromptsScreen": ("PromptsForm Line", "PromptsForm PathLine", "RowTable"),
-    "AnswersScreen": ("",),
-    "BlindScreen": ("",),
     "BatchScreen": (
-        *("BatchForm Line", "BatchForm PathLine", "BatchForm Check"),
-        *("BatchJob BatchTable", "BatchJob Words"),
+        "BatchForm Line",
+        "BatchForm PathLine",
+        "BatchForm Check",
+        "BatchJob BatchTable",
+        "BatchJob Words",
     ),
     "QuantizeScreen": (
-        *("QuantizeForm Line", "QuantizeForm PathLine", "QuantizeForm Check"),
-        *("QuantizeForm RecipeCards", "QuantizeResult FileTable"),
+        "QuantizeForm Line",
+        "QuantizeForm PathLine",
+        "QuantizeForm Check",
+        "QuantizeForm RecipeCards",
+        "QuantizeResult FileTable",
     ),
     "MonitorScreen": ("EventLogView SearchLine",),
     "AskScreen": ("Line",),
     "AttachScreen": ("_Line",),
-    "BatchFilesScreen": ("",),
     "BatchJobsScreen": ("JobTable", "PathLine"),
-    "BatchLeaveScreen": ("",),
     "BatchPresetsScreen": ("PresetTable",),
-    "BatchResumeScreen": ("",),
-    "BatchRowScreen": ("",),
     "ChatsScreen": ("SearchLine",),
-    "ConfirmScreen": ("",),
-    "CopyChoice": ("",),
     "ExportScreen": ("_Line",),
     "FindScreen": ("SearchLine", "Check", "RepoTable", "BuildTable"),
     "HelpScreen": ("SearchLine",),
     "LoadScreen": ("LoadForm Line",),
     "ModelsScreen": ("SearchLine", "ModelTable"),
-    "OverflowScreen": ("",),
     "Palette": ("PaletteLine",),
     "SamplingScreen": ("Line",),
     "SystemScreen": ("Area",),
-    "ThemeScreen": ("",),
-    "TypesScreen": ("",),
 }
 
 
@@ -282,7 +281,7 @@ class Bound:
 
     task: str
     id: str | None
-    keys: tuple[str, ...]
+    keys: list[str]
     title: str
     more: str
     run: partial[Any]
@@ -292,18 +291,15 @@ class Bound:
 def bound(screen: Screen[Any]) -> list[Bound]:
     """List what keys do on ``screen`` now, by task: what only this screen or the focused widget
     has, then the tasks above, at last the screens, the app, and what Textual's own widgets do."""
-    found: dict[tuple[Any, ...], list[str]] = {}
+    found: dict[tuple[object, ...], Bound] = {}
     for node, binding, enabled, tooltip in screen.active_bindings.values():
-        if binding.description and enabled:
+        id, title, action = binding.id, binding.description, binding.action
+        if title and enabled:
             more = tooltip or binding.tooltip
-            kind = (_task(node, binding), binding.id, binding.description, more, binding.action)
-            found.setdefault((*kind, node), []).append(shown(binding.key))
-    run = screen.app.run_action
-    made = [
-        Bound(task, id, tuple(keys), title, more, partial(run, action, node))
-        for (task, id, title, more, action, node), keys in found.items()
-    ]
-    return sorted(made, key=_place)  # those of one place stay as they were declared
+            run = partial(screen.app.run_action, action, node)
+            one = Bound(_task(node, binding), id, [], title, more, run)
+            found.setdefault((node, id, title, more, action), one).keys.append(shown(binding.key))
+    return sorted(found.values(), key=_place)  # those of one place stay as they were declared
 
 
 def offered(screen: Screen[Any]) -> Iterator[ActiveBinding]:

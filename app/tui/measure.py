@@ -45,8 +45,7 @@ from app.tui.app import IngotApp
 from app.tui.modes import MODES
 from app.tui.screens.chat import ChatScreen
 from app.tui.services import Services, Start
-from app.tui.widgets.answer_body import AnswerBody
-from app.tui.widgets.message_view import MessageView
+from app.tui.widgets.message_view import AnswerBody, MessageView
 from app.tui.widgets.prose import CodeBlock
 from runtimes import chat
 from runtimes.request import Chunk, Completion, FinishReason, Request, Timings, Usage
@@ -117,13 +116,9 @@ class RecordedEngine:
 
     def __init__(self, pieces: Sequence[str], rate: float) -> None:
         self.pieces, self.rate = pieces, rate
+        self.model: Any = self  # a chat asks for the template only
         self.given: list[str] = []
         self._cancelled = threading.Event()
-
-    @property
-    def model(self) -> Any:
-        """The engine itself: a chat asks for the template only."""
-        return self
 
     def encode_chat(
         self,

@@ -5,8 +5,6 @@ A mode keeps its screens while another one is shown: an answer keeps streaming b
 rows. The screen of a mode is imported when it is first shown.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,11 +12,9 @@ from importlib import import_module
 from typing import Any, TypeVar
 
 from textual.await_complete import AwaitComplete
-from textual.binding import BindingType
 from textual.events import ScreenResume
 from textual.screen import Screen
 
-from app.tui.keys import key
 from app.tui.textual_patches import SteadyCompositor
 from runtimes import own
 
@@ -46,13 +42,10 @@ class Styled(Screen[Result]):
         """Before anything is composed."""
         app: Any = self.app
         self.look = app.look
-        width, height = self.app.size
-        for size, breakpoints in (
-            (width, self.HORIZONTAL_BREAKPOINTS),
-            (height, self.VERTICAL_BREAKPOINTS),
-        ):
-            fits = max((at for at, _ in breakpoints or () if at <= size), default=-1)
-            self.update_classes({name: at == fits for at, name in breakpoints or ()}, animate=False)
+        both = (self.HORIZONTAL_BREAKPOINTS or (), self.VERTICAL_BREAKPOINTS or ())
+        for size, breakpoints in zip(self.app.size, both, strict=True):
+            fits = max((at for at, _ in breakpoints if at <= size), default=-1)
+            self.update_classes({name: at == fits for at, name in breakpoints}, animate=False)
 
     def _on_screen_resume(self, event: ScreenResume) -> None:
         app: Any = self.app
@@ -122,11 +115,3 @@ MODES = (
     Mode("quantize", "f5", "Quantize", "app.tui.screens.quantize", "QuantizeScreen"),
     Mode("monitor", "f6", "Monitor", "app.tui.screens.monitor", "MonitorScreen"),
 )
-
-
-def bindings() -> list[BindingType]:
-    """A key for each mode; it works wherever the cursor is."""
-    return [
-        key(mode.key, f"app.{mode.name}", mode.title, action=f"app.switch_mode('{mode.name}')")
-        for mode in MODES
-    ]

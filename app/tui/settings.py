@@ -1,15 +1,9 @@
 """Settings that only the terminal app knows: its theme, and what is wrong with keys and themes."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from textual.theme import BUILTIN_THEMES
 
+from app.config.settings import Config
 from app.tui import keys, theme
-
-if TYPE_CHECKING:
-    from app.config.settings import Config
 
 
 def problems(config: Config) -> list[str]:

@@ -50,20 +50,19 @@ def in_browser() -> bool:
 def driver() -> type[Driver] | None:
     """The driver that draws on stdout; None where Textual's own does (Windows, a browser)."""
     _tell_alt_apart()
-    found: type[Driver] | None = None
-    if sys.platform != "win32" and not in_browser():
-        from textual.drivers.linux_driver import LinuxDriver
+    if sys.platform == "win32" or in_browser():
+        return None
+    from textual.drivers.linux_driver import LinuxDriver
 
-        from app.tui import theme
+    from app.tui import theme
 
-        class StdoutDriver(LinuxDriver):
-            def __init__(self, *arguments: Any, **named: Any) -> None:
-                super().__init__(*arguments, **named)
-                sieve = theme.without_colours if theme.no_color() else None
-                self._file = cast(Any, Screen(cast(IO[str], sys.__stdout__), sieve))
+    class StdoutDriver(LinuxDriver):
+        def __init__(self, *arguments: Any, **named: Any) -> None:
+            super().__init__(*arguments, **named)
+            sieve = theme.without_colours if theme.no_color() else None
+            self._file = cast(Any, Screen(cast(IO[str], sys.__stdout__), sieve))
 
-        found = StdoutDriver
-    return found
+    return StdoutDriver
 
 
 def _tell_alt_apart() -> None:

@@ -15,6 +15,7 @@ from textual.app import App
 from textual.cache import LRUCache
 from textual.color import Color
 from textual.containers import Vertical
+from textual.content import Content
 from textual.css.model import RuleSet
 from textual.css.stylesheet import Stylesheet
 from textual.events import Key, Paste
@@ -51,6 +52,11 @@ class Plain(Static):
     ) -> None:
         super().__init__(text, markup=False, id=id, classes=classes)
 
+    def say(self, text: Content | str) -> None:
+        """Show another text; an empty one takes no place."""
+        self.update(text)
+        self.display = bool(text)
+
 
 class Pane(Vertical):
     """A panel: a title in its border."""
@@ -80,17 +86,7 @@ else:
     Base = object
 
 
-class Steady(Base):
-    """A new size asks for no further layout: Textual would lay out the whole screen a second time,
-    to the same end, whenever anything has grown."""
-
-    def _size_updated(
-        self, size: Size, virtual_size: Size, container_size: Size, layout: bool = True
-    ) -> bool:
-        return super()._size_updated(size, virtual_size, container_size, layout=False)
-
-
-class Column(Steady):
+class Column(Base):
     """A column whose height, and those of its children, follow from its width: however high it has
     become, children that did not change are not measured again.
 

@@ -10,7 +10,6 @@ other and is told apart, ``$border`` and ``$border-blurred`` around panels, on
 
 import os
 import re
-from collections.abc import Mapping
 from functools import lru_cache
 
 from rich.color import Color as RichColor
@@ -21,12 +20,6 @@ from textual.filter import LineFilter
 from textual.theme import Theme
 
 CONTRAST = 4.5  # WCAG 2.2, 1.4.3: of text against what is behind it
-_TEXT = (
-    *("foreground", "text-muted", "text-primary", "text-secondary", "text-accent"),
-    *("text-success", "text-warning", "text-error", "link-color"),
-    *(f"markdown-h{level}-color" for level in range(1, 7)),
-    *("hue-1", "hue-2", "hue-3", "hue-4"),
-)
 # Of files beside each other, far from what states are told by; and where the terminal has its own.
 _HUES = {"hue-1": "#6FB3E0", "hue-2": "#D98FD0", "hue-3": "#4FC4B0", "hue-4": "#B3A0F0"}
 _ANSI_HUES = {
@@ -35,6 +28,19 @@ _ANSI_HUES = {
     "hue-3": "ansi_bright_white",
     "hue-4": "ansi_bright_cyan",
 }
+_TEXT = (
+    "foreground",
+    "text-muted",
+    "text-primary",
+    "text-secondary",
+    "text-accent",
+    "text-success",
+    "text-warning",
+    "text-error",
+    "link-color",
+    *(f"markdown-h{level}-color" for level in range(1, 7)),
+    *_HUES,
+)
 _TEXT_ON = {  # what stands on a background of its own
     "footer-foreground": "footer-background",
     "footer-key-foreground": "footer-background",
@@ -149,7 +155,8 @@ INGOT_TERMINAL = Theme(
         "button-color-foreground": "ansi_black",
         "link-color": "ansi_cyan",
         "link-background-hover": "ansi_cyan",
-        **{f"markdown-h{level}-color": "ansi_bright_yellow" for level in (1, 2)},
+        "markdown-h1-color": "ansi_bright_yellow",
+        "markdown-h2-color": "ansi_bright_yellow",
         "markdown-h3-color": "ansi_cyan",
     },
 )
@@ -175,9 +182,9 @@ def _on_black(style: Style) -> Style:
     return style + Style(color="white" if white else None, bgcolor="black")
 
 
-def tokens(*, plain: bool = False) -> dict[str, str]:
-    """The variables that are no colours; ``plain``: colours are not to be seen."""
-    return {**_TOKENS, **_PLAIN} if plain else _TOKENS
+def tokens() -> dict[str, str]:
+    """The variables that are no colours; others where colours are not to be seen."""
+    return _TOKENS | _PLAIN if no_color() else _TOKENS
 
 
 def legible(variables: dict[str, str]) -> dict[str, str]:
@@ -244,9 +251,9 @@ _NO_STYLE = Style(dim=False)
 _REVERSED = Style(dim=False, reverse=True)
 
 
-def no_color(environ: Mapping[str, str] | None = None) -> bool:
+def no_color() -> bool:
     """Whether NO_COLOR is set and not empty."""
-    return bool((os.environ if environ is None else environ).get("NO_COLOR"))
+    return bool(os.environ.get("NO_COLOR"))
 
 
 class Colourless(LineFilter):

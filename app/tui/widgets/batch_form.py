@@ -35,7 +35,7 @@ from app.batch.watch.records import absolute
 from app.figures import duration
 from app.here import at_home, here
 from app.tui.app import app_of
-from app.tui.keys import bind
+from app.tui.keys import bind, quiet
 from app.tui.screens.batch_panels import BatchFilesScreen, BatchPresetsScreen, short
 from app.tui.screens.dialogs import AskScreen
 from app.tui.screens.models import ModelsScreen
@@ -141,7 +141,7 @@ class BatchForm(Form):
         bind("ctrl+g", "batch.start", "Start"),
         bind("f8", "batch.files", "Files"),
         bind("f7", "batch.like", "Presets"),
-        bind("f9", "batch.save", "Save", show=False),
+        quiet("f9", "batch.save", "Save"),
         bind("ctrl+t", "batch.model", "Model"),
     ]
 
@@ -167,8 +167,8 @@ class BatchForm(Form):
                             yield Group(title, *map(_field, names))
             yield Aside("First rows", "form-rows", can_focus=True)
             yield Aside("This job", "form-counts", can_focus=False)
-        yield Plain(id="said", classes="bad -empty")
-        yield Plain(id="form-rest", classes="-empty")
+        yield Plain(id="said", classes="bad")
+        yield Plain(id="form-rest")
         with Horizontal(id="form-bar"):
             yield FieldHelp()
             yield Button("Like an earlier job", compact=True, id="like")
@@ -176,6 +176,8 @@ class BatchForm(Form):
             yield Button("Start", variant="primary", compact=True, id="start")
 
     def on_mount(self) -> None:
+        self.say("")
+        self.query_one("#form-rest").display = False
         self.query_one("#form-rows", Aside).say(_NO_INPUT)
         self.query_one("#form-counts", Aside).say("Name an input and a model.")
 
@@ -186,9 +188,7 @@ class BatchForm(Form):
 
     def say(self, text: str) -> None:
         """Say what is wrong with no field in particular."""
-        said = self.query_one("#said", Static)
-        said.update(f"✗ {in_words(text)}" if text else "")
-        said.set_class(not text, "-empty")
+        self.query_one("#said", Plain).say(f"✗ {in_words(text)}" if text else "")
 
     # What it reads
 
@@ -269,9 +269,9 @@ class BatchForm(Form):
         kept = ("input", "output") if self.form.input.strip() and form != JobForm() else ()
         self.fill(**{name: getattr(form, name) for name in FIELDS if name not in kept})
         self.query_one("#fresh", Check).value = form.fresh
-        rest, told = beside(form), self.query_one("#form-rest", Static)
-        told.update(f"and as that job had it: {rest}")
-        told.set_class(not rest, "-empty")
+        rest = beside(form)
+        told = f"and as that job had it: {rest}" if rest else ""
+        self.query_one("#form-rest", Plain).say(told)
         self.look_later(0)
 
     @on(Button.Pressed, "#like")

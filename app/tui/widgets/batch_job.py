@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 from textual import on
@@ -19,7 +20,7 @@ from app.batch.watch.process import Foreign
 from app.batch.watch.rows import By, RowState, Which
 from app.figures import rate
 from app.openai.answer import Answer
-from app.tui.keys import bind
+from app.tui.keys import bind, quiet
 from app.tui.screens.batch_panels import BatchResumeScreen, BatchRowScreen, RowPane, short
 from app.tui.screens.dialogs import AskScreen, ConfirmScreen
 from app.tui.textual_patches import Pane, Plain, background, latest
@@ -49,15 +50,14 @@ class BatchTable(Table[int]):
     and **[batch.turn alt+u]** turns the order round, as does a click on a column's title.
     """
     BINDING_GROUP_TITLE = "Rows"
-    BINDINGS = [
-        bind("enter", "batch.open", "Open", action="select"),
-    ]
+    BINDINGS = [bind("enter", "batch.open", "Open", action="select")]
+    job: WatchedJob  # is there before rows are
 
     def __init__(self) -> None:
         super().__init__(
             (
                 TableColumn("row", lambda i: (f"{i:,}", "muted"), 9, right=True, name="row"),
-                TableColumn("state", lambda i: STATES[self._state(i)], 7, name="state"),
+                TableColumn("state", lambda i: STATES[self.job.state(i)], 7, name="state"),
                 TableColumn("prompt", lambda i: self._count(i, "prompt_tokens"), 7, True, "prompt"),
                 TableColumn(
                     "answer", lambda i: self._count(i, "completion_tokens"), 7, True, "answer"
@@ -68,7 +68,6 @@ class BatchTable(Table[int]):
             key=lambda index: index,
             id="rows-table",
         )
-        self.job: WatchedJob | None = None
 
     def show(self, rows: Sequence[int], *, keep: bool = True) -> None:
         """Other rows; with ``keep`` the cursor stays on its row, however far that has moved."""
@@ -77,11 +76,8 @@ class BatchTable(Table[int]):
         if keep and before is not None and self.record != before and before in rows:
             self._put(rows.index(before))
 
-    def _state(self, index: int) -> RowState:
-        return RowState.WAITING if self.job is None else self.job.state(index)
-
     def _answer(self, index: int) -> Answer:
-        return (self.job and self.job.answer(index)) or Answer()
+        return self.job.answer(index) or Answer()
 
     def _count(self, index: int, name: str) -> Cell:
         value = (self._answer(index).usage or {}).get(name)
@@ -119,10 +115,9 @@ class JobHeader(Pane):
         """``title`` is what it reads and writes."""
         self.border_title = Content(title)
         self.border_subtitle = Content(view.state)
-        self.set_class(view.phase.active, "-running")
-        self.set_class(view.phase in _BAD, "-failed")
-        self.set_class(view.phase in _WAIT, "-waiting")
-        self.set_class(view.phase is Phase.DONE, "-done")
+        phase = view.phase
+        looks = {"-running": phase.active, "-failed": phase in _BAD, "-waiting": phase in _WAIT}
+        self.update_classes(looks | {"-done": phase is Phase.DONE})
         self.query_one(ProgressBar).update(total=view.rows or None, progress=view.done)
         self.query_one("#job-counts", Static).update(counts_of(view))
         self.query_one("#job-slots", Static).update(slots_of(view, self.size.width - 4))
@@ -154,7 +149,7 @@ def slots_of(view: JobView, room: int) -> Content:
             Content.assemble(
                 ("Slots ", "$text-muted"),
                 *strip_of(counts),
-                (f" {view.slots}", ""),
+                f" {view.slots}",
                 (f" · {counts[0]:>{wide}} decoding", "$text-muted"),
                 (f" · {counts[1]:>{wide}} reading", "$text-muted"),
                 (f" · {counts[2]:>{wide}} free", "$text-muted"),
@@ -186,12 +181,11 @@ def strip_of(counts: tuple[int, int, int]) -> list[tuple[str, str]]:
     """Cells of the slots that decode, read a prompt, and are free."""
     total = sum(counts)
     cells = min(total, _CELLS)
-    ends = [round(sum(counts[: i + 1]) * cells / total) for i in range(3)]
+    ends = (round(count * cells / total) for count in accumulate(counts, initial=0))
     marks = (("■", "$text-primary"), ("▪", "$text-warning"), ("□", "$text-muted"))
-    begins = (0, *ends[:2])
     return [
         (mark * (end - begin), style)
-        for (mark, style), begin, end in zip(marks, begins, ends, strict=True)
+        for (mark, style), (begin, end) in zip(marks, pairwise(ends), strict=True)
     ]
 
 
@@ -202,24 +196,28 @@ def _figure(name: str, value: str) -> Content:
 # Which rows of a job are listed: kinds to choose among, and words to look for.
 
 
-KINDS: tuple[Which, ...] = ("live", "all", "running", "done", "failed")
-_TITLES = {"live": "latest"}
-_COLORS = {"running": "$text-primary", "done": "$text-success", "failed": "$text-error"}
+KINDS: dict[Which, tuple[str, str]] = {  # their titles, and colours of their figures
+    "live": ("latest", ""),
+    "all": ("all", ""),
+    "running": ("running", "$text-primary"),
+    "done": ("done", "$text-success"),
+    "failed": ("failed", "$text-error"),
+}
 
 
 class Kind(Plain):
     """A click lists the rows of its kind."""
 
     def __init__(self, kind: Which) -> None:
-        super().__init__(_TITLES.get(kind, kind), id=f"kind-{kind}")
         self.kind = kind
+        self._title, self._color = KINDS[kind]
+        super().__init__(self._title, id=f"kind-{kind}")
 
     def show(self, count: int | None, wide: int, *, chosen: bool) -> None:
-        title = _TITLES.get(self.kind, self.kind)
-        color = _COLORS.get(self.kind, "") if count else "$text-muted"
+        color = self._color if count else "$text-muted"
         figure = "" if count is None else f" {count:>{wide},}"
         style = "bold underline $text-primary" if chosen else "$text-muted"
-        self.update(Content.assemble((title, style), (figure, color)))
+        self.update(Content.assemble((self._title, style), (figure, color)))
 
     def on_click(self) -> None:
         self.post_message(RowFilter.Chosen(self.kind))
@@ -228,9 +226,7 @@ class Kind(Plain):
 class Words(SearchLine):
     """Words to look for; escape forgets them."""
 
-    BINDINGS = [
-        bind("escape", "batch.search_leave", "Back", action="leave"),
-    ]
+    BINDINGS = [bind("escape", "batch.search_leave", "Back", action="leave")]
 
     def __init__(self) -> None:
         super().__init__(id="row-words", placeholder="/ words of an answer or error")
@@ -268,7 +264,8 @@ log = logging.getLogger(__name__)
 
 
 _TICK_S = 0.25
-_SORTS: tuple[By, ...] = ("row", "state", "prompt", "answer", "speed")
+_FIGURES: tuple[By, ...] = ("prompt", "answer", "speed")
+_SORTS: tuple[By, ...] = ("row", "state", *_FIGURES)
 _SPEEDS = {"decode": "$text-primary", "prefill": "$text-secondary"}
 
 
@@ -282,12 +279,12 @@ class BatchJob(Vertical):
         bind("s", "batch.stop", "Stop"),
         bind("slash", "batch.search", "Search"),
         bind("x", "batch.failed", "Failed", action="list('failed')"),
-        bind("alt+s", "batch.sort", "Sort", show=False),
-        bind("alt+u", "batch.turn", "Turn the order round", show=False),
-        bind("f", "batch.follow", "Latest", action="list('live')", show=False),
-        bind("d", "batch.done", "Done", action="list('done')", show=False),
-        bind("w", "batch.working", "Running", action="list('running')", show=False),
-        bind("g", "batch.go_to", "Row", show=False),
+        quiet("alt+s", "batch.sort", "Sort"),
+        quiet("alt+u", "batch.turn", "Turn the order round"),
+        quiet("f", "batch.follow", "Latest", action="list('live')"),
+        quiet("d", "batch.done", "Done", action="list('done')"),
+        quiet("w", "batch.working", "Running", action="list('running')"),
+        quiet("g", "batch.go_to", "Row"),
     ]
 
     def __init__(self) -> None:
@@ -367,8 +364,11 @@ class BatchJob(Vertical):
         known = name == "decode" or view.own or any(value for _, value in points)
         pane.set_class(not known, "-unknown")
         pane.border_title = f"{name} tok/s"
-        told = [f"{rate(overall)} overall".replace(" tok/s", "")] if overall is not None else []
-        told += [f"{rate(now).removesuffix(' tok/s')} now"] if now is not None else []
+        told = [
+            f"{rate(value).removesuffix(' tok/s')} {of}"
+            for value, of in ((overall, "overall"), (now, "now"))
+            if value is not None
+        ]
         pane.border_subtitle = Content(" · ".join(told))
         self.query_one(f"#{name}", Chart).show([Series(name, points, color=color)])
 
@@ -403,10 +403,10 @@ class BatchJob(Vertical):
     @on(Input.Changed, "#row-words")
     def _look_for(self, event: Input.Changed) -> None:
         text, job = event.value.strip(), self.job
-        self._search = RowSearch(job.journal, text) if job is not None and text else None
         if job is None:
             return
-        if self._search is not None and self._shown == "live":
+        self._search = RowSearch(job.journal, text) if text else None
+        if text and self._shown == "live":
             self._shown = "all"
         self._find(job)
 
@@ -426,7 +426,7 @@ class BatchJob(Vertical):
         """Sort by a column, once more in the other order; figures begin with the largest."""
         by = next(name for name in _SORTS if name == event.name)
         same = by == self._by[0] and self._shown != "live"
-        down = not self._by[1] if same else by in ("prompt", "answer", "speed")
+        down = not self._by[1] if same else by in _FIGURES
         self._order(by, down=down)
 
     def _order(self, by: By, *, down: bool) -> None:
@@ -498,7 +498,7 @@ class BatchJob(Vertical):
     def action_sort(self) -> None:
         """By the next column."""
         by = _SORTS[(_SORTS.index(self._by[0]) + 1) % len(_SORTS)]
-        self._order(by, down=by in ("prompt", "answer", "speed"))
+        self._order(by, down=by in _FIGURES)
 
     def action_turn(self) -> None:
         self._order(self._by[0], down=not self._by[1])

@@ -23,7 +23,7 @@ It is drawn on the canvas of textual-plot. That one's own chart took twelve time
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -44,10 +44,12 @@ _TIMES = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A wanted axis. ``low`` and ``high`` fix its ends; without them it fits the data.
+    """A wanted axis. ``low`` and ``high`` fix its ends; without them it fits the data, and without
+    ``low`` it leaves room at both ends.
 
     ``time`` is in seconds, which are told as 0:30 or 5 min; below 0 they are ago, and 0 is now.
-    ``log`` has the same distance between 1 and 2 as between 10 and 20; its data are above 0.
+    ``log`` has the same distance between 1 and 2 as between 10 and 20; its data are above 0, and
+    it fits them.
     """
 
     label: str = ""  # with the unit, such as "tok/s"
@@ -75,27 +77,20 @@ class Scale:
         return min(max((value - low) / (high - low), 0.0), 1.0)
 
 
-def scale(axis: Axis, values: Iterable[float], ticks: int, *, whole: bool, room: bool) -> Scale:
-    """``axis`` over ``values``, with about ``ticks`` steps. ``whole`` ends at a marked value, and
-    begins at 0 unless something is below; ``room`` leaves some at both ends."""
-    found = list(values)
+def scale(axis: Axis, values: Sequence[float], ticks: int, *, whole: bool) -> Scale:
+    """``axis`` over ``values``, with about ``ticks`` steps; ``whole`` ends at a marked value."""
     if axis.log:
-        return _log_scale(axis, [value for value in found if value > 0] or [1.0], ticks, room)
-    low = min(found, default=0.0) if axis.low is None else axis.low
-    high = max(found, default=1.0) if axis.high is None else axis.high
-    if whole and axis.low is None:
-        low = min(low, 0.0)
+        return _log_scale([value for value in values if value > 0] or [1.0], ticks)
+    low = min(values, default=0.0) if axis.low is None else axis.low
+    high = max(values, default=1.0) if axis.high is None else axis.high
     if high <= low:
         high = low + 1.0
-    elif room and not whole:
+    elif axis.low is None:
         margin = (high - low) * 0.06
-        low = low - margin if axis.low is None else low
-        high = high + margin if axis.high is None else high
+        low, high = low - margin, high + margin
     step = _step((high - low) / max(ticks, 1), time=axis.time)
     if whole and axis.high is None:
         high = math.ceil(high / step - 1e-9) * step
-    if whole and axis.low is None:
-        low = math.floor(low / step + 1e-9) * step
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     marked = [number * step for number in range(first, last + 1)]
     labels = times(marked, low) if axis.time else numbers(marked)
@@ -112,13 +107,10 @@ def _step(least: float, *, time: bool) -> float:
     return next(step * power for step in _STEPS if step * power >= least * (1 - 1e-9))
 
 
-def _log_scale(axis: Axis, found: Sequence[float], ticks: int, room: bool) -> Scale:
-    low, high = axis.low or min(found), axis.high or max(found)
-    margin = (high / low) ** 0.08 if room else 1.0
-    if high <= low * 1.001:
-        margin = 2.0
-    low = low / margin if axis.low is None else low
-    high = high * margin if axis.high is None else high
+def _log_scale(found: Sequence[float], ticks: int) -> Scale:
+    low, high = min(found), max(found)
+    margin = (high / low) ** 0.08 if high > low * 1.001 else 2.0
+    low, high = low / margin, high * margin
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for steps in ((1, 2, 5), (1, 3), (1,)):
         marked = [s * 10.0**power for power in powers for s in steps]
@@ -251,14 +243,14 @@ class Chart(Canvas):
     def __init__(
         self,
         *,
-        x: Axis | None = None,
-        y: Axis | None = None,
+        x: Axis,
+        y: Axis,
         empty: str = "nothing yet",
         id: str | None = None,
         classes: str | None = None,
     ) -> None:
         super().__init__(1, 1, id=id, classes=classes)
-        self.x, self.y, self.empty = x or Axis(), y or Axis(), empty
+        self.x, self.y, self.empty = x, y, empty
         self.series: Sequence[Series] = ()
         self.marks: Sequence[Mark] = ()
 
@@ -274,7 +266,7 @@ class Chart(Canvas):
         self._draw()
 
     def _draw(self) -> None:
-        if not self.is_attached or self.size.width < 2 or self.size.height < 2:
+        if not self.is_attached or min(self.size) < 2:
             return
         with self.batch_refresh():
             self.reset(self.size)
@@ -289,14 +281,12 @@ class Chart(Canvas):
         headed = len(self.series) > 1 or bool(self.y.label)
         left, top = _GUTTER, int(headed)
         plot = Plot(left, top, max(self.size.width - left, 1), max(self.size.height - top - 1, 1))
-        xs = [x for one in self.series for x, y in one.points if y == y]
-        ys = [y for one in self.series for _, y in one.points if y == y]
-        xs += [mark.x for mark in self.marks]
-        ys += [mark.y for mark in self.marks]
-        dots = bool(self.marks) or any(one.kind == "points" for one in self.series)
+        points = [(x, y) for one in self.series for x, y in one.points if y == y]
+        points += [(mark.x, mark.y) for mark in self.marks]
         steps = plot.width // _COLUMNS_A_TICK
-        plot.x = scale(self.x, xs, steps, whole=False, room=dots)
-        plot.y = scale(self.y, ys, max(plot.height // _ROWS_A_TICK, 1), whole=True, room=dots)
+        plot.x = scale(self.x, [x for x, _ in points], steps, whole=False)
+        steps = max(plot.height // _ROWS_A_TICK, 1)
+        plot.y = scale(self.y, [y for _, y in points], steps, whole=True)
         self._draw_axes(plot)
         plain = self._plain_ones()
         for one in self.series:
@@ -307,10 +297,10 @@ class Chart(Canvas):
             else:
                 cells = [plot.cell(x, y) for x, y in one.points if y == y]
                 self.set_pixels(cells, one.marker, self._style(one.color))
-        at = [plot.cell(mark.x, mark.y) for mark in self.marks]
-        for (column, row), mark in reversed(list(zip(at, self.marks, strict=True))):
-            self.set_pixel(column, row, mark.marker, self._bold(mark))
-        for cell, mark in zip(at, self.marks, strict=True):  # none of which covers a point
+        marked = [(mark, plot.cell(mark.x, mark.y)) for mark in self.marks]
+        for mark, cell in reversed(marked):
+            self.set_pixel(*cell, mark.marker, self._bold(mark))
+        for mark, cell in marked:  # no label covers a point
             self._draw_label(mark, cell, plot)
         if headed:
             self._draw_head()

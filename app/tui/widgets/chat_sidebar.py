@@ -1,18 +1,16 @@
 """Lists of chats: the list itself, under the days of their newest messages, and the sidebar that
 has one beside the chat that is shown."""
 
-from __future__ import annotations
-
+import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rich.cells import cell_len, set_cell_size
-from textual import events, on
+from textual import events, on, work
 from textual.app import ComposeResult
 from textual.content import Content
 from textual.message import Message
-from textual.timer import Timer
 from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 from textual.worker import get_current_worker
@@ -21,8 +19,8 @@ from app.chat.listing import by_day, find_chats, model_name
 from app.chat.store.errors import StoreError
 from app.chat.store.records import Chat, Hit
 from app.tui.app import services_of
-from app.tui.keys import bind
-from app.tui.textual_patches import Pane
+from app.tui.keys import bind, quiet
+from app.tui.textual_patches import Pane, latest
 from app.tui.widgets.prompt import SearchLine
 
 # A list of options with which more can be done than to take them.
@@ -61,15 +59,14 @@ class ChatList(TwoClicks):
         super().__init__(id=id, markup=False)
         self._brief = self.at_once = brief
         self._hits: list[Hit] = []
-        self._rows: list[Hit | str] = []  # what the options stand for: chats and headings
+        self._rows: list[Hit | None] = []  # what the options stand for; None is a heading
         self._dated = False
         self._shown: int | None = None
 
     @property
     def chosen(self) -> Hit | None:
         at = self.highlighted
-        found = self._rows[at] if at is not None and at < len(self._rows) else None
-        return found if isinstance(found, Hit) else None
+        return self._rows[at] if at is not None and at < len(self._rows) else None
 
     def show(self, hits: Iterable[Hit], *, dated: bool = False, shown: int | None = None) -> None:
         """Replace what is listed; the cursor stays on its chat, or else on its line. ``dated`` puts
@@ -77,18 +74,18 @@ class ChatList(TwoClicks):
         before, line, top = self.chosen, self.highlighted or 0, self.scroll_y
         self._hits, self._dated, self._shown = list(hits), dated, shown
         self._draw()
-        chats = [at for at, one in enumerate(self._rows) if isinstance(one, Hit)]
+        chats = {at: hit.chat.id for at, hit in enumerate(self._rows) if hit}
         if not chats:
             return
-        same = (at for at in chats if before and self._hit(at).chat.id == before.chat.id)
+        same = (at for at, chat in chats.items() if before and chat == before.chat.id)
         self.highlighted = next(same, min(chats, key=lambda at: abs(at - line)))
         if self._brief:
             self.call_after_refresh(self.scroll_to, y=top, animate=False)
 
     def go_to_shown(self) -> None:
         """Put the cursor on the chat that is marked."""
-        for at, one in enumerate(self._rows):
-            if isinstance(one, Hit) and one.chat.id == self._shown:
+        for at, hit in enumerate(self._rows):
+            if hit and hit.chat.id == self._shown:
                 self.highlighted = at
 
     def on_resize(self, event: events.Resize) -> None:
@@ -101,11 +98,6 @@ class ChatList(TwoClicks):
         if new_value > old_value and new_value >= self.max_scroll_y - _NEAR:
             self.post_message(self.NearEnd())
 
-    def _hit(self, at: int) -> Hit:
-        found = self._rows[at]
-        assert isinstance(found, Hit)
-        return found
-
     def _draw(self) -> None:
         width = max(self.scrollable_content_region.width - (0 if self._brief else 2), 20)
         now = _now()
@@ -114,76 +106,67 @@ class ChatList(TwoClicks):
         self._rows = []
         for name, hits in groups:
             if name:
-                self._rows.append(name)
+                self._rows.append(None)
                 gap = "\n" if options else ""
                 heading = Content.styled(f"{gap}{name}", "bold $text-muted")
                 options.append(Option(heading, disabled=True))
             for hit in hits:
                 self._rows.append(hit)
-                options.append(Option(self._text(hit, width, now)))
+                shown = hit.chat.id == self._shown
+                text = _brief(hit, width, shown) if self._brief else _lines(hit, width, now, shown)
+                options.append(Option(text))
         self.clear_options()
         self.add_options(options)
-
-    def _text(self, hit: Hit, width: int, now: float) -> Content:
-        shown = hit.chat.id == self._shown
-        if self._brief:
-            return _brief(hit, width, shown)
-        return _lines(hit, width, now, shown)
 
 
 def _brief(hit: Hit, width: int, shown: bool) -> Content:
     """The title alone, or the place that a search has found under it."""
-    title = _short(hit.chat.title or _UNTITLED, width - 2)
-    style = "bold" if shown else ""  # no colour: the cursor's own is behind it at times
-    line = Content.styled(f"{'▸' if shown else ' '} {title}", style)
-    if hit.message is None:
-        return _marked(line, _later(hit.marks, 2), 2 + len(title))
-    return Content("\n").join([line, _found(hit, width)])
+    title = _title(hit, width - 2)
+    if shown:  # in no colour: the cursor's own is behind it at times
+        title = title.stylize("bold")
+    line = Content.assemble(("▸ ", "bold") if shown else "  ", title)
+    return line if hit.message is None else Content("\n").join([line, _found(hit, width)])
 
 
-def _lines(hit: Hit, width: int, now: float, shown: bool = False) -> Content:
-    """Two lines; matches are bold and underlined, so that no colour is needed to see them."""
+def _lines(hit: Hit, width: int, now: float, shown: bool) -> Content:
+    """Two lines: the title with the date, then the place that was found or what it is about."""
     date, mark = when(hit.chat.updated, now), "▸ " if shown else "  "
     room = width - len(date) - 1 - len(mark)
-    title = _short(hit.chat.title or _UNTITLED, room)
-    in_title = hit.message is None
-    first = Content(f"{mark}{set_cell_size(title, room)} {date}")
-    if in_title:
-        first = _marked(first, _later(hit.marks, len(mark)), len(mark) + len(title))
-    second = Content(about(hit.chat)) if in_title else _found(hit, width)
+    title = _title(hit, room)
+    padded = title.pad_right(max(room - title.cell_length, 0))
+    first = Content.assemble(mark, padded, f" {date}")
+    second = _found(hit, width) if hit.message is not None else Content(about(hit.chat))
     return Content("\n").join([first, second])
 
 
-def _short(text: str, width: int) -> str:
-    return text if cell_len(text) <= width else f"{set_cell_size(text, width - 1).rstrip()}…"
-
-
-def _later(marks: Iterable[tuple[int, int]], by: int) -> Sequence[tuple[int, int]]:
-    return [(start + by, end + by) for start, end in marks]
+def _title(hit: Hit, width: int) -> Content:
+    text = hit.chat.title or _UNTITLED
+    if cell_len(text) > width:
+        text = f"{set_cell_size(text, width - 1).rstrip()}…"
+    return _marked(text, hit) if hit.message is None else Content(text)
 
 
 def _found(hit: Hit, width: int) -> Content:
     """The place that matches, on one line, its first match in sight."""
-    text = "    " + hit.snippet.replace("\n", " ")
-    marks = _later(hit.marks, 4)
-    if marks and marks[0][1] > width - 1:
-        cut = marks[0][0] - width // 3
-        text = "    …" + text[cut + 5 :]
-        marks = [(max(start - cut, 5), max(end - cut, 5)) for start, end in marks]
-    return _marked(Content(text[:width]), marks, width)
+    text, start = _marked(hit.snippet.replace("\n", " "), hit), "    "
+    if hit.marks and hit.marks[0][1] + len(start) > width - 1:
+        start += "…"
+        text = text[max(hit.marks[0][0] + len(start) - width // 3, 0) :]
+    return Content.assemble(start, text)[:width]
 
 
-def _marked(content: Content, marks: Iterable[tuple[int, int]], end: int) -> Content:
-    for begin, stop in marks:
-        if begin < end:
-            content = content.stylize("bold underline", begin, min(stop, end))
+def _marked(text: str, hit: Hit) -> Content:
+    """``text`` with its matches bold and underlined: no colour is needed to see them."""
+    content = Content(text)
+    for mark in hit.marks:
+        content = content.stylize("bold underline", *mark)
     return content
 
 
 def about(chat: Chat) -> str:
     """A line about a chat: "    12 messages · pebble"."""
     count = f"{chat.count:,} message{'' if chat.count == 1 else 's'}"
-    return "    " + " · ".join(part for part in (count, model_name(chat.model)) if part)
+    return "    " + " · ".join(filter(None, (count, model_name(chat.model))))
 
 
 def when(then: float, now: float) -> str:
@@ -213,7 +196,7 @@ class ChatSidebar(Pane):
     BINDINGS = [
         bind("slash", "sidebar.search", "Search"),
         bind("escape", "sidebar.leave", "Back"),
-        bind("up,down", "sidebar.list", "To the list", show=False),
+        quiet("up,down", "sidebar.list", "To the list"),
     ]
 
     @dataclass
@@ -231,7 +214,6 @@ class ChatSidebar(Pane):
         self._shown: int | None = None
         self._most = _PAGE
         self._more = False  # whether there may be more than are listed
-        self._timer: Timer | None = None
         self._listed_for = ""  # what the list was searched for
         self._opens = False  # the first, once what was typed is listed
 
@@ -261,10 +243,11 @@ class ChatSidebar(Pane):
 
     @on(events.Show)
     @on(Input.Changed)
-    def _read_later(self) -> None:
-        if self._timer is not None:
-            self._timer.stop()
-        self._timer = self.set_timer(_WAITS_S, self._read)
+    @latest
+    async def _read_later(self) -> None:
+        await asyncio.sleep(_WAITS_S)
+        if self.display:
+            self._find(self._search.value.strip(), self._most)
 
     @on(ChatList.NearEnd)
     def _read_more(self) -> None:
@@ -273,17 +256,7 @@ class ChatSidebar(Pane):
             self._most += 2 * _PAGE
             self._read_later()
 
-    def _read(self) -> None:
-        if self.display:
-            query, most = self._search.value.strip(), self._most
-            self.run_worker(
-                lambda: self._find(query, most),
-                thread=True,
-                exclusive=True,
-                exit_on_error=False,
-                group="sidebar",
-            )
-
+    @work(thread=True, exclusive=True, exit_on_error=False, group="sidebar")
     def _find(self, query: str, most: int) -> None:
         worker = get_current_worker()
         try:

@@ -31,9 +31,6 @@ class Speed(Horizontal):
             yield Plain("", classes="unit")
             yield ProgressBar(100, show_percentage=False, show_eta=False)
 
-    def on_mount(self) -> None:
-        self.set_class(self.app.size.height >= _TALL, "-tall")
-
     def show(self, speed: float | None, fastest: float | None, base: float | None) -> None:
         """Show a speed, or nothing where it is not known; ``base`` is the first file's."""
         text = "" if speed is None else f"{speed:,.1f}" if speed < 1000 else f"{speed:,.0f}"
@@ -49,7 +46,7 @@ class ComparePane(Vertical):
     """``show`` is cheap when nothing has changed. ``number`` is the file's, from 0: it has the hue;
     ``about`` is what is known of the file: size, bits, KL."""
 
-    def __init__(self, label: str, number: int = 0, about: str = "") -> None:
+    def __init__(self, label: str, number: int, about: str = "") -> None:
         super().__init__(classes=f"pane -hue-{number % HUES + 1}")
         self.border_title, self._about = Content(label), about
         self.hue = f"$hue-{number % HUES + 1}"
@@ -77,13 +74,12 @@ class ComparePane(Vertical):
         parting: Parting | None,
         *,
         first: bool,
-        fastest: float | None = None,
-        base: float | None = None,
+        fastest: float | None,
+        base: float | None,
     ) -> None:
         """Show ``side``; ``first`` is the one that the others are compared with."""
-        speeds = (fastest, base)
-        figures = (parting, tuple(figures_of(side)), speeds)
-        key = (side.state, side.error, len(side.text), len(side.token_ids), *figures)
+        lengths, figures = (len(side.text), len(side.token_ids)), tuple(figures_of(side))
+        key = (side.state, side.error, lengths, parting, figures, fastest, base)
         if key == self._shown:
             return
         before, self._shown = self._shown, key
@@ -93,9 +89,9 @@ class ComparePane(Vertical):
         self._colour = _STATES.get(side.state, "$text-warning")
         self.on_resize()
         self.set_class(side.state is SideState.FAILED, "-failed")
-        self.query_one(Speed).show(side.decode_tps, *speeds)
+        self.query_one(Speed).show(side.decode_tps, fastest, base)
         self.query_one(".figures", Static).update(" · ".join(figures_of(side, speed=False)))
-        if before[:5] != key[:5]:
+        if before[:4] != key[:4]:
             self._draw(body(side, parting, first=first, hue=self.hue))
         if side.state.ended and (not before or before[0] is not side.state):
             place = parting.places[0 if first else 1] if parting is not None else 0
@@ -124,7 +120,7 @@ class ComparePane(Vertical):
         scroll.scroll_to(y=max(line - scroll.size.height // 2, 0), animate=False)
 
 
-def body(side: Side, parting: Parting | None, *, first: bool, hue: str = "$hue-1") -> Content:
+def body(side: Side, parting: Parting | None, *, first: bool, hue: str) -> Content:
     """The answer, with a sign before the place where it parts; what differs is in reverse, and all
     that follows in the file's hue."""
     if side.error is not None and not side.text:

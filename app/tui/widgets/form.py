@@ -21,12 +21,12 @@ from textual.reactive import reactive
 from textual.suggester import Suggester
 from textual.timer import Timer
 from textual.widget import Widget
-from textual.widgets import Checkbox, Input, OptionList, Select, Static
+from textual.widgets import Checkbox, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from app.chat.attachments import complete_path
 from app.here import at_home
-from app.tui.keys import bind
+from app.tui.keys import bind, quiet
 from app.tui.textual_patches import Pane, Plain
 from app.tui.widgets.prompt import Line
 
@@ -51,9 +51,7 @@ class _Paths(Suggester):
 class PathLine(Line):
     """A line in which tab takes the suggested path, and leaves it where there is none."""
 
-    BINDINGS = [
-        bind("tab", "path.complete", "Complete the path", show=False),
-    ]
+    BINDINGS = [quiet("tab", "path.complete", "Complete the path")]
 
     def action_complete(self) -> None:
         """Take the suggestion, or go on."""
@@ -68,9 +66,7 @@ class Check(Checkbox):
     """``[x] text``: what is ticked can be seen without colour. Space, enter or a click toggle."""
 
     BUTTON_LEFT, BUTTON_INNER, BUTTON_RIGHT = "", "[ ]", ""
-    BINDINGS = [
-        bind("space,enter", "check.toggle", "Tick", action="toggle_button", show=False),
-    ]
+    BINDINGS = [quiet("space,enter", "check.toggle", "Tick", action="toggle_button")]
 
     DEFAULT_CLASSES = "-textual-compact"  # see ``Line``
     compact = reactive(True, toggle_class=DEFAULT_CLASSES)
@@ -88,7 +84,7 @@ class Field(Vertical):
     label goes there too. ``about`` is its help, in one line."""
 
     def __init__(self, label: str, entry: Widget, about: str = "") -> None:
-        super().__init__()
+        super().__init__(name=entry.id)
         self.label, self.entry, self.about = label, entry, about
         self.error = ""
         self._said: Static | None = None
@@ -102,20 +98,21 @@ class Field(Vertical):
 
     def refuse(self, error: str) -> None:
         """Say what is wrong; nothing when ``error`` is empty."""
+        if error == self.error:
+            return
         self.error = error
         self.set_class(bool(error), "-wrong")
         if self._said is not None:
             self._said.update(f"✗ {error}")
-        elif error:
+        else:
             self._said = Plain(f"✗ {error}", classes="field-error")
             self.mount(self._said)
+        self.refresh_bindings()
 
     @on(Input.Changed)
     @on(Checkbox.Changed)
-    @on(Select.Changed)
     def _mended(self) -> None:
-        if self.error:
-            self.refuse("")
+        self.refuse("")
 
     def on_click(self, event: events.Click) -> None:
         if event.widget is self:
@@ -142,16 +139,11 @@ class Group(Pane):
 class FieldHelp(Plain):
     """One line: the help of the field that has the focus."""
 
-    def __init__(self) -> None:
-        super().__init__()
-
 
 class Form(Vertical):
     """Fields and boxes; ``look`` is called once the user pauses."""
 
-    BINDINGS = [
-        bind("alt+n", "form.next_error", "Next error"),
-    ]
+    BINDINGS = [bind("alt+n", "form.next_error", "Next error")]
 
     def __init__(self, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -193,38 +185,27 @@ class Form(Vertical):
     @property
     def errors(self) -> dict[str, str]:
         """Errors by the names of their fields, in the order of the form."""
-        return {str(f.entry.id): f.error for f in self.query(Field) if f.error}
+        return {str(field.name): field.error for field in self.query(Field) if field.error}
 
     def refuse(self, name: str, error: str) -> None:
         """Say under a field what is wrong with it; nothing when ``error`` is empty."""
-        field = next(f for f in self.query(Field) if f.entry.id == name)
-        if field.error != error:
-            field.refuse(error)
-            self.refresh_bindings()
+        self.refuse_all(self.errors | {name: error})
 
     def refuse_all(self, errors: dict[str, str]) -> None:
         """Mark these errors, and no others."""
         for field in self.query(Field):
-            self.refuse(str(field.entry.id), errors.get(str(field.entry.id), ""))
+            field.refuse(errors.get(str(field.name), ""))
 
     def action_next_error(self) -> None:
         """Go to the next field with an error, from the one that has the focus."""
-        names = [str(field.entry.id) for field in self.query(Field)]
-        focused = self.screen.focused
-        at = names.index(str(focused.id)) + 1 if focused and focused.id in names else 0
-        wrong = self.errors
-        found = next((name for name in names[at:] + names[:at] if name in wrong), None)
+        fields = list(self.query(Field))
+        at = next((i for i, one in enumerate(fields, 1) if one.entry.has_focus), 0)
+        found = next((one for one in fields[at:] + fields[:at] if one.error), None)
         if found is not None:
-            self.screen.set_focus(self.query_one(f"#{found}"))  # before the next letter comes
+            self.screen.set_focus(found.entry)  # before the next letter comes
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return bool(self.errors) if action == "next_error" else True
-
-    @on(Input.Changed)
-    @on(Checkbox.Changed)
-    @on(Select.Changed)
-    def _mended(self) -> None:
-        self.refresh_bindings()
 
     @on(events.DescendantFocus)
     def _help(self, event: events.DescendantFocus) -> None:
@@ -270,8 +251,8 @@ class PathInput(Vertical):
 
         text: str
 
-    def __init__(self, value: str = "", *, placeholder: str = "", id: str | None = None) -> None:
-        super().__init__(id=id)
+    def __init__(self, value: str, *, placeholder: str) -> None:
+        super().__init__()
         self._line = _Line(value, placeholder=placeholder, id="path-line")
         self._list = OptionList(id="path-list", markup=False)
         self._found: list[str] = []

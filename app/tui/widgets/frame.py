@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import Any, ClassVar, NamedTuple
 
 from rich.cells import cell_len
@@ -25,9 +26,9 @@ _PAD = 2  # cells around a tab, and beside the brand
 _GAP = 2  # cells between two keys of the footer
 _ROOMY = 100  # cells, from which on tabs tell their keys and the footer what computes
 _STATES = {
-    HostState.LOADING: "loading the model",
-    HostState.EMPTY: "no model",
-    HostState.FAILED: "the model did not load",
+    HostState.LOADING: ("loading the model", "$text-warning"),
+    HostState.EMPTY: ("no model", "$text-warning"),
+    HostState.FAILED: ("the model did not load", "$text-error"),
 }
 
 
@@ -84,10 +85,8 @@ class AppHeader(Horizontal):
         app = app_of(self)
         host = app.services.host
         speed = (app.speed, "bold $text-primary" if app.decoding else "$text-muted")
-        model, quality = (host.label, "$text"), (host.quality, "$text-muted")
-        if host.state is not HostState.READY:
-            bad = host.state is HostState.FAILED
-            model = (_STATES[host.state], "$text-error" if bad else "$text-warning")
+        model = _STATES.get(host.state, (host.label, "$text"))
+        quality = (host.quality, "$text-muted")
         short = (host.quality.rpartition(" · ")[2], "$text-muted")
         wanted = ((model, quality, speed), (model, short, speed), (model, speed), (speed,), ())
         for parts in wanted:
@@ -134,10 +133,7 @@ class AppFooter(Footer):
             (everywhere if isinstance(node, IngotApp) else own).append(key)
         state = app_of(self).services.host.details if self.size.width >= _ROOMY else ""
         room = self.size.width - sum(map(_width, everywhere)) - cell_len(state) - 2
-        kept = 0
-        while kept < len(own) and room >= _width(own[kept]):
-            room -= _width(own[kept])
-            kept += 1
+        kept = sum(taken <= room for taken in accumulate(map(_width, own)))
         return own[:kept] + everywhere, state
 
     def _keys(self) -> Iterator[tuple[DOMNode, _Key]]:

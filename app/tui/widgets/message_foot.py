@@ -13,7 +13,7 @@ from textual.widget import Widget
 from textual.widgets import Label, ProgressBar
 
 from app.chat.figures import FEW, Reading, StatusFigures
-from app.chat.store.records import AnswerFigures, Message
+from app.chat.store.records import Message
 from app.figures import duration, rate
 
 _ENDINGS = {
@@ -56,32 +56,17 @@ class MessageFoot(Widget):
             self._model, self._branch, self._facts = new
             self.refresh()
 
-    @property
-    def line(self) -> str:
-        """The line as text."""
-        return self._content(self.size.width).plain
-
     def render(self) -> Content:
-        return self._content(self.size.width)
-
-    def _content(self, width: int) -> Content:
-        name, facts = fitting(self._model, self._facts, width - self._branch_width())
-        right = Content(" · ").join(Content.styled(fact.text, fact.style) for fact in facts)
-        if self._branch[1] > 1:
-            right = Content.assemble(self._marks(), " " * _BETWEEN if facts else "", right)
+        width, (index, count) = self.size.width, self._branch
+        before, after = clickable("◂ ", "branch(-1)"), clickable(" ▸", "branch(1)")
+        marks = Content.assemble(before, f"{index}/{count}", after) if count > 1 else Content()
+        taken = marks.cell_length + _BETWEEN if marks else 0
+        name, facts = fitting(self._model, self._facts, width - taken)
+        told = Content(" · ").join(Content.styled(fact.text, fact.style) for fact in facts)
+        right = Content(" " * _BETWEEN).join(filter(None, (marks, told)))
         left = Content.styled(name, "$text-muted")
         gap = max(0, width - left.cell_length - right.cell_length)
         return Content.assemble(left, " " * gap, right)
-
-    def _branch_width(self) -> int:
-        index, count = self._branch
-        return len(f"◂ {index}/{count} ▸") + _BETWEEN if count > 1 else 0
-
-    def _marks(self) -> Content:
-        index, count = self._branch
-        return Content.assemble(
-            clickable("◂ ", "branch(-1)"), f"{index}/{count}", clickable(" ▸", "branch(1)")
-        )
 
     def action_branch(self, step: int) -> None:
         """By the screen: this widget is taken away with its message."""
@@ -110,11 +95,9 @@ def fitting(name: str, facts: Sequence[Fact], width: int) -> tuple[str, list[Fac
 
 def facts_of(message: Message) -> tuple[Fact, ...]:
     """Figures of an answer that has ended; empty when it has none."""
-    return _facts(message.figures) if message.figures is not None else ()
-
-
-def _facts(figures: AnswerFigures) -> tuple[Fact, ...]:
-    found = []
+    figures, found = message.figures, list[Fact]()
+    if figures is None:
+        return ()
     if figures.decode_tps is not None:
         found.append(Fact(rate(figures.decode_tps), 0))
     if figures.completion_tokens:
@@ -166,17 +149,11 @@ class Waiting(Horizontal):
     def on_mount(self) -> None:
         self.show(self._what)
 
-    @property
-    def text(self) -> str:
-        """The words as text."""
-        return f"{self._said.visual} {self._left.visual}".strip()
-
     def show(self, what: str | Reading) -> None:
         self._what = what
         if not self.is_mounted:
             return
-        reads = isinstance(what, Reading)
-        self._bar.display = self._left.display = reads
+        self._bar.display = self._left.display = isinstance(what, Reading)
         if isinstance(what, Reading):
             self._bar.update(total=what.total, progress=what.read)
             self._left.update("" if what.left_s is None else f"{left(what.left_s)} left")

@@ -1,27 +1,144 @@
-"""One message of a chat: the text, its figures, and what became of it."""
-
-from __future__ import annotations
+"""One message of a chat: the text, in which thinking, prose and code have widgets of their own as
+it streams; its figures, and what became of it."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.widgets import Static
+from textual.events import Click
+from textual.widget import Widget
 
 from app.chat.figures import Reading, StatusFigures
 from app.chat.store.records import Message, Role, State
 from app.chat.thinking import split
-from app.tui.keys import told
-from app.tui.textual_patches import Ground
-from app.tui.widgets.answer_body import AnswerBody, Parts
+from app.tui.app import services_of
+from app.tui.keys import bind, quiet, told
+from app.tui.textual_patches import Column, Ground, Plain
 from app.tui.widgets.message_foot import Fact, MessageFoot, Waiting, facts_of, live_facts
 from app.tui.widgets.prompt_box import chip
+from app.tui.widgets.prose import CodeBlock, Prose, Section, Splitter
 from app.tui.widgets.text_lines import TextLines
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """An answer's text: what was thought, and the rest."""
+
+    text: str = ""
+    thinking: str = ""
+    tokens: str = ""  # length of the thinking in words, "120 tokens"
+    thinks: bool = False  # the thinking has not ended
+
+
+class Thought(Vertical):
+    """The thoughts before the answer: one line, with all of them below when ``opened``."""
+
+    def __init__(self, parts: Parts) -> None:
+        super().__init__()
+        self._lines = TextLines(parts.thinking.strip("\n"))
+        self._title = Plain(classes="title")
+        self._parts = parts
+        self.opened = False
+
+    def compose(self) -> ComposeResult:
+        yield self._title
+        yield self._lines
+
+    def on_mount(self) -> None:
+        """Say what it is; opened or hidden where the settings say so."""
+        wanted = services_of(self).config.thinking
+        self.display = wanted != "hidden"
+        if wanted == "shown" and not self.opened:
+            self.toggle()
+        self._say()
+
+    def show(self, parts: Parts) -> None:
+        """Replace what is known."""
+        self._parts = parts
+        self._lines.set_text(parts.thinking.strip("\n"))
+        self._say()
+
+    def on_click(self, event: Click) -> None:
+        """On its title."""
+        if event.y == 0:
+            self.toggle()
+
+    def toggle(self) -> None:
+        self.opened = not self.opened
+        self.set_class(self.opened, "-opened")
+        self._say()
+
+    def _say(self) -> None:
+        mark = "▾" if self.opened else "▸"
+        doing = "Thinking" if self._parts.thinks else "Thought"
+        about = f": {self._parts.tokens}" if self._parts.tokens else ""
+        how = "" if self.opened else " (space opens)"
+        self._title.update(f"{mark} {doing}{about}{how}")
+
+
+class AnswerBody(Column, Vertical):
+    """``ended`` when ``parts`` is all of it; else ``show`` it again and again as it grows."""
+
+    def __init__(self, parts: Parts, *, ended: bool) -> None:
+        super().__init__()
+        self.text = ""  # the source that is shown, without the thinking
+        self._splitter = Splitter()
+        self._parts, self._ended = parts, ended  # at the start
+        self.thought: Thought | None = None
+        self.sections: list[Prose | CodeBlock] = []  # one for each of the splitter's
+
+    def compose(self) -> ComposeResult:
+        """A text that has ended, all at once."""
+        if not self._ended:
+            return
+        parts = self._parts
+        if parts.thinking:
+            self.thought = Thought(parts)
+            yield self.thought
+        self.text = parts.text
+        self._splitter = Splitter(parts.text)
+        for section in self._splitter.sections:
+            yield from self._show(section, ended=True)
+
+    async def on_mount(self) -> None:
+        if not self._ended:
+            await self.show(self._parts)
+
+    async def show(self, parts: Parts, *, ended: bool = False) -> None:
+        """Show ``parts``, of which as a rule only the end is new."""
+        if not parts.text.startswith(self.text):
+            self.text, self._splitter, self.sections, self.thought = "", Splitter(), [], None
+            await self.remove_children()
+        if parts.thinking:
+            if self.thought is None:
+                self.thought = Thought(parts)
+                await self.mount(self.thought, before=0)
+            self.thought.show(parts)
+        self._splitter.feed(parts.text[len(self.text) :], last=ended)
+        self.text = parts.text
+        if self.sections:
+            last, known = self.sections[-1], self._splitter.sections[len(self.sections) - 1]
+            await last.grow(known.text[len(last.text) :])
+        for section in self._splitter.sections[len(self.sections) :]:
+            if self.sections:
+                await self.sections[-1].end()
+            await self.mount_all(self._show(section))
+        if ended and self.sections:
+            await self.sections[-1].end()
+
+    def _show(self, section: Section, *, ended: bool = False) -> Iterator[Widget]:
+        """Widgets for a section that begins."""
+        made: Prose | CodeBlock = (
+            CodeBlock(section.text, section.language, ended=ended)
+            if section.code
+            else Prose(section.text, ended=ended)
+        )
+        self.sections.append(made)
+        yield made
+
 
 _GO_ON = "[chat.continue ctrl+g] continues it, [chat.regenerate ctrl+r] starts over."
 
@@ -38,28 +155,28 @@ class Entry:
     """A message of the path that is shown: the ``index``-th (from 1) of ``count`` branches."""
 
     message: Message
-    index: int = 1
-    count: int = 1
+    index: int
+    count: int
 
 
 class MessageView(Ground, Vertical, can_focus=True):
     """Shows an ``Entry``; with the focus on it, it is the selected message."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "screen.select(-1)", "Message above", id="message.up", show=False),
-        Binding("down", "screen.select(1)", "Message below", id="message.down", show=False),
-        Binding("space", "thought", "Thinking", id="message.thinking"),
-        Binding("enter,e", "screen.edit", "Edit and branch", id="message.edit"),
-        Binding("c", "screen.copy", "Copy", id="message.copy"),
-        Binding("r", "screen.regenerate", "Again", id="message.regenerate"),
-        Binding("delete,ctrl+d", "screen.drop", "Leave out", id="message.drop"),
+    BINDINGS = [
+        quiet("up", "message.up", "Message above", action="screen.select(-1)"),
+        quiet("down", "message.down", "Message below", action="screen.select(1)"),
+        bind("space", "message.thinking", "Thinking", action="thought"),
+        bind("enter,e", "message.edit", "Edit and branch", action="screen.edit"),
+        bind("c", "message.copy", "Copy", action="screen.copy"),
+        bind("r", "message.regenerate", "Again", action="screen.regenerate"),
+        bind("delete,ctrl+d", "message.drop", "Leave out", action="screen.drop"),
     ]
 
     def __init__(self, entry: Entry) -> None:
         super().__init__(classes="-user" if entry.message.role is Role.USER else "-answer")
         self.entry = entry
         self.foot = MessageFoot(entry.message.id)
-        self._state = Static(classes="state", markup=False)
+        self._state = Plain(classes="state")
         self._waiting: Waiting | None = None
         self._coming: tuple[str, int] | None = None  # came before this was mounted
         self._showing = asyncio.Lock()
@@ -77,7 +194,7 @@ class MessageView(Ground, Vertical, can_focus=True):
     def compose(self) -> ComposeResult:
         message = self.message
         if message.attachments:
-            yield Static(Content("  ").join(map(chip, message.attachments)), classes="files")
+            yield Plain(Content("  ").join(map(chip, message.attachments)), classes="files")
         yield self.body
         yield self.foot
         yield self._state
@@ -133,9 +250,7 @@ class MessageView(Ground, Vertical, can_focus=True):
         if message.state is not State.STREAMING:
             self.wait_for("")
         self._show_foot(facts_of(message))
-        state = state_text(message)
-        self._state.update(told(self, state))
-        self._state.display = bool(state)
+        self._state.say(told(self, state_text(message)))
         self.set_class(message.dropped, "-dropped")
 
     def _show_foot(self, facts: Sequence[Fact]) -> None:

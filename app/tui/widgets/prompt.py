@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from textual import events
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.content import Content
 from textual.document._document import Document
 from textual.message import Message
@@ -18,7 +18,7 @@ from textual.widget import Widget
 from textual.widgets import Input, Static, TextArea
 
 from app.chat.slash import SlashChoice
-from app.tui.keys import bind, told
+from app.tui.keys import bind, quiet, told
 from app.tui.textual_patches import act
 from app.tui.widgets.welcome import Starter
 
@@ -29,19 +29,15 @@ _WORD = re.compile(r"[^\W_]+")  # readline's: letters and digits
 _SOLID = re.compile(r"\S+")
 
 
-def _key(keys: str, action: str, title: str) -> Binding:
-    return bind(keys, f"text.{action}", title, action=action, show=False)
-
-
 # Where Textual has others or none. Its ctrl+a, d, e, h, k and u are readline's, too.
 _KEYS: list[BindingType] = [
-    _key("ctrl+b,left", "cursor_left", "Character left"),
-    _key("ctrl+f,right", "cursor_right", "Character right"),
-    _key("alt+b,ctrl+left", "word_left", "Word left"),
-    _key("alt+f,ctrl+right", "word_right", "Word right"),
-    _key("alt+backspace,ctrl+backspace", "cut_word_left", "Delete the word to the left"),
-    _key("alt+d,alt+delete", "cut_word_right", "Delete the word to the right"),
-    _key("ctrl+w", "cut_to_blank", "Delete to the blank to the left"),
+    quiet("ctrl+b,left", "text.cursor_left", "Character left"),
+    quiet("ctrl+f,right", "text.cursor_right", "Character right"),
+    quiet("alt+b,ctrl+left", "text.word_left", "Word left"),
+    quiet("alt+f,ctrl+right", "text.word_right", "Word right"),
+    quiet("alt+backspace,ctrl+backspace", "text.cut_word_left", "Delete the word to the left"),
+    quiet("alt+d,alt+delete", "text.cut_word_right", "Delete the word to the right"),
+    quiet("ctrl+w", "text.cut_to_blank", "Delete to the blank to the left"),
 ]
 
 
@@ -184,13 +180,13 @@ class SlashMenu(Static):
     def offer(self, commands: Sequence[SlashChoice]) -> None:
         self._commands, self._top, self.marked = commands, 0, None
         self.set_class(bool(commands), "-shown")
-        self.set_class(False, "-error")
+        self.remove_class("-error")
         self._say()
 
     def move(self, step: int) -> bool:
         """Mark the one above or below, at the ends the one at the other end; False when nothing is
         offered."""
-        count = len(self._commands) if self.has_class("-shown") else 0
+        count = len(self._commands)
         if not count:
             return False
         start = self.marked if self.marked is not None else (-1 if step > 0 else 0)
@@ -203,8 +199,12 @@ class SlashMenu(Static):
         """The text of the marked one, for the prompt; None when none is marked."""
         return None if self.marked is None else self._commands[self.marked].text
 
+    @property
+    def _in_sight(self) -> Sequence[SlashChoice]:
+        return self._commands[self._top : self._top + _MOST]
+
     def _say(self) -> None:
-        shown = self._commands[self._top : self._top + _MOST]
+        shown = self._in_sight
         width = max((len(one.shown) for one in self._commands), default=0)
         lines = []
         for number, one in enumerate(shown, self._top):
@@ -218,8 +218,7 @@ class SlashMenu(Static):
 
     def on_click(self, event: events.Click) -> None:
         at = event.get_content_offset(self)
-        offered = self._commands[self._top : self._top + _MOST]
-        if at is not None and at.y < len(offered) and self.clicked is not None:
+        if at is not None and at.y < len(self._in_sight) and self.clicked is not None:
             self.marked = self._top + at.y
             self.clicked()
 
@@ -235,13 +234,12 @@ class SlashMenu(Static):
 
     def error(self, text: str) -> None:
         self._commands, self.marked = (), None
-        self.set_class(True, "-shown")
-        self.set_class(True, "-error")
+        self.add_class("-shown", "-error")
         self.update(Content.assemble(("! ", "bold $text-error"), (text, "$text-error")))
 
     def hide(self) -> None:
         self._commands, self.marked = (), None
-        self.set_class(False, "-shown")
+        self.remove_class("-shown")
 
 
 _PLACEHOLDER = "Write a message; / for commands, [app.help F1] for help"
@@ -292,10 +290,10 @@ class Prompt(Area):
     BINDINGS = [
         bind("enter", "chat.send", "Send"),
         bind("ctrl+j,shift+enter,alt+enter", "chat.newline", "New line", action="new_line"),
-        bind("up", "chat.older", "Earlier prompt", show=False),
-        bind("down", "chat.newer", "Later prompt", show=False),
-        bind("ctrl+up", "chat.select", "Select a message", action="screen.select_last", show=False),
-        bind("tab", "chat.complete", "Complete a command", show=False),
+        quiet("up", "chat.older", "Earlier prompt"),
+        quiet("down", "chat.newer", "Later prompt"),
+        quiet("ctrl+up", "chat.select", "Select a message", action="screen.select_last"),
+        quiet("tab", "chat.complete", "Complete a command"),
     ]
 
     @dataclass
@@ -316,9 +314,8 @@ class Prompt(Area):
             placeholder=_PLACEHOLDER,
         )
         self.earlier = PromptHistory()
-        self._menu = menu
-        if menu is not None:
-            menu.clicked = self.action_send
+        self._menu = menu or SlashMenu()  # one that is not shown offers nothing
+        self._menu.clicked = self.action_send
         self.recall: Callable[[], bool] | None = None  # what up does first in an empty prompt
 
     async def _on_key(self, event: events.Key) -> None:
@@ -332,7 +329,7 @@ class Prompt(Area):
 
     def action_send(self) -> None:
         """Hand the text on. What is typed next is not part of it, so the prompt is empty now."""
-        marked = self._menu.take() if self._menu is not None else None
+        marked = self._menu.take()
         if marked is not None:
             self.fill(marked)
             if marked.endswith(" "):  # it needs a word more
@@ -345,20 +342,18 @@ class Prompt(Area):
         self._replace_via_keyboard("\n", *self.selection)
 
     def action_older(self) -> None:
-        if self._menu is not None and self._menu.move(-1):
+        if self._menu.move(-1):
             return
         if not self.text and self.recall is not None and self.recall():
             return
-        if self.cursor_at_first_line and self._walk(older=True):
-            return
-        self.action_cursor_up()
+        if not (self.cursor_at_first_line and self._walk(older=True)):
+            self.action_cursor_up()
 
     def action_newer(self) -> None:
-        if self._menu is not None and self._menu.move(1):
+        if self._menu.move(1):
             return
-        if self.cursor_at_last_line and self._walk(older=False):
-            return
-        self.action_cursor_down()
+        if not (self.cursor_at_last_line and self._walk(older=False)):
+            self.action_cursor_down()
 
     async def action_complete(self) -> None:
         if self.text.startswith("/"):

@@ -57,9 +57,8 @@ class PromptBox(Pane):
 
     def show_files(self, files: Sequence[Attachment]) -> None:
         """The attached ones; a click on a cross takes one away."""
-        self._files.display = bool(files)
         chips = (chip(file, number) for number, file in enumerate(files))
-        self._files.update(Content("  ").join(chips))
+        self._files.say(Content("  ").join(chips))
 
     def show_context(self, figures: StatusFigures) -> None:
         self._figures = figures
@@ -79,8 +78,9 @@ def chip(file: Attachment, number: int | None = None) -> Content:
     """A file and its length; with a ``number``, and a cross that takes it away."""
     length = len(file.text)
     about = f"{length:,} character{'' if length == 1 else 's'}"
-    parts = [(" " + file.name, "$text on $panel"), (f" {about} ", "$text-muted on $panel")]
-    content = Content.assemble(*parts)
+    content = Content.assemble(
+        (f" {file.name}", "$text on $panel"), (f" {about} ", "$text-muted on $panel")
+    )
     if number is None:
         return content
     return content + clickable("✕ ", f"screen.detach({number})", "$text on $panel")
@@ -124,9 +124,6 @@ class QueuedMessages(Plain):
 
         at: int
 
-    def __init__(self) -> None:
-        super().__init__()
-
     def show(self, waiting: Sequence[FollowUp]) -> None:
         hint = told(self, "[chat.older ↑] takes it back, [chat.stop esc] all")
         lines = []
@@ -136,10 +133,7 @@ class QueuedMessages(Plain):
             last = (f"  {hint}", "$text-muted") if at == len(waiting) else ""
             label = (f"queued {at}  ", "$text-warning")
             lines.append(Content.assemble(label, text, files, last))
-        self.update(Content("\n").join(lines))
-        self.display = bool(waiting)
+        self.say(Content("\n").join(lines))
 
     def on_click(self, event: events.Click) -> None:
-        at = event.y + self.scroll_offset.y
-        if at >= 0:
-            self.post_message(self.Wanted(at))
+        self.post_message(self.Wanted(event.y + self.scroll_offset.y))

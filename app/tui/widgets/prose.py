@@ -8,11 +8,11 @@ streams in, and highlighted from a thread.
 import re
 import time
 from dataclasses import dataclass
-from functools import partial
 
 from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style as RichStyle
+from textual import work
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
@@ -268,14 +268,13 @@ class CodeBlock(TextLines):
 
     above = 1
 
+    @dataclass
     class Copied(Message):
         """The word in its border was clicked."""
 
-        def __init__(self, code: str) -> None:
-            super().__init__()
-            self.code = code
+        code: str
 
-    def __init__(self, code: str = "", language: str = "", *, ended: bool = False) -> None:
+    def __init__(self, code: str, language: str, *, ended: bool) -> None:
         super().__init__(code, words=False, pad=2)
         self.language = language
         self._styled: list[Content] = []
@@ -344,9 +343,9 @@ class CodeBlock(TextLines):
             return
         self._asked = time.monotonic()
         theme = ANSIDarkHighlightTheme if self.app.native_ansi_color else CodeTheme
-        work = partial(self._style_lines, "\n".join(self.lines), theme)
-        self.run_worker(work, thread=True, exclusive=True, group="highlight", exit_on_error=False)
+        self._style_lines("\n".join(self.lines), theme)
 
+    @work(thread=True, exclusive=True, group="highlight", exit_on_error=False)
     def _style_lines(self, code: str, theme: type[HighlightTheme]) -> None:
         styled = highlight(code, language=self.language, theme=theme)
         self.app.call_later(self._take, styled.split("\n", allow_blank=True))

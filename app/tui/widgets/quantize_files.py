@@ -25,7 +25,6 @@ from app.tui.screens.dialogs import ConfirmScreen, Panel
 from app.tui.textual_patches import Pane, Plain, background, latest
 from app.tui.widgets.chart import Axis, Chart, Mark, Series
 from app.tui.widgets.table import Table, TableColumn
-from quantize.report.facts import Point
 from runtimes.errors import IngotError
 
 _SHADE = 55  # percent of the colour behind the largest type
@@ -132,16 +131,15 @@ class FrontChart(Chart):
         rows = {row.recipe: row for row in result.rows} if result is not None else {}
         scale = 1000.0 if any(point.megabytes >= _GIGA_BYTES for point in points) else 1.0
         self.x = Axis("GB" if scale > 1 else "MB")
-        front = _straight([(p.megabytes / scale, p.divergence) for p in points if p.on_front])
+        places = {p.label: (p.megabytes / scale, p.divergence) for p in points}
+        front = _straight([places[p.label] for p in points if p.on_front])
         series = [Series("front", front, color="$border-blurred")] if len(front) > 1 else []
         for kind, (color, marker) in _LOOKS.items():
-            own = [p for p in points if rows[p.label].format == kind]
-            if own:
-                at = [(p.megabytes / scale, p.divergence) for p in own]
-                series.append(Series(RUNTIMES[kind], at, "points", color, marker))
+            if own := [at for name, at in places.items() if rows[name].format == kind]:
+                series.append(Series(RUNTIMES[kind], own, "points", color, marker))
         # Who comes first has its name: the one under the cursor, then the recommended one.
-        order = sorted(points, key=lambda p: (p.label != current, not rows[p.label].best))
-        marks = [_mark(p, rows[p.label], scale, current=p.label == current) for p in order]
+        order = sorted(places, key=lambda name: (name != current, not rows[name].best))
+        marks = [_mark(*places[name], rows[name], current=name == current) for name in order]
         self.border_subtitle = f"{_STAR} recommended" if any(r.best for r in rows.values()) else ""
         self.show(series, marks)
 
@@ -156,13 +154,12 @@ def _straight(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]
     return made
 
 
-def _mark(point: Point, row: FileRow, scale: float, *, current: bool) -> Mark:
+def _mark(x: float, y: float, row: FileRow, *, current: bool) -> Mark:
     color, marker = _LOOKS[row.format]
     if row.best:
         marker = _STAR
-    label = f"[{point.label}]" if current else point.label
-    x = point.megabytes / scale
-    return Mark(x, point.divergence, label, marker, _CHOSEN if current or row.best else color)
+    label = f"[{row.recipe}]" if current else row.recipe
+    return Mark(x, y, label, marker, _CHOSEN if current or row.best else color)
 
 
 _EMPTY = "No files yet. Name a model that was built before, or build one."
@@ -316,8 +313,11 @@ class QuantizeResult(Vertical):
 
 
 _BUTTONS = (
-    *(("chat", "Chat"), ("compare", "Compare"), ("path", "Copy path")),
-    *(("report", "Report"), ("remove", "Delete")),
+    ("chat", "Chat"),
+    ("compare", "Compare"),
+    ("path", "Copy path"),
+    ("report", "Report"),
+    ("remove", "Delete"),
 )
 
 

@@ -7,7 +7,6 @@ import asyncio
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from textual import events, on
 from textual.app import ComposeResult
@@ -16,9 +15,17 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Button, Collapsible, Input, Label, Static
 
-from app.builds.prospects import RUNTIMES, Prospect, Prospects, bare_prospects
+from app.builds.prospects import (
+    RUNTIMES,
+    BuildForecast,
+    Prospect,
+    Prospects,
+    bare_prospects,
+    foresee,
+    prospects,
+)
 from app.builds.settings import DEFAULT_RECIPES, TARGETS, FieldError, Settings, offered
-from app.tui.keys import bind
+from app.tui.keys import bind, quiet
 from app.tui.textual_patches import Plain
 from app.tui.widgets.chart import Axis, Chart, Mark
 from app.tui.widgets.form import Check, Form, Group, path_field, text_field
@@ -26,11 +33,7 @@ from quantize.disk import human
 from quantize.recipes import PRESETS, Recipe
 from runtimes.errors import IngotError
 
-if TYPE_CHECKING:
-    from app.builds.prospects import BuildForecast
-
 _WIDTH = 32  # columns that a card wants, with the gap beside it
-_MARK = "✓ "
 _FITS = {True: "fits", False: "too big", None: ""}
 
 
@@ -46,23 +49,17 @@ class RecipeCard(Static):
     def __init__(self, prospect: Prospect) -> None:
         super().__init__(id=f"card-{prospect.recipe.name}", classes="card")
         self.prospect = prospect
-        self.chosen = False
-        self.fits: bool | None = None
 
     @property
     def recipe(self) -> Recipe:
         return self.prospect.recipe
 
-    @property
-    def marked_title(self) -> str:
-        return f"{_MARK if self.chosen else ''}{self.recipe.name}"
-
     def show(self, prospect: Prospect, fits: bool | None, *, chosen: bool) -> None:
         """Show what is known by now."""
-        self.prospect, self.fits, self.chosen = prospect, fits, chosen
+        self.prospect = prospect
         self.set_class(chosen, "-chosen")
         self.set_class(fits is False, "-large")
-        self.border_title = Content(self.marked_title)
+        self.border_title = Content(f"{'✓ ' if chosen else ''}{self.recipe.name}")
         told = ("built" if prospect.there else "", _FITS[fits])
         self.border_subtitle = " · ".join(filter(None, told))
         self.refresh()
@@ -96,12 +93,12 @@ class RecipeCards(Vertical, can_focus=True):
     """
     BINDINGS = [
         bind("space,enter", "recipes.tick", "Choose", action="choose"),
-        bind("left", "recipes.left", "Card before", action="step(-1)", show=False),
-        bind("right", "recipes.right", "Card after", action="step(1)", show=False),
-        bind("up", "recipes.up", "Card above", action="line(-1)", show=False),
-        bind("down", "recipes.down", "Card below", action="line(1)", show=False),
-        bind("home", "recipes.first", "First card", action="end(0)", show=False),
-        bind("end", "recipes.last", "Last card", action="end(-1)", show=False),
+        quiet("left", "recipes.left", "Card before", action="step(-1)"),
+        quiet("right", "recipes.right", "Card after", action="step(1)"),
+        quiet("up", "recipes.up", "Card above", action="line(-1)"),
+        quiet("down", "recipes.down", "Card below", action="line(1)"),
+        quiet("home", "recipes.first", "First card", action="end(0)"),
+        quiet("end", "recipes.last", "Last card", action="end(-1)"),
     ]
 
     class Changed(Message):
@@ -114,11 +111,12 @@ class RecipeCards(Vertical, can_focus=True):
         super().__init__(id="recipes")
         self._chosen = set(DEFAULT_RECIPES)
         self.prospects = bare_prospects()
-        self._cursor = RECIPE_ORDER[0][0].name
+        self._cursor = _USUAL[0].name
 
     def compose(self) -> ComposeResult:
-        for runtime, recipes in zip(RUNTIMES.values(), RECIPE_ORDER, strict=True):
+        for fmt, runtime in RUNTIMES.items():
             yield Label(runtime, classes="cards-title")
+            recipes = (recipe for recipe in _USUAL if recipe.format == fmt)
             yield Container(*self._made(recipes), classes="cards")
         more = Container(classes="cards", id="more-cards")
         title = f"{len(_FURTHER)} further types: smaller ones, older ones, and floats"
@@ -217,11 +215,7 @@ class RecipeCards(Vertical, can_focus=True):
             self._show()
 
 
-def _usual(fmt: str) -> list[Recipe]:
-    return [recipe for recipe in offered() if recipe.format == fmt and recipe.name in PRESETS]
-
-
-RECIPE_ORDER = tuple(_usual(fmt) for fmt in RUNTIMES)
+_USUAL = [recipe for recipe in offered() if recipe.name in PRESETS]
 _FURTHER = [recipe for recipe in offered() if recipe.name not in PRESETS]
 
 
@@ -234,7 +228,7 @@ class RecipeChart(Chart):
     measured has no point. Without a model the sizes are bits a weight."""
 
     def __init__(self) -> None:
-        super().__init__(y=Axis("KL", log=True), id="recipe-chart", classes="pane")
+        super().__init__(x=Axis(), y=Axis("KL", log=True), id="recipe-chart", classes="pane")
         self.border_title = "Size against KL from the original"
 
     def show_recipes(self, found: Prospects, chosen: Sequence[str], current: str) -> None:
@@ -259,11 +253,10 @@ class RecipeChart(Chart):
             name = one.recipe.name
             return name != current, name not in chosen, name not in PRESETS
 
+        measured = [one.measured for one in known]
         told = {
-            f"{_MEASURED} measured here": any(one.measured for one in known),
-            f"{_PUBLISHED} what llama.cpp publishes of Llama-3-8B": not all(
-                one.measured for one in known
-            ),
+            f"{_MEASURED} measured here": any(measured),
+            f"{_PUBLISHED} what llama.cpp publishes of Llama-3-8B": not all(measured),
         }
         self.border_subtitle = "   ".join(text for text, there in told.items() if there)
         self.show((), [mark(one) for one in sorted(known, key=rank)])
@@ -414,26 +407,22 @@ class QuantizeForm(Form):
         self.look_later()
 
     async def look(self) -> None:
-        settings, facts = self.settings, self.query_one("#forecast", Static)
+        settings, facts = self.settings, self.query_one("#forecast", Plain)
         wrong: Sequence[tuple[str, str]] = ()
         self._forecast, lines = None, list[str]()
         if settings.model.strip():
             try:
                 if settings.from_hub:
-                    facts.update("Asking the hub ...")
-                    facts.display = True
+                    facts.say("Asking the hub ...")
                 self._forecast = await asyncio.to_thread(foreseen, settings)
                 wrong, lines = self._forecast.wrong, self._forecast.lines()
             except (IngotError, OSError) as error:
                 wrong = (blamed(error),)
-        facts.update("\n".join(lines))
-        facts.display = bool(lines)
-        found = self._forecast
-        if found is None:
-            self._cards.show_prospects(None)
-        else:
-            there = await asyncio.to_thread(_prospects, found)
-            self._cards.show_prospects(there)
+        facts.say("\n".join(lines))
+        found, there = self._forecast, None
+        if found is not None:
+            there = await asyncio.to_thread(prospects, found.source, found.out)
+        self._cards.show_prospects(there)
         self.explain(wrong)
         self.post_message(self.Foreseen(found))
         if found is not None and found.builder is not None:
@@ -447,12 +436,4 @@ def blamed(error: Exception) -> tuple[str, str]:
 
 def foreseen(settings: Settings) -> BuildForecast:
     """For a thread of its own: the first call imports numpy and the hub's client."""
-    from app.builds.prospects import foresee
-
     return foresee(settings)
-
-
-def _prospects(found: BuildForecast) -> Prospects:
-    from app.builds.prospects import prospects
-
-    return prospects(found.source, found.out)

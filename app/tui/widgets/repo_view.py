@@ -255,14 +255,13 @@ class RepoView(Pane):
             stays = asked or self._table.cursor > 0  # the user was quicker
             self._fill(there, found)
             if self._advice and not stays:
-                self._go_to(there, self._advice.build.kept.main)
+                self._table.go_to(self._advice.build.kept.main)
 
     def _go_to(self, there: Contents, what: str) -> bool:
         """Put the cursor on a build, by its path or label."""
         asked = what.lower()
-        table = self._table
         return any(
-            table.go_to(build.kept.main)
+            self._table.go_to(build.kept.main)
             for build in there.builds
             if asked in (build.kept.main.lower(), build.kept.label.lower())
         )
@@ -307,10 +306,8 @@ class RepoView(Pane):
     def _say(self, text: str, style: str = "", *, advice: str = "") -> None:
         about = self.query_one("#about", Static)
         about.update(text)
-        about.set_class(style == "bad", "bad")
-        note = self.query_one("#advice", Static)
-        note.update(advice)
-        note.display = bool(advice)
+        about.set_classes(style)
+        self.query_one("#advice", Plain).say(advice)
 
     @on(BuildTable.Selected)
     @on(Button.Pressed, "#get")

@@ -16,7 +16,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from app.tui.keys import bind
+from app.tui.keys import quiet
 
 Record = TypeVar("Record")
 _NEAR = 500  # rows in which the record under the cursor is looked for when there are others
@@ -59,13 +59,13 @@ class Table(ScrollView, Generic[Record], can_focus=True):
     }
     """
     BINDINGS = [
-        bind("up", "table.up", "Row above", action="cursor_up", show=False),
-        bind("down", "table.down", "Row below", action="cursor_down", show=False),
-        bind("pageup", "table.page_up", "Page up", action="page_up", show=False),
-        bind("pagedown", "table.page_down", "Page down", action="page_down", show=False),
-        bind("home", "table.first", "First row", action="first", show=False),
-        bind("end", "table.last", "Last row", action="last", show=False),
-        bind("enter", "table.select", "Select", show=False),
+        quiet("up", "table.up", "Row above", action="cursor_up"),
+        quiet("down", "table.down", "Row below", action="cursor_down"),
+        quiet("pageup", "table.page_up", "Page up", action="page_up"),
+        quiet("pagedown", "table.page_down", "Page down", action="page_down"),
+        quiet("home", "table.first", "First row", action="first"),
+        quiet("end", "table.last", "Last row", action="last"),
+        quiet("enter", "table.select", "Select"),
     ]
 
     @dataclass
@@ -93,9 +93,8 @@ class Table(ScrollView, Generic[Record], can_focus=True):
         self.columns, self._key = list(columns), key
         self.rows: Sequence[Record] = ()
         self.cursor = 0
-        self.sorting: tuple[str, bool] | None = (
-            None  # the column it is sorted by; whether downwards
-        )
+        # The column it is sorted by; whether downwards.
+        self.sorting: tuple[str, bool] | None = None
 
     @property
     def record(self) -> Record | None:

@@ -16,7 +16,6 @@ from textual.selection import Selection
 from textual.strip import Strip
 from textual.widget import Widget
 
-from app.tui.textual_patches import Steady
 from runtimes.untrusted import visible
 
 _TAB = 4
@@ -24,7 +23,7 @@ _CURSOR = "▍"
 _CHUNK = re.compile(r"\s*\S+\s*|\s+")
 
 
-class TextLines(Steady, Widget):
+class TextLines(Widget):
     """``words``: break lines between words. ``pad``: empty columns left and right.
 
     The text can be selected with the mouse. A subclass may style a line (``line_content``).
@@ -33,10 +32,8 @@ class TextLines(Steady, Widget):
     ALLOW_SELECT = True
     above: ClassVar[int] = 0  # rows that a subclass draws above the text
 
-    def __init__(
-        self, text: str = "", *, words: bool = True, pad: int = 0, classes: str | None = None
-    ) -> None:
-        super().__init__(classes=classes)
+    def __init__(self, text: str = "", *, words: bool = True, pad: int = 0) -> None:
+        super().__init__()
         self._words, self._pad = words, pad
         self.text = ""
         self.lines: list[str] = [""]  # as they are shown, before they are wrapped
@@ -79,7 +76,7 @@ class TextLines(Steady, Widget):
     def _wrap_from(self, line: int) -> None:
         """Wrap the lines from ``line`` on, and say what of the screen that changes."""
         if not self._width:
-            self._after_change(layout=True)
+            self.refresh(layout=True)
             return
         before = len(self._rows)
         row = self._first[line] if line < len(self._first) else before
@@ -87,20 +84,17 @@ class TextLines(Steady, Widget):
         for old in [number for number in self._drawn if number >= row]:
             del self._drawn[old]
         self._wrap_rest()
-        self._after_change(layout=len(self._rows) != before, row=row)
+        if len(self._rows) != before:
+            self.refresh(layout=True)
+        else:
+            height = max(1, before - row)
+            self.refresh(Region(0, self.above + row, self.size.width, height))
 
     def _wrap_rest(self) -> None:
         for number in range(len(self._first), len(self.lines)):
             self._first.append(len(self._rows))
             spans = wrap(self.lines[number], self._width, words=self._words)
             self._rows += [(number, *span) for span in spans]
-
-    def _after_change(self, *, layout: bool, row: int = 0) -> None:
-        if layout:
-            self.refresh(layout=True)
-        else:
-            rows = max(1, len(self._rows) - row)
-            self.refresh(Region(0, self.above + row, self.size.width, rows))
 
     def get_content_width(self, container: Size, viewport: Size) -> int:
         return container.width

@@ -13,8 +13,8 @@ from textual.geometry import Size, clamp
 from textual.scrollbar import ScrollBar
 from textual.widget import Widget
 
-from app.tui.keys import bind
-from app.tui.textual_patches import Column, Plain, Steady
+from app.tui.keys import quiet
+from app.tui.textual_patches import Column, Plain
 from app.tui.widgets.welcome import Welcome
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _MORE = 8  # that come at once when one scrolls to either end
 _MOST = 48
 
 
-class Transcript(Steady, VerticalScroll, can_focus=True):
+class Transcript(VerticalScroll, can_focus=True):
     """``sync`` it with the path that is to be shown.
 
     It follows the end until one scrolls up, and again from ``action_follow`` (the end key) on. What
@@ -34,10 +34,10 @@ class Transcript(Steady, VerticalScroll, can_focus=True):
 
     BLANK = True
     BINDINGS = [
-        bind("end", "transcript.end", "To the end", action="follow", show=False),
-        bind("home", "transcript.home", "To the beginning", action="top", show=False),
-        bind("up", "transcript.up", "Message above", action="select(-1)", show=False),
-        bind("down", "transcript.down", "Message below", action="select(1)", show=False),
+        quiet("end", "transcript.end", "To the end", action="follow"),
+        quiet("home", "transcript.home", "To the beginning", action="top"),
+        quiet("up", "transcript.up", "Message above", action="select(-1)"),
+        quiet("down", "transcript.down", "Message below", action="select(1)"),
     ]
 
     def __init__(self) -> None:
@@ -72,6 +72,11 @@ class Transcript(Steady, VerticalScroll, can_focus=True):
     def selected(self) -> MessageView | None:
         focused = self.screen.focused
         return next((view for view in self.views if view is focused), None)
+
+    @property
+    def _high(self) -> int:
+        """The index behind that of the last entry that is mounted."""
+        return self._low + len(self.views)
 
     def view_of(self, message: int) -> MessageView | None:
         return next((view for view in self.views if view.message.id == message), None)
@@ -114,19 +119,14 @@ class Transcript(Steady, VerticalScroll, can_focus=True):
             same += 1
         self.welcome.display = not self.entries
         keep = max(0, same - self._low)
+        await self._remove(keep)
         if not keep:
-            await self._remove(self.views)
-            self.views = []
             self._low = max(0, len(self.entries) - _FIRST)
-        else:
-            await self._remove(self.views[keep:])
-            del self.views[keep:]
         for index, view in enumerate(self.views, self._low):
             view.show_entry(self.entries[index])
-        mounted_to = self._low + len(self.views)
-        if same and keep and mounted_to < same:
+        if same and keep and self._high < same:
             return  # the reader is far above the end; what is new comes when scrolling down
-        await self._mount_below(len(self.entries) - mounted_to)
+        await self._mount_below(len(self.entries) - self._high)
         if not keep and self._low:
             self.call_after_refresh(self._more, -1)
 
@@ -136,7 +136,7 @@ class Transcript(Steady, VerticalScroll, can_focus=True):
         if index is None:
             return
         async with self._changing:
-            if not self._low <= index < self._low + len(self.views):
+            if not self._low <= index < self._high:
                 self.release_anchor()
                 await self._restart(max(0, index - _MORE))
             view = self.views[index - self._low]
@@ -150,7 +150,7 @@ class Transcript(Steady, VerticalScroll, can_focus=True):
     async def to_end(self) -> None:
         """Mount the last messages if they are not, and follow them."""
         async with self._changing:
-            if self._low + len(self.views) < len(self.entries):
+            if self._high < len(self.entries):
                 entries, self.entries = self.entries, []
                 await self._sync(entries)
         self._keep(None)
@@ -166,8 +166,8 @@ class Transcript(Steady, VerticalScroll, can_focus=True):
 
     async def _restart(self, low: int) -> None:
         """Mount messages from ``low`` on in place of those that are."""
-        await self._remove(self.views)
-        self.views, self._low = [], low
+        await self._remove()
+        self._low = low
         self._keep(None)
         self.set_scroll(None, 0)  # where the messages that are gone were scrolled to says nothing
         await self._mount_below(2 * _FIRST)
@@ -224,9 +224,7 @@ class Transcript(Steady, VerticalScroll, can_focus=True):
         if new_value < page and self._low and not self.following:
             self._moving = True
             self.call_later(self._more, -1)
-        elif (
-            self._low + len(self.views) < len(self.entries) and new_value > self.max_scroll_y - page
-        ):
+        elif self._high < len(self.entries) and new_value > self.max_scroll_y - page:
             self._moving = True
             self.call_later(self._more, 1)
 
@@ -248,32 +246,31 @@ class Transcript(Steady, VerticalScroll, can_focus=True):
             await self.mount_all(new, before=self.views[0] if self.views else None)
             self.views[:0] = new
             self._low = low
-            if len(self.views) > _MOST and not self.following:
-                far = self.views[_MOST:]
-                del self.views[_MOST:]
-                await self._remove(far)
+            if not self.following:
+                await self._remove(_MOST)
 
     async def _shift_below(self) -> None:
         with self.app.batch_update():
             await self._mount_below(_MORE)
-            if len(self.views) > _MOST:
-                gone = self.views[: len(self.views) - _MOST]
-                del self.views[: len(gone)]
-                self._low += len(gone)
-                await self._remove(gone)
+            gone = max(0, len(self.views) - _MOST)
+            self._low += gone
+            await self._remove(0, gone)
 
     async def _mount_below(self, count: int) -> None:
-        start = self._low + len(self.views)
+        start = self._high
         new = _views(self.entries[start : start + max(0, count)])
         self.views += new
         if new:
             await self.mount_all(new)
 
-    async def _remove(self, views: Sequence[MessageView]) -> None:
-        if self._kept in views:
+    async def _remove(self, first: int = 0, end: int | None = None) -> None:
+        """Take away the mounted messages from ``first`` to ``end``."""
+        gone = self.views[first:end]
+        del self.views[first:end]
+        if self._kept in gone:
             self._keep(None)
-        if views:
-            await self.remove_children([*views])
+        if gone:
+            await self.remove_children(gone)
 
     # What one reads stays in place
 
@@ -290,6 +287,12 @@ class Transcript(Steady, VerticalScroll, can_focus=True):
         regions = ((view, view.virtual_region) for view in self.views)
         held = next(((view, one.y) for view, one in regions if one.bottom > top), (None, None))
         self._keep(*held)
+
+    def _size_updated(
+        self, size: Size, virtual_size: Size, container_size: Size, layout: bool = True
+    ) -> bool:
+        """Textual's; as ``SteadyCompositor`` does for what never scrolls."""
+        return super()._size_updated(size, virtual_size, container_size, layout=False)
 
     def _scroll_update(self, virtual_size: Size) -> None:
         """Textual's, while the screen is laid out. Its scrollbar is drawn with the picture that
@@ -312,8 +315,7 @@ class Transcript(Steady, VerticalScroll, can_focus=True):
             return result
         last = max(0, result.total_region.bottom - size.height)
         if self.following:
-            ends = self._low + len(self.views) == len(self.entries)
-            if ends and region.y >= last:
+            if self._high == len(self.entries) and region.y >= last:
                 self._keep(None)  # it is in view at the end, which is followed
                 return result
             self.release_anchor()

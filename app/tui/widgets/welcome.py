@@ -9,7 +9,7 @@ from textual.message import Message
 from textual.widgets import Static
 
 from app.chat.host import EngineHost, HostState
-from app.tui.keys import bind, told
+from app.tui.keys import bind, quiet, told
 from app.tui.textual_patches import Plain
 from quantize.disk import human
 
@@ -46,14 +46,14 @@ class Starter(Static, can_focus=True):
     """
     BINDINGS = [
         bind("enter,space", "starter.take", "Take"),
-        bind("left", "starter.left", action="move(-1)", show=False),
-        bind("right", "starter.right", action="move(1)", show=False),
-        bind("up", "starter.up", action="move(-2)", show=False),
-        bind("down", "starter.down", action="move(2)", show=False),
-        bind("1", "starter.first", action="nth(1)", show=False),
-        bind("2", "starter.second", action="nth(2)", show=False),
-        bind("3", "starter.third", action="nth(3)", show=False),
-        bind("4", "starter.fourth", action="nth(4)", show=False),
+        quiet("left", "starter.left", action="move(-1)"),
+        quiet("right", "starter.right", action="move(1)"),
+        quiet("up", "starter.up", action="move(-2)"),
+        quiet("down", "starter.down", action="move(2)"),
+        quiet("1", "starter.first", action="nth(1)"),
+        quiet("2", "starter.second", action="nth(2)"),
+        quiet("3", "starter.third", action="nth(3)"),
+        quiet("4", "starter.fourth", action="nth(4)"),
     ]
 
     @dataclass
@@ -112,11 +112,6 @@ class Welcome(Vertical):
     def fit(self, rows: int) -> None:
         """There is room for so many."""
         self.set_class(rows < _LEAST_ROWS, "-low")
-
-    @property
-    def text(self) -> str:
-        """The words as text."""
-        return "\n".join(str(one.visual) for one in self.query(Static) if one.display)
 
     def show(self, host: EngineHost, note: str) -> None:
         """``note``: what the engine is at, where there is no model yet."""

@@ -6,13 +6,12 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from textual.widgets import Static
+from textual.widgets import Label, Static
 
 from app.chat.store.records import AnswerFigures, Message, State
 from app.chat.store.store import ChatStore
 from app.tui.app import IngotApp
 from app.tui.screens.chat import ChatScreen
-from app.tui.widgets.message_foot import Waiting
 from app.tui.widgets.message_view import MessageView
 from app.tui.widgets.transcript import Transcript
 from tests.support import wait_until
@@ -59,9 +58,10 @@ def text_of(view: MessageView, part: str) -> str:
     """The foot, the state line or what it waits for, with single spaces; empty before it is
     there."""
     if part == "foot":
-        return re.sub(r"\s+", " ", view.foot.line).strip() if view.foot.display else ""
+        return re.sub(r"\s+", " ", view.foot.render().plain).strip() if view.foot.display else ""
     if part == "waiting":
-        return " ".join(one.text for one in view.query(Waiting))
+        parts = (str(one.visual) for one in view.query("Waiting Label").results(Label))
+        return " ".join(filter(None, parts))
     widget = next(iter(view.query(f".{part}").results(Static)), None)
     return re.sub(r"\s+", " ", str(widget.visual)) if widget and widget.display else ""
 

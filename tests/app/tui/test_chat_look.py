@@ -20,7 +20,8 @@ from app.tui.app import IngotApp
 from app.tui.measure import RecordedHost
 from app.tui.screens.chat import ChatScreen
 from app.tui.services import Services, Start
-from app.tui.widgets.answer_body import Thought
+from app.tui.widgets.message_view import Thought
+from app.tui.widgets.prose import CodeBlock
 from app.tui.widgets.welcome import Choose, Starter
 from tests.app.tui.chat_app import ANSWER, add_turn, answered, shown, text_of
 from tests.app.tui.held import GatedEngine, HeldHost
@@ -124,8 +125,8 @@ async def test_figures_stand_at_the_right_below_the_answer(recorded: Any):
         assert place(screen, "So.").y == answer.foot.region.y - 2
         await pilot.resize_terminal(60, 20)
         await pilot.pause()
-        assert "42.5 tok/s" in answer.foot.line, "what matters most stays"
-        assert "prefill" not in answer.foot.line
+        assert "42.5 tok/s" in answer.foot.render().plain, "what matters most stays"
+        assert "prefill" not in answer.foot.render().plain
 
 
 async def test_branches_are_changed_by_a_click(recorded: Any):
@@ -199,7 +200,7 @@ async def test_code_stands_in_a_box_and_is_copied_by_a_click(recorded: Any):
         await wait_until(lambda: any("python" in line for line in lines(screen)))
         top = lines(screen)[place(screen, "╭─ python ─").y].rstrip()
         assert top.endswith("─ copy ─╮")
-        block = screen.transcript.views[-1].body.code_blocks[0]
+        block = screen.transcript.views[-1].query_one(CodeBlock)
         rows = [line[block.region.x : block.region.right] for line in lines(screen)]
         inside = rows[block.region.y + 1 : block.region.bottom - 1]
         assert len(inside) == 2

@@ -7,6 +7,7 @@ from typing import Any
 
 from app.chat.store.records import State
 from app.tui.screens.dialogs import CopyChoice
+from app.tui.widgets.text_lines import TextLines
 from app.tui.widgets.transcript import Transcript
 from tests.app.tui.chat_app import ANSWER, add_turn, answered, shown, text_of
 from tests.support import wait_until
@@ -154,7 +155,7 @@ async def test_thinking_is_collapsed_and_opens(make: Any):
         view = screen.transcript.selected
         thought = view.body.thought
         assert view.body.text == "Because."
-        assert thought.text.strip() == "Hm, a river."
+        assert thought.query_one(TextLines).text.strip() == "Hm, a river."
         assert not thought.opened
         assert "token" in str(thought.query_one(".title").visual)
         await pilot.press("space")

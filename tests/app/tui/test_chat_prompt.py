@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from textual import events
+from textual.widgets import Static
 
 from app.chat.slash import SPECS
 from app.chat.store.records import State
@@ -139,8 +140,9 @@ async def test_keys_are_told_as_they_are_mapped(make: Any):
     add_turn(app.services.store, chat, None, "How?", "So", state=State.STOPPED)
     async with app.run_test(size=SIZE, notifications=True) as pilot:
         screen = await shown(app)
-        await wait_until(lambda: "F11" in screen.transcript.welcome.text)
-        assert "ctrl+t" not in screen.transcript.welcome.text
+        hints = screen.transcript.welcome.query_one(".hints", Static)
+        await wait_until(lambda: "F11" in str(hints.visual))
+        assert "ctrl+t" not in str(hints.visual)
         told = [one.message for one in app._notifications]
         assert any("F2 is both" in one and "chat.attach" in one for one in told), told
         # What would share a key keeps its own: else neither of the two would work.

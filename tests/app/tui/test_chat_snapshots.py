@@ -17,6 +17,7 @@ from app.tui.measure import RecordedEngine, RecordedHost
 from app.tui.screens.chat import ChatScreen
 from app.tui.services import Services, Start
 from app.tui.widgets.markdown import AnswerMarkdown
+from app.tui.widgets.prose import CodeBlock
 from tests.app.tui.chat_app import ANSWER, add_turn, shown
 from tests.app.tui.conftest import SIZES
 from tests.support import wait_until
@@ -37,7 +38,7 @@ async def freeze(screen: ChatScreen, figures: StatusFigures) -> None:
     screen.box.show_context(figures)
     screen.box.show_context = lambda *a, **k: None  # type: ignore[method-assign]
     for view in screen.transcript.views:
-        for block in getattr(view.body, "code_blocks", []):
+        for block in view.query(CodeBlock):
             await wait_until(lambda block=block: block.line_content(0).spans)
     for page in screen.query(AnswerMarkdown):  # which is read in a thread
         await wait_until(

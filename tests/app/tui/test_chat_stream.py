@@ -23,7 +23,7 @@ from app.tui.screens.chat_frame import ShowingPace
 from app.tui.widgets import message_view
 from app.tui.widgets.frame import AppFooter
 from app.tui.widgets.markdown import AnswerMarkdown
-from app.tui.widgets.prose import Prose
+from app.tui.widgets.prose import CodeBlock, Prose
 from tests.app.tui.chat_app import ANSWER, answered, at_end, shown
 from tests.app.tui.held import feed, recorded
 from tests.support import wait_until
@@ -228,7 +228,7 @@ async def test_code_is_highlighted_and_can_be_selected(home: Any):
         await pilot.pause()
         view = screen.transcript.view_of(screen.path[-1].id)
         assert view is not None
-        block = view.body.code_blocks[0]
+        block = view.query_one(CodeBlock)
         assert block.language == "python"
         assert block.text == "def row(boat, strokes):\n    return boat.speed * strokes  # metres\n"
         await wait_until(lambda: block.line_content(0).spans)

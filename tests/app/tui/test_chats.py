@@ -176,7 +176,7 @@ def test_a_match_far_behind_is_in_sight() -> None:
     snippet = "x " * 60 + "here it is"
     at = snippet.index("here")
     hit = Hit(Chat(1, "T", 0.0, 0.0), 7, snippet, ((at, at + 4),))
-    lines = _lines(hit, 60, 0.0)
+    lines = _lines(hit, 60, 0.0, shown=False)
     second = lines.plain.split("\n")[1]
     assert len(second) <= 60
     assert "here" in second

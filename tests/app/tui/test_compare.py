@@ -272,7 +272,9 @@ def test_the_difference_is_marked_by_a_sign_and_not_by_colour() -> None:
     report = frozen()
     found = report.agreements[0]
     assert found is not None
-    marked = [body(s, found.parting, first=n == 0) for n, s in enumerate(report.sides[:2])]
+    marked = [
+        body(s, found.parting, first=n == 0, hue="$hue-1") for n, s in enumerate(report.sides[:2])
+    ]
     assert [str(one).partition("▶")[2].split()[0] for one in marked] == ["I", "This"]
     for one, word in zip(marked, ("▶I", "▶This"), strict=True):
         span, rest = one.spans
@@ -281,7 +283,9 @@ def test_the_difference_is_marked_by_a_sign_and_not_by_colour() -> None:
         assert (rest.start, rest.end, rest.style) == (span.end, len(one.plain), "$hue-1")
     assert found.parting is not None
     end = replace(found.parting, mine=None, places=(len(SAME), len(SAME)))
-    assert str(body(replace(report.sides[0], text=SAME), end, first=True)).endswith("▶the end")
+    assert str(body(replace(report.sides[0], text=SAME), end, first=True, hue="$hue-1")).endswith(
+        "▶the end"
+    )
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -8,8 +8,8 @@ import pytest
 from textual.app import App, ComposeResult
 
 from app.tui.widgets import message_view
-from app.tui.widgets.answer_body import AnswerBody, Parts
 from app.tui.widgets.markdown import plain
+from app.tui.widgets.message_view import AnswerBody, Parts
 
 LOOKS = Path(message_view.__file__).with_suffix(".tcss")
 POEM = "The river is wide,\nthe boat is small,\nand nobody rows.\n\nThe end."

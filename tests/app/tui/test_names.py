@@ -22,8 +22,7 @@ MEANT = {  # overridden on purpose
     "IngotApp": {"_check_bindings", "_end_batch", "_load_screen_css"},
     "Prompt": {"_on_key"},
     "Styled": {"_compositor_refresh", "_compositor", "_on_screen_resume"},
-    "Steady": {"_size_updated"},
-    "Transcript": {"_scroll_update"},
+    "Transcript": {"_scroll_update", "_size_updated"},
     "_Readline": {"_on_key"},
 }
 

@@ -24,8 +24,11 @@ WIDGET = Color.parse("#181F27")
 @pytest.mark.parametrize(
     ("environ", "no_colour"), [({}, False), ({"NO_COLOR": ""}, False), ({"NO_COLOR": "1"}, True)]
 )
-def test_only_a_no_color_that_is_not_empty_counts(environ: dict[str, str], no_colour: bool) -> None:
-    assert no_color(environ) is no_colour
+def test_only_a_no_color_that_is_not_empty_counts(
+    environ: dict[str, str], no_colour: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.environ", environ)
+    assert no_color() is no_colour
 
 
 def test_colours_go_and_attributes_stay() -> None:

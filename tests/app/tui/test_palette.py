@@ -119,7 +119,7 @@ async def test_what_is_typed_filters_help_and_the_arrows_scroll_it(services: Any
         await pilot.press(*"branch before")
         drawn = [one for one in help.query(KeyGroup) if one.display]
         assert [(one.title, [row.keys for row in one.rows]) for one in drawn] == [
-            ("Messages", [("alt+←",)])
+            ("Messages", [["alt+←"]])
         ]
         assert scroll.scroll_y == 0
         assert scroll.region.height == before, "the box does not move"

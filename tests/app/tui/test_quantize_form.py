@@ -70,10 +70,10 @@ async def test_cards_are_chosen_by_keys_and_mouse(app: IngotApp, size: tuple[int
         await pilot.press("right", "space")
         assert cards.chosen == ("q4_k_m", "onnx-int4", "onnx-int8")
         card = card_of(screen, "q8_0")
-        assert (card.has_class("-chosen"), card.marked_title) == (False, "q8_0")
+        assert (card.has_class("-chosen"), card.border_title) == (False, "q8_0")
         await pilot.press("enter")
         assert "q8_0" in cards.chosen
-        assert (card.has_class("-chosen"), card.marked_title) == (True, "✓ q8_0")
+        assert (card.has_class("-chosen"), card.border_title) == (True, "✓ q8_0")
         form = screen.query_one(QuantizeForm)
         assert str(form.query_one("#advice", Static).render()).startswith("q8_0  8-bit")
         assert sum_of(form) == "4 recipes"
