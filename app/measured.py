@@ -1,4 +1,4 @@
-"""What `ingot measure` shows of cards: a table, a page, one JSON object."""
+"""Cards of measured files as `ingot measure` shows them: a table, a page, one JSON object."""
 
 import dataclasses
 from collections.abc import Sequence

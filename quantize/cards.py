@@ -38,7 +38,7 @@ class Card:
 
 
 def card_path(fingerprint: str) -> Path:
-    """Where the card of such a file is kept, if there is one."""
+    """The path at which the card of such a file is kept, if there is one."""
     return data_dir() / "cards" / f"{fingerprint[:40]}.json"
 
 

@@ -88,7 +88,7 @@ class MeasureJob:
 
 @dataclass(slots=True)
 class _Original:
-    """What files are held against; made once, where a file needs it."""
+    """The original as files are held against it; its parts are made where a file needs them."""
 
     source: SourceModel
     origin: ModelOrigin
@@ -474,7 +474,7 @@ def _answers(original: _Original) -> Quality | None:
 
 
 def bounds_passed(card: Card, max_kl: float | None, max_kl99: float | None) -> list[str]:
-    """Which of the user's bounds the file is beyond, in words. Raises UsageError for one that is
+    """The user's bounds that the file is beyond, in words. Raises UsageError for one that is
     none."""
     fidelity, found = card.entry.fidelity, []
     for name, bound, value in (

@@ -54,7 +54,7 @@ class WeightComparison:
 
 
 def other_settings(file: GgufHeader, original: GgufHeader) -> list[str]:
-    """What both headers say, and say differently, of what decides how the model computes."""
+    """Settings that decide how the model computes and that both headers give, differently; in words."""
     mine, theirs = file.metadata, original.metadata
     prefix = f"{theirs.get('general.architecture')}."
     keys = [key for key in theirs if key.startswith(prefix) and key[len(prefix) :] not in _FREE]
@@ -138,7 +138,7 @@ class _Stored:
 def _loss(
     one: _Stored, other: _Stored, given: ImportanceMatrix | None
 ) -> tuple[float, float | None]:
-    """What the type loses: squared error over squares, by plain rounding of some rows; and which
+    """The loss of the type: squared error over squares, by plain rounding of some rows; and which
     part of what ``given`` gains over that the file gains, None where it rounds plainly."""
     if one.kind in _FLOATS:
         return _FLOAT_ERROR, None
@@ -164,7 +164,7 @@ def _loss(
 
 
 def _fault(one: _Stored, other: _Stored, loss: float) -> str | None:
-    """What is wrong with a tensor, in words."""
+    """The fault of a tensor, in words; None where it is sound."""
     error = square = 0.0
     wrong, first = 0, -1
     for start, mine, theirs in _pieces(one, other):

@@ -357,7 +357,7 @@ def read_reference(model: Path, *, trust_remote_code: bool = False) -> Reference
 
 
 def read_gguf_reference(path: Path) -> Reference:
-    """The same by a GGUF file of floats, which is its own original."""
+    """As `read_reference`, by a GGUF file of floats, which is its own original."""
     from runtimes.chat import encode_chat
     from runtimes.errors import RequestError
 

@@ -360,7 +360,8 @@ class FileTable(Table[FileRow]):
         if len(marked) > 1 or self.record is None:
             return marked
         others = [row for row in reversed(self.rows) if row != self.record]
-        other = next((row for row in (*marked, *others) if row.best or row in marked), None)
+        other = next((row for row in others if row in marked), None)
+        other = other or next((row for row in others if row.best), None)
         return [self.record, *([other] if other else others[:1])]
 
 

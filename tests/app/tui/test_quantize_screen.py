@@ -50,7 +50,9 @@ async def test_a_file_is_compared_found_and_deleted(
         await pilot.click("#file-path")
         assert app.clipboard == str(folder / "onnx-int4")
         table.focus()
-        await pilot.press("home", "space", "down", "down", "space", "v")
+        await pilot.press("home", "space")
+        assert [row.recipe for row in table.compared()] != ["q4_k_m", "q4_k_m"]
+        await pilot.press("down", "down", "space", "v")
         await wait_until(lambda: isinstance(app.screen, CompareScreen))
         compared = app.screen
         assert isinstance(compared, CompareScreen)
