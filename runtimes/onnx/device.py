@@ -43,6 +43,11 @@ class Target:
         """As ``RunnerSettings.device`` has it."""
         return f"{self.provider.name}:{self.index}" if self.index else self.provider.name
 
+    @property
+    def memory(self) -> tuple[str, int]:
+        """Its memory, as ONNX Runtime names it."""
+        return self.provider.memory, self.index
+
 
 _CUDA = Provider(
     "CUDA",

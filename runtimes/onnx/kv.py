@@ -1,6 +1,7 @@
 """The slot cache of a graph, allocated once."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -21,13 +22,13 @@ class Slots(ABC):
         self.context, self.bytes_per_token = context, bytes_per_token
         self.lengths = [0] * slots
 
-    @abstractmethod
     def hold(self, slot: int, length: int) -> None:
         """Note that the slot holds its first ``length`` tokens, whatever it held before."""
+        self.lengths[slot] = length
 
-    @abstractmethod
     def trim(self, slot: int, length: int) -> None:
         """See ``KvSlots.trim``."""
+        self.lengths[slot] = min(self.lengths[slot], length)
 
     def checkpoint(self, slot: int) -> bytes:
         """See ``KvSlots.checkpoint``: slots keep every token's keys and values."""
@@ -52,6 +53,15 @@ class Slots(ABC):
     @abstractmethod
     def _load(self, slot: int, data: SavedKv, length: int) -> None:
         """Take what ``save`` gave, which is of the right size."""
+
+    @staticmethod
+    def _fill(parts: Iterable[npt.NDArray[Any]], data: SavedKv) -> None:
+        """Put what ``save`` gave into each layer's keys and values [kv heads, tokens, size]."""
+        at, payload = 0, memoryview(data)
+        for part in parts:
+            end = at + part.nbytes
+            part[:] = np.frombuffer(payload[at:end], part.dtype).reshape(part.shape)
+            at = end
 
     @abstractmethod
     def close(self) -> None:
@@ -107,7 +117,7 @@ class SlotCache(Slots):
         self.changes = 0
 
     def hold(self, slot: int, length: int) -> None:
-        """Note that the slot holds its first ``length`` tokens, whatever it held before."""
+        """See ``Slots.hold``."""
         self.mask[slot, :length] = 1
         self.mask[slot, length:] = 0
         self.lengths[slot] = length
@@ -116,7 +126,7 @@ class SlotCache(Slots):
         """See ``KvSlots.trim``."""
         self.changes += self.lengths[slot] > length
         self.mask[slot, length:] = 0
-        self.lengths[slot] = min(self.lengths[slot], length)
+        super().trim(slot, length)
 
     def _copy(self, source: int, target: int, length: int) -> None:
         self.changes += 1
@@ -142,12 +152,7 @@ class SlotCache(Slots):
 
     def _load(self, slot: int, data: SavedKv, length: int) -> None:
         self.changes += 1
-        at, payload = 0, memoryview(data)
-        for array in self.arrays:
-            part = array[slot, :, :length]
-            end = at + part.nbytes
-            part[:] = np.frombuffer(payload[at:end], array.dtype).reshape(part.shape)
-            at = end
+        self._fill((array[slot, :, :length] for array in self.arrays), data)
 
     def close(self) -> None:
         """See ``Slots.close``."""
