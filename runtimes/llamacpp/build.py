@@ -159,15 +159,13 @@ def _cmake_args(asked: str, extra: tuple[str, ...]) -> str:
     return shlex.join(words)
 
 
-def install(
-    version: str = TESTED_VERSION, *, gpu: str | None = None, force: bool = False
-) -> BuildPlan:
+def install(version: str, gpu: str | None, *, force: bool) -> None:
     """Make the running interpreter's environment hold the right build, if it does not. Without a
     ``gpu`` it is for the same kind as before."""
     plan = plan_build(version, gpu=(gpu or gpu_of(_stamp().get("cmake_args", "")) or NONE))
     if not force and installed_key() == plan.key:
         log.info("llama-cpp-python %s is installed in the right build (%s)", version, plan.key)
-        return plan
+        return
     wheel = wheel_for(plan, force=force)
     # --force-reinstall, since pip takes another build of the same version for the same thing.
     _pip("install", "--force-reinstall", "--no-deps", str(wheel))
@@ -176,7 +174,6 @@ def install(
     _pip("install", *pins, f"llama-cpp-python=={version}")  # what it requires
     _write_stamp(plan)
     log.info("installed llama-cpp-python %s (build %s)", version, plan.key)
-    return plan
 
 
 def wheel_for(plan: BuildPlan, *, force: bool = False) -> Path:
@@ -273,7 +270,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
-        install(options.version, gpu=options.gpu, force=options.force)
+        install(options.version, options.gpu, force=options.force)
     except IngotError as error:
         log.error("%s", error)
         return error.exit_code

@@ -149,14 +149,13 @@ def _no_context(
     path, reason = model_file.path, recent_errors()
     asked = settings.flash_attention == "on" or settings.reproducible
     if "flash" in reason.lower() and (settings.kv_type != "f16" or asked):
-        needed = (
-            f"which keys and values of type {settings.kv_type} need ({reason}). Use kv_type f16"
-        )
-        if settings.kv_type == "f16":
-            needed = f"which reproducible answers need ({reason})"
-        if settings.kv_type == "f16" and not settings.reproducible:
-            needed = f"which was asked for ({reason}). Use --flash-attention off"
-        return ModelError(f"llama.cpp has no flash attention for {path}, {needed}")
+        if settings.kv_type != "f16":
+            needed = f"keys and values of type {settings.kv_type} need ({reason}). Use kv_type f16"
+        elif settings.reproducible:
+            needed = f"reproducible answers need ({reason})"
+        else:
+            needed = f"was asked for ({reason}). Use --flash-attention off"
+        return ModelError(f"llama.cpp has no flash attention for {path}, which {needed}")
     return OutOfMemoryError(
         f"llama.cpp cannot make a context of {slots} slots x {length} tokens for {path} "
         f"({reason or 'no reason given'}); ask for fewer slots or a smaller context"
@@ -209,8 +208,6 @@ def device_bytes(model: ModelFile, settings: RunnerSettings, layers: int) -> int
     """Estimate the device memory of ``layers`` layers. The first one is what follows the last
     block, then blocks from the last on. Where some blocks stay on the processor, steps copy the
     keys or the values of one of those, too (seen as half of a block's, or rarely both)."""
-    if layers <= 0:
-        return 0
     blocks, output = _weights(model.path)
     cache = cache_of(model, settings)
     count = min(layers - 1, model.layers)

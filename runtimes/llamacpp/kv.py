@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from runtimes.errors import ModelError
 from runtimes.llamacpp.native import NativeBatch, library, recent_errors
-from runtimes.runner import SavedKv, StepPlan, StepRow
+from runtimes.runner import SavedKv, StepRow
 
 # llama.cpp's serialised state of one sequence, for caches of another layout than its own.
 #
@@ -40,10 +40,6 @@ _CELL = np.dtype([("position", "i4"), ("sequences", "u4"), ("sequence", "i4")])
 Bytes = npt.NDArray[np.uint8]
 
 
-class _UnknownLayoutError(Exception):
-    """The bytes are not laid out as the docstring of this module says."""
-
-
 def with_streams(state: Bytes, streams: int) -> Bytes:
     """Convert a state for a cache of ``streams`` streams; a state of another layout than
     this module knows as it is.
@@ -51,12 +47,13 @@ def with_streams(state: Bytes, streams: int) -> Bytes:
     for has_values in (True, False):
         try:
             return _with_streams(state, streams, has_values)
-        except (_UnknownLayoutError, struct.error):
+        except (ValueError, struct.error):
             continue
     return state
 
 
 def _with_streams(state: Bytes, streams: int, has_values: bool) -> Bytes:
+    """Raises ValueError, or what ``struct`` does, for bytes that are not laid out as above."""
     pieces, at = [state[:_PREFIX]], _PREFIX
     while at < len(state):
         (count,) = struct.unpack_from("=I", state.data, at)
@@ -66,12 +63,12 @@ def _with_streams(state: Bytes, streams: int, has_values: bool) -> Bytes:
             begin, at = at, _end(state, at, has_values)
             if at - begin > 4:
                 if len(record) > 4:
-                    raise _UnknownLayoutError("cells in two streams")
+                    raise ValueError("cells in two streams")
                 record = state[begin:at]
         pieces += [np.array([streams], np.uint32).view(np.uint8), record]
         pieces.append(np.zeros(4 * (streams - 1), np.uint8))
     if at != len(state):
-        raise _UnknownLayoutError("cut short")
+        raise ValueError("cut short")
     return np.concatenate(pieces)
 
 
@@ -83,7 +80,7 @@ def _end(state: Bytes, start: int, has_values: bool) -> int:
         return at
     meta = state[at : at + cells * _CELL.itemsize]
     if len(meta) != cells * _CELL.itemsize or (meta.view(_CELL)["sequences"] != 1).any():
-        raise _UnknownLayoutError("cells")
+        raise ValueError("cells")
     at += len(meta)
     transposed, layers = struct.unpack_from("=II", state.data, at)
     at += 8
@@ -94,7 +91,7 @@ def _end(state: Bytes, start: int, has_values: bool) -> int:
             (_, inner), outer = struct.unpack_from("=iQ", state.data, at), 1
         at += 12 + outer * cells * inner
         if at > len(state):
-            raise _UnknownLayoutError("cut short")
+            raise ValueError("cut short")
     return at
 
 
@@ -249,7 +246,7 @@ class LlamaSlotCache:
         if not self._turning:
             return
         slot = self.lengths.index(min(self.lengths))  # one with room
-        self._lone.fill(StepPlan((StepRow(slot, self.lengths[slot], (0,), 0),)))
+        self._lone.fill((StepRow(slot, self.lengths[slot], (0,), 0),))
         code = self._lib.llama_decode(self._context, self._lone.native)
         self.remove(slot, self.lengths[slot])
         if code != 0:

@@ -212,12 +212,17 @@ def _windows(keys: _Keys, layers: int) -> tuple[int | None, list[bool]]:
         return none
     said = keys.raw("attention.sliding_window_pattern", pattern.period)
     if isinstance(said, list):
-        return window, [bool(x) for x in said[:layers]] + [False] * (layers - len(said))
+        return window, _flags(said, layers)
     period = keys.number("attention.sliding_window_pattern", pattern.period)
     if not period:
         return none
     dense = 0 if pattern.dense_first else period - 1
     return window, [layer % period != dense for layer in range(layers)]
+
+
+def _flags(said: list[Any], layers: int) -> list[bool]:
+    """What a file says of each layer, which may be more or fewer than it has."""
+    return [bool(x) for x in said[:layers]] + [False] * (layers - len(said))
 
 
 def _recurrent(keys: _Keys, heads: list[int]) -> list[bool]:
@@ -228,7 +233,7 @@ def _recurrent(keys: _Keys, heads: list[int]) -> list[bool]:
     if keys.arch in _PERIODIC:
         said = keys.raw("attention.recurrent_layers")
         if isinstance(said, list):
-            return [bool(x) for x in said[:count]] + [False] * (count - len(said))
+            return _flags(said, count)
         period = keys.number("full_attention_interval") or 4
         own = count - keys.number("nextn_predict_layers")
         return [i < own and (i + 1) % period != 0 for i in range(count)]

@@ -3,6 +3,7 @@
 import ctypes
 import logging
 from collections import deque
+from collections.abc import Iterable
 from functools import lru_cache
 from types import ModuleType
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from runtimes.errors import RuntimeMissingError
-from runtimes.runner import StepPlan
+from runtimes.runner import StepRow
 
 logger = logging.getLogger(__name__)
 
@@ -89,12 +90,12 @@ class NativeBatch:
         native.logits = ctypes.cast(self._logits.ctypes.data, ctypes.POINTER(ctypes.c_int8))
         return native
 
-    def fill(self, plan: StepPlan, *, every: bool = False) -> int:
-        """Lay the plan's rows out one after another; return how many rows of logits there will be:
-        those that rows ask for, or with ``every`` one for each token.
+    def fill(self, rows: Iterable[StepRow], *, every: bool = False) -> int:
+        """Lay the rows out one after another; return how many rows of logits there will be: those
+        that rows ask for, or with ``every`` one for each token.
         """
         at = outputs = 0
-        for row in plan.rows:
+        for row in rows:
             end = at + len(row.tokens)
             self._token[at:end] = row.tokens
             self._pos[at:end] = range(row.position, row.position + len(row.tokens))

@@ -222,7 +222,7 @@ class LlamaRunner:
         rows = filled(asked, kv.lengths, alike) if fill else asked
         try:
             # Tokens without logits would be left out by the kernels of the last layer.
-            outputs = self._batch.fill(StepPlan(tuple(rows)), every=alike is not None)
+            outputs = self._batch.fill(rows, every=alike is not None)
             if outputs > self._outputs:  # llama.cpp would end the process
                 raise ModelError(f"{outputs} rows of logits in a call; {self._outputs} fit")
             self._decode()
@@ -235,8 +235,9 @@ class LlamaRunner:
         for slot, end in ends.items():
             kv.lengths[slot] = end
         if alike is None:
-            found = self._top_k if self._top_k and self._top_k.on else None
-            return found.read(outputs) if found else self._logits(outputs)
+            if outputs and self._top_k and self._top_k.on:
+                return self._top_k.read(outputs)
+            return self._logits(outputs)
         tokens = len(rows[0].tokens)
         wanted = [at * tokens for at, row in enumerate(rows) if row.logits]
         return self._logits(outputs)[wanted]
@@ -270,7 +271,7 @@ class LlamaRunner:
         return np.concatenate(parts)
 
     def _scored(self, tokens: Sequence[int], start: int) -> Logits:
-        self._batch.fill(StepPlan((StepRow(0, start, tokens, len(tokens)),)))
+        self._batch.fill((StepRow(0, start, tokens, len(tokens)),))
         self._decode()
         return self._logits(len(tokens)).copy()
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from runtimes.backend import Device
 from runtimes.errors import ModelError, RuntimeMissingError
+from runtimes.machine.gpus import find_gpus
 from runtimes.onnx.graph_file import FLOATS, INT64, constant, model, node, value_info
 
 log = logging.getLogger(__name__)
@@ -67,7 +68,7 @@ def devices() -> tuple[Device, ...]:
 
     found: list[Device] = []
     offered = ort.get_available_providers()
-    gpus = _gpus() if _CUDA.ort in offered else ()
+    gpus = find_gpus() if _CUDA.ort in offered else ()
     if gpus and _answers(_CUDA):
         for gpu in gpus:
             target = Target(_CUDA, gpu.index)
@@ -86,7 +87,7 @@ def target_of(device: str) -> Target | None:
 
     offered = ort.get_available_providers()
     if device == "auto":
-        return Target(_CUDA) if _CUDA.ort in offered and _gpus() else None
+        return Target(_CUDA) if _CUDA.ort in offered and find_gpus() else None
     name, _, index = device.partition(":")
     known = {one.name.lower(): one for one in _PROVIDERS}
     provider = known.get(name.lower())
@@ -115,8 +116,7 @@ def open_session(graph: str | bytes, options: Any, target: Target | None) -> Any
     said = io.StringIO()  # it prints what it cannot open, and goes on without
     try:
         with contextlib.redirect_stdout(said):
-            rest = () if provider.ort == _PROCESSOR else (_PROCESSOR,)
-            session = ort.InferenceSession(graph, options, providers=[own, *rest])
+            session = ort.InferenceSession(graph, options, providers=[own, _PROCESSOR])
     except Exception as error:
         if _concerns_device(str(error), provider):
             raise RuntimeMissingError(_unusable(target, str(error))) from error
@@ -162,12 +162,6 @@ def _preload(ort: Any) -> None:
         ort.preload_dlls()
     for line in said.getvalue().splitlines():
         log.debug("CUDA's libraries: %s", line)
-
-
-def _gpus() -> tuple[Any, ...]:
-    from runtimes.machine.gpus import find_gpus
-
-    return find_gpus()
 
 
 def _answers(provider: Provider) -> bool:
