@@ -27,14 +27,10 @@ def groups(controller: str, root: Path = ROOT) -> list[Path]:
 
 def processors(root: Path = ROOT) -> float | None:
     """How many processors' time the process may use; None without a quota."""
-    quotas = []
-    for group in groups("", root):
-        quota, _, period = kernel_text(group / "cpu.max").partition(" ")
-        quotas.append((quota, period))
+    quotas = [kernel_text(group / "cpu.max").partition(" ")[::2] for group in groups("", root)]
     for group in groups("cpu", root):
-        quotas.append(
-            (kernel_text(group / "cpu.cfs_quota_us"), kernel_text(group / "cpu.cfs_period_us"))
-        )
+        quota, period = (kernel_text(group / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
+        quotas.append((quota, period))
     found = [int(quota) / int(period) for quota, period in quotas if _positive(quota, period)]
     return min(found, default=None)
 

@@ -16,7 +16,6 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -205,5 +204,5 @@ def give_back() -> None:
     """Give the system what is free of it; glibc would keep whatever lies below something that is
     still in use. Other libraries do so by themselves."""
     if sys.platform == "linux":
-        with suppress(AttributeError, OSError):
+        with contextlib.suppress(AttributeError, OSError):
             ctypes.CDLL(None).malloc_trim(0)

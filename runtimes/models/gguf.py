@@ -101,7 +101,7 @@ class GgufHeader:
     array_lengths: dict[str, int]
     tensors: tuple[TensorInfo, ...]
     data_bytes_expected: int  # the file's size if it is whole
-    where: str = "its header"  # the file, for messages
+    where: str  # the file, for messages
 
     def value(self, key: str, default: Any = None) -> Any:
         """The value of any type; ``default`` where the file does not say."""
@@ -122,9 +122,9 @@ class GgufHeader:
         except ModelError as error:
             raise ModelError(f"{error}; {_AGAIN}") from None
 
-    def real(self, key: str, default: float = 0.0) -> float:
-        """A finite number."""
-        value = self.value(key, default)
+    def real(self, key: str) -> float:
+        """A finite number; 0 where the file does not say."""
+        value = self.value(key, 0.0)
         if isinstance(value, (int, float)) and abs(value) <= 2**63:  # false for NaN
             return float(value)
         raise self.damaged(key, f"is {value!r:.60}, not a number")
@@ -169,9 +169,6 @@ class _Cursor:
             raise ModelError(f"a name has {size:,} bytes; {_AGAIN}")
         return self.text(size)
 
-    def string(self) -> str:
-        return self.text(self.scalar("Q"))
-
     def text(self, size: int) -> str:
         self.keep(size)
         return self.take(size).decode("utf-8", errors="replace")
@@ -198,14 +195,6 @@ class _Cursor:
             at = len(data) + 1
         self.at = at
         self.skip(0)
-
-
-def _read_value(cursor: _Cursor, kind: int) -> Any:
-    if kind == _STRING:
-        return cursor.string()
-    if kind in _SCALARS:
-        return cursor.scalar(_SCALARS[kind])
-    raise ModelError(f"unknown metadata type {kind} in the header")
 
 
 def _skip_array(cursor: _Cursor, kind: int, length: int) -> list[Any]:
@@ -249,7 +238,7 @@ def read_header(path: Path) -> GgufHeader:
                 raise ModelError("not a GGUF file (its first bytes are not 'GGUF')")
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 cursor = _Cursor(data)
-                header = replace(_parse(cursor), where=str(path))
+                header = _parse(cursor, str(path))
                 size = len(data)
     except (OSError, ValueError) as error:
         raise ModelError(f"cannot read {path}: {error}") from error
@@ -281,9 +270,9 @@ def read_start(data: bytes, where: str = "its header") -> GgufHeader:
         raise ModelError(f"{where}: {error}") from None
 
 
-def _parse(cursor: _Cursor) -> GgufHeader:
+def _parse(cursor: _Cursor, where: str) -> GgufHeader:
     tensor_count, pair_count = _counts(cursor)
-    header = GgufHeader({}, {}, (), 0)
+    header = GgufHeader({}, {}, (), 0, where)
     _read_pairs(cursor, pair_count, header)
     tensors: dict[str, TensorInfo] = {}
     for _ in range(tensor_count):
@@ -337,8 +326,10 @@ def _read_pairs(cursor: _Cursor, count: int, header: GgufHeader) -> None:
             lengths[key] = size
         elif kind == _STRING:
             metadata[key] = cursor.text(size)
+        elif kind in _SCALARS:
+            metadata[key] = cursor.scalar(_SCALARS[kind])
         else:
-            metadata[key] = _read_value(cursor, kind)
+            raise ModelError(f"unknown metadata type {kind} in the header")
 
 
 def gguf_files(folder: Path) -> list[Path]:

@@ -107,33 +107,23 @@ def decode_tps(engine: Engine, rows: int, tokens: int, past: Sequence[int] = ())
     return (after.decode_tokens - before.decode_tokens) / (after.decode_s - before.decode_s)
 
 
-def measure_speed(
-    path: str | Path,
-    workload: Workload | None = None,
-    *,
-    repeats: int = 3,
-    settings: RunnerSettings | None = None,
-    batch_prefill: bool = False,
-) -> SpeedFigures:
-    """``measure_depths`` for a workload of one depth. ``batch_prefill`` times a prompt for every
-    row at once, too."""
-    work = workload or Workload()
-    (figures,) = measure_depths(
-        path, work, repeats=repeats, settings=settings, batch_prefill=batch_prefill
-    ).values()
+def measure_speed(path: Path, work: Workload, *, batch_prefill: bool = False) -> SpeedFigures:
+    """``measure_depths`` for a workload of one depth, three times."""
+    (figures,) = measure_depths(path, work, repeats=3, batch_prefill=batch_prefill).values()
     return figures
 
 
 def measure_depths(
-    path: str | Path,
+    path: Path,
     work: Workload,
     *,
-    repeats: int = 3,
+    repeats: int,
     settings: RunnerSettings | None = None,
     batch_prefill: bool = False,
 ) -> dict[int, SpeedFigures]:
     """Greedy, EOS ignored, after a warm-up; an engine with as many slots as rows for each number of
-    rows. ``settings`` gives what is neither slots nor context. Raises as ``Engine.load``.
+    rows. ``settings`` gives what is neither slots nor context; ``batch_prefill`` times a prompt for
+    every row at once, too. Raises as ``Engine.load``.
     """
     found = dict.fromkeys(work.depths, SpeedFigures())
     for rows in work.rows:

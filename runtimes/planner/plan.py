@@ -29,7 +29,6 @@ from runtimes.settings import MOST_SLOTS, MOST_THREADS, RunnerSettings, Schedule
 PlanWorkload = Literal["chat", "batch"]
 Profile = Literal["latency", "balanced", "throughput", "memory"]
 WORKLOADS: tuple[PlanWorkload, ...] = ("chat", "batch")
-PROFILES: tuple[Profile, ...] = ("latency", "balanced", "throughput", "memory")
 
 PROMPT_TOKENS: dict[PlanWorkload, int] = {"chat": 256, "batch": 128}
 OUTPUT_TOKENS = 128
