@@ -18,6 +18,7 @@ from runtimes.models.modelfile import ModelFile
 from runtimes.runner import Capabilities, Logits, StepPlan, StepRow
 from runtimes.settings import SCORED_CHUNK, RunnerSettings
 
+Vector = npt.NDArray[np.float32]
 _LAST = b"3"  # llama.h's LLAMA_POOLING_TYPE_LAST, as the header of a file has it
 
 
@@ -41,7 +42,7 @@ class Embedder:
         self._lib.llama_model_meta_val_str(model, key, room, len(room))
         self._last = room.value == _LAST
 
-    def embed(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
+    def embed(self, tokens: Sequence[int]) -> Vector:
         """The mean of the states after all tokens, or the last where the file says so; of length 1.
 
         Raises ModelError.
@@ -53,7 +54,7 @@ class Embedder:
             total = states[-1].astype(np.float64) if self._last else total + states.sum(axis=0)
         return of_length_one(total)
 
-    def _states(self, tokens: Sequence[int], start: int) -> npt.NDArray[np.float32]:
+    def _states(self, tokens: Sequence[int], start: int) -> Vector:
         count = self._batch.fill((StepRow(0, start, tokens, len(tokens)),))
         if self._lib.llama_decode(self._context, self._batch.native) != 0:
             raise ModelError(f"llama.cpp failed to embed: {recent_errors()}")
@@ -84,12 +85,12 @@ def _context(
     return context
 
 
-def of_length_one(total: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
+def of_length_one(total: npt.NDArray[np.float64]) -> Vector:
     """The vector's direction. Raises ModelError where it has none."""
     length = float(np.linalg.norm(total))
     if not (np.isfinite(length) and length > 0):
         raise ModelError("the model gave states that are not numbers; finer weights may help")
-    found: npt.NDArray[np.float32] = (total / length).astype(np.float32)
+    found: Vector = (total / length).astype(np.float32)
     return found
 
 
@@ -138,7 +139,7 @@ class LlamaEncoder:
             1 if model_file.scores_pairs else int(self._lib.llama_model_n_embd_out(self._model))
         )
 
-    def embed(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
+    def embed(self, tokens: Sequence[int]) -> Vector:
         """Embed a text, pooled as the file says (the mean where it does not), of length 1; of a
         pair, where the file scores such, its score alone. Raises ModelError."""
         count = self._batch.fill((StepRow(0, 0, tokens, len(tokens)),))
@@ -152,7 +153,7 @@ class LlamaEncoder:
             found = self._read(self._lib.llama_get_embeddings(self._context), count).sum(axis=0)
         return found if self._file.scores_pairs else of_length_one(found.astype(np.float64))
 
-    def _read(self, pointer: Any, rows: int) -> npt.NDArray[np.float32]:
+    def _read(self, pointer: Any, rows: int) -> Vector:
         if not pointer:
             raise ModelError(f"llama.cpp gave no embedding: {recent_errors()}")
         return np.ctypeslib.as_array(pointer, (rows, self._width)).copy()

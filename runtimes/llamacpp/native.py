@@ -76,19 +76,14 @@ class NativeBatch:
         self._seq_pointers = (
             self._seq.ctypes.data + np.arange(capacity, dtype=np.uintp) * self._seq.itemsize
         ).astype(np.uintp)
-        self.native = self._wire()
-
-    def _wire(self) -> Any:
-        lib = library()
         int32 = ctypes.POINTER(ctypes.c_int32)
-        native = lib.llama_batch()
+        self.native = native = library().llama_batch()
         native.embd = None
         native.token = ctypes.cast(self._token.ctypes.data, int32)
         native.pos = ctypes.cast(self._pos.ctypes.data, int32)
         native.n_seq_id = ctypes.cast(self._counts.ctypes.data, int32)
         native.seq_id = ctypes.cast(self._seq_pointers.ctypes.data, ctypes.POINTER(int32))
         native.logits = ctypes.cast(self._logits.ctypes.data, ctypes.POINTER(ctypes.c_int8))
-        return native
 
     def fill(self, rows: Iterable[StepRow], *, every: bool = False) -> int:
         """Lay the rows out one after another; return how many rows of logits there will be: those

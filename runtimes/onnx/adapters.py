@@ -98,16 +98,13 @@ class OnnxAdapters:
         """Say which adapter each row of the next run has."""
         if not self._open:
             return
-        self._rows = mask = np.zeros((len(names), 1, span[1] - span[0]), self._dtype)
+        dtype = _DTYPES[self._open[0].nbytes]
+        self._rows = mask = np.zeros((len(names), 1, span[1] - span[0]), dtype)
         for row, name in zip(mask, names, strict=True):
             if name is not None:
                 begin, end = self._spans[name]
                 row[:, begin - span[0] : end - span[0]] = 1
         bind_input(binding, MASK, mask)
-
-    @property
-    def _dtype(self) -> Any:
-        return _DTYPES[self._open[0].nbytes]
 
     @property
     def _ranks(self) -> int:

@@ -70,9 +70,10 @@ def devices() -> tuple[Device, ...]:
     offered = ort.get_available_providers()
     gpus = find_gpus() if _CUDA.ort in offered else ()
     if gpus and _answers(_CUDA):
-        for gpu in gpus:
-            target = Target(_CUDA, gpu.index)
-            found.append(Device(target.name, gpu.name, gpu.memory_total, gpu.memory_free))
+        found = [
+            Device(Target(_CUDA, gpu.index).name, gpu.name, gpu.memory_total, gpu.memory_free)
+            for gpu in gpus
+        ]
     if _WEBGPU.ort in offered and _answers(_WEBGPU):
         found.append(Device(_WEBGPU.name, "the GPU that WebGPU chooses", auto=False))
     return tuple(found)
@@ -118,17 +119,13 @@ def open_session(graph: str | bytes, options: Any, target: Target | None) -> Any
         with contextlib.redirect_stdout(said):
             session = ort.InferenceSession(graph, options, providers=[own, _PROCESSOR])
     except Exception as error:
-        if _concerns_device(str(error), provider):
+        words = ("adapter", "device", "driver", "libcu", "cuda failure", provider.ort.lower())
+        if any(word in str(error).lower() for word in words):
             raise RuntimeMissingError(_unusable(target, str(error))) from error
         raise
     if provider.ort not in session.get_providers():
         raise RuntimeMissingError(_unusable(target, ""))
     return session
-
-
-def _concerns_device(text: str, provider: Provider) -> bool:
-    words = ("adapter", "device", "driver", "libcu", "cuda failure", provider.ort.lower())
-    return any(word in text.lower() for word in words)
 
 
 def _unusable(target: Target, said: str) -> str:

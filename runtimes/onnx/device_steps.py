@@ -13,12 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from runtimes.errors import ModelError, OutOfMemoryError
 from runtimes.models.modelfile import ModelFile
 from runtimes.onnx.device import Target, open_session, zeros
-from runtimes.onnx.graph import CacheTensor, Graph, bind_input, run
+from runtimes.onnx.graph import Array, CacheTensor, Graph, bind_input, run
 from runtimes.onnx.graph_file import (
     FLOATS,
     INT32,
@@ -214,7 +213,7 @@ class Mover:
         [made] = _computed(self._zeros, given, {"made": self.target.memory})
         return View(made, self.target, self._dtype, shape)
 
-    def placed(self, matrix: npt.NDArray[Any]) -> Any:
+    def placed(self, matrix: Array) -> Any:
         """A copy of a matrix, with elements as keys and values have. Raises OutOfMemoryError."""
         return _computed(self._same, {"from": matrix}, {"to": self.target.memory})[0]
 

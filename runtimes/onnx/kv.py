@@ -2,13 +2,11 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from runtimes.errors import ModelError, OutOfMemoryError
-from runtimes.onnx.graph import Graph
+from runtimes.onnx.graph import Array, Graph
 from runtimes.runner import SavedKv
 
 
@@ -55,7 +53,7 @@ class Slots(ABC):
         """Take what ``save`` gave, which is of the right size."""
 
     @staticmethod
-    def _fill(parts: Iterable[npt.NDArray[Any]], data: SavedKv) -> None:
+    def _fill(parts: Iterable[Array], data: SavedKv) -> None:
         """Put what ``save`` gave into each layer's keys and values [kv heads, tokens, size]."""
         at, payload = 0, memoryview(data)
         for part in parts:
@@ -104,7 +102,7 @@ class SlotCache(Slots):
     def __init__(self, graph: Graph, slots: int, context: int) -> None:
         """Raises OutOfMemoryError when the cache cannot be allocated."""
         try:
-            self.arrays: list[npt.NDArray[Any]] = [
+            self.arrays: list[Array] = [
                 np.zeros((slots, t.kv_heads, context, t.head_dim), t.dtype) for t in graph.cache
             ]
         except MemoryError as error:

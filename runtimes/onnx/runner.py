@@ -84,26 +84,22 @@ class OnnxRunner:
 
     def execute(self, plan: StepPlan) -> Logits | TopKLogits:
         """Run one step; see ``Runner.execute``. Prefill rows run alone, decode rows together."""
+        rows = plan.rows
         try:
-            return self._execute(plan.rows)
+            for row in rows:
+                self._check(row.tokens)
+            if all(len(row.tokens) == 1 for row in rows):
+                return self._one_by_one(rows) if self._apart else self._steps.decode(rows)
+            # An array of no rows, in case that none is wanted.
+            found = [np.empty((0, self.capabilities.vocab_size), np.float32)]
+            for row in rows:
+                logits = self._prefill(row)
+                found.append(logits[len(logits) - row.logits :])
+            return np.concatenate(found)
         except Exception:
-            for row in plan.rows:
+            for row in rows:
                 self.kv.trim(row.slot, row.position)
             raise
-
-    def _execute(self, rows: Sequence[StepRow]) -> Logits | TopKLogits:
-        for row in rows:
-            self._check(row.tokens)
-        if all(len(row.tokens) == 1 for row in rows):
-            return self._one_by_one(rows) if self._apart else self._steps.decode(rows)
-        wanted = []
-        for row in rows:
-            logits = self._prefill(row)
-            if row.logits:
-                wanted.append(logits[-row.logits :])
-        if not wanted:
-            return np.empty((0, self.capabilities.vocab_size), np.float32)
-        return np.concatenate(wanted)
 
     def score(self, tokens: Sequence[int]) -> Logits:
         """Logits after every position: [len(tokens), vocab_size].

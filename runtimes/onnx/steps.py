@@ -20,11 +20,10 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from runtimes.errors import OutOfMemoryError
 from runtimes.onnx.adapters import OnnxAdapters
-from runtimes.onnx.graph import Graph, bind_input, bind_output
+from runtimes.onnx.graph import Array, Graph, bind_input, bind_output
 from runtimes.onnx.kv import SlotCache, Slots
 from runtimes.runner import Logits, StepRow, TopKLogits, consecutive_runs
 
@@ -289,9 +288,7 @@ class ConcatSteps(ProcessorSteps):
                 row[:, : longest - length] = 0  # masked, but a NaN left there would spread
                 row[:, longest - length :] = array[slot, :, :length]
 
-    def _views(
-        self, buffers: Sequence[npt.NDArray[Any]], rows: int, length: int
-    ) -> list[npt.NDArray[Any]]:
+    def _views(self, buffers: Sequence[Array], rows: int, length: int) -> list[Array]:
         """The start of each buffer as [rows, kv heads, length, head size]."""
         return [
             buffer[: rows * t.kv_heads * length * t.head_dim].reshape(
@@ -300,9 +297,7 @@ class ConcatSteps(ProcessorSteps):
             for buffer, t in zip(buffers, self._graph.cache, strict=True)
         ]
 
-    def _bind_cache(
-        self, binding: Any, rows: int, past: int, present: int
-    ) -> list[npt.NDArray[Any]]:
+    def _bind_cache(self, binding: Any, rows: int, past: int, present: int) -> list[Array]:
         """Bind past and present; the views of the present ones."""
         before = self._views(self._past, rows, past)
         after = self._views(self._present, rows, present)

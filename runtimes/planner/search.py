@@ -259,25 +259,20 @@ class _Search:
         """Rounds over all that may still be the best, until it is clear which is."""
         left = [(candidate, rows) for candidate in trials for rows in self._rows(candidate)]
         while left and len(self._rounds) < MOST_ROUNDS:
-            left = self._round(trials, left)
+            self._rounds.append(Round())
+            for candidate in dict.fromkeys(candidate for candidate, _ in left):
+                counts = [rows for own, rows in left if own == candidate]
+                try:
+                    self._rounds[-1].measure(trials[candidate], candidate, counts)
+                except TrialError as error:
+                    self._fail(candidate, error)
+                    left = [who for who in left if who[0] != candidate]
             if len(self._rounds) < LEAST_ROUNDS or not left:
                 continue
             left = remaining(self._rounds, left, self._task)
             if len(left) == 1 or is_settled(without_drift(self._rounds), left, self._task):
                 break
             left.sort(key=lambda who: (self._final.index(who[0]), who[1]))
-
-    def _round(self, trials: dict[Candidate, Trial], left: list[Contender]) -> list[Contender]:
-        """A sample of each that is ``left``; those of them that have not died."""
-        self._rounds.append(Round())
-        for candidate in dict.fromkeys(candidate for candidate, _ in left):
-            counts = [rows for own, rows in left if own == candidate]
-            try:
-                self._rounds[-1].measure(trials[candidate], candidate, counts)
-            except TrialError as error:
-                self._fail(candidate, error)
-                left = [who for who in left if who[0] != candidate]
-        return left
 
     def _rows(self, candidate: Candidate) -> list[int]:
         """Numbers of rows to measure it with: those that memory allows, and the screening's."""
