@@ -148,8 +148,7 @@ class LlamaSlotCache:
             self._require_held(slot, length)
             self._write(slot, np.frombuffer(data, np.uint8), _PARTIAL)
         if not self.remove(slot, length):
-            self.remove(slot, 0)
-            self.lengths[slot] = 0
+            self.trim(slot, 0)
             raise ModelError(f"slot {slot} cannot be brought back to {length} tokens")
         self.lengths[slot] = length
 
@@ -181,9 +180,7 @@ class LlamaSlotCache:
         lengths = {first: self.lengths[first], second: self.lengths[second]}
         held = {slot: self._read(slot) for slot, length in lengths.items() if length}
         for slot in lengths:
-            self.remove(slot, 0)
-            self.lengths[slot] = 0
-            self._shared.discard(slot)
+            self.trim(slot, 0)
         for slot, data in held.items():
             other = second if slot == first else first
             self._write(other, data)
@@ -268,8 +265,7 @@ class LlamaSlotCache:
         lib, context = self._lib, self._context
         read = lib.llama_state_seq_set_data_ext(context, _pointer(data), data.nbytes, slot, flags)
         if read != data.nbytes:
-            self.remove(slot, 0)
-            self.lengths[slot] = 0
+            self.trim(slot, 0)
             raise ModelError(
                 f"llama.cpp does not take these keys and values: "
                 f"{recent_errors() or 'no reason given'}"

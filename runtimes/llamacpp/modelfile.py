@@ -19,21 +19,13 @@ from runtimes.untrusted import visible
 _MOST_LAYERS = MOST_ELEMENTS  # no model has more; so many values by layer are read
 _LONGEST_NAME = 64  # of an architecture
 # All layers keep a state.
-_ALL = {"mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7", "falcon-h1"}
+_ALL = frozenset("mamba mamba2 rwkv6 rwkv6qwen2 rwkv7 arwkv7 falcon-h1".split())
 # Every fourth layer attends unless the file says otherwise; the others keep a state.
 _PERIODIC = {"qwen3next", "qwen35", "qwen35moe"}
 # A layer keeps a state if it has no heads of keys and values.
-_BY_HEADS = {
-    "bailingmoe3",
-    "glm5-next",
-    "granitehybrid",
-    "jamba",
-    "kimi-k3",
-    "kimi-linear",
-    "lfm2",
-    "lfm2moe",
-    "plamo2",
-}
+_BY_HEADS = frozenset(
+    "bailingmoe3 glm5-next granitehybrid jamba kimi-k3 kimi-linear lfm2 lfm2moe plamo2".split()
+)
 # The same, where a layer may also be a feed-forward block alone.
 _BY_HEADS_AND_WIDTH = {"nemotron_h", "nemotron_h_moe"}
 # Recurrent layers that attend as well.

@@ -16,9 +16,9 @@ from runtimes.machine import cgroup
 
 # Sets that the runtimes have special kernels for, as in /proc/cpuinfo; our names have dashes.
 _INSTRUCTION_SETS = (
-    *("sse4_2", "avx", "f16c", "fma", "avx2", "avx_vnni", "avx512f", "avx512bw", "avx512vl"),
-    *("avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16"),
-    *("asimd", "asimddp", "i8mm", "bf16", "sve", "sve2", "sme"),
+    "sse4_2 avx f16c fma avx2 avx_vnni avx512f avx512bw avx512vl"
+    " avx512_vnni avx512_bf16 avx512_fp16 amx_tile amx_int8 amx_bf16"
+    " asimd asimddp i8mm bf16 sve sve2 sme".split()
 )
 _OTHER_NAMES = {"sse4_2": "sse4.2", "asimd": "neon", "asimddp": "dotprod"}
 # macOS: sysctl name -> ours.

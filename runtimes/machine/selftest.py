@@ -159,15 +159,14 @@ def _run_child(runtime: RuntimeName, *, safe: bool) -> dict[str, Any]:
     if not report["similarity"] >= _LEAST_SIMILARITY:
         text = f"wrong results in the self-test (similarity {report['similarity']:.2f})"
         raise LineChildError(text, "wrong")
-    return {
-        "kernels": tuple(report["kernels"]),
-        "devices": _devices(report["devices"]),
-        "attention": report["attention"],
-    }
+    del report["similarity"]
+    return _typed(report)
 
 
-def _devices(listed: list[dict[str, Any]]) -> tuple[Device, ...]:
-    return tuple(Device(**one) for one in listed)
+def _typed(said: dict[str, Any]) -> dict[str, Any]:
+    """What JSON has of fields of a ``Health``, in their own types."""
+    devices = tuple(Device(**one) for one in said["devices"])
+    return {**said, "kernels": tuple(said["kernels"]), "devices": devices}
 
 
 def _from_record(record: Any) -> Health | None:
@@ -175,7 +174,6 @@ def _from_record(record: Any) -> Health | None:
     if not isinstance(record, dict):
         return None
     try:
-        named = {"kernels": tuple(record["kernels"]), "devices": _devices(record["devices"])}
-        return Health(**{**record, **named})
+        return Health(**_typed(record))
     except (KeyError, TypeError):
         return None

@@ -79,18 +79,19 @@ def products(graph: OnnxGraph, model: ModelFile) -> list[Product]:
     """The products that adapters may change."""
     found = []
     for one in graph.nodes:
-        layer = _PRODUCT.fullmatch(one.name)
-        role = _ROLES.get(layer[2]) if layer else None
-        role = f"blk.{layer[1]}.{role}" if layer and role else None
-        if _HEAD.fullmatch(one.name):
+        layer, shape = _PRODUCT.fullmatch(one.name), _shape(graph, one)
+        if layer and layer[2] in _ROLES:
+            role = f"blk.{layer[1]}.{_ROLES[layer[2]]}"
+        elif _HEAD.fullmatch(one.name):
             role = "output"
-        shape = _shape(graph, one)
-        if role is None or shape is None or not one.outputs:
+        else:
+            continue
+        if shape is None or not one.outputs:
             continue
         inputs, outputs = shape
         parts = {role: outputs}
         if role.endswith(".attn_qkv"):
-            parts = {role.replace("attn_qkv", one): n for one, n in _widths(model).items()}
+            parts = {role.replace("attn_qkv", part): n for part, n in _widths(model).items()}
         if sum(parts.values()) == outputs:
             activation, output = one.inputs[0], one.outputs[0]
             found.append(Product(output, activation, inputs, parts, graph.cache_bytes))
