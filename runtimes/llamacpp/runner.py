@@ -170,7 +170,12 @@ class LlamaRunner:
         if settings.reproducible:
             # Kernels of a GPU choose how to add up by more than the number of rows.
             unlike = offloads(settings) or mixes_experts(model, model_file)
-            self._find_alike(measure=self.kv.can_trim and not unlike)
+            if self.kv.can_trim and not unlike:
+                self._alike = find_alike(self._first_tokens)
+                self.kv.remove(0, 0)
+            if self._alike is None:
+                self.capabilities = replace(self.capabilities, lone_rows=True)
+            logger.info("rows are computed alike in passes of %s", self._alike or "one row")
 
     @property
     def graphs_reused(self) -> int:
@@ -242,17 +247,10 @@ class LlamaRunner:
         wanted = [at * tokens for at, row in enumerate(rows) if row.logits]
         return self._logits(outputs)[wanted]
 
-    def _find_alike(self, *, measure: bool) -> None:
-        def logits(count: int) -> Logits:
-            self.kv.remove(0, 0)
-            return self._scored(range(count), 0)
-
-        if measure:
-            self._alike = find_alike(logits)
-            self.kv.remove(0, 0)
-        if self._alike is None:
-            self.capabilities = replace(self.capabilities, lone_rows=True)
-        logger.info("rows are computed alike in passes of %s", self._alike or "one row")
+    def _first_tokens(self, count: int) -> Logits:
+        """Logits of one pass of so many tokens of a slot."""
+        self.kv.remove(0, 0)
+        return self._scored(range(count), 0)
 
     def score(self, tokens: Sequence[int]) -> Logits:
         """Logits after every position: [len(tokens), vocab_size]."""

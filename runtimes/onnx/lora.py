@@ -197,12 +197,12 @@ Pair = tuple[Matrix, Matrix]
 def read_adapter_header(path: Path, model: ModelFile) -> GgufHeader:
     """Raises ModelError for a file that is no adapter of this model's architecture."""
     header = read_header(path)
-    said = {key: str(header.metadata.get(key, "")) for key in ("general.type", "adapter.type")}
-    if tuple(said.values()) != ("adapter", "lora"):
+    said = header.metadata
+    if (said.get("general.type"), said.get("adapter.type")) != ("adapter", "lora"):
         raise ModelError(f"cannot load the adapter {path}: it is no LoRA adapter")
-    if any(name.startswith("adapter.alora.") for name in (*header.metadata, *header.array_lengths)):
+    if any(name.startswith("adapter.alora.") for name in (*said, *header.array_lengths)):
         raise ModelError(f"{path} is an activated LoRA (aLoRA), which is not supported")
-    architecture = str(header.metadata.get("general.architecture", ""))
+    architecture = str(said.get("general.architecture", ""))
     if model.architecture not in _ARCHITECTURES.get(architecture, ()):
         known = any(model.architecture in names for names in _ARCHITECTURES.values())
         reason = (

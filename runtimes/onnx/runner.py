@@ -162,26 +162,21 @@ class OnnxRunner:
         and int8 activations turn that last bit into differences that can be seen. Where several
         slots are asked for, a lone row is then run beside an unused one; with one slot it is not.
         """
-        row = (StepRow(0, 0, (1,), 1),)
-        alone = self._decode(row)
-        self.kv.trim(0, 0)
+        alone = self._first_tokens(1)
         self._steps.pair_lone_rows = True
-        paired = self._decode(row)
-        self.kv.trim(0, 0)
-        return not np.array_equal(alone, paired)
+        return not np.array_equal(alone, self._first_tokens(1))
 
     def _numbers_do_not_matter(self) -> bool:
         """Whether a row's logits are the same among any number of rows, of two or more."""
+        most = self._first_tokens(max(_COUNTS))
+        return all(np.array_equal(self._first_tokens(n), most[:n]) for n in _COUNTS)
 
-        def decode(count: int) -> Logits:
-            rows = tuple(StepRow(slot, 0, (slot,), 1) for slot in range(count))
-            logits = self._decode(rows)
-            for slot in range(count):
-                self.kv.trim(slot, 0)
-            return logits
-
-        most = decode(max(_COUNTS))
-        return all(np.array_equal(decode(count), most[:count]) for count in _COUNTS)
+    def _first_tokens(self, count: int) -> Logits:
+        """Logits of so many rows of a token each."""
+        logits = self._decode([StepRow(slot, 0, (slot + 1,), 1) for slot in range(count)])
+        for slot in range(count):
+            self.kv.trim(slot, 0)
+        return logits
 
 
 def _reopen(
