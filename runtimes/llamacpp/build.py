@@ -100,8 +100,8 @@ class BuildPlan:
 
 def find_compiler(environment: Mapping[str, str] = os.environ) -> Compiler:
     """The compiler that CMake takes: $CXX, else the first of c++, g++, clang++ on the path."""
-    candidates = [environment["CXX"]] if environment.get("CXX") else ["c++", "g++", "clang++"]
-    for candidate in candidates:
+    asked = environment.get("CXX")
+    for candidate in [asked] if asked else ["c++", "g++", "clang++"]:
         words = shlex.split(candidate)
         path = shutil.which(words[0], path=environment.get("PATH")) if words else None
         if path is None:
@@ -112,7 +112,7 @@ def find_compiler(environment: Mapping[str, str] = os.environ) -> Compiler:
         banner = text.splitlines()[0] if text else path
         is_gcc = "Free Software Foundation" in text and "clang" not in text.lower()
         return Compiler(path=path, banner=banner, is_gcc=is_gcc)
-    wanted = f"{candidates[0]} ($CXX)" if environment.get("CXX") else "g++ or clang++"
+    wanted = f"{asked} ($CXX)" if asked else "g++ or clang++"
     raise BuildError(
         f"no C++ compiler found: install {wanted} "
         "(Debian and Ubuntu: `apt install g++`; Fedora: `dnf install gcc-c++`; "

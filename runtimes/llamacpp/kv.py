@@ -38,6 +38,7 @@ _PREFIX = 8
 _CELL = np.dtype([("position", "i4"), ("sequences", "u4"), ("sequence", "i4")])
 
 Bytes = npt.NDArray[np.uint8]
+_BYTES = ctypes.POINTER(ctypes.c_uint8)
 
 
 def with_streams(state: Bytes, streams: int) -> Bytes:
@@ -255,22 +256,19 @@ class LlamaSlotCache:
         self._settle()
         lib, context = self._lib, self._context
         data = np.empty(lib.llama_state_seq_get_size_ext(context, slot, flags), np.uint8)
-        size = lib.llama_state_seq_get_data_ext(context, _pointer(data), data.nbytes, slot, flags)
+        pointer = data.ctypes.data_as(_BYTES)
+        size = lib.llama_state_seq_get_data_ext(context, pointer, data.nbytes, slot, flags)
         if size != data.nbytes:
             raise ModelError(f"llama.cpp cannot save slot {slot}: {recent_errors()}")
         return data
 
     def _write(self, slot: int, data: Bytes, flags: int = 0) -> None:
         """Put a state that llama.cpp wrote into an empty slot; on failure it is empty again."""
-        lib, context = self._lib, self._context
-        read = lib.llama_state_seq_set_data_ext(context, _pointer(data), data.nbytes, slot, flags)
+        lib, context, pointer = self._lib, self._context, data.ctypes.data_as(_BYTES)
+        read = lib.llama_state_seq_set_data_ext(context, pointer, data.nbytes, slot, flags)
         if read != data.nbytes:
             self.trim(slot, 0)
             raise ModelError(
                 f"llama.cpp does not take these keys and values: "
                 f"{recent_errors() or 'no reason given'}"
             )
-
-
-def _pointer(data: Bytes) -> Any:
-    return ctypes.cast(data.ctypes.data, ctypes.POINTER(ctypes.c_uint8))

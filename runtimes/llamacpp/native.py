@@ -67,9 +67,7 @@ class NativeBatch:
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
-        self._token = np.zeros(capacity, np.int32)
-        self._pos = np.zeros(capacity, np.int32)
-        self._seq = np.zeros(capacity, np.int32)
+        self._token, self._pos, self._seq = np.zeros((3, capacity), np.int32)
         self._counts = np.ones(capacity, np.int32)
         self._logits = np.zeros(capacity, np.int8)
         # Token i's list of sequences is element i of _seq: wired once, only values change.
@@ -79,11 +77,11 @@ class NativeBatch:
         int32 = ctypes.POINTER(ctypes.c_int32)
         self.native = native = library().llama_batch()
         native.embd = None
-        native.token = ctypes.cast(self._token.ctypes.data, int32)
-        native.pos = ctypes.cast(self._pos.ctypes.data, int32)
-        native.n_seq_id = ctypes.cast(self._counts.ctypes.data, int32)
-        native.seq_id = ctypes.cast(self._seq_pointers.ctypes.data, ctypes.POINTER(int32))
-        native.logits = ctypes.cast(self._logits.ctypes.data, ctypes.POINTER(ctypes.c_int8))
+        native.token = self._token.ctypes.data_as(int32)
+        native.pos = self._pos.ctypes.data_as(int32)
+        native.n_seq_id = self._counts.ctypes.data_as(int32)
+        native.seq_id = self._seq_pointers.ctypes.data_as(ctypes.POINTER(int32))
+        native.logits = self._logits.ctypes.data_as(ctypes.POINTER(ctypes.c_int8))
 
     def fill(self, rows: Iterable[StepRow], *, every: bool = False) -> int:
         """Lay the rows out one after another; return how many rows of logits there will be: those

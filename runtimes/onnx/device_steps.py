@@ -39,8 +39,9 @@ log = logging.getLogger(__name__)
 _CPU = ("cpu",)  # the processor's memory, as ONNX Runtime names it
 
 
-def _whole(*values: int) -> bytes:
-    return struct.pack(f"<{len(values)}q", *values)
+def _whole(name: str, *values: int) -> bytes:
+    """Whole numbers of a graph."""
+    return constant(name, INT64, len(values), struct.pack(f"<{len(values)}q", *values))
 
 
 # Small graphs that move keys, values, logits and adapters' matrices on a device: ONNX Runtime's
@@ -57,7 +58,7 @@ def copy(tensors: int, nbytes: int) -> bytes:
             *(value_info(f"from.{n}", element, "r", f"h{n}", "c", f"d{n}") for n in names),
         ],
         [value_info(f"to.{n}", element, "r", f"h{n}", "t", f"d{n}") for n in names],
-        [constant("zero", INT64, 1, _whole(0)), constant("axis", INT64, 1, _whole(2))],
+        [_whole("zero", 0), _whole("axis", 2)],
     )
 
 
@@ -79,14 +80,14 @@ def picked(vocab_size: int, nbytes: int, likeliest: int = 0) -> bytes:
         node("Gather", ("all", "rows"), "picked"),
     ]
     outputs = [value_info("picked", element, "m", vocab_size)]
-    constants = [constant("flat", INT64, 2, _whole(-1, vocab_size))]
+    constants = [_whole("flat", -1, vocab_size)]
     if likeliest:
         nodes.append(node("TopK", ("picked", "count"), ("values", "ids")))
         outputs = [
             value_info("values", element, "m", likeliest),
             value_info("ids", INT64, "m", likeliest),
         ]
-        constants.append(constant("count", INT64, 1, _whole(likeliest)))
+        constants.append(_whole("count", likeliest))
     inputs = [value_info("logits", element, "b", "n", vocab_size), value_info("rows", INT64, "m")]
     return model(nodes, inputs, outputs, constants)
 

@@ -249,23 +249,20 @@ class ConcatSteps(ProcessorSteps):
     def _decode(self, rows: Sequence[StepRow]) -> Logits:
         graph, kv = self._graph, self.kv
         slots, lengths = [row.slot for row in rows], [row.position for row in rows]
-        tokens = [row.tokens[0] for row in rows]
+        targets, at, tokens = slots, lengths, [row.tokens[0] for row in rows]
         if len(rows) == 1 and self.pair_lone_rows:
             slots, lengths, tokens = [*slots, _NOBODY], [*lengths, lengths[0]], [*tokens, 0]
         count, longest = len(slots), max(lengths)
         if self._live != (slots, lengths, kv.changes):
             self._gather(slots, lengths)
         self._live = None
-        mask = np.zeros((count, longest + 1), graph.index_dtype)
-        for i, length in enumerate(lengths):
-            mask[i, longest - length :] = 1
         ids = np.array(tokens, graph.index_dtype)[:, None]
         positions = np.array(lengths, graph.index_dtype)[:, None]
+        mask = (np.arange(longest + 1) >= longest - positions).astype(graph.index_dtype)
         binding = graph.bind(ids, mask, positions)
         new = self._bind_cache(binding, count, longest, longest + 1)
         bind_output(binding, graph.logits, self._logits[:count])
         graph.run(binding)
-        targets, at = [row.slot for row in rows], [row.position for row in rows]
         for array, tensor in zip(kv.arrays, new, strict=True):
             array[targets, :, at] = tensor[: len(rows), :, longest]
         for row in rows:

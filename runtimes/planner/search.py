@@ -285,19 +285,18 @@ class _Search:
         task = self._task
         there = {candidate for one in self._rounds for candidate in one.prefill}
         final = {c: self._measured(c, self._rounds) for c in self._final if c in there}
-        measured = {**self._screening(), **final}.values()
+        screened = self._screening()
+        measured = {**screened, **final}.values()
         chosen = best_of([*(final.values() or measured)], task)
         slots = slots_for(chosen, task)
         candidate, model = chosen.candidate, chosen.candidate.model
         prefill_tps = chosen.figures.prefill_tps
         step, step_why = step_size(candidate, task, slots, prefill_tps, self._progress)
-        if len(final) > 1:
-            why = reasons(chosen, [*final.values()], task, slots)
-        else:  # alone in the rounds: by the screening
-            screened = self._screening()
+        others, beside = [*final.values()], None
+        if len(final) < 2:  # alone in the rounds: by the screening
             beside = screened.get(candidate)
             others = [*screened.values()] if beside else []
-            why = reasons(chosen, others, task, slots, beside)
+        why = reasons(chosen, others, task, slots, beside)
         looked_at = [replace(m.candidate.describe(), figures=m.figures) for m in measured]
         return Plan(
             workload=task.workload,
