@@ -115,7 +115,7 @@ class GgufHeader:
         """A whole number from ``least`` to ``most``."""
         return self.checked(key, self.value(key, default), least, most)
 
-    def checked(self, key: str, value: Any, least: int = 0, most: int = 2**32 - 1) -> int:
+    def checked(self, key: str, value: Any, least: int, most: int) -> int:
         """``value``, which the file gives under ``key``, as a whole number."""
         try:
             return check_whole(value, f"{self.where}: {visible(key)}", least, most)
