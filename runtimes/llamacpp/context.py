@@ -129,11 +129,16 @@ def keeps_state(model: Any) -> bool:
     return bool(lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model))
 
 
+def said_of(model: Any, key: str) -> bytes:
+    """What the model's file says under a key, in a word; empty where it does not."""
+    room = ctypes.create_string_buffer(32)
+    library().llama_model_meta_val_str(model, key.encode(), room, len(room))
+    return room.value
+
+
 def mixes_experts(model: Any, model_file: ModelFile) -> bool:
     """Whether rows are sorted by experts, so that each has as many rows as happen to choose it."""
-    key, room = f"{model_file.architecture}.expert_count".encode(), ctypes.create_string_buffer(32)
-    length = library().llama_model_meta_val_str(model, key, room, len(room))
-    return length > 0 and room.value != b"0"
+    return said_of(model, f"{model_file.architecture}.expert_count") not in (b"", b"0")
 
 
 def _no_writer(model_file: ModelFile) -> ModelError:

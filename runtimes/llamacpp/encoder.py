@@ -1,6 +1,5 @@
 """Encoders, such as BERT: a text's tokens in, one vector out, or how well two texts go together."""
 
-import ctypes
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runtimes.errors import ModelError, OutOfMemoryError, RequestError
-from runtimes.llamacpp.context import load_model
+from runtimes.llamacpp.context import load_model, said_of
 from runtimes.llamacpp.kv import LlamaSlotCache
 from runtimes.llamacpp.native import NativeBatch, library, recent_errors
 from runtimes.llamacpp.omp_wait import OmpWaitPolicy
@@ -38,9 +37,7 @@ class Embedder:
         self._context = _context(model, "embeddings", context, SCORED_CHUNK, pooling, settings)
         self._batch = NativeBatch(SCORED_CHUNK)
         self._width = int(self._lib.llama_model_n_embd(model))
-        key, room = f"{architecture}.pooling_type".encode(), ctypes.create_string_buffer(16)
-        self._lib.llama_model_meta_val_str(model, key, room, len(room))
-        self._last = room.value == _LAST
+        self._last = said_of(model, f"{architecture}.pooling_type") == _LAST
 
     def embed(self, tokens: Sequence[int]) -> Vector:
         """The mean of the states after all tokens, or the last where the file says so; of length 1.
