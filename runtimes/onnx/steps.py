@@ -120,8 +120,7 @@ class InPlaceSteps(ProcessorSteps):
     def __init__(self, graph: Graph, kv: SlotCache, vocab_size: int) -> None:
         super().__init__(graph, kv)
         slots = len(kv.lengths)
-        self._ids = np.zeros((slots, 1), graph.index_dtype)
-        self._positions = np.zeros((slots, 1), graph.index_dtype)
+        self._ids, self._positions = np.zeros((2, slots, 1), graph.index_dtype)
         self._logits = np.zeros((slots, 1, vocab_size), graph.logits_dtype)
 
     def _run_prefill(self, binding: Any, slot: int, position: int, end: int) -> None:

@@ -18,7 +18,7 @@ Profiles, as ``runtimes.planner.choose`` applies them:
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -112,7 +112,7 @@ class Plan:
 
     def scheduling(self) -> SchedulerSettings:
         """How the engine schedules: the profile says how long prefill may hold decoding up."""
-        return replace(SchedulerSettings(), max_stall_s=STALL_S[self.profile])
+        return SchedulerSettings(max_stall_s=STALL_S[self.profile])
 
     @property
     def name(self) -> str:
