@@ -111,7 +111,7 @@ def find_compiler(environment: Mapping[str, str] = os.environ) -> Compiler:
         ).stdout
         banner = text.splitlines()[0] if text else path
         is_gcc = "Free Software Foundation" in text and "clang" not in text.lower()
-        return Compiler(path=path, banner=banner, is_gcc=is_gcc)
+        return Compiler(path, banner, is_gcc)
     wanted = f"{asked} ($CXX)" if asked else "g++ or clang++"
     raise BuildError(
         f"no C++ compiler found: install {wanted} "

@@ -130,7 +130,7 @@ def keeps_state(model: Any) -> bool:
 
 
 def said_of(model: Any, key: str) -> bytes:
-    """What the model's file says under a key, in a word; empty where it does not."""
+    """The word that the model's file has under a key; empty where it has none."""
     room = ctypes.create_string_buffer(32)
     library().llama_model_meta_val_str(model, key.encode(), room, len(room))
     return room.value

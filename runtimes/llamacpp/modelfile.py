@@ -213,7 +213,7 @@ def _windows(keys: _Keys, layers: int) -> tuple[int | None, list[bool]]:
 
 
 def _flags(said: list[Any], layers: int) -> list[bool]:
-    """What a file says of each layer, which may be more or fewer than it has."""
+    """A flag for each layer by a file's list, which may be longer or shorter."""
     return [bool(x) for x in said[:layers]] + [False] * (layers - len(said))
 
 

@@ -164,7 +164,7 @@ def _run_child(runtime: RuntimeName, *, safe: bool) -> dict[str, Any]:
 
 
 def _typed(said: dict[str, Any]) -> dict[str, Any]:
-    """What JSON has of fields of a ``Health``, in their own types."""
+    """Fields of a ``Health`` that were JSON, in their own types."""
     devices = tuple(Device(**one) for one in said["devices"])
     return {**said, "kernels": tuple(said["kernels"]), "devices": devices}
 

@@ -157,8 +157,8 @@ class View:
 
 
 def _computed(session: Any, given: Mapping[str, Any], made: Mapping[str, Any]) -> list[Any]:
-    """What a small graph makes of arrays and tensors: in tensors that are there, or in new ones in
-    the memory that is named."""
+    """Run a small graph on arrays and tensors. Its results come to lie in tensors that are there,
+    or in new ones in the memory that is named."""
     binding = session.io_binding()
     for name, value in given.items():
         if isinstance(value, np.ndarray):
@@ -219,8 +219,8 @@ class Mover:
         return _computed(self._same, {"from": matrix}, {"to": self.target.memory})[0]
 
     def copy(self, source: Sequence[Any], target: Sequence[Any], tokens: int) -> list[Any]:
-        """The first tokens of one slot's arrays or tensors: in tensors, or in new ones in the
-        memory that is named."""
+        """Copy the first tokens of one slot's arrays or tensors: into tensors, or into new ones in
+        the memory that is named."""
         given = {"tokens": np.array([tokens])}
         given |= {f"from.{n}": value for n, value in enumerate(source)}
         return _computed(self._copy, given, {f"to.{n}": place for n, place in enumerate(target)})
