@@ -40,7 +40,7 @@ from runtimes.machine.cpu import available_cores
 from runtimes.models.gguf import TensorInfo, read_header
 from runtimes.models.registry import read_model
 from runtimes.paths import cache_dir
-from runtimes.runner import StepPlan, StepRow
+from runtimes.runner import StepRow
 from runtimes.settings import RunnerSettings
 
 _F32 = 0  # ggml_type
@@ -310,7 +310,7 @@ def compute(model: Path, text: Path, out: Path, fewest: int) -> int:
         for start in range(0, len(chunk), _STEP):
             row = StepRow(0, start, chunk[start : start + _STEP], logits=0)
             # Logits for every token: llama.cpp leaves the others out of the last layer.
-            batch.fill(StepPlan((row,)), every=True)
+            batch.fill((row,), every=True)
             with omp_wait:
                 code = lib.llama_decode(context, batch.native)
             collector.raise_error()

@@ -101,8 +101,8 @@ class BuildPlan:
 
 def find_compiler(environment: Mapping[str, str] = os.environ) -> Compiler:
     """The compiler that CMake takes: $CXX, else the first of c++, g++, clang++ on the path."""
-    candidates = [environment["CXX"]] if environment.get("CXX") else ["c++", "g++", "clang++"]
-    for candidate in candidates:
+    asked = environment.get("CXX")
+    for candidate in [asked] if asked else ["c++", "g++", "clang++"]:
         words = shlex.split(candidate)
         path = shutil.which(words[0], path=environment.get("PATH")) if words else None
         if path is None:
@@ -112,8 +112,8 @@ def find_compiler(environment: Mapping[str, str] = os.environ) -> Compiler:
         ).stdout
         banner = text.splitlines()[0] if text else path
         is_gcc = "Free Software Foundation" in text and "clang" not in text.lower()
-        return Compiler(path=path, banner=banner, is_gcc=is_gcc)
-    wanted = f"{candidates[0]} ($CXX)" if environment.get("CXX") else "g++ or clang++"
+        return Compiler(path, banner, is_gcc)
+    wanted = f"{asked} ($CXX)" if asked else "g++ or clang++"
     raise BuildError(
         f"no C++ compiler found: install {wanted} "
         "(Debian and Ubuntu: `apt install g++`; Fedora: `dnf install gcc-c++`; "
@@ -160,9 +160,7 @@ def _cmake_args(asked: str, extra: tuple[str, ...]) -> str:
     return shlex.join(words)
 
 
-def install(
-    version: str = TESTED_VERSION, *, gpu: str | None = None, force: bool = False
-) -> BuildPlan:
+def install(version: str, gpu: str | None, *, force: bool) -> None:
     """Make the running interpreter's environment hold the right build, if it does not. Without a
     ``gpu`` it is for the same kind as before."""
     if importlib.util.find_spec("pip") is None:
@@ -172,7 +170,7 @@ def install(
     plan = plan_build(version, gpu=(gpu or gpu_of(_stamp().get("cmake_args", "")) or NONE))
     if not force and installed_key() == plan.key:
         log.info("llama-cpp-python %s is installed in the right build (%s)", version, plan.key)
-        return plan
+        return
     wheel = wheel_for(plan, force=force)
     # --force-reinstall, since pip takes another build of the same version for the same thing.
     _pip("install", "--force-reinstall", "--no-deps", str(wheel))
@@ -181,7 +179,6 @@ def install(
     _pip("install", *pins, f"llama-cpp-python=={version}")  # what it requires
     _write_stamp(plan)
     log.info("installed llama-cpp-python %s (build %s)", version, plan.key)
-    return plan
 
 
 def wheel_for(plan: BuildPlan, *, force: bool = False) -> Path:
@@ -279,7 +276,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
-        install(options.version, gpu=options.gpu, force=options.force)
+        install(options.version, options.gpu, force=options.force)
     except IngotError as error:
         log.error("%s", error)
         return error.exit_code

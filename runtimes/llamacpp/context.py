@@ -129,11 +129,16 @@ def keeps_state(model: Any) -> bool:
     return bool(lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model))
 
 
+def said_of(model: Any, key: str) -> bytes:
+    """The word that the model's file has under a key; empty where it has none."""
+    room = ctypes.create_string_buffer(32)
+    library().llama_model_meta_val_str(model, key.encode(), room, len(room))
+    return room.value
+
+
 def mixes_experts(model: Any, model_file: ModelFile) -> bool:
     """Whether rows are sorted by experts, so that each has as many rows as happen to choose it."""
-    key, room = f"{model_file.architecture}.expert_count".encode(), ctypes.create_string_buffer(32)
-    length = library().llama_model_meta_val_str(model, key, room, len(room))
-    return length > 0 and room.value != b"0"
+    return said_of(model, f"{model_file.architecture}.expert_count") not in (b"", b"0")
 
 
 def _no_writer(model_file: ModelFile) -> ModelError:
@@ -149,14 +154,13 @@ def _no_context(
     path, reason = model_file.path, recent_errors()
     asked = settings.flash_attention == "on" or settings.reproducible
     if "flash" in reason.lower() and (settings.kv_type != "f16" or asked):
-        needed = (
-            f"which keys and values of type {settings.kv_type} need ({reason}). Use kv_type f16"
-        )
-        if settings.kv_type == "f16":
-            needed = f"which reproducible answers need ({reason})"
-        if settings.kv_type == "f16" and not settings.reproducible:
-            needed = f"which was asked for ({reason}). Use --flash-attention off"
-        return ModelError(f"llama.cpp has no flash attention for {path}, {needed}")
+        if settings.kv_type != "f16":
+            needed = f"keys and values of type {settings.kv_type} need ({reason}). Use kv_type f16"
+        elif settings.reproducible:
+            needed = f"reproducible answers need ({reason})"
+        else:
+            needed = f"was asked for ({reason}). Use --flash-attention off"
+        return ModelError(f"llama.cpp has no flash attention for {path}, which {needed}")
     return OutOfMemoryError(
         f"llama.cpp cannot make a context of {slots} slots x {length} tokens for {path} "
         f"({reason or 'no reason given'}); ask for fewer slots or a smaller context"
@@ -209,8 +213,6 @@ def device_bytes(model: ModelFile, settings: RunnerSettings, layers: int) -> int
     """Estimate the device memory of ``layers`` layers. The first one is what follows the last
     block, then blocks from the last on. Where some blocks stay on the processor, steps copy the
     keys or the values of one of those, too (seen as half of a block's, or rarely both)."""
-    if layers <= 0:
-        return 0
     blocks, output = _weights(model.path)
     cache = cache_of(model, settings)
     count = min(layers - 1, model.layers)

@@ -1,6 +1,5 @@
 """Encoders, such as BERT: a text's tokens in, one vector out, or how well two texts go together."""
 
-import ctypes
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,15 +7,17 @@ import numpy as np
 import numpy.typing as npt
 
 from runtimes.errors import ModelError, OutOfMemoryError, RequestError
-from runtimes.llamacpp.context import load_model
+from runtimes.llamacpp.context import load_model, said_of
+from runtimes.llamacpp.kv import LlamaSlotCache
 from runtimes.llamacpp.native import NativeBatch, library, recent_errors
 from runtimes.llamacpp.omp_wait import OmpWaitPolicy
 from runtimes.llamacpp.tokenizer import LlamaTokenizer
 from runtimes.machine.cpu import available_cores
 from runtimes.models.modelfile import ModelFile
-from runtimes.runner import Capabilities, KvSlots, Logits, SavedKv, StepPlan, StepRow
+from runtimes.runner import Capabilities, Logits, StepPlan, StepRow
 from runtimes.settings import SCORED_CHUNK, RunnerSettings
 
+Vector = npt.NDArray[np.float32]
 _LAST = b"3"  # llama.h's LLAMA_POOLING_TYPE_LAST, as the header of a file has it
 
 
@@ -31,24 +32,14 @@ class Embedder:
     ) -> None:
         """Raises OutOfMemoryError."""
         self._lib = library()
-        params = self._lib.llama_context_default_params()
-        params.n_ctx, params.n_seq_max = context, 1
+        pooling = self._lib.LLAMA_POOLING_TYPE_NONE  # it would pool each piece apart
         # llama.cpp computes logits too: few positions at a time keep them small.
-        params.n_batch = params.n_ubatch = params.n_outputs_max = SCORED_CHUNK
-        params.embeddings, params.no_perf = True, True
-        params.pooling_type = self._lib.LLAMA_POOLING_TYPE_NONE  # it would pool each piece apart
-        if settings.threads:
-            params.n_threads = params.n_threads_batch = settings.threads
-        self._context = self._lib.llama_init_from_model(model, params)
-        if not self._context:
-            raise OutOfMemoryError(f"no context for embeddings: {recent_errors()}")
+        self._context = _context(model, "embeddings", context, SCORED_CHUNK, pooling, settings)
         self._batch = NativeBatch(SCORED_CHUNK)
         self._width = int(self._lib.llama_model_n_embd(model))
-        key, room = f"{architecture}.pooling_type".encode(), ctypes.create_string_buffer(16)
-        self._lib.llama_model_meta_val_str(model, key, room, len(room))
-        self._last = room.value == _LAST
+        self._last = said_of(model, f"{architecture}.pooling_type") == _LAST
 
-    def embed(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
+    def embed(self, tokens: Sequence[int]) -> Vector:
         """The mean of the states after all tokens, or the last where the file says so; of length 1.
 
         Raises ModelError.
@@ -60,8 +51,8 @@ class Embedder:
             total = states[-1].astype(np.float64) if self._last else total + states.sum(axis=0)
         return of_length_one(total)
 
-    def _states(self, tokens: Sequence[int], start: int) -> npt.NDArray[np.float32]:
-        count = self._batch.fill(StepPlan((StepRow(0, start, tokens, len(tokens)),)))
+    def _states(self, tokens: Sequence[int], start: int) -> Vector:
+        count = self._batch.fill((StepRow(0, start, tokens, len(tokens)),))
         if self._lib.llama_decode(self._context, self._batch.native) != 0:
             raise ModelError(f"llama.cpp failed to embed: {recent_errors()}")
         pointer = self._lib.llama_get_embeddings(self._context)
@@ -72,12 +63,31 @@ class Embedder:
         self._lib.llama_free(self._context)
 
 
-def of_length_one(total: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
+def _context(
+    model: Any, what: object, length: int, step: int, pooling: int, settings: RunnerSettings
+) -> Any:
+    """A context of one slot, for ``step`` tokens at a time, that gives states of ``what``. Raises
+    OutOfMemoryError."""
+    lib = library()
+    params = lib.llama_context_default_params()
+    params.n_ctx, params.n_seq_max = length, 1
+    params.n_batch = params.n_ubatch = params.n_outputs_max = step
+    params.embeddings, params.no_perf = True, True
+    params.pooling_type = pooling
+    if settings.threads:
+        params.n_threads = params.n_threads_batch = settings.threads
+    context = lib.llama_init_from_model(model, params)
+    if not context:
+        raise OutOfMemoryError(f"no context for {what}: {recent_errors()}")
+    return context
+
+
+def of_length_one(total: npt.NDArray[np.float64]) -> Vector:
     """The vector's direction. Raises ModelError where it has none."""
     length = float(np.linalg.norm(total))
     if not (np.isfinite(length) and length > 0):
         raise ModelError("the model gave states that are not numbers; finer weights may help")
-    found: npt.NDArray[np.float32] = (total / length).astype(np.float32)
+    found: Vector = (total / length).astype(np.float32)
     return found
 
 
@@ -92,21 +102,18 @@ class LlamaEncoder:
         self._lib = library()
         self._file = model_file
         length = settings.context or model_file.context_length
-        self._model = load_model(model_file, settings)
-        params = self._lib.llama_context_default_params()
-        # Attention looks ahead: a text goes in whole.
-        params.n_ctx = params.n_batch = params.n_ubatch = params.n_outputs_max = length
-        params.n_seq_max, params.embeddings, params.no_perf = 1, True, True
+        self._model = model = load_model(model_file, settings)
+        asked = self._lib.LLAMA_POOLING_TYPE_UNSPECIFIED
         if model_file.scores_pairs:
-            params.pooling_type = self._lib.LLAMA_POOLING_TYPE_RANK
-        if settings.threads:
-            params.n_threads = params.n_threads_batch = settings.threads
-        self._context = self._lib.llama_init_from_model(self._model, params)
-        if not self._context:
-            self._lib.llama_model_free(self._model)
-            raise OutOfMemoryError(f"no context for {model_file.path}: {recent_errors()}")
-        self.tokenizer = LlamaTokenizer(self._model)
-        self.kv: KvSlots = _NoSlots()
+            asked = self._lib.LLAMA_POOLING_TYPE_RANK
+        try:  # attention looks ahead: a text goes in whole
+            self._context = _context(model, model_file.path, length, length, asked, settings)
+        except OutOfMemoryError:
+            self._lib.llama_model_free(model)
+            raise
+        self.tokenizer = LlamaTokenizer(model)
+        # They hold nothing: llama.cpp keeps nothing of a text.
+        self.kv = LlamaSlotCache(self._context, 1, length, unified=False, can_trim=True)
         self.capabilities = Capabilities(
             runtime="llamacpp",
             slots=1,
@@ -129,10 +136,10 @@ class LlamaEncoder:
             1 if model_file.scores_pairs else int(self._lib.llama_model_n_embd_out(self._model))
         )
 
-    def embed(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
+    def embed(self, tokens: Sequence[int]) -> Vector:
         """Embed a text, pooled as the file says (the mean where it does not), of length 1; of a
         pair, where the file scores such, its score alone. Raises ModelError."""
-        count = self._batch.fill(StepPlan((StepRow(0, 0, tokens, len(tokens)),)))
+        count = self._batch.fill((StepRow(0, 0, tokens, len(tokens)),))
         with self._omp_wait:
             code = self._lib.llama_encode(self._context, self._batch.native)
         if code != 0:
@@ -143,7 +150,7 @@ class LlamaEncoder:
             found = self._read(self._lib.llama_get_embeddings(self._context), count).sum(axis=0)
         return found if self._file.scores_pairs else of_length_one(found.astype(np.float64))
 
-    def _read(self, pointer: Any, rows: int) -> npt.NDArray[np.float32]:
+    def _read(self, pointer: Any, rows: int) -> Vector:
         if not pointer:
             raise ModelError(f"llama.cpp gave no embedding: {recent_errors()}")
         return np.ctypeslib.as_array(pointer, (rows, self._width)).copy()
@@ -166,25 +173,3 @@ class LlamaEncoder:
             self._lib.llama_free(self._context)
             self._lib.llama_model_free(self._model)
             self._context = None
-
-
-class _NoSlots:
-    """No operation: an encoder keeps no text."""
-
-    def copy(self, source: int, target: int, length: int) -> None: ...
-
-    def trim(self, slot: int, length: int) -> None: ...
-
-    def swap(self, first: int, second: int) -> None: ...
-
-    def checkpoint(self, slot: int) -> SavedKv:
-        return b""
-
-    def rewind(self, slot: int, data: SavedKv, length: int) -> None: ...
-
-    def save(self, slot: int) -> SavedKv:
-        return b""
-
-    def load(self, slot: int, data: SavedKv, length: int) -> None: ...
-
-    def shift(self, slot: int, keep: int, discard: int) -> None: ...

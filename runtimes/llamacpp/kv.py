@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from runtimes.errors import ModelError
 from runtimes.llamacpp.native import NativeBatch, library, recent_errors
-from runtimes.runner import SavedKv, StepPlan, StepRow
+from runtimes.runner import SavedKv, StepRow
 
 # llama.cpp's serialised state of one sequence, for caches of another layout than its own.
 #
@@ -38,10 +38,7 @@ _PREFIX = 8
 _CELL = np.dtype([("position", "i4"), ("sequences", "u4"), ("sequence", "i4")])
 
 Bytes = npt.NDArray[np.uint8]
-
-
-class _UnknownLayoutError(Exception):
-    """The bytes are not laid out as the docstring of this module says."""
+_BYTES = ctypes.POINTER(ctypes.c_uint8)
 
 
 def with_streams(state: Bytes, streams: int) -> Bytes:
@@ -51,12 +48,13 @@ def with_streams(state: Bytes, streams: int) -> Bytes:
     for has_values in (True, False):
         try:
             return _with_streams(state, streams, has_values)
-        except (_UnknownLayoutError, struct.error):
+        except (ValueError, struct.error):
             continue
     return state
 
 
 def _with_streams(state: Bytes, streams: int, has_values: bool) -> Bytes:
+    """Raises ValueError, or what ``struct`` does, for bytes that are not laid out as above."""
     pieces, at = [state[:_PREFIX]], _PREFIX
     while at < len(state):
         (count,) = struct.unpack_from("=I", state.data, at)
@@ -66,12 +64,12 @@ def _with_streams(state: Bytes, streams: int, has_values: bool) -> Bytes:
             begin, at = at, _end(state, at, has_values)
             if at - begin > 4:
                 if len(record) > 4:
-                    raise _UnknownLayoutError("cells in two streams")
+                    raise ValueError("cells in two streams")
                 record = state[begin:at]
         pieces += [np.array([streams], np.uint32).view(np.uint8), record]
         pieces.append(np.zeros(4 * (streams - 1), np.uint8))
     if at != len(state):
-        raise _UnknownLayoutError("cut short")
+        raise ValueError("cut short")
     return np.concatenate(pieces)
 
 
@@ -83,7 +81,7 @@ def _end(state: Bytes, start: int, has_values: bool) -> int:
         return at
     meta = state[at : at + cells * _CELL.itemsize]
     if len(meta) != cells * _CELL.itemsize or (meta.view(_CELL)["sequences"] != 1).any():
-        raise _UnknownLayoutError("cells")
+        raise ValueError("cells")
     at += len(meta)
     transposed, layers = struct.unpack_from("=II", state.data, at)
     at += 8
@@ -94,7 +92,7 @@ def _end(state: Bytes, start: int, has_values: bool) -> int:
             (_, inner), outer = struct.unpack_from("=iQ", state.data, at), 1
         at += 12 + outer * cells * inner
         if at > len(state):
-            raise _UnknownLayoutError("cut short")
+            raise ValueError("cut short")
     return at
 
 
@@ -151,8 +149,7 @@ class LlamaSlotCache:
             self._require_held(slot, length)
             self._write(slot, np.frombuffer(data, np.uint8), _PARTIAL)
         if not self.remove(slot, length):
-            self.remove(slot, 0)
-            self.lengths[slot] = 0
+            self.trim(slot, 0)
             raise ModelError(f"slot {slot} cannot be brought back to {length} tokens")
         self.lengths[slot] = length
 
@@ -184,9 +181,7 @@ class LlamaSlotCache:
         lengths = {first: self.lengths[first], second: self.lengths[second]}
         held = {slot: self._read(slot) for slot, length in lengths.items() if length}
         for slot in lengths:
-            self.remove(slot, 0)
-            self.lengths[slot] = 0
-            self._shared.discard(slot)
+            self.trim(slot, 0)
         for slot, data in held.items():
             other = second if slot == first else first
             self._write(other, data)
@@ -249,7 +244,7 @@ class LlamaSlotCache:
         if not self._turning:
             return
         slot = self.lengths.index(min(self.lengths))  # one with room
-        self._lone.fill(StepPlan((StepRow(slot, self.lengths[slot], (0,), 0),)))
+        self._lone.fill((StepRow(slot, self.lengths[slot], (0,), 0),))
         code = self._lib.llama_decode(self._context, self._lone.native)
         self.remove(slot, self.lengths[slot])
         if code != 0:
@@ -261,23 +256,19 @@ class LlamaSlotCache:
         self._settle()
         lib, context = self._lib, self._context
         data = np.empty(lib.llama_state_seq_get_size_ext(context, slot, flags), np.uint8)
-        size = lib.llama_state_seq_get_data_ext(context, _pointer(data), data.nbytes, slot, flags)
+        pointer = data.ctypes.data_as(_BYTES)
+        size = lib.llama_state_seq_get_data_ext(context, pointer, data.nbytes, slot, flags)
         if size != data.nbytes:
             raise ModelError(f"llama.cpp cannot save slot {slot}: {recent_errors()}")
         return data
 
     def _write(self, slot: int, data: Bytes, flags: int = 0) -> None:
         """Put a state that llama.cpp wrote into an empty slot; on failure it is empty again."""
-        lib, context = self._lib, self._context
-        read = lib.llama_state_seq_set_data_ext(context, _pointer(data), data.nbytes, slot, flags)
+        lib, context, pointer = self._lib, self._context, data.ctypes.data_as(_BYTES)
+        read = lib.llama_state_seq_set_data_ext(context, pointer, data.nbytes, slot, flags)
         if read != data.nbytes:
-            self.remove(slot, 0)
-            self.lengths[slot] = 0
+            self.trim(slot, 0)
             raise ModelError(
                 f"llama.cpp does not take these keys and values: "
                 f"{recent_errors() or 'no reason given'}"
             )
-
-
-def _pointer(data: Bytes) -> Any:
-    return ctypes.cast(data.ctypes.data, ctypes.POINTER(ctypes.c_uint8))

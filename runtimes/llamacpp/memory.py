@@ -39,25 +39,14 @@ _GROUP = 4
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """``slots`` of ``context`` tokens, with steps of up to ``batch`` tokens."""
+    """Caches of a context, with steps of up to ``batch`` tokens."""
 
     slots: int
-    context: int
+    number: int  # of caches: one for all slots, or one for each
+    length: int  # tokens that each of them is made for
     batch: int
-    unified: bool = False  # all slots share one cache
-    kv_tokens: int | None = None  # its tokens, where it is to hold less than all slots filled
-    outputs: int = 0  # rows of logits that there may be, if that is not one a slot
+    outputs: int  # rows of logits that there may be
     flash: bool = True  # attention without all scores of a pass in memory at once
-
-    @property
-    def number(self) -> int:
-        """How many caches llama.cpp keeps."""
-        return 1 if self.unified else self.slots
-
-    @property
-    def length(self) -> int:
-        """Tokens that each of them is made for."""
-        return (self.kv_tokens or self.slots * self.context) if self.unified else self.context
 
 
 def estimate(model: ModelFile, settings: RunnerSettings) -> MemoryEstimate:
@@ -87,14 +76,16 @@ def cache_of(model: ModelFile, settings: RunnerSettings) -> Cache:
     """Return the sizes of the context that the runner asks llama.cpp for."""
     slots, context = settings.slots, settings.context or model.context_length
     if model.encodes:  # a text goes in whole
-        return Cache(1, context, context, outputs=1)
-    batch, outputs = settings.batch, outputs_at_once(settings, slots)
-    if not settings.reproducible:
-        unified, flash = settings.unified_kv, _flash_attention(settings)
-        return Cache(slots, context, batch, unified, settings.kv_tokens, outputs, flash)
-    slots, context = sequences(slots), context + MOST_PROBED
+        return Cache(1, 1, context, context, outputs=1)
+    if settings.reproducible:
+        slots = sequences(slots)
+        outputs = outputs_at_once(settings, slots)
+        return Cache(slots, slots, context + MOST_PROBED, max(settings.batch, outputs), outputs)
+    number, length = slots, context
+    if settings.unified_kv:
+        number, length = 1, settings.kv_tokens or slots * context
     outputs = outputs_at_once(settings, slots)
-    return Cache(slots, context, max(batch, outputs), outputs=outputs)
+    return Cache(slots, number, length, settings.batch, outputs, _flash_attention(settings))
 
 
 def _flash_attention(settings: RunnerSettings) -> bool:
@@ -129,7 +120,7 @@ def compute_bytes(model: ModelFile, cache: Cache) -> int:
     wide = max(model.feed_forward, model.heads * model.head_dim, model.hidden)
     return (
         graph_bytes(model, cache)
-        + _FLOAT * (cache.outputs or cache.slots) * model.vocab_size
+        + _FLOAT * cache.outputs * model.vocab_size
         + int(_QUANTIZED_ACTIVATION * cache.batch * wide)
     )
 
@@ -147,7 +138,7 @@ def graph_bytes(model: ModelFile, cache: Cache) -> int:
     """
     batch = cache.batch
     query, kv = model.heads * model.head_dim, model.kv_heads * model.head_dim
-    outputs = min(batch, cache.outputs or cache.slots)
+    outputs = min(batch, cache.outputs)
     feed_forward = batch * (3 * model.feed_forward + 3 * model.hidden + max(model.hidden, query))
     attention = batch * 2 * (query + kv + model.hidden)
     if not cache.flash:
@@ -171,12 +162,3 @@ def _cells(model: ModelFile, cache: Cache) -> tuple[int, int]:
         return full, 0
     windows = model.sliding_window * (cache.slots // cache.number)
     return full, -(-min(full, windows + cache.batch) // _CELL_BLOCK) * _CELL_BLOCK
-
-
-# How many rows a pass must have for a row's result not to depend on how many there are.
-#
-# llama.cpp's kernels for few rows add up in another order than those for many: which, and from
-# how many rows on, depends on the types of the file's tensors, on the processor and on the build.
-# On AVX2, for one, files with K-quants compute a row alike in every pass of 8 rows or more whose
-# number is a multiple of 4, Q8_0 and F16 in every one of 2 or more. So it is measured when a file
-# is loaded.

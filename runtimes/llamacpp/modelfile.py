@@ -19,21 +19,13 @@ from runtimes.untrusted import visible
 _MOST_LAYERS = MOST_ELEMENTS  # no model has more; so many values by layer are read
 _LONGEST_NAME = 64  # of an architecture
 # All layers keep a state.
-_ALL = {"mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7", "falcon-h1"}
+_ALL = frozenset("mamba mamba2 rwkv6 rwkv6qwen2 rwkv7 arwkv7 falcon-h1".split())
 # Every fourth layer attends unless the file says otherwise; the others keep a state.
 _PERIODIC = {"qwen3next", "qwen35", "qwen35moe"}
 # A layer keeps a state if it has no heads of keys and values.
-_BY_HEADS = {
-    "bailingmoe3",
-    "glm5-next",
-    "granitehybrid",
-    "jamba",
-    "kimi-k3",
-    "kimi-linear",
-    "lfm2",
-    "lfm2moe",
-    "plamo2",
-}
+_BY_HEADS = frozenset(
+    "bailingmoe3 glm5-next granitehybrid jamba kimi-k3 kimi-linear lfm2 lfm2moe plamo2".split()
+)
 # The same, where a layer may also be a feed-forward block alone.
 _BY_HEADS_AND_WIDTH = {"nemotron_h", "nemotron_h_moe"}
 # Recurrent layers that attend as well.
@@ -212,12 +204,17 @@ def _windows(keys: _Keys, layers: int) -> tuple[int | None, list[bool]]:
         return none
     said = keys.raw("attention.sliding_window_pattern", pattern.period)
     if isinstance(said, list):
-        return window, [bool(x) for x in said[:layers]] + [False] * (layers - len(said))
+        return window, _flags(said, layers)
     period = keys.number("attention.sliding_window_pattern", pattern.period)
     if not period:
         return none
     dense = 0 if pattern.dense_first else period - 1
     return window, [layer % period != dense for layer in range(layers)]
+
+
+def _flags(said: list[Any], layers: int) -> list[bool]:
+    """A flag for each layer by a file's list, which may be longer or shorter."""
+    return [bool(x) for x in said[:layers]] + [False] * (layers - len(said))
 
 
 def _recurrent(keys: _Keys, heads: list[int]) -> list[bool]:
@@ -228,7 +225,7 @@ def _recurrent(keys: _Keys, heads: list[int]) -> list[bool]:
     if keys.arch in _PERIODIC:
         said = keys.raw("attention.recurrent_layers")
         if isinstance(said, list):
-            return [bool(x) for x in said[:count]] + [False] * (count - len(said))
+            return _flags(said, count)
         period = keys.number("full_attention_interval") or 4
         own = count - keys.number("nextn_predict_layers")
         return [i < own and (i + 1) % period != 0 for i in range(count)]

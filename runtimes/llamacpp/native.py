@@ -3,6 +3,7 @@
 import ctypes
 import logging
 from collections import deque
+from collections.abc import Iterable
 from functools import lru_cache
 from types import ModuleType
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from runtimes.errors import RuntimeMissingError
-from runtimes.runner import StepPlan
+from runtimes.runner import StepRow
 
 logger = logging.getLogger(__name__)
 
@@ -66,35 +67,28 @@ class NativeBatch:
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
-        self._token = np.zeros(capacity, np.int32)
-        self._pos = np.zeros(capacity, np.int32)
-        self._seq = np.zeros(capacity, np.int32)
+        self._token, self._pos, self._seq = np.zeros((3, capacity), np.int32)
         self._counts = np.ones(capacity, np.int32)
         self._logits = np.zeros(capacity, np.int8)
         # Token i's list of sequences is element i of _seq: wired once, only values change.
         self._seq_pointers = (
             self._seq.ctypes.data + np.arange(capacity, dtype=np.uintp) * self._seq.itemsize
         ).astype(np.uintp)
-        self.native = self._wire()
-
-    def _wire(self) -> Any:
-        lib = library()
         int32 = ctypes.POINTER(ctypes.c_int32)
-        native = lib.llama_batch()
+        self.native = native = library().llama_batch()
         native.embd = None
-        native.token = ctypes.cast(self._token.ctypes.data, int32)
-        native.pos = ctypes.cast(self._pos.ctypes.data, int32)
-        native.n_seq_id = ctypes.cast(self._counts.ctypes.data, int32)
-        native.seq_id = ctypes.cast(self._seq_pointers.ctypes.data, ctypes.POINTER(int32))
-        native.logits = ctypes.cast(self._logits.ctypes.data, ctypes.POINTER(ctypes.c_int8))
-        return native
+        native.token = self._token.ctypes.data_as(int32)
+        native.pos = self._pos.ctypes.data_as(int32)
+        native.n_seq_id = self._counts.ctypes.data_as(int32)
+        native.seq_id = self._seq_pointers.ctypes.data_as(ctypes.POINTER(int32))
+        native.logits = self._logits.ctypes.data_as(ctypes.POINTER(ctypes.c_int8))
 
-    def fill(self, plan: StepPlan, *, every: bool = False) -> int:
-        """Lay the plan's rows out one after another; return how many rows of logits there will be:
-        those that rows ask for, or with ``every`` one for each token.
+    def fill(self, rows: Iterable[StepRow], *, every: bool = False) -> int:
+        """Lay the rows out one after another; return how many rows of logits there will be: those
+        that rows ask for, or with ``every`` one for each token.
         """
         at = outputs = 0
-        for row in plan.rows:
+        for row in rows:
             end = at + len(row.tokens)
             self._token[at:end] = row.tokens
             self._pos[at:end] = range(row.position, row.position + len(row.tokens))

@@ -46,15 +46,10 @@ class OmpWaitPolicy:
         self._work = threading.Event()
         self._closed = threading.Event()
         self._running = False
-        self._asleep: threading.Event | None = None  # ends it
+        self._asleep: threading.Event | None = None  # while waiting threads sleep: ends it
         chosen = {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys()
         if threads > 1 and not chosen and _openmp() is not None:
             threading.Thread(target=self._watch, name="ingot-omp-wait", daemon=True).start()
-
-    @property
-    def sleeping(self) -> bool:
-        """Whether waiting threads sleep now."""
-        return self._asleep is not None
 
     def __enter__(self) -> None:
         """A step begins."""

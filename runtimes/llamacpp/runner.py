@@ -170,7 +170,12 @@ class LlamaRunner:
         if settings.reproducible:
             # Kernels of a GPU choose how to add up by more than the number of rows.
             unlike = offloads(settings) or mixes_experts(model, model_file)
-            self._find_alike(measure=self.kv.can_trim and not unlike)
+            if self.kv.can_trim and not unlike:
+                self._alike = find_alike(self._first_tokens)
+                self.kv.remove(0, 0)
+            if self._alike is None:
+                self.capabilities = replace(self.capabilities, lone_rows=True)
+            logger.info("rows are computed alike in passes of %s", self._alike or "one row")
 
     @property
     def graphs_reused(self) -> int:
@@ -222,7 +227,7 @@ class LlamaRunner:
         rows = filled(asked, kv.lengths, alike) if fill else asked
         try:
             # Tokens without logits would be left out by the kernels of the last layer.
-            outputs = self._batch.fill(StepPlan(tuple(rows)), every=alike is not None)
+            outputs = self._batch.fill(rows, every=alike is not None)
             if outputs > self._outputs:  # llama.cpp would end the process
                 raise ModelError(f"{outputs} rows of logits in a call; {self._outputs} fit")
             self._decode()
@@ -235,23 +240,17 @@ class LlamaRunner:
         for slot, end in ends.items():
             kv.lengths[slot] = end
         if alike is None:
-            found = self._top_k if self._top_k and self._top_k.on else None
-            return found.read(outputs) if found else self._logits(outputs)
+            if outputs and self._top_k and self._top_k.on:
+                return self._top_k.read(outputs)
+            return self._logits(outputs)
         tokens = len(rows[0].tokens)
         wanted = [at * tokens for at, row in enumerate(rows) if row.logits]
         return self._logits(outputs)[wanted]
 
-    def _find_alike(self, *, measure: bool) -> None:
-        def logits(count: int) -> Logits:
-            self.kv.remove(0, 0)
-            return self._scored(range(count), 0)
-
-        if measure:
-            self._alike = find_alike(logits)
-            self.kv.remove(0, 0)
-        if self._alike is None:
-            self.capabilities = replace(self.capabilities, lone_rows=True)
-        logger.info("rows are computed alike in passes of %s", self._alike or "one row")
+    def _first_tokens(self, count: int) -> Logits:
+        """Logits of one pass of so many tokens of a slot."""
+        self.kv.remove(0, 0)
+        return self._scored(range(count), 0)
 
     def score(self, tokens: Sequence[int]) -> Logits:
         """Logits after every position: [len(tokens), vocab_size]."""
@@ -270,7 +269,7 @@ class LlamaRunner:
         return np.concatenate(parts)
 
     def _scored(self, tokens: Sequence[int], start: int) -> Logits:
-        self._batch.fill(StepPlan((StepRow(0, start, tokens, len(tokens)),)))
+        self._batch.fill((StepRow(0, start, tokens, len(tokens)),))
         self._decode()
         return self._logits(len(tokens)).copy()
 

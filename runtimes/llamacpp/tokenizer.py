@@ -16,10 +16,8 @@ _NO_VOCABULARY = 0  # LLAMA_VOCAB_TYPE_NONE of llama.h
 class LlamaTokenizer:
     """Implements ``runtimes.runner.Tokenizer`` over a loaded llama.cpp model."""
 
-    def __init__(self, model: Any, *, owns_model: bool = False) -> None:
+    def __init__(self, model: Any) -> None:
         self._lib = library()
-        self._model = model
-        self._owns_model = owns_model
         self._vocab = self._lib.llama_model_get_vocab(model)
         self.vocab_size = int(self._lib.llama_vocab_n_tokens(self._vocab))
         self.bos_token = self._token_text(self._lib.llama_vocab_bos(self._vocab))
@@ -35,13 +33,7 @@ class LlamaTokenizer:
         model = lib.llama_model_load_from_file(str(path).encode(), params)
         if not model:
             raise ModelError(f"llama.cpp cannot read the vocabulary of {path}: {recent_errors()}")
-        return cls(model, owns_model=True)
-
-    def close(self) -> None:
-        """Free the model if this tokenizer loaded it."""
-        if self._owns_model and self._model:
-            self._lib.llama_model_free(self._model)
-            self._model = None
+        return cls(model)
 
     @cached_property
     def eos_ids(self) -> frozenset[int]:

@@ -62,22 +62,17 @@ class TopKSamplers:
 
         Full logits when the device turns out to have no top-k; it is not asked again then.
         """
-        lib, width = self._lib, WIDTH
-        if outputs == 0:
-            lib.llama_synchronize(self._context)
-            return np.empty((0, self._vocabulary), np.float32)
-        first = -outputs  # counted from the last row
-        if lib.llama_get_sampled_candidates_count_ith(self._context, first) != width:
+        lib, first = self._lib, -outputs  # counted from the last row
+        found = lib.llama_get_sampled_logits_ith(self._context, first)
+        if lib.llama_get_sampled_candidates_count_ith(self._context, first) != WIDTH:
             # It has passed the logits on as they are.
             logger.info("llama.cpp cannot look for the likeliest tokens on this device")
             self._able = False
-            full = lib.llama_get_sampled_logits_ith(self._context, first)
-            values = self._rows(full, outputs, self._vocabulary).copy()
+            values = self._rows(found, outputs, self._vocabulary).copy()
             self.off()
             return values
-        values = self._rows(lib.llama_get_sampled_logits_ith(self._context, first), outputs, width)
-        ids = self._rows(lib.llama_get_sampled_candidates_ith(self._context, first), outputs, width)
-        return TopKLogits(ids, values)
+        ids = lib.llama_get_sampled_candidates_ith(self._context, first)
+        return TopKLogits(self._rows(ids, outputs, WIDTH), self._rows(found, outputs, WIDTH))
 
     def close(self) -> None:
         """Free the samplers; only after the context has gone, or when they are off."""

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 ROOT = Path("/")
 
 
-def groups(controller: str, root: Path = ROOT) -> list[Path]:
+def groups(controller: str, root: Path) -> list[Path]:
     """Folders of the groups that this process is in, its own before those around it; version 2's
     ``controller`` is "".
 
@@ -25,21 +25,17 @@ def groups(controller: str, root: Path = ROOT) -> list[Path]:
     return []
 
 
-def processors(root: Path = ROOT) -> float | None:
+def processors() -> float | None:
     """How many processors' time the process may use; None without a quota."""
-    quotas = []
-    for group in groups("", root):
-        quota, _, period = kernel_text(group / "cpu.max").partition(" ")
+    quotas = [kernel_text(group / "cpu.max").partition(" ")[::2] for group in groups("", ROOT)]
+    for group in groups("cpu", ROOT):
+        quota, period = (kernel_text(group / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
         quotas.append((quota, period))
-    for group in groups("cpu", root):
-        quotas.append(
-            (kernel_text(group / "cpu.cfs_quota_us"), kernel_text(group / "cpu.cfs_period_us"))
-        )
     found = [int(quota) / int(period) for quota, period in quotas if _positive(quota, period)]
     return min(found, default=None)
 
 
-def memory(root: Path = ROOT) -> list[tuple[int, int]]:
+def memory() -> list[tuple[int, int]]:
     """List the limit of each group that has one, and how much of it is free, in bytes.
 
     Pages of files count as used, but the kernel takes them back as it does on the whole machine.
@@ -49,7 +45,7 @@ def memory(root: Path = ROOT) -> list[tuple[int, int]]:
         ("", "memory.max", "memory.current", ""),
         ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
     ):
-        for group in groups(controller, root):
+        for group in groups(controller, ROOT):
             limit, usage = kernel_text(group / most), kernel_text(group / used)
             if _positive(limit) and usage.isdigit():
                 left = int(limit) - int(usage) + _file_pages(group, prefix)

@@ -16,9 +16,9 @@ from runtimes.machine import cgroup
 
 # Sets that the runtimes have special kernels for, as in /proc/cpuinfo; our names have dashes.
 _INSTRUCTION_SETS = (
-    *("sse4_2", "avx", "f16c", "fma", "avx2", "avx_vnni", "avx512f", "avx512bw", "avx512vl"),
-    *("avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16"),
-    *("asimd", "asimddp", "i8mm", "bf16", "sve", "sve2", "sme"),
+    "sse4_2 avx f16c fma avx2 avx_vnni avx512f avx512bw avx512vl"
+    " avx512_vnni avx512_bf16 avx512_fp16 amx_tile amx_int8 amx_bf16"
+    " asimd asimddp i8mm bf16 sve sve2 sme".split()
 )
 _OTHER_NAMES = {"sse4_2": "sse4.2", "asimd": "neon", "asimddp": "dotprod"}
 # macOS: sysctl name -> ours.
@@ -132,19 +132,19 @@ def others_share(spans: Iterable[tuple[CpuUse, CpuUse]]) -> float:
     return min(max(others / total, 0.0), 1.0) if total > 0 else 0.0
 
 
-def usable_processors(root: Path = cgroup.ROOT) -> int:
+def usable_processors() -> int:
     """Logical processors that this process may use: what a container's quota or taskset leaves, a
     part of one counting as a whole.
     """
     allowed = len(allowed_cpus())
-    return min(allowed, math.ceil(cgroup.processors(root) or allowed))
+    return min(allowed, math.ceil(cgroup.processors() or allowed))
 
 
-def available_cores(root: Path = cgroup.ROOT) -> int:
+def available_cores() -> int:
     """Cores that this process may use: ``usable_processors``, two of a core counted once."""
     import psutil
 
-    usable = usable_processors(root)
+    usable = usable_processors()
     return min(usable, psutil.cpu_count(logical=False) or usable)
 
 
@@ -162,24 +162,23 @@ class Core:
     node: int = 0
 
 
-def cores(system: Path = _SYSTEM) -> tuple[Core, ...]:
+def cores() -> tuple[Core, ...]:
     """The cores that this process may run on, in the order of their nodes; of a core that it may
     use in part only that part. Empty where the system has no affinity (macOS, Windows).
 
-    ``system`` is Linux' /sys/devices/system; what it does not tell is taken as one processor a core
-    and one node.
+    What Linux' /sys/devices/system does not tell is taken as one processor a core and one node.
     """
     if not hasattr(os, "sched_getaffinity"):
         return ()
     allowed = os.sched_getaffinity(0)
     node_of = {
         cpu: int(folder.name.removeprefix("node"))
-        for folder in system.glob("node/node[0-9]*")
+        for folder in _SYSTEM.glob("node/node[0-9]*")
         for cpu in parse_list(cgroup.kernel_text(folder / "cpulist"))
     }
     found = set()
     for cpu in allowed:
-        listed = system / f"cpu/cpu{cpu}/topology/thread_siblings_list"
+        listed = _SYSTEM / f"cpu/cpu{cpu}/topology/thread_siblings_list"
         siblings = parse_list(cgroup.kernel_text(listed))
         shared = tuple(sorted(set(siblings) & allowed)) or (cpu,)
         found.add(Core(shared, node_of.get(cpu, 0)))

@@ -49,9 +49,9 @@ class GpuReader:
         try:
             for index in range(pynvml.nvmlDeviceGetCount()):
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-                name = _text(pynvml.nvmlDeviceGetName(handle))
+                name = pynvml.nvmlDeviceGetName(handle)
                 major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
-                driver = _text(pynvml.nvmlSystemGetDriverVersion())
+                driver = pynvml.nvmlSystemGetDriverVersion()
                 self._gpus.append((handle, Gpu(index, name, 0, 0, f"{major}.{minor}", driver)))
         except pynvml.NVMLError as error:
             self._lost(error)
@@ -103,10 +103,6 @@ def find_gpus() -> tuple[Gpu, ...]:
     """Every GPU that the driver reports; empty without a driver or its Python binding."""
     with contextlib.closing(GpuReader()) as reader:
         return reader.read()
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value
 
 
 # What NVIDIA GPUs did while something ran: how busy they were, their memory, their energy.

@@ -46,10 +46,10 @@ def detect() -> Hardware:
     )
 
 
-def memory_now(root: Path = cgroup.ROOT) -> tuple[int, int]:
+def memory_now() -> tuple[int, int]:
     """Total and available bytes, the smaller of the machine's and the container's."""
     memory = psutil.virtual_memory()
-    limits = cgroup.memory(root)
+    limits = cgroup.memory()
     total = min([int(memory.total), *(limit for limit, _ in limits)])
     return total, min([int(memory.available), *(left for _, left in limits)])
 

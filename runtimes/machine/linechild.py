@@ -51,15 +51,16 @@ class LineChild:
             stderr=self._said,
             start_new_session=True,  # a terminal's Ctrl-C is for us, who then end it
         )
+        assert self._process.stdin is not None
+        self._questions = self._process.stdin
         self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True).start()
 
     def ask(self, question: Any, limit_s: float | None = None) -> Any:
         """The answer to ``question``. Raises LineChildError."""
-        assert self._process.stdin is not None
         with contextlib.suppress(OSError):  # it has died: what it died of comes below
-            self._process.stdin.write(json.dumps(question).encode() + b"\n")
-            self._process.stdin.flush()
+            self._questions.write(json.dumps(question).encode() + b"\n")
+            self._questions.flush()
         return self.answer(limit_s)
 
     def answer(self, limit_s: float | None = None) -> Any:
@@ -79,9 +80,8 @@ class LineChild:
         self._process.kill()
         self._process.wait()
         self._said.close()
-        assert self._process.stdin is not None
         with contextlib.suppress(OSError):
-            self._process.stdin.close()
+            self._questions.close()
 
     def __enter__(self) -> Self:
         """The child itself."""

@@ -17,7 +17,6 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -70,15 +69,16 @@ class _Lifeline:
     which nobody writes, for which the system is asked to send SIGKILL when the last writer is gone
     (F_SETOWN, F_SETSIG and O_ASYNC of fcntl(2): they belong to the open pipe, so the child has
     nothing to do). prctl's PR_SET_PDEATHSIG will not do: it goes by the thread that started the
-    child, which may end. ``pass_fds`` is for Popen, and empty where there is no such thing.
+    child, which may end. ``pass_fds`` is for Popen, and empty where there is no such thing, or the
+    child is to stay.
     """
 
-    def __init__(self) -> None:
-        self._ends = list(os.pipe()) if sys.platform == "linux" else []
+    def __init__(self, *, stays: bool) -> None:
+        self._ends = list(os.pipe()) if sys.platform == "linux" and not stays else []
         self.pass_fds = tuple(self._ends[:1])
 
     def started(self, pid: int) -> None:  # the child has its end
-        if sys.platform == "linux":
+        if sys.platform == "linux" and self._ends:
             import fcntl
 
             end = self._ends.pop(0)
@@ -91,9 +91,8 @@ class _Lifeline:
             os.close(end)
 
     def close(self) -> None:  # it is dead, or dies of this
-        with contextlib.suppress(IndexError):
-            while True:
-                os.close(self._ends.pop())
+        while self._ends:
+            os.close(self._ends.pop())
 
 
 class Child(subprocess.Popen[bytes]):
@@ -111,20 +110,18 @@ class Child(subprocess.Popen[bytes]):
         pass_fds: tuple[int, ...] = (),
         **more: Any,
     ) -> None:
-        lifeline = None if outlives else _Lifeline()
+        lifeline = _Lifeline(stays=outlives)
         try:
             super().__init__(
                 python(*arguments),
                 env=child_environment(environment),
-                pass_fds=(*pass_fds, *(lifeline.pass_fds if lifeline else ())),
+                pass_fds=(*pass_fds, *lifeline.pass_fds),
                 **more,
             )
-            if lifeline:
-                lifeline.started(self.pid)
-                weakref.finalize(self, lifeline.close)
+            lifeline.started(self.pid)
+            weakref.finalize(self, lifeline.close)
         except BaseException:
-            if lifeline:
-                lifeline.close()
+            lifeline.close()
             raise
 
     def kill_session(self) -> None:
@@ -218,5 +215,5 @@ def give_back() -> None:
     """Give the system what is free of it; glibc would keep whatever lies below something that is
     still in use. Other libraries do so by themselves."""
     if sys.platform == "linux":
-        with suppress(AttributeError, OSError):
+        with contextlib.suppress(AttributeError, OSError):
             ctypes.CDLL(None).malloc_trim(0)

@@ -57,13 +57,7 @@ class Health:
         return self.attention is None or self.attention >= _LEAST_RATIO
 
 
-def ensure(
-    runtime: RuntimeName,
-    *,
-    again: bool = False,
-    announce: bool = True,
-    timeout_s: float = _TIMEOUT_S,
-) -> Health:
+def ensure(runtime: RuntimeName, *, again: bool = False, announce: bool = True) -> Health:
     """The health of a runtime: remembered, or tested now (a second or so).
 
     The warning of a new finding is logged once, here, unless ``announce`` is off. ``again`` tests
@@ -75,7 +69,7 @@ def ensure(
     if not again and (known := _from_record(load_state(_STATE).get(_key(installed)))):
         return known
     log.info("testing %s %s on this processor", backend(runtime).label, installed.version)
-    health = _test(installed, timeout_s)
+    health = _test(installed)
     if not health.transient:
         save_entry(_STATE, _key(installed), asdict(health), _KEPT)
     if health.warning and announce:
@@ -112,12 +106,12 @@ def _key(installed: Installed) -> str:
 _PASSING = frozenset({"outside", "import", "failed"})
 
 
-def _test(installed: Installed, timeout_s: float) -> Health:
+def _test(installed: Installed) -> Health:
     """Try the fastest settings, then safer ones."""
     runtime, version = installed.runtime, installed.version
     tried = backend(runtime)
     try:
-        said = _run_child(runtime, safe=False, timeout_s=timeout_s)
+        said = _run_child(runtime, safe=False)
         return Health(runtime, True, True, version, warning=None, **said)
     except LineChildError as error:
         safe = fast = error
@@ -126,7 +120,7 @@ def _test(installed: Installed, timeout_s: float) -> Health:
         return Health(runtime, False, False, version, (), warning, True)
     if "extra_buffers" in tried.knows:
         try:
-            said = _run_child(runtime, safe=True, timeout_s=timeout_s)
+            said = _run_child(runtime, safe=True)
             warning = (
                 f"{tried.label}'s fastest kernels fail on this processor ({fast}); running "
                 f"without them, slower. To get the full speed: {tried.reinstall}"
@@ -144,7 +138,7 @@ def _test(installed: Installed, timeout_s: float) -> Health:
     return Health(runtime, False, False, version, (), warning, transient)
 
 
-def _run_child(runtime: RuntimeName, *, safe: bool, timeout_s: float) -> dict[str, Any]:
+def _run_child(runtime: RuntimeName, *, safe: bool) -> dict[str, Any]:
     """Run the self-test in a child; return its report: the kernels that ran, the devices beside
     the processor, and how fast attention is. Raises LineChildError, whose ``why`` is also "outside"
     for a kill from there, and "wrong" for wrong logits."""
@@ -155,7 +149,7 @@ def _run_child(runtime: RuntimeName, *, safe: bool, timeout_s: float) -> dict[st
     module, name = "runtimes.machine.selftest_child", "the self-test"
     try:
         with LineChild(module, *words, name=name, environment=passive) as child:
-            report: dict[str, Any] = child.answer(timeout_s)
+            report: dict[str, Any] = child.answer(_TIMEOUT_S)
     except LineChildError as error:
         # SIGKILL comes from outside, mostly from a system that is out of memory.
         if str(error).endswith(("SIGKILL", "SIGTERM")):
@@ -165,15 +159,14 @@ def _run_child(runtime: RuntimeName, *, safe: bool, timeout_s: float) -> dict[st
     if not report["similarity"] >= _LEAST_SIMILARITY:
         text = f"wrong results in the self-test (similarity {report['similarity']:.2f})"
         raise LineChildError(text, "wrong")
-    return {
-        "kernels": tuple(report["kernels"]),
-        "devices": _devices(report["devices"]),
-        "attention": report["attention"],
-    }
+    del report["similarity"]
+    return _typed(report)
 
 
-def _devices(listed: list[dict[str, Any]]) -> tuple[Device, ...]:
-    return tuple(Device(**one) for one in listed)
+def _typed(said: dict[str, Any]) -> dict[str, Any]:
+    """Fields of a ``Health`` that were JSON, in their own types."""
+    devices = tuple(Device(**one) for one in said["devices"])
+    return {**said, "kernels": tuple(said["kernels"]), "devices": devices}
 
 
 def _from_record(record: Any) -> Health | None:
@@ -181,7 +174,6 @@ def _from_record(record: Any) -> Health | None:
     if not isinstance(record, dict):
         return None
     try:
-        named = {"kernels": tuple(record["kernels"]), "devices": _devices(record["devices"])}
-        return Health(**{**record, **named})
+        return Health(**_typed(record))
     except (KeyError, TypeError):
         return None

@@ -20,43 +20,47 @@ from typing import Any
 from runtimes.errors import ModelError
 from runtimes.untrusted import check_whole, open_regular, visible
 
-# type id -> (name, weights per block, bytes per block)
+# Types of tensors, one a line: id, name, weights per block, bytes per block.
+_TENSOR_TYPES = """
+ 0 F32       1   4
+ 1 F16       1   2
+ 2 Q4_0     32  18
+ 3 Q4_1     32  20
+ 6 Q5_0     32  22
+ 7 Q5_1     32  24
+ 8 Q8_0     32  34
+ 9 Q8_1     32  36
+10 Q2_K    256  84
+11 Q3_K    256 110
+12 Q4_K    256 144
+13 Q5_K    256 176
+14 Q6_K    256 210
+15 Q8_K    256 292
+16 IQ2_XXS 256  66
+17 IQ2_XS  256  74
+18 IQ3_XXS 256  98
+19 IQ1_S   256  50
+20 IQ4_NL   32  18
+21 IQ3_S   256 110
+22 IQ2_S   256  82
+23 IQ4_XS  256 136
+24 I8        1   1
+25 I16       1   2
+26 I32       1   4
+27 I64       1   8
+28 F64       1   8
+29 IQ1_M   256  56
+30 BF16      1   2
+34 TQ1_0   256  54
+35 TQ2_0   256  66
+39 MXFP4    32  17
+40 NVFP4    64  36
+41 Q1_0    128  18
+42 Q2_0     64  18
+"""
 TENSOR_TYPES: dict[int, tuple[str, int, int]] = {
-    0: ("F32", 1, 4),
-    1: ("F16", 1, 2),
-    2: ("Q4_0", 32, 18),
-    3: ("Q4_1", 32, 20),
-    6: ("Q5_0", 32, 22),
-    7: ("Q5_1", 32, 24),
-    8: ("Q8_0", 32, 34),
-    9: ("Q8_1", 32, 36),
-    10: ("Q2_K", 256, 84),
-    11: ("Q3_K", 256, 110),
-    12: ("Q4_K", 256, 144),
-    13: ("Q5_K", 256, 176),
-    14: ("Q6_K", 256, 210),
-    15: ("Q8_K", 256, 292),
-    16: ("IQ2_XXS", 256, 66),
-    17: ("IQ2_XS", 256, 74),
-    18: ("IQ3_XXS", 256, 98),
-    19: ("IQ1_S", 256, 50),
-    20: ("IQ4_NL", 32, 18),
-    21: ("IQ3_S", 256, 110),
-    22: ("IQ2_S", 256, 82),
-    23: ("IQ4_XS", 256, 136),
-    24: ("I8", 1, 1),
-    25: ("I16", 1, 2),
-    26: ("I32", 1, 4),
-    27: ("I64", 1, 8),
-    28: ("F64", 1, 8),
-    29: ("IQ1_M", 256, 56),
-    30: ("BF16", 1, 2),
-    34: ("TQ1_0", 256, 54),
-    35: ("TQ2_0", 256, 66),
-    39: ("MXFP4", 32, 17),
-    40: ("NVFP4", 64, 36),
-    41: ("Q1_0", 128, 18),
-    42: ("Q2_0", 64, 18),
+    int(number): (name, int(weights), int(nbytes))
+    for number, name, weights, nbytes in map(str.split, _TENSOR_TYPES.strip().splitlines())
 }
 
 # value type id -> struct format of the scalar kinds
@@ -101,7 +105,7 @@ class GgufHeader:
     array_lengths: dict[str, int]
     tensors: tuple[TensorInfo, ...]
     data_bytes_expected: int  # the file's size if it is whole
-    where: str = "its header"  # the file, for messages
+    where: str  # the file, for messages
 
     def value(self, key: str, default: Any = None) -> Any:
         """The value of any type; ``default`` where the file does not say."""
@@ -115,16 +119,16 @@ class GgufHeader:
         """A whole number from ``least`` to ``most``."""
         return self.checked(key, self.value(key, default), least, most)
 
-    def checked(self, key: str, value: Any, least: int = 0, most: int = 2**32 - 1) -> int:
+    def checked(self, key: str, value: Any, least: int, most: int) -> int:
         """``value``, which the file gives under ``key``, as a whole number."""
         try:
             return check_whole(value, f"{self.where}: {visible(key)}", least, most)
         except ModelError as error:
             raise ModelError(f"{error}; {_AGAIN}") from None
 
-    def real(self, key: str, default: float = 0.0) -> float:
-        """A finite number."""
-        value = self.value(key, default)
+    def real(self, key: str) -> float:
+        """A finite number; 0 where the file does not say."""
+        value = self.value(key, 0.0)
         if isinstance(value, (int, float)) and abs(value) <= 2**63:  # false for NaN
             return float(value)
         raise self.damaged(key, f"is {value!r:.60}, not a number")
@@ -169,9 +173,6 @@ class _Cursor:
             raise ModelError(f"a name has {size:,} bytes; {_AGAIN}")
         return self.text(size)
 
-    def string(self) -> str:
-        return self.text(self.scalar("Q"))
-
     def text(self, size: int) -> str:
         self.keep(size)
         return self.take(size).decode("utf-8", errors="replace")
@@ -198,14 +199,6 @@ class _Cursor:
             at = len(data) + 1
         self.at = at
         self.skip(0)
-
-
-def _read_value(cursor: _Cursor, kind: int) -> Any:
-    if kind == _STRING:
-        return cursor.string()
-    if kind in _SCALARS:
-        return cursor.scalar(_SCALARS[kind])
-    raise ModelError(f"unknown metadata type {kind} in the header")
 
 
 def _skip_array(cursor: _Cursor, kind: int, length: int) -> list[Any]:
@@ -249,7 +242,7 @@ def read_header(path: Path) -> GgufHeader:
                 raise ModelError("not a GGUF file (its first bytes are not 'GGUF')")
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 cursor = _Cursor(data)
-                header = replace(_parse(cursor), where=str(path))
+                header = _parse(cursor, str(path))
                 size = len(data)
     except (OSError, ValueError) as error:
         raise ModelError(f"cannot read {path}: {error}") from error
@@ -281,9 +274,9 @@ def read_start(data: bytes, where: str = "its header") -> GgufHeader:
         raise ModelError(f"{where}: {error}") from None
 
 
-def _parse(cursor: _Cursor) -> GgufHeader:
+def _parse(cursor: _Cursor, where: str) -> GgufHeader:
     tensor_count, pair_count = _counts(cursor)
-    header = GgufHeader({}, {}, (), 0)
+    header = GgufHeader({}, {}, (), 0, where)
     _read_pairs(cursor, pair_count, header)
     tensors: dict[str, TensorInfo] = {}
     for _ in range(tensor_count):
@@ -337,8 +330,10 @@ def _read_pairs(cursor: _Cursor, count: int, header: GgufHeader) -> None:
             lengths[key] = size
         elif kind == _STRING:
             metadata[key] = cursor.text(size)
+        elif kind in _SCALARS:
+            metadata[key] = cursor.scalar(_SCALARS[kind])
         else:
-            metadata[key] = _read_value(cursor, kind)
+            raise ModelError(f"unknown metadata type {kind} in the header")
 
 
 def gguf_files(folder: Path) -> list[Path]:

@@ -9,6 +9,7 @@ Prefixes that an engine keeps beside its slots come on top; ``SchedulerSettings`
 """
 
 import logging
+from bisect import bisect_right
 from dataclasses import fields, replace
 from functools import lru_cache
 from pathlib import Path
@@ -172,10 +173,9 @@ def _largest(
     model: ModelFile, settings: RunnerSettings, available: int, name: str, most: int
 ) -> int:
     """The largest value of a setting, up to ``most``, that fits; 0 when none does."""
-    low, high = 0, most
-    while low < high:
-        middle = (low + high + 1) // 2
-        changed: RunnerSettings = replace(settings, **{name: middle})  # type: ignore[arg-type]
-        fits = estimate(model, changed).total <= available
-        low, high = (middle, high) if fits else (low, middle - 1)
-    return low
+
+    def need(value: int) -> int:
+        changed: RunnerSettings = replace(settings, **{name: value})  # type: ignore[arg-type]
+        return estimate(model, changed).total
+
+    return bisect_right(range(1, most + 1), available, key=need)

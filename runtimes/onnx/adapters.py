@@ -9,7 +9,7 @@ import numpy as np
 from runtimes.errors import IngotError, ModelError, OutOfMemoryError
 from runtimes.models.modelfile import ModelFile
 from runtimes.onnx.graph import bind_input
-from runtimes.onnx.lora import MASK, Matrix, Pair, Product, matrix_names, products, read_lora
+from runtimes.onnx.lora import MASK, Matrix, Pair, Product, products, read_lora
 from runtimes.onnx.memory import graph_of
 
 Span = tuple[int, int]  # which rows of the matrices
@@ -52,7 +52,7 @@ class OnnxAdapters:
         _require_fit(path, self._model, pairs, known)
         wanted = [one for one in known if one in self._open or one.parts.keys() & pairs.keys()]
         begin = self._ranks
-        end = begin + max(len(pair.a) for pair in pairs.values())
+        end = begin + max(len(a) for a, _ in pairs.values())
         try:
             matrices = self._grown(pairs, wanted, begin, end)
         except MemoryError as error:
@@ -67,11 +67,10 @@ class OnnxAdapters:
         if self._spans.keys() == {name}:
             self._open_for([])
         begin, end = self._spans.pop(name)
-        for key in list(self._matrices):
-            if self._spans:
-                self._matrices[key] = np.delete(self._matrices[key], slice(begin, end), axis=0)
-            else:
-                del self._matrices[key]
+        rest = self._matrices if self._spans else {}
+        self._matrices = {
+            key: np.delete(matrix, slice(begin, end), axis=0) for key, matrix in rest.items()
+        }
         for other, (first, last) in self._spans.items():
             if first >= end:
                 self._spans[other] = first - end + begin, last - end + begin
@@ -99,16 +98,13 @@ class OnnxAdapters:
         """Say which adapter each row of the next run has."""
         if not self._open:
             return
-        self._rows = mask = np.zeros((len(names), 1, span[1] - span[0]), self._dtype)
+        dtype = _DTYPES[self._open[0].nbytes]
+        self._rows = mask = np.zeros((len(names), 1, span[1] - span[0]), dtype)
         for row, name in zip(mask, names, strict=True):
             if name is not None:
                 begin, end = self._spans[name]
                 row[:, begin - span[0] : end - span[0]] = 1
         bind_input(binding, MASK, mask)
-
-    @property
-    def _dtype(self) -> Any:
-        return _DTYPES[self._open[0].nbytes]
 
     @property
     def _ranks(self) -> int:
@@ -119,14 +115,13 @@ class OnnxAdapters:
     ) -> dict[str, Matrix]:
         matrices = {}
         for product in wanted:
-            for part, outputs in product.parts.items():
-                pair, keys = pairs.get(part), matrix_names(part)
-                for key, width, side in zip(keys, (product.inputs, outputs), "ab", strict=True):
+            for part in product.parts:
+                sides = zip(product.matrices(part), pairs.get(part, (None, None)), strict=True)
+                for (key, width), new in sides:
                     matrix = matrices[key] = np.zeros((end, width), _DTYPES[product.nbytes])
                     if (old := self._matrices.get(key)) is not None:
                         matrix[:begin] = old
-                    if pair:
-                        new: Matrix = getattr(pair, side)
+                    if new is not None:
                         matrix[begin : begin + len(new)] = new
         return matrices
 
@@ -156,8 +151,8 @@ def _require_fit(
 ) -> None:
     """Raise ModelError for a pair that no product of the graph can take."""
     shapes = {part: (one.inputs, n) for one in known for part, n in one.parts.items()}
-    for part, pair in pairs.items():
-        found = pair.a.shape[1], pair.b.shape[1]
+    for part, (a, b) in pairs.items():
+        found = a.shape[1], b.shape[1]
         if part not in shapes:
             raise ModelError(
                 f"the adapter {path} changes {part}, and the graph of {model.name} has no matrix"

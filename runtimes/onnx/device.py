@@ -11,6 +11,7 @@ from typing import Any
 
 from runtimes.backend import Device
 from runtimes.errors import ModelError, RuntimeMissingError
+from runtimes.machine.gpus import find_gpus
 from runtimes.onnx.graph_file import FLOATS, INT64, constant, model, node, value_info
 
 log = logging.getLogger(__name__)
@@ -43,6 +44,11 @@ class Target:
         """As ``RunnerSettings.device`` has it."""
         return f"{self.provider.name}:{self.index}" if self.index else self.provider.name
 
+    @property
+    def memory(self) -> tuple[str, int]:
+        """Its memory, as ONNX Runtime names it."""
+        return self.provider.memory, self.index
+
 
 _CUDA = Provider(
     "CUDA",
@@ -62,11 +68,12 @@ def devices() -> tuple[Device, ...]:
 
     found: list[Device] = []
     offered = ort.get_available_providers()
-    gpus = _gpus() if _CUDA.ort in offered else ()
+    gpus = find_gpus() if _CUDA.ort in offered else ()
     if gpus and _answers(_CUDA):
-        for gpu in gpus:
-            target = Target(_CUDA, gpu.index)
-            found.append(Device(target.name, gpu.name, gpu.memory_total, gpu.memory_free))
+        found = [
+            Device(Target(_CUDA, gpu.index).name, gpu.name, gpu.memory_total, gpu.memory_free)
+            for gpu in gpus
+        ]
     if _WEBGPU.ort in offered and _answers(_WEBGPU):
         found.append(Device(_WEBGPU.name, "the GPU that WebGPU chooses", auto=False))
     return tuple(found)
@@ -81,7 +88,7 @@ def target_of(device: str) -> Target | None:
 
     offered = ort.get_available_providers()
     if device == "auto":
-        return Target(_CUDA) if _CUDA.ort in offered and _gpus() else None
+        return Target(_CUDA) if _CUDA.ort in offered and find_gpus() else None
     name, _, index = device.partition(":")
     known = {one.name.lower(): one for one in _PROVIDERS}
     provider = known.get(name.lower())
@@ -110,20 +117,15 @@ def open_session(graph: str | bytes, options: Any, target: Target | None) -> Any
     said = io.StringIO()  # it prints what it cannot open, and goes on without
     try:
         with contextlib.redirect_stdout(said):
-            rest = () if provider.ort == _PROCESSOR else (_PROCESSOR,)
-            session = ort.InferenceSession(graph, options, providers=[own, *rest])
+            session = ort.InferenceSession(graph, options, providers=[own, _PROCESSOR])
     except Exception as error:
-        if _concerns_device(str(error), provider):
+        words = ("adapter", "device", "driver", "libcu", "cuda failure", provider.ort.lower())
+        if any(word in str(error).lower() for word in words):
             raise RuntimeMissingError(_unusable(target, str(error))) from error
         raise
     if provider.ort not in session.get_providers():
         raise RuntimeMissingError(_unusable(target, ""))
     return session
-
-
-def _concerns_device(text: str, provider: Provider) -> bool:
-    words = ("adapter", "device", "driver", "libcu", "cuda failure", provider.ort.lower())
-    return any(word in text.lower() for word in words)
 
 
 def _unusable(target: Target, said: str) -> str:
@@ -157,12 +159,6 @@ def _preload(ort: Any) -> None:
         ort.preload_dlls()
     for line in said.getvalue().splitlines():
         log.debug("CUDA's libraries: %s", line)
-
-
-def _gpus() -> tuple[Any, ...]:
-    from runtimes.machine.gpus import find_gpus
-
-    return find_gpus()
 
 
 def _answers(provider: Provider) -> bool:

@@ -8,17 +8,16 @@ its own.
 
 import logging
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from runtimes.errors import ModelError, OutOfMemoryError
 from runtimes.models.modelfile import ModelFile
 from runtimes.onnx.device import Target, open_session, zeros
-from runtimes.onnx.graph import CacheTensor, Graph, bind_input, run
+from runtimes.onnx.graph import Array, CacheTensor, Graph, bind_input, run
 from runtimes.onnx.graph_file import (
     FLOATS,
     INT32,
@@ -31,13 +30,18 @@ from runtimes.onnx.graph_file import (
     value_info,
 )
 from runtimes.onnx.kv import Slots
-from runtimes.onnx.steps import MOST_BINDINGS, Steps
+from runtimes.onnx.steps import Steps, singly
 from runtimes.runner import Logits, SavedKv, StepRow, TopKLogits, consecutive_runs
 from runtimes.settings import RunnerSettings
 
+log = logging.getLogger(__name__)
 
-def _whole(*values: int) -> bytes:
-    return struct.pack(f"<{len(values)}q", *values)
+_CPU = ("cpu",)  # the processor's memory, as ONNX Runtime names it
+
+
+def _whole(name: str, *values: int) -> bytes:
+    """Whole numbers of a graph."""
+    return constant(name, INT64, len(values), struct.pack(f"<{len(values)}q", *values))
 
 
 # Small graphs that move keys, values, logits and adapters' matrices on a device: ONNX Runtime's
@@ -54,7 +58,7 @@ def copy(tensors: int, nbytes: int) -> bytes:
             *(value_info(f"from.{n}", element, "r", f"h{n}", "c", f"d{n}") for n in names),
         ],
         [value_info(f"to.{n}", element, "r", f"h{n}", "t", f"d{n}") for n in names],
-        [constant("zero", INT64, 1, _whole(0)), constant("axis", INT64, 1, _whole(2))],
+        [_whole("zero", 0), _whole("axis", 2)],
     )
 
 
@@ -76,14 +80,14 @@ def picked(vocab_size: int, nbytes: int, likeliest: int = 0) -> bytes:
         node("Gather", ("all", "rows"), "picked"),
     ]
     outputs = [value_info("picked", element, "m", vocab_size)]
-    constants = [constant("flat", INT64, 2, _whole(-1, vocab_size))]
+    constants = [_whole("flat", -1, vocab_size)]
     if likeliest:
         nodes.append(node("TopK", ("picked", "count"), ("values", "ids")))
         outputs = [
             value_info("values", element, "m", likeliest),
             value_info("ids", INT64, "m", likeliest),
         ]
-        constants.append(constant("count", INT64, 1, _whole(likeliest)))
+        constants.append(_whole("count", likeliest))
     inputs = [value_info("logits", element, "b", "n", vocab_size), value_info("rows", INT64, "m")]
     return model(nodes, inputs, outputs, constants)
 
@@ -138,18 +142,41 @@ class View:
         if self.offset is None:
             binding.bind_ortvalue_input(name, self.tensor)
         else:
-            binding.bind_input(name, *self._place(self.offset))
+            binding.bind_input(name, *self._place)
 
     def bind_output(self, binding: Any, name: str) -> None:
         """Have a graph write it."""
         if self.offset is None:
             binding.bind_ortvalue_output(name, self.tensor)
         else:
-            binding.bind_output(name, *self._place(self.offset))
+            binding.bind_output(name, *self._place)
 
-    def _place(self, offset: int) -> tuple[Any, ...]:
-        where, at = self.target, self.tensor.data_ptr() + offset
-        return where.provider.memory, where.index, self.dtype, self.shape, at
+    @property
+    def _place(self) -> tuple[Any, ...]:
+        return *self.target.memory, self.dtype, self.shape, self.tensor.data_ptr() + self.offset
+
+
+def _computed(session: Any, given: Mapping[str, Any], made: Mapping[str, Any]) -> list[Any]:
+    """Run a small graph on arrays and tensors. Its results come to lie in tensors that are there,
+    or in new ones in the memory that is named."""
+    binding = session.io_binding()
+    for name, value in given.items():
+        if isinstance(value, np.ndarray):
+            bind_input(binding, name, value)
+        elif isinstance(value, View):
+            value.bind_input(binding, name)
+        else:
+            binding.bind_ortvalue_input(name, value)
+    for name, place in made.items():
+        if isinstance(place, tuple):
+            binding.bind_output(name, *place)
+        elif isinstance(place, View):
+            place.bind_output(binding, name)
+        else:
+            binding.bind_ortvalue_output(name, place)
+    run(session, binding)
+    found: list[Any] = binding.get_outputs()
+    return found
 
 
 class Mover:
@@ -159,7 +186,7 @@ class Mover:
         """Raises ModelError."""
         import onnxruntime as ort
 
-        self._target, self._vocab_size = target, vocab_size
+        self.target = target
         kinds = {np.dtype(tensor.dtype) for tensor in graph.cache}
         if len(kinds) != 1:
             raise ModelError("keys and values of several types cannot be on a device")
@@ -183,51 +210,20 @@ class Mover:
 
     def zeros(self, shape: tuple[int, ...]) -> View:
         """A tensor of zeros for keys or values. Raises OutOfMemoryError."""
-        sizes, binding = np.array(shape, np.int64), self._zeros.io_binding()
-        bind_input(binding, "shape", sizes)
-        self.bind_new(binding, "made")
-        run(self._zeros, binding)
-        return View(binding.get_outputs()[0], self._target, self._dtype, shape)
+        given = {"shape": np.array(shape, np.int64)}
+        [made] = _computed(self._zeros, given, {"made": self.target.memory})
+        return View(made, self.target, self._dtype, shape)
 
-    def placed(self, matrix: npt.NDArray[Any]) -> Any:
+    def placed(self, matrix: Array) -> Any:
         """A copy of a matrix, with elements as keys and values have. Raises OutOfMemoryError."""
-        binding = self._same.io_binding()
-        bind_input(binding, "from", matrix)
-        self.bind_new(binding, "to")
-        run(self._same, binding)
-        return binding.get_outputs()[0]
+        return _computed(self._same, {"from": matrix}, {"to": self.target.memory})[0]
 
-    def bind_new(self, binding: Any, name: str) -> None:
-        """Have a graph allocate this output on the device."""
-        binding.bind_output(name, self._target.provider.memory, self._target.index)
-
-    def copy(
-        self, source: Sequence[View | npt.NDArray[Any]], target: Sequence[View], tokens: int
-    ) -> None:
-        """Fill tensors of the device with those of one slot."""
-        end, binding = np.array([tokens]), self._copying(source)
-        bind_input(binding, "tokens", end)
-        for n, value in enumerate(target):
-            value.bind_output(binding, f"to.{n}")
-        run(self._copy, binding)
-
-    def fetch(self, source: Sequence[View], tokens: int) -> list[npt.NDArray[Any]]:
-        """The first tokens of a slot as arrays."""
-        end, binding = np.array([tokens]), self._copying(source)
-        bind_input(binding, "tokens", end)
-        for n in range(len(source)):
-            binding.bind_output(f"to.{n}", "cpu")
-        run(self._copy, binding)
-        return [value.numpy() for value in binding.get_outputs()]
-
-    def _copying(self, source: Sequence[View | npt.NDArray[Any]]) -> Any:
-        binding = self._copy.io_binding()
-        for n, value in enumerate(source):
-            if isinstance(value, np.ndarray):
-                bind_input(binding, f"from.{n}", value)
-            else:
-                value.bind_input(binding, f"from.{n}")
-        return binding
+    def copy(self, source: Sequence[Any], target: Sequence[Any], tokens: int) -> list[Any]:
+        """Copy the first tokens of one slot's arrays or tensors: into tensors, or into new ones in
+        the memory that is named."""
+        given = {"tokens": np.array([tokens])}
+        given |= {f"from.{n}": value for n, value in enumerate(source)}
+        return _computed(self._copy, given, {f"to.{n}": place for n, place in enumerate(target)})
 
     def picked(self, logits: Any, rows: Sequence[int]) -> Logits:
         """Rows of logits [b, n, vocab], counted from 0 to b * n, as an array [rows, vocab]."""
@@ -242,13 +238,8 @@ class Mover:
 
     @staticmethod
     def _picking(session: Any, logits: Any, rows: Sequence[int], *names: str) -> list[Any]:
-        chosen, binding = np.array(rows), session.io_binding()
-        binding.bind_ortvalue_input("logits", logits)
-        bind_input(binding, "rows", chosen)
-        for name in names:
-            binding.bind_output(name, "cpu")
-        run(session, binding)
-        return [value.numpy() for value in binding.get_outputs()]
+        given = {"logits": logits, "rows": np.array(rows)}
+        return [value.numpy() for value in _computed(session, given, dict.fromkeys(names, _CPU))]
 
 
 # The slot cache on a device.
@@ -297,14 +288,6 @@ class DeviceCache(Slots):
         place = self.place[slot]
         return self.places(place, place + 1)
 
-    def hold(self, slot: int, length: int) -> None:
-        """See ``Slots.hold``."""
-        self.lengths[slot] = length
-
-    def trim(self, slot: int, length: int) -> None:
-        """See ``KvSlots.trim``."""
-        self.lengths[slot] = min(self.lengths[slot], length)
-
     def _copy(self, source: int, target: int, length: int) -> None:
         if source != target:
             self.mover.copy(self._values(source), self._values(target), self.context)
@@ -323,19 +306,13 @@ class DeviceCache(Slots):
 
     def save(self, slot: int) -> bytes:
         """See ``Slots.save``; the same bytes as the processor's."""
-        length = self.lengths[slot]
-        rows = self.mover.fetch(self._values(slot), length) if length else []
-        return b"".join(row.tobytes() for row in rows)
+        length, values = self.lengths[slot], self._values(slot)
+        rows = self.mover.copy(values, [_CPU] * len(values), length) if length else []
+        return b"".join(row.numpy().tobytes() for row in rows)
 
     def _load(self, slot: int, data: SavedKv, length: int) -> None:
-        at, payload, rows = 0, memoryview(data), []
-        for tensor in self._tensors:
-            row = np.zeros(self._shape(tensor), tensor.dtype)
-            part = row[0, :, :length]
-            end = at + part.nbytes
-            part[:] = np.frombuffer(payload[at:end], tensor.dtype).reshape(part.shape)
-            rows.append(row)
-            at = end
+        rows = [np.zeros(self._shape(tensor), tensor.dtype) for tensor in self._tensors]
+        self._fill((row[0, :, :length] for row in rows), data)
         self.mover.copy(rows, self._values(slot), self.context)
 
     def close(self) -> None:
@@ -343,11 +320,10 @@ class DeviceCache(Slots):
         self._views.clear()
 
 
-log = logging.getLogger(__name__)
-
-
 class DeviceSteps(Steps):
     """On a graph that writes in place."""
+
+    kv: DeviceCache
 
     def __init__(
         self,
@@ -360,31 +336,24 @@ class DeviceSteps(Steps):
     ) -> None:
         """Without ``whole_prompts`` tokens go in one by one. With ``likeliest`` rows that need a
         few of the largest logits are given these only."""
-        super().__init__(graph)
-        self.kv, self._vocab_size = kv, vocab_size
-        self._whole_prompts = whole_prompts
+        super().__init__(graph, kv)
+        self._vocab_size, self._whole_prompts = vocab_size, whole_prompts
         self.likeliest = likeliest
 
-    def prefill(
-        self,
-        slot: int,
-        position: int,
-        tokens: Sequence[int],
-        *,
-        wanted: int = 1,
-        adapter: str | None = None,
-    ) -> Logits:
+    def prefill(self, row: StepRow) -> Logits:
         """See ``Steps.prefill``; no more logits than are wanted."""
+        wanted = row.logits
         if not self._whole_prompts:
-            return self._one_by_one(slot, position, tokens, wanted, adapter)
-        graph, kv, end = self._graph, self.kv, position + len(tokens)
-        place, first = kv.place[slot], np.array([-wanted])
+            found = [self._decode((one,), few=False) for one in singly(row, wanted)]
+            return np.concatenate([one for one in found if not isinstance(one, TopKLogits)])
+        graph, kv = self._graph, self.kv
+        place, first = kv.place[row.slot], np.array([-wanted])
         # Not kept: its logits may be many.
         binding = self._bound(place, place + 1, logits=bool(wanted))
         if wanted > 1 and graph.logits_from:
             bind_input(binding, graph.logits_from, first)
-        self._run(binding, [(position, tokens)], [adapter])
-        kv.hold(slot, end)
+        self._run(binding, [(row.position, row.tokens)], [row.adapter])
+        kv.hold(row.slot, row.position + len(row.tokens))
         if not wanted:
             return self._nothing()
         logits = binding.get_outputs()[0]
@@ -413,7 +382,8 @@ class DeviceSteps(Steps):
         texts: dict[int, tuple[int, Sequence[int]]] = {s: (kv.lengths[s], (0,)) for s in slots}
         texts.update((row.slot, (row.position, row.tokens)) for row in rows)
         wanted, low = [row.slot - slots[0] for row in rows if row.logits], kv.place[slots[0]]
-        binding = self._binding(low, low + len(slots), logits=bool(wanted))
+        key = low, low + len(slots), bool(wanted)
+        binding = self._bindings.get(key) or self._keep(key, self._bound(*key))
         adapters = {row.slot: row.adapter for row in rows}
         self._run(binding, list(texts.values()), [adapters.get(slot) for slot in slots])
         for row in rows:
@@ -422,17 +392,6 @@ class DeviceSteps(Steps):
             return self._nothing()
         logits = binding.get_outputs()[0]
         return kv.mover.likeliest(logits, wanted) if few else kv.mover.picked(logits, wanted)
-
-    def _one_by_one(
-        self, slot: int, position: int, tokens: Sequence[int], wanted: int, adapter: str | None
-    ) -> Logits:
-        silent = len(tokens) - wanted
-        steps = [
-            StepRow(slot, position + i, (token,), int(i >= silent), adapter=adapter)
-            for i, token in enumerate(tokens)
-        ]
-        found = [self._decode((step,), few=False) for step in steps]
-        return np.concatenate([one for one in found if not isinstance(one, TopKLogits)])
 
     def _nothing(self) -> Logits:
         return np.empty((0, self._vocab_size), np.float32)
@@ -455,19 +414,11 @@ class DeviceSteps(Steps):
             self.adapters.bind_rows(binding, self.adapters.span(adapters), adapters)
         self._graph.run(binding)
 
-    def _binding(self, low: int, high: int, *, logits: bool) -> Any:
-        """Return the binding of these places, cached."""
-        key = low, high, logits
-        if key not in self._bindings:
-            if len(self._bindings) >= MOST_BINDINGS:
-                self._bindings.clear()
-            self._bindings[key] = self._bound(low, high, logits=logits)
-        return self._bindings[key]
-
-    def _bound(self, low: int, high: int, *, logits: bool) -> Any:
+    def _bound(self, low: int, high: int, logits: bool) -> Any:
+        """A binding of these places."""
         binding = self._graph.session.io_binding()
         if logits:  # bound first, it is the first output
-            self.kv.mover.bind_new(binding, self._graph.logits)
+            binding.bind_output(self._graph.logits, *self.kv.mover.target.memory)
         views = self.kv.places(low, high)
         for tensor, view in zip(self._graph.cache, views, strict=True):
             view.bind_input(binding, tensor.past)
@@ -478,13 +429,16 @@ class DeviceSteps(Steps):
 
 
 def open_steps(
-    graph: Graph, model: ModelFile, settings: RunnerSettings, slots: int, context: int
+    graph: Graph,
+    target: Target,
+    model: ModelFile,
+    settings: RunnerSettings,
+    slots: int,
+    context: int,
 ) -> DeviceSteps:
     """The steps on the graph's device, as far as it computes right. Raises OutOfMemoryError or
     ModelError."""
-    target, dtype = graph.target, graph.cache[0].dtype
-    if target is None:
-        raise ValueError("the graph is on the processor")
+    dtype = graph.cache[0].dtype
     together = target.provider.addresses and slots > 1 and not settings.reproducible
     if together and not rows_are_right(target, model, dtype):
         log.warning("%s attends to rows wrongly that decode together: they go apart", target.name)
@@ -563,7 +517,7 @@ def _mixed(model: ModelFile, target: Target | None, given: dict[str, Any]) -> An
     try:
         session = open_session(graph, options, target)
         mover = open_session(copy(1, nbytes), options, target)
-        return _computed(session, mover, target, given)
+        return _tried(session, mover, target.memory if target else _CPU, given)
     except Exception as error:  # onnxruntime's exceptions share no base class but Exception
         name = target.name if target else "the processor"
         said = f"ONNX Runtime cannot compute attention on {name}: {error}"
@@ -571,28 +525,13 @@ def _mixed(model: ModelFile, target: Target | None, given: dict[str, Any]) -> An
         raise ModelError(said) from error.with_traceback(None)
 
 
-def _computed(session: Any, mover: Any, target: Target | None, given: dict[str, Any]) -> Any:
+def _tried(session: Any, mover: Any, memory: tuple[Any, ...], given: dict[str, Any]) -> Any:
     """Compute one step of the kernels' trial. Device memory allocated here is freed before the
     sessions that allocated it, as it must be."""
-    binding = session.io_binding()
-    binding.bind_output("mixed", "cpu")
-    for name, value in given.items():
-        if name.startswith("past."):
-            there = _placed(mover, target, value)
-            binding.bind_ortvalue_input(name, there)
-            binding.bind_ortvalue_output(name.replace("past", "present"), there)
-        else:
-            bind_input(binding, name, value)
-    run(session, binding)
-    return binding.get_outputs()[0].numpy().astype(np.float32)
-
-
-def _placed(mover: Any, target: Target | None, value: Any) -> Any:
-    """A copy in the memory where a graph runs."""
-    binding, end = mover.io_binding(), np.array([_CONTEXT])
-    bind_input(binding, "from.0", value)
-    bind_input(binding, "tokens", end)
-    memory, index = (target.provider.memory, target.index) if target else ("cpu", 0)
-    binding.bind_output("to.0", memory, index)
-    run(mover, binding)
-    return binding.get_outputs()[0]
+    made: dict[str, Any] = {"mixed": _CPU}  # bound first, it is the first output
+    for part in ("key", "value"):
+        past = {"from.0": given[f"past.{part}"], "tokens": np.array([_CONTEXT])}
+        [there] = _computed(mover, past, {"to.0": memory})
+        given = {**given, f"past.{part}": there}
+        made[f"present.{part}"] = there
+    return _computed(session, given, made)[0].numpy().astype(np.float32)

@@ -14,6 +14,7 @@ from runtimes.onnx.graph_file import LOGITS_FROM, decoder_of, shares_buffers
 from runtimes.onnx.lora import Product, adapted_graph
 from runtimes.settings import RunnerSettings
 
+Array = npt.NDArray[Any]
 _DTYPES: dict[str, Any] = {
     "tensor(float)": np.float32,
     "tensor(float16)": np.float16,
@@ -54,9 +55,7 @@ class Graph:
     logits_from: str | None = None  # None where the graph leaves no choice of positions
     target: Target | None = None  # None: the processor
 
-    def bind(
-        self, ids: npt.NDArray[Any], mask: npt.NDArray[Any], positions: npt.NDArray[Any]
-    ) -> Any:
+    def bind(self, ids: Array, mask: Array, positions: Array) -> Any:
         """A binding that reads these rows, and their positions if the graph takes any."""
         binding = self.session.io_binding()
         self.bind_rows(binding, ids, mask, positions)
@@ -65,9 +64,9 @@ class Graph:
     def bind_rows(
         self,
         binding: Any,
-        ids: npt.NDArray[Any],
-        mask: npt.NDArray[Any],
-        positions: npt.NDArray[Any],
+        ids: Array,
+        mask: Array,
+        positions: Array,
     ) -> None:
         """Have a binding read these rows. A device's copy is made now, not by the run."""
         bind_input(binding, self.input_ids, ids)
@@ -91,12 +90,12 @@ def run(session: Any, binding: Any) -> None:
         raise ModelError(f"ONNX Runtime failed in a step: {text}") from error
 
 
-def bind_input(binding: Any, name: str, array: npt.NDArray[Any]) -> None:
+def bind_input(binding: Any, name: str, array: Array) -> None:
     """Have the graph read ``array``."""
     binding.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
 
 
-def bind_output(binding: Any, name: str, array: npt.NDArray[Any]) -> None:
+def bind_output(binding: Any, name: str, array: Array) -> None:
     """Have the graph write into ``array``."""
     binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
 

@@ -1,13 +1,12 @@
 """The slot cache of a graph, allocated once."""
 
 from abc import ABC, abstractmethod
-from typing import Any
+from collections.abc import Iterable
 
 import numpy as np
-import numpy.typing as npt
 
 from runtimes.errors import ModelError, OutOfMemoryError
-from runtimes.onnx.graph import Graph
+from runtimes.onnx.graph import Array, Graph
 from runtimes.runner import SavedKv
 
 
@@ -21,13 +20,13 @@ class Slots(ABC):
         self.context, self.bytes_per_token = context, bytes_per_token
         self.lengths = [0] * slots
 
-    @abstractmethod
     def hold(self, slot: int, length: int) -> None:
         """Note that the slot holds its first ``length`` tokens, whatever it held before."""
+        self.lengths[slot] = length
 
-    @abstractmethod
     def trim(self, slot: int, length: int) -> None:
         """See ``KvSlots.trim``."""
+        self.lengths[slot] = min(self.lengths[slot], length)
 
     def checkpoint(self, slot: int) -> bytes:
         """See ``KvSlots.checkpoint``: slots keep every token's keys and values."""
@@ -52,6 +51,15 @@ class Slots(ABC):
     @abstractmethod
     def _load(self, slot: int, data: SavedKv, length: int) -> None:
         """Take what ``save`` gave, which is of the right size."""
+
+    @staticmethod
+    def _fill(parts: Iterable[Array], data: SavedKv) -> None:
+        """Put what ``save`` gave into each layer's keys and values [kv heads, tokens, size]."""
+        at, payload = 0, memoryview(data)
+        for part in parts:
+            end = at + part.nbytes
+            part[:] = np.frombuffer(payload[at:end], part.dtype).reshape(part.shape)
+            at = end
 
     @abstractmethod
     def close(self) -> None:
@@ -94,7 +102,7 @@ class SlotCache(Slots):
     def __init__(self, graph: Graph, slots: int, context: int) -> None:
         """Raises OutOfMemoryError when the cache cannot be allocated."""
         try:
-            self.arrays: list[npt.NDArray[Any]] = [
+            self.arrays: list[Array] = [
                 np.zeros((slots, t.kv_heads, context, t.head_dim), t.dtype) for t in graph.cache
             ]
         except MemoryError as error:
@@ -107,7 +115,7 @@ class SlotCache(Slots):
         self.changes = 0
 
     def hold(self, slot: int, length: int) -> None:
-        """Note that the slot holds its first ``length`` tokens, whatever it held before."""
+        """See ``Slots.hold``."""
         self.mask[slot, :length] = 1
         self.mask[slot, length:] = 0
         self.lengths[slot] = length
@@ -116,7 +124,7 @@ class SlotCache(Slots):
         """See ``KvSlots.trim``."""
         self.changes += self.lengths[slot] > length
         self.mask[slot, length:] = 0
-        self.lengths[slot] = min(self.lengths[slot], length)
+        super().trim(slot, length)
 
     def _copy(self, source: int, target: int, length: int) -> None:
         self.changes += 1
@@ -142,12 +150,7 @@ class SlotCache(Slots):
 
     def _load(self, slot: int, data: SavedKv, length: int) -> None:
         self.changes += 1
-        at, payload = 0, memoryview(data)
-        for array in self.arrays:
-            part = array[slot, :, :length]
-            end = at + part.nbytes
-            part[:] = np.frombuffer(payload[at:end], array.dtype).reshape(part.shape)
-            at = end
+        self._fill((array[slot, :, :length] for array in self.arrays), data)
 
     def close(self) -> None:
         """See ``Slots.close``."""

@@ -64,30 +64,34 @@ class Product:
     parts: Mapping[str, int]
     nbytes: int = 4  # of a number that goes in or comes out
 
+    def matrices(self, part: str) -> tuple[tuple[str, int], tuple[str, int]]:
+        """The graph's inputs A and B for a weight, with their widths."""
+        return (f"lora.{part}.a", self.inputs), (f"lora.{part}.b", self.parts[part])
 
-def matrix_names(part: str) -> tuple[str, str]:
-    """The graph's inputs A and B for a weight."""
-    return f"lora.{part}.a", f"lora.{part}.b"
+
+def _widths(model: ModelFile) -> dict[str, int]:
+    """Outputs of queries, keys and values, in the order in which one matrix has them."""
+    keys = model.kv_heads * model.head_dim
+    return {"attn_q": model.heads * model.head_dim, "attn_k": keys, "attn_v": keys}
 
 
 def products(graph: OnnxGraph, model: ModelFile) -> list[Product]:
     """The products that adapters may change."""
     found = []
     for one in graph.nodes:
-        layer = _PRODUCT.fullmatch(one.name)
-        role = _ROLES.get(layer[2]) if layer else None
-        role = f"blk.{layer[1]}.{role}" if layer and role else None
-        if _HEAD.fullmatch(one.name):
+        layer, shape = _PRODUCT.fullmatch(one.name), _shape(graph, one)
+        if layer and layer[2] in _ROLES:
+            role = f"blk.{layer[1]}.{_ROLES[layer[2]]}"
+        elif _HEAD.fullmatch(one.name):
             role = "output"
-        shape = _shape(graph, one)
-        if role is None or shape is None or not one.outputs:
+        else:
+            continue
+        if shape is None or not one.outputs:
             continue
         inputs, outputs = shape
         parts = {role: outputs}
         if role.endswith(".attn_qkv"):
-            queries, keys = model.heads * model.head_dim, model.kv_heads * model.head_dim
-            widths = dict(zip("qkv", (queries, keys, keys), strict=True))
-            parts = {role.replace("attn_qkv", f"attn_{one}"): n for one, n in widths.items()}
+            parts = {role.replace("attn_qkv", part): n for part, n in _widths(model).items()}
         if sum(parts.values()) == outputs:
             activation, output = one.inputs[0], one.outputs[0]
             found.append(Product(output, activation, inputs, parts, graph.cache_bytes))
@@ -131,8 +135,8 @@ def _graph(graph: memoryview, wanted: Sequence[Product], work: ParseWork) -> byt
     element = FLOATS[wanted[0].nbytes]
     found += encode(11, value_info(MASK, element, "lora.rows", 1, "lora.ranks"))
     for product in wanted:
-        for part, width in product.parts.items():
-            for name, columns in zip(matrix_names(part), (product.inputs, width), strict=True):
+        for part in product.parts:
+            for name, columns in product.matrices(part):
                 found += encode(11, value_info(name, element, "lora.ranks", columns))
     return bytes(found)
 
@@ -152,19 +156,19 @@ def _base(output: str) -> str:
 def _beside(product: Product) -> list[bytes]:
     nodes, deltas = [], []
     for part in product.parts:
-        a, b = matrix_names(part)
+        (a, _), (b, _) = product.matrices(part)
         steps = ("turned", "down", "own", "delta")
         turned, down, own, delta = (f"lora.{part}.{step}" for step in steps)
-        nodes.append(node("Transpose", (a,), turned))
-        nodes.append(node("MatMul", (product.activation, turned), down))
-        nodes.append(node("Mul", (down, MASK), own))
-        nodes.append(node("MatMul", (own, b), delta))
+        nodes += [
+            node("Transpose", (a,), turned),
+            node("MatMul", (product.activation, turned), down),
+            node("Mul", (down, MASK), own),
+            node("MatMul", (own, b), delta),
+        ]
         deltas.append(delta)
-    delta = deltas[0]
     if len(deltas) > 1:
         delta = f"lora.{product.output}.delta"
-        last = integer("axis", 2)
-        nodes.append(node("Concat", tuple(deltas), delta, last))
+        nodes.append(node("Concat", tuple(deltas), delta, integer("axis", 2)))
     return [*nodes, node("Add", (_base(product.output), delta), product.output)]
 
 
@@ -185,26 +189,20 @@ _TURNED = frozenset({"llama"})  # rows of queries and keys lie as llama.cpp rota
 _ENDS = (".weight.lora_a", ".weight.lora_b")
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """Delta of one weight [outputs, inputs]: the transpose of ``b`` times ``a``.
-
-    ``a`` is [rank, inputs], ``b`` [rank, outputs] with the adapter's scale in it.
-    """
-
-    a: Matrix
-    b: Matrix
+# Delta of one weight [outputs, inputs]: the transpose of the second times the first.
+# They are [rank, inputs], and [rank, outputs] with the adapter's scale in it.
+Pair = tuple[Matrix, Matrix]
 
 
 def read_adapter_header(path: Path, model: ModelFile) -> GgufHeader:
     """Raises ModelError for a file that is no adapter of this model's architecture."""
     header = read_header(path)
-    said = {key: str(header.metadata.get(key, "")) for key in ("general.type", "adapter.type")}
-    if tuple(said.values()) != ("adapter", "lora"):
+    said = header.metadata
+    if (said.get("general.type"), said.get("adapter.type")) != ("adapter", "lora"):
         raise ModelError(f"cannot load the adapter {path}: it is no LoRA adapter")
-    if any(name.startswith("adapter.alora.") for name in (*header.metadata, *header.array_lengths)):
+    if any(name.startswith("adapter.alora.") for name in (*said, *header.array_lengths)):
         raise ModelError(f"{path} is an activated LoRA (aLoRA), which is not supported")
-    architecture = str(header.metadata.get("general.architecture", ""))
+    architecture = str(said.get("general.architecture", ""))
     if model.architecture not in _ARCHITECTURES.get(architecture, ()):
         known = any(model.architecture in names for names in _ARCHITECTURES.values())
         reason = (
@@ -228,9 +226,9 @@ def read_lora(path: Path, model: ModelFile) -> dict[str, Pair]:
     pairs = _pairs(path, header)
     if header.text("general.architecture") in _TURNED:
         heads = {"attn_q": model.heads, "attn_k": model.kv_heads}
-        for name, pair in pairs.items():
+        for name, (a, b) in pairs.items():
             if count := heads.get(name.rpartition(".")[2]):
-                pairs[name] = Pair(pair.a, _turned_back(path, name, pair.b, count))
+                pairs[name] = a, _turned_back(path, name, b, count)
     return _parted(pairs, model)
 
 
@@ -250,7 +248,7 @@ def _pairs(path: Path, header: GgufHeader) -> dict[str, Pair]:
             if not rest or len(a) == 0 or len(a) != rest[0].shape[1]:
                 raise ModelError(f"{path}: the matrices of {name} do not belong together")
             scale = alpha / len(a) if alpha else 1.0
-            pairs[name] = Pair(a, np.ascontiguousarray(rest[0].T) * np.float32(scale))
+            pairs[name] = a, np.ascontiguousarray(rest[0].T) * np.float32(scale)
     return pairs
 
 
@@ -276,16 +274,17 @@ def _turned_back(path: Path, name: str, b: Matrix, heads: int) -> Matrix:
 
 def _parted(pairs: dict[str, Pair], model: ModelFile) -> dict[str, Pair]:
     found = {}
-    queries, keys = model.heads * model.head_dim, model.kv_heads * model.head_dim
-    for name, pair in pairs.items():
+    for name, (a, b) in pairs.items():
         layer, _, role = name.rpartition(".")
-        cuts = {"attn_qkv": {"attn_q": queries, "attn_k": keys, "attn_v": keys}}.get(role)
-        half, odd = divmod(pair.b.shape[1], 2)
-        if role == "ffn_up" and model.architecture == "phi3" and not odd:
+        half, odd = divmod(b.shape[1], 2)
+        cuts = {role: b.shape[1]}
+        if role == "attn_qkv":
+            cuts = _widths(model)
+        elif role == "ffn_up" and model.architecture == "phi3" and not odd:
             cuts = {"ffn_gate": half, "ffn_up": half}
         at = 0
-        for part, width in (cuts or {role: pair.b.shape[1]}).items():
-            b = np.ascontiguousarray(pair.b[:, at : at + width])
-            found[f"{layer}.{part}" if layer else part] = Pair(pair.a, b)
+        for part, width in cuts.items():
+            own = np.ascontiguousarray(b[:, at : at + width])
+            found[f"{layer}.{part}" if layer else part] = a, own
             at += width
     return found

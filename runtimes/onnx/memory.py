@@ -33,9 +33,13 @@ def estimate(model: ModelFile, settings: RunnerSettings) -> MemoryEstimate:
     in_place = shares_buffers(model.path, read_json(model.path / GENAI_CONFIG))
     tokenizer = model.path / "tokenizer.json"
     tokenizer_bytes = tokenizer.stat().st_size if tokenizer.is_file() else 0
+    # Of all layers, the slot cache [slots, kv heads, context, head size] and its mask. A graph that
+    # gives back past and new together has a buffer of that size for each of the two.
+    element = graph.cache_bytes * model.kv_bytes_per_token(1)
+    buffers = 0 if in_place else 2 * max(slots, 2)
     return MemoryEstimate(
         weight_bytes(graph),
-        _kv_bytes(model, graph, slots, context, in_place),
+        context * (slots * (element + _INDEX_BYTES) + buffers * element),
         _compute_bytes(model, graph, slots, context, settings.batch, in_place),
         _TOKENIZER_FACTOR * tokenizer_bytes + _RUNTIME_BYTES,
     )
@@ -90,16 +94,6 @@ def _kept(nbytes: int, users: set[tuple[str, int]]) -> int:
         elif kind == "folded":
             copies = 1
     return nbytes * (packed + copies if packed + copies else 1)
-
-
-def _kv_bytes(model: ModelFile, graph: OnnxGraph, slots: int, context: int, in_place: bool) -> int:
-    """The slot cache [slots, kv heads, context, head size] of every layer, and its mask.
-
-    A graph that gives back past and new together has a buffer of that size for each of the two.
-    """
-    element = graph.cache_bytes * model.kv_bytes_per_token(1)
-    buffers = 0 if in_place else 2 * max(slots, 2)
-    return context * (slots * (element + _INDEX_BYTES) + buffers * element)
 
 
 def _compute_bytes(

@@ -1,7 +1,6 @@
 """ONNX Runtime as a runner: ``steps`` knows how each kind of graph takes its past."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -13,9 +12,9 @@ from runtimes.models.modelfile import ModelFile
 from runtimes.onnx.adapters import OnnxAdapters
 from runtimes.onnx.device_steps import open_steps
 from runtimes.onnx.graph import load_graph
-from runtimes.onnx.kv import SlotCache, Slots
+from runtimes.onnx.kv import SlotCache
 from runtimes.onnx.lora import Product
-from runtimes.onnx.steps import ConcatSteps, InPlaceSteps, Steps
+from runtimes.onnx.steps import ConcatSteps, InPlaceSteps, Steps, singly
 from runtimes.onnx.tokenizer import OnnxTokenizer
 from runtimes.runner import (
     Capabilities,
@@ -41,16 +40,28 @@ class OnnxRunner:
         graph = load_graph(model_file, settings)
         slots, context = max(settings.slots, 1), settings.context or model_file.context_length
         self.tokenizer = OnnxTokenizer(model_file.path)
-        self.kv: Slots
         self._steps: Steps
+        self._apart = False  # each row of a step is given to ``steps`` by itself
+        lone_rows, place = False, None
         if graph.target:
-            self._steps = there = open_steps(graph, model_file, settings, slots, context)
-            self.kv = there.kv
+            self._steps = there = open_steps(
+                graph, graph.target, model_file, settings, slots, context
+            )
+            lone_rows, place = not there.kv.together, there.kv.mover.placed
         else:
             rows = max(slots, max(_COUNTS)) if settings.reproducible and graph.in_place else slots
-            self.kv = arrays = SlotCache(graph, rows, context)
             kind = InPlaceSteps if graph.in_place else ConcatSteps
+            arrays = SlotCache(graph, rows, context)
             self._steps = kind(graph, arrays, model_file.vocab_size)
+        self.kv = self._steps.kv
+        every_logits = self._gives_every()
+        if settings.reproducible and not graph.target:
+            # Rows of the other kind of graph are aligned at their ends: shorter ones are padded.
+            together = graph.in_place and self._numbers_do_not_matter()
+            self._steps.pair_lone_rows = together
+            self._apart = lone_rows = not together
+        elif not graph.target:
+            self._steps.pair_lone_rows = slots > 1 and self._alone_differs()
         self.capabilities = Capabilities(
             runtime="onnx",
             slots=slots,
@@ -60,60 +71,35 @@ class OnnxRunner:
             mixed_batch=False,
             most_logits=outputs_at_once(settings, slots),
             kv_bytes_per_token=self.kv.bytes_per_token,
-            every_logits=self._gives_every(),
+            every_logits=every_logits,
+            lone_rows=lone_rows,
+            gpu_layers=model_file.layers if graph.target else 0,  # a graph runs there as a whole
+            top_k_logits=self._steps.likeliest,
         )
-        self._apart = False  # each row of a step is given to ``steps`` by itself
-        if graph.target:
-            self.capabilities = replace(
-                self.capabilities,
-                lone_rows=not there.kv.together,
-                gpu_layers=model_file.layers,  # a graph runs there as a whole
-                top_k_logits=there.likeliest,
-            )
-        elif settings.reproducible:
-            # Rows of the other kind of graph are aligned at their ends: shorter ones are padded.
-            together = graph.in_place and self._numbers_do_not_matter()
-            self._steps.pair_lone_rows = together
-            self._apart = not together
-            self.capabilities = replace(self.capabilities, lone_rows=not together)
-        else:
-            self._steps.pair_lone_rows = slots > 1 and self._alone_differs()
         # Rounding with an adapter would depend on the number of rows in other ways.
         self.adapters: OnnxAdapters | None = None
         if graph.in_place and not settings.reproducible:
-            steps, place = self._steps, there.kv.mover.placed if graph.target else None
-            reopen = partial(_reopen, steps, model_file, settings)
+            steps, reopen = self._steps, partial(_reopen, self._steps, model_file, settings)
             steps.adapters = self.adapters = OnnxAdapters(model_file, reopen, steps.forget, place)
 
     def execute(self, plan: StepPlan) -> Logits | TopKLogits:
         """Run one step; see ``Runner.execute``. Prefill rows run alone, decode rows together."""
+        rows = plan.rows
         try:
-            return self._execute(plan.rows)
+            for row in rows:
+                self._check(row.tokens)
+            if all(len(row.tokens) == 1 for row in rows):
+                return self._one_by_one(rows) if self._apart else self._steps.decode(rows)
+            # An array of no rows, in case that none is wanted.
+            found = [np.empty((0, self.capabilities.vocab_size), np.float32)]
+            for row in rows:
+                logits = self._prefill(row)
+                found.append(logits[len(logits) - row.logits :])
+            return np.concatenate(found)
         except Exception:
-            for row in plan.rows:
+            for row in rows:
                 self.kv.trim(row.slot, row.position)
             raise
-
-    def _execute(self, rows: Sequence[StepRow]) -> Logits | TopKLogits:
-        for row in rows:
-            self._check(row.tokens)
-        if all(len(row.tokens) == 1 for row in rows):
-            return self._one_by_one(rows) if self._apart else self._steps.decode(rows)
-        wanted = []
-        for row in rows:
-            if row.logits > 1:
-                logits = self._every(
-                    row.slot, row.position, row.tokens, row.logits, adapter=row.adapter
-                )
-            else:
-                logits = self._steps.prefill(
-                    row.slot, row.position, row.tokens, wanted=row.logits, adapter=row.adapter
-                )
-            if row.logits:
-                wanted.append(logits[-row.logits :])
-        if not wanted:
-            return np.empty((0, self.capabilities.vocab_size), np.float32)
-        return np.concatenate(wanted)
 
     def score(self, tokens: Sequence[int]) -> Logits:
         """Logits after every position: [len(tokens), vocab_size].
@@ -128,28 +114,17 @@ class OnnxRunner:
         parts: list[Logits] = []
         for at in range(0, len(tokens), most):
             part = tokens[at : at + most]
-            parts.append(self._every(0, at, part, len(part)).copy())
+            parts.append(self._prefill(StepRow(0, at, part, len(part))).copy())
         self.kv.trim(0, 0)
         return np.concatenate(parts)
 
-    def _every(
-        self,
-        slot: int,
-        position: int,
-        tokens: Sequence[int],
-        wanted: int,
-        adapter: str | None = None,
-    ) -> Logits:
-        """Prefill with logits after each of at least the last ``wanted`` tokens."""
-        logits = self._steps.prefill(slot, position, tokens, wanted=wanted, adapter=adapter)
-        if len(logits) >= wanted:
+    def _prefill(self, row: StepRow) -> Logits:
+        """The logits after at least as many of the last tokens as the row wants."""
+        logits = self._steps.prefill(row)
+        if len(logits) >= row.logits:
             return logits
-        self.kv.trim(slot, position)
-        steps = [
-            StepRow(slot, position + i, (token,), 1, adapter=adapter)
-            for i, token in enumerate(tokens)
-        ]
-        return self._one_by_one(steps)
+        self.kv.trim(row.slot, row.position)
+        return self._one_by_one(singly(row, len(row.tokens)))
 
     def _one_by_one(self, rows: Sequence[StepRow]) -> Logits:
         return np.concatenate([self._decode((row,)) for row in rows])
@@ -176,7 +151,7 @@ class OnnxRunner:
 
     def _gives_every(self) -> bool:
         """Whether the graph gives the logits after each of several tokens at once."""
-        logits = self._steps.prefill(0, 0, (1, 1), wanted=2)
+        logits = self._steps.prefill(StepRow(0, 0, (1, 1), 2))
         self.kv.trim(0, 0)
         return len(logits) == 2
 
@@ -187,26 +162,21 @@ class OnnxRunner:
         and int8 activations turn that last bit into differences that can be seen. Where several
         slots are asked for, a lone row is then run beside an unused one; with one slot it is not.
         """
-        row = (StepRow(0, 0, (1,), 1),)
-        alone = self._decode(row)
-        self.kv.trim(0, 0)
+        alone = self._first_tokens(1)
         self._steps.pair_lone_rows = True
-        paired = self._decode(row)
-        self.kv.trim(0, 0)
-        return not np.array_equal(alone, paired)
+        return not np.array_equal(alone, self._first_tokens(1))
 
     def _numbers_do_not_matter(self) -> bool:
         """Whether a row's logits are the same among any number of rows, of two or more."""
+        most = self._first_tokens(max(_COUNTS))
+        return all(np.array_equal(self._first_tokens(n), most[:n]) for n in _COUNTS)
 
-        def decode(count: int) -> Logits:
-            rows = tuple(StepRow(slot, 0, (slot,), 1) for slot in range(count))
-            logits = self._decode(rows)
-            for slot in range(count):
-                self.kv.trim(slot, 0)
-            return logits
-
-        most = decode(max(_COUNTS))
-        return all(np.array_equal(decode(count), most[:count]) for count in _COUNTS)
+    def _first_tokens(self, count: int) -> Logits:
+        """Logits of so many rows of a token each."""
+        logits = self._decode([StepRow(slot, 0, (slot + 1,), 1) for slot in range(count)])
+        for slot in range(count):
+            self.kv.trim(slot, 0)
+        return logits
 
 
 def _reopen(

@@ -20,16 +20,15 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from runtimes.errors import OutOfMemoryError
 from runtimes.onnx.adapters import OnnxAdapters
-from runtimes.onnx.graph import Graph, bind_input, bind_output
-from runtimes.onnx.kv import SlotCache
+from runtimes.onnx.graph import Array, Graph, bind_input, bind_output
+from runtimes.onnx.kv import SlotCache, Slots
 from runtimes.runner import Logits, StepRow, TopKLogits, consecutive_runs
 
 _FIRST = np.zeros(1, np.int64)
-MOST_BINDINGS = 128  # that are kept; one with adapters takes up to 0.2 MB
+_MOST_BINDINGS = 128  # that are kept; one with adapters takes up to 0.2 MB
 _NOBODY = -1  # the slot of a row that is thrown away
 
 
@@ -37,11 +36,19 @@ class Steps(ABC):
     """Runs tokens through the graph, and keeps the slot cache up to date."""
 
     pair_lone_rows = False  # whether a lone row is decoded beside one that is thrown away
+    likeliest = False  # whether rows that need a few of the largest logits are given these only
     adapters: OnnxAdapters | None = None
 
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
+    def __init__(self, graph: Graph, kv: Slots) -> None:
+        self._graph, self.kv = graph, kv
         self._bindings: dict[Any, Any] = {}  # that are kept
+
+    def _keep(self, key: Any, binding: Any) -> Any:
+        """Keep a binding, whose shapes and addresses never change, for the next such step."""
+        if len(self._bindings) >= _MOST_BINDINGS:
+            self._bindings.clear()
+        self._bindings[key] = binding
+        return binding
 
     def forget(self) -> None:
         """Drop what is bound to the graph beside what a step gives it."""
@@ -53,18 +60,10 @@ class Steps(ABC):
         self._graph = graph  # type: ignore[assignment]
 
     @abstractmethod
-    def prefill(
-        self,
-        slot: int,
-        position: int,
-        tokens: Sequence[int],
-        *,
-        wanted: int = 1,
-        adapter: str | None = None,
-    ) -> Logits:
-        """One slot's tokens behind the ``position`` it holds; logits [n, vocab] after the last n.
+    def prefill(self, row: StepRow) -> Logits:
+        """One row's tokens behind what its slot holds; logits [n, vocab] after the last n.
 
-        At least as many as are ``wanted``, but no more than 1 where the graph gives no other.
+        At least as many as the row wants, but no more than 1 where the graph gives no other.
         """
 
     @abstractmethod
@@ -75,39 +74,38 @@ class Steps(ABC):
         """
 
 
+def singly(row: StepRow, wanted: int) -> list[StepRow]:
+    """A row's tokens one by one, with logits after each of the last ``wanted``."""
+    silent = len(row.tokens) - wanted
+    return [
+        StepRow(row.slot, row.position + i, (token,), int(i >= silent), adapter=row.adapter)
+        for i, token in enumerate(row.tokens)
+    ]
+
+
 class ProcessorSteps(Steps):
     """On the processor, where logits are handed out whole."""
 
-    def __init__(self, graph: Graph, kv: SlotCache) -> None:
-        super().__init__(graph)
-        self._kv = kv
+    kv: SlotCache
 
-    def prefill(
-        self,
-        slot: int,
-        position: int,
-        tokens: Sequence[int],
-        *,
-        wanted: int = 1,
-        adapter: str | None = None,
-    ) -> Logits:
+    def prefill(self, row: StepRow) -> Logits:
         """See ``Steps.prefill``."""
-        graph, end = self._graph, position + len(tokens)
+        graph, end = self._graph, row.position + len(row.tokens)
         # These arrays must outlive the run.
-        ids = np.array([tokens], graph.index_dtype)
+        ids = np.array([row.tokens], graph.index_dtype)
         mask = np.ones((1, end), graph.index_dtype)
-        positions = np.arange(position, end, dtype=graph.index_dtype)[None]
+        positions = np.arange(row.position, end, dtype=graph.index_dtype)[None]
         binding = graph.bind(ids, mask, positions)
         if self.adapters:
-            span = self.adapters.span([adapter])
+            span = self.adapters.span([row.adapter])
             self.adapters.bind(binding, span)
-            self.adapters.bind_rows(binding, span, [adapter])
-        if wanted > 1 and graph.logits_from:
+            self.adapters.bind_rows(binding, span, [row.adapter])
+        if row.logits > 1 and graph.logits_from:
             bind_input(binding, graph.logits_from, _FIRST)
         # Bound first, it is the first output; a full graph's shape is known only afterwards.
         binding.bind_output(graph.logits, "cpu")
-        self._run_prefill(binding, slot, position, end)
-        self._kv.hold(slot, end)
+        self._run_prefill(binding, row.slot, row.position, end)
+        self.kv.hold(row.slot, end)
         logits: Logits = binding.get_outputs()[0].numpy()[0].astype(np.float32, copy=False)
         return logits
 
@@ -122,8 +120,7 @@ class InPlaceSteps(ProcessorSteps):
     def __init__(self, graph: Graph, kv: SlotCache, vocab_size: int) -> None:
         super().__init__(graph, kv)
         slots = len(kv.lengths)
-        self._ids = np.zeros((slots, 1), graph.index_dtype)
-        self._positions = np.zeros((slots, 1), graph.index_dtype)
+        self._ids, self._positions = np.zeros((2, slots, 1), graph.index_dtype)
         self._logits = np.zeros((slots, 1, vocab_size), graph.logits_dtype)
 
     def _run_prefill(self, binding: Any, slot: int, position: int, end: int) -> None:
@@ -132,13 +129,13 @@ class InPlaceSteps(ProcessorSteps):
 
     def decode(self, rows: Sequence[StepRow]) -> Logits:
         """See ``Steps.decode``."""
-        runs = consecutive_runs(rows, full=self._kv.full())
+        runs = consecutive_runs(rows, full=self.kv.full())
         if len(runs) == 1:
             return self._decode(runs[0])
         return np.concatenate([self._decode(part).copy() for part in runs])
 
     def _decode(self, rows: Sequence[StepRow]) -> Logits:
-        kv, slots = self._kv, [row.slot for row in rows]
+        kv, slots = self.kv, [row.slot for row in rows]
         low, high = self._range(slots[0], slots[-1] + 1)
         self._ids[slots, 0] = [row.tokens[0] for row in rows]
         positions = [row.position for row in rows]
@@ -168,7 +165,7 @@ class InPlaceSteps(ProcessorSteps):
     def _range(self, low: int, high: int) -> tuple[int, int]:
         """The slots to run for [low, high): a lone one beside a neighbour that has room."""
         if high - low == 1 and self.pair_lone_rows:
-            full = self._kv.full()
+            full = self.kv.full()
             if high < len(self._ids) and high not in full:
                 return low, high + 1
             if low > 0 and low - 1 not in full:
@@ -176,27 +173,25 @@ class InPlaceSteps(ProcessorSteps):
         return low, high
 
     def _binding(self, low: int, high: int, names: Mapping[int, str | None]) -> Any:
-        """The binding for slots [low, high) with their adapters, which is kept: shapes and
-        addresses never change."""
+        """The binding for slots [low, high) with their adapters."""
         adapters = self.adapters
         span = adapters.span(names.values()) if adapters else (0, 0)
-        if (low, high, span) not in self._bindings:
-            if len(self._bindings) >= MOST_BINDINGS:
-                self._bindings.clear()
-            graph, mask = self._graph, self._kv.mask[low:high]
+        key = low, high, span
+        binding = self._bindings.get(key)
+        if binding is None:
+            graph, mask = self._graph, self.kv.mask[low:high]
             binding = graph.bind(self._ids[low:high], mask, self._positions[low:high])
             self._bind_cache(binding, low, high)
             bind_output(binding, graph.logits, self._logits[low:high])
             if adapters:
                 adapters.bind(binding, span)
-            self._bindings[low, high, span] = binding
-        binding = self._bindings[low, high, span]
+            self._keep(key, binding)
         if adapters:
             adapters.bind_rows(binding, span, [names.get(slot) for slot in range(low, high)])
         return binding
 
     def _bind_cache(self, binding: Any, low: int, high: int) -> None:
-        for tensor, array in zip(self._graph.cache, self._kv.arrays, strict=True):
+        for tensor, array in zip(self._graph.cache, self.kv.arrays, strict=True):
             part = array[low:high]
             bind_input(binding, tensor.past, part)
             bind_output(binding, tensor.present, part)
@@ -235,7 +230,7 @@ class ConcatSteps(ProcessorSteps):
         self._gather([slot], [position])
         after = self._bind_cache(binding, 1, position, end)
         self._graph.run(binding)
-        for array, new in zip(self._kv.arrays, after, strict=True):
+        for array, new in zip(self.kv.arrays, after, strict=True):
             array[slot, :, position:end] = new[0, :, position:]
 
     def decode(self, rows: Sequence[StepRow]) -> Logits:
@@ -251,25 +246,22 @@ class ConcatSteps(ProcessorSteps):
         return np.stack([logits[row.slot] for row in rows if row.logits])
 
     def _decode(self, rows: Sequence[StepRow]) -> Logits:
-        graph, kv = self._graph, self._kv
+        graph, kv = self._graph, self.kv
         slots, lengths = [row.slot for row in rows], [row.position for row in rows]
-        tokens = [row.tokens[0] for row in rows]
+        targets, at, tokens = slots, lengths, [row.tokens[0] for row in rows]
         if len(rows) == 1 and self.pair_lone_rows:
             slots, lengths, tokens = [*slots, _NOBODY], [*lengths, lengths[0]], [*tokens, 0]
         count, longest = len(slots), max(lengths)
         if self._live != (slots, lengths, kv.changes):
             self._gather(slots, lengths)
         self._live = None
-        mask = np.zeros((count, longest + 1), graph.index_dtype)
-        for i, length in enumerate(lengths):
-            mask[i, longest - length :] = 1
         ids = np.array(tokens, graph.index_dtype)[:, None]
         positions = np.array(lengths, graph.index_dtype)[:, None]
+        mask = (np.arange(longest + 1) >= longest - positions).astype(graph.index_dtype)
         binding = graph.bind(ids, mask, positions)
         new = self._bind_cache(binding, count, longest, longest + 1)
         bind_output(binding, graph.logits, self._logits[:count])
         graph.run(binding)
-        targets, at = [row.slot for row in rows], [row.position for row in rows]
         for array, tensor in zip(kv.arrays, new, strict=True):
             array[targets, :, at] = tensor[: len(rows), :, longest]
         for row in rows:
@@ -284,7 +276,7 @@ class ConcatSteps(ProcessorSteps):
         """Lay the slots' tokens side by side in the past buffers, aligned at their ends."""
         longest = max(lengths)
         views = self._views(self._past, len(slots), longest)
-        for array, past in zip(self._kv.arrays, views, strict=True):
+        for array, past in zip(self.kv.arrays, views, strict=True):
             for row, slot, length in zip(past, slots, lengths, strict=True):
                 if slot == _NOBODY:
                     row[:] = 0
@@ -292,9 +284,7 @@ class ConcatSteps(ProcessorSteps):
                 row[:, : longest - length] = 0  # masked, but a NaN left there would spread
                 row[:, longest - length :] = array[slot, :, :length]
 
-    def _views(
-        self, buffers: Sequence[npt.NDArray[Any]], rows: int, length: int
-    ) -> list[npt.NDArray[Any]]:
+    def _views(self, buffers: Sequence[Array], rows: int, length: int) -> list[Array]:
         """The start of each buffer as [rows, kv heads, length, head size]."""
         return [
             buffer[: rows * t.kv_heads * length * t.head_dim].reshape(
@@ -303,9 +293,7 @@ class ConcatSteps(ProcessorSteps):
             for buffer, t in zip(buffers, self._graph.cache, strict=True)
         ]
 
-    def _bind_cache(
-        self, binding: Any, rows: int, past: int, present: int
-    ) -> list[npt.NDArray[Any]]:
+    def _bind_cache(self, binding: Any, rows: int, past: int, present: int) -> list[Array]:
         """Bind past and present; the views of the present ones."""
         before = self._views(self._past, rows, past)
         after = self._views(self._present, rows, present)

@@ -35,7 +35,7 @@ class OnnxTokenizer:
         self._tokenizer = _opened(path)
         decoder = self._tokenizer.decoder
         kinds = json.loads(decoder.__getstate__()) if decoder is not None else None
-        self._byte_level = _names_kind(kinds, "ByteLevel")
+        self._byte_level = _is_byte_level(kinds)
         self._added = {
             token: b"" if entry.special else entry.content.encode()
             for token, entry in self._tokenizer.get_added_tokens_decoder().items()
@@ -130,12 +130,11 @@ def _ends(folder: Path) -> frozenset[int]:
     )
 
 
-def _names_kind(part: Any, kind: str) -> bool:
-    """Whether a tokenizer.json component is of ``kind``, alone or in a sequence."""
+def _is_byte_level(part: Any) -> bool:
+    """Whether a tokenizer.json decoder is byte-level, alone or in a sequence."""
     if not isinstance(part, dict):
         return False
-    inner = part.get("decoders") or []
-    return part.get("type") == kind or any(_names_kind(entry, kind) for entry in inner)
+    return part.get("type") == "ByteLevel" or any(map(_is_byte_level, part.get("decoders") or []))
 
 
 def _token_text(value: Any) -> str:

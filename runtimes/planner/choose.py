@@ -38,9 +38,15 @@ def speeds(measured: Sequence[Measured], task: PlanTask) -> list[float]:
     return [score(m.figures, task, common) for m in measured]
 
 
+def _ranked(measured: Sequence[Measured], task: PlanTask) -> list[tuple[float, Measured]]:
+    """Each one with its speed, the fastest first."""
+    pairs = zip(speeds(measured, task), measured, strict=True)
+    return sorted(pairs, key=lambda pair: -pair[0])
+
+
 def best_of(measured: Sequence[Measured], task: PlanTask) -> Measured:
     """The one that the profile asks for. ``measured`` must not be empty."""
-    ranked = sorted(zip(speeds(measured, task), measured, strict=True), key=lambda pair: -pair[0])
+    ranked = _ranked(measured, task)
     if task.profile != "memory":
         return ranked[0][1]
     enough = _HALF_SPEED * ranked[0][0]
@@ -73,7 +79,7 @@ def finalists(measured: Sequence[Measured], task: PlanTask) -> list[Measured]:
     wronged."""
     if task.profile == "memory":
         return [best_of(measured, task)]
-    ranked = sorted(zip(speeds(measured, task), measured, strict=True), key=lambda pair: -pair[0])
+    ranked = _ranked(measured, task)
     return [one for speed, one in ranked[:_FINALISTS] if speed >= ranked[0][0] / _CLOSE]
 
 

@@ -55,7 +55,7 @@ class Workload:
         return tokens if rows == 1 or fitting > tokens else max(tokens // _LEAST, int(fitting))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SpeedFigures:
     """Tokens a second, one sample a repeat."""
 
@@ -65,7 +65,8 @@ class SpeedFigures:
     decode_samples: dict[int, tuple[float, ...]] = field(default_factory=dict)
     batch_prefill: dict[int, float] = field(default_factory=dict)  # of so many prompts at once
     load_s: float | None = None  # from nothing to an engine that can take a step, the fewest rows
-    used: tuple[tuple[CpuUse, CpuUse], ...] = ()  # the processor, before and after the samples
+    # Of the processor, before and after the samples.
+    used: list[tuple[CpuUse, CpuUse]] = field(default_factory=list)
 
     @property
     def prefill_tps(self) -> float:
@@ -107,35 +108,25 @@ def decode_tps(engine: Engine, rows: int, tokens: int, past: Sequence[int] = ())
     return (after.decode_tokens - before.decode_tokens) / (after.decode_s - before.decode_s)
 
 
-def measure_speed(
-    path: str | Path,
-    workload: Workload | None = None,
-    *,
-    repeats: int = 3,
-    settings: RunnerSettings | None = None,
-    batch_prefill: bool = False,
-) -> SpeedFigures:
-    """``measure_depths`` for a workload of one depth. ``batch_prefill`` times a prompt for every
-    row at once, too."""
-    work = workload or Workload()
-    (figures,) = measure_depths(
-        path, work, repeats=repeats, settings=settings, batch_prefill=batch_prefill
-    ).values()
+def measure_speed(path: Path, work: Workload, *, batch_prefill: bool = False) -> SpeedFigures:
+    """``measure_depths`` for a workload of one depth, three times."""
+    (figures,) = measure_depths(path, work, repeats=3, batch_prefill=batch_prefill).values()
     return figures
 
 
 def measure_depths(
-    path: str | Path,
+    path: Path,
     work: Workload,
     *,
-    repeats: int = 3,
+    repeats: int,
     settings: RunnerSettings | None = None,
     batch_prefill: bool = False,
 ) -> dict[int, SpeedFigures]:
     """Greedy, EOS ignored, after a warm-up; an engine with as many slots as rows for each number of
-    rows. ``settings`` gives what is neither slots nor context. Raises as ``Engine.load``.
+    rows. ``settings`` gives what is neither slots nor context; ``batch_prefill`` times a prompt for
+    every row at once, too. Raises as ``Engine.load``.
     """
-    found = dict.fromkeys(work.depths, SpeedFigures())
+    found = {depth: SpeedFigures() for depth in work.depths}
     for rows in work.rows:
         own = replace(settings or RunnerSettings(), slots=rows, context=work.context)
         begin = time.monotonic()
@@ -150,23 +141,19 @@ def measure_depths(
                 if not figures.prefill_samples:
                     prompt, turn = min(work.prompt_tokens, room), min(TURN_TOKENS, room)
                     # First, since what a long prompt leaves in the slot would be kept elsewhere.
-                    turns = _samples(repeats, prefill_tps, engine, turn, 1, past)
-                    prompts = _samples(repeats, prefill_tps, engine, prompt, 1, past)
-                    figures = replace(
-                        figures, turn_samples=turns, prefill_samples=prompts, load_s=load_s
+                    figures.turn_samples = _samples(repeats, prefill_tps, engine, turn, 1, past)
+                    figures.prefill_samples = _samples(
+                        repeats, prefill_tps, engine, prompt, 1, past
                     )
-                decoded = _samples(repeats, decode_tps, engine, rows, steps, past)
-                together = figures.batch_prefill
+                    figures.load_s = load_s
+                figures.decode_samples[rows] = _samples(
+                    repeats, decode_tps, engine, rows, steps, past
+                )
                 if batch_prefill:  # once: it is as long as that many prompts one after another
                     each = work.shortened(min(work.prompt_tokens, room), figures.prefill_tps, rows)
                     several = prefill_tps(engine, each, rows, past) if rows > 1 else None
-                    together = {**together, rows: several or figures.prefill_samples[-1]}
-                found[depth] = replace(
-                    figures,
-                    decode_samples={**figures.decode_samples, rows: decoded},
-                    batch_prefill=together,
-                    used=(*figures.used, (before, cpu_use())),
-                )
+                    figures.batch_prefill[rows] = several or figures.prefill_samples[-1]
+                figures.used.append((before, cpu_use()))
     return found
 
 

@@ -18,9 +18,8 @@ Profiles, as ``runtimes.planner.choose`` applies them:
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from runtimes.models.modelfile import RuntimeName
@@ -29,7 +28,6 @@ from runtimes.settings import MOST_SLOTS, MOST_THREADS, RunnerSettings, Schedule
 PlanWorkload = Literal["chat", "batch"]
 Profile = Literal["latency", "balanced", "throughput", "memory"]
 WORKLOADS: tuple[PlanWorkload, ...] = ("chat", "batch")
-PROFILES: tuple[Profile, ...] = ("latency", "balanced", "throughput", "memory")
 
 PROMPT_TOKENS: dict[PlanWorkload, int] = {"chat": 256, "batch": 128}
 OUTPUT_TOKENS = 128
@@ -114,7 +112,7 @@ class Plan:
 
     def scheduling(self) -> SchedulerSettings:
         """How the engine schedules: the profile says how long prefill may hold decoding up."""
-        return replace(SchedulerSettings(), max_stall_s=STALL_S[self.profile])
+        return SchedulerSettings(max_stall_s=STALL_S[self.profile])
 
     @property
     def name(self) -> str:
@@ -143,15 +141,15 @@ class Plan:
 
 
 # The settings in which candidates differ, and those that a plan says.
-_COMPARED = ("threads", "unified_kv", "kv_type", "gpu_layers", "device", "device_sampling")
-_OWN = ("workload", "profile", "runtime", "path", "memory", "depth")
+_COMPARED = "threads unified_kv kv_type gpu_layers device device_sampling".split()
+_OWN = "workload profile runtime path memory depth".split()
 _PLANNED = (
-    *("threads", "slots", "context", "batch", "kv_type", "unified_kv", "gpu_layers"),
-    *("extra_buffers", "device", "device_sampling"),
+    "threads slots context batch kv_type unified_kv gpu_layers"
+    " extra_buffers device device_sampling".split()
 )
 
 
-def _flat(data: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+def _flat(data: dict[str, Any], names: list[str]) -> dict[str, Any]:
     """``data`` with these of its settings in their place."""
     flat: dict[str, Any] = {}
     for name, value in data.items():
@@ -159,7 +157,7 @@ def _flat(data: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
     return flat
 
 
-def _nested(data: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+def _nested(data: dict[str, Any], names: list[str]) -> dict[str, Any]:
     """``data`` with its settings under one name."""
     values = {name: value for name, value in data.items() if name not in names}
     settings = {name: data[name] for name in names if name in data}
@@ -194,10 +192,6 @@ def _check(kind: type, values: dict[str, Any]) -> None:
     hints = get_type_hints(kind)
     for name, value in values.items():
         hint = hints[name]
-        allowed = get_args(hint) if get_origin(hint) in (Literal, UnionType) else (hint,)
-        if get_origin(hint) is Literal:
-            good = isinstance(value, str) and value in allowed
-        else:
-            good = type(value) in allowed
-        if not good:
+        found = value if get_origin(hint) is Literal else type(value)
+        if found not in (get_args(hint) or (hint,)):
             raise ValueError(f"{name} is of another kind")

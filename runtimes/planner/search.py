@@ -35,6 +35,7 @@ LEAST_ROUNDS, MOST_ROUNDS = 4, 20
 _BEHIND = 0.85  # of the leader's score: what is slower than this is not measured again
 _SURE, _FINE = 2.0, 0.01  # standard errors that part two settings; an error that is small enough
 
+Progress = Callable[[str], None]
 # A candidate with a number of rows together.
 Contender = tuple[Candidate, int]
 
@@ -135,43 +136,27 @@ _SAMPLE_S = 2.5  # a prompt that takes longer is too long to be tried three time
 _ENOUGH = 0.98  # of the best speed
 
 
-@dataclass(frozen=True, slots=True)
-class StepSize:
-    """The choice."""
-
-    tokens: int  # of a step
-    # What a prompt of the largest size does in steps of each size, the median of the rounds.
-    prefill_tps: dict[int, float]  # empty where nothing was measured
-
-    def reason(self) -> str | None:
-        """Why, with the figures; None where nothing was measured."""
-        if not self.prefill_tps:
-            return None
-        most = max(self.prefill_tps)
-        tried = ", ".join(f"{tps:,.0f} tok/s by {n}" for n, tps in self.prefill_tps.items())
-        return f"steps of up to {self.tokens} tokens: a prompt of {most} goes in at {tried}"
-
-
 def step_size(
     candidate: Candidate,
     task: PlanTask,
     slots: int,
     prefill_tps: float,
-    progress: Callable[[str], None] = logger.info,
-) -> StepSize:
-    """Measure and choose; what was fixed, or the default where nothing can be told."""
+    progress: Progress = logger.info,
+) -> tuple[int, list[str]]:
+    """Measure, choose, and say why: what was fixed, or the default where nothing can be told, has
+    no reason."""
     usual = RunnerSettings().batch
-    if task.overrides.batch:
-        return StepSize(task.overrides.batch, {})
     sizes = sizes_to_try(candidate, task, slots, prefill_tps)
-    if len(sizes) < 2:
-        return StepSize(usual, {})
+    if task.overrides.batch or len(sizes) < 2:
+        return task.overrides.batch or usual, []
     progress(f"trying steps of {', '.join(map(str, sizes))} tokens")
     try:
         found = _measure(candidate, sizes)
     except TrialError:
-        return StepSize(usual, {})
-    return StepSize(choose_size(found, usual), found)
+        return usual, []
+    tokens = choose_size(found, usual)
+    tried = ", ".join(f"{tps:,.0f} tok/s by {n}" for n, tps in found.items())
+    return tokens, [f"steps of up to {tokens} tokens: a prompt of {sizes[-1]} goes in at {tried}"]
 
 
 def sizes_to_try(
@@ -193,7 +178,8 @@ def choose_size(prefill_tps: dict[int, float], usual: int) -> int:
 
 
 def _measure(candidate: Candidate, sizes: Sequence[int]) -> dict[int, float]:
-    """One prompt of the largest size, in turn by steps of each. Raises TrialError."""
+    """Tokens a second of one prompt of the largest size, in turn by steps of each: the median of
+    the rounds. Raises TrialError."""
     prompt = sizes[-1]
     samples: dict[int, list[float]] = {size: [] for size in sizes}
     asked = replace(candidate.settings, slots=1, context=prompt + 8, batch=prompt)
@@ -202,9 +188,6 @@ def _measure(candidate: Candidate, sizes: Sequence[int]) -> dict[int, float]:
             for size in sizes:
                 samples[size].append(trial.prefill(prompt, size))
     return {size: statistics.median(taken) for size, taken in samples.items()}
-
-
-Progress = Callable[[str], None]
 
 
 def make_plan(
@@ -276,25 +259,20 @@ class _Search:
         """Rounds over all that may still be the best, until it is clear which is."""
         left = [(candidate, rows) for candidate in trials for rows in self._rows(candidate)]
         while left and len(self._rounds) < MOST_ROUNDS:
-            left = self._round(trials, left)
+            self._rounds.append(Round())
+            for candidate in dict.fromkeys(candidate for candidate, _ in left):
+                counts = [rows for own, rows in left if own == candidate]
+                try:
+                    self._rounds[-1].measure(trials[candidate], candidate, counts)
+                except TrialError as error:
+                    self._fail(candidate, error)
+                    left = [who for who in left if who[0] != candidate]
             if len(self._rounds) < LEAST_ROUNDS or not left:
                 continue
             left = remaining(self._rounds, left, self._task)
             if len(left) == 1 or is_settled(without_drift(self._rounds), left, self._task):
                 break
             left.sort(key=lambda who: (self._final.index(who[0]), who[1]))
-
-    def _round(self, trials: dict[Candidate, Trial], left: list[Contender]) -> list[Contender]:
-        """A sample of each that is ``left``; those of them that have not died."""
-        self._rounds.append(Round())
-        for candidate in dict.fromkeys(candidate for candidate, _ in left):
-            counts = [rows for own, rows in left if own == candidate]
-            try:
-                self._rounds[-1].measure(trials[candidate], candidate, counts)
-            except TrialError as error:
-                self._fail(candidate, error)
-                left = [who for who in left if who[0] != candidate]
-        return left
 
     def _rows(self, candidate: Candidate) -> list[int]:
         """Numbers of rows to measure it with: those that memory allows, and the screening's."""
@@ -307,28 +285,28 @@ class _Search:
         task = self._task
         there = {candidate for one in self._rounds for candidate in one.prefill}
         final = {c: self._measured(c, self._rounds) for c in self._final if c in there}
-        measured = {**self._screening(), **final}.values()
+        screened = self._screening()
+        measured = {**screened, **final}.values()
         chosen = best_of([*(final.values() or measured)], task)
         slots = slots_for(chosen, task)
         candidate, model = chosen.candidate, chosen.candidate.model
-        step = step_size(candidate, task, slots, chosen.figures.prefill_tps, self._progress)
-        if len(final) > 1:
-            why = reasons(chosen, [*final.values()], task, slots)
-        else:  # alone in the rounds: by the screening
-            screened = self._screening()
+        prefill_tps = chosen.figures.prefill_tps
+        step, step_why = step_size(candidate, task, slots, prefill_tps, self._progress)
+        others, beside = [*final.values()], None
+        if len(final) < 2:  # alone in the rounds: by the screening
             beside = screened.get(candidate)
             others = [*screened.values()] if beside else []
-            why = reasons(chosen, others, task, slots, beside)
+        why = reasons(chosen, others, task, slots, beside)
         looked_at = [replace(m.candidate.describe(), figures=m.figures) for m in measured]
         return Plan(
             workload=task.workload,
             profile=task.profile,
             runtime=model.runtime,
             path=str(model.path),
-            settings=replace(candidate.sized(task, slots, step.tokens), kv_tokens=None),
-            memory=candidate.memory(task, slots, step.tokens),
+            settings=replace(candidate.sized(task, slots, step), kv_tokens=None),
+            memory=candidate.memory(task, slots, step),
             figures=chosen.figures,
-            reasons=(*why, *filter(None, (step.reason(),))),
+            reasons=(*why, *step_why),
             alternatives=(*looked_at, *self.failures),
             depth=task.depth,
         )

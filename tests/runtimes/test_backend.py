@@ -22,7 +22,7 @@ from runtimes.machine.selftest import ensure
 from runtimes.models import registry
 from runtimes.models.registry import backend_of, read_model, tokenizer_of
 from runtimes.planner.candidates import PlanTask
-from runtimes.planner.measure import Workload, measure_speed
+from runtimes.planner.measure import Workload, measure_depths
 from runtimes.planner.search import make_plan
 from runtimes.request import SamplingParams
 from runtimes.runner import Logits, StepPlan
@@ -119,7 +119,7 @@ def test_speed_is_that_of_all_rows_however_slowly_their_prompts_go_in(
             return super().execute(plan)
 
     monkeypatch.setattr("toy_backend.Bigrams", Slow)
-    measure_speed(toy, Workload(rows=(3,), prompt_tokens=4, decode_tokens=8), repeats=1)
+    measure_depths(toy, Workload(rows=(3,), prompt_tokens=4, decode_tokens=8), repeats=1)
     assert decoded == [3] * (3 + 7)
 
 

@@ -218,7 +218,7 @@ def test_what_slots_take_is_known_before(files: Path, name: str, caplog: pytest.
     with caplog.at_level(logging.DEBUG, logger="runtimes.llamacpp.native"):
         load_runner(model, RunnerSettings(slots=16, context=256, batch=256))[0].close()
     parts = re.findall(r"(?:KV|RS) buffer size = +([\d.]+) MiB", caplog.text)
-    cache = memory_llamacpp.Cache(16, 256, 256)
+    cache = memory_llamacpp.Cache(16, 16, 256, 256, 16)
     said = memory_llamacpp.kv_bytes(model, cache, "f16")
     assert said / 2**20 == pytest.approx(sum(map(float, parts)), abs=0.02)
     assert (model.state is not None) is (name in KEEP_A_STATE)

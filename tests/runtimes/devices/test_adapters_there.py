@@ -17,6 +17,9 @@ from tests.runtimes.devices.opened import halved, opened, step
 from tests.runtimes.machine.tiny_onnx import FFN, HEAD_DIM, HEADS, HIDDEN, KV_HEADS
 
 # The graph's products by their own names, as the builder names them, and their sizes
+# The processor as a device is named twice to ONNX Runtime, which says so.
+pytestmark = pytest.mark.filterwarnings("ignore:Duplicate provider")
+
 PRODUCTS = {
     "query": ("attn/q_proj", "self_attn.q_proj", "attn_q", HEADS * HEAD_DIM, HIDDEN),
     "value": ("attn/v_proj", "self_attn.v_proj", "attn_v", KV_HEADS * HEAD_DIM, HIDDEN),

@@ -35,6 +35,9 @@ from tests.runtimes.devices.crossings import Crossings
 from tests.runtimes.devices.opened import PROCESSOR, PROVIDERS, halved, opened, step
 from tests.runtimes.machine import tiny_onnx
 
+# The processor as a device is named twice to ONNX Runtime, which says so.
+pytestmark = pytest.mark.filterwarnings("ignore:Duplicate provider")
+
 PROMPTS = [[1 + (7 * n + i * i) % 60 for i in range(4 + 5 * n)] for n in range(5)]
 GREEDY = SamplingParams(max_tokens=12, temperature=0.0, ignore_eos=True)
 CLOSE = 1e-4  # of logits up to 4, all in floats

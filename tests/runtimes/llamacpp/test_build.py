@@ -93,7 +93,7 @@ def test_a_right_build_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert key is not None, "llama-cpp-python was not installed by `make`"
     monkeypatch.setattr(build, "plan_build", lambda version, gpu: _Plan(key, version))
     monkeypatch.setattr(build, "_pip", lambda *_a, **_k: pytest.fail("pip was called"))
-    build.install()
+    build.install(VERSION, None, force=False)
 
 
 class _Plan:

@@ -44,17 +44,18 @@ def test_it_sleeps_while_others_are_busy_and_spins_again_afterwards(
     monkeypatch.setattr(omp_wait._Usage, "others_since", lambda *_: others[0])
     watch = OmpWaitPolicy(threads=omp_wait._cores() + 1)
     try:
-        assert not wait_until(lambda: watch.sleeping, 0.6)
+        assert not wait_until(lambda: watch._asleep is not None, 0.6)
         watch.__enter__()
-        assert not wait_until(lambda: watch.sleeping, 0.6)
+        assert not wait_until(lambda: watch._asleep is not None, 0.6)
         others[0] = 1.0
-        assert wait_until(lambda: watch.sleeping)
+        assert wait_until(lambda: watch._asleep is not None)
         others[0] = 0.0
-        assert wait_until(lambda: not watch.sleeping)
+        assert wait_until(lambda: watch._asleep is None)
         watch.__exit__()
         assert wait_until(lambda: not watch._work.is_set())  # a look may have been under way
         others[0] = 1.0  # as when another engine goes on where this one has ended
-        assert not wait_until(lambda: watch.sleeping, 0.6)  # nothing runs, nothing is watched
+        # Nothing runs, nothing is watched.
+        assert not wait_until(lambda: watch._asleep is not None, 0.6)
     finally:
         watch.close()
 
@@ -95,5 +96,5 @@ def test_what_the_environment_says_is_left_alone(monkeypatch: pytest.MonkeyPatch
     watch = OmpWaitPolicy(threads=64)
     watch.__enter__()
     assert set(omp_wait.threading.enumerate()) <= before
-    assert not watch.sleeping
+    assert watch._asleep is None
     watch.close()

@@ -12,7 +12,7 @@ from app.batch.schedule.engines import free_memory
 from app.models.catalog import ModelEntry, Origin, fit
 from runtimes.engine.loading import load_runner
 from runtimes.errors import OutOfMemoryError
-from runtimes.machine import cpu, hardware
+from runtimes.machine import cgroup, cpu, hardware
 from runtimes.machine.cpu import CpuUse, cpu_use, others_share
 from runtimes.machine.state_file import load_state, save_state
 from runtimes.models.registry import read_model
@@ -94,32 +94,35 @@ WITHOUT_LIMITS = {
 def test_a_containers_limits_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str, files: dict[str, str]
 ) -> None:
-    system(tmp_path, group, files)
+    system(tmp_path, group, files, monkeypatch)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(8)), raising=False)
     monkeypatch.setattr(psutil, "cpu_count", lambda logical: 8 if logical else 4)
-    assert cpu.usable_processors(tmp_path) == cpu.available_cores(tmp_path) == 2
+    assert cpu.usable_processors() == cpu.available_cores() == 2
     # Pages of files can be had again.
-    assert hardware.memory_now(tmp_path) == (512 * MIB, 300 * MIB)
+    assert hardware.memory_now() == (512 * MIB, 300 * MIB)
 
 
 @pytest.mark.parametrize("group", [V2, V1, ""])
 def test_a_container_without_limits_has_what_the_machine_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str
 ) -> None:
-    system(tmp_path, group, WITHOUT_LIMITS)
+    system(tmp_path, group, WITHOUT_LIMITS, monkeypatch)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(8)), raising=False)
     monkeypatch.setattr(psutil, "cpu_count", lambda logical: 8 if logical else 4)
-    assert cpu.usable_processors(tmp_path) == 8
-    assert cpu.available_cores(tmp_path) == 4
-    assert hardware.memory_now(tmp_path)[0] == psutil.virtual_memory().total
+    assert cpu.usable_processors() == 8
+    assert cpu.available_cores() == 4
+    assert hardware.memory_now()[0] == psutil.virtual_memory().total
 
 
-def test_a_quota_of_less_than_a_processor_is_one(tmp_path: Path) -> None:
-    system(tmp_path, V2, {"sys/fs/cgroup/cpu.max": "20000 100000\n"})
-    assert cpu.usable_processors(tmp_path) == cpu.available_cores(tmp_path) == 1
+def test_a_quota_of_less_than_a_processor_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system(tmp_path, V2, {"sys/fs/cgroup/cpu.max": "20000 100000\n"}, monkeypatch)
+    assert cpu.usable_processors() == cpu.available_cores() == 1
 
 
-def system(root: Path, group: str, files: dict[str, str]) -> None:
+def system(root: Path, group: str, files: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cgroup, "ROOT", root)
     for name, text in {"proc/self/cgroup": group, **files}.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -132,8 +135,7 @@ def test_what_is_loaded_is_measured_against_the_containers_memory(
     """Models, slots, prefixes: each asks what is free, and none the machine instead."""
     limits = version_2("")
     limits["sys/fs/cgroup/memory.max"] = str(213 * MIB)  # 1 MiB is left
-    system(tmp_path, V2, limits)
-    monkeypatch.setattr(hardware.memory_now, "__defaults__", (tmp_path,))
+    system(tmp_path, V2, limits, monkeypatch)
     assert free_memory() == hardware.buffer_bytes() * 8 == MIB
     path = pebble_built / "pebble-q8_0.gguf"
     with pytest.raises(OutOfMemoryError, match=r"0\.00 GiB"):

@@ -11,7 +11,7 @@ from runtimes.machine.cpu import Core, cores, parse_list, shares
 
 
 @pytest.fixture
-def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two nodes of two cores with two processors each, numbered as most machines do it."""
     for cpu in range(8):
         folder = tmp_path / f"cpu/cpu{cpu}/topology"
@@ -22,26 +22,27 @@ def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         folder.mkdir(parents=True)
         folder.joinpath("cpulist").write_text(cpus + "\n")
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
-    return tmp_path
+    monkeypatch.setattr("runtimes.machine.cpu._SYSTEM", tmp_path)
 
 
-def test_cores_are_in_the_order_of_their_nodes(system: Path) -> None:
-    found = cores(system)
+@pytest.mark.usefixtures("system")
+def test_cores_are_in_the_order_of_their_nodes() -> None:
+    found = cores()
     assert found == (Core((0, 4), 0), Core((2, 6), 0), Core((1, 5), 1), Core((3, 7), 1))
     # As many engines as nodes: a node each.
     assert [{core.node for core in share} for share in shares(found, 2)] == [{0}, {1}]
 
 
-def test_what_the_process_may_not_use_is_left_out(
-    system: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("system")
+def test_what_the_process_may_not_use_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {1, 2, 6}, raising=False)
-    assert cores(system) == (Core((2, 6), 0), Core((1,), 1))
+    assert cores() == (Core((2, 6), 0), Core((1,), 1))
 
 
 def test_a_system_that_tells_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 3}, raising=False)
-    assert cores(tmp_path) == (Core((0,)), Core((3,)))
+    monkeypatch.setattr("runtimes.machine.cpu._SYSTEM", tmp_path)
+    assert cores() == (Core((0,)), Core((3,)))
 
 
 def test_shares_differ_by_one_core_at_most() -> None:

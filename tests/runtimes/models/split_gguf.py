@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from runtimes.models.gguf import (
+    _SCALARS,
     TENSOR_TYPES,
     TensorInfo,
     _Cursor,
-    _read_value,
     _skip_array,
     read_header,
 )
 
-_UINT16, _INT32, _ARRAY = 2, 5, 9
+_UINT16, _INT32, _STRING, _ARRAY = 2, 5, 8, 9
 
 
 def split_gguf(path: Path, folder: Path, counts: Sequence[int], name: str = "model") -> list[Path]:
@@ -54,12 +54,14 @@ def _pairs(data: bytes) -> tuple[int, int]:
     cursor.take(16)
     count = cursor.scalar("Q")
     for _ in range(count):
-        cursor.string()
+        cursor.name()
         kind = cursor.scalar("I")
         if kind == _ARRAY:
             _skip_array(cursor, cursor.scalar("I"), cursor.scalar("Q"))
+        elif kind == _STRING:
+            cursor.text(cursor.scalar("Q"))
         else:
-            _read_value(cursor, kind)
+            cursor.scalar(_SCALARS[kind])
     return count, cursor.at
 
 

@@ -118,7 +118,8 @@ def test_llama_cpps_own_sums(
     ):
         caplog.clear()
         buffer, cells = _dry_load(path, slots, context, batch, unified, flash, caplog)
-        cache = memory_llamacpp.Cache(slots, context, batch, unified, flash=flash)
+        number, length = (1, slots * context) if unified else (slots, context)
+        cache = memory_llamacpp.Cache(slots, number, length, batch, slots, flash)
         said = memory_llamacpp.graph_bytes(model, cache)
         gaps = 0 if flash else 9 * MIB
         assert said == pytest.approx(buffer, rel=0.1, abs=gaps), (slots, context, batch, unified)

@@ -7,6 +7,7 @@ import json
 import os
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
@@ -35,7 +36,7 @@ from runtimes.planner.choose import (
     speeds,
 )
 from runtimes.planner.known import fingerprint_of, load_plan, save_plan
-from runtimes.planner.plan import DEPTHS, PROFILES, TRIAL_TOKENS, Figures, Plan
+from runtimes.planner.plan import DEPTHS, TRIAL_TOKENS, Figures, Plan, Profile
 from runtimes.planner.search import (
     Round,
     choose_size,
@@ -123,7 +124,7 @@ def test_what_is_fixed_is_fixed_everywhere(models) -> None:
 def test_every_choice_keeps_to_the_limits(models, data) -> None:
     speed = st.floats(1, 10_000)
     workload = data.draw(st.sampled_from(("chat", "batch")))
-    asked = task(workload, data.draw(st.sampled_from(PROFILES)))
+    asked = task(workload, data.draw(st.sampled_from(get_args(Profile))))
     found = []
     for candidate in candidates(models, asked):
         most = data.draw(st.integers(1, 40))
@@ -443,16 +444,19 @@ def test_a_trial_that_dies_says_of_what(models) -> None:
 def test_the_size_of_a_step_is_measured_where_there_is_a_choice(pebble_built):
     [model] = [read_model(path) for path in pebble_built.glob("*q8_0.gguf")]
     candidate = Candidate(model, RunnerSettings(threads=2, gpu_layers=0))
-    found = step_size(candidate, task(), slots=4, prefill_tps=5000.0)
-    assert list(found.prefill_tps) == [128, 256, 512]
-    assert all(tps > 0 for tps in found.prefill_tps.values())
-    assert found.tokens in found.prefill_tps
-    assert f"up to {found.tokens} tokens" in (found.reason() or "")
-    fixed = step_size(candidate, task(overrides=Overrides(batch=100)), 4, 5000.0)
-    assert (fixed.tokens, fixed.reason()) == (100, None)
+    tokens, [reason] = step_size(candidate, task(), slots=4, prefill_tps=5000.0)
+    tried = {
+        int(n): float(tps.replace(",", ""))
+        for tps, n in re.findall(r"(\S+) tok/s by (\d+)", reason)
+    }
+    assert list(tried) == [128, 256, 512]
+    assert all(tps > 0 for tps in tried.values())
+    assert tokens in tried
+    assert reason.startswith(f"steps of up to {tokens} tokens: a prompt of 512 goes in at ")
+    assert step_size(candidate, task(overrides=Overrides(batch=100)), 4, 5000.0) == (100, [])
     # A slow machine tries no prompt that takes long, a short slot none that it cannot hold.
     assert sizes_to_try(candidate, task(), 4, prefill_tps=110.0) == (128, 256)
-    assert step_size(candidate, task(), 4, prefill_tps=60.0).reason() is None
+    assert step_size(candidate, task(), 4, prefill_tps=60.0) == (RunnerSettings().batch, [])
     short = task(overrides=Overrides(context=200))
     assert sizes_to_try(candidate, short, 4, prefill_tps=5000.0) == (128,)
     assert sizes_to_try(candidate, task(), 200, prefill_tps=5000.0) == (256, 512)
