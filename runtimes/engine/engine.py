@@ -227,14 +227,6 @@ class Engine(EngineApi):
             **self._core.metrics.figures(),
         )
 
-    def embed(self, tokens: Sequence[int]) -> list[float]:
-        """The embedding of a text's tokens, of length 1, between two steps. Raises RequestError
-        where the file gives none or the tokens do not fit the context."""
-        request = Request(list(tokens), embed=True)
-        check_request(request, self.context, self.vocab_size)
-        found: list[float] = self._call(lambda: self._runner.embed(request.prompt)).tolist()
-        return found
-
     def trim(self) -> int:
         """Drop every cached prefix; return how many bytes of keys and values that freed."""
         return self._call(self._core.kv.clear)

@@ -197,11 +197,6 @@ class WorkerEngine(EngineApi):
                 log.debug("no fresh figures: %s", error)
         return self._in_flight.stats
 
-    def embed(self, tokens: Sequence[int]) -> list[float]:
-        """See ``Engine.embed``; as often as asked, and in another process where one dies."""
-        found: list[float] = self._call("embed", list(tokens))
-        return found
-
     @property
     def adapters(self) -> frozenset[str]:
         """See ``EngineApi.adapters``."""
