@@ -10,8 +10,10 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-Logits = npt.NDArray[np.float32]
-Indices = Sequence[int] | npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int64]
+Logits = Floats
+Indices = Sequence[int] | Ints
 SavedKv = bytes | memoryview  # one slot's keys and values, in the runner's own format
 
 
@@ -221,7 +223,7 @@ class Runner(Protocol):
     def score(self, tokens: Sequence[int]) -> Logits:
         """Logits after every position: [len(tokens), vocab_size]. Empties slot 0."""
 
-    def embed(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
+    def embed(self, tokens: Sequence[int]) -> Floats:
         """The text's embedding, of length 1. Touches no slot. Raises ModelError, RequestError where
         the file gives none, or OutOfMemoryError."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import threading
@@ -29,7 +30,7 @@ from runtimes.grammars import check_request, deep_stacks
 from runtimes.machine.hardware import memory_now
 from runtimes.models.modelfile import ModelFile
 from runtimes.models.registry import read_model
-from runtimes.request import FinishReason, Request, ThoughtForm
+from runtimes.request import FinishReason, Request
 from runtimes.runner import Runner, Tokenizer
 from runtimes.sampling.grammar import GrammarCompiler, MatcherMaker
 from runtimes.sampling.thoughts import ThoughtTokens
@@ -66,7 +67,7 @@ class Engine(EngineApi):
         if room is None:
             room = int(min(_MOST_PREFIX_BYTES, memory_now()[1] * _PREFIX_SHARE))
         self._grammars = GrammarCompiler(tokenizer)
-        self._thoughts: dict[ThoughtForm, ThoughtTokens] = {}
+        self._thoughts = functools.cache(functools.partial(ThoughtTokens, tokenizer))
         self._core = EngineCore(runner, self._settings, scheduling, room, draft)
         self._wake = threading.Condition()
         self._commands: deque[Callable[[], None]] = deque([self._core.warm_up])
@@ -364,19 +365,13 @@ class Engine(EngineApi):
                 state.new_matcher = compiled.result()
             adapters.require(self._runner, state.request)  # it may have been unloaded since
             if (thinking := state.request.thinking) is not None:
-                state.thought_tokens = self._thought_tokens(thinking.form)
+                state.thought_tokens = self._thoughts(thinking.form)
             self._core.add(state)
         except IngotError as error:
             state.give_up(FinishReason.ERROR, str(error))
         except Exception as error:
             logger.exception("a request could not be taken in")
             state.give_up(FinishReason.ERROR, f"the engine failed: {error}")
-
-    def _thought_tokens(self, form: ThoughtForm) -> ThoughtTokens:
-        found = self._thoughts.get(form)
-        if found is None:
-            found = self._thoughts[form] = ThoughtTokens(self.tokenizer, form)
-        return found
 
     def _embed_next(self) -> bool:
         """Embed one text; False where none waits."""

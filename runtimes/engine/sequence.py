@@ -138,8 +138,12 @@ class Sequence:
         self.prompt, params = self.request.prompt, self.request.params
         matcher = self.state.new_matcher() if self.state.new_matcher else None
         if self.state.thought_tokens is not None and self.request.thinking is not None:
-            self.thoughts = self.state.thought_tokens.follow(
-                self.prompt, self.request.thinking, params.think_tokens, matcher
+            self.thoughts = Thoughts(
+                self.state.thought_tokens,
+                self.prompt,
+                self.request.thinking,
+                params.think_tokens,
+                matcher,
             )
         self.sampler = SamplerState(
             params,

@@ -8,12 +8,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from runtimes.runner import Logits, TopKLogits
+from runtimes.runner import Floats, Ints, Logits, TopKLogits
 from runtimes.sampling.state import SamplerState
 from runtimes.sampling.whole_row import BLOCK, SCRATCH, at_least_best, best, draw_among, draw_whole
-
-Floats = npt.NDArray[np.float32]
-Ints = npt.NDArray[np.int64]
 
 # Up to here whole rows are sorted, all at once: a call of NumPy costs more than a row's work.
 _SMALL_VOCABULARY = 4096
@@ -37,7 +34,6 @@ class _BrokenLogitsError(Exception):
     """Rows without a distribution: NaN, infinity, or no token that is allowed."""
 
     def __init__(self, rows: Sequence[int]) -> None:
-        super().__init__()
         self.rows = rows  # the others could be sampled without them
 
 
@@ -66,13 +62,10 @@ def sample(logits: Logits | TopKLogits, states: Sequence[SamplerState]) -> list[
 
 
 def _sampled(logits: Logits | TopKLogits, states: Sequence[SamplerState]) -> list[Sampled]:
-    if isinstance(logits, TopKLogits):  # never given to rows that want log-probabilities
-        tokens = _overridden(_from_top_k(logits, states), states)
-        return [Sampled(token) for token in tokens.tolist()]
     tokens = _overridden(_choose(logits, states), states)
     sampled = [Sampled(token) for token in tokens.tolist()]
     wanted = [i for i, state in enumerate(states) if state.params.wants_logprobs]
-    if not wanted:
+    if not wanted or isinstance(logits, TopKLogits):  # never given to rows that want them
         return sampled
     if len(wanted) < len(states):
         logits, tokens = logits[wanted], tokens[wanted]
@@ -102,8 +95,10 @@ def _from_top_k(top_k: TopKLogits, states: Sequence[SamplerState]) -> Ints:
     return np.take_along_axis(ids, places[:, None], axis=1)[:, 0].astype(np.int64)
 
 
-def _choose(logits: Logits, states: Sequence[SamplerState]) -> Ints:
+def _choose(logits: Logits | TopKLogits, states: Sequence[SamplerState]) -> Ints:
     """The tokens; raises _BrokenLogitsError."""
+    if isinstance(logits, TopKLogits):
+        return _from_top_k(logits, states)
     if all(s.params.temperature == 0 and not s.edits for s in states):
         tokens: Ints = logits.argmax(axis=1)
         _check(logits[np.arange(len(tokens)), tokens])

@@ -10,14 +10,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from runtimes.request import Thinking, ThoughtForm
-from runtimes.runner import Tokenizer
-from runtimes.sampling.grammar import GrammarMatcher
-
-Floats = npt.NDArray[np.float32]
-Ints = npt.NDArray[np.int64]
+from runtimes.runner import Floats, Ints, Tokenizer
+from runtimes.sampling.grammar import GrammarMatcher, control_tokens
 
 # Stands at the end of a thought that has to end, before the closing tag.
 CLOSING = "\n\nI have to answer now.\n"
@@ -54,32 +50,15 @@ class ThoughtTokens:
         self.encode = lru_cache(maxsize=64)(self._encode)
         self.crossing = lru_cache(maxsize=64)(self._crossing)
         texts = (form.opens, form.closes, form.then, form.head)
-        # Control tokens among them, which have no bytes of their own.
-        self.markers: dict[int, bytes] = {}
-        for piece in {piece for text in texts for piece in _controls(text)}:
-            ids = self.encode(piece)
-            if len(ids) == 1 and not tokenizer.token_bytes(ids[0]):
-                self.markers[ids[0]] = piece.encode()
+        self.markers = control_tokens(tokenizer, {one for text in texts for one in _controls(text)})
         self.opening = self.encode(form.opens)
 
     def bytes_of(self, token: int) -> bytes:
         """The token's text, also that of a control token of the form."""
         return self.markers.get(token) or self.plain(token)
 
-    def follow(
-        self,
-        prompt: Sequence[int],
-        thinking: Thinking,
-        budget: int | None,
-        answer: GrammarMatcher | None,
-    ) -> Thoughts:
-        """A follower of one answer to ``prompt``, whose constraint ``answer`` follows. ``budget``:
-        tokens of the thought; None: until it ends by itself or repeats itself."""
-        begun = {"thought": ThoughtPhase.INSIDE, "answer": ThoughtPhase.ANSWER}.get(thinking.at)
-        phase = begun or self._at_end(prompt)
-        return Thoughts(self, phase, budget, answer, expected=thinking.expected)
-
-    def _at_end(self, prompt: Sequence[int]) -> ThoughtPhase:
+    def phase_behind(self, prompt: Sequence[int]) -> ThoughtPhase:
+        """Part of the answer that begins where the prompt ends."""
         data = b"".join(map(self.bytes_of, prompt[-_TAIL:]))
         text = data.decode("utf-8", errors="replace").rstrip()
         if text.endswith(self.form.opens):
@@ -114,19 +93,20 @@ class Thoughts:
     def __init__(
         self,
         tokens: ThoughtTokens,
-        phase: ThoughtPhase,
+        prompt: Sequence[int],
+        thinking: Thinking,
         budget: int | None,
         answer: GrammarMatcher | None,
-        *,
-        expected: bool = True,
     ) -> None:
-        """Made by ``ThoughtTokens.follow``."""
-        self.phase = phase
+        """Of an answer to ``prompt``, whose constraint ``answer`` follows. ``budget``: tokens of
+        the thought; None: until it ends by itself or repeats itself."""
+        begun = {"thought": ThoughtPhase.INSIDE, "answer": ThoughtPhase.ANSWER}.get(thinking.at)
+        self.phase = begun or tokens.phase_behind(prompt)
         self.text = ""  # of the thought
         self.said = Said("", "")  # by the last token
         self.count = 0  # tokens before the answer's first, where there is a thought
         self._tokens, self._form = tokens, tokens.form
-        self._budget, self._answer, self._expected = budget, answer, expected
+        self._budget, self._answer, self._expected = budget, answer, thinking.expected
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._held = ""  # text that may become a tag
         self._after = ""  # text that has come behind the closing tag
@@ -145,7 +125,8 @@ class Thoughts:
     @property
     def complete(self) -> bool:
         """Whether nothing can follow."""
-        return self._constrains and self._answer is not None and self._answer.complete
+        follower = self._follower
+        return follower is not None and follower.complete
 
     @property
     def error(self) -> str | None:
@@ -168,8 +149,9 @@ class Thoughts:
         return self._forced[0] if self._forced else None
 
     @property
-    def _constrains(self) -> bool:
-        return self._answer is not None and self.phase is ThoughtPhase.ANSWER
+    def _follower(self) -> GrammarMatcher | None:
+        """That of the constraint, once the answer has begun."""
+        return self._answer if self.phase is ThoughtPhase.ANSWER else None
 
     def accept(self, token: int) -> None:
         """The answer continues with ``token``; ``said`` is its text."""
@@ -187,7 +169,8 @@ class Thoughts:
         self.count += 1
         if self.phase is ThoughtPhase.INSIDE:
             self._ids.append(token)
-        self.said = self._feed(self._decoder.decode(self._tokens.bytes_of(token)))
+        thought, answer = self._feed(self._decoder.decode(self._tokens.bytes_of(token)))
+        self.said = Said(thought if self.text else thought.lstrip("\n"), answer)
         self.text += self.said.thought
         if self.said.answer:  # its first token, which may have ended the thought, too
             self.count = max(0, self.count - 1)
@@ -208,7 +191,8 @@ class Thoughts:
         """Tokens that come next, whatever the logits say."""
         if self._forced:
             return self._forced
-        return self._answer.forced() if self._answer is not None and self._constrains else []
+        follower = self._follower
+        return follower.forced() if follower is not None else []
 
     def mask(self, logits: Floats, endings: Ints) -> bool:
         """``GrammarMatcher.mask``, for the answer. Before it the opening tag may come, too; a
@@ -306,10 +290,9 @@ class Thoughts:
             if at < 0:
                 keep = len(_overlap(held, form.closes))
                 cut = len(held[: len(held) - keep].rstrip("\n"))
-                thought, self._held = held[:cut], held[cut:]
-                return Said(thought if self.text else thought.lstrip("\n"), "")
+                self._held = held[cut:]
+                return Said(held[:cut], "")
             thought = held[:at].rstrip("\n")
-            thought = thought if self.text else thought.lstrip("\n")
             self.phase, held = ThoughtPhase.CLOSED, held[at + len(form.closes) :]
         return Said(thought, self._cleaned(self._behind(held)))
 

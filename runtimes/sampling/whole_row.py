@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from runtimes.runner import Floats, Ints
 from runtimes.sampling.state import SamplerState
 
 # Temperature, top-k, top-p, min-p and the draw, for many short rows at once.
@@ -17,9 +18,7 @@ from runtimes.sampling.state import SamplerState
 # order.
 
 
-Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 BLOCK = 1024  # weights are summed in blocks of this many
@@ -39,10 +38,10 @@ class Scratch(threading.local):
     ``BLOCK`` long.
     """
 
-    copy: npt.NDArray[np.float32]
-    weights: npt.NDArray[np.float32]
-    spare: npt.NDArray[np.float32]
-    mask: npt.NDArray[np.bool_]
+    copy: Floats
+    weights: Floats
+    spare: Floats
+    mask: Mask
 
     def __init__(self) -> None:
         self.weights = np.empty(0, np.float32)
