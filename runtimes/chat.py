@@ -39,7 +39,6 @@ def _compile(template: str) -> Template | RequestError:
     from jinja2.ext import loopcontrols
 
     from runtimes.templates.budget import Budget, within
-    from runtimes.templates.filters import tojson
     from runtimes.templates.sandbox import Sandbox
 
     def raise_exception(message: str) -> None:
@@ -56,7 +55,6 @@ def _compile(template: str) -> Template | RequestError:
             " that is taken"
         )
     environment = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
-    environment.filters["tojson"] = tojson
     environment.globals["raise_exception"] = raise_exception
     environment.globals["strftime_now"] = strftime_now
     try:
@@ -97,7 +95,6 @@ def render_chat(
     *,
     bos_token: str = "",
     eos_token: str = "",
-    add_generation_prompt: bool = True,
     tools: Sequence[Message] | None = None,
     variables: Mapping[str, Any] | None = None,
 ) -> str:
@@ -124,7 +121,7 @@ def render_chat(
                 messages=list(messages),
                 bos_token=bos_token,
                 eos_token=eos_token,
-                add_generation_prompt=add_generation_prompt,
+                add_generation_prompt=True,
                 tools=list(tools) if tools else None,
                 documents=None,
                 **(variables or {}),
