@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from runtimes.engine.metrics import averaged
 from runtimes.engine.prefix_pool import common_prefix
 from runtimes.engine.sequence import Sequence
 from runtimes.errors import IngotError
@@ -24,7 +25,6 @@ from runtimes.runner import Runner, StepPlan, StepRow, require_full_logits
 logger = logging.getLogger(__name__)
 
 _SHORT = 8  # tokens that go in with the first guess; more of them are a pass of their own
-_SMOOTHING = 0.8  # of the last estimates
 _TRIED_TOKENS, _TRIED_STEPS = 16, 2  # by which its speed is first measured
 
 
@@ -127,7 +127,7 @@ class Draft:
         self.seconds = time.perf_counter() - caught_up
         if found:
             step_s = self.seconds / max(map(len, found.values()))
-            self._step_s[len(found)] = _averaged(self._step_s.get(len(found)), step_s)
+            self._step_s[len(found)] = averaged(self._step_s.get(len(found)), step_s)
         return found
 
     def settle(self, rows: Iterable[Sequence]) -> None:
@@ -170,7 +170,7 @@ class Draft:
             share = min(one.length - slot.known - 1, self._capabilities.batch)
             self._pass({one: one.tokens(slot.known, share)}, logits=0)
             slot.known = len(slot.held)
-            self._token_s = _averaged(self._token_s, (time.perf_counter() - begin) / share)
+            self._token_s = averaged(self._token_s, (time.perf_counter() - begin) / share)
         return [one for one, slot in slots.items() if one.length - slot.known <= short]
 
     def _run(self, new: Mapping[Sequence, list[int]]) -> dict[Sequence, int]:
@@ -240,7 +240,3 @@ class Draft:
     def _cut(self, at: int, length: int) -> None:
         self._kv.trim(at, length)
         del self._slots[at].held[length:]
-
-
-def _averaged(old: float | None, new: float) -> float:
-    return _SMOOTHING * old + (1 - _SMOOTHING) * new if old else new

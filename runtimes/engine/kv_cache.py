@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from runtimes.engine.metrics import averaged
 from runtimes.engine.prefix_pool import (
     PooledPrefix,
     Prefix,
@@ -51,7 +52,6 @@ _ONE_PROMPTS_SHARE = 0.25  # of the budget, for the checkpoints at intervals of 
 _SINK_TOKENS = 4
 # A gap is taken to stay for this many steps: some would be closed at once by one that arrives.
 _GAP_STEPS = 4
-_SMOOTHING = 0.8  # of the last estimate, by measurement
 _MOST_MOVED_BYTES = 2**28  # of keys and values that are held twice while they move
 _FIRST_BYTES_S = 1e9  # until a move has been timed; low, so that the first ones are small
 
@@ -427,14 +427,14 @@ class KvCache:
         except (IngotError, MemoryError) as error:
             logger.warning("a checkpoint could not be taken: %s", error or "no memory")
             return
-        self._checkpoint_s = _averaged(self._checkpoint_s, time.perf_counter() - begin)
+        self._checkpoint_s = averaged(self._checkpoint_s, time.perf_counter() - begin)
         self._checkpoint_bytes = len(data)
 
     # Decoding sequences next to each other
 
     def learn(self, rows: int, seconds: float) -> None:
         """Note how long a decode step of ``rows`` rows has taken."""
-        self._row_s = _averaged(self._row_s, seconds / rows)
+        self._row_s = averaged(self._row_s, seconds / rows)
 
     def compact(self) -> list[Sequence]:
         """Move sequences; return those whose keys and values were lost, which have no slot now."""
@@ -458,7 +458,7 @@ class KvCache:
                 logger.warning("a sequence could not be moved: %s", error or "no memory")
                 return [lost for slot in (source, target) if (lost := self._empty(slot))]
             self._exchange(source, target)
-            self._move_s = _averaged(self._move_s, (time.perf_counter() - begin) / max(tokens, 1))
+            self._move_s = averaged(self._move_s, (time.perf_counter() - begin) / max(tokens, 1))
         return []
 
     def _gap(self) -> tuple[Sequence, int] | None:
@@ -549,7 +549,3 @@ def _log_parting(sequence: Sequence, wanted: Prefix, known: Iterable[Prefix]) ->
         text(wanted.tokens[shared : shared + _SHOWN]),
         text(held[shared : shared + _SHOWN]),
     )
-
-
-def _averaged(old: float, new: float) -> float:
-    return _SMOOTHING * old + (1 - _SMOOTHING) * new if old else new

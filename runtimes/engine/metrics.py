@@ -14,6 +14,7 @@ from typing import Any
 
 from runtimes.request import Timings
 
+SMOOTHING = 0.8  # of the last estimate, by measurement
 _RECENT_S = 10.0
 _KEPT_COMPLETIONS = 1000  # that percentiles are taken over
 _LEAST_S = 1e-3  # the first bin of a histogram ends here; each other one at 2**(1/2) of the last
@@ -227,6 +228,11 @@ def _histogram(found: list[float]) -> tuple[tuple[float, int], ...]:
 
 def _bin(value: float) -> int:
     return math.ceil(2 * math.log2(max(value / _LEAST_S, 1.0)))
+
+
+def averaged(old: float | None, new: float) -> float:
+    """An estimate after another measurement; ``old`` is None or 0 where it is the first."""
+    return SMOOTHING * old + (1 - SMOOTHING) * new if old else new
 
 
 def ratio(part: float, whole: float) -> float:

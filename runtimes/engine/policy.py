@@ -16,11 +16,6 @@ LEAST_CHUNK = 32  # tokens of a prompt; less would cost nearly as much as this m
 _FIRST_CHUNK = 256  # tokens, before the rate is known
 
 
-def aged_key(arrival: float, priority: Priority, aging_s: float) -> float:
-    """Return the sort key of a waiting sequence, in seconds of the caller's clock."""
-    return arrival + priority * aging_s
-
-
 def admissible(
     waiting: list[Sequence],
     running: tuple[Sequence, ...],
@@ -49,7 +44,7 @@ def admissible(
     head = waiting[0]
     if settings.strategy == "sequential":
         return [head]
-    waited = now - (head.key - head.request.priority * settings.aging_s)
+    waited = now - head.state.submitted
     if len(waiting) < free and waited < settings.batch_timeout_s:
         return []
     if settings.strategy == "bucketed":

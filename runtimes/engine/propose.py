@@ -20,6 +20,7 @@ from collections.abc import Sequence as Row
 from dataclasses import dataclass
 
 from runtimes.engine.draft import Draft
+from runtimes.engine.metrics import SMOOTHING, averaged
 from runtimes.engine.sequence import Sequence
 
 _GRAM = 3  # tokens that must have come before, in this order
@@ -29,7 +30,6 @@ _DRAFT_DEPTHS = (1, 2, 3, 5, 8)  # where a draft makes some
 _AT_LEAST = 0.8  # of what a row costs, a further token does
 _GAIN = 1.05  # expected, below which it is not worth the risk
 _FIRST_WAIT, _LONGEST_WAIT = 16, 128  # decode steps between trials
-_SMOOTHING = 0.8  # of the last estimates
 _MOST_SEEN = 10  # steps that a mean is of: by chance a few are fast, and would be taken for a gain
 _PRIOR = 2.0  # guesses that what is known of others counts as
 _DRAFT = 0  # the ``match`` of a draft's guesses
@@ -80,8 +80,8 @@ class GuessRecord:
 
     def learn(self, right: int, *, wrong: bool) -> None:
         """Note guesses of a step, and whether one was wrong."""
-        self.right = _SMOOTHING * self.right + right
-        self.wrong = _SMOOTHING * self.wrong + wrong
+        self.right = SMOOTHING * self.right + right
+        self.wrong = SMOOTHING * self.wrong + wrong
 
     def chance(self, others: GuessRecord) -> float:
         """That the next one is right, where ``others`` is known of guesses like it."""
@@ -147,7 +147,7 @@ class Proposer:
 
     def propose(self, decoding: Row[Sequence], most: int) -> dict[Sequence, list[int]]:
         """Guesses for rows that decode in the next step, and no more than ``most`` in all."""
-        self._guesses, self.drafted, self.drafting_s = {}, frozenset(), 0.0
+        self._guesses = {}
         rows = len(decoding)
         if rows not in self._plain or self._since_plain >= _LONGEST_WAIT:
             self._since_plain = 0  # comparisons need a step without guesses, of these days
@@ -337,7 +337,7 @@ class Proposer:
         plain = self._plain.get(rows)
         self._account(rows, total, seconds)
         if not more:
-            self._plain[rows] = _averaged(plain, seconds)
+            self._plain[rows] = averaged(plain, seconds)
             self._since_plain = 0
         elif plain is not None:
             self._since_plain += 1
@@ -361,7 +361,3 @@ class Proposer:
 def _left(sequence: Sequence) -> int:
     """How many guesses may go in before the last token that it may have."""
     return sequence.request.params.max_tokens - len(sequence.output) - 1
-
-
-def _averaged(old: float | None, new: float) -> float:
-    return new if old is None else _SMOOTHING * old + (1 - _SMOOTHING) * new

@@ -188,6 +188,7 @@ def play(draft: Draft, sequence: Sequence, steps: int, token: float = 0.05) -> t
     it, and how many tokens the draft has guessed."""
     proposer, whole, drafted = Proposer(draft), 0.0, 0
     while len(sequence.output) < steps:
+        proposer.drafted, proposer.drafting_s = frozenset(), 0.0
         guesses = proposer.propose([sequence], 100).get(sequence, [])
         tokens = [next_token(sequence.prompt + sequence.output)]
         for guess in guesses:
