@@ -161,8 +161,8 @@ class EngineCore:
             if full and not self.kv.make_room(one):
                 answer.end = FinishReason.CONTEXT
         for one in step.sequences:
-            if one not in answers and (error := _unscored(one)):
-                answers[one] = _Answer(one, end=FinishReason.ERROR, error=error)
+            if one not in answers and (why := _unscored(one)):
+                answers[one] = _Answer(one, end=FinishReason.ERROR, error=why)
         self.metrics.step(
             prompt=step.prefill,
             sampled=sum(max(len(new), 1) for new in tokens),

@@ -333,10 +333,7 @@ class DeathLimit:
 class Recovery:
     """The settings for the next start of a worker, by what has become of the earlier ones."""
 
-    def __init__(
-        self, path: Path, asked: RunnerSettings, limit: DeathLimit, *, again: bool = False
-    ) -> None:
-        """``again`` forgets the limits of this model."""
+    def __init__(self, path: Path, asked: RunnerSettings, limit: DeathLimit) -> None:
         self._path, self._asked, self._limit = path, asked, limit
         self._file = LimitsFile(path)
         self.total = 0  # deaths so far
@@ -344,8 +341,6 @@ class Recovery:
         self._killed_loading = 0
         self._scarce_at = 0.0
         self._last: Death | None = None
-        if again:
-            self._file.write(Record())
         self._record = self._file.read()
         self._limits = self._record.bounds
         if self._limits != SettingsLimits():

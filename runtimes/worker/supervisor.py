@@ -29,6 +29,7 @@ from runtimes.worker.wire import (
     Refused,
     Reply,
     Submit,
+    start_thread,
 )
 
 log = logging.getLogger(__name__)
@@ -168,7 +169,7 @@ class Supervisor:
         """``watch`` is called when a process may hang from now on. One that loads is ended when it
         does nothing for ``load_limit_s``."""
         self.adapters: dict[str, Path] = {}  # every process is to have them
-        self._path, self._scheduling, self._recovery = path, scheduling, recovery
+        self._path, self._scheduling, self.recovery = path, scheduling, recovery
         self._place, self._load_limit_s = place, load_limit_s
         self._in_flight, self._watch, self._lock = in_flight, watch, in_flight.lock
         self.process: WorkerProcess | None = None  # ready
@@ -193,10 +194,7 @@ class Supervisor:
             return
         self._held.append(item)
         if self._starter is None:
-            self._starter = threading.Thread(
-                target=self._restart, name="ingot-worker-start", daemon=True
-            )
-            self._starter.start()
+            self._starter = start_thread("ingot-worker-start", self._restart)
 
     def cancel(self, request_id: str) -> list[int]:
         """Cancel the requests of this id; the numbers of those that no process had yet. With the
@@ -267,24 +265,24 @@ class Supervisor:
                 if not process.ended.wait(_CLOSE_S):
                     process.kill()
                 too_big = isinstance(outcome.problem, OutOfMemoryError)
-                if restart and too_big and self._recovery.too_big():
+                if restart and too_big and self.recovery.too_big():
                     continue
                 raise outcome.problem
             assert isinstance(outcome, Death)
-            if not self._recovery.died(outcome, None):
+            if not self.recovery.died(outcome, None):
                 short = outcome.cause in (Cause.MEMORY, Cause.SCARCE)
                 kind = OutOfMemoryError if short else ModelError
                 raise kind(f"{self._path} cannot be loaded: the worker process {outcome.text}")
             log.warning("the worker process %s while it loaded %s", outcome.text, self._path.name)
 
     def _new_process(self) -> WorkerProcess:
-        refusal = self._recovery.refusal()
+        refusal = self.recovery.refusal()
         if refusal is not None:
             raise ModelError(refusal)
         names = ("", "runtimes", "runtimes.engine")
         level = min(logging.getLogger(name).getEffectiveLevel() for name in names)
         order = Load(
-            str(self._path), self._recovery.settings(), self._scheduling, level, dict(self.adapters)
+            str(self._path), self.recovery.settings(), self._scheduling, level, dict(self.adapters)
         )
         try:
             process = WorkerProcess(order, self._place, self._received, self._died)
@@ -304,7 +302,7 @@ class Supervisor:
             outcome = monitor.wait(process.outcome)
             if outcome is not None:
                 return outcome
-            process.look()
+            process.oom.look()
             if monitor.problem:
                 process.give_up(f"{monitor.problem} while it loaded the model")
 
@@ -356,11 +354,6 @@ class Supervisor:
             else:
                 self._in_flight.received(item)
 
-    @property
-    def deaths(self) -> int:
-        """Processes that died so far."""
-        return self._recovery.total
-
     def _died(self, process: WorkerProcess) -> None:
         death = process.death
         assert death is not None
@@ -372,7 +365,7 @@ class Supervisor:
             lost = self._in_flight.lose()
             if not self.closing:
                 log.warning("the worker process %s; running requests: %d", death.text, len(lost))
-                self._recovery.died(death, self._in_flight.ready)
+                self.recovery.died(death, self._in_flight.ready)
         reason = FinishReason.ERROR
         if self.closing and not self.draining:
             reason = FinishReason.CANCELLED

@@ -134,4 +134,4 @@ def test_a_failed_write_keeps_the_older_session(saved: Path):
 
 def test_a_folder_that_is_not_there_is_a_clear_error(tmp_path: Path):
     with pytest.raises(ModelError, match="cannot be written"):
-        write_session(tmp_path / "none" / "chat.session", HEADER, DATA)
+        write_session(tmp_path / "none" / "chat.session", HEADER, TOKENS, DATA)
