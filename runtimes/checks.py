@@ -54,14 +54,6 @@ def check_room(request: Request, context: int) -> None:
         )
 
 
-def check_tokens(tokens: list[int], vocab_size: int) -> None:
-    """Raises RequestError where there are none, or none such."""
-    if not tokens:
-        raise RequestError("the prompt has no tokens")
-    if min(tokens) < 0 or max(tokens) >= vocab_size:
-        raise RequestError(f"the prompt has a token id outside 0..{vocab_size - 1}")
-
-
 def markers_of(constraint: Constraint) -> tuple[str, ...]:
     """Texts of its grammar for which a control token may stand."""
     return tuple(json.loads(constraint.source)["markers"]) if constraint.kind == "tools" else ()
