@@ -139,10 +139,6 @@ class Draft:
         except IngotError as error:
             self._lose(error)
 
-    def held(self) -> dict[Sequence, list[int]]:
-        """The tokens in the slot of each row that has one."""
-        return {one: self._slots[at].held for one, at in self._of.items()}
-
     def _lose(self, error: IngotError) -> None:
         if not self.lost:
             logger.warning("the draft %s failed, and guesses no more: %s", self.name, error)
@@ -217,10 +213,9 @@ class Draft:
 
     def _place(self, sequence: Sequence) -> None:
         """Give it the free slot that holds the longest beginning of its tokens."""
-        free = [at for at, slot in enumerate(self._slots) if slot.row is None]
-        if not free:
+        if len(self._of) == len(self._slots):
             self._evict(())
-            free = [at for at, slot in enumerate(self._slots) if slot.row is None]
+        free = [at for at, slot in enumerate(self._slots) if slot.row is None]
         tokens = sequence.tokens(0, sequence.length - 1)
         shared = {at: common_prefix(self._slots[at].held, tokens) for at in range(len(self._slots))}
         at = max(free, key=lambda one: (shared[one], -one))

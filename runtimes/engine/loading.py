@@ -90,9 +90,12 @@ def _load_draft(model: ModelFile, runner: Runner, settings: RunnerSettings) -> D
         )
         return None
     asked = replace(settings, slots=one.slots, context=one.context)
-    other: Runner | None = None
     try:
         other, vocabulary = load_runner(file, draft_settings(asked))
+    except OutOfMemoryError as error:
+        logger.warning("without the draft %s: %s", file.path.name, error)
+        return None
+    try:
         if not other.capabilities.can_trim:
             raise ModelError(
                 f"{file.path} cannot be a draft: it cannot forget a wrong guess (sliding window or"
@@ -100,15 +103,9 @@ def _load_draft(model: ModelFile, runner: Runner, settings: RunnerSettings) -> D
             )
         _require_same(file, vocabulary, model, runner.tokenizer)
         return Draft(file.path.name, other, one.vocab_size)
-    except OutOfMemoryError as error:
-        logger.warning("without the draft %s: %s", file.path.name, error)
     except IngotError:
-        if other is not None:
-            other.close()
-        raise
-    if other is not None:
         other.close()
-    return None
+        raise
 
 
 def _require_same(draft: ModelFile, its: Tokenizer, model: ModelFile, own: Tokenizer) -> None:

@@ -168,16 +168,14 @@ class Proposer:
 
     def _take(self, choice: _Choice) -> dict[Sequence, list[int]]:
         """Make the chosen proposals; the draft makes its part of them."""
-        depth, tokens = choice.depth, dict[Sequence, list[int]]()
+        depth = choice.depth
         self._guesses = {
             one.sequence: Guess(one.guess.tokens[:depth], one.guess.match)
             for one in choice.offers
             if one.guess is not None
         }
         wanted = {o.sequence: min(depth, o.most) for o in choice.offers if o.guess is None}
-        if wanted:
-            tokens = self._ask_draft(wanted)
-        for one, guessed in tokens.items():
+        for one, guessed in (self._ask_draft(wanted) if wanted else {}).items():
             self._guesses[one] = Guess(guessed, _DRAFT)
         return {one: guess.tokens for one, guess in self._guesses.items()}
 

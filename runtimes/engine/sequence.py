@@ -13,7 +13,7 @@ from runtimes.request import Chunk, Completion, FinishReason, Request, Timings, 
 from runtimes.runner import Tokenizer
 from runtimes.sampling import Sampled, SamplerState
 from runtimes.sampling.grammar import MatcherMaker
-from runtimes.sampling.thoughts import Thoughts, ThoughtTokens
+from runtimes.sampling.thoughts import Said, Thoughts, ThoughtTokens
 
 
 class Sink(Protocol):
@@ -256,14 +256,9 @@ class Sequence:
             return FinishReason.STOP
         may_stop = drawn >= params.min_tokens
         self.silent.append(token)
-        if self.thoughts is None:
-            piece = self.text.feed(self._bytes_of(token), may_stop=may_stop)
-        else:
-            thought, answer = self.thoughts.said
-            if thought:
-                self._put(thought, thought=True)
-            piece = self.text.add(answer, may_stop=may_stop) if answer else ""
-        if piece:
+        if self.thoughts is not None:
+            self._say(self.thoughts.said, may_stop=may_stop)
+        elif piece := self.text.feed(self._bytes_of(token), may_stop=may_stop):
             self._put(piece)
         if self.text.stopped or (matcher is not None and matcher.complete and not matcher.error):
             return FinishReason.STOP
@@ -277,13 +272,8 @@ class Sequence:
     def complete(self, reason: FinishReason, error: str | None = None) -> Completion:
         """Flush the text and hand the completion to the request."""
         if self.thoughts is not None:
-            thought, answer = self.thoughts.finish()
-            if thought:
-                self._put(thought, thought=True)
-            if answer and (piece := self.text.add(answer)):
-                self._put(piece)
-        rest = self.text.finish()
-        if rest:
+            self._say(self.thoughts.finish())
+        if rest := self.text.finish():
             self._put(rest)
         tokens, params, scores = tuple(self.output), self.request.params, self.state.scores
         thoughts = self.thoughts
@@ -329,6 +319,12 @@ class Sequence:
         scores = self.state.scores
         ids = set(self.output).union(*self.top_logprobs, scores.tokens() if scores else ())
         return {token: self._bytes_of(token) for token in ids}
+
+    def _say(self, said: Said, *, may_stop: bool = True) -> None:
+        if said.thought:
+            self._put(said.thought, thought=True)
+        if said.answer and (piece := self.text.add(said.answer, may_stop=may_stop)):
+            self._put(piece)
 
     def _put(self, piece: str, *, thought: bool = False) -> None:
         tokens, self.silent = tuple(self.silent), []

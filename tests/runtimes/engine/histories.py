@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from types import SimpleNamespace
 
+from runtimes.engine.draft import Draft
 from runtimes.engine.kv_cache import KvCache
 from runtimes.engine.scheduler import Scheduler, Step
 from runtimes.engine.sequence import RequestState, Sequence
@@ -217,6 +218,11 @@ class Guesses:
 
     def forget(self, sequence: Sequence) -> None:
         pass
+
+
+def held_by(draft: Draft) -> dict[Sequence, list[int]]:
+    """The tokens in the draft's slot of each row that has one."""
+    return {one: draft._slots[at].held for one, at in draft._of.items()}
 
 
 class History:
