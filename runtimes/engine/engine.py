@@ -9,13 +9,13 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from runtimes.api import EngineApi
-from runtimes.chat import Message, encode_chat, encode_continuation
+from runtimes.chat import Messages, ToolSchemas, Variables, encode_chat, encode_continuation
 from runtimes.checks import check_room
 from runtimes.engine.adapters import LoadedAdapters
 from runtimes.engine.core import EngineCore
@@ -129,10 +129,10 @@ class Engine(EngineApi):
 
     def encode_chat(
         self,
-        messages: Sequence[Message],
+        messages: Messages,
         template: str | None = None,
-        tools: Sequence[Message] | None = None,
-        variables: Mapping[str, Any] | None = None,
+        tools: ToolSchemas | None = None,
+        variables: Variables | None = None,
     ) -> list[int]:
         """See ``EngineApi.encode_chat``."""
         self.model.require_writer()
@@ -142,9 +142,9 @@ class Engine(EngineApi):
 
     def encode_continuation(
         self,
-        context: str | Sequence[Message],
+        context: str | Messages,
         continuation: str,
-        variables: Mapping[str, Any] | None = None,
+        variables: Variables | None = None,
     ) -> tuple[list[int], int]:
         """See ``runtimes.chat.encode_continuation``."""
         self.model.require_writer()

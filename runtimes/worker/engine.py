@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import queue
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from runtimes.api import EngineApi
-from runtimes.chat import Message
+from runtimes.chat import Messages, ToolSchemas, Variables
 from runtimes.engine.metrics import EngineStats
 from runtimes.errors import IngotError, RequestError, WorkerError
 from runtimes.grammars import check_request
@@ -135,10 +135,10 @@ class WorkerEngine(EngineApi):
 
     def encode_chat(
         self,
-        messages: Sequence[Message],
+        messages: Messages,
         template: str | None = None,
-        tools: Sequence[Message] | None = None,
-        variables: Mapping[str, Any] | None = None,
+        tools: ToolSchemas | None = None,
+        variables: Variables | None = None,
     ) -> list[int]:
         """See ``EngineApi.encode_chat``."""
         said = [dict(message) for message in messages]
@@ -146,9 +146,9 @@ class WorkerEngine(EngineApi):
 
     def encode_continuation(
         self,
-        context: str | Sequence[Message],
+        context: str | Messages,
         continuation: str,
-        variables: Mapping[str, Any] | None = None,
+        variables: Variables | None = None,
     ) -> tuple[list[int], int]:
         """See ``runtimes.chat.encode_continuation``."""
         said = context if isinstance(context, str) else [dict(message) for message in context]
