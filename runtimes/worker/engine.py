@@ -17,15 +17,13 @@ from runtimes.models.modelfile import ModelFile
 from runtimes.request import FinishReason, Request
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.stream import Stream
-from runtimes.worker.process import Placement, Watchdog
+from runtimes.worker.process import Placement
 from runtimes.worker.recovery import DeathLimit, Recovery
-from runtimes.worker.supervisor import Answer, InFlight, InFlightRequest, Supervisor, fail
+from runtimes.worker.supervisor import STEP_LIMIT_S, Answer, InFlightRequest, Supervisor
 from runtimes.worker.wire import Call, Reply, Submit
 
 log = logging.getLogger(__name__)
 
-STEP_LIMIT = "INGOT_STEP_LIMIT_S"  # the command line's environment variable for step_limit_s
-STEP_LIMIT_S = 120.0
 LOAD_LIMIT_S = 300.0  # without any sign of life
 _STATS_S = 0.2  # how long figures are waited for before the last ones have to do
 _CALL_TRIES = 3
@@ -46,21 +44,9 @@ class WorkerEngine(EngineApi):
     RuntimeError there.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        scheduling: SchedulerSettings | None,
-        recovery: Recovery,
-        step_limit_s: float,
-        load_limit_s: float,
-        place: Placement,
-    ) -> None:
+    def __init__(self, supervisor: Supervisor) -> None:
         """Used by ``load``."""
-        self._watchdog = Watchdog(step_limit_s, self._look, self._hangs)
-        self._in_flight = InFlight(self._watchdog.moved)
-        self._supervisor = Supervisor(
-            path, scheduling, recovery, self._in_flight, self._watchdog.work, place, load_limit_s
-        )
+        self._supervisor, self._in_flight = supervisor, supervisor.in_flight
 
     @classmethod
     def load(
@@ -88,11 +74,13 @@ class WorkerEngine(EngineApi):
         recovery = Recovery(path, settings or RunnerSettings(), deaths or DeathLimit())
         if load_limit_s is None:
             load_limit_s = max(LOAD_LIMIT_S, step_limit_s)
-        engine = cls(path, scheduling, recovery, step_limit_s, load_limit_s, place or Placement())
+        place = place or Placement()
+        supervisor = Supervisor(path, scheduling, recovery, place, step_limit_s, load_limit_s)
+        engine = cls(supervisor)
         try:
             if begun is not None:
                 begun(engine)
-            engine._supervisor.start()
+            supervisor.start()
         except BaseException:
             engine.close()
             raise
@@ -168,7 +156,6 @@ class WorkerEngine(EngineApi):
             except RequestError:
                 del in_flight.requests[number]
                 raise
-        self._watchdog.work()
         return own.stream
 
     def cancel(self, request_id: str) -> None:
@@ -237,12 +224,6 @@ class WorkerEngine(EngineApi):
     def close(self, *, drain: bool = False) -> None:
         """End the engine: finish what was submitted (``drain``) or cancel it. Idempotent."""
         self._supervisor.close(drain=drain)
-        if self._supervisor.delivering:
-            return
-        self._watchdog.stop()
-        with self._in_flight.lock:
-            left = self._in_flight.lose()
-        fail(left, FinishReason.CANCELLED, RequestError("the engine is closed"))
 
     def _call(
         self,
@@ -268,7 +249,6 @@ class WorkerEngine(EngineApi):
                         raise WorkerError("there is no worker process")
                     self._in_flight.calls[number] = reply  # before it is sent, as a request is
                     self._supervisor.dispatch(Call(number, name, arguments))
-                self._watchdog.work()
                 answer = reply.get(timeout=timeout)
             except queue.Empty:
                 raise TimeoutError(f"no answer to {name} within {timeout} s") from None
@@ -282,18 +262,3 @@ class WorkerEngine(EngineApi):
             tries -= 1
             if not isinstance(answer, WorkerError) or tries == 0:
                 raise answer
-
-    # For the watchdog: on its thread.
-
-    def _look(self) -> bool:
-        with self._in_flight.lock:  # so that a process is not missed that is being adopted
-            process = self._supervisor.process
-            if process is None or not (self._in_flight or self._supervisor.draining):
-                return False
-        process.oom.look()
-        return True
-
-    def _hangs(self, limit_s: float) -> None:
-        process = self._supervisor.process
-        if process is not None:
-            process.give_up(f"a step took longer than {limit_s:g} s ({STEP_LIMIT} is the limit)")

@@ -16,7 +16,7 @@ from runtimes.errors import IngotError, ModelError, OutOfMemoryError, RequestErr
 from runtimes.request import Chunk, Completion, FinishReason, Request, Timings, Usage
 from runtimes.settings import SchedulerSettings
 from runtimes.stream import Stream
-from runtimes.worker.process import LoadMonitor, Placement, WorkerProcess
+from runtimes.worker.process import LoadMonitor, Placement, Watchdog, WorkerProcess
 from runtimes.worker.recovery import Cause, Death, Recovery
 from runtimes.worker.wire import (
     Call,
@@ -34,6 +34,8 @@ from runtimes.worker.wire import (
 
 log = logging.getLogger(__name__)
 
+STEP_LIMIT = "INGOT_STEP_LIMIT_S"  # the command line's environment variable for step_limit_s
+STEP_LIMIT_S = 120.0
 _CLOSE_S = 3.0  # for the step that runs when an engine is closed without draining
 
 
@@ -161,17 +163,18 @@ class Supervisor:
         path: Path,
         scheduling: SchedulerSettings | None,
         recovery: Recovery,
-        in_flight: InFlight,
-        watch: Callable[[], None],
         place: Placement,
+        step_limit_s: float,
         load_limit_s: float,
     ) -> None:
-        """``watch`` is called when a process may hang from now on. One that loads is ended when it
+        """A process is ended when a step takes longer than ``step_limit_s``, one that loads when it
         does nothing for ``load_limit_s``."""
+        self._watchdog = Watchdog(step_limit_s, self._look, self._hangs)
+        self.in_flight = InFlight(self._watchdog.moved)
+        self._lock = self.in_flight.lock
         self.adapters: dict[str, Path] = {}  # every process is to have them
         self._path, self._scheduling, self.recovery = path, scheduling, recovery
         self._place, self._load_limit_s = place, load_limit_s
-        self._in_flight, self._watch, self._lock = in_flight, watch, in_flight.lock
         self.process: WorkerProcess | None = None  # ready
         self.closing = False
         self.draining = False
@@ -191,10 +194,10 @@ class Supervisor:
             raise RequestError("the engine is closed")
         if self.process is not None:
             self.process.send(item)
-            return
-        self._held.append(item)
-        if self._starter is None:
-            self._starter = start_thread("ingot-worker-start", self._restart)
+        else:
+            self._held.append(item)
+            self._starter = self._starter or start_thread("ingot-worker-start", self._restart)
+        self._watchdog.work()
 
     def cancel(self, request_id: str) -> list[int]:
         """Cancel the requests of this id; the numbers of those that no process had yet. With the
@@ -220,7 +223,7 @@ class Supervisor:
             starter, process = self._starter, self.process
             if self._coming is not None and not self.draining:
                 self._coming.kill()
-        self._watch()  # it may hang though it has nothing left to do
+        self._watchdog.work()  # it may hang though it has nothing left to do
         if self.delivering:
             if process is not None:
                 process.send(Close(drain=False))
@@ -228,6 +231,10 @@ class Supervisor:
         if starter is not None and starter is not threading.current_thread():
             starter.join()
         self._end_process()
+        self._watchdog.stop()
+        with self._lock:
+            left = self.in_flight.lose()
+        fail(left, FinishReason.CANCELLED, RequestError("the engine is closed"))
 
     def _end_process(self) -> None:
         process = self.process
@@ -312,8 +319,8 @@ class Supervisor:
             self._coming = None
             if process.death is not None:
                 return False
-            self._in_flight.adopted(ready)
-            self._watch()
+            self.in_flight.adopted(ready)
+            self._watchdog.work()
             self.process = process
             held, self._held = self._held, []
             for item in held:
@@ -340,9 +347,23 @@ class Supervisor:
             if problem is None:
                 return
             self._held = []
-            lost = self._in_flight.lose()
+            lost = self.in_flight.lose()
         reason = FinishReason.CANCELLED if self.closing else FinishReason.ERROR
         fail(lost, reason, problem)
+
+    # For the watchdog: on its thread.
+
+    def _look(self) -> bool:
+        with self._lock:  # so that a process is not missed that is being adopted
+            process = self.process
+            if process is None or not (self.in_flight or self.draining):
+                return False
+        process.oom.look()
+        return True
+
+    def _hangs(self, limit_s: float) -> None:
+        if (process := self.process) is not None:
+            process.give_up(f"a step took longer than {limit_s:g} s ({STEP_LIMIT} is the limit)")
 
     # On threads of a process.
 
@@ -352,7 +373,7 @@ class Supervisor:
             if isinstance(item, (Ready, Refused)):
                 process.outcome.put(item)
             else:
-                self._in_flight.received(item)
+                self.in_flight.received(item)
 
     def _died(self, process: WorkerProcess) -> None:
         death = process.death
@@ -362,10 +383,10 @@ class Supervisor:
                 process.outcome.put(death)
                 return
             self.process = None
-            lost = self._in_flight.lose()
+            lost = self.in_flight.lose()
             if not self.closing:
                 log.warning("the worker process %s; running requests: %d", death.text, len(lost))
-                self.recovery.died(death, self._in_flight.ready)
+                self.recovery.died(death, self.in_flight.ready)
         reason = FinishReason.ERROR
         if self.closing and not self.draining:
             reason = FinishReason.CANCELLED

@@ -117,7 +117,7 @@ class Pulse:
     stats: EngineStats
 
 
-def start_thread(name: str, target: Callable[..., None], *arguments: object) -> threading.Thread:
+def start_thread(name: str, target: Callable[..., object], *arguments: object) -> threading.Thread:
     """A thread that runs ``target``, and keeps no process from ending."""
     thread = threading.Thread(target=target, name=name, args=arguments, daemon=True)
     thread.start()
