@@ -36,7 +36,10 @@ class TopKLogits:
         return TopKLogits(self.ids[rows], self.values[rows])
 
 
-def require_full_logits(found: Logits | TopKLogits) -> Logits:
+StepLogits = Logits | TopKLogits  # of the rows of a step
+
+
+def require_full_logits(found: StepLogits) -> Logits:
     """The logits of a step whose rows asked for all of them."""
     if isinstance(found, TopKLogits):
         raise TypeError("top-k logits where all were asked for")
@@ -212,7 +215,7 @@ class Runner(Protocol):
     def graphs_reused(self) -> int | None:
         """How many forward passes went without building a new graph; None where not known."""
 
-    def execute(self, plan: StepPlan) -> Logits | TopKLogits:
+    def execute(self, plan: StepPlan) -> StepLogits:
         """Run one step: float32 [logits asked for, vocab_size], in the order of rows and tokens.
 
         Where every such row says that fewer logits are enough, it may be TopKLogits of at least as

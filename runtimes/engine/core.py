@@ -18,7 +18,7 @@ from runtimes.engine.scheduler import Scheduler, Step
 from runtimes.engine.sequence import RequestState, Sequence, unstarted
 from runtimes.errors import IngotError
 from runtimes.request import FinishReason
-from runtimes.runner import Logits, Runner, TopKLogits, require_full_logits
+from runtimes.runner import Runner, StepLogits, require_full_logits
 from runtimes.sampling import Sampled, sample
 from runtimes.settings import PROMPT_CHUNK, RunnerSettings, SchedulerSettings
 
@@ -183,7 +183,7 @@ class EngineCore:
     def _fork(
         self,
         drawn: list[tuple[Sequence, Sampled]],
-        logits: Logits | TopKLogits,
+        logits: StepLogits,
         at: list[int],
     ) -> list[tuple[Sequence, Sampled]]:
         """Draw the first tokens of further samples from the logits that their first one used."""
@@ -223,7 +223,7 @@ class EngineCore:
     def _verify(
         self,
         step: Step,
-        logits: Logits | TopKLogits,
+        logits: StepLogits,
         at: list[int],
         answers: dict[Sequence, _Answer],
     ) -> None:
@@ -289,7 +289,7 @@ class EngineCore:
         self.metrics.completed(sequence.complete(reason, error).timings)
 
 
-def _score_prompts(step: Step, logits: Logits | TopKLogits) -> list[int]:
+def _score_prompts(step: Step, logits: StepLogits) -> list[int]:
     """Take what prompts want of a step's logits; return where those of each sampled row are: the
     first of them, where tokens were proposed.
     """
@@ -308,9 +308,7 @@ def _score_prompts(step: Step, logits: Logits | TopKLogits) -> list[int]:
     return found
 
 
-def _sample(
-    logits: Logits | TopKLogits, at: list[int], sequences: Iterable[Sequence]
-) -> list[Sampled]:
+def _sample(logits: StepLogits, at: list[int], sequences: Iterable[Sequence]) -> list[Sampled]:
     """A token for each sequence, from its row of the logits."""
     states = [one.sampler for one in sequences]
     if not states:

@@ -18,7 +18,7 @@ import numpy as np
 
 from runtimes.engine.metrics import averaged
 from runtimes.engine.prefix_pool import common_prefix
-from runtimes.engine.sequence import Sequence
+from runtimes.engine.sequence import RowTokens, Sequence
 from runtimes.errors import IngotError
 from runtimes.runner import Runner, StepPlan, StepRow, require_full_logits
 
@@ -110,11 +110,11 @@ class Draft:
             known = self._step_s[min(self._step_s, key=lambda other: abs(other - rows))]
         return known * depth
 
-    def guess(self, wanted: Mapping[Sequence, int]) -> dict[Sequence, list[int]]:
+    def guess(self, wanted: Mapping[Sequence, int]) -> RowTokens:
         """So many guesses for each of these rows; for none once it is lost. A row that is far
         behind has none yet: it is caught up by a pass at a time, so that nobody waits long."""
         begin = caught_up = time.perf_counter()
-        found: dict[Sequence, list[int]] = {}
+        found: RowTokens = {}
         try:
             self._evict(wanted)
             slots = {one: self._aligned(one) for one in wanted}
@@ -144,10 +144,8 @@ class Draft:
             logger.warning("the draft %s failed, and guesses no more: %s", self.name, error)
         self.lost = True
 
-    def _guess(
-        self, wanted: Mapping[Sequence, int], slots: Mapping[Sequence, _Slot]
-    ) -> dict[Sequence, list[int]]:
-        found: dict[Sequence, list[int]] = {one: [] for one in wanted}
+    def _guess(self, wanted: Mapping[Sequence, int], slots: Mapping[Sequence, _Slot]) -> RowTokens:
+        found: RowTokens = {one: [] for one in wanted}
         new = {one: one.tokens(slots[one].known, one.length - slots[one].known) for one in wanted}
         while new:
             for one, token in self._run(new).items():
@@ -169,7 +167,7 @@ class Draft:
             self._token_s = averaged(self._token_s, (time.perf_counter() - begin) / share)
         return [one for one, slot in slots.items() if one.length - slot.known <= short]
 
-    def _run(self, new: Mapping[Sequence, list[int]]) -> dict[Sequence, int]:
+    def _run(self, new: RowTokens) -> dict[Sequence, int]:
         """The likeliest next token of each row, whose ``new`` tokens go in."""
         if self._capabilities.mixed_batch or all(len(tokens) == 1 for tokens in new.values()):
             return self._pass(new)
@@ -181,7 +179,7 @@ class Draft:
             found |= self._pass(rest)
         return found
 
-    def _pass(self, new: Mapping[Sequence, list[int]], logits: int = 1) -> dict[Sequence, int]:
+    def _pass(self, new: RowTokens, logits: int = 1) -> dict[Sequence, int]:
         """One step of the runner."""
         rows = sorted(new, key=lambda one: self._of[one])
         slots = [self._slots[self._of[one]] for one in rows]

@@ -24,7 +24,7 @@ from runtimes.engine.loading import load_with_draft
 from runtimes.engine.metrics import EngineStats, ratio
 from runtimes.engine.prefix_pool import Prefix
 from runtimes.engine.sequence import RequestState, Sink
-from runtimes.engine.session import SessionHeader, header_of, read_session, write_session
+from runtimes.engine.session import header_of, read_session, write_session
 from runtimes.errors import IngotError, RequestError
 from runtimes.grammars import check_request, deep_stacks
 from runtimes.machine.hardware import memory_now
@@ -206,7 +206,7 @@ class Engine(EngineApi):
         """A snapshot of the figures; callable from any thread."""
         kv, scheduler, compiling = self._core.kv, self._core.scheduler, len(self._compiling)
         capabilities, running = kv.capabilities, kv.running
-        decoding = sum(sequence.decoding for sequence in running)
+        decoding = sum(one.decoding for one in running)
         return EngineStats(
             slots=self.slots,
             context=self.context,
@@ -240,7 +240,7 @@ class Engine(EngineApi):
         if found is None:
             raise RequestError("nothing of this conversation is cached: there is nothing to save")
         kept, data = found
-        write_session(path, self._session_header(digest), kept, data)
+        write_session(path, header_of(self.model, self._settings.kv_type, digest), kept, data)
         return len(kept)
 
     def load_session(self, path: Path, adapter: str | None = None) -> list[int]:
@@ -250,7 +250,7 @@ class Engine(EngineApi):
                 "reproducible answers need every prompt computed in one way: no session is loaded"
             )
         digest = self._adapters.digest(adapter)
-        tokens, data = read_session(path, self._session_header(digest))
+        tokens, data = read_session(path, header_of(self.model, self._settings.kv_type, digest))
         prefix = Prefix(adapter, tokens)
 
         def put() -> bool:  # between two steps the adapter may have become another one
@@ -263,9 +263,6 @@ class Engine(EngineApi):
                 "may keep"
             )
         return list(tokens)
-
-    def _session_header(self, digest: str) -> SessionHeader:
-        return header_of(self.model, self._settings.kv_type, digest)
 
     def close(self, *, drain: bool = False) -> None:
         """End the engine: finish what was submitted (``drain``) or cancel it. Idempotent."""

@@ -142,14 +142,12 @@ class KvCache:
         lowest, an empty one before one with content as long as only few sequences run.
         """
         free, wanted = self.free_slots, _wanted(sequence)
-        points = self._points(wanted)
-        held = self._retained
-        shared = [(self._usable(wanted, held.get(slot), 0, points, True), -slot) for slot in free]
-        length, slot = max(shared)
-        slot = -slot
-        if not length:
+        points, held = self._points(wanted), self._retained
+        shared = {one: self._usable(wanted, held.get(one), 0, points, True) for one in free}
+        slot = max(free, key=lambda one: shared[one])  # the lowest of several
+        if not shared[slot]:
             low = [slot for slot in free if slot <= free[0] + 1]
-            slot = next((slot for slot in low if slot not in self._retained), free[0])
+            slot = next((slot for slot in low if slot not in held), free[0])
         self._sequences[slot], sequence.slot = sequence, slot
 
     def reuse_prefix(self, sequence: Sequence) -> bool:
@@ -425,7 +423,7 @@ class KvCache:
             data = self._kv.checkpoint(sequence.slot)
             self.pool.put(prefix, data, whole=self.capabilities.whole_checkpoints)
         except (IngotError, MemoryError) as error:
-            logger.warning("a checkpoint could not be taken: %s", error or "no memory")
+            logger.warning("a checkpoint could not be taken: %s", error)
             return
         self._checkpoint_s = averaged(self._checkpoint_s, time.perf_counter() - begin)
         self._checkpoint_bytes = len(data)
@@ -455,7 +453,7 @@ class KvCache:
             try:
                 self._kv.swap(source, target)
             except (IngotError, MemoryError) as error:
-                logger.warning("a sequence could not be moved: %s", error or "no memory")
+                logger.warning("a sequence could not be moved: %s", error)
                 return [lost for slot in (source, target) if (lost := self._empty(slot))]
             self._exchange(source, target)
             self._move_s = averaged(self._move_s, (time.perf_counter() - begin) / max(tokens, 1))

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from runtimes.engine.draft import Draft
 from runtimes.engine.metrics import SMOOTHING, averaged
-from runtimes.engine.sequence import Sequence
+from runtimes.engine.sequence import RowTokens, Sequence
 
 _GRAM = 3  # tokens that must have come before, in this order
 _LONGEST_MATCH = 16  # longer ones count as this long
@@ -145,7 +145,7 @@ class Proposer:
         if self.draft is not None:
             self.draft.forget(sequence)
 
-    def propose(self, decoding: Row[Sequence], most: int) -> dict[Sequence, list[int]]:
+    def propose(self, decoding: Row[Sequence], most: int) -> RowTokens:
         """Guesses for rows that decode in the next step, and no more than ``most`` in all."""
         self._guesses = {}
         rows = len(decoding)
@@ -166,7 +166,7 @@ class Proposer:
             self._waited, self._wait = 0, min(2 * self._wait, _LONGEST_WAIT)
         return self._take(choice)
 
-    def _take(self, choice: _Choice) -> dict[Sequence, list[int]]:
+    def _take(self, choice: _Choice) -> RowTokens:
         """Make the chosen proposals; the draft makes its part of them."""
         depth = choice.depth
         self._guesses = {
@@ -179,7 +179,7 @@ class Proposer:
             self._guesses[one] = Guess(guessed, _DRAFT)
         return {one: guess.tokens for one, guess in self._guesses.items()}
 
-    def _ask_draft(self, wanted: dict[Sequence, int]) -> dict[Sequence, list[int]]:
+    def _ask_draft(self, wanted: dict[Sequence, int]) -> RowTokens:
         """So many guesses of the draft for each of these rows."""
         if self.draft is None:
             return {}
@@ -212,10 +212,9 @@ class Proposer:
             return None
         if self._could_pay(len(decoding)):
             found = {offer.sequence: offer for offer in offers}
-            mine = [self._drafted(one, found.get(one), most) for one in decoding]
-            drafts = [one for one in mine if one is not None and one.guess is None]
-            every = [one for one in mine if one is not None]
-            if drafts:
+            mine = (self._drafted(one, found.get(one), most) for one in decoding)
+            every = [offer for offer in mine if offer is not None]
+            if drafts := [offer for offer in every if offer.guess is None]:
                 self._trial = False
                 choice = self._best(len(decoding), every, most, _DRAFT_DEPTHS)
                 if choice.gain >= _GAIN and choice.gain > other and self._credit > 0:

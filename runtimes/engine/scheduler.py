@@ -22,7 +22,7 @@ from runtimes.engine.draft import Draft
 from runtimes.engine.kv_cache import KvCache
 from runtimes.engine.metrics import Guessed, averaged
 from runtimes.engine.propose import Proposer
-from runtimes.engine.sequence import Sequence
+from runtimes.engine.sequence import RowTokens, Sequence
 from runtimes.runner import StepPlan, StepRow
 from runtimes.settings import SchedulerSettings
 
@@ -37,7 +37,7 @@ class Step:
     prefill: int  # tokens of sequences that were not decoding
     decoded: bool  # whether any sequence was
     expired: list[Sequence]  # out of time, and out of their slots
-    proposed: dict[Sequence, list[int]]  # behind the tokens of these rows, with logits after each
+    proposed: RowTokens  # behind the tokens of these rows, with logits after each
     drafting_s: float  # that the draft took for them
 
 
@@ -56,9 +56,9 @@ class Scheduler:
         self._arrivals = itertools.count()
         self._stalled = 0.0  # seconds of prefill since sequences last decoded
         self._prefill_rate: float | None = None  # tokens a second
-        one = self._capabilities
         self._speculates = (settings.speculation or draft is not None) and kv.chunk == 1
-        self.proposer = Proposer(draft) if self._speculates and one.verifies else None
+        guesses = self._speculates and kv.capabilities.verifies
+        self.proposer = Proposer(draft) if guesses else None
 
     @property
     def waiting(self) -> int:
@@ -101,15 +101,16 @@ class Scheduler:
 
     def schedule(self, now: float) -> Step:
         """The next step; without sequences when none can run ``now``."""
-        expired = self._expire(now)
+        expired = [one for one, deadline in self._deadlines.items() if now >= deadline]
+        for one in expired:
+            self.remove(one)
         if self.proposer:  # of the step before
             self.proposer.drafted, self.proposer.drafting_s = frozenset(), 0.0
         if self._waiting:
             self._preempt()
             self._admit(now)
         prefill = self._choose_prefill()
-        mixed = self._capabilities.mixed_batch
-        if prefill and not mixed:
+        if prefill and not self._capabilities.mixed_batch:
             return self._step(prefill, expired, {})
         for lost in self.kv.compact():
             self._requeue(lost)
@@ -134,7 +135,7 @@ class Scheduler:
             shares[one], spare = 1 + more, spare - more
         return shares
 
-    def _propose(self, shares: dict[Sequence, int]) -> dict[Sequence, list[int]]:
+    def _propose(self, shares: dict[Sequence, int]) -> RowTokens:
         """Guesses that go in behind what is known of decoding rows."""
         one = self._capabilities
         if not shares or not self.proposer or not (one.mixed_batch or len(shares) == 1):
@@ -144,13 +145,6 @@ class Scheduler:
         # A step with a row's first token counts as prefill: nothing is learned from it.
         rows = [row for row, n in shares.items() if n == row.pending and row.output]
         return self.proposer.propose(rows, most) if len(rows) == len(shares) and most > 0 else {}
-
-    def _expire(self, now: float) -> list[Sequence]:
-        """Take out those whose time is up."""
-        expired = [one for one, deadline in self._deadlines.items() if now >= deadline]
-        for sequence in expired:
-            self.remove(sequence)
-        return expired
 
     def _preempt(self) -> None:
         """Send running sequences back to the queue for its head, if that makes room for it."""
@@ -175,11 +169,10 @@ class Scheduler:
     def _admit(self, now: float) -> None:
         """Give waiting sequences free slots."""
         kv = self.kv
-        free = len(kv.free_slots)
         chosen = policy.admissible(
             self._waiting,
             kv.running,
-            free,
+            len(kv.free_slots),
             now,
             self._settings,
             adapters_apart=self._capabilities.adapters_apart,
@@ -232,7 +225,7 @@ class Scheduler:
         self,
         shares: dict[Sequence, int],
         expired: list[Sequence],
-        proposed: dict[Sequence, list[int]],
+        proposed: RowTokens,
     ) -> Step:
         sequences = tuple(one for one in self.kv.running if one in shares)
         top_k = self._capabilities.top_k_logits

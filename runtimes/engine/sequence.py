@@ -187,8 +187,8 @@ class Sequence:
     @property
     def before_stop(self) -> int:
         """Tokens until the next checkpoint; all that are pending, if there is none."""
-        ahead = [at - self.computed for at in self.stops if at > self.computed]
-        return min(ahead[0], self.pending) if ahead else self.pending
+        ahead = (at - self.computed for at in self.stops if at > self.computed)
+        return min(next(ahead, self.pending), self.pending)
 
     def turn_ends(self) -> list[int]:
         """Ends of the first message, where more follow, and of the last one, by the control tokens
@@ -346,3 +346,6 @@ class Sequence:
             completion_tokens=usage.completion_tokens,
             cached_tokens=usage.cached_tokens,
         )
+
+
+RowTokens = dict[Sequence, list[int]]  # tokens that go in behind rows

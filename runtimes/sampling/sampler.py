@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from runtimes.runner import Floats, Ints, Logits, TopKLogits
+from runtimes.runner import Floats, Ints, Logits, StepLogits, TopKLogits
 from runtimes.sampling.state import SamplerState
 from runtimes.sampling.whole_row import BLOCK, SCRATCH, at_least_best, best, draw_among, draw_whole
 
@@ -37,7 +37,7 @@ class _BrokenLogitsError(Exception):
         self.rows = rows  # the others could be sampled without them
 
 
-def sample(logits: Logits | TopKLogits, states: Sequence[SamplerState]) -> list[Sampled]:
+def sample(logits: StepLogits, states: Sequence[SamplerState]) -> list[Sampled]:
     """A token for each row of ``logits``, float32 [rows, vocabulary], which is left as it is.
 
     Of ``TopKLogits`` the rows' parameters must need no more (``SamplingParams.top_k_needed``).
@@ -61,7 +61,7 @@ def sample(logits: Logits | TopKLogits, states: Sequence[SamplerState]) -> list[
     ]
 
 
-def _sampled(logits: Logits | TopKLogits, states: Sequence[SamplerState]) -> list[Sampled]:
+def _sampled(logits: StepLogits, states: Sequence[SamplerState]) -> list[Sampled]:
     tokens = _overridden(_choose(logits, states), states)
     sampled = [Sampled(token) for token in tokens.tolist()]
     wanted = [i for i, state in enumerate(states) if state.params.wants_logprobs]
@@ -95,7 +95,7 @@ def _from_top_k(top_k: TopKLogits, states: Sequence[SamplerState]) -> Ints:
     return np.take_along_axis(ids, places[:, None], axis=1)[:, 0].astype(np.int64)
 
 
-def _choose(logits: Logits | TopKLogits, states: Sequence[SamplerState]) -> Ints:
+def _choose(logits: StepLogits, states: Sequence[SamplerState]) -> Ints:
     """The tokens; raises _BrokenLogitsError."""
     if isinstance(logits, TopKLogits):
         return _from_top_k(logits, states)
