@@ -87,18 +87,18 @@ def grammar_text(constraint: Constraint) -> str:
         return str(LLMatcher.grammar_from_json_schema(schema, defaults=_JSON_OPTIONS))
     if constraint.kind == "regex":
         return str(LLMatcher.grammar_from_regex(source))
-    if constraint.kind == "grammar":
-        return str(LLMatcher.grammar_from_lark(source))
     if constraint.kind == "tools":
-        return str(LLMatcher.grammar_from_lark(json.loads(source)["grammar"]))
-    choices = json.loads(source)
-    if not (isinstance(choices, list) and choices and all(isinstance(c, str) for c in choices)):
-        raise ValueError("it must be a JSON list of texts with at least one")
-    if "" in choices:
-        raise ValueError("a choice must not be empty")
-    texts = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
-    # One terminal: of alternatives of a rule each would be looked at in every step.
-    return str(LLMatcher.grammar_from_lark(f"start: CHOICE\nCHOICE: {texts}"))
+        source = json.loads(source)["grammar"]
+    elif constraint.kind == "choices":
+        choices = json.loads(source)
+        if not (isinstance(choices, list) and choices and all(isinstance(c, str) for c in choices)):
+            raise ValueError("it must be a JSON list of texts with at least one")
+        if "" in choices:
+            raise ValueError("a choice must not be empty")
+        texts = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
+        # One terminal: of alternatives of a rule each would be looked at in every step.
+        source = f"start: CHOICE\nCHOICE: {texts}"
+    return str(LLMatcher.grammar_from_lark(source))
 
 
 def quoted_refs(schema: Any) -> Any:

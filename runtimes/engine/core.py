@@ -197,7 +197,7 @@ class EngineCore:
             results = sample(logits[[row] * len(others)], [one.sampler for one in others])
             for other in others:
                 other.started, other.reused = first.started, len(first.prompt)
-                self.scheduler.fork(first, other)
+                self.scheduler.add(other)
             forked += zip(others, results, strict=True)
         return forked
 

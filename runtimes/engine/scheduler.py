@@ -71,23 +71,15 @@ class Scheduler:
         return not self._waiting and not self.kv.busy
 
     def add(self, sequence: Sequence) -> None:
-        """Queue the first sample of a request."""
+        """Queue the first sample of a request; or another one, before whatever arrived later."""
         state = sequence.state
-        sequence.key = state.submitted + state.request.priority * self._settings.aging_s
-        sequence.order = next(self._arrivals)
-        self._queue(sequence)
-
-    def fork(self, sequence: Sequence, other: Sequence) -> None:
-        """Queue another sample of a request; before whatever arrived after the request."""
-        other.key, other.order = sequence.key, sequence.order
-        self._queue(other)
-
-    def _queue(self, sequence: Sequence) -> None:
+        if sequence.index == 0:
+            state.key = state.submitted + state.request.priority * self._settings.aging_s
+            state.order = next(self._arrivals)
         sequence.chunk = self.kv.chunk
         bisect.insort(self._waiting, sequence, key=Sequence.rank)
-        deadline = sequence.state.deadline
-        if deadline is not None:
-            self._deadlines[sequence] = deadline
+        if state.deadline is not None:
+            self._deadlines[sequence] = state.deadline
 
     def remove(self, sequence: Sequence) -> None:
         """Take a sequence out, finished or not; its slot is free for the next step."""

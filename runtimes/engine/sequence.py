@@ -41,6 +41,10 @@ class RequestState:
     sequences: list[Sequence] = field(default_factory=list)
     completions: dict[int, Completion] = field(default_factory=dict)  # by the sample's index
 
+    # Its place in the queue
+    key: float = 0.0  # aged arrival
+    order: int = 0  # breaks ties: first come, first served
+
     def __post_init__(self) -> None:
         self.scores = PromptScores.of(self.request)
 
@@ -104,13 +108,9 @@ class Sequence:
     prompt: list[int] = field(init=False)
     output: list[int] = field(default_factory=list)
 
-    # Its place in the queue
-    key: float = 0.0  # aged arrival
-    order: int = 0  # breaks ties: first come, first served
-    requeued: bool = False  # has lost a slot before
-
     # Its slot
     slot: int = -1
+    requeued: bool = False  # has lost one before
     computed: int = 0  # tokens whose keys and values have gone into the slot
     dropped: int = 0  # of these, taken out again by a context shift
     forced: int = 0  # tokens at the end that were not sampled and may go in with the one before
@@ -161,7 +161,7 @@ class Sequence:
 
     def rank(self) -> tuple[float, int, int]:
         """Sort key of sequences; no two are equal."""
-        return (self.key, self.order, self.index)
+        return (self.state.key, self.state.order, self.index)
 
     @property
     def length(self) -> int:

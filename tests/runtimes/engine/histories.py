@@ -308,7 +308,7 @@ class History:
             if not row.index:
                 for index in range(1, row.request.params.n):
                     other = Sequence(row.state, index, output=[first_token(row.prompt, index)])
-                    self.scheduler.fork(row, other)
+                    self.scheduler.add(other)
                     self.live.append(other)
         for row in [r for r in self.live if len(r.output) >= r.request.params.max_tokens]:
             self.scheduler.remove(row)
