@@ -31,7 +31,7 @@ from runtimes.machine.hardware import memory_now
 from runtimes.models.modelfile import ModelFile
 from runtimes.models.registry import read_model
 from runtimes.request import FinishReason, Request
-from runtimes.runner import Runner, Tokenizer
+from runtimes.runner import Runner
 from runtimes.sampling.grammar import GrammarCompiler, MatcherMaker
 from runtimes.sampling.thoughts import ThoughtTokens
 from runtimes.settings import RunnerSettings, SchedulerSettings
@@ -53,20 +53,19 @@ class Engine(EngineApi):
         self,
         model: ModelFile,
         runner: Runner,
-        tokenizer: Tokenizer,
         settings: RunnerSettings,
         scheduling: SchedulerSettings,
         draft: Draft | None,
     ) -> None:
         self._model = model
-        self.tokenizer = tokenizer
+        self.tokenizer = runner.tokenizer
         self._runner = runner
         self._settings = settings
         room = scheduling.prefix_bytes
         if room is None:
             room = int(min(_MOST_PREFIX_BYTES, memory_now()[1] * _PREFIX_SHARE))
-        self._grammars = GrammarCompiler(tokenizer)
-        self._thoughts = functools.cache(functools.partial(ThoughtTokens, tokenizer))
+        self._grammars = GrammarCompiler(self.tokenizer)
+        self._thoughts = functools.cache(functools.partial(ThoughtTokens, self.tokenizer))
         self._core = EngineCore(runner, settings, scheduling, room, draft)
         self._wake = threading.Condition()
         self._commands: deque[Callable[[], None]] = deque([self._core.warm_up])
@@ -94,8 +93,8 @@ class Engine(EngineApi):
         Raises ModelError, RuntimeMissingError or OutOfMemoryError.
         """
         model, settings = read_model(path), settings or RunnerSettings()
-        runner, tokenizer, draft = load_with_draft(model, settings)
-        return cls(model, runner, tokenizer, settings, scheduling or SchedulerSettings(), draft)
+        runner, draft = load_with_draft(model, settings)
+        return cls(model, runner, settings, scheduling or SchedulerSettings(), draft)
 
     @property
     def model(self) -> ModelFile:

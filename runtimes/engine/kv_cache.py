@@ -196,22 +196,22 @@ class KvCache:
     def _leave(self, slot: int, prefix: Prefix, held: int) -> None:
         """Keep ``prefix`` of the ``held`` tokens of a slot, or what can be kept of it."""
         worth = self._enabled and len(prefix.tokens) >= LEAST_SHARED
-        retain = worth and not self.capabilities.mixed_batch
+        retain = False
+        point: PooledPrefix | None = None
+        if worth and len(prefix.tokens) < held and not self.capabilities.can_trim:
+            if points := self._points(prefix):
+                point = points[max(points)]
+                prefix = point.prefix
+            worth = point is not None
         try:
-            point: PooledPrefix | None = None
-            if worth and len(prefix.tokens) < held and not self.capabilities.can_trim:
-                points = self._points(prefix)
-                point = points[max(points)] if points else None
-                worth = point is not None
-                prefix = point.prefix if point else prefix
             self._cut_back(slot, len(prefix.tokens) if worth else 0, point)
-            retain = retain and worth
-            if worth and not retain:
+            if worth and self.capabilities.mixed_batch:
                 self._offload(slot, prefix)
                 self._kv.trim(slot, 0)
+            else:
+                retain = worth
         except IngotError as error:
             logger.warning("a slot could not be cut back: %s", error)
-            retain = False
         self._retained.pop(slot, None)
         if retain:
             self._retained[slot] = prefix

@@ -57,19 +57,17 @@ def load_runner(model: ModelFile, settings: RunnerSettings) -> tuple[Runner, Tok
     return backend_of(model).open(model, settings)
 
 
-def load_with_draft(
-    model: ModelFile, settings: RunnerSettings
-) -> tuple[Runner, Tokenizer, Draft | None]:
-    """``load_runner``, and the draft that ``settings`` names: None where memory is short for both,
-    or nothing could verify what it guesses, which is logged.
+def load_with_draft(model: ModelFile, settings: RunnerSettings) -> tuple[Runner, Draft | None]:
+    """The runner of ``load_runner``, and the draft that ``settings`` names: None where memory is
+    short for both, or nothing could verify what it guesses, which is logged.
 
     Raises as ``load_runner``; ModelError also for a draft that does not fit the model.
     """
     if settings.draft is not None and not backend_of(model).on_gpu(settings):
         settings = spare_draft(model, settings, memory_now()[1])
-    runner, tokenizer = load_runner(model, settings)
+    runner, _ = load_runner(model, settings)
     try:
-        return runner, tokenizer, _load_draft(model, runner, settings)
+        return runner, _load_draft(model, runner, settings)
     except BaseException:
         runner.close()
         raise

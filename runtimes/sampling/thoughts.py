@@ -244,7 +244,7 @@ class Thoughts:
         """Force the thought's end where it is due, and what stands before a constrained answer."""
         form, budget = self._form, self._budget
         if self.phase is ThoughtPhase.BEFORE and budget == 0 and self.count == 0:
-            self._forced = [*self._tokens.encode(form.empty())]
+            self._forced = [*self._tokens.encode(f"{form.opens}\n\n{form.closes}{form.then}")]
         elif self.phase is ThoughtPhase.INSIDE and not self._ended and self._over():
             self._end("" if budget == 0 else CLOSING)
         elif self.phase is ThoughtPhase.CLOSED and self._answer is not None:

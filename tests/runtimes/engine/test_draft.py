@@ -238,7 +238,7 @@ def test_it_counts_in_the_estimate_and_is_left_out_where_memory_is_short(q8_0, m
     assert both == alone + estimate(model, draft_settings(with_draft)).total
     monkeypatch.setattr("runtimes.engine.loading.memory_now", lambda: (both, both - 1))
     with caplog.at_level(logging.WARNING):
-        runner, _, draft = load_with_draft(model, with_draft)
+        runner, draft = load_with_draft(model, with_draft)
     runner.close()
     assert draft is None
     assert f"without the draft {q8_0.name}" in caplog.text
