@@ -18,16 +18,12 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _SAMPLE = 0xD1B54A32D192ED03  # any odd number but the one above
 
 
-# Of a row's answer: for a constraint, or for a thought and the constraint behind it.
-Follower = GrammarMatcher | Thoughts
-
-
 class SamplerState:
     """One row's parameters, its seed, and the tokens that penalties count.
 
     ``eos_ids`` are banned below ``min_tokens``. ``sample_index`` tells the samples of one request
     apart: each draws from a stream of its own, and the first from that of the seed itself.
-    ``matcher`` follows the row's constraint and its thought.
+    ``matcher`` follows the row's constraint, or its thought and the constraint behind that.
     """
 
     def __init__(
@@ -37,7 +33,7 @@ class SamplerState:
         *,
         eos_ids: frozenset[int] = frozenset(),
         sample_index: int = 0,
-        matcher: Follower | None = None,
+        matcher: GrammarMatcher | Thoughts | None = None,
     ) -> None:
         self.params = params
         self.matcher = matcher

@@ -105,6 +105,9 @@ class Thoughts:
         self.text = ""  # of the thought
         self.said = Said("", "")  # by the last token
         self.count = 0  # tokens before the answer's first, where there is a thought
+        self.masks = answer is not None  # whether ``mask`` may change logits
+        # Control tokens that are part of the answer's text.
+        self.markers: Mapping[int, bytes] = answer.markers if answer is not None else {}
         self._tokens, self._form = tokens, tokens.form
         self._budget, self._answer, self._expected = budget, answer, thinking.expected
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
@@ -132,16 +135,6 @@ class Thoughts:
     def error(self) -> str | None:
         """Why no token may follow, of the constraint."""
         return None if self._answer is None else self._answer.error
-
-    @property
-    def markers(self) -> Mapping[int, bytes]:
-        """Control tokens that are part of the answer's text."""
-        return {} if self._answer is None else self._answer.markers
-
-    @property
-    def masks(self) -> bool:
-        """Whether ``mask`` changes anything now."""
-        return self._answer is not None
 
     @property
     def override(self) -> int | None:
