@@ -40,6 +40,7 @@ from runtimes.stream import Stream
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Command = Callable[[], None]
 
 # How long the batching strategies that wait for company sleep before they look again.
 _NAP_S = 0.005
@@ -68,7 +69,7 @@ class Engine(EngineApi):
         self._thoughts = functools.cache(functools.partial(ThoughtTokens, self.tokenizer))
         self._core = EngineCore(runner, settings, scheduling, room, draft)
         self._wake = threading.Condition()
-        self._commands: deque[Callable[[], None]] = deque([self._core.warm_up])
+        self._commands: deque[Command] = deque([self._core.warm_up])
         self._adapters = LoadedAdapters(runner)
         self._compiling: list[RequestState] = []  # requests whose constraints are being compiled
         self._embedding: deque[RequestState] = deque()  # texts to embed
@@ -271,7 +272,7 @@ class Engine(EngineApi):
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
-    def _post(self, command: Callable[[], None], *, refuse_when_closing: bool = False) -> None:
+    def _post(self, command: Command, *, refuse_when_closing: bool = False) -> None:
         with self._wake:
             if self._closing and refuse_when_closing:
                 raise RequestError("the engine is closed")
@@ -390,7 +391,7 @@ def _answered(state: RequestState, failure: str) -> Iterator[None]:
         state.give_up(FinishReason.ERROR, f"the engine failed: {error}")
 
 
-def _carry_out(commands: Iterable[Callable[[], None]]) -> None:
+def _carry_out(commands: Iterable[Command]) -> None:
     """Run each; one that fails keeps none behind it from running."""
     for command in commands:
         try:

@@ -10,6 +10,8 @@ from runtimes.errors import RequestError
 from runtimes.request import Constraint
 from runtimes.runner import Floats, Ints, Tokenizer
 
+Markers = Mapping[int, bytes]  # control tokens that are part of the text, with what they are in it
+
 _MOST_KEPT, _KEPT_CHARACTERS = 64, 2**22  # compiled constraints, and those of their sources
 
 
@@ -19,8 +21,7 @@ class GrammarMatcher:
     masks = True  # ``mask`` may always change logits
     override = None  # ``mask`` leaves the forced token
 
-    def __init__(self, matcher: Any, size: int, markers: Mapping[int, bytes]) -> None:
-        """``markers``: control tokens that are part of the text, with what they are in it."""
+    def __init__(self, matcher: Any, size: int, markers: Markers) -> None:
         self._matcher = matcher
         self.markers = markers
         self._size = size
@@ -140,7 +141,7 @@ def control_tokens(tokenizer: Tokenizer, texts: Iterable[str]) -> dict[int, byte
 class _Vocabulary:
     """Tokenizer in the form that llguidance reads."""
 
-    def __init__(self, tokenizer: Tokenizer, markers: Mapping[int, bytes]) -> None:
+    def __init__(self, tokenizer: Tokenizer, markers: Markers) -> None:
         self._tokenizer = tokenizer
         self.tokens = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
         for token, text in markers.items():
@@ -154,7 +155,7 @@ class _Vocabulary:
         return self._tokenizer.encode(clean, add_special=False, parse_special=False)
 
 
-def _native(tokenizer: Tokenizer, markers: Mapping[int, bytes]) -> Any:
+def _native(tokenizer: Tokenizer, markers: Markers) -> Any:
     from llguidance import LLTokenizer, TokenizerWrapper
 
     if not tokenizer.eos_ids:

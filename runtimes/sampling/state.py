@@ -104,6 +104,9 @@ class SamplerState:
         logits[ids] = value
 
 
+States = Sequence[SamplerState]  # of the rows of a step
+
+
 class _Counts:
     """How often each token seen came in the output; 0 for one that only the prompt holds."""
 

@@ -4,7 +4,7 @@ and what may follow. A constraint holds for the answer behind the thought."""
 from __future__ import annotations
 
 import codecs
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from functools import lru_cache
 from typing import NamedTuple
@@ -13,7 +13,7 @@ import numpy as np
 
 from runtimes.request import Thinking, ThoughtForm
 from runtimes.runner import Floats, Ints, Tokenizer
-from runtimes.sampling.grammar import GrammarMatcher, control_tokens
+from runtimes.sampling.grammar import GrammarMatcher, Markers, control_tokens
 
 # Stands at the end of a thought that has to end, before the closing tag.
 CLOSING = "\n\nI have to answer now.\n"
@@ -107,7 +107,7 @@ class Thoughts:
         self.count = 0  # tokens before the answer's first, where there is a thought
         self.masks = answer is not None  # whether ``mask`` may change logits
         # Control tokens that are part of the answer's text.
-        self.markers: Mapping[int, bytes] = answer.markers if answer is not None else {}
+        self.markers: Markers = answer.markers if answer is not None else {}
         self._tokens, self._form = tokens, tokens.form
         self._budget, self._answer, self._expected = budget, answer, thinking.expected
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from runtimes.runner import Floats, Ints
-from runtimes.sampling.state import SamplerState
+from runtimes.sampling.state import SamplerState, States
 
 # Temperature, top-k, top-p, min-p and the draw, for many short rows at once.
 #
@@ -205,7 +204,7 @@ def _beyond(reached: Doubles, point: float) -> int:
     return int(np.searchsorted(reached, point, side="right"))
 
 
-def draw_among(values: Floats, tops: Floats, states: Sequence[SamplerState]) -> Ints:
+def draw_among(values: Floats, tops: Floats, states: States) -> Ints:
     """Position of each row's token in ``values``: float32 [rows, width], in the order of the ids.
 
     ``values`` are logits, all that top-k may keep among them, and -inf in unused places; ``tops``
@@ -236,7 +235,7 @@ def _weights(values: Floats, top: Floats, scale: Floats) -> Floats:
     return weights
 
 
-def _kept(values: Floats, top: Floats, scale: Floats, states: Sequence[SamplerState]) -> Mask:
+def _kept(values: Floats, top: Floats, scale: Floats, states: States) -> Mask:
     """Return the positions that top-k and then top-p keep."""
     width = values.shape[1]
     count = np.array([min(s.params.top_k or width, width) for s in states])
