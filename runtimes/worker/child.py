@@ -215,8 +215,7 @@ def main() -> None:
         sender.put(Refused(portable(error)))
     else:
         server = _Server(engine, sender.put)
-        sizes = engine.context, engine.slots, engine.vocab_size
-        sender.put(Ready(engine.model, *sizes, gpu, engine.stats()))
+        sender.put(Ready(engine.model, engine.vocab_size, gpu, engine.stats()))
         servers.put(server)
         server.run()
     sender.close()

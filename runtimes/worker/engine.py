@@ -94,12 +94,12 @@ class WorkerEngine(EngineApi):
     @property
     def context(self) -> int:
         """Tokens that one request may hold, prompt and completion together."""
-        return self._in_flight.ready.context
+        return self._in_flight.ready.stats.context
 
     @property
     def slots(self) -> int:
         """Requests that run at the same time."""
-        return self._in_flight.ready.slots
+        return self._in_flight.ready.stats.slots
 
     @property
     def vocab_size(self) -> int:

@@ -420,7 +420,7 @@ class Recovery:
         """The next limits to try; None when there is nothing left that could help."""
         limits, settings, model = self._limits, self.settings(), self._model
         if ready:
-            gpu, context, slots = ready.gpu, ready.context, ready.slots
+            gpu, context, slots = ready.gpu, ready.stats.context, ready.stats.slots
         else:  # whether a GPU is in use is not known: it may be
             known = remembered(model.runtime) if model else None
             gpu, slots = bool(known and known.devices), settings.slots

@@ -79,8 +79,6 @@ class Ready:
     """The model is loaded; ``gpu`` whether layers may lie on one."""
 
     model: ModelFile
-    context: int
-    slots: int
     vocab_size: int
     gpu: bool
     stats: EngineStats

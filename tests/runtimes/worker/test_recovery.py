@@ -44,8 +44,8 @@ def ready(model: ModelFile, recovery: Recovery, *, gpu: bool = False) -> Ready:
     assert settings.context is not None
     counted = Metrics().figures()
     others = dict.fromkeys(EngineStats.__dataclass_fields__.keys() - counted.keys(), 0)
-    stats = EngineStats(**others, **counted)
-    return Ready(model, settings.context, settings.slots, model.vocab_size, gpu, stats)
+    others |= {"context": settings.context, "slots": settings.slots}
+    return Ready(model, model.vocab_size, gpu, EngineStats(**others, **counted))
 
 
 def recovery(model: ModelFile, asked: RunnerSettings = ASKED) -> Recovery:
