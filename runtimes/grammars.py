@@ -115,7 +115,7 @@ class _Compilers:
         return found
 
     def _known(self, constraint: Constraint) -> str | RequestError | None:
-        """What was found of a constraint, also by another thread, which is waited for. None: it is
+        """The result of a constraint, also of another thread, which is waited for. None: it is
         counted as running, and is this thread's to compile."""
 
         def ready() -> bool:

@@ -98,7 +98,7 @@ class Thoughts:
         budget: int | None,
         answer: GrammarMatcher | None,
     ) -> None:
-        """Of an answer to ``prompt``, whose constraint ``answer`` follows. ``budget``: tokens of
+        """Follow an answer to ``prompt``, whose constraint ``answer`` follows. ``budget``: tokens of
         the thought; None: until it ends by itself or repeats itself."""
         begun = {"thought": ThoughtPhase.INSIDE, "answer": ThoughtPhase.ANSWER}.get(thinking.at)
         self.phase = begun or tokens.phase_behind(prompt)
@@ -143,7 +143,7 @@ class Thoughts:
 
     @property
     def _follower(self) -> GrammarMatcher | None:
-        """That of the constraint, once the answer has begun."""
+        """The constraint's matcher, once the answer has begun."""
         return self._answer if self.phase is ThoughtPhase.ANSWER else None
 
     def accept(self, token: int) -> None:

@@ -326,7 +326,7 @@ class Recovery:
 
     @cached_property
     def _key(self) -> str | None:
-        """That of the record in the state file."""
+        """Key of the record in the state file; None where nothing names the model."""
         try:
             if self._model is None or (installed := find_installed(self._model.runtime)) is None:
                 return None
