@@ -98,7 +98,7 @@ class Thoughts:
         budget: int | None,
         answer: GrammarMatcher | None,
     ) -> None:
-        """Follow an answer to ``prompt``, whose constraint ``answer`` follows. ``budget``: tokens of
+        """Follow an answer to ``prompt``; ``answer`` follows its constraint. ``budget``: tokens of
         the thought; None: until it ends by itself or repeats itself."""
         begun = {"thought": ThoughtPhase.INSIDE, "answer": ThoughtPhase.ANSWER}.get(thinking.at)
         self.phase = begun or tokens.phase_behind(prompt)
