@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
-from runtimes.chat import Message
+from runtimes.chat import Messages, ToolSchemas, Variables
 from runtimes.models.modelfile import ModelFile
 from runtimes.request import Completion, Request, SamplingParams
 from runtimes.stream import Stream
@@ -31,10 +31,10 @@ class Encoder(Protocol):
 
     def encode_chat(
         self,
-        messages: Sequence[Message],
+        messages: Messages,
         template: str | None = None,
-        tools: Sequence[Message] | None = None,
-        variables: Mapping[str, Any] | None = None,
+        tools: ToolSchemas | None = None,
+        variables: Variables | None = None,
     ) -> list[int]:
         """Ids of a conversation through the model's chat template, or through ``template``, which
         is given ``tools`` and ``variables``; raises RequestError where it refuses the conversation.
@@ -42,9 +42,9 @@ class Encoder(Protocol):
 
     def encode_continuation(
         self,
-        context: str | Sequence[Message],
+        context: str | Messages,
         continuation: str,
-        variables: Mapping[str, Any] | None = None,
+        variables: Variables | None = None,
     ) -> tuple[list[int], int]:
         """Ids of both together, and where the continuation begins; raises RequestError."""
 

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from runtimes.runner import Tokenizer
 
 Message = Mapping[str, Any]
+Messages = Sequence[Message]
+ToolSchemas = Sequence[Mapping[str, Any]]  # as OpenAI's API has them
+Variables = Mapping[str, Any]  # of a template, by name
 
 # What models think stands between such tags.
 THINKING = ("think", "thinking", "reasoning")
@@ -39,7 +42,6 @@ def _compile(template: str) -> Template | RequestError:
     from jinja2.ext import loopcontrols
 
     from runtimes.templates.budget import Budget, within
-    from runtimes.templates.filters import tojson
     from runtimes.templates.sandbox import Sandbox
 
     def raise_exception(message: str) -> None:
@@ -56,7 +58,6 @@ def _compile(template: str) -> Template | RequestError:
             " that is taken"
         )
     environment = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
-    environment.filters["tojson"] = tojson
     environment.globals["raise_exception"] = raise_exception
     environment.globals["strftime_now"] = strftime_now
     try:
@@ -93,13 +94,12 @@ def _reason(error: Exception) -> str:
 
 def render_chat(
     template: str | None,
-    messages: Sequence[Message],
+    messages: Messages,
     *,
     bos_token: str = "",
     eos_token: str = "",
-    add_generation_prompt: bool = True,
-    tools: Sequence[Message] | None = None,
-    variables: Mapping[str, Any] | None = None,
+    tools: ToolSchemas | None = None,
+    variables: Variables | None = None,
 ) -> str:
     """The prompt text for ``messages``, in which ``tools``, JSON objects, may be called.
     ``variables`` are further ones of the template, by name.
@@ -124,7 +124,7 @@ def render_chat(
                 messages=list(messages),
                 bos_token=bos_token,
                 eos_token=eos_token,
-                add_generation_prompt=add_generation_prompt,
+                add_generation_prompt=True,
                 tools=list(tools) if tools else None,
                 documents=None,
                 **(variables or {}),
@@ -150,9 +150,9 @@ def characters(said: object) -> int:
 def encode_chat(
     tokenizer: Tokenizer,
     template: str | None,
-    messages: Sequence[Message],
-    tools: Sequence[Message] | None = None,
-    variables: Mapping[str, Any] | None = None,
+    messages: Messages,
+    tools: ToolSchemas | None = None,
+    variables: Variables | None = None,
 ) -> list[int]:
     """Ids of a rendered conversation; raises RequestError. ``tools`` and ``variables`` are those of
     ``render_chat``. The text of a last message of the assistant is what the answer begins with: it
@@ -167,9 +167,9 @@ def encode_chat(
 def encode_continuation(
     tokenizer: Tokenizer,
     template: str | None,
-    context: str | Sequence[Message],
+    context: str | Messages,
     continuation: str,
-    variables: Mapping[str, Any] | None = None,
+    variables: Variables | None = None,
 ) -> tuple[list[int], int]:
     """Ids of a text, or of a conversation by the template, with what follows it, and where that
     begins: as lm-evaluation-harness does it. Both are encoded as one text; the first so many tokens
@@ -199,9 +199,9 @@ def encode_continuation(
 def _rendered(
     tokenizer: Tokenizer,
     template: str | None,
-    messages: Sequence[Message],
-    tools: Sequence[Message] | None = None,
-    variables: Mapping[str, Any] | None = None,
+    messages: Messages,
+    tools: ToolSchemas | None = None,
+    variables: Variables | None = None,
 ) -> str:
     begun = ""
     if messages and messages[-1].get("role") == "assistant":

@@ -54,14 +54,6 @@ def check_room(request: Request, context: int) -> None:
         )
 
 
-def check_tokens(tokens: list[int], vocab_size: int) -> None:
-    """Raises RequestError where there are none, or none such."""
-    if not tokens:
-        raise RequestError("the prompt has no tokens")
-    if min(tokens) < 0 or max(tokens) >= vocab_size:
-        raise RequestError(f"the prompt has a token id outside 0..{vocab_size - 1}")
-
-
 def markers_of(constraint: Constraint) -> tuple[str, ...]:
     """Texts of its grammar for which a control token may stand."""
     return tuple(json.loads(constraint.source)["markers"]) if constraint.kind == "tools" else ()
@@ -95,18 +87,18 @@ def grammar_text(constraint: Constraint) -> str:
         return str(LLMatcher.grammar_from_json_schema(schema, defaults=_JSON_OPTIONS))
     if constraint.kind == "regex":
         return str(LLMatcher.grammar_from_regex(source))
-    if constraint.kind == "grammar":
-        return str(LLMatcher.grammar_from_lark(source))
     if constraint.kind == "tools":
-        return str(LLMatcher.grammar_from_lark(json.loads(source)["grammar"]))
-    choices = json.loads(source)
-    if not (isinstance(choices, list) and choices and all(isinstance(c, str) for c in choices)):
-        raise ValueError("it must be a JSON list of texts with at least one")
-    if "" in choices:
-        raise ValueError("a choice must not be empty")
-    texts = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
-    # One terminal: of alternatives of a rule each would be looked at in every step.
-    return str(LLMatcher.grammar_from_lark(f"start: CHOICE\nCHOICE: {texts}"))
+        source = json.loads(source)["grammar"]
+    elif constraint.kind == "choices":
+        choices = json.loads(source)
+        if not (isinstance(choices, list) and choices and all(isinstance(c, str) for c in choices)):
+            raise ValueError("it must be a JSON list of texts with at least one")
+        if "" in choices:
+            raise ValueError("a choice must not be empty")
+        texts = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
+        # One terminal: of alternatives of a rule each would be looked at in every step.
+        source = f"start: CHOICE\nCHOICE: {texts}"
+    return str(LLMatcher.grammar_from_lark(source))
 
 
 def quoted_refs(schema: Any) -> Any:

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping
 from subprocess import DEVNULL, PIPE
 from typing import Any
 
-from runtimes.checks import check_room, check_tokens, grammar_text, refused
+from runtimes.checks import check_room, grammar_text, refused
 from runtimes.errors import IngotError, RequestError, WorkerError
 from runtimes.machine.processes import Child, ending
 from runtimes.request import Constraint, Request, SamplingParams
@@ -70,7 +70,8 @@ def check_request(request: Request, context: int, vocab_size: int) -> str | None
     engine of this size cannot serve.
     """
     check_room(request, context)
-    check_tokens(request.prompt, vocab_size)
+    if min(request.prompt) < 0 or max(request.prompt) >= vocab_size:
+        raise RequestError(f"the prompt has a token id outside 0..{vocab_size - 1}")
     return check_params(request.params, vocab_size)
 
 
@@ -108,20 +109,14 @@ class _Compilers:
         if len(constraint.source) > most:
             said = f"it has {len(constraint.source):,} characters, above {most:,}"
             raise refused(constraint, said)
-        with self._turn(constraint) as (compiler, found):
-            if compiler is not None:
-                found = compiler.compile(constraint, LIMIT_S)
-                self._keep(constraint, found)
-        assert found is not None
+        found = self._known(constraint) or self._compiled(constraint)
         if isinstance(found, RequestError):
             raise RequestError(str(found))  # another one: each has its own traceback
         return found
 
-    @contextlib.contextmanager
-    def _turn(
-        self, constraint: Constraint
-    ) -> Iterator[tuple[_Compiler | None, str | RequestError | None]]:
-        """A compiler for a constraint, or what was found; another thread's result is waited for."""
+    def _known(self, constraint: Constraint) -> str | RequestError | None:
+        """The result of a constraint, also of another thread, which is waited for. None: it is
+        counted as running, and is this thread's to compile."""
 
         def ready() -> bool:
             compiling = constraint in self._running or len(self._running) >= _CHILDREN
@@ -137,18 +132,21 @@ class _Compilers:
                     self._waiting -= 1
                 if not waited:
                     raise WorkerError("too many constraints are being compiled: try again later")
-            found = self._found.get(constraint)
-            if found is not None:
+            if constraint in self._found:
                 self._found.move_to_end(constraint)
-            else:
-                self._running.add(constraint)
-            compiler = self._idle.pop() if self._idle and found is None else None
-        if found is not None:
-            yield None, found
-            return
+                return self._found[constraint]
+            self._running.add(constraint)
+            return None
+
+    def _compiled(self, constraint: Constraint) -> str | RequestError:
+        compiler: _Compiler | None = None
         try:
+            with self._lock:
+                compiler = self._idle.pop() if self._idle else None
             compiler = compiler or _Compiler()
-            yield compiler, None
+            found = compiler.compile(constraint)
+            self._keep(constraint, found)
+            return found
         finally:
             with self._lock:
                 self._running.discard(constraint)
@@ -181,7 +179,7 @@ class _Compiler:
             raise WorkerError(f"no process could be started for a grammar: {error}") from error
         self.alive = True
 
-    def compile(self, constraint: Constraint, limit_s: float) -> str | RequestError:
+    def compile(self, constraint: Constraint) -> str | RequestError:
         """Compile a constraint in the child: its grammar, or the reason of a refusal, also where
         the child dies."""
         child = self._child
@@ -194,7 +192,7 @@ class _Compiler:
             late.set()
             child.kill()
 
-        timer = threading.Timer(limit_s, stop)
+        timer = threading.Timer(LIMIT_S, stop)
         timer.daemon = True
         timer.start()
         try:
@@ -215,7 +213,7 @@ class _Compiler:
             return str(said) if good else refused(constraint, str(said))
         why = f"the process that compiled it died ({ending(how)})"
         if late.is_set():
-            why = f"it takes longer than {limit_s:g} s to compile"
+            why = f"it takes longer than {LIMIT_S:g} s to compile"
         elif ending(how) == "SIGXCPU":
             why = f"it takes more than {LIMIT_CPU_S} s of a processor to compile"
         log.warning("a %s was refused: %s", constraint.kind, why)
@@ -223,15 +221,9 @@ class _Compiler:
 
     def _end(self) -> int:
         self.alive = False
-        child = self._child
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError), self._child as child:  # whose pipes are closed
             child.kill()
-        with contextlib.suppress(OSError):
-            if child.stdin is not None:
-                child.stdin.close()
-        if child.stdout is not None:
-            child.stdout.close()
-        return child.wait()
+        return self._child.wait()
 
 
 _COMPILERS = _Compilers()

@@ -61,10 +61,6 @@ class ThoughtForm:
     then: str = "\n\n"
     head: str = ""
 
-    def empty(self) -> str:
-        """A thought without a word."""
-        return f"{self.opens}\n\n{self.closes}{self.then}"
-
 
 @dataclass(frozen=True, slots=True)
 class Thinking:

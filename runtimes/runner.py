@@ -10,8 +10,10 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-Logits = npt.NDArray[np.float32]
-Indices = Sequence[int] | npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int64]
+Logits = Floats
+Indices = Sequence[int] | Ints
 SavedKv = bytes | memoryview  # one slot's keys and values, in the runner's own format
 
 
@@ -34,7 +36,10 @@ class TopKLogits:
         return TopKLogits(self.ids[rows], self.values[rows])
 
 
-def require_full_logits(found: Logits | TopKLogits) -> Logits:
+StepLogits = Logits | TopKLogits  # of the rows of a step
+
+
+def require_full_logits(found: StepLogits) -> Logits:
     """The logits of a step whose rows asked for all of them."""
     if isinstance(found, TopKLogits):
         raise TypeError("top-k logits where all were asked for")
@@ -210,7 +215,7 @@ class Runner(Protocol):
     def graphs_reused(self) -> int | None:
         """How many forward passes went without building a new graph; None where not known."""
 
-    def execute(self, plan: StepPlan) -> Logits | TopKLogits:
+    def execute(self, plan: StepPlan) -> StepLogits:
         """Run one step: float32 [logits asked for, vocab_size], in the order of rows and tokens.
 
         Where every such row says that fewer logits are enough, it may be TopKLogits of at least as
@@ -221,7 +226,7 @@ class Runner(Protocol):
     def score(self, tokens: Sequence[int]) -> Logits:
         """Logits after every position: [len(tokens), vocab_size]. Empties slot 0."""
 
-    def embed(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
+    def embed(self, tokens: Sequence[int]) -> Floats:
         """The text's embedding, of length 1. Touches no slot. Raises ModelError, RequestError where
         the file gives none, or OutOfMemoryError."""
 

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 KvType = Literal["f16", "q8_0", "q4_0"]
-KV_TYPES: tuple[KvType, ...] = ("f16", "q8_0", "q4_0")
+KV_TYPES: tuple[KvType, ...] = get_args(KvType)
 FlashAttention = Literal["auto", "on", "off"]
 # Where reproducible prompts are cut. Steps of 128 tokens are nearly as fast a token as longer ones;
 # of a prompt that begins like another one up to so many common tokens are computed again.
@@ -55,7 +55,7 @@ def outputs_at_once(settings: RunnerSettings, slots: int) -> int:
 
 
 Strategy = Literal["continuous", "static", "bucketed", "sequential"]
-STRATEGIES: tuple[Strategy, ...] = ("continuous", "static", "bucketed", "sequential")
+STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 
 
 @dataclass(frozen=True, slots=True)

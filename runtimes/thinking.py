@@ -7,11 +7,10 @@ gpt-oss (OpenAI's harmony response format).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from runtimes.chat import THINKING, template_names
+from runtimes.chat import THINKING, Variables, template_names
 from runtimes.errors import RequestError
 from runtimes.request import ThinkingLevel, ThoughtForm
 
@@ -46,7 +45,7 @@ def thought_form(template: str | None) -> ThoughtForm | None:
 class ThinkingChoice:
     """Meaning of a level of thinking for one template."""
 
-    variables: Mapping[str, Any]  # of the template
+    variables: Variables  # of the template
     budget: int | None = None  # 0 where thoughts can only be kept empty
     expected: bool = True
     unknown: str | None = None  # why the level changes nothing, for people
@@ -78,12 +77,12 @@ def choice_of(template: str | None, level: ThinkingLevel | None) -> ThinkingChoi
     return ThinkingChoice({}, unknown=why)
 
 
-def switched_off(variables: Mapping[str, Any]) -> bool:
+def switched_off(variables: Variables) -> bool:
     """Whether a template's variables turn its thoughts off."""
     return any(variables.get(name) is False for name in _SWITCHES)
 
 
-def check_variables(variables: Mapping[str, Any]) -> None:
+def check_variables(variables: Variables) -> None:
     """Raises RequestError for a variable of a template that is the renderer's own."""
     for name in variables:
         if name in _OWN or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,63}", name):

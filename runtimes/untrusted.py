@@ -96,22 +96,16 @@ def remove(folder: Path, name: str, where: str, error: type[IngotError] = ModelE
         path.unlink(missing_ok=True)
 
 
-def check_digest(text: object, where: str, error: type[IngotError] = ModelError) -> str:
+def check_digest(text: object, where: str, error: type[IngotError]) -> str:
     """``text``, a SHA-1 or SHA-256 in 40 or 64 small hexadecimal digits. Raises ``error``."""
     if isinstance(text, str) and _DIGEST.fullmatch(text):
         return text
     raise error(f"{where} gives the checksum {visible(repr(text))[:80]}: not 40 or 64 hex digits")
 
 
-def check_whole(
-    value: object,
-    where: str,
-    least: int = 0,
-    most: int = 2**32 - 1,
-    error: type[IngotError] = ModelError,
-) -> int:
+def check_whole(value: object, where: str, least: int = 0, most: int = 2**32 - 1) -> int:
     """``value``, a whole number from ``least`` to ``most``; a float that is one counts. ``where``
-    is the file and key that give it. Raises ``error`` for anything else, booleans included."""
+    is the file and key that give it. Raises ModelError for anything else, booleans included."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
@@ -119,7 +113,7 @@ def check_whole(
     if isinstance(value, int) and value.bit_length() > 128:  # Python may refuse to write it
         value = "a number of many digits"
     said = visible(repr(value[:3] if isinstance(value, (list, str)) else value))[:60]
-    raise error(f"{where} is {said}, not a whole number from {least:,} to {most:,}")
+    raise ModelError(f"{where} is {said}, not a whole number from {least:,} to {most:,}")
 
 
 def visible(text: str, *, lines: bool = False) -> str:

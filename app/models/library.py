@@ -345,7 +345,7 @@ def load_engine(
 
 
 def _step_limit() -> float:
-    from runtimes.worker.engine import STEP_LIMIT, STEP_LIMIT_S
+    from runtimes.worker.supervisor import STEP_LIMIT, STEP_LIMIT_S
 
     text = os.environ.get(STEP_LIMIT)
     try:

@@ -18,7 +18,7 @@ from runtimes.engine.scheduler import Scheduler, Step
 from runtimes.engine.sequence import RequestState, Sequence, unstarted
 from runtimes.errors import IngotError
 from runtimes.request import FinishReason
-from runtimes.runner import Logits, Runner, TopKLogits, require_full_logits
+from runtimes.runner import Runner, StepLogits, require_full_logits
 from runtimes.sampling import Sampled, sample
 from runtimes.settings import PROMPT_CHUNK, RunnerSettings, SchedulerSettings
 
@@ -31,7 +31,8 @@ class _Answer:
 
     sequence: Sequence
     tokens: list[int] = field(default_factory=list)
-    end: tuple[FinishReason, str | None] | None = None
+    end: FinishReason | None = None
+    error: str | None = None
 
 
 class EngineCore:
@@ -155,29 +156,34 @@ class EngineCore:
             if new
         )
         guessed = self.scheduler.commit(step, tokens, time.perf_counter() - begin)
-        ended = [(one, *end) for one, answer in answers.items() if (end := self._end_of(answer))]
-        prefilled = [one for one in step.sequences if one not in step.sampled]
-        ended += [(one, *end) for one in prefilled if (end := _unscored(one))]
+        for one, answer in answers.items():
+            full = answer.end is None and self._shifts and one.slot >= 0
+            if full and not self.kv.make_room(one):
+                answer.end = FinishReason.CONTEXT
+        for one in step.sequences:
+            if one not in answers and (why := _unscored(one)):
+                answers[one] = _Answer(one, end=FinishReason.ERROR, error=why)
         self.metrics.step(
             prompt=step.prefill,
-            sampled=len(sampled) + sum(len(new) - 1 for new in tokens if new),
+            sampled=sum(max(len(new), 1) for new in tokens),
             decoded=later,
-            forced=sum(answer.sequence.forced for answer in answers.values()),
+            forced=sum(one.forced for one in answers),
             guessed=guessed,
             native=native + step.drafting_s,
             whole=time.perf_counter() - begin,
         )
         # Last, so that whoever sees a completion sees its tokens in the figures too.
-        for sequence, reason, message in ended:
-            if reason is FinishReason.ERROR:
-                sequence.distrust()  # what its slot holds is no better
-            self._end(sequence, reason, message)
+        for one, answer in answers.items():
+            if answer.end is FinishReason.ERROR:
+                one.distrust()  # what its slot holds is no better
+            if answer.end is not None:
+                self._end(one, answer.end, answer.error)
         return True
 
     def _fork(
         self,
         drawn: list[tuple[Sequence, Sampled]],
-        logits: Logits | TopKLogits,
+        logits: StepLogits,
         at: list[int],
     ) -> list[tuple[Sequence, Sampled]]:
         """Draw the first tokens of further samples from the logits that their first one used."""
@@ -191,34 +197,33 @@ class EngineCore:
             results = sample(logits[[row] * len(others)], [one.sampler for one in others])
             for other in others:
                 other.started, other.reused = first.started, len(first.prompt)
-                self.scheduler.fork(first, other)
+                self.scheduler.add(other)
             forked += zip(others, results, strict=True)
         return forked
 
     def _accept(self, sequence: Sequence, sampled: Sampled) -> _Answer:
         """Hand out the first token that was sampled for a sequence."""
         answer = _Answer(sequence)
-        if (end := _unscored(sequence)) is not None:
-            answer.end = end
+        if (error := _unscored(sequence)) is not None:
+            answer.end, answer.error = FinishReason.ERROR, error
         elif sampled.token is not None and sequence.request.params.max_tokens == 0:
-            answer.end = FinishReason.LENGTH, None
+            answer.end = FinishReason.LENGTH
         else:
             self._take(answer, sampled)
         return answer
 
     def _take(self, answer: _Answer, sampled: Sampled) -> None:
         if sampled.token is None:
-            answer.end = FinishReason.ERROR, sampled.error
+            answer.end, answer.error = FinishReason.ERROR, sampled.error
             return
         answer.tokens.append(sampled.token)
         context = None if self._shifts else self.kv.capabilities.context
-        reason = answer.sequence.accept(sampled, sampled.token, context)
-        answer.end = None if reason is None else (reason, None)
+        answer.end = answer.sequence.accept(sampled, sampled.token, context)
 
     def _verify(
         self,
         step: Step,
-        logits: Logits | TopKLogits,
+        logits: StepLogits,
         at: list[int],
         answers: dict[Sequence, _Answer],
     ) -> None:
@@ -254,13 +259,6 @@ class EngineCore:
             sequence.forced += 1
         sequence.forced_tokens += sequence.forced
 
-    def _end_of(self, answer: _Answer) -> tuple[FinishReason, str | None] | None:
-        """Why a sequence ends with its tokens, if it does."""
-        full = answer.end is None and self._shifts and answer.sequence.slot >= 0
-        if full and not self.kv.make_room(answer.sequence):
-            return FinishReason.CONTEXT, None
-        return answer.end
-
     def _fail(self, step: Step, error: Exception) -> None:
         """End the sequences of a failed step; the others go on."""
         message = str(error)
@@ -291,7 +289,7 @@ class EngineCore:
         self.metrics.completed(sequence.complete(reason, error).timings)
 
 
-def _score_prompts(step: Step, logits: Logits | TopKLogits) -> list[int]:
+def _score_prompts(step: Step, logits: StepLogits) -> list[int]:
     """Take what prompts want of a step's logits; return where those of each sampled row are: the
     first of them, where tokens were proposed.
     """
@@ -310,9 +308,7 @@ def _score_prompts(step: Step, logits: Logits | TopKLogits) -> list[int]:
     return found
 
 
-def _sample(
-    logits: Logits | TopKLogits, at: list[int], sequences: Iterable[Sequence]
-) -> list[Sampled]:
+def _sample(logits: StepLogits, at: list[int], sequences: Iterable[Sequence]) -> list[Sampled]:
     """A token for each sequence, from its row of the logits."""
     states = [one.sampler for one in sequences]
     if not states:
@@ -320,9 +316,7 @@ def _sample(
     return sample(logits if len(at) == len(logits) else logits[at], states)
 
 
-def _unscored(sequence: Sequence) -> tuple[FinishReason, str] | None:
-    """Why a sequence ends whose prompt could not be scored."""
+def _unscored(sequence: Sequence) -> str | None:
+    """Why the sequence's prompt could not be scored."""
     scores = sequence.state.scores
-    if scores is None or scores.error is None:
-        return None
-    return FinishReason.ERROR, scores.error
+    return scores.error if scores else None

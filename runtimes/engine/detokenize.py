@@ -29,18 +29,15 @@ class Detokenizer:
         """
         return self.add(self._decoder.decode(piece), may_stop=may_stop)
 
-    def add(self, text: str, *, may_stop: bool = True) -> str:
-        """Take text that is whole characters already; return as ``feed``."""
-        return self._advance(text, final=False, may_stop=may_stop)
-
     def finish(self) -> str:
         """Return what was held back, at the end of the completion."""
-        return self._advance(self._decoder.decode(b"", final=True), final=True)
+        return self.add(self._decoder.decode(b"", final=True), final=True)
 
-    def _advance(self, new: str, *, final: bool, may_stop: bool = True) -> str:
+    def add(self, text: str, *, may_stop: bool = True, final: bool = False) -> str:
+        """Take text that is whole characters already; return as ``feed``, or all that is left."""
         if self.stopped:
             return ""
-        self._held += new
+        self._held += text
         if not may_stop:
             for begun in self._begun:
                 begun.length = 0
@@ -53,15 +50,12 @@ class Detokenizer:
             at, self.stopped_by = found
             out, self._held = self._held[:at], ""
         else:
-            keep = 0 if final else self._undecided(new)
-            cut = len(self._held) - keep
+            # The longest tail that a stop string begins with.
+            undecided = max((begun.feed(text) for begun in self._begun), default=0)
+            cut = len(self._held) - (0 if final else undecided)
             out, self._held = self._held[:cut], self._held[cut:]
         self.text += out
         return out
-
-    def _undecided(self, new: str) -> int:
-        """Length of the longest tail that a stop string begins with, once ``new`` has come."""
-        return max((begun.feed(new) for begun in self._begun), default=0)
 
 
 class _Begun:

@@ -16,15 +16,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from runtimes.engine.metrics import averaged
 from runtimes.engine.prefix_pool import common_prefix
-from runtimes.engine.sequence import Sequence
+from runtimes.engine.sequence import RowTokens, Sequence
 from runtimes.errors import IngotError
 from runtimes.runner import Runner, StepPlan, StepRow, require_full_logits
 
 logger = logging.getLogger(__name__)
 
 _SHORT = 8  # tokens that go in with the first guess; more of them are a pass of their own
-_SMOOTHING = 0.8  # of the last estimates
 _TRIED_TOKENS, _TRIED_STEPS = 16, 2  # by which its speed is first measured
 
 
@@ -110,11 +110,11 @@ class Draft:
             known = self._step_s[min(self._step_s, key=lambda other: abs(other - rows))]
         return known * depth
 
-    def guess(self, wanted: Mapping[Sequence, int]) -> dict[Sequence, list[int]]:
+    def guess(self, wanted: Mapping[Sequence, int]) -> RowTokens:
         """So many guesses for each of these rows; for none once it is lost. A row that is far
         behind has none yet: it is caught up by a pass at a time, so that nobody waits long."""
         begin = caught_up = time.perf_counter()
-        found: dict[Sequence, list[int]] = {}
+        found: RowTokens = {}
         try:
             self._evict(wanted)
             slots = {one: self._aligned(one) for one in wanted}
@@ -127,7 +127,7 @@ class Draft:
         self.seconds = time.perf_counter() - caught_up
         if found:
             step_s = self.seconds / max(map(len, found.values()))
-            self._step_s[len(found)] = _averaged(self._step_s.get(len(found)), step_s)
+            self._step_s[len(found)] = averaged(self._step_s.get(len(found)), step_s)
         return found
 
     def settle(self, rows: Iterable[Sequence]) -> None:
@@ -139,19 +139,13 @@ class Draft:
         except IngotError as error:
             self._lose(error)
 
-    def held(self) -> dict[Sequence, list[int]]:
-        """The tokens in the slot of each row that has one."""
-        return {one: self._slots[at].held for one, at in self._of.items()}
-
     def _lose(self, error: IngotError) -> None:
         if not self.lost:
             logger.warning("the draft %s failed, and guesses no more: %s", self.name, error)
         self.lost = True
 
-    def _guess(
-        self, wanted: Mapping[Sequence, int], slots: Mapping[Sequence, _Slot]
-    ) -> dict[Sequence, list[int]]:
-        found: dict[Sequence, list[int]] = {one: [] for one in wanted}
+    def _guess(self, wanted: Mapping[Sequence, int], slots: Mapping[Sequence, _Slot]) -> RowTokens:
+        found: RowTokens = {one: [] for one in wanted}
         new = {one: one.tokens(slots[one].known, one.length - slots[one].known) for one in wanted}
         while new:
             for one, token in self._run(new).items():
@@ -170,10 +164,10 @@ class Draft:
             share = min(one.length - slot.known - 1, self._capabilities.batch)
             self._pass({one: one.tokens(slot.known, share)}, logits=0)
             slot.known = len(slot.held)
-            self._token_s = _averaged(self._token_s, (time.perf_counter() - begin) / share)
+            self._token_s = averaged(self._token_s, (time.perf_counter() - begin) / share)
         return [one for one, slot in slots.items() if one.length - slot.known <= short]
 
-    def _run(self, new: Mapping[Sequence, list[int]]) -> dict[Sequence, int]:
+    def _run(self, new: RowTokens) -> dict[Sequence, int]:
         """The likeliest next token of each row, whose ``new`` tokens go in."""
         if self._capabilities.mixed_batch or all(len(tokens) == 1 for tokens in new.values()):
             return self._pass(new)
@@ -185,7 +179,7 @@ class Draft:
             found |= self._pass(rest)
         return found
 
-    def _pass(self, new: Mapping[Sequence, list[int]], logits: int = 1) -> dict[Sequence, int]:
+    def _pass(self, new: RowTokens, logits: int = 1) -> dict[Sequence, int]:
         """One step of the runner."""
         rows = sorted(new, key=lambda one: self._of[one])
         slots = [self._slots[self._of[one]] for one in rows]
@@ -217,10 +211,9 @@ class Draft:
 
     def _place(self, sequence: Sequence) -> None:
         """Give it the free slot that holds the longest beginning of its tokens."""
-        free = [at for at, slot in enumerate(self._slots) if slot.row is None]
-        if not free:
+        if len(self._of) == len(self._slots):
             self._evict(())
-            free = [at for at, slot in enumerate(self._slots) if slot.row is None]
+        free = [at for at, slot in enumerate(self._slots) if slot.row is None]
         tokens = sequence.tokens(0, sequence.length - 1)
         shared = {at: common_prefix(self._slots[at].held, tokens) for at in range(len(self._slots))}
         at = max(free, key=lambda one: (shared[one], -one))
@@ -240,7 +233,3 @@ class Draft:
     def _cut(self, at: int, length: int) -> None:
         self._kv.trim(at, length)
         del self._slots[at].held[length:]
-
-
-def _averaged(old: float | None, new: float) -> float:
-    return _SMOOTHING * old + (1 - _SMOOTHING) * new if old else new

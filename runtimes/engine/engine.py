@@ -3,34 +3,35 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from runtimes.api import EngineApi
-from runtimes.chat import Message, encode_chat, encode_continuation
+from runtimes.chat import Messages, ToolSchemas, Variables, encode_chat, encode_continuation
 from runtimes.checks import check_room
-from runtimes.engine import adapters
+from runtimes.engine.adapters import LoadedAdapters
 from runtimes.engine.core import EngineCore
 from runtimes.engine.draft import Draft
 from runtimes.engine.loading import load_with_draft
 from runtimes.engine.metrics import EngineStats, ratio
 from runtimes.engine.prefix_pool import Prefix
 from runtimes.engine.sequence import RequestState, Sink
-from runtimes.engine.session import SessionHeader, header_of, read_session, write_session
+from runtimes.engine.session import header_of, read_session, write_session
 from runtimes.errors import IngotError, RequestError
 from runtimes.grammars import check_request, deep_stacks
 from runtimes.machine.hardware import memory_now
 from runtimes.models.modelfile import ModelFile
 from runtimes.models.registry import read_model
-from runtimes.request import FinishReason, Request, ThoughtForm
-from runtimes.runner import Runner, Tokenizer
+from runtimes.request import FinishReason, Request
+from runtimes.runner import Runner
 from runtimes.sampling.grammar import GrammarCompiler, MatcherMaker
 from runtimes.sampling.thoughts import ThoughtTokens
 from runtimes.settings import RunnerSettings, SchedulerSettings
@@ -39,6 +40,7 @@ from runtimes.stream import Stream
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Command = Callable[[], None]
 
 # How long the batching strategies that wait for company sleep before they look again.
 _NAP_S = 0.005
@@ -52,25 +54,23 @@ class Engine(EngineApi):
         self,
         model: ModelFile,
         runner: Runner,
-        tokenizer: Tokenizer,
-        settings: RunnerSettings | None = None,
-        scheduling: SchedulerSettings | None = None,
-        draft: Draft | None = None,
+        settings: RunnerSettings,
+        scheduling: SchedulerSettings,
+        draft: Draft | None,
     ) -> None:
         self._model = model
-        self.tokenizer = tokenizer
+        self.tokenizer = runner.tokenizer
         self._runner = runner
-        self._settings = settings or RunnerSettings()
-        scheduling = scheduling or SchedulerSettings()
+        self._settings = settings
         room = scheduling.prefix_bytes
         if room is None:
             room = int(min(_MOST_PREFIX_BYTES, memory_now()[1] * _PREFIX_SHARE))
-        self._grammars = GrammarCompiler(tokenizer)
-        self._thoughts: dict[ThoughtForm, ThoughtTokens] = {}
-        self._core = EngineCore(runner, self._settings, scheduling, room, draft)
+        self._grammars = GrammarCompiler(self.tokenizer)
+        self._thoughts = functools.cache(functools.partial(ThoughtTokens, self.tokenizer))
+        self._core = EngineCore(runner, settings, scheduling, room, draft)
         self._wake = threading.Condition()
-        self._commands: deque[Callable[[], None]] = deque([self._core.warm_up])
-        self._digests: dict[str, str] = {}  # of files of adapters, by name
+        self._commands: deque[Command] = deque([self._core.warm_up])
+        self._adapters = LoadedAdapters(runner)
         self._compiling: list[RequestState] = []  # requests whose constraints are being compiled
         self._embedding: deque[RequestState] = deque()  # texts to embed
         self._compiler = ThreadPoolExecutor(1, "ingot-constraints")
@@ -93,9 +93,9 @@ class Engine(EngineApi):
 
         Raises ModelError, RuntimeMissingError or OutOfMemoryError.
         """
-        model = read_model(path)
-        runner, tokenizer, draft = load_with_draft(model, settings or RunnerSettings())
-        return cls(model, runner, tokenizer, settings, scheduling, draft)
+        model, settings = read_model(path), settings or RunnerSettings()
+        runner, draft = load_with_draft(model, settings)
+        return cls(model, runner, settings, scheduling or SchedulerSettings(), draft)
 
     @property
     def model(self) -> ModelFile:
@@ -129,10 +129,10 @@ class Engine(EngineApi):
 
     def encode_chat(
         self,
-        messages: Sequence[Message],
+        messages: Messages,
         template: str | None = None,
-        tools: Sequence[Message] | None = None,
-        variables: Mapping[str, Any] | None = None,
+        tools: ToolSchemas | None = None,
+        variables: Variables | None = None,
     ) -> list[int]:
         """See ``EngineApi.encode_chat``."""
         self.model.require_writer()
@@ -142,9 +142,9 @@ class Engine(EngineApi):
 
     def encode_continuation(
         self,
-        context: str | Sequence[Message],
+        context: str | Messages,
         continuation: str,
-        variables: Mapping[str, Any] | None = None,
+        variables: Variables | None = None,
     ) -> tuple[list[int], int]:
         """See ``runtimes.chat.encode_continuation``."""
         self.model.require_writer()
@@ -181,22 +181,22 @@ class Engine(EngineApi):
         ``grammar`` is what ``check_request`` gave, perhaps in a process that knew a larger context.
         """
         check_room(request, self.context)
-        adapters.require(self._runner, request)
+        self._adapters.require(request)
         state = RequestState(request, sink, time.monotonic(), self.tokenizer, grammar)
         self._post(lambda: self._take(state), refuse_when_closing=True)
 
     @property
     def adapters(self) -> frozenset[str]:
         """See ``EngineApi.adapters``."""
-        return adapters.names(self._runner)
+        return self._adapters.names
 
     def load_adapter(self, name: str, path: Path) -> None:
         """See ``EngineApi.load_adapter``."""
-        self._call(lambda: adapters.load(self._runner, name, path, self._digests))
+        self._call(lambda: self._adapters.load(name, path))
 
     def unload_adapter(self, name: str) -> None:
         """See ``EngineApi.unload_adapter``."""
-        self._call(lambda: adapters.unload(self._runner, self._core, name, self._compiling))
+        self._call(lambda: self._adapters.unload(name, self._core, self._compiling))
 
     def cancel(self, request_id: str) -> None:
         """Stop a request; what it has so far becomes its completion. Unknown ids are ignored."""
@@ -206,7 +206,7 @@ class Engine(EngineApi):
         """A snapshot of the figures; callable from any thread."""
         kv, scheduler, compiling = self._core.kv, self._core.scheduler, len(self._compiling)
         capabilities, running = kv.capabilities, kv.running
-        decoding = sum(sequence.decoding for sequence in running)
+        decoding = sum(one.decoding for one in running)
         return EngineStats(
             slots=self.slots,
             context=self.context,
@@ -227,14 +227,6 @@ class Engine(EngineApi):
             **self._core.metrics.figures(),
         )
 
-    def embed(self, tokens: Sequence[int]) -> list[float]:
-        """The embedding of a text's tokens, of length 1, between two steps. Raises RequestError
-        where the file gives none or the tokens do not fit the context."""
-        request = Request(list(tokens), embed=True)
-        check_request(request, self.context, self.vocab_size)
-        found: list[float] = self._call(lambda: self._runner.embed(request.prompt)).tolist()
-        return found
-
     def trim(self) -> int:
         """Drop every cached prefix; return how many bytes of keys and values that freed."""
         return self._call(self._core.kv.clear)
@@ -243,12 +235,12 @@ class Engine(EngineApi):
         """See ``EngineApi.save_session``."""
         wanted = Prefix(adapter, list(tokens))
         found, digest = self._call(
-            lambda: (self._core.kv.save_prefix(wanted), self._digest(adapter))
+            lambda: (self._core.kv.save_prefix(wanted), self._adapters.digest(adapter))
         )
         if found is None:
             raise RequestError("nothing of this conversation is cached: there is nothing to save")
         kept, data = found
-        write_session(path, self._session_header(kept, digest), data)
+        write_session(path, header_of(self.model, self._settings.kv_type, digest), kept, data)
         return len(kept)
 
     def load_session(self, path: Path, adapter: str | None = None) -> list[int]:
@@ -257,25 +249,20 @@ class Engine(EngineApi):
             raise RequestError(
                 "reproducible answers need every prompt computed in one way: no session is loaded"
             )
-        digest = self._digest(adapter)
-        header, data = read_session(path, self._session_header((), digest))
-        prefix = Prefix(adapter, list(header.tokens))
+        digest = self._adapters.digest(adapter)
+        tokens, data = read_session(path, header_of(self.model, self._settings.kv_type, digest))
+        prefix = Prefix(adapter, tokens)
 
         def put() -> bool:  # between two steps the adapter may have become another one
-            return digest == self._digest(adapter) and self._core.kv.pool.put(prefix, data)
+            same = digest == self._adapters.digest(adapter)
+            return same and self._core.kv.pool.put(prefix, data)
 
         if not self._call(put):
             raise RequestError(
                 f"{path} holds {len(data):,} bytes of keys and values, more than the prefix cache "
                 "may keep"
             )
-        return list(header.tokens)
-
-    def _digest(self, adapter: str | None) -> str:
-        return adapters.digest_of(self._runner, adapter, self._digests)
-
-    def _session_header(self, tokens: Iterable[int], digest: str) -> SessionHeader:
-        return header_of(self.model, self._settings.kv_type, digest, tokens)
+        return list(tokens)
 
     def close(self, *, drain: bool = False) -> None:
         """End the engine: finish what was submitted (``drain``) or cancel it. Idempotent."""
@@ -285,7 +272,7 @@ class Engine(EngineApi):
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
-    def _post(self, command: Callable[[], None], *, refuse_when_closing: bool = False) -> None:
+    def _post(self, command: Command, *, refuse_when_closing: bool = False) -> None:
         with self._wake:
             if self._closing and refuse_when_closing:
                 raise RequestError("the engine is closed")
@@ -367,37 +354,21 @@ class Engine(EngineApi):
             self._add(state, done)
 
     def _add(self, state: RequestState, compiled: Future[MatcherMaker] | None = None) -> None:
-        try:
+        with _answered(state, "a request could not be taken in"):
             if compiled is not None:
                 state.new_matcher = compiled.result()
-            adapters.require(self._runner, state.request)  # it may have been unloaded since
+            self._adapters.require(state.request)  # it may have been unloaded since
             if (thinking := state.request.thinking) is not None:
-                state.thought_tokens = self._thought_tokens(thinking.form)
+                state.thought_tokens = self._thoughts(thinking.form)
             self._core.add(state)
-        except IngotError as error:
-            state.give_up(FinishReason.ERROR, str(error))
-        except Exception as error:
-            logger.exception("a request could not be taken in")
-            state.give_up(FinishReason.ERROR, f"the engine failed: {error}")
-
-    def _thought_tokens(self, form: ThoughtForm) -> ThoughtTokens:
-        found = self._thoughts.get(form)
-        if found is None:
-            found = self._thoughts[form] = ThoughtTokens(self.tokenizer, form)
-        return found
 
     def _embed_next(self) -> bool:
         """Embed one text; False where none waits."""
         if not self._embedding:
             return False
         state = self._embedding.popleft()
-        try:
+        with _answered(state, "a text could not be embedded"):
             self._core.embed(state)
-        except IngotError as error:
-            state.give_up(FinishReason.ERROR, str(error))
-        except Exception as error:
-            logger.exception("a text could not be embedded")
-            state.give_up(FinishReason.ERROR, f"the engine failed: {error}")
         return True
 
     def _cancel(self, request_id: str) -> None:
@@ -408,7 +379,19 @@ class Engine(EngineApi):
         self._core.cancel(request_id)
 
 
-def _carry_out(commands: Iterable[Callable[[], None]]) -> None:
+@contextlib.contextmanager
+def _answered(state: RequestState, failure: str) -> Iterator[None]:
+    """An error within ends the request, and says why; one that is not for users is logged."""
+    try:
+        yield
+    except IngotError as error:
+        state.give_up(FinishReason.ERROR, str(error))
+    except Exception as error:
+        logger.exception(failure)
+        state.give_up(FinishReason.ERROR, f"the engine failed: {error}")
+
+
+def _carry_out(commands: Iterable[Command]) -> None:
     """Run each; one that fails keeps none behind it from running."""
     for command in commands:
         try:

@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from runtimes.engine.metrics import averaged
 from runtimes.engine.prefix_pool import (
     PooledPrefix,
     Prefix,
@@ -51,7 +52,6 @@ _ONE_PROMPTS_SHARE = 0.25  # of the budget, for the checkpoints at intervals of 
 _SINK_TOKENS = 4
 # A gap is taken to stay for this many steps: some would be closed at once by one that arrives.
 _GAP_STEPS = 4
-_SMOOTHING = 0.8  # of the last estimate, by measurement
 _MOST_MOVED_BYTES = 2**28  # of keys and values that are held twice while they move
 _FIRST_BYTES_S = 1e9  # until a move has been timed; low, so that the first ones are small
 
@@ -142,14 +142,12 @@ class KvCache:
         lowest, an empty one before one with content as long as only few sequences run.
         """
         free, wanted = self.free_slots, _wanted(sequence)
-        points = self._points(wanted)
-        held = self._retained
-        shared = [(self._usable(wanted, held.get(slot), 0, points, True), -slot) for slot in free]
-        length, slot = max(shared)
-        slot = -slot
-        if not length:
+        points, held = self._points(wanted), self._retained
+        shared = {one: self._usable(wanted, held.get(one), 0, points, True) for one in free}
+        slot = max(free, key=lambda one: shared[one])  # the lowest of several
+        if not shared[slot]:
             low = [slot for slot in free if slot <= free[0] + 1]
-            slot = next((slot for slot in low if slot not in self._retained), free[0])
+            slot = next((slot for slot in low if slot not in held), free[0])
         self._sequences[slot], sequence.slot = sequence, slot
 
     def reuse_prefix(self, sequence: Sequence) -> bool:
@@ -198,22 +196,22 @@ class KvCache:
     def _leave(self, slot: int, prefix: Prefix, held: int) -> None:
         """Keep ``prefix`` of the ``held`` tokens of a slot, or what can be kept of it."""
         worth = self._enabled and len(prefix.tokens) >= LEAST_SHARED
-        retain = worth and not self.capabilities.mixed_batch
+        retain = False
+        point: PooledPrefix | None = None
+        if worth and len(prefix.tokens) < held and not self.capabilities.can_trim:
+            if points := self._points(prefix):
+                point = points[max(points)]
+                prefix = point.prefix
+            worth = point is not None
         try:
-            point: PooledPrefix | None = None
-            if worth and len(prefix.tokens) < held and not self.capabilities.can_trim:
-                points = self._points(prefix)
-                point = points[max(points)] if points else None
-                worth = point is not None
-                prefix = point.prefix if point else prefix
             self._cut_back(slot, len(prefix.tokens) if worth else 0, point)
-            retain = retain and worth
-            if worth and not retain:
+            if worth and self.capabilities.mixed_batch:
                 self._offload(slot, prefix)
                 self._kv.trim(slot, 0)
+            else:
+                retain = worth
         except IngotError as error:
             logger.warning("a slot could not be cut back: %s", error)
-            retain = False
         self._retained.pop(slot, None)
         if retain:
             self._retained[slot] = prefix
@@ -425,16 +423,16 @@ class KvCache:
             data = self._kv.checkpoint(sequence.slot)
             self.pool.put(prefix, data, whole=self.capabilities.whole_checkpoints)
         except (IngotError, MemoryError) as error:
-            logger.warning("a checkpoint could not be taken: %s", error or "no memory")
+            logger.warning("a checkpoint could not be taken: %s", error)
             return
-        self._checkpoint_s = _averaged(self._checkpoint_s, time.perf_counter() - begin)
+        self._checkpoint_s = averaged(self._checkpoint_s, time.perf_counter() - begin)
         self._checkpoint_bytes = len(data)
 
     # Decoding sequences next to each other
 
     def learn(self, rows: int, seconds: float) -> None:
         """Note how long a decode step of ``rows`` rows has taken."""
-        self._row_s = _averaged(self._row_s, seconds / rows)
+        self._row_s = averaged(self._row_s, seconds / rows)
 
     def compact(self) -> list[Sequence]:
         """Move sequences; return those whose keys and values were lost, which have no slot now."""
@@ -455,10 +453,10 @@ class KvCache:
             try:
                 self._kv.swap(source, target)
             except (IngotError, MemoryError) as error:
-                logger.warning("a sequence could not be moved: %s", error or "no memory")
+                logger.warning("a sequence could not be moved: %s", error)
                 return [lost for slot in (source, target) if (lost := self._empty(slot))]
             self._exchange(source, target)
-            self._move_s = _averaged(self._move_s, (time.perf_counter() - begin) / max(tokens, 1))
+            self._move_s = averaged(self._move_s, (time.perf_counter() - begin) / max(tokens, 1))
         return []
 
     def _gap(self) -> tuple[Sequence, int] | None:
@@ -549,7 +547,3 @@ def _log_parting(sequence: Sequence, wanted: Prefix, known: Iterable[Prefix]) ->
         text(wanted.tokens[shared : shared + _SHOWN]),
         text(held[shared : shared + _SHOWN]),
     )
-
-
-def _averaged(old: float, new: float) -> float:
-    return _SMOOTHING * old + (1 - _SMOOTHING) * new if old else new

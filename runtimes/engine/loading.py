@@ -57,19 +57,17 @@ def load_runner(model: ModelFile, settings: RunnerSettings) -> tuple[Runner, Tok
     return backend_of(model).open(model, settings)
 
 
-def load_with_draft(
-    model: ModelFile, settings: RunnerSettings
-) -> tuple[Runner, Tokenizer, Draft | None]:
-    """``load_runner``, and the draft that ``settings`` names: None where memory is short for both,
-    or nothing could verify what it guesses, which is logged.
+def load_with_draft(model: ModelFile, settings: RunnerSettings) -> tuple[Runner, Draft | None]:
+    """The runner of ``load_runner``, and the draft that ``settings`` names: None where memory is
+    short for both, or nothing could verify what it guesses, which is logged.
 
     Raises as ``load_runner``; ModelError also for a draft that does not fit the model.
     """
     if settings.draft is not None and not backend_of(model).on_gpu(settings):
         settings = spare_draft(model, settings, memory_now()[1])
-    runner, tokenizer = load_runner(model, settings)
+    runner, _ = load_runner(model, settings)
     try:
-        return runner, tokenizer, _load_draft(model, runner, settings)
+        return runner, _load_draft(model, runner, settings)
     except BaseException:
         runner.close()
         raise
@@ -90,9 +88,12 @@ def _load_draft(model: ModelFile, runner: Runner, settings: RunnerSettings) -> D
         )
         return None
     asked = replace(settings, slots=one.slots, context=one.context)
-    other: Runner | None = None
     try:
         other, vocabulary = load_runner(file, draft_settings(asked))
+    except OutOfMemoryError as error:
+        logger.warning("without the draft %s: %s", file.path.name, error)
+        return None
+    try:
         if not other.capabilities.can_trim:
             raise ModelError(
                 f"{file.path} cannot be a draft: it cannot forget a wrong guess (sliding window or"
@@ -100,15 +101,9 @@ def _load_draft(model: ModelFile, runner: Runner, settings: RunnerSettings) -> D
             )
         _require_same(file, vocabulary, model, runner.tokenizer)
         return Draft(file.path.name, other, one.vocab_size)
-    except OutOfMemoryError as error:
-        logger.warning("without the draft %s: %s", file.path.name, error)
     except IngotError:
-        if other is not None:
-            other.close()
-        raise
-    if other is not None:
         other.close()
-    return None
+        raise
 
 
 def _require_same(draft: ModelFile, its: Tokenizer, model: ModelFile, own: Tokenizer) -> None:

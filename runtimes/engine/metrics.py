@@ -14,6 +14,7 @@ from typing import Any
 
 from runtimes.request import Timings
 
+SMOOTHING = 0.8  # of the last estimate, by measurement
 _RECENT_S = 10.0
 _KEPT_COMPLETIONS = 1000  # that percentiles are taken over
 _LEAST_S = 1e-3  # the first bin of a histogram ends here; each other one at 2**(1/2) of the last
@@ -118,19 +119,27 @@ class EngineStats:
         return ratio(self.decode_tokens, self.decode_s)
 
 
+@dataclass(slots=True)
+class _Sums:
+    """Fields of ``EngineStats`` that only grow."""
+
+    steps: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    decode_tokens: int = 0
+    forced_tokens: int = 0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+    completions: int = 0
+
+
 class Metrics:
     """Counters that the engine's thread feeds and any thread may read."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # nothing comes in while it is read
-        self.steps = 0
-        self.prompt_tokens = 0
-        self.completion_tokens = 0
-        self._prefill_seconds = self._decode_seconds = 0.0
-        self._decode_tokens = 0
-        self._forced, self._guessed = 0, Guessed()
-        self._native_seconds = self._step_seconds = 0.0
-        self._completions = 0
+        self._sums, self._guessed = _Sums(), Guessed()
+        self._host_s = 0.0  # in steps, outside the native library
         # Of the last ten seconds: when, tokens prefilled, tokens decoded.
         self._recent: deque[tuple[float, int, int]] = deque()
         self._ttft: deque[float] = deque(maxlen=_KEPT_COMPLETIONS)
@@ -152,18 +161,17 @@ class Metrics:
 
         A mixed step's time is shared out between prefill and decode by their tokens.
         """
-        now = time.monotonic()
-        self.steps += 1
-        self.prompt_tokens += prompt
-        self.completion_tokens += sampled
-        self._decode_tokens += decoded
-        self._forced += forced
+        now, sums = time.monotonic(), self._sums
+        sums.steps += 1
+        sums.prompt_tokens += prompt
+        sums.completion_tokens += sampled
+        sums.decode_tokens += decoded
+        sums.forced_tokens += forced
         self._guessed += guessed
-        share = prompt / (prompt + decoded) if prompt + decoded else 0.0
-        self._prefill_seconds += whole * share
-        self._decode_seconds += whole * (1 - share)
-        self._native_seconds += native
-        self._step_seconds += whole
+        share = ratio(prompt, prompt + decoded)
+        sums.prefill_s += whole * share
+        sums.decode_s += whole * (1 - share)
+        self._host_s += whole - native
         with self._lock:
             self._recent.append((now, prompt, decoded))
             while self._recent[0][0] < now - _RECENT_S:
@@ -171,7 +179,7 @@ class Metrics:
 
     def completed(self, timings: Timings) -> None:
         """Record the end of a sample."""
-        self._completions += 1
+        self._sums.completions += 1
         with self._lock:
             if timings.completion_tokens:
                 self._ttft.append(timings.ttft_s)
@@ -186,20 +194,13 @@ class Metrics:
         prefill_now, decode_now = _rates(recent, now, 1.0)
         prefill_10s, decode_10s = _rates(recent, now, _RECENT_S)
         return {
-            "steps": self.steps,
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "decode_tokens": self._decode_tokens,
-            "forced_tokens": self._forced,
+            **asdict(self._sums),
             **asdict(self._guessed),
-            "prefill_s": self._prefill_seconds,
-            "decode_s": self._decode_seconds,
             "prefill_tps_now": prefill_now,
             "decode_tps_now": decode_now,
             "prefill_tps_10s": prefill_10s,
             "decode_tps_10s": decode_10s,
-            "host_us_per_step": 1e6 * ratio(self._step_seconds - self._native_seconds, self.steps),
-            "completions": self._completions,
+            "host_us_per_step": 1e6 * ratio(self._host_s, self._sums.steps),
             "ttft_s": Percentiles.of(ttft),
             "tpot_s": Percentiles.of(tpot),
         }
@@ -227,6 +228,11 @@ def _histogram(found: list[float]) -> tuple[tuple[float, int], ...]:
 
 def _bin(value: float) -> int:
     return math.ceil(2 * math.log2(max(value / _LEAST_S, 1.0)))
+
+
+def averaged(old: float | None, new: float) -> float:
+    """An estimate after another measurement; ``old`` is None or 0 where it is the first."""
+    return SMOOTHING * old + (1 - SMOOTHING) * new if old else new
 
 
 def ratio(part: float, whole: float) -> float:

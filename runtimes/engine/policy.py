@@ -16,11 +16,6 @@ LEAST_CHUNK = 32  # tokens of a prompt; less would cost nearly as much as this m
 _FIRST_CHUNK = 256  # tokens, before the rate is known
 
 
-def aged_key(arrival: float, priority: Priority, aging_s: float) -> float:
-    """Return the sort key of a waiting sequence, in seconds of the caller's clock."""
-    return arrival + priority * aging_s
-
-
 def admissible(
     waiting: list[Sequence],
     running: tuple[Sequence, ...],
@@ -49,7 +44,7 @@ def admissible(
     head = waiting[0]
     if settings.strategy == "sequential":
         return [head]
-    waited = now - (head.key - head.request.priority * settings.aging_s)
+    waited = now - head.state.submitted
     if len(waiting) < free and waited < settings.batch_timeout_s:
         return []
     if settings.strategy == "bucketed":
@@ -67,7 +62,7 @@ def in_company(
     used = {one.request.adapter for one in running}
     left, chosen = list(waiting), list[Sequence]()
     while left and len(chosen) < free:
-        chosen.append(_in_company(left, used, left[0].key + aging_s))
+        chosen.append(_in_company(left, used, left[0].state.key + aging_s))
         left.remove(chosen[-1])
         used.add(chosen[-1].request.adapter)
     return chosen
@@ -77,7 +72,7 @@ def _in_company(waiting: list[Sequence], used: set[str | None], latest: float) -
     urgent = Priority.LOW
     for one in waiting:
         urgent = min(urgent, one.request.priority)
-        if one.key > latest:
+        if one.state.key > latest:
             break
         if one.request.adapter in used and one.request.priority == urgent:
             return one
@@ -90,10 +85,11 @@ def preemptible(head: Sequence, running: Iterable[Sequence]) -> list[Sequence]:
     The head must be of a higher priority and come first in the aged order: a sequence that has
     waited long enough is not sent back for newcomers. Nothing brings a shifted one back.
     """
+    priority, key = head.request.priority, head.state.key
     victims = [
         one
         for one in running
-        if one.request.priority > head.request.priority and one.key > head.key and not one.dropped
+        if one.request.priority > priority and one.state.key > key and not one.dropped
     ]
     return sorted(victims, key=lambda one: (one.request.priority, one.rank()))
 

@@ -20,7 +20,8 @@ from collections.abc import Sequence as Row
 from dataclasses import dataclass
 
 from runtimes.engine.draft import Draft
-from runtimes.engine.sequence import Sequence
+from runtimes.engine.metrics import SMOOTHING, averaged
+from runtimes.engine.sequence import RowTokens, Sequence
 
 _GRAM = 3  # tokens that must have come before, in this order
 _LONGEST_MATCH = 16  # longer ones count as this long
@@ -29,7 +30,6 @@ _DRAFT_DEPTHS = (1, 2, 3, 5, 8)  # where a draft makes some
 _AT_LEAST = 0.8  # of what a row costs, a further token does
 _GAIN = 1.05  # expected, below which it is not worth the risk
 _FIRST_WAIT, _LONGEST_WAIT = 16, 128  # decode steps between trials
-_SMOOTHING = 0.8  # of the last estimates
 _MOST_SEEN = 10  # steps that a mean is of: by chance a few are fast, and would be taken for a gain
 _PRIOR = 2.0  # guesses that what is known of others counts as
 _DRAFT = 0  # the ``match`` of a draft's guesses
@@ -80,8 +80,8 @@ class GuessRecord:
 
     def learn(self, right: int, *, wrong: bool) -> None:
         """Note guesses of a step, and whether one was wrong."""
-        self.right = _SMOOTHING * self.right + right
-        self.wrong = _SMOOTHING * self.wrong + wrong
+        self.right = SMOOTHING * self.right + right
+        self.wrong = SMOOTHING * self.wrong + wrong
 
     def chance(self, others: GuessRecord) -> float:
         """That the next one is right, where ``others`` is known of guesses like it."""
@@ -145,9 +145,9 @@ class Proposer:
         if self.draft is not None:
             self.draft.forget(sequence)
 
-    def propose(self, decoding: Row[Sequence], most: int) -> dict[Sequence, list[int]]:
+    def propose(self, decoding: Row[Sequence], most: int) -> RowTokens:
         """Guesses for rows that decode in the next step, and no more than ``most`` in all."""
-        self._guesses, self.drafted, self.drafting_s = {}, frozenset(), 0.0
+        self._guesses = {}
         rows = len(decoding)
         if rows not in self._plain or self._since_plain >= _LONGEST_WAIT:
             self._since_plain = 0  # comparisons need a step without guesses, of these days
@@ -166,22 +166,20 @@ class Proposer:
             self._waited, self._wait = 0, min(2 * self._wait, _LONGEST_WAIT)
         return self._take(choice)
 
-    def _take(self, choice: _Choice) -> dict[Sequence, list[int]]:
+    def _take(self, choice: _Choice) -> RowTokens:
         """Make the chosen proposals; the draft makes its part of them."""
-        depth, tokens = choice.depth, dict[Sequence, list[int]]()
+        depth = choice.depth
         self._guesses = {
             one.sequence: Guess(one.guess.tokens[:depth], one.guess.match)
             for one in choice.offers
             if one.guess is not None
         }
         wanted = {o.sequence: min(depth, o.most) for o in choice.offers if o.guess is None}
-        if wanted:
-            tokens = self._ask_draft(wanted)
-        for one, guessed in tokens.items():
+        for one, guessed in (self._ask_draft(wanted) if wanted else {}).items():
             self._guesses[one] = Guess(guessed, _DRAFT)
         return {one: guess.tokens for one, guess in self._guesses.items()}
 
-    def _ask_draft(self, wanted: dict[Sequence, int]) -> dict[Sequence, list[int]]:
+    def _ask_draft(self, wanted: dict[Sequence, int]) -> RowTokens:
         """So many guesses of the draft for each of these rows."""
         if self.draft is None:
             return {}
@@ -214,10 +212,9 @@ class Proposer:
             return None
         if self._could_pay(len(decoding)):
             found = {offer.sequence: offer for offer in offers}
-            mine = [self._drafted(one, found.get(one), most) for one in decoding]
-            drafts = [one for one in mine if one is not None and one.guess is None]
-            every = [one for one in mine if one is not None]
-            if drafts:
+            mine = (self._drafted(one, found.get(one), most) for one in decoding)
+            every = [offer for offer in mine if offer is not None]
+            if drafts := [offer for offer in every if offer.guess is None]:
                 self._trial = False
                 choice = self._best(len(decoding), every, most, _DRAFT_DEPTHS)
                 if choice.gain >= _GAIN and choice.gain > other and self._credit > 0:
@@ -337,7 +334,7 @@ class Proposer:
         plain = self._plain.get(rows)
         self._account(rows, total, seconds)
         if not more:
-            self._plain[rows] = _averaged(plain, seconds)
+            self._plain[rows] = averaged(plain, seconds)
             self._since_plain = 0
         elif plain is not None:
             self._since_plain += 1
@@ -361,7 +358,3 @@ class Proposer:
 def _left(sequence: Sequence) -> int:
     """How many guesses may go in before the last token that it may have."""
     return sequence.request.params.max_tokens - len(sequence.output) - 1
-
-
-def _averaged(old: float | None, new: float) -> float:
-    return new if old is None else _SMOOTHING * old + (1 - _SMOOTHING) * new

@@ -14,19 +14,17 @@ committed.
 import bisect
 import itertools
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import takewhile
 
 from runtimes.engine import policy
 from runtimes.engine.draft import Draft
 from runtimes.engine.kv_cache import KvCache
-from runtimes.engine.metrics import Guessed
+from runtimes.engine.metrics import Guessed, averaged
 from runtimes.engine.propose import Proposer
-from runtimes.engine.sequence import Sequence
+from runtimes.engine.sequence import RowTokens, Sequence
 from runtimes.runner import StepPlan, StepRow
 from runtimes.settings import SchedulerSettings
-
-_RATE_SMOOTHING = 0.8  # of the last estimate of the prefill rate, by step
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +37,8 @@ class Step:
     prefill: int  # tokens of sequences that were not decoding
     decoded: bool  # whether any sequence was
     expired: list[Sequence]  # out of time, and out of their slots
-    proposed: dict[Sequence, list[int]]  # behind the tokens of these rows, with logits after each
-    drafted: frozenset[Sequence] = frozenset()  # those of them whose guesses are the draft's
-    drafting_s: float = 0.0  # that the draft took for them
+    proposed: RowTokens  # behind the tokens of these rows, with logits after each
+    drafting_s: float  # that the draft took for them
 
 
 class Scheduler:
@@ -59,9 +56,9 @@ class Scheduler:
         self._arrivals = itertools.count()
         self._stalled = 0.0  # seconds of prefill since sequences last decoded
         self._prefill_rate: float | None = None  # tokens a second
-        one = self._capabilities
         self._speculates = (settings.speculation or draft is not None) and kv.chunk == 1
-        self.proposer = Proposer(draft) if self._speculates and one.verifies else None
+        guesses = self._speculates and kv.capabilities.verifies
+        self.proposer = Proposer(draft) if guesses else None
 
     @property
     def waiting(self) -> int:
@@ -74,24 +71,15 @@ class Scheduler:
         return not self._waiting and not self.kv.busy
 
     def add(self, sequence: Sequence) -> None:
-        """Queue the first sample of a request."""
+        """Queue the first sample of a request; or another one, before whatever arrived later."""
         state = sequence.state
-        priority, aging_s = state.request.priority, self._settings.aging_s
-        sequence.key = policy.aged_key(state.submitted, priority, aging_s)
-        sequence.order = next(self._arrivals)
-        self._queue(sequence)
-
-    def fork(self, sequence: Sequence, other: Sequence) -> None:
-        """Queue another sample of a request; before whatever arrived after the request."""
-        other.key, other.order = sequence.key, sequence.order
-        self._queue(other)
-
-    def _queue(self, sequence: Sequence) -> None:
+        if sequence.index == 0:
+            state.key = state.submitted + state.request.priority * self._settings.aging_s
+            state.order = next(self._arrivals)
         sequence.chunk = self.kv.chunk
         bisect.insort(self._waiting, sequence, key=Sequence.rank)
-        deadline = sequence.state.deadline
-        if deadline is not None:
-            self._deadlines[sequence] = deadline
+        if state.deadline is not None:
+            self._deadlines[sequence] = state.deadline
 
     def remove(self, sequence: Sequence) -> None:
         """Take a sequence out, finished or not; its slot is free for the next step."""
@@ -105,18 +93,21 @@ class Scheduler:
 
     def schedule(self, now: float) -> Step:
         """The next step; without sequences when none can run ``now``."""
-        expired = self._expire(now)
+        expired = [one for one, deadline in self._deadlines.items() if now >= deadline]
+        for one in expired:
+            self.remove(one)
+        if self.proposer:  # of the step before
+            self.proposer.drafted, self.proposer.drafting_s = frozenset(), 0.0
         if self._waiting:
             self._preempt()
             self._admit(now)
         prefill = self._choose_prefill()
-        mixed = self._capabilities.mixed_batch
-        if prefill and not mixed:
-            return self._step(prefill, expired)
+        if prefill and not self._capabilities.mixed_batch:
+            return self._step(prefill, expired, {})
         for lost in self.kv.compact():
             self._requeue(lost)
         decode = self._decode_shares(sum(prefill.values()))
-        proposed = None if prefill else self._propose(decode)
+        proposed = {} if prefill else self._propose(decode)
         return self._step({**decode, **prefill}, expired, proposed)
 
     def takes_forced(self, sequence: Sequence) -> bool:
@@ -136,11 +127,9 @@ class Scheduler:
             shares[one], spare = 1 + more, spare - more
         return shares
 
-    def _propose(self, shares: dict[Sequence, int]) -> dict[Sequence, list[int]]:
+    def _propose(self, shares: dict[Sequence, int]) -> RowTokens:
         """Guesses that go in behind what is known of decoding rows."""
         one = self._capabilities
-        if self.proposer:  # of the step before
-            self.proposer.drafted, self.proposer.drafting_s = frozenset(), 0.0
         if not shares or not self.proposer or not (one.mixed_batch or len(shares) == 1):
             return {}
         most = min(one.batch - sum(shares.values()), one.most_logits - len(shares))
@@ -148,13 +137,6 @@ class Scheduler:
         # A step with a row's first token counts as prefill: nothing is learned from it.
         rows = [row for row, n in shares.items() if n == row.pending and row.output]
         return self.proposer.propose(rows, most) if len(rows) == len(shares) and most > 0 else {}
-
-    def _expire(self, now: float) -> list[Sequence]:
-        """Take out those whose time is up."""
-        expired = [one for one, deadline in self._deadlines.items() if now >= deadline]
-        for sequence in expired:
-            self.remove(sequence)
-        return expired
 
     def _preempt(self) -> None:
         """Send running sequences back to the queue for its head, if that makes room for it."""
@@ -179,11 +161,10 @@ class Scheduler:
     def _admit(self, now: float) -> None:
         """Give waiting sequences free slots."""
         kv = self.kv
-        free = len(kv.free_slots)
         chosen = policy.admissible(
             self._waiting,
             kv.running,
-            free,
+            len(kv.free_slots),
             now,
             self._settings,
             adapters_apart=self._capabilities.adapters_apart,
@@ -236,10 +217,8 @@ class Scheduler:
         self,
         shares: dict[Sequence, int],
         expired: list[Sequence],
-        asked: dict[Sequence, list[int]] | None = None,
+        proposed: RowTokens,
     ) -> Step:
-        """``asked`` is what was proposed; None where nobody was asked."""
-        proposed = asked or {}
         sequences = tuple(one for one in self.kv.running if one in shares)
         top_k = self._capabilities.top_k_logits
         rows = tuple(
@@ -255,7 +234,7 @@ class Scheduler:
         )
         sampled = tuple(one for one in sequences if shares[one] == one.pending)
         decoding = sum(shares[one] for one in sequences if one.output and one.decoding)
-        step = Step(
+        return Step(
             StepPlan(rows),
             sequences,
             sampled,
@@ -263,10 +242,8 @@ class Scheduler:
             decoded=decoding > 0,
             expired=expired,
             proposed=proposed,
+            drafting_s=self.proposer.drafting_s if self.proposer else 0.0,
         )
-        if asked is None or self.proposer is None:
-            return step
-        return replace(step, drafted=self.proposer.drafted, drafting_s=self.proposer.drafting_s)
 
     def _logits(self, sequence: Sequence, share: int) -> int:
         sampled, scores = int(share == sequence.pending), sequence.state.scores
@@ -278,10 +255,7 @@ class Scheduler:
         returns how many were proposed, and how many these are.
         """
         if step.prefill >= policy.LEAST_CHUNK and seconds > 0:
-            rate, old = step.prefill / seconds, self._prefill_rate
-            self._prefill_rate = (
-                rate if old is None else _RATE_SMOOTHING * old + (1 - _RATE_SMOOTHING) * rate
-            )
+            self._prefill_rate = averaged(self._prefill_rate, step.prefill / seconds)
             self.kv.token_s = 1 / self._prefill_rate
         self._stalled = 0.0 if step.decoded else self._stalled + seconds
         for sequence, row in zip(step.sequences, step.plan.rows, strict=True):
@@ -289,20 +263,20 @@ class Scheduler:
             if sequence.stops:
                 self.kv.take_checkpoint(sequence)
         accepted: list[tuple[Sequence, int]] = []
-        total = Guessed()
+        total, proposer = Guessed(), self.proposer
         for sequence, new in zip(step.sampled, tokens, strict=True):
             sequence.output += new
-            if guessed := step.proposed.get(sequence):
+            if proposer and (guessed := step.proposed.get(sequence)):
                 pairs = zip(guessed, new[:-1], strict=False)
                 right = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
                 accepted.append((sequence, right))
                 sequence.computed -= len(guessed) - right
-                found = Guessed.of(len(guessed), right, drafted=sequence in step.drafted)
+                found = Guessed.of(len(guessed), right, drafted=sequence in proposer.drafted)
                 sequence.guessed, total = sequence.guessed + found, total + found
                 if right < len(guessed) and not self.kv.cut(sequence):
                     self._requeue(sequence)
-        if self.proposer and not step.prefill:
+        if proposer and not step.prefill:
             more = sum(len(row.tokens) for row in step.plan.rows) - len(step.sequences)
             took = seconds - step.drafting_s
-            self.proposer.learn(len(step.sequences), more, took, accepted)
+            proposer.learn(len(step.sequences), more, took, accepted)
         return total

@@ -13,7 +13,7 @@ from runtimes.request import Chunk, Completion, FinishReason, Request, Timings, 
 from runtimes.runner import Tokenizer
 from runtimes.sampling import Sampled, SamplerState
 from runtimes.sampling.grammar import MatcherMaker
-from runtimes.sampling.thoughts import Thoughts, ThoughtTokens
+from runtimes.sampling.thoughts import Said, Thoughts, ThoughtTokens
 
 
 class Sink(Protocol):
@@ -40,6 +40,10 @@ class RequestState:
     scores: PromptScores | None = field(init=False)
     sequences: list[Sequence] = field(default_factory=list)
     completions: dict[int, Completion] = field(default_factory=dict)  # by the sample's index
+
+    # Its place in the queue
+    key: float = 0.0  # aged arrival
+    order: int = 0  # breaks ties: first come, first served
 
     def __post_init__(self) -> None:
         self.scores = PromptScores.of(self.request)
@@ -104,13 +108,9 @@ class Sequence:
     prompt: list[int] = field(init=False)
     output: list[int] = field(default_factory=list)
 
-    # Its place in the queue
-    key: float = 0.0  # aged arrival
-    order: int = 0  # breaks ties: first come, first served
-    requeued: bool = False  # has lost a slot before
-
     # Its slot
     slot: int = -1
+    requeued: bool = False  # has lost one before
     computed: int = 0  # tokens whose keys and values have gone into the slot
     dropped: int = 0  # of these, taken out again by a context shift
     forced: int = 0  # tokens at the end that were not sampled and may go in with the one before
@@ -138,8 +138,12 @@ class Sequence:
         self.prompt, params = self.request.prompt, self.request.params
         matcher = self.state.new_matcher() if self.state.new_matcher else None
         if self.state.thought_tokens is not None and self.request.thinking is not None:
-            self.thoughts = self.state.thought_tokens.follow(
-                self.prompt, self.request.thinking, params.think_tokens, matcher
+            self.thoughts = Thoughts(
+                self.state.thought_tokens,
+                self.prompt,
+                self.request.thinking,
+                params.think_tokens,
+                matcher,
             )
         self.sampler = SamplerState(
             params,
@@ -157,7 +161,7 @@ class Sequence:
 
     def rank(self) -> tuple[float, int, int]:
         """Sort key of sequences; no two are equal."""
-        return (self.key, self.order, self.index)
+        return (self.state.key, self.state.order, self.index)
 
     @property
     def length(self) -> int:
@@ -183,8 +187,8 @@ class Sequence:
     @property
     def before_stop(self) -> int:
         """Tokens until the next checkpoint; all that are pending, if there is none."""
-        ahead = [at - self.computed for at in self.stops if at > self.computed]
-        return min(ahead[0], self.pending) if ahead else self.pending
+        ahead = (at - self.computed for at in self.stops if at > self.computed)
+        return min(next(ahead, self.pending), self.pending)
 
     def turn_ends(self) -> list[int]:
         """Ends of the first message, where more follow, and of the last one, by the control tokens
@@ -252,14 +256,9 @@ class Sequence:
             return FinishReason.STOP
         may_stop = drawn >= params.min_tokens
         self.silent.append(token)
-        if self.thoughts is None:
-            piece = self.text.feed(self._bytes_of(token), may_stop=may_stop)
-        else:
-            thought, answer = self.thoughts.said
-            if thought:
-                self._put(thought, thought=True)
-            piece = self.text.add(answer, may_stop=may_stop) if answer else ""
-        if piece:
+        if self.thoughts is not None:
+            self._say(self.thoughts.said, may_stop=may_stop)
+        elif piece := self.text.feed(self._bytes_of(token), may_stop=may_stop):
             self._put(piece)
         if self.text.stopped or (matcher is not None and matcher.complete and not matcher.error):
             return FinishReason.STOP
@@ -273,13 +272,8 @@ class Sequence:
     def complete(self, reason: FinishReason, error: str | None = None) -> Completion:
         """Flush the text and hand the completion to the request."""
         if self.thoughts is not None:
-            thought, answer = self.thoughts.finish()
-            if thought:
-                self._put(thought, thought=True)
-            if answer and (piece := self.text.add(answer)):
-                self._put(piece)
-        rest = self.text.finish()
-        if rest:
+            self._say(self.thoughts.finish())
+        if rest := self.text.finish():
             self._put(rest)
         tokens, params, scores = tuple(self.output), self.request.params, self.state.scores
         thoughts = self.thoughts
@@ -326,6 +320,12 @@ class Sequence:
         ids = set(self.output).union(*self.top_logprobs, scores.tokens() if scores else ())
         return {token: self._bytes_of(token) for token in ids}
 
+    def _say(self, said: Said, *, may_stop: bool = True) -> None:
+        if said.thought:
+            self._put(said.thought, thought=True)
+        if said.answer and (piece := self.text.add(said.answer, may_stop=may_stop)):
+            self._put(piece)
+
     def _put(self, piece: str, *, thought: bool = False) -> None:
         tokens, self.silent = tuple(self.silent), []
         if self.state.streams:
@@ -346,3 +346,6 @@ class Sequence:
             completion_tokens=usage.completion_tokens,
             cached_tokens=usage.cached_tokens,
         )
+
+
+RowTokens = dict[Sequence, list[int]]  # tokens that go in behind rows

@@ -21,8 +21,6 @@ import json
 import os
 import tempfile
 import zlib
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -39,37 +37,28 @@ _KEY = "ingot_session"
 _MOST_HEADER_BYTES = 64 * 2**20  # some 8 million tokens; what is longer is no header
 
 
-@dataclass(frozen=True, slots=True)
-class SessionHeader:
-    """Header of a saved session: names the tokens and the model of its payload. ``model`` is the
-    file's fingerprint."""
-
-    model: str
-    runtime: str
-    library: str
-    kv_type: str
-    tokens: list[int]
+# Fields of a session that say what its payload is of: model, runtime, library and kv_type.
+SessionHeader = dict[str, str]
 
 
-def header_of(model: ModelFile, kv_type: str, adapter: str, tokens: Iterable[int]) -> SessionHeader:
+def header_of(model: ModelFile, kv_type: str, adapter: str) -> SessionHeader:
     """That of a session of this machine's library; ``adapter`` is the checksum of the file of one,
     with which the model is another one, or nothing."""
     installed, known = find_installed(model.runtime), fingerprint(model)
-    return SessionHeader(
-        model=hashlib.sha256(f"{known}{adapter}".encode()).hexdigest() if adapter else known,
-        runtime=model.runtime,
-        library=installed.version if installed else "unknown",
-        kv_type=kv_type,
-        tokens=list(tokens),
-    )
+    return {
+        "model": hashlib.sha256(f"{known}{adapter}".encode()).hexdigest() if adapter else known,
+        "runtime": model.runtime,
+        "library": installed.version if installed else "unknown",
+        "kv_type": kv_type,
+    }
 
 
-def write_session(path: Path, header: SessionHeader, data: SavedKv) -> None:
+def write_session(path: Path, header: SessionHeader, tokens: list[int], data: SavedKv) -> None:
     """Write the file whole or not at all: an older one at ``path`` stays until this one is safe.
 
     Raises ModelError when the folder cannot be written to, OutOfMemoryError when the disk is full.
     """
-    fields = {_KEY: _VERSION, **asdict(header)}
+    fields = {_KEY: _VERSION, **header, "tokens": tokens}
     line = json.dumps({**fields, "crc32": _checksum(fields, data)})
     part: Path | None = None
     try:
@@ -92,10 +81,10 @@ def write_session(path: Path, header: SessionHeader, data: SavedKv) -> None:
             part.unlink(missing_ok=True)
 
 
-def read_session(path: Path, expected: SessionHeader) -> tuple[SessionHeader, bytes]:
-    """The header and payload at ``path``; ``expected`` says of which model and runtime.
+def read_session(path: Path, expected: SessionHeader) -> tuple[list[int], bytes]:
+    """The tokens and payload at ``path``; ``expected`` says of which model and runtime.
 
-    The expected tokens are not looked at. Raises ModelError, saying what to do, for a file that is
+    Raises ModelError, saying what to do, for a file that is
     missing, damaged, of another Ingot's format, or of another model, runtime or type of keys and
     values.
     """
@@ -109,7 +98,7 @@ def read_session(path: Path, expected: SessionHeader) -> tuple[SessionHeader, by
     crc = fields.pop("crc32", None)
     if crc != _checksum(fields, data):
         raise ModelError(f"{path} is damaged: its checksum is another. Start the conversation anew")
-    return replace(expected, tokens=_tokens(path, fields)), data
+    return _tokens(path, fields), data
 
 
 def session_tokens(path: Path) -> list[int]:
@@ -157,7 +146,7 @@ def _require_match(path: Path, fields: dict[str, Any], expected: SessionHeader) 
         ("library", "version of the library", f"version {fields.get('library')}"),
         ("kv_type", "type of keys and values", f"kv_type {fields.get('kv_type')}"),
     ):
-        found, here = str(fields.get(key)), str(getattr(expected, key))
+        found, here = str(fields.get(key)), expected[key]
         if found != here:  # a fingerprint is shown by its first digits
             raise ModelError(
                 f"{path} is of another {what} ({found[:16]}, here {here[:16]}). Load it with "

@@ -1,17 +1,16 @@
 """Keeps a row's text within its constraint: which tokens may follow. The parser is llguidance's."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from runtimes.checks import UNFOLLOWED, markers_of, one_line, refused
 from runtimes.errors import RequestError
 from runtimes.request import Constraint
-from runtimes.runner import Tokenizer
+from runtimes.runner import Floats, Ints, Tokenizer
 
-Floats = npt.NDArray[np.float32]
+Markers = Mapping[int, bytes]  # control tokens that are part of the text, with what they are in it
 
 _MOST_KEPT, _KEPT_CHARACTERS = 64, 2**22  # compiled constraints, and those of their sources
 
@@ -19,24 +18,16 @@ _MOST_KEPT, _KEPT_CHARACTERS = 64, 2**22  # compiled constraints, and those of t
 class GrammarMatcher:
     """How far one row is in its constraint. Made by ``GrammarCompiler``."""
 
-    def __init__(self, matcher: Any, size: int, markers: Mapping[int, bytes]) -> None:
-        """``markers``: control tokens that are part of the text, with what they are in it."""
+    masks = True  # ``mask`` may always change logits
+    override = None  # ``mask`` leaves the forced token
+
+    def __init__(self, matcher: Any, size: int, markers: Markers) -> None:
         self._matcher = matcher
         self.markers = markers
         self._size = size
         self._bits = np.zeros(-(-size // 32) * 4, np.uint8)
         self.error: str | None = None
         self._forced: list[int] | None = None  # not known yet
-
-    @property
-    def masks(self) -> bool:
-        """Whether ``mask`` may change logits: always."""
-        return True
-
-    @property
-    def override(self) -> int | None:
-        """None: ``mask`` leaves the forced token."""
-        return None
 
     @property
     def complete(self) -> bool:
@@ -59,7 +50,7 @@ class GrammarMatcher:
             self._forced = [] if ended else self._matcher.compute_ff_tokens()
         return self._forced
 
-    def mask(self, logits: Floats, endings: npt.NDArray[np.int64]) -> bool:
+    def mask(self, logits: Floats, endings: Ints) -> bool:
         """Set the logits [vocabulary] of all tokens that must not follow to minus infinity.
 
         Returns whether something else than ``endings``, ids of end-of-sequence tokens, may follow.
@@ -115,7 +106,7 @@ class GrammarCompiler:
             return known
         from llguidance import LLMatcher, LLParserLimits
 
-        markers = self._control_tokens(markers_of(constraint))
+        markers = control_tokens(self._tokenizer, markers_of(constraint))
         native = self._natives.get(frozenset(markers))
         if native is None:
             native = self._natives[frozenset(markers)] = _native(self._tokenizer, markers)
@@ -136,19 +127,21 @@ class GrammarCompiler:
         )
         return made
 
-    def _control_tokens(self, texts: tuple[str, ...]) -> dict[int, bytes]:
-        found = {}
-        for text in texts:
-            ids = self._tokenizer.encode(text, add_special=False, parse_special=True)
-            if len(ids) == 1 and not self._tokenizer.token_bytes(ids[0]):
-                found[ids[0]] = text.encode()
-        return found
+
+def control_tokens(tokenizer: Tokenizer, texts: Iterable[str]) -> dict[int, bytes]:
+    """Control tokens that stand for one of the texts, and have no bytes of their own, with it."""
+    found = {}
+    for text in texts:
+        ids = tokenizer.encode(text, add_special=False, parse_special=True)
+        if len(ids) == 1 and not tokenizer.token_bytes(ids[0]):
+            found[ids[0]] = text.encode()
+    return found
 
 
 class _Vocabulary:
     """Tokenizer in the form that llguidance reads."""
 
-    def __init__(self, tokenizer: Tokenizer, markers: Mapping[int, bytes]) -> None:
+    def __init__(self, tokenizer: Tokenizer, markers: Markers) -> None:
         self._tokenizer = tokenizer
         self.tokens = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
         for token, text in markers.items():
@@ -162,7 +155,7 @@ class _Vocabulary:
         return self._tokenizer.encode(clean, add_special=False, parse_special=False)
 
 
-def _native(tokenizer: Tokenizer, markers: Mapping[int, bytes]) -> Any:
+def _native(tokenizer: Tokenizer, markers: Markers) -> Any:
     from llguidance import LLTokenizer, TokenizerWrapper
 
     if not tokenizer.eos_ids:

@@ -6,14 +6,18 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from runtimes.runner import Logits, TopKLogits
-from runtimes.sampling.state import SamplerState
-from runtimes.sampling.whole_row import BLOCK, SCRATCH, at_least_best, best, draw_among, draw_whole
-
-Floats = npt.NDArray[np.float32]
-Ints = npt.NDArray[np.int64]
+from runtimes.runner import Floats, Ints, Logits, StepLogits, TopKLogits
+from runtimes.sampling.state import SamplerState, States
+from runtimes.sampling.whole_row import (
+    BLOCK,
+    SCRATCH,
+    Doubles,
+    at_least_best,
+    best,
+    draw_among,
+    draw_whole,
+)
 
 # Up to here whole rows are sorted, all at once: a call of NumPy costs more than a row's work.
 _SMALL_VOCABULARY = 4096
@@ -37,11 +41,10 @@ class _BrokenLogitsError(Exception):
     """Rows without a distribution: NaN, infinity, or no token that is allowed."""
 
     def __init__(self, rows: Sequence[int]) -> None:
-        super().__init__()
         self.rows = rows  # the others could be sampled without them
 
 
-def sample(logits: Logits | TopKLogits, states: Sequence[SamplerState]) -> list[Sampled]:
+def sample(logits: StepLogits, states: States) -> list[Sampled]:
     """A token for each row of ``logits``, float32 [rows, vocabulary], which is left as it is.
 
     Of ``TopKLogits`` the rows' parameters must need no more (``SamplingParams.top_k_needed``).
@@ -65,14 +68,11 @@ def sample(logits: Logits | TopKLogits, states: Sequence[SamplerState]) -> list[
     ]
 
 
-def _sampled(logits: Logits | TopKLogits, states: Sequence[SamplerState]) -> list[Sampled]:
-    if isinstance(logits, TopKLogits):  # never given to rows that want log-probabilities
-        tokens = _overridden(_from_top_k(logits, states), states)
-        return [Sampled(token) for token in tokens.tolist()]
+def _sampled(logits: StepLogits, states: States) -> list[Sampled]:
     tokens = _overridden(_choose(logits, states), states)
     sampled = [Sampled(token) for token in tokens.tolist()]
     wanted = [i for i, state in enumerate(states) if state.params.wants_logprobs]
-    if not wanted:
+    if not wanted or isinstance(logits, TopKLogits):  # never given to rows that want them
         return sampled
     if len(wanted) < len(states):
         logits, tokens = logits[wanted], tokens[wanted]
@@ -84,7 +84,7 @@ def _sampled(logits: Logits | TopKLogits, states: Sequence[SamplerState]) -> lis
     return sampled
 
 
-def _overridden(tokens: Ints, states: Sequence[SamplerState]) -> Ints:
+def _overridden(tokens: Ints, states: States) -> Ints:
     """``tokens``, with those in place that rows have no choice about."""
     for i, state in enumerate(states):
         if state.matcher is not None and (token := state.matcher.override) is not None:
@@ -92,7 +92,7 @@ def _overridden(tokens: Ints, states: Sequence[SamplerState]) -> Ints:
     return tokens
 
 
-def _from_top_k(top_k: TopKLogits, states: Sequence[SamplerState]) -> Ints:
+def _from_top_k(top_k: TopKLogits, states: States) -> Ints:
     # Draws go through the tokens by ascending id.
     order = top_k.ids.argsort(axis=1)
     ids = np.take_along_axis(top_k.ids, order, axis=1)
@@ -102,8 +102,10 @@ def _from_top_k(top_k: TopKLogits, states: Sequence[SamplerState]) -> Ints:
     return np.take_along_axis(ids, places[:, None], axis=1)[:, 0].astype(np.int64)
 
 
-def _choose(logits: Logits, states: Sequence[SamplerState]) -> Ints:
+def _choose(logits: StepLogits, states: States) -> Ints:
     """The tokens; raises _BrokenLogitsError."""
+    if isinstance(logits, TopKLogits):
+        return _from_top_k(logits, states)
     if all(s.params.temperature == 0 and not s.edits for s in states):
         tokens: Ints = logits.argmax(axis=1)
         _check(logits[np.arange(len(tokens)), tokens])
@@ -127,7 +129,7 @@ def _check(tops: Floats) -> None:
         raise _BrokenLogitsError(np.flatnonzero(~finite).tolist())
 
 
-def _choose_places(values: Floats, states: Sequence[SamplerState]) -> Ints:
+def _choose_places(values: Floats, states: States) -> Ints:
     """The place of each row's token in ``values``, where all of its candidates are."""
     tops = values.max(axis=1)
     _check(tops)
@@ -140,7 +142,7 @@ def _choose_places(values: Floats, states: Sequence[SamplerState]) -> Ints:
     return places
 
 
-def _large(logits: Logits, states: Sequence[SamplerState]) -> Ints:
+def _large(logits: Logits, states: States) -> Ints:
     """Row by row where whole rows are read; what top-k leaves of them all at once."""
     vocabulary = logits.shape[1]
     tokens = np.zeros(len(states), np.int64)
@@ -227,7 +229,7 @@ def log_probabilities(logits: Logits, tokens: Ints, count: int) -> TopLogProbs:
     return TopLogProbs(chosen.astype(np.float32), ids, values.astype(np.float32))
 
 
-def _log_total(logits: Logits) -> npt.NDArray[np.float64]:
+def _log_total(logits: Logits) -> Doubles:
     """log(sum(exp(logits))) of each row."""
     if logits.size <= BLOCK * len(logits):
         return _log_sum(logits)
@@ -236,8 +238,8 @@ def _log_total(logits: Logits) -> npt.NDArray[np.float64]:
     return np.concatenate([_log_sum(row, spare[None]) for row in logits[:, None]])
 
 
-def _log_sum(logits: Logits, out: Floats | None = None) -> npt.NDArray[np.float64]:
+def _log_sum(logits: Logits, out: Floats | None = None) -> Doubles:
     top = logits.max(axis=1)
     weights = np.exp(np.subtract(logits, top[:, None], out=out), out=out)
-    total: npt.NDArray[np.float64] = top + np.log(weights.sum(axis=1), dtype=np.float64)
+    total: Doubles = top + np.log(weights.sum(axis=1), dtype=np.float64)
     return total

@@ -1,16 +1,14 @@
 """Sampling state of one row, and the changes that it makes to the row's logits."""
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from runtimes.request import SamplingParams
-
-Floats = npt.NDArray[np.float32]
-Ints = npt.NDArray[np.int64]
+from runtimes.runner import Floats, Ints
+from runtimes.sampling.grammar import GrammarMatcher
+from runtimes.sampling.thoughts import Thoughts
 
 # Beyond these a float32 difference of logits times 1/temperature would be 0 * inf.
 _COLDEST, _HOTTEST = 1e-30, 1e30
@@ -20,46 +18,12 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _SAMPLE = 0xD1B54A32D192ED03  # any odd number but the one above
 
 
-class TokenFollower(Protocol):
-    """Follower of a row's answer, which decides what may come next: ``GrammarMatcher`` for a
-    constraint, ``Thoughts`` for a thought and the constraint behind it."""
-
-    @property
-    def masks(self) -> bool:
-        """Whether ``mask`` may change logits now."""
-
-    @property
-    def override(self) -> int | None:
-        """The token that comes next, whatever the logits say."""
-
-    @property
-    def complete(self) -> bool:
-        """Whether nothing can follow."""
-
-    @property
-    def error(self) -> str | None:
-        """Why no token may follow."""
-
-    @property
-    def markers(self) -> Mapping[int, bytes]:
-        """Control tokens that are part of the text, with what they are in it."""
-
-    def accept(self, token: int) -> None:
-        """The row continues with ``token``."""
-
-    def forced(self) -> list[int]:
-        """Tokens that come next without a choice."""
-
-    def mask(self, logits: Floats, endings: Ints) -> bool:
-        """Ban what must not follow; whether something else than ``endings`` may."""
-
-
 class SamplerState:
     """One row's parameters, its seed, and the tokens that penalties count.
 
     ``eos_ids`` are banned below ``min_tokens``. ``sample_index`` tells the samples of one request
     apart: each draws from a stream of its own, and the first from that of the seed itself.
-    ``matcher`` follows the row's constraint and its thought.
+    ``matcher`` follows the row's constraint, or its thought and the constraint behind that.
     """
 
     def __init__(
@@ -69,7 +33,7 @@ class SamplerState:
         *,
         eos_ids: frozenset[int] = frozenset(),
         sample_index: int = 0,
-        matcher: TokenFollower | None = None,
+        matcher: GrammarMatcher | Thoughts | None = None,
     ) -> None:
         self.params = params
         self.matcher = matcher
@@ -78,7 +42,6 @@ class SamplerState:
         seed = params.seed if params.seed is not None else secrets.randbits(63)
         if sample_index:
             seed = _mix(_mix(seed & _WORD) + sample_index * _SAMPLE)
-        self.seed = seed
         self._stream = _mix(seed & _WORD)
         self._bias = _bias(params.logit_bias)
         self._eos = np.array(sorted(eos_ids), np.int64)
@@ -139,6 +102,9 @@ class SamplerState:
         if p.presence_penalty != 0:
             value -= np.float32(p.presence_penalty) * (counts > 0)
         logits[ids] = value
+
+
+States = Sequence[SamplerState]  # of the rows of a step
 
 
 class _Counts:

@@ -4,20 +4,16 @@ and what may follow. A constraint holds for the answer behind the thought."""
 from __future__ import annotations
 
 import codecs
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from runtimes.request import Thinking, ThoughtForm
-from runtimes.runner import Tokenizer
-from runtimes.sampling.grammar import GrammarMatcher
-
-Floats = npt.NDArray[np.float32]
-Ints = npt.NDArray[np.int64]
+from runtimes.runner import Floats, Ints, Tokenizer
+from runtimes.sampling.grammar import GrammarMatcher, Markers, control_tokens
 
 # Stands at the end of a thought that has to end, before the closing tag.
 CLOSING = "\n\nI have to answer now.\n"
@@ -54,32 +50,15 @@ class ThoughtTokens:
         self.encode = lru_cache(maxsize=64)(self._encode)
         self.crossing = lru_cache(maxsize=64)(self._crossing)
         texts = (form.opens, form.closes, form.then, form.head)
-        # Control tokens among them, which have no bytes of their own.
-        self.markers: dict[int, bytes] = {}
-        for piece in {piece for text in texts for piece in _controls(text)}:
-            ids = self.encode(piece)
-            if len(ids) == 1 and not tokenizer.token_bytes(ids[0]):
-                self.markers[ids[0]] = piece.encode()
+        self.markers = control_tokens(tokenizer, {one for text in texts for one in _controls(text)})
         self.opening = self.encode(form.opens)
 
     def bytes_of(self, token: int) -> bytes:
         """The token's text, also that of a control token of the form."""
         return self.markers.get(token) or self.plain(token)
 
-    def follow(
-        self,
-        prompt: Sequence[int],
-        thinking: Thinking,
-        budget: int | None,
-        answer: GrammarMatcher | None,
-    ) -> Thoughts:
-        """A follower of one answer to ``prompt``, whose constraint ``answer`` follows. ``budget``:
-        tokens of the thought; None: until it ends by itself or repeats itself."""
-        begun = {"thought": ThoughtPhase.INSIDE, "answer": ThoughtPhase.ANSWER}.get(thinking.at)
-        phase = begun or self._at_end(prompt)
-        return Thoughts(self, phase, budget, answer, expected=thinking.expected)
-
-    def _at_end(self, prompt: Sequence[int]) -> ThoughtPhase:
+    def phase_behind(self, prompt: Sequence[int]) -> ThoughtPhase:
+        """Part of the answer that begins where the prompt ends."""
         data = b"".join(map(self.bytes_of, prompt[-_TAIL:]))
         text = data.decode("utf-8", errors="replace").rstrip()
         if text.endswith(self.form.opens):
@@ -114,19 +93,23 @@ class Thoughts:
     def __init__(
         self,
         tokens: ThoughtTokens,
-        phase: ThoughtPhase,
+        prompt: Sequence[int],
+        thinking: Thinking,
         budget: int | None,
         answer: GrammarMatcher | None,
-        *,
-        expected: bool = True,
     ) -> None:
-        """Made by ``ThoughtTokens.follow``."""
-        self.phase = phase
+        """Follow an answer to ``prompt``; ``answer`` follows its constraint. ``budget``: tokens of
+        the thought; None: until it ends by itself or repeats itself."""
+        begun = {"thought": ThoughtPhase.INSIDE, "answer": ThoughtPhase.ANSWER}.get(thinking.at)
+        self.phase = begun or tokens.phase_behind(prompt)
         self.text = ""  # of the thought
         self.said = Said("", "")  # by the last token
         self.count = 0  # tokens before the answer's first, where there is a thought
+        self.masks = answer is not None  # whether ``mask`` may change logits
+        # Control tokens that are part of the answer's text.
+        self.markers: Markers = answer.markers if answer is not None else {}
         self._tokens, self._form = tokens, tokens.form
-        self._budget, self._answer, self._expected = budget, answer, expected
+        self._budget, self._answer, self._expected = budget, answer, thinking.expected
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._held = ""  # text that may become a tag
         self._after = ""  # text that has come behind the closing tag
@@ -145,7 +128,8 @@ class Thoughts:
     @property
     def complete(self) -> bool:
         """Whether nothing can follow."""
-        return self._constrains and self._answer is not None and self._answer.complete
+        follower = self._follower
+        return follower is not None and follower.complete
 
     @property
     def error(self) -> str | None:
@@ -153,23 +137,14 @@ class Thoughts:
         return None if self._answer is None else self._answer.error
 
     @property
-    def markers(self) -> Mapping[int, bytes]:
-        """Control tokens that are part of the answer's text."""
-        return {} if self._answer is None else self._answer.markers
-
-    @property
-    def masks(self) -> bool:
-        """Whether ``mask`` changes anything now."""
-        return self._answer is not None
-
-    @property
     def override(self) -> int | None:
         """The token that comes next, whatever the logits say."""
         return self._forced[0] if self._forced else None
 
     @property
-    def _constrains(self) -> bool:
-        return self._answer is not None and self.phase is ThoughtPhase.ANSWER
+    def _follower(self) -> GrammarMatcher | None:
+        """The constraint's matcher, once the answer has begun."""
+        return self._answer if self.phase is ThoughtPhase.ANSWER else None
 
     def accept(self, token: int) -> None:
         """The answer continues with ``token``; ``said`` is its text."""
@@ -187,7 +162,8 @@ class Thoughts:
         self.count += 1
         if self.phase is ThoughtPhase.INSIDE:
             self._ids.append(token)
-        self.said = self._feed(self._decoder.decode(self._tokens.bytes_of(token)))
+        thought, answer = self._feed(self._decoder.decode(self._tokens.bytes_of(token)))
+        self.said = Said(thought if self.text else thought.lstrip("\n"), answer)
         self.text += self.said.thought
         if self.said.answer:  # its first token, which may have ended the thought, too
             self.count = max(0, self.count - 1)
@@ -208,7 +184,8 @@ class Thoughts:
         """Tokens that come next, whatever the logits say."""
         if self._forced:
             return self._forced
-        return self._answer.forced() if self._answer is not None and self._constrains else []
+        follower = self._follower
+        return follower.forced() if follower is not None else []
 
     def mask(self, logits: Floats, endings: Ints) -> bool:
         """``GrammarMatcher.mask``, for the answer. Before it the opening tag may come, too; a
@@ -260,7 +237,7 @@ class Thoughts:
         """Force the thought's end where it is due, and what stands before a constrained answer."""
         form, budget = self._form, self._budget
         if self.phase is ThoughtPhase.BEFORE and budget == 0 and self.count == 0:
-            self._forced = [*self._tokens.encode(form.empty())]
+            self._forced = [*self._tokens.encode(f"{form.opens}\n\n{form.closes}{form.then}")]
         elif self.phase is ThoughtPhase.INSIDE and not self._ended and self._over():
             self._end("" if budget == 0 else CLOSING)
         elif self.phase is ThoughtPhase.CLOSED and self._answer is not None:
@@ -306,10 +283,9 @@ class Thoughts:
             if at < 0:
                 keep = len(_overlap(held, form.closes))
                 cut = len(held[: len(held) - keep].rstrip("\n"))
-                thought, self._held = held[:cut], held[cut:]
-                return Said(thought if self.text else thought.lstrip("\n"), "")
+                self._held = held[cut:]
+                return Said(held[:cut], "")
             thought = held[:at].rstrip("\n")
-            thought = thought if self.text else thought.lstrip("\n")
             self.phase, held = ThoughtPhase.CLOSED, held[at + len(form.closes) :]
         return Said(thought, self._cleaned(self._behind(held)))
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from runtimes.sampling.state import SamplerState
+from runtimes.runner import Floats, Ints
+from runtimes.sampling.state import SamplerState, States
 
 # Temperature, top-k, top-p, min-p and the draw, for many short rows at once.
 #
@@ -17,9 +17,7 @@ from runtimes.sampling.state import SamplerState
 # order.
 
 
-Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 BLOCK = 1024  # weights are summed in blocks of this many
@@ -39,10 +37,10 @@ class Scratch(threading.local):
     ``BLOCK`` long.
     """
 
-    copy: npt.NDArray[np.float32]
-    weights: npt.NDArray[np.float32]
-    spare: npt.NDArray[np.float32]
-    mask: npt.NDArray[np.bool_]
+    copy: Floats
+    weights: Floats
+    spare: Floats
+    mask: Mask
 
     def __init__(self) -> None:
         self.weights = np.empty(0, np.float32)
@@ -206,7 +204,7 @@ def _beyond(reached: Doubles, point: float) -> int:
     return int(np.searchsorted(reached, point, side="right"))
 
 
-def draw_among(values: Floats, tops: Floats, states: Sequence[SamplerState]) -> Ints:
+def draw_among(values: Floats, tops: Floats, states: States) -> Ints:
     """Position of each row's token in ``values``: float32 [rows, width], in the order of the ids.
 
     ``values`` are logits, all that top-k may keep among them, and -inf in unused places; ``tops``
@@ -237,7 +235,7 @@ def _weights(values: Floats, top: Floats, scale: Floats) -> Floats:
     return weights
 
 
-def _kept(values: Floats, top: Floats, scale: Floats, states: Sequence[SamplerState]) -> Mask:
+def _kept(values: Floats, top: Floats, scale: Floats, states: States) -> Mask:
     """Return the positions that top-k and then top-p keep."""
     width = values.shape[1]
     count = np.array([min(s.params.top_k or width, width) for s in states])

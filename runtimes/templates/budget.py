@@ -74,14 +74,17 @@ class Budget:
         """``str(value)``."""
         if type(value) is str:
             return value
-        made = str(self.whole(value))
-        self.tick(len(made))
-        return made
+        return self.made(str(self.whole(value)))
 
-    def counted(self, values: Iterable[Any]) -> Iterator[Any]:
-        """The values, each of which is a step."""
+    def made(self, text: str) -> str:
+        """``text``, which has just been made."""
+        self.tick(len(text))
+        return text
+
+    def counted(self, values: Iterable[Any], characters: int = 0) -> Iterator[Any]:
+        """The values, each of which is a step that makes so much."""
         for value in values:
-            self.tick()
+            self.tick(characters)
             yield value
 
 

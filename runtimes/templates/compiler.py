@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from jinja2 import nodes
-from jinja2.compiler import CodeGenerator, Frame
+from jinja2.compiler import CodeGenerator, Frame, operators
 
 _REPEATED = (nodes.For, nodes.Macro, nodes.CallBlock, nodes.Block)
 _FEW = 32  # elements of a list that is written out
@@ -42,19 +42,11 @@ class CountingGenerator(CodeGenerator):
 
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
         """``a ~ b``."""
-        self.write("environment.joined((")
-        for one in node.nodes:
-            self.visit(one, frame)
-            self.write(", ")
-        self.write("))")
+        self._call("joined", frame, *node.nodes)
 
     def visit_Add(self, node: nodes.BinExpr, frame: Frame) -> None:
         """``a + b``."""
-        self.write("environment.added(")
-        self.visit(node.left, frame)
-        self.write(", ")
-        self.visit(node.right, frame)
-        self.write(")")
+        self._call("added", frame, node.left, node.right)
 
     def visit_Compare(self, node: nodes.Compare, frame: Frame) -> None:
         """``a == b in c``."""
@@ -66,7 +58,7 @@ class CountingGenerator(CodeGenerator):
         self.write("(")
         self._whole(node.expr, frame)
         for one in node.ops:
-            self.write(f" {_OPERATORS[one.op]} ")
+            self.write(f" {operators[one.op]} ")
             self._whole(one.expr, frame)
         self.write(")")
 
@@ -74,24 +66,25 @@ class CountingGenerator(CodeGenerator):
         if isinstance(node, nodes.Const):
             self.visit(node, frame)
         else:
-            self.write("environment.whole(")
-            self.visit(node, frame)
-            self.write(")")
+            self._call("whole", frame, node)
+
+    def _call(self, method: str, frame: Frame, *arguments: nodes.Node | None) -> None:
+        """A call of the sandbox."""
+        self.write(f"environment.{method}(")
+        for one in arguments:
+            if one is None:
+                self.write("None")
+            else:
+                self.visit(one, frame)
+            self.write(", ")
+        self.write(")")
 
     def visit_Getitem(self, node: nodes.Getitem, frame: Frame) -> None:
         """``a[b]``, ``a[1:2]``."""
         if not isinstance(node.arg, nodes.Slice):
             super().visit_Getitem(node, frame)
             return
-        self.write("environment.part(")
-        self.visit(node.node, frame)
-        for bound in (node.arg.start, node.arg.stop, node.arg.step):
-            self.write(", ")
-            if bound is None:
-                self.write("None")
-            else:
-                self.visit(bound, frame)
-        self.write(")")
+        self._call("part", frame, node.node, node.arg.start, node.arg.stop, node.arg.step)
 
     def visit_List(self, node: nodes.List, frame: Frame) -> None:
         """``[a, b]``."""
@@ -135,15 +128,3 @@ def _characters(node: nodes.Node) -> int:
     if isinstance(node, _REPEATED):
         return 0
     return sum(map(_characters, node.iter_child_nodes()))
-
-
-_OPERATORS = {
-    "eq": "==",
-    "ne": "!=",
-    "gt": ">",
-    "gteq": ">=",
-    "lt": "<",
-    "lteq": "<=",
-    "in": "in",
-    "notin": "not in",
-}

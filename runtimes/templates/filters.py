@@ -203,9 +203,7 @@ def _escape(value: Any) -> str:
     text = budget.text(value)
     if len(text) * 5 > budget.room:
         raise SecurityError("a text is too long to be escaped")
-    made = html.escape(text).replace("&quot;", "&#34;").replace("&#x27;", "&#39;")
-    budget.tick(len(made))
-    return made
+    return budget.made(html.escape(text).replace("&quot;", "&#34;").replace("&#x27;", "&#39;"))
 
 
 def _int(value: Any, default: int = 0, base: int = 10) -> int:
@@ -226,12 +224,7 @@ def _join(
 ) -> str:
     budget = current()
     between = budget.text(d)
-    if attribute is not None:
-        _names(attribute)
-        get = jinja2.filters.make_attrgetter(environment, attribute)
-        texts = [budget.text(get(one)) for one in budget.counted(value)]
-    else:
-        texts = [budget.text(one) for one in budget.counted(value)]
+    texts = [budget.text(one) for one in _each(environment, value, attribute)]
     budget.tick(sum(map(len, texts)) + len(between) * len(texts))
     return between.join(texts)
 
@@ -241,35 +234,36 @@ def _list(value: Iterable[Any]) -> list[Any]:
     if isinstance(value, (list, tuple, str)):
         budget.tick(_ELEMENT * len(value))
         return list(value)
-    found = []
-    for one in value:
-        budget.tick(_ELEMENT)
-        found.append(one)
-    return found
+    return list(budget.counted(value, _ELEMENT))
 
 
 def _replace(s: Any, old: Any, new: Any, count: int | None = None) -> str:
     budget = current()
     text, before, after = budget.text(s), budget.text(old), budget.text(new)
     check_replaced(budget, text, before, after)
-    made = text.replace(before, after, -1 if count is None else count)
-    budget.tick(len(made))
-    return made
+    return budget.made(text.replace(before, after, -1 if count is None else count))
 
 
 @pass_environment
 def _sum(
     environment: Any, iterable: Iterable[Any], attribute: str | int | None = None, start: Any = 0
 ) -> Any:
-    budget = current()
-    if attribute is not None:
-        _names(attribute)
-        iterable = map(jinja2.filters.make_attrgetter(environment, attribute), iterable)
+    values = _each(environment, iterable, attribute)
     if isinstance(start, str):
         raise TypeError("sum() can't sum strings [use ''.join(seq) instead]")
-    for one in budget.counted(iterable):
+    for one in values:
         start = environment.added(start, one)
     return start
+
+
+def _each(
+    environment: Environment, values: Iterable[Any], attribute: str | int | None
+) -> Iterator[Any]:
+    """The values, or an attribute of each, counted."""
+    if attribute is not None:
+        _names(attribute)
+        values = map(jinja2.filters.make_attrgetter(environment, attribute), values)
+    return current().counted(values)
 
 
 @pass_environment
@@ -297,13 +291,13 @@ def tojson(
     budget.whole(value, share=12 if ensure_ascii else 6)
     if wide:
         budget.whole(value, depth=_JSON_DEPTH)
-    made = json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
-        default=default,
+    return budget.made(
+        json.dumps(
+            value,
+            ensure_ascii=ensure_ascii,
+            indent=indent,
+            separators=separators,
+            sort_keys=sort_keys,
+            default=default,
+        )
     )
-    budget.tick(len(made))
-    return made

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2.exceptions import SecurityError
 
@@ -15,7 +15,19 @@ _ELEMENT = 16  # characters that a new text of its own counts for, beside its le
 _MOST_WORK = 2**31  # comparisons of characters in one search
 _LINE_ENDS = "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
 
-Check = Callable[[Budget, str, tuple[Any, ...], Mapping[str, Any]], None]
+
+class MethodCall(NamedTuple):
+    """Call of a method of ``owner``, a text or another value of a built-in type."""
+
+    budget: Budget
+    owner: Any
+    args: tuple[Any, ...]
+    named: Mapping[str, Any]
+
+    @property
+    def first(self) -> Any:
+        """The first argument; None without one."""
+        return next(iter((*self.args, *self.named.values())), None)
 
 
 def call_method(
@@ -25,14 +37,14 @@ def call_method(
     not allowed, or makes too much."""
     owner, name = method.__self__, method.__name__
     if type(owner) is not str:
-        _check_other(budget, owner, name, args, named)
+        _check_other(MethodCall(budget, owner, args, named), name)
         return method(*args, **named)
     check = _TEXTS.get(name)
     if check is None:
         raise SecurityError(f"text.{name}() is not allowed in a template")
     if name == "join" and args:
         args = ([budget.whole(part) for part in budget.counted(args[0])], *args[1:])
-    check(budget, owner, args, named)
+    check(MethodCall(budget, owner, args, named))
     made = method(*args, **named)
     if type(made) is str:
         budget.tick(len(made))
@@ -46,9 +58,8 @@ def lines_in(text: str) -> int:
     return 1 + sum(map(text.count, _LINE_ENDS))
 
 
-def _check_other(
-    budget: Budget, owner: Any, name: str, args: tuple[Any, ...], named: Mapping[str, Any]
-) -> None:
+def _check_other(call: MethodCall, name: str) -> None:
+    owner = call.owner
     for kind, allowed in _OTHERS.items():
         if isinstance(owner, kind):
             if name not in allowed:
@@ -58,12 +69,12 @@ def _check_other(
         if isinstance(owner, type) or hasattr(owner, "send"):
             raise SecurityError(f"{name}() is not allowed in a template")
     if isinstance(owner, (list, tuple)) and name != "copy":
-        budget.whole(owner)
-    for value in (*args, *named.values()):
+        call.budget.whole(owner)
+    for value in (*call.args, *call.named.values()):
         foreign = not isinstance(owner, (dict, list, tuple))  # such as strftime of a date
         if foreign and isinstance(value, str) and len(value) > _MOST_STRIPPED:
             raise SecurityError(f"a text for {name}() is too long")
-        budget.whole(value)
+        call.budget.whole(value)
 
 
 _OTHERS: dict[type, frozenset[str]] = {
@@ -76,37 +87,41 @@ _OTHERS: dict[type, frozenset[str]] = {
 }
 
 
-def _plain(budget: Budget, text: str, args: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+# Checks of calls of a text's methods
+
+
+def _plain(call: MethodCall) -> None:
     """Takes as long as the text."""
-    budget.tick(len(text) // 64)
+    call.budget.tick(len(call.owner) // 64)
 
 
-def _longer(budget: Budget, text: str, args: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+def _longer(call: MethodCall) -> None:
     """May be several times as long, such as capital letters."""
-    if 3 * len(text) > budget.room:
-        raise SecurityError(f"a text of {len(text):,} characters is too long")
+    if 3 * len(call.owner) > call.budget.room:
+        raise SecurityError(f"a text of {len(call.owner):,} characters is too long")
 
 
-def _padded(budget: Budget, text: str, args: tuple[Any, ...], named: Mapping[str, Any]) -> None:
-    if args and isinstance(args[0], int) and args[0] > budget.room:
-        raise SecurityError(f"a width of {args[0]:.1e} is too large")
+def _padded(call: MethodCall) -> None:
+    if isinstance(call.first, int) and call.first > call.budget.room:
+        raise SecurityError(f"a width of {call.first:.1e} is too large")
 
 
-def _tabs(budget: Budget, text: str, args: tuple[Any, ...], named: Mapping[str, Any]) -> None:
-    size = [*args, *named.values(), 8][0]
-    if isinstance(size, int) and text.count("\t") * size + len(text) > budget.room:
+def _tabs(call: MethodCall) -> None:
+    text, size = call.owner, 8 if call.first is None else call.first
+    if isinstance(size, int) and text.count("\t") * size + len(text) > call.budget.room:
         raise SecurityError("such tabs are too wide")
 
 
-def _stripped(budget: Budget, text: str, args: tuple[Any, ...], named: Mapping[str, Any]) -> None:
-    _plain(budget, text, args, named)
-    if args and isinstance(args[0], str) and len(args[0]) > _MOST_STRIPPED:
+def _stripped(call: MethodCall) -> None:
+    _plain(call)
+    if isinstance(call.first, str) and len(call.first) > _MOST_STRIPPED:
         raise SecurityError(f"more than {_MOST_STRIPPED} characters to strip")
 
 
-def _replaced(budget: Budget, text: str, args: tuple[Any, ...], named: Mapping[str, Any]) -> None:
-    if len(args) > 1 and isinstance(args[0], str) and isinstance(args[1], str):
-        check_replaced(budget, text, args[0], args[1])
+def _replaced(call: MethodCall) -> None:
+    match call.args:
+        case [str() as old, str() as new, *_]:
+            check_replaced(call.budget, call.owner, old, new)
 
 
 def check_replaced(budget: Budget, text: str, old: str, new: str) -> None:
@@ -116,15 +131,15 @@ def check_replaced(budget: Budget, text: str, old: str, new: str) -> None:
         raise SecurityError(f"a text with {count:,} replacements is too long")
 
 
-def _joined(budget: Budget, text: str, args: tuple[Any, ...], named: Mapping[str, Any]) -> None:
-    parts = args[0] if args else []
-    size = sum(len(part) for part in parts if isinstance(part, str)) + len(parts) * len(text)
-    if size > budget.room:
+def _joined(call: MethodCall) -> None:
+    parts = call.args[0] if call.args else []
+    size = sum(len(part) for part in parts if isinstance(part, str)) + len(parts) * len(call.owner)
+    if size > call.budget.room:
         raise SecurityError(f"a text of {size:,} characters is too long")
 
 
-def _split(budget: Budget, text: str, args: tuple[Any, ...], named: Mapping[str, Any]) -> None:
-    separator = [*args, *named.values(), None][0]
+def _split(call: MethodCall) -> None:
+    text, separator = call.owner, call.first
     count = len(text)
     if isinstance(separator, str) and separator:
         count = text.count(separator)
@@ -134,26 +149,24 @@ def _split(budget: Budget, text: str, args: tuple[Any, ...], named: Mapping[str,
         raise SecurityError(f"a text cannot be split into {count:,} pieces")
 
 
-def _lines(budget: Budget, text: str, args: tuple[Any, ...], named: Mapping[str, Any]) -> None:
-    if len(text) > MOST_PARTS and lines_in(text) > MOST_PARTS:
+def _lines(call: MethodCall) -> None:
+    if len(call.owner) > MOST_PARTS and lines_in(call.owner) > MOST_PARTS:
         raise SecurityError("a text has too many lines")
 
 
-def _backwards(budget: Budget, text: str, args: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+def _backwards(call: MethodCall) -> None:
     """Python's search from the end takes the product of both lengths."""
-    _plain(budget, text, args, named)
-    if args and isinstance(args[0], str) and len(args[0]) * len(text) > _MOST_WORK:
+    _plain(call)
+    if isinstance(call.first, str) and len(call.first) * len(call.owner) > _MOST_WORK:
         raise SecurityError("such a text is too long to be searched from its end")
 
 
-def _split_backwards(
-    budget: Budget, text: str, args: tuple[Any, ...], named: Mapping[str, Any]
-) -> None:
-    _backwards(budget, text, args or tuple(named.values()), {})
-    _split(budget, text, args, named)
+def _split_backwards(call: MethodCall) -> None:
+    _backwards(call)
+    _split(call)
 
 
-_TEXTS: dict[str, Check] = {
+_TEXTS: dict[str, Callable[[MethodCall], None]] = {
     **dict.fromkeys(
         "isalnum isalpha isascii isdecimal isdigit isidentifier islower isnumeric isprintable"
         " isspace istitle isupper startswith endswith find index count removeprefix removesuffix"

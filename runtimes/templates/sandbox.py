@@ -41,9 +41,7 @@ class _Formatter(SandboxedFormatter):
 
     def format_field(self, value: Any, format_spec: str) -> str:
         check_widths(format_spec)
-        made: str = super().format_field(current().whole(value, share=10), format_spec)
-        current().tick(len(made))
-        return made
+        return current().made(super().format_field(current().whole(value, share=10), format_spec))
 
     def convert_field(self, value: Any, conversion: Any) -> Any:
         if conversion:
@@ -84,7 +82,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         current().tick(_ELEMENT * len(value))
         return value
 
-    def joined(self, parts: tuple[Any, ...]) -> str:
+    def joined(self, *parts: Any) -> str:
         """``a ~ b``."""
         budget = current()
         texts = [part if type(part) is str else budget.text(part) for part in parts]

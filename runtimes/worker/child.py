@@ -37,6 +37,7 @@ from runtimes.worker.wire import (
     Submit,
     portable,
     receive,
+    start_thread,
 )
 
 log = logging.getLogger(__name__)
@@ -83,11 +84,9 @@ class _Server:
         self._running = 0
         self._lock = threading.Lock()
         self._work = threading.Event()
-        threading.Thread(target=self._pulse, name="ingot-pulse", daemon=True).start()
+        start_thread("ingot-pulse", self._pulse)
         for calls in (self._texts, self._long_texts):
-            threading.Thread(
-                target=self._answer, args=(calls,), name="ingot-texts", daemon=True
-            ).start()
+            start_thread("ingot-texts", self._answer, calls)
 
     def take(self, item: object) -> None:
         """Handle one item; what may take long is left to ``run``."""
@@ -206,9 +205,7 @@ def main() -> None:
     # Level and name travel with the record, and the parent formats it.
     logging.basicConfig(level=order.log_level, handlers=[RecordQueue(sender.items)], force=True)
     servers: queue.SimpleQueue[_Server] = queue.SimpleQueue()
-    threading.Thread(
-        target=_read, args=(messages, servers), name="ingot-commands", daemon=True
-    ).start()
+    start_thread("ingot-commands", _read, messages, servers)
     try:
         engine = Engine.load(Path(order.path), order.settings, order.scheduling)
         gpu = backend_of(engine.model).on_gpu(order.settings)
@@ -218,8 +215,7 @@ def main() -> None:
         sender.put(Refused(portable(error)))
     else:
         server = _Server(engine, sender.put)
-        sizes = engine.context, engine.slots, engine.vocab_size
-        sender.put(Ready(engine.model, *sizes, gpu, engine.stats()))
+        sender.put(Ready(engine.model, engine.vocab_size, gpu, engine.stats()))
         servers.put(server)
         server.run()
     sender.close()

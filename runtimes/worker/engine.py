@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import queue
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from runtimes.api import EngineApi
-from runtimes.chat import Message
+from runtimes.chat import Messages, ToolSchemas, Variables
 from runtimes.engine.metrics import EngineStats
 from runtimes.errors import IngotError, RequestError, WorkerError
 from runtimes.grammars import check_request
@@ -17,18 +17,18 @@ from runtimes.models.modelfile import ModelFile
 from runtimes.request import FinishReason, Request
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.stream import Stream
-from runtimes.worker.process import Placement, Watchdog
+from runtimes.worker.process import Placement
 from runtimes.worker.recovery import DeathLimit, Recovery
-from runtimes.worker.supervisor import Answer, InFlight, InFlightRequest, Supervisor, fail
+from runtimes.worker.supervisor import STEP_LIMIT_S, Answer, InFlightRequest, Supervisor
 from runtimes.worker.wire import Call, Reply, Submit
 
 log = logging.getLogger(__name__)
 
-STEP_LIMIT = "INGOT_STEP_LIMIT_S"  # the command line's environment variable for step_limit_s
-STEP_LIMIT_S = 120.0
 LOAD_LIMIT_S = 300.0  # without any sign of life
 _STATS_S = 0.2  # how long figures are waited for before the last ones have to do
 _CALL_TRIES = 3
+
+T = TypeVar("T")
 
 
 class WorkerEngine(EngineApi):
@@ -44,21 +44,9 @@ class WorkerEngine(EngineApi):
     RuntimeError there.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        scheduling: SchedulerSettings | None,
-        recovery: Recovery,
-        step_limit_s: float,
-        load_limit_s: float,
-        place: Placement,
-    ) -> None:
+    def __init__(self, supervisor: Supervisor) -> None:
         """Used by ``load``."""
-        self._watchdog = Watchdog(step_limit_s, self._look, self._hangs)
-        self._in_flight = InFlight(self._watchdog.moved)
-        self._supervisor = Supervisor(
-            path, scheduling, recovery, self._in_flight, self._watchdog.work, place, load_limit_s
-        )
+        self._supervisor, self._in_flight = supervisor, supervisor.in_flight
 
     @classmethod
     def load(
@@ -70,12 +58,11 @@ class WorkerEngine(EngineApi):
         step_limit_s: float = STEP_LIMIT_S,
         load_limit_s: float | None = None,
         deaths: DeathLimit | None = None,
-        again: bool = False,
         begun: Callable[[WorkerEngine], None] | None = None,
         place: Placement | None = None,
     ) -> WorkerEngine:
-        """Start a process that loads the model at ``path``; ``again`` forgets safer settings.
-        Processes run at ``place``, also those that are started later.
+        """Start a process that loads the model at ``path``. Processes run at ``place``, also those
+        that are started later.
 
         ``load_limit_s`` None means 300 s, or ``step_limit_s`` if that is longer.
         ``begun`` is given the engine before it has loaded: another thread may end the loading with
@@ -84,14 +71,16 @@ class WorkerEngine(EngineApi):
         Ctrl-C ends it at once.
         """
         path = Path(path).absolute()
-        recovery = Recovery(path, settings or RunnerSettings(), deaths or DeathLimit(), again=again)
+        recovery = Recovery(path, settings or RunnerSettings(), deaths or DeathLimit())
         if load_limit_s is None:
             load_limit_s = max(LOAD_LIMIT_S, step_limit_s)
-        engine = cls(path, scheduling, recovery, step_limit_s, load_limit_s, place or Placement())
+        place = place or Placement()
+        supervisor = Supervisor(path, scheduling, recovery, place, step_limit_s, load_limit_s)
+        engine = cls(supervisor)
         try:
             if begun is not None:
                 begun(engine)
-            engine._supervisor.start()
+            supervisor.start()
         except BaseException:
             engine.close()
             raise
@@ -105,12 +94,12 @@ class WorkerEngine(EngineApi):
     @property
     def context(self) -> int:
         """Tokens that one request may hold, prompt and completion together."""
-        return self._in_flight.ready.context
+        return self._in_flight.ready.stats.context
 
     @property
     def slots(self) -> int:
         """Requests that run at the same time."""
-        return self._in_flight.ready.slots
+        return self._in_flight.ready.stats.slots
 
     @property
     def vocab_size(self) -> int:
@@ -126,37 +115,32 @@ class WorkerEngine(EngineApi):
     @property
     def deaths(self) -> int:
         """Processes of this engine that died so far."""
-        return self._supervisor.deaths
+        return self._supervisor.recovery.total
 
     def encode(self, text: str) -> list[int]:
         """Ids of a plain text, with the BOS token if the model wants one."""
-        ids: list[int] = self._call("encode", text)
-        return ids
+        return self._call(EngineApi.encode, text)
 
     def encode_chat(
         self,
-        messages: Sequence[Message],
+        messages: Messages,
         template: str | None = None,
-        tools: Sequence[Message] | None = None,
-        variables: Mapping[str, Any] | None = None,
+        tools: ToolSchemas | None = None,
+        variables: Variables | None = None,
     ) -> list[int]:
         """See ``EngineApi.encode_chat``."""
         said = [dict(message) for message in messages]
-        ids: list[int] = self._call("encode_chat", said, template, tools, variables)
-        return ids
+        return self._call(EngineApi.encode_chat, said, template, tools, variables)
 
     def encode_continuation(
         self,
-        context: str | Sequence[Message],
+        context: str | Messages,
         continuation: str,
-        variables: Mapping[str, Any] | None = None,
+        variables: Variables | None = None,
     ) -> tuple[list[int], int]:
         """See ``runtimes.chat.encode_continuation``."""
         said = context if isinstance(context, str) else [dict(message) for message in context]
-        found: tuple[list[int], int] = self._call(
-            "encode_continuation", said, continuation, variables
-        )
-        return found
+        return self._call(EngineApi.encode_continuation, said, continuation, variables)
 
     def submit(self, request: Request) -> Stream:
         """See ``EngineApi.submit``: at once, also while a process is being started anew."""
@@ -172,7 +156,6 @@ class WorkerEngine(EngineApi):
             except RequestError:
                 del in_flight.requests[number]
                 raise
-        self._watchdog.work()
         return own.stream
 
     def cancel(self, request_id: str) -> None:
@@ -192,15 +175,10 @@ class WorkerEngine(EngineApi):
         """A snapshot of the figures; the last known ones when the process does not answer soon."""
         if self.pid is not None and not self._supervisor.delivering:
             try:
-                self._call("stats", timeout=_STATS_S, tries=1, start=False)
+                self._call(EngineApi.stats, timeout=_STATS_S, tries=1, start=False)
             except (IngotError, TimeoutError) as error:
                 log.debug("no fresh figures: %s", error)
         return self._in_flight.stats
-
-    def embed(self, tokens: Sequence[int]) -> list[float]:
-        """See ``Engine.embed``; as often as asked, and in another process where one dies."""
-        found: list[float] = self._call("embed", list(tokens))
-        return found
 
     @property
     def adapters(self) -> frozenset[str]:
@@ -210,7 +188,7 @@ class WorkerEngine(EngineApi):
     def load_adapter(self, name: str, path: Path) -> None:
         """See ``EngineApi.load_adapter``; a process that is started later has it too."""
         path = Path(path).absolute()
-        self._call("load_adapter", name, path, tries=1)
+        self._call(EngineApi.load_adapter, name, path, tries=1)
         self._supervisor.adapters = {**self._supervisor.adapters, name: path}
 
     def unload_adapter(self, name: str) -> None:
@@ -220,7 +198,7 @@ class WorkerEngine(EngineApi):
             raise RequestError(f"there is no adapter {name!r} to unload")
         self._supervisor.adapters = {key: path for key, path in before.items() if key != name}
         try:
-            self._call("unload_adapter", name, tries=1, start=False)
+            self._call(EngineApi.unload_adapter, name, tries=1, start=False)
         except WorkerError:
             log.debug("the adapter %s went with its process", name)
         except RequestError:
@@ -230,46 +208,38 @@ class WorkerEngine(EngineApi):
     def trim(self) -> int:
         """Drop every cached prefix; return how many bytes of keys and values that freed."""
         try:
-            freed: int = self._call("trim", tries=1, start=False)
+            return self._call(EngineApi.trim, tries=1, start=False)
         except WorkerError:  # with the process went its caches
             return 0
-        return freed
 
     def save_session(self, tokens: Sequence[int], path: Path, adapter: str | None = None) -> int:
         """See ``EngineApi.save_session``."""
         path = Path(path).absolute()
-        length: int = self._call("save_session", list(tokens), path, adapter, tries=1)
-        return length
+        return self._call(EngineApi.save_session, list(tokens), path, adapter, tries=1)
 
     def load_session(self, path: Path, adapter: str | None = None) -> list[int]:
         """See ``EngineApi.load_session``."""
-        tokens: list[int] = self._call("load_session", Path(path).absolute(), adapter)
-        return tokens
+        return self._call(EngineApi.load_session, Path(path).absolute(), adapter)
 
     def close(self, *, drain: bool = False) -> None:
         """End the engine: finish what was submitted (``drain``) or cancel it. Idempotent."""
         self._supervisor.close(drain=drain)
-        if self._supervisor.delivering:
-            return
-        self._watchdog.stop()
-        with self._in_flight.lock:
-            left = self._in_flight.lose()
-        fail(left, FinishReason.CANCELLED, RequestError("the engine is closed"))
 
     def _call(
         self,
-        method: str,
+        method: Callable[..., T],
         *arguments: Any,
         timeout: float | None = None,
         tries: int = _CALL_TRIES,
         start: bool = True,
-    ) -> Any:
+    ) -> T:
         """Call the engine's method in the worker process; another one takes over where it dies.
 
         Without ``start``, WorkerError is raised when there is no process.
         """
+        name = method.__name__
         if self._supervisor.delivering:
-            raise RuntimeError(f"{method} would wait for itself: this is a done callback")
+            raise RuntimeError(f"{name} would wait for itself: this is a done callback")
         while True:
             reply: Answer = queue.SimpleQueue()
             number = self._in_flight.number()
@@ -278,32 +248,17 @@ class WorkerEngine(EngineApi):
                     if self._supervisor.process is None and not start:
                         raise WorkerError("there is no worker process")
                     self._in_flight.calls[number] = reply  # before it is sent, as a request is
-                    self._supervisor.dispatch(Call(number, method, arguments))
-                self._watchdog.work()
+                    self._supervisor.dispatch(Call(number, name, arguments))
                 answer = reply.get(timeout=timeout)
             except queue.Empty:
-                raise TimeoutError(f"no answer to {method} within {timeout} s") from None
+                raise TimeoutError(f"no answer to {name} within {timeout} s") from None
             finally:
                 self._in_flight.calls.pop(number, None)
             if isinstance(answer, Reply):
                 if answer.problem is not None:
                     raise answer.problem
-                return answer.value
+                value: T = answer.value
+                return value
             tries -= 1
             if not isinstance(answer, WorkerError) or tries == 0:
                 raise answer
-
-    # For the watchdog: on its thread.
-
-    def _look(self) -> bool:
-        with self._in_flight.lock:  # so that a process is not missed that is being adopted
-            process = self._supervisor.process
-            if process is None or not (self._in_flight or self._supervisor.draining):
-                return False
-        process.look()
-        return True
-
-    def _hangs(self, limit_s: float) -> None:
-        process = self._supervisor.process
-        if process is not None:
-            process.give_up(f"a step took longer than {limit_s:g} s ({STEP_LIMIT} is the limit)")

@@ -33,6 +33,7 @@ from runtimes.worker.wire import (
     Reply,
     Submit,
     receive,
+    start_thread,
 )
 
 log = logging.getLogger(__name__)
@@ -73,24 +74,26 @@ class WorkerProcess:
         self.death: Death | None = None
         self._received, self._died = received, died
         self._verdict: Death | None = None  # of whoever killed it here
-        self._oom = OomDetector()
+        # Should it be killed, that tells whether memory was short: looks while there is work.
+        self.oom = OomDetector()
         self._lines: deque[str] = deque(maxlen=_LINES_KEPT)
-        self._popen: Child | None = None
+        popen: Child | None = None
         try:
             with _starting(place.cpus):
-                self._popen = Child(
+                popen = Child(
                     *("-m", "runtimes.worker.child"),
                     environment=place.environment,
                     stdin=PIPE,
                     stdout=PIPE,
                     stderr=PIPE,
                 )
-            self._connect(self._popen)
+            self._popen = popen
+            self._connect(popen)
         except BaseException:  # Ctrl-C as soon as it is let in
-            if self._popen is not None:
-                self._popen.kill()
+            if popen is not None:
+                popen.kill()
             raise
-        self.pid = self._popen.pid
+        self.pid = popen.pid
         log.debug("worker %d loads %s", self.pid, order.path)
         self.send(order)
 
@@ -103,8 +106,8 @@ class WorkerProcess:
             _own(popen.stdin), "ingot-worker-send", unsendable=self._refuse_unsendable
         )
         self.send: Callable[[object], None] = self._sender.put
-        self._stderr = _thread(self._read_stderr, "stderr", popen.stderr)
-        _thread(self._read, "receive", popen, _own(popen.stdout))
+        self._stderr = start_thread("ingot-worker-stderr", self._read_stderr, popen.stderr)
+        start_thread("ingot-worker-receive", self._read, popen, _own(popen.stdout))
 
     def _refuse_unsendable(self, item: object, error: Exception) -> None:
         """Answer in the child's place what never reaches it."""
@@ -122,8 +125,7 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """End it at once, also when it is stopped or hangs."""
-        if self._popen is not None:
-            self._popen.kill()
+        self._popen.kill()
 
     def give_up(self, reason: str) -> None:
         """End it because it makes no progress: ``reason`` says for how long or in what."""
@@ -135,11 +137,6 @@ class WorkerProcess:
         self._verdict = self._verdict or death
         self.kill()
 
-    def look(self) -> None:
-        """See how the memory is, about once a second while there is work: should the process be
-        killed, that tells whether memory was short."""
-        self._oom.look()
-
     def _read(self, popen: Child, fd: int) -> None:
         try:
             for items in receive(fd):
@@ -150,7 +147,7 @@ class WorkerProcess:
         code = popen.wait()
         self._sender.close(0)
         self._stderr.join(_STDERR_S)
-        self.death = self._verdict or explain(code, list(self._lines), self._oom.cause())
+        self.death = self._verdict or explain(code, list(self._lines), self.oom.cause())
         log.debug("worker %d %s", popen.pid, self.death.text)
         self._died(self)
         self.ended.set()
@@ -168,14 +165,6 @@ def _own(stream: IO[bytes]) -> int:
     fd = os.dup(stream.fileno())
     stream.close()
     return fd
-
-
-def _thread(target: Callable[..., None], name: str, *arguments: object) -> threading.Thread:
-    thread = threading.Thread(
-        target=target, name=f"ingot-worker-{name}", args=arguments, daemon=True
-    )
-    thread.start()
-    return thread
 
 
 @contextmanager
@@ -220,7 +209,7 @@ class Watchdog:
         self._moves = 0
         self._work = threading.Event()
         self._stopped = False
-        threading.Thread(target=self._run, name="ingot-watchdog", daemon=True).start()
+        start_thread("ingot-watchdog", self._run)
 
     def work(self) -> None:
         """There is work now."""

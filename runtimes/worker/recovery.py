@@ -247,45 +247,6 @@ class Record:
     suspect_at: float = 0.0  # seconds since the epoch
 
 
-class LimitsFile:
-    """The record of one model file; reading the model for its identity waits until it is needed."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    @cached_property
-    def model(self) -> ModelFile | None:
-        """Read the model's header; None when it cannot be read."""
-        try:
-            return read_model(self._path)
-        except ModelError:
-            return None
-
-    @cached_property
-    def _key(self) -> str | None:
-        try:
-            if self.model is None or (installed := find_installed(self.model.runtime)) is None:
-                return None
-            library = (installed.version, installed.identity, cpu_identity())
-            parts = (fingerprint(self.model), *library, _REVISION)
-        except ModelError:
-            return None
-        return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
-
-    def read(self) -> Record:
-        """Load the stored state of this model; empty when it was never in trouble."""
-        entries = load_state(STATE)
-        return _from_json(entries.get(self._key)) if entries and self._key else Record()
-
-    def write(self, record: Record) -> None:
-        """Replace the record; an empty one is dropped."""
-        if self._key is None:
-            return
-        name = {"model": str(self._path), "at": time.strftime("%Y-%m-%d %H:%M")}
-        value = None if record == Record() else {**asdict(record), **name}
-        save_entry(STATE, self._key, value, _KEPT)
-
-
 def _from_json(value: Any) -> Record:
     """A record without what has become old; an empty one when it is none."""
     try:
@@ -333,20 +294,15 @@ class DeathLimit:
 class Recovery:
     """The settings for the next start of a worker, by what has become of the earlier ones."""
 
-    def __init__(
-        self, path: Path, asked: RunnerSettings, limit: DeathLimit, *, again: bool = False
-    ) -> None:
-        """``again`` forgets the limits of this model."""
+    def __init__(self, path: Path, asked: RunnerSettings, limit: DeathLimit) -> None:
         self._path, self._asked, self._limit = path, asked, limit
-        self._file = LimitsFile(path)
         self.total = 0  # deaths so far
         self._deaths: deque[float] = deque()
         self._killed_loading = 0
         self._scarce_at = 0.0
         self._last: Death | None = None
-        if again:
-            self._file.write(Record())
-        self._record = self._file.read()
+        entries = load_state(STATE)
+        self._record = _from_json(entries.get(self._key)) if entries and self._key else Record()
         self._limits = self._record.bounds
         if self._limits != SettingsLimits():
             # Who names a device takes what runs for the device's.
@@ -360,11 +316,31 @@ class Recovery:
                 f"{FORGET} undoes this",
             )
 
+    @cached_property
+    def _model(self) -> ModelFile | None:
+        """The model's header, read when it is needed; None when it cannot be read."""
+        try:
+            return read_model(self._path)
+        except ModelError:
+            return None
+
+    @cached_property
+    def _key(self) -> str | None:
+        """Key of the record in the state file; None where nothing names the model."""
+        try:
+            if self._model is None or (installed := find_installed(self._model.runtime)) is None:
+                return None
+            library = (installed.version, installed.identity, cpu_identity())
+            parts = (fingerprint(self._model), *library, _REVISION)
+        except ModelError:
+            return None
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
+
     def settings(self) -> RunnerSettings:
         """Return the settings that the next process loads with."""
         if self._limits == SettingsLimits():
             return self._asked
-        model = self._file.model
+        model = self._model
         return self._limits.apply(self._asked, model.context_length if model else 2**31)
 
     def refusal(self) -> str | None:
@@ -442,9 +418,9 @@ class Recovery:
 
     def _safer(self, cause: Cause, ready: Ready | None) -> SettingsLimits | None:
         """The next limits to try; None when there is nothing left that could help."""
-        limits, settings, model = self._limits, self.settings(), self._file.model
+        limits, settings, model = self._limits, self.settings(), self._model
         if ready:
-            gpu, context, slots = ready.gpu, ready.context, ready.slots
+            gpu, context, slots = ready.gpu, ready.stats.context, ready.stats.slots
         else:  # whether a GPU is in use is not known: it may be
             known = remembered(model.runtime) if model else None
             gpu, slots = bool(known and known.devices), settings.slots
@@ -469,5 +445,9 @@ class Recovery:
         return None
 
     def _keep(self, record: Record) -> None:
+        """Replace the record, also in the state file; an empty one is dropped there."""
         self._record = record
-        self._file.write(record)
+        if self._key is not None:
+            name = {"model": str(self._path), "at": time.strftime("%Y-%m-%d %H:%M")}
+            value = None if record == Record() else {**asdict(record), **name}
+            save_entry(STATE, self._key, value, _KEPT)

@@ -17,7 +17,7 @@ from runtimes.errors import IngotError, ModelError, OutOfMemoryError, RequestErr
 from runtimes.request import Chunk, Completion, FinishReason, Request, Timings, Usage
 from runtimes.settings import SchedulerSettings
 from runtimes.stream import Stream
-from runtimes.worker.process import LoadMonitor, Placement, WorkerProcess
+from runtimes.worker.process import LoadMonitor, Placement, Watchdog, WorkerProcess
 from runtimes.worker.recovery import Cause, Death, Recovery
 from runtimes.worker.wire import (
     Call,
@@ -30,10 +30,13 @@ from runtimes.worker.wire import (
     Refused,
     Reply,
     Submit,
+    start_thread,
 )
 
 log = logging.getLogger(__name__)
 
+STEP_LIMIT = "INGOT_STEP_LIMIT_S"  # the command line's environment variable for step_limit_s
+STEP_LIMIT_S = 120.0
 _CLOSE_S = 3.0  # for the step that runs when an engine is closed without draining
 
 
@@ -161,17 +164,18 @@ class Supervisor:
         path: Path,
         scheduling: SchedulerSettings | None,
         recovery: Recovery,
-        in_flight: InFlight,
-        watch: Callable[[], None],
         place: Placement,
+        step_limit_s: float,
         load_limit_s: float,
     ) -> None:
-        """``watch`` is called when a process may hang from now on. One that loads is ended when it
+        """A process is ended when a step takes longer than ``step_limit_s``, one that loads when it
         does nothing for ``load_limit_s``."""
+        self._watchdog = Watchdog(step_limit_s, self._look, self._hangs)
+        self.in_flight = InFlight(self._watchdog.moved)
+        self._lock = self.in_flight.lock
         self.adapters: dict[str, Path] = {}  # every process is to have them
-        self._path, self._scheduling, self._recovery = path, scheduling, recovery
+        self._path, self._scheduling, self.recovery = path, scheduling, recovery
         self._place, self._load_limit_s = place, load_limit_s
-        self._in_flight, self._watch, self._lock = in_flight, watch, in_flight.lock
         self.process: WorkerProcess | None = None  # ready
         self.closing = False
         self.draining = False
@@ -191,13 +195,10 @@ class Supervisor:
             raise RequestError("the engine is closed")
         if self.process is not None:
             self.process.send(item)
-            return
-        self._held.append(item)
-        if self._starter is None:
-            self._starter = threading.Thread(
-                target=self._restart, name="ingot-worker-start", daemon=True
-            )
-            self._starter.start()
+        else:
+            self._held.append(item)
+            self._starter = self._starter or start_thread("ingot-worker-start", self._restart)
+        self._watchdog.work()
 
     def cancel(self, request_id: str) -> list[int]:
         """Cancel the requests of this id; the numbers of those that no process had yet. With the
@@ -223,7 +224,7 @@ class Supervisor:
             starter, process = self._starter, self.process
             if self._coming is not None and not self.draining:
                 self._coming.kill()
-        self._watch()  # it may hang though it has nothing left to do
+        self._watchdog.work()  # it may hang though it has nothing left to do
         if self.delivering:
             if process is not None:
                 process.send(Close(drain=False))
@@ -231,6 +232,10 @@ class Supervisor:
         if starter is not None and starter is not threading.current_thread():
             starter.join()
         self._end_process()
+        self._watchdog.stop()
+        with self._lock:
+            left = self.in_flight.lose()
+        fail(left, FinishReason.CANCELLED, RequestError("the engine is closed"))
 
     def _end_process(self) -> None:
         process = self.process
@@ -268,24 +273,24 @@ class Supervisor:
                 if not process.ended.wait(_CLOSE_S):
                     process.kill()
                 too_big = isinstance(outcome.problem, OutOfMemoryError)
-                if restart and too_big and self._recovery.too_big():
+                if restart and too_big and self.recovery.too_big():
                     continue
                 raise outcome.problem
             assert isinstance(outcome, Death)
-            if not self._recovery.died(outcome, None):
+            if not self.recovery.died(outcome, None):
                 short = outcome.cause in (Cause.MEMORY, Cause.SCARCE)
                 kind = OutOfMemoryError if short else ModelError
                 raise kind(f"{self._path} cannot be loaded: the worker process {outcome.text}")
             log.warning("the worker process %s while it loaded %s", outcome.text, self._path.name)
 
     def _new_process(self) -> WorkerProcess:
-        refusal = self._recovery.refusal()
+        refusal = self.recovery.refusal()
         if refusal is not None:
             raise ModelError(refusal)
         names = ("", own("runtimes"), own("runtimes.engine"))
         level = min(logging.getLogger(name).getEffectiveLevel() for name in names)
         order = Load(
-            str(self._path), self._recovery.settings(), self._scheduling, level, dict(self.adapters)
+            str(self._path), self.recovery.settings(), self._scheduling, level, dict(self.adapters)
         )
         try:
             process = WorkerProcess(order, self._place, self._received, self._died)
@@ -305,7 +310,7 @@ class Supervisor:
             outcome = monitor.wait(process.outcome)
             if outcome is not None:
                 return outcome
-            process.look()
+            process.oom.look()
             if monitor.problem:
                 process.give_up(f"{monitor.problem} while it loaded the model")
 
@@ -315,8 +320,8 @@ class Supervisor:
             self._coming = None
             if process.death is not None:
                 return False
-            self._in_flight.adopted(ready)
-            self._watch()
+            self.in_flight.adopted(ready)
+            self._watchdog.work()
             self.process = process
             held, self._held = self._held, []
             for item in held:
@@ -343,9 +348,23 @@ class Supervisor:
             if problem is None:
                 return
             self._held = []
-            lost = self._in_flight.lose()
+            lost = self.in_flight.lose()
         reason = FinishReason.CANCELLED if self.closing else FinishReason.ERROR
         fail(lost, reason, problem)
+
+    # For the watchdog: on its thread.
+
+    def _look(self) -> bool:
+        with self._lock:  # so that a process is not missed that is being adopted
+            process = self.process
+            if process is None or not (self.in_flight or self.draining):
+                return False
+        process.oom.look()
+        return True
+
+    def _hangs(self, limit_s: float) -> None:
+        if (process := self.process) is not None:
+            process.give_up(f"a step took longer than {limit_s:g} s ({STEP_LIMIT} is the limit)")
 
     # On threads of a process.
 
@@ -355,12 +374,7 @@ class Supervisor:
             if isinstance(item, (Ready, Refused)):
                 process.outcome.put(item)
             else:
-                self._in_flight.received(item)
-
-    @property
-    def deaths(self) -> int:
-        """Processes that died so far."""
-        return self._recovery.total
+                self.in_flight.received(item)
 
     def _died(self, process: WorkerProcess) -> None:
         death = process.death
@@ -370,10 +384,10 @@ class Supervisor:
                 process.outcome.put(death)
                 return
             self.process = None
-            lost = self._in_flight.lose()
+            lost = self.in_flight.lose()
             if not self.closing:
                 log.warning("the worker process %s; running requests: %d", death.text, len(lost))
-                self._recovery.died(death, self._in_flight.ready)
+                self.recovery.died(death, self.in_flight.ready)
         reason = FinishReason.ERROR
         if self.closing and not self.draining:
             reason = FinishReason.CANCELLED

@@ -79,8 +79,6 @@ class Ready:
     """The model is loaded; ``gpu`` whether layers may lie on one."""
 
     model: ModelFile
-    context: int
-    slots: int
     vocab_size: int
     gpu: bool
     stats: EngineStats
@@ -117,6 +115,13 @@ class Pulse:
     stats: EngineStats
 
 
+def start_thread(name: str, target: Callable[..., object], *arguments: object) -> threading.Thread:
+    """A thread that runs ``target``, and keeps no process from ending."""
+    thread = threading.Thread(target=target, name=name, args=arguments, daemon=True)
+    thread.start()
+    return thread
+
+
 class PipeSender:
     """A thread that writes to a pipe. ``put`` never blocks, whether anybody reads or not.
 
@@ -140,8 +145,7 @@ class PipeSender:
         self._rest_s = rest_s
         self.items: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.put: Callable[[object], None] = self.items.put
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        self._thread = start_thread(name, self._run)
 
     def close(self, timeout: float | None = None) -> None:
         """Write what is there, then close the pipe; wait for that at most ``timeout`` seconds."""

@@ -33,7 +33,7 @@ from app.openai.validation import Problem
 from app.serve.batches.store import Batch, BatchError, Batches, Files, write_record
 from quantize.manifest import entry_path, load_manifest
 from quantize.stages import Stages
-from runtimes.engine.session import SessionHeader, read_session, session_tokens, write_session
+from runtimes.engine.session import read_session, session_tokens, write_session
 from runtimes.errors import IngotError
 from runtimes.machine.selftest import remembered as health
 from runtimes.planner.known import made_plans
@@ -42,7 +42,7 @@ from tests.fuzz.cases import CORPUS, Case, built, loop
 from tests.fuzz.commands import ingot
 from tests.fuzz.mutate import TEXTS, damaged, dumped, mutated, strange
 
-_HEADER = SessionHeader("a" * 64, "llamacpp", "1", "f16", list(range(100)))
+_HEADER = {"model": "a" * 64, "runtime": "llamacpp", "library": "1", "kv_type": "f16"}
 _USAGE = {"prompt_tokens": 5, "completion_tokens": 2}
 _ANSWERS = (
     Answer(response="Paris", finish_reason="stop", usage=_USAGE, created=1e9),
@@ -215,7 +215,7 @@ def settings(case: Case) -> None:
 
 def a_session(case: Case) -> None:
     path = case.folder / "a.prefix"
-    write_session(path, _HEADER, b"payload" * 50)
+    write_session(path, _HEADER, list(range(100)), b"payload" * 50)
     data, random = path.read_bytes(), case.random
     if random.random() < 0.5:
         line, _, payload = data.partition(b"\n")

@@ -146,9 +146,9 @@ def test_many_that_come_at_once_are_compiled_each_kind_once(monkeypatch) -> None
     compilers, counted = grammars._Compilers(), []
     compile = grammars._Compiler.compile
 
-    def count(self, constraint: Constraint, limit_s: float) -> str | RequestError:
+    def count(self, constraint: Constraint) -> str | RequestError:
         counted.append(constraint)
-        return compile(self, constraint, limit_s)
+        return compile(self, constraint)
 
     monkeypatch.setattr(grammars._Compiler, "compile", count)
     asked = [Constraint("regex", f"[a-z]{{{1 + n % 4}}}") for n in range(64)]

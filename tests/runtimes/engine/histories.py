@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from types import SimpleNamespace
 
+from runtimes.engine.draft import Draft
 from runtimes.engine.kv_cache import KvCache
 from runtimes.engine.scheduler import Scheduler, Step
 from runtimes.engine.sequence import RequestState, Sequence
@@ -219,6 +220,11 @@ class Guesses:
         pass
 
 
+def held_by(draft: Draft) -> dict[Sequence, list[int]]:
+    """The tokens in the draft's slot of each row that has one."""
+    return {one: draft._slots[at].held for one, at in draft._of.items()}
+
+
 class History:
     """Drives the scheduler the way the engine does, and checks every step."""
 
@@ -302,7 +308,7 @@ class History:
             if not row.index:
                 for index in range(1, row.request.params.n):
                     other = Sequence(row.state, index, output=[first_token(row.prompt, index)])
-                    self.scheduler.fork(row, other)
+                    self.scheduler.add(other)
                     self.live.append(other)
         for row in [r for r in self.live if len(r.output) >= r.request.params.max_tokens]:
             self.scheduler.remove(row)

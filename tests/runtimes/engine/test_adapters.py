@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from quantize.resolve import resolve
-from runtimes.engine import adapters
 from runtimes.engine.engine import Engine
 from runtimes.errors import IngotError, ModelError, RequestError
 from runtimes.request import Completion, Request, SamplingParams
@@ -178,7 +177,7 @@ def test_an_adapter_in_use_stays(model, files):
 
         def look() -> None:  # between two steps
             with pytest.raises(RequestError, match="1 requests still use the adapter 'a0'"):
-                adapters.unload(engine._runner, engine._core, "a0", ())
+                engine._adapters.unload("a0", engine._core, ())
             looked.append(True)
 
         done = Watched(engine, Request(prompts(engine)[0], PARAMS, adapter="a0"), look).result()

@@ -27,6 +27,7 @@ from runtimes.models.registry import read_model
 from runtimes.request import Completion, Constraint, Request, SamplingParams
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.worker.engine import WorkerEngine
+from tests.runtimes.engine.histories import held_by
 from tests.runtimes.engine.test_engine import chat
 from tests.runtimes.ties import near_tie, near_ties
 from tests.support import until
@@ -52,7 +53,7 @@ class Always(Proposer):
 
     def learn(self, rows, more, seconds, accepted):
         self.draft.settle(one for one, _ in accepted)
-        for one, held in self.draft.held().items():
+        for one, held in held_by(self.draft).items():
             assert held == one.tokens(0, len(held))
 
 
@@ -237,7 +238,7 @@ def test_it_counts_in_the_estimate_and_is_left_out_where_memory_is_short(q8_0, m
     assert both == alone + estimate(model, draft_settings(with_draft)).total
     monkeypatch.setattr("runtimes.engine.loading.memory_now", lambda: (both, both - 1))
     with caplog.at_level(logging.WARNING):
-        runner, _, draft = load_with_draft(model, with_draft)
+        runner, draft = load_with_draft(model, with_draft)
     runner.close()
     assert draft is None
     assert f"without the draft {q8_0.name}" in caplog.text

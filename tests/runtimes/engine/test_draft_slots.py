@@ -22,6 +22,7 @@ from tests.runtimes.engine.histories import (
     Shape,
     TokenSlots,
     expected_output,
+    held_by,
     make_sequence,
     next_token,
     tokens_of,
@@ -84,7 +85,7 @@ class Drafting(Proposer):
         self.rows = max(self.rows, len(found))
         for one in found:
             whole = one.tokens(0, one.length) + found[one][:-1]
-            assert self.draft.held()[one] == whole
+            assert held_by(self.draft)[one] == whole
         self.check()
         return found
 
@@ -92,13 +93,13 @@ class Drafting(Proposer):
         self.draft.settle(one for one, _ in accepted)
         self.right += sum(right for _, right in accepted)
         for one, _ in accepted:
-            held = self.draft.held()[one]
+            held = held_by(self.draft)[one]
             assert held == one.tokens(0, len(held)), "no wrong guess is left"
         self.check()
 
     def check(self) -> None:
         """What it believes of the slots is so."""
-        for one, held in self.draft.held().items():
+        for one, held in held_by(self.draft).items():
             assert held == self._held_in[self.draft._of[one]]
 
 
@@ -128,7 +129,7 @@ def test_slots_follow_their_rows_whatever_happens(events, shape):
     assert not history.live
     for row in history.finished:
         assert row.output == expected_output(row.request, row.index)
-    assert not drafting.draft.held(), "every slot is free at the end"
+    assert not held_by(drafting.draft), "every slot is free at the end"
 
 
 @pytest.mark.parametrize(("slots", "mixed"), [(1, False), (4, True)])
@@ -152,7 +153,7 @@ def test_preempted_rows_give_their_slots_up():
     assert draft.guess({first: 2})[first][0] == next_token([1, 2, 3])
     first.slot = -1
     assert draft.guess({second: 2})[second][0] == next_token([9, 2, 3])
-    assert list(draft.held()) == [second]
+    assert list(held_by(draft)) == [second]
     assert tokens_of(runner.kv.held[0])[:3] == [9, 2, 3]
 
 
@@ -164,7 +165,7 @@ def test_a_long_row_is_caught_up_by_a_pass_at_a_time():
     assert draft.guess({long: 1, short: 2}).keys() == {short}
     assert runner.steps == 3
     assert draft.guess({long: 1}) == {}
-    assert len(draft.held()[long]) == 40
+    assert len(held_by(draft)[long]) == 40
     assert draft.guess({long: 1}) == {long: [next_token(long.prompt)]}
 
 
@@ -188,6 +189,7 @@ def play(draft: Draft, sequence: Sequence, steps: int, token: float = 0.05) -> t
     it, and how many tokens the draft has guessed."""
     proposer, whole, drafted = Proposer(draft), 0.0, 0
     while len(sequence.output) < steps:
+        proposer.drafted, proposer.drafting_s = frozenset(), 0.0
         guesses = proposer.propose([sequence], 100).get(sequence, [])
         tokens = [next_token(sequence.prompt + sequence.output)]
         for guess in guesses:

@@ -28,7 +28,8 @@ def engine(pebble_built: Path) -> Iterator[Engine]:
 
 def test_each_is_as_if_it_were_asked_at_once(engine):
     prompts = [engine.encode(text) for text in TEXTS]
-    alone = [engine.embed(ids) for ids in prompts]
+    asked = [Request(ids, embed=True) for ids in prompts]
+    alone = [engine.submit(one).result(120).embedding for one in asked]
     before = engine.stats()
     with held(engine):
         answer = engine.submit(Request(prompts[0], SamplingParams(max_tokens=8, ignore_eos=True)))

@@ -221,7 +221,7 @@ def test_none_is_overtaken_by_what_is_less_urgent_or_came_an_aging_later(arrived
     for at, one in enumerate(chosen):
         overtaken = [row for row in rows if row.rank() < one.rank() and row not in chosen[:at]]
         for row in overtaken:
-            assert one.key <= row.key + 5.0
+            assert one.state.key <= row.state.key + 5.0
             assert one.request.priority <= row.request.priority
 
 

@@ -6,28 +6,28 @@ import json
 import os
 import stat
 import zlib
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from runtimes.engine.session import SessionHeader, read_session, write_session
+from runtimes.engine.session import read_session, write_session
 from runtimes.errors import ModelError, OutOfMemoryError
 
-HEADER = SessionHeader("f" * 64, "llamacpp", "1.0", "f16", [1, 2, 300_000])
+HEADER = {"model": "f" * 64, "runtime": "llamacpp", "library": "1.0", "kv_type": "f16"}
+TOKENS = [1, 2, 300_000]
 DATA = bytes(range(256)) * 40
 
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     path = tmp_path / "chat.session"
-    write_session(path, HEADER, DATA)
+    write_session(path, HEADER, TOKENS, DATA)
     return path
 
 
 def test_a_session_comes_back(saved: Path):
-    header, data = read_session(saved, replace(HEADER, tokens=[]))
-    assert header == HEADER
+    tokens, data = read_session(saved, HEADER)
+    assert tokens == TOKENS
     assert data == DATA
     assert [p.name for p in saved.parent.iterdir()] == ["chat.session"]
 
@@ -47,7 +47,7 @@ def test_only_its_owner_may_read_it(saved: Path):
 )
 def test_a_session_of_something_else_is_refused(saved: Path, field: str, value: str, said: str):
     with pytest.raises(ModelError, match=said):
-        read_session(saved, replace(HEADER, **{field: value}))
+        read_session(saved, {**HEADER, field: value})
 
 
 def test_every_truncation_is_refused(saved: Path):
@@ -124,7 +124,7 @@ def test_a_failed_write_keeps_the_older_session(saved: Path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
     try:
         with pytest.raises((ModelError, OutOfMemoryError), match="cannot be written"):
-            write_session(saved, HEADER, bytes(200_000))
+            write_session(saved, HEADER, TOKENS, bytes(200_000))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)
@@ -134,4 +134,4 @@ def test_a_failed_write_keeps_the_older_session(saved: Path):
 
 def test_a_folder_that_is_not_there_is_a_clear_error(tmp_path: Path):
     with pytest.raises(ModelError, match="cannot be written"):
-        write_session(tmp_path / "none" / "chat.session", HEADER, DATA)
+        write_session(tmp_path / "none" / "chat.session", HEADER, TOKENS, DATA)

@@ -66,9 +66,9 @@ def follower(
         from runtimes.grammars import grammar_of
 
         matcher = COMPILER.compile(constraint, grammar_of(constraint))()
-    tokens = ThoughtTokens(TOKENIZER, form)
-    return tokens.follow(
-        TOKENIZER.encode(prompt), Thinking(form, expected=expected), budget, matcher
+    thinking = Thinking(form, expected=expected)
+    return Thoughts(
+        ThoughtTokens(TOKENIZER, form), TOKENIZER.encode(prompt), thinking, budget, matcher
     )
 
 

@@ -18,7 +18,15 @@ from runtimes.request import Chunk, FinishReason, Request, SamplingParams
 from runtimes.settings import RunnerSettings
 from runtimes.stream import Stream
 from runtimes.worker import recovery as recovery_module
-from runtimes.worker.recovery import Cause, Death, DeathLimit, Recovery, SettingsLimits, limit_lines
+from runtimes.worker.recovery import (
+    Cause,
+    Death,
+    DeathLimit,
+    Recovery,
+    SettingsLimits,
+    forget,
+    limit_lines,
+)
 from runtimes.worker.supervisor import InFlightRequest
 from runtimes.worker.wire import Ready
 from tests.support import set_clock
@@ -36,8 +44,8 @@ def ready(model: ModelFile, recovery: Recovery, *, gpu: bool = False) -> Ready:
     assert settings.context is not None
     counted = Metrics().figures()
     others = dict.fromkeys(EngineStats.__dataclass_fields__.keys() - counted.keys(), 0)
-    stats = EngineStats(**others, **counted)
-    return Ready(model, settings.context, settings.slots, model.vocab_size, gpu, stats)
+    others |= {"context": settings.context, "slots": settings.slots}
+    return Ready(model, model.vocab_size, gpu, EngineStats(**others, **counted))
 
 
 def recovery(model: ModelFile, asked: RunnerSettings = ASKED) -> Recovery:
@@ -55,8 +63,8 @@ def test_memory_fewer_slots_then_a_smaller_context(model):
     small = RunnerSettings(slots=1, context=200)
     assert recovery(model, small).settings() == small
     assert recovery(model).settings().slots == 1
-    again = Recovery(model.path, ASKED, DeathLimit(), again=True)
-    assert again.settings() == ASKED
+    forget()
+    assert Recovery(model.path, ASKED, DeathLimit()).settings() == ASKED
     assert limit_lines() == []
 
 
@@ -69,7 +77,8 @@ def test_memory_costs_the_draft_first(model):
     assert "without a draft" in limit_lines()[0]
     assert one.died(killed, ready(model, one))
     assert one.settings().slots == 8
-    assert Recovery(model.path, asked, DeathLimit(), again=True).settings() == asked
+    forget()
+    assert Recovery(model.path, asked, DeathLimit()).settings() == asked
 
 
 def test_a_crash_on_a_gpu_first_tries_without_it(model):
@@ -95,7 +104,8 @@ def test_a_crash_while_it_loads_may_be_the_gpus(model, home):
     for devices, layers in (((), -1), ((Device("Vulkan0", "a GPU"),), 0)):
         (key,) = load_state("selftest")
         save_entry("selftest", key, asdict(replace(health, devices=devices)), 1)
-        one = Recovery(model.path, ASKED, DeathLimit(), again=True)
+        forget()
+        one = Recovery(model.path, ASKED, DeathLimit())
         assert one.died(crash, None)
         assert one.died(crash, None)
         assert one.settings().gpu_layers == layers
