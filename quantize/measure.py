@@ -328,11 +328,12 @@ def compare_templates(mine: str | None, theirs: str | None) -> tuple[TokenParity
 
 
 def _conversations() -> Iterator[tuple[list[dict[str, Any]], dict[str, Any]]]:
-    """Conversations, and what a template is told beside them: with and without a prompt for an
-    answer, tools, their results, thoughts."""
+    """Conversations, and what a template is told beside them: of one turn and of several, with
+    tools and their results, with thoughts."""
     plain: list[list[dict[str, Any]]] = [[*talk] for talk in parity_conversations()]
     yield from ((talk, {}) for talk in plain)
-    yield from ((talk, {"add_generation_prompt": False}) for talk in plain[:3])
+    answer = {"role": "assistant", "content": "4"}
+    yield from (([*talk, answer, *talk[-1:]], {}) for talk in plain[:3])
     yield from ((plain[0], {"variables": {"enable_thinking": on}}) for on in (True, False))
     yield from ((talk, {"tools": [_TOOL]}) for talk in plain[:3])
     call = {"name": "weather", "arguments": {"city": "Paris"}}
@@ -344,7 +345,6 @@ def _conversations() -> Iterator[tuple[list[dict[str, Any]], dict[str, Any]]]:
     ]
     yield weather, {"tools": [_TOOL]}
     asked, then = ({"role": "user", "content": text} for text in ("2 + 2?", "And 3 + 3?"))
-    answer = {"role": "assistant", "content": "4"}
     for thought in (
         {**answer, "reasoning_content": "Two and two."},
         {**answer, "content": "<think>\nTwo and two.\n</think>\n\n4"},

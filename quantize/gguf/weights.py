@@ -54,7 +54,7 @@ class WeightComparison:
 
 
 def other_settings(file: GgufHeader, original: GgufHeader) -> list[str]:
-    """Settings that decide how the model computes and that the headers give differently, in words."""
+    """Settings that decide how the model computes and that the headers give otherwise, in words."""
     mine, theirs = file.metadata, original.metadata
     prefix = f"{theirs.get('general.architecture')}."
     keys = [key for key in theirs if key.startswith(prefix) and key[len(prefix) :] not in _FREE]
