@@ -2,13 +2,15 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from quantize.allocate.solve import TypeChoice, TypeTable, Unit
-from quantize.children import run_child
+from quantize.children import report_progress, run_child
 from quantize.disk import write_atomically
 from quantize.progress import Reporter
 from runtimes.machine.cpu import available_cores, cpu_identity
@@ -19,7 +21,14 @@ from runtimes.planner.measure import Workload, measure_speed
 _METHOD = 2  # raised when another time would be measured
 
 Shape = tuple[int, int]  # the length of a row, and rows
-Seconds = Mapping[tuple[str, Shape, int], float]  # of a product, by type, shape, and inputs' rows
+# Of a type, a shape, the rows of inputs and the bytes of a model: a block in which as many products
+# as such a model has, each with weights of its own, are computed by a function; and how many.
+Products = Callable[
+    [str, Shape, int, int], AbstractContextManager[tuple[Callable[[], object], int]]
+]
+_MOST_BYTES = 96_000_000  # of weights: more than any cache holds, of a model that is larger
+_LEAST_S = 0.1  # that a product is timed for
+_LAPS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +56,11 @@ class StepTimes:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How a format's products are timed: by ``kernels`` of the program ``tool``, in a child
+    """How a format's products are timed: as the program ``tool`` computes them in a child
     process. ``reference`` makes a file whose types are ``types``, whose own step says what is not
     in the products. ``used`` is as in `StepTimes`."""
 
-    kernels: Callable[[list[Shape], list[str], tuple[int], int], Seconds]
+    products: Products
     tool: str
     reference: Callable[[], Path]
     types: Mapping[str, str]
@@ -62,9 +71,8 @@ def step_times(
     table: TypeTable, timing: Timing, rows: int, model_bytes: int, work: Path, progress: Reporter
 ) -> StepTimes:
     """Measured on this machine, or taken from the cache."""
-    shapes = sorted({(unit.width, unit.rows) for unit in table.units})
-    kinds = sorted({choice.kind for unit in table.units for choice in unit.choices})
-    inputs = [_METHOD, shapes, kinds, rows, model_bytes, cpu_identity(), available_cores()]
+    cases = sorted({(c.kind, (u.width, u.rows)) for u in table.units for c in u.choices})
+    inputs = [_METHOD, cases, rows, model_bytes, cpu_identity(), available_cores()]
     key = hashlib.sha256(json.dumps([*inputs, versions([timing.tool])]).encode())
     kept = cache_dir() / "kernels" / f"{key.hexdigest()[:32]}.json"
     try:
@@ -74,7 +82,7 @@ def step_times(
         with progress.stage("timing matrix products on this machine"):
             # Not in one process: threads that products leave behind make a step take twice as long.
             step = run_child(partial(_step, path, rows), "timing a step", work, progress)
-            call = partial(_products, timing.kernels, shapes, kinds, rows, model_bytes)
+            call = partial(_seconds, timing.products, cases, rows, min(model_bytes, _MOST_BYTES))
             found = {"step": step, "products": run_child(call, "timing", work, progress)}
         kept.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(kept, json.dumps(found))
@@ -86,16 +94,23 @@ def step_times(
     return replace(times, rest=max(found["step"] - reference, 0.0))
 
 
-def _products(
-    kernels: Callable[[list[Shape], list[str], tuple[int], int], Seconds],
-    shapes: list[Shape],
-    kinds: list[str],
-    rows: int,
-    model_bytes: int,
+def _seconds(
+    products: Products, cases: Sequence[tuple[str, Shape]], rows: int, model_bytes: int
 ) -> list[list[object]]:
-    """Runs in a child process."""
-    seconds = kernels(shapes, kinds, (rows,), model_bytes)
-    return [[kind, *shape, s] for (kind, shape, _), s in seconds.items()]
+    """Runs in a child process: of each case its type, shape, and seconds of a product. How much of
+    ``model_bytes`` the caches hold decides."""
+    found: list[list[object]] = []
+    for kind, shape in cases:
+        report_progress(len(found), len(cases), "kernels")
+        with products(kind, shape, rows, model_bytes) as (compute, count):
+            laps: list[float] = []
+            while len(laps) < _LAPS or sum(laps) < _LEAST_S:
+                began = time.perf_counter()
+                compute()
+                laps.append(time.perf_counter() - began)
+        found.append([kind, *shape, min(laps) / count])
+    report_progress(len(cases), len(cases), "kernels")
+    return found
 
 
 def _step(path: Path, rows: int) -> float:

@@ -2,7 +2,8 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -10,10 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from quantize.allocate.solve import Rater, TypeTable
-from quantize.allocate.speed import Seconds, Shape, Timing
+from quantize.allocate.speed import Shape, Timing
 from quantize.allocate.types import fused, gguf_rater, onnx_rater
 from quantize.build.run import Export, Run, export_gguf, importance
-from quantize.gguf.ggml import kernel_seconds
+from quantize.gguf.ggml import products
 from quantize.gguf.quantize import quantize_gguf
 from quantize.manifest import digest
 from quantize.onnx.builder import beside_weights, build_onnx, one_product_for_qkv, table_is_float
@@ -121,7 +122,7 @@ class GgufMaker:
         used, count = (n if isinstance(n := metadata.get(name), int) else 0 for name in names)
         halves = {unit.name: "f16" for unit in table.units}
         share = used / count if used and count else 1.0
-        return Timing(kernel_seconds, "llama-cpp-python", lambda: self.export.path, halves, share)
+        return Timing(products, "llama-cpp-python", lambda: self.export.path, halves, share)
 
     def make(
         self,
@@ -221,7 +222,7 @@ class OnnxMaker:
                 self.make(run, recipe, table, types, {}, folder)
             return folder / recipe.output_name(run.base.name)
 
-        return Timing(_kernel_seconds, "onnxruntime", reference, types)
+        return Timing(_products, "onnxruntime", reference, types)
 
     def make(
         self,
@@ -245,13 +246,13 @@ class OnnxMaker:
         return made.notes, made.route
 
 
-def _kernel_seconds(
-    shapes: list[Shape], kinds: list[str], rows: tuple[int], model_bytes: int
-) -> Seconds:
+def _products(
+    kind: str, shape: Shape, rows: int, model_bytes: int
+) -> AbstractContextManager[tuple[Callable[[], object], int]]:
     """Runs in a child process, which has the libraries."""
-    from quantize.onnx.kernels import kernel_seconds
+    from quantize.onnx.kernels import products
 
-    return kernel_seconds(shapes, kinds, rows, model_bytes)
+    return products(kind, shape, rows, model_bytes)
 
 
 def onnx_maker(run: Run, text: Path) -> OnnxMaker:

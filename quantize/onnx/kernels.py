@@ -1,12 +1,13 @@
-"""How long ONNX Runtime's matrix products take on this processor, by variant and shape. Runs in a
+"""ONNX Runtime's matrix products on this processor by variant and shape, to be timed. Runs in a
 child process.
 
 A graph of nothing but products of one kind, each with weights of its own, in a session like that of
 a model.
 """
 
-import time
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,6 @@ import onnx_ir as ir
 import onnxruntime as ort
 from onnx import TensorProto, helper
 
-from quantize.children import report_progress
 from quantize.onnx.graphfile import InGraph, add_constant
 from quantize.onnx.w8a8 import Rewrite
 from quantize.recipes import Variant, parse_variant
@@ -23,30 +23,21 @@ from runtimes.machine.cpu import available_cores
 
 Shape = tuple[int, int]  # the length of a row, and rows
 
-_MOST_BYTES = 96_000_000  # of weights: more than any cache holds, of a model that is larger
-_LEAST_S = 0.1  # that a product is timed for
-_LAPS = 5
 _DOMAIN = "com.microsoft"
 _INT8 = 4  # accuracy_level, as in the files that are built
 _CODES, _SCALE = 0x87, 0.01
 _OPSET, _IR = 21, 10
 
 
-def kernel_seconds(
-    shapes: Iterable[Shape], kinds: Iterable[str], rows: Sequence[int], model_bytes: int
-) -> dict[tuple[str, Shape, int], float]:
-    """Seconds of the product by a matrix stored in that way and of that shape, with so many
-    ``rows`` of inputs, in a model of ``model_bytes``: how much of it the caches hold decides."""
-    variants = [parse_variant(kind) for kind in kinds]
-    cases = [(v, shape) for shape in shapes for v in variants if v.fitting(shape[0]) == v]
-    found = {}
-    for done, (variant, shape) in enumerate(cases):
-        report_progress(done, len(cases), "kernels")
-        products = _products(variant, shape, min(model_bytes, _MOST_BYTES))
-        for count in rows:
-            found[variant.name, shape, count] = _seconds(products, shape[0], count)
-    report_progress(len(cases), len(cases), "kernels")
-    return found
+@contextlib.contextmanager
+def products(
+    kind: str, shape: Shape, rows: int, model_bytes: int
+) -> Iterator[tuple[Callable[[], object], int]]:
+    """A function that multiplies ``rows`` rows of inputs by as many matrices of that shape, stored
+    in that way, as a model of ``model_bytes`` has, and how many these are."""
+    session, count = _products(parse_variant(kind), shape, model_bytes)
+    inputs = np.random.default_rng(0).standard_normal((rows, shape[0]), np.float32)
+    yield partial(session.run, None, {"x": inputs}), count
 
 
 def _products(variant: Variant, shape: Shape, model_bytes: int) -> tuple[Any, int]:
@@ -129,15 +120,3 @@ def _weights(variant: Variant, shape: Shape) -> dict[str, npt.NDArray[Any]]:
     if not variant.symmetric:
         found["zeros"] = np.full((height, -(-blocks * variant.bits // 8)), _CODES, np.uint8)
     return found
-
-
-def _seconds(products: tuple[Any, int], width: int, rows: int) -> float:
-    """Seconds of one product."""
-    session, count = products
-    feeds = {"x": np.random.default_rng(0).standard_normal((rows, width), np.float32)}
-    laps: list[float] = []
-    while len(laps) < _LAPS or sum(laps) < _LEAST_S:
-        began = time.perf_counter()
-        session.run(None, feeds)
-        laps.append(time.perf_counter() - began)
-    return min(laps) / count
