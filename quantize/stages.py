@@ -139,6 +139,16 @@ class Stage:
     value: Any
     reused: bool
 
+    @property
+    def sha256(self) -> dict[str, str]:
+        """The checksum of each file."""
+        return {name: found.sha256 for name, found in self.files.items()}
+
+    @property
+    def bytes(self) -> int:
+        """The size of all files together."""
+        return sum(found.bytes for found in self.files.values())
+
 
 # Whether a stage that an earlier run has left, or that came with a model from elsewhere, is one
 # that could have been made here. It may raise what `from_json` raises.

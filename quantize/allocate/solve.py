@@ -62,6 +62,9 @@ class Unit:
         return found
 
 
+Figure = Callable[[Unit, TypeChoice], float]
+
+
 @dataclass(frozen=True, slots=True)
 class TypeTable:
     """All tensors of a model whose type can be chosen; measured over ``tokens`` of ``text``."""
@@ -69,6 +72,10 @@ class TypeTable:
     units: tuple[Unit, ...]
     tokens: int
     text: str
+
+    def least(self, figure: Figure) -> float:
+        """The sum of the least ``figure`` of each tensor."""
+        return sum(min(figure(unit, c) for c in unit.choices) for unit in self.units)
 
     def total(self, kinds: Mapping[str, str]) -> TypeChoice:
         """Bytes and predicted divergence together, of the types by tensor ``kinds``."""
@@ -105,8 +112,6 @@ def _checksum(value: Any) -> str:
 _STEPS = 1 << 15  # of the bound; what rounding up to them leaves is spent one tensor at a time
 
 _PRICES = 60
-
-Figure = Callable[[Unit, TypeChoice], float]
 
 
 def size(_unit: Unit, choice: TypeChoice) -> float:

@@ -137,7 +137,7 @@ def _build(run: Run, job: BuildJob) -> None:
     recipe = job.recipe
     stage = make_target(run, job, recipe.target) if recipe.target else make_file(run, job)
     made = stage.folder / recipe.output_name(run.base.name)
-    sha256 = {name: found.sha256 for name, found in stage.files.items()}
+    sha256 = stage.sha256
     parity, notes, runs_here = None, list[str](), bool(stage.value["runs_here"])
     if runs_here:
         try:
@@ -158,7 +158,7 @@ def _build(run: Run, job: BuildJob) -> None:
         recipe=recipe.name,
         bits=min(recipe.bits, int(stored)) if recipe.target else recipe.bits,
         path=made.name,
-        bytes=sum(found.bytes for found in stage.files.values()),
+        bytes=stage.bytes,
         sha256=sha256,
         source=run.fingerprint,
         tools=versions([recipe.format]),

@@ -22,7 +22,7 @@ from quantize.progress import Reporter
 from quantize.quality.fidelity import FloatReference
 from quantize.quality.text import GradedQuestion
 from quantize.quality.tokens import Reference, compare_built, read_reference, require_parity
-from quantize.recipes import Recipe
+from quantize.recipes import Mix, Recipe
 from quantize.source import SourceModel
 from quantize.stages import (
     Stage,
@@ -162,21 +162,36 @@ def _make_gguf(run: Run, job: BuildJob) -> Stage:
             matrix, used = importance(run, key, run.options.imatrix, export)
 
     def make(folder: Path) -> dict[str, Any]:
-        notes = quantize_gguf(
-            export.path,
-            folder / job.recipe.output_name(run.base.name),
-            job.recipe,
-            run.space.root,  # where the export is, which may become the file itself
-            imatrix=matrix,
-            overrides=run.options.overrides,
-            progress=run.progress,
-        )
+        notes = quantize_export(run, job.recipe, export, folder, matrix)
         run.show(notes)
         notes = [*export.notes, *notes]
         return {"notes": notes, "route": "llama.cpp", "runs_here": True, "imatrix": used}
 
     text = f"quantizing to {job.recipe.name}"
     return run.stages.run("build", job.key, make, text, valid=is_build)
+
+
+def quantize_export(
+    run: Run,
+    recipe: Recipe,
+    export: Export,
+    folder: Path,
+    matrix: Path | None,
+    types: Mapping[str, str] | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> list[str]:
+    """The file of ``recipe`` in ``folder``, tensors in ``types`` of their own by patterns of their
+    names, described by ``metadata``; what the user should know of it."""
+    return quantize_gguf(
+        export.path,
+        folder / recipe.output_name(run.base.name),
+        recipe,
+        run.space.root,  # where the export is, which may become the file itself
+        imatrix=matrix,
+        overrides={**run.options.overrides, **(types or {})},
+        progress=run.progress,
+        metadata=metadata,
+    )
 
 
 def importance(run: Run, key: str, given: Path, export: Export) -> tuple[Path, str]:
@@ -190,22 +205,25 @@ def importance(run: Run, key: str, given: Path, export: Export) -> tuple[Path, s
     return stage.folder / stage.value, f"{given.name} sha256:{stage.files[stage.value].sha256}"
 
 
+def make_graph(run: Run, recipe: Recipe, folder: Path, mix: Mix | None = None) -> dict[str, Any]:
+    """The ONNX folder of ``recipe``, or of the ``mix``, in ``folder``; the value of its stage."""
+    exports = run.space.work / "float-graph"  # optimum's, kept for the next recipe
+    exports.mkdir(exist_ok=True)
+    made = build_onnx(
+        *(run.source, recipe, folder, run.options.target, run.progress),
+        calibration=calibration(recipe, run.options),
+        exports=exports,
+        mix=mix,
+    )
+    kept = {"notes": made.notes, "route": made.route, "runs_here": made.runs_here}
+    return {**kept, "imatrix": None}
+
+
 def _make_onnx(run: Run, job: BuildJob) -> Stage:
     def make(folder: Path) -> dict[str, Any]:
-        exports = run.space.work / "float-graph"  # optimum's, kept for the next recipe
-        exports.mkdir(exist_ok=True)
-        made = build_onnx(
-            run.source,
-            job.recipe,
-            folder,
-            run.options.target,
-            run.progress,
-            calibration=calibration(job.recipe, run.options),
-            exports=exports,
-        )
-        run.show(made.notes)
-        kept = {"notes": made.notes, "route": made.route, "runs_here": made.runs_here}
-        return {**kept, "imatrix": None}
+        made = make_graph(run, job.recipe, folder)
+        run.show(made["notes"])
+        return made
 
     return run.stages.run("build", job.key, make, f"building {job.recipe.name}", valid=is_build)
 

@@ -7,19 +7,18 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from quantize.allocate.solve import Rater, TypeTable
 from quantize.allocate.speed import Shape, Timing
 from quantize.allocate.types import fused, gguf_rater, onnx_rater
-from quantize.build.run import Export, Run, export_gguf, importance
+from quantize.build.run import Export, Run, export_gguf, importance, make_graph, quantize_export
 from quantize.gguf.ggml import products
-from quantize.gguf.quantize import quantize_gguf
 from quantize.manifest import digest
-from quantize.onnx.builder import beside_weights, build_onnx, one_product_for_qkv, table_is_float
+from quantize.onnx.builder import beside_weights, one_product_for_qkv, table_is_float
 from quantize.recipes import Mix, QualityTarget, Recipe, bits_per_weight
-from quantize.source import SourceModel
 from quantize.source.shapes import Shapes, shapes_of
 from quantize.stages import matrix_key, stage_key, versions
 from runtimes.errors import ModelError
@@ -35,9 +34,10 @@ _TOLD = 40  # bytes of a file's description of itself for each tensor, at most
 
 @dataclass(frozen=True)
 class GgufMaker:
-    """From the half-precision ``export``, with an importance ``matrix`` that was made from
-    ``used``; ``matrix_key`` is its stage's."""
+    """Files of ``run`` from the half-precision ``export``, with an importance ``matrix`` that was
+    made from ``used``; ``matrix_key`` is its stage's."""
 
+    run: Run
     export: Export
     matrix: Path
     used: str
@@ -110,12 +110,7 @@ class GgufMaker:
             return path.stat().st_size
         return estimate(read_model(path), _one_chat(target)).total
 
-    def timing(
-        self,
-        run: Run,
-        recipe: Recipe,
-        table: TypeTable,
-    ) -> Timing:
+    def timing(self, _recipe: Recipe, table: TypeTable) -> Timing:
         """By llama.cpp's kernels; the reference is in half precision."""
         metadata = self.header.metadata
         names = [f"{metadata.get('general.architecture')}.{name}" for name in _EXPERTS]
@@ -126,32 +121,23 @@ class GgufMaker:
 
     def make(
         self,
-        run: Run,
         recipe: Recipe,
-        table: TypeTable,
+        _table: TypeTable,
         types: Mapping[str, str],
         metadata: Mapping[str, str],
         folder: Path,
-    ) -> tuple[list[str], str]:
-        """The file in ``folder``; what the user should know, and which tool made it."""
+    ) -> dict[str, Any]:
+        """Write the file into ``folder``; the value of its stage, as `make_file` has it."""
         own = {f"^{re.escape(name)}$": kind for name, kind in types.items()}
-        notes = quantize_gguf(
-            self.export.path,
-            folder / recipe.output_name(run.base.name),
-            recipe,
-            run.space.root,
-            imatrix=self.matrix,
-            overrides={**run.options.overrides, **own},
-            progress=run.progress,
-            metadata=metadata,
-        )
-        return [*self.export.notes, *notes], "llama.cpp"
+        told = quantize_export(self.run, recipe, self.export, folder, self.matrix, own, metadata)
+        notes = [*self.export.notes, *told]
+        return {"notes": notes, "route": "llama.cpp", "runs_here": True, "imatrix": self.used}
 
 
 def gguf_maker(run: Run, text: Path) -> GgufMaker:
     """With an importance matrix of ``text``."""
     export, key = export_gguf(run), matrix_key(run.inputs, text)
-    return GgufMaker(export, *importance(run, key, text, export), key)
+    return GgufMaker(run, export, *importance(run, key, text, export), key)
 
 
 def _one_chat(target: QualityTarget) -> RunnerSettings:
@@ -167,13 +153,17 @@ _TABLE = "token_embd.weight"
 
 @dataclass(frozen=True)
 class OnnxMaker:
-    """From the model ``source``, of so many ``weights``; ``key`` is of its files, of the text that
-    its sensitivities are measured on, and of the programs."""
+    """Folders of ``run``; ``key`` is of its model's files, of the text that sensitivities are
+    measured on, and of the programs."""
 
-    source: SourceModel
-    weights: int
+    run: Run
     key: str
     used: None = None
+
+    @property
+    def weights(self) -> int:
+        """How many the model has."""
+        return self.run.base.parameters
 
     @property
     def rater(self) -> Rater:
@@ -183,7 +173,7 @@ class OnnxMaker:
     @cached_property
     def shapes(self) -> Shapes:
         """Shapes of the model's weights."""
-        return shapes_of(self.source)
+        return shapes_of(self.run.source)
 
     def chosen(self, table: TypeTable) -> TypeTable:
         """A product of the graph is one, and may have several tensors."""
@@ -200,7 +190,9 @@ class OnnxMaker:
         chosen = sum(unit.weights for unit in table.units)
         whole = sum(math.prod(shape) for shape in self.shapes.weights.values())
         floats = _FLOAT * max(whole - chosen, 0)
-        return floats + (beside_weights(self.source, self.shapes) if target.bound == "bytes" else 0)
+        return floats + (
+            beside_weights(self.run.source, self.shapes) if target.bound == "bytes" else 0
+        )
 
     def taken(self, path: Path, target: QualityTarget) -> float:
         """Bytes of a folder that count for the bound."""
@@ -208,42 +200,34 @@ class OnnxMaker:
             return bits_per_weight(path, self.weights) * self.weights / 8
         if target.bound == "bytes":
             return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-        settings = RunnerSettings(slots=1, context=target.context)
-        return estimate(read_model(path), settings).total
+        return estimate(read_model(path), _one_chat(target)).total
 
-    def timing(self, run: Run, recipe: Recipe, table: TypeTable) -> Timing:
+    def timing(self, recipe: Recipe, table: TypeTable) -> Timing:
         """By ONNX Runtime's kernels; the reference has the largest types."""
         types = {u.name: max(u.choices, key=lambda c: c.bytes).kind for u in table.units}
 
         def reference() -> Path:
-            folder = run.space.work / "reference"
+            folder = self.run.space.work / "reference"
             folder.mkdir(exist_ok=True)
-            with run.progress.stage("building a file to time"):
-                self.make(run, recipe, table, types, {}, folder)
-            return folder / recipe.output_name(run.base.name)
+            with self.run.progress.stage("building a file to time"):
+                self.make(recipe, table, types, {}, folder)
+            return folder / recipe.output_name(self.run.base.name)
 
         return Timing(_products, "onnxruntime", reference, types)
 
     def make(
         self,
-        run: Run,
         recipe: Recipe,
         table: TypeTable,
         types: Mapping[str, str],
         metadata: Mapping[str, str],
         folder: Path,
-    ) -> tuple[list[str], str]:
-        """Write the file into ``folder``; what the user should know, and which tool made it."""
-        importance = run.space.work / "importance.npz"
+    ) -> dict[str, Any]:
+        """Write the folder into ``folder``; as `GgufMaker.make`."""
+        importance = self.run.space.work / "importance.npz"
         arrays = {unit.name: np.array(unit.importance, np.float32) for unit in table.units}
         np.savez(importance, **arrays)  # type: ignore[arg-type]
-        exports = run.space.work / "float-graph"
-        exports.mkdir(exist_ok=True)
-        mix = Mix(types, importance, metadata)
-        made = build_onnx(
-            *(self.source, recipe, folder), progress=run.progress, exports=exports, mix=mix
-        )
-        return made.notes, made.route
+        return make_graph(self.run, recipe, folder, Mix(types, importance, metadata))
 
 
 def _products(
@@ -258,7 +242,7 @@ def _products(
 def onnx_maker(run: Run, text: Path) -> OnnxMaker:
     """With sensitivities of ``text``."""
     inputs = {"source": run.inputs, "text": digest(text).sha256, "tools": versions(["onnx"])}
-    return OnnxMaker(run.source, run.base.parameters, stage_key("sensitivities", inputs))
+    return OnnxMaker(run, stage_key("sensitivities", inputs))
 
 
 # Both have the same methods: a format's part in a target.
