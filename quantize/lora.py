@@ -218,9 +218,7 @@ def _merge(base: SourceModel, adapter: Adapter, out: Path) -> None:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    model: Any = AutoModelForCausalLM.from_pretrained(
-        base.folder, dtype="auto", trust_remote_code=base.trust_remote_code
-    )
+    model = base.load(AutoModelForCausalLM, dtype="auto")
     rows = adapter.embedding_rows
     if rows is not None and rows != model.get_input_embeddings().weight.shape[0]:
         logging.info("the adapter has a vocabulary of %d", rows)

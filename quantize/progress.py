@@ -5,7 +5,6 @@ lists the events.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import logging
 import os
@@ -13,9 +12,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
@@ -24,9 +23,6 @@ from rich.table import Column
 from quantize.manifest import FileEntry
 from quantize.terminal import Console
 from runtimes.untrusted import visible
-
-if TYPE_CHECKING:
-    from quantize.manifest import FileEntry
 
 _FIRST_SECONDS = 3.0  # of a silent stage, until a line says that it lasts
 _PLAIN_SECONDS = 10.0  # between two lines of one stage where there is no live line
@@ -79,7 +75,7 @@ class ConsoleReporter(Reporter):
             self._line(f"{text} ...")
         elif not self._stages:
             self._live.start()
-        self._stages.append(_Stage(text, begin, begin, Pace(self._clock), task))
+        self._stages.append(_Stage(task, text, begin, Pace(self._clock), begin))
         try:
             yield
         finally:
@@ -96,7 +92,7 @@ class ConsoleReporter(Reporter):
         stage, now = self._stages[-1], self._clock()
         stage.pace.update(done, total, unit)
         text = figures(stage.pace)
-        self._live.update(stage.task, completed=done, total=total, figures=escape(text))
+        self._live.update(TaskID(stage.number), completed=done, total=total, figures=escape(text))
         if self._live.disable and now - stage.said >= _PLAIN_SECONDS:
             stage.said = now
             self._line(f"{stage.text}: {text}")
@@ -105,7 +101,7 @@ class ConsoleReporter(Reporter):
         """Show it beside the stage; where there is no live line, `beat` tells it if it lasts."""
         for stage in self._stages[-1:]:
             stage.step = text
-            self._live.update(stage.task, figures=escape(visible(text)))
+            self._live.update(TaskID(stage.number), figures=escape(visible(text)))
 
     def beat(self) -> None:
         """Print a line about a silent stage where there is no live line: after three seconds and
@@ -151,12 +147,13 @@ def beating(reporter: ConsoleReporter, every: float = 1.0) -> Iterator[None]:
 
 @dataclass(slots=True)
 class _Stage:
+    number: int
     text: str
     begin: float
-    said: float  # when its last plain line was printed, or it began
     pace: Pace
-    task: TaskID
+    said: float  # when its last line or event of progress went out
     step: str = ""
+    finished: bool = False  # whether that was at 100%
 
 
 def _live(console: Console) -> Progress:
@@ -177,12 +174,6 @@ def _live(console: Console) -> Progress:
 
 
 _WINDOW = 20.0  # seconds that the rate looks back; a stage's first steps are rarely typical
-
-
-# How fast a stage goes and how long it has left.
-
-
-_MEGA = 1e6
 
 
 class Pace:
@@ -246,7 +237,7 @@ def figures(pace: Pace) -> str:
 def amount(value: float, unit: str) -> str:
     """Text such as "12.5 tensors"; bytes in MB."""
     if unit == "bytes":
-        value, unit = value / _MEGA, "MB"
+        value, unit = value / 1e6, "MB"
     digits = 1 if value < 100 and value != int(value) else 0
     return f"{value:,.{digits}f} {unit}".rstrip()
 
@@ -281,14 +272,14 @@ class JsonReporter(Reporter):
         self._clock, self._wall = clock, wall
         self._begin = clock()
         self._numbers = 0
-        self._stages: list[_JsonStage] = []
+        self._stages: list[_Stage] = []
         self._emit("start", version=VERSION)
 
     @contextlib.contextmanager
     def stage(self, text: str) -> Iterator[None]:
         """``stage_begin`` now and ``stage_end`` with its seconds after the block."""
         self._numbers += 1
-        stage = _JsonStage(self._numbers, self._clock(), Pace(self._clock))
+        stage = _Stage(self._numbers, text, self._clock(), Pace(self._clock), -1e9)
         self._emit("stage_begin", stage=stage.number, parent=self._innermost(), text=text)
         self._stages.append(stage)
         ok = False
@@ -330,7 +321,7 @@ class JsonReporter(Reporter):
 
     def published(self, folder: Path, entry: FileEntry) -> None:
         """``file`` with the manifest's entry."""
-        self._emit("file", path=str(folder / entry.path), entry=dataclasses.asdict(entry))
+        self._emit("file", path=str(folder / entry.path), entry=asdict(entry))
 
     def failed(self, error: BaseException, exit_code: int) -> None:
         """``error``, the last event of a run that failed."""
@@ -358,15 +349,6 @@ class JsonReporter(Reporter):
                 os.dup2(nowhere.fileno(), self._stream.fileno())
             self._stream = None
             logger.warning("nobody reads the events any more; the build continues")
-
-
-@dataclasses.dataclass(slots=True)
-class _JsonStage:
-    number: int
-    begin: float
-    pace: Pace
-    said: float = -1e9  # when its last progress event went out
-    finished: bool = False  # whether that was at 100%
 
 
 def _rounded(value: float | None) -> float | None:

@@ -18,6 +18,7 @@ from typing import Any
 
 from quantize.disk import write_atomically
 from quantize.errors import UsageError
+from quantize.fromjson import GARBLED
 from quantize.gguf.imatrixfile import is_matrix
 from quantize.manifest import Digest, ModelOrigin, digest, digests
 from quantize.options import Options
@@ -36,17 +37,15 @@ RECORD = "stage.json"
 # Raised above 1 when the code of a stage changes so that the same inputs give another outcome.
 _VERSIONS = {"reference": 2, "fidelity": 2, "speed": 4, "measure": 2}
 
-_COMMON = ("torch", "transformers", "tokenizers")
 _TOOLS = {
-    "gguf": (*_COMMON, "llama-cpp-python"),
+    "gguf": "torch transformers tokenizers llama-cpp-python".split(),
     "onnx": (
-        *_COMMON,
-        *("onnx", "onnx_ir", "onnxruntime", "onnxruntime-gpu"),
-        *("onnxruntime-genai", "onnxruntime-genai-cuda"),
-    ),
+        "torch transformers tokenizers onnx onnx_ir onnxruntime onnxruntime-gpu onnxruntime-genai"
+        " onnxruntime-genai-cuda"
+    ).split(),
 }
 # Tokenizers, templates, configurations, and the model card, from which the converter takes names.
-_SMALL = {".json", ".jinja", ".model", ".txt", ".md", ".py", ".tiktoken", ".spm"}
+_SMALL = ".json .jinja .model .txt .md .py .tiktoken .spm".split()
 
 
 def stage_version(name: str) -> int:
@@ -111,7 +110,7 @@ def build_key(
     if recipe.target is None:
         own.pop("target")
     # What changes no byte.
-    for name in ("advice", "limits", "bits_per_weight", "needs_imatrix", "published_kl"):
+    for name in "advice limits bits_per_weight needs_imatrix published_kl".split():
         own.pop(name)
     inputs: dict[str, Any] = {"recipe": own, "tools": versions([recipe.format])}
     if recipe.format == "gguf":
@@ -254,7 +253,7 @@ class Stages:
 def _is(valid: Valid, stage: Stage) -> bool:
     try:
         return valid(stage)
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except GARBLED:
         return False
 
 

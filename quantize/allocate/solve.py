@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from quantize.allocate.sweep import Array, Matrix
 from quantize.disk import write_atomically
 from quantize.errors import ToolError
-from quantize.fromjson import from_json
+from quantize.fromjson import GARBLED, from_json
 from quantize.quality.text import WINDOW
 from quantize.source import SourceModel
 from quantize.source.shapes import shapes_of
@@ -98,7 +98,7 @@ def read_table(path: Path) -> TypeTable:
         if whole["sha256"] != _checksum(whole["table"]):
             raise ValueError("its checksum is another")
         return from_json(TypeTable, whole["table"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except GARBLED as error:
         raise ToolError(
             f"the table of sensitivities {path} was changed or damaged ({error}): delete it, and it"
             " is measured again"
@@ -222,22 +222,34 @@ class Rater:
     rate: Callable[[Matrix, int], Unit]
 
 
-def losses(
-    tensor: Matrix, kinds: Iterable[str], stored: Callable[[Array, str, int], Array]
-) -> dict[str, float]:
-    """The divergence by type, summed over the tokens, that ``stored`` causes: it makes of rows of
-    the tensor's matrix of that number what the type stores. Raises ModelError."""
-    found = dict.fromkeys(kinds, 0.0)
+def rated(
+    tensor: Matrix,
+    tokens: int,
+    kinds: Mapping[str, tuple[int, float]],
+    stored: Callable[[Array, str, int], Array],
+    importance: tuple[float, ...] = (),
+) -> Unit:
+    """The ``tensor``, of sensitivities summed over the ``tokens``, with its choices.
+
+    ``kinds`` has the bytes of each type, and the divergence by the inputs of its kernels, summed
+    over the tokens; ``stored`` makes of rows of the tensor's matrix of that number what the type
+    stores. Raises ModelError.
+    """
+    lost = dict.fromkeys(kinds, 0.0)
     most = SAMPLE // len(tensor.weight)
     for i, (weight, fisher) in enumerate(zip(tensor.weight, tensor.fisher, strict=True)):
         rows, scale = _sampled(weight, fisher, most)
         weight, worth = weight[rows], fisher[rows] * scale[:, None]
-        for kind in found:
+        for kind in lost:
             moved = stored(weight, kind, i) - weight
-            found[kind] += 0.5 * float((worth * moved**2).sum(dtype=np.float64))
-    if not np.isfinite(list(found.values())).all():
+            lost[kind] += 0.5 * float((worth * moved**2).sum(dtype=np.float64))
+    if not np.isfinite(list(lost.values())).all():
         raise ModelError(f"{tensor.name} has weights or gradients that are not finite")
-    return found
+    choices = (
+        TypeChoice(kind, nbytes, (lost[kind] + inputs) / tokens)
+        for kind, (nbytes, inputs) in kinds.items()
+    )
+    return Unit(tensor.name, *tensor.weight.shape, tuple(choices), importance)
 
 
 def _sampled(weight: Array, fisher: Array, most: int) -> tuple[Ints, Array]:

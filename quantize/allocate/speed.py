@@ -76,7 +76,7 @@ def step_times(
     key = hashlib.sha256(json.dumps([*inputs, versions([timing.tool])]).encode())
     kept = cache_dir() / "kernels" / f"{key.hexdigest()[:32]}.json"
     try:
-        found = json.loads(kept.read_text(encoding="utf-8"))
+        found = json.loads(kept.read_bytes())
     except (OSError, ValueError):
         path = timing.reference()
         with progress.stage("timing matrix products on this machine"):

@@ -3,7 +3,7 @@ type, or source to ONNX).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -84,9 +84,7 @@ class Run:
     def reference(self) -> Reference:
         """Readings of the test lines by the original tokenizer; made when it is first needed."""
         with self.progress.stage("reading the original tokenizer"):
-            trust = self.source.trust_remote_code
-            call = partial(read_reference, self.source.folder, trust_remote_code=trust)
-            what = "loading the original tokenizer"
+            call, what = partial(read_reference, self.source), "loading the original tokenizer"
             return run_child(call, what, self.space.work, self.progress, torch=True)
 
 
@@ -209,14 +207,10 @@ def make_graph(run: Run, recipe: Recipe, folder: Path, mix: Mix | None = None) -
     """The ONNX folder of ``recipe``, or of the ``mix``, in ``folder``; the value of its stage."""
     exports = run.space.work / "float-graph"  # optimum's, kept for the next recipe
     exports.mkdir(exist_ok=True)
-    made = build_onnx(
-        *(run.source, recipe, folder, run.options.target, run.progress),
-        calibration=calibration(recipe, run.options),
-        exports=exports,
-        mix=mix,
-    )
-    kept = {"notes": made.notes, "route": made.route, "runs_here": made.runs_here}
-    return {**kept, "imatrix": None}
+    text = calibration(recipe, run.options)
+    where = run.options.target, run.progress, text, exports
+    made = build_onnx(run.source, recipe, folder, *where, mix)
+    return {**asdict(made), "imatrix": None}
 
 
 def _make_onnx(run: Run, job: BuildJob) -> Stage:

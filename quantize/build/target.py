@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from quantize.allocate.measure import TextFiles, calibration_text, sensitivities, split_texts
+from quantize.allocate.measure import calibration_text, sensitivities, split_texts
 from quantize.allocate.solve import Figure, TypeChoice, TypeTable, Unit, loss, mixes, size, solve
 from quantize.allocate.speed import StepTimes, step_times
 from quantize.build.measuring import divergence, know_original, read_measured, refer_to
@@ -65,13 +65,15 @@ class TargetPlan:
         return rebuild_line(self.run.options, self.run.base, self.recipe)
 
 
-def maker_for(run: Run, recipe: Recipe) -> tuple[Maker, TextFiles]:
+def maker_for(run: Run, recipe: Recipe) -> tuple[Maker, Path, Path]:
     """Maker of files of the recipe's format, and the texts for it and for tries. Raises
     UsageError for texts that share a passage."""
     given, final = calibration_text(run.options, run.base), run.options.measure.text
-    texts = split_texts(given, final).write(run.space.work)
+    calibrate, tune = (run.space.work / name for name in ("calibrate.txt", "tune.txt"))
+    for path, part in zip((calibrate, tune), split_texts(given, final), strict=True):
+        path.write_text(part, encoding="utf-8")
     make = onnx_maker if recipe.format == ONNX else gguf_maker
-    return make(run, texts.calibrate), texts
+    return make(run, calibrate), calibrate, tune
 
 
 def chosen_table(run: Run, recipe: Recipe, maker: Maker, text: Path) -> TypeTable:
@@ -81,13 +83,13 @@ def chosen_table(run: Run, recipe: Recipe, maker: Maker, text: Path) -> TypeTabl
     raters, wanted = [maker.rater], run.options.recipes
     if recipe.format != ONNX and any(r.target and r.format == ONNX for r in wanted):
         raters.append(onnx_maker(run, text).rater)
-    return maker.chosen(sensitivities(run.source, raters, text, run.space.work, run.progress)[0])
+    return maker.chosen(sensitivities(run.source, raters, text, run.space.work, run.progress))
 
 
 def plan_target(run: Run, recipe: Recipe, target: QualityTarget) -> TargetPlan:
     """Measure what is not known yet. Raises what `maker_for` and `chosen_table` raise."""
-    maker, texts = maker_for(run, recipe)
-    table, times = chosen_table(run, recipe, maker, texts.calibrate), None
+    maker, calibrate, tune = maker_for(run, recipe)
+    table, times = chosen_table(run, recipe, maker, calibrate), None
     if target.rows:
         least, work = int(table.least(size)), run.space.work
         timing = maker.timing(recipe, table)
@@ -104,7 +106,7 @@ def plan_target(run: Run, recipe: Recipe, target: QualityTarget) -> TargetPlan:
 
     if recipe.format != ONNX:
         table = _with(table, asked)
-    return TargetPlan(run, recipe, target, table, maker, texts.tune, times)
+    return TargetPlan(run, recipe, target, table, maker, tune, times)
 
 
 def _with(table: TypeTable, wanted: Callable[[Unit, TypeChoice], bool]) -> TypeTable:
@@ -180,10 +182,10 @@ def make_again(run: Run, job: BuildJob, listed: FileEntry) -> Stage:
             f"{recipe.name} was built from other files of {listed.source.name} than those in"
             f" {run.base.folder}: types that were chosen for one model keep no target for another"
         )
-    maker, texts = maker_for(run, recipe)
+    maker, calibrate, _ = maker_for(run, recipe)
     table = TypeTable((), 0, "")
     if recipe.format == ONNX:  # rounded by what the table says of input channels
-        table = chosen_table(run, recipe, maker, texts.calibrate)
+        table = chosen_table(run, recipe, maker, calibrate)
     metadata = described(recipe.target.name, allocation.types, allocation.rebuild)
 
     def make(folder: Path) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from quantize.gguf.ggml import products
 from quantize.manifest import digest
 from quantize.onnx.builder import beside_weights, one_product_for_qkv, table_is_float
 from quantize.recipes import Mix, QualityTarget, Recipe, bits_per_weight
-from quantize.source.shapes import Shapes, shapes_of
+from quantize.source.shapes import Shapes, shapes_of, weights_in
 from quantize.stages import matrix_key, stage_key, versions
 from runtimes.errors import ModelError
 from runtimes.models.gguf import GgufHeader, read_header
@@ -84,23 +84,19 @@ class GgufMaker:
             )
         return replace(table, units=units)
 
-    def overhead(self, table: TypeTable) -> int:
-        """Bytes of a file besides the tensors whose types are chosen: the vocabulary, the file's
-        description of itself, and tensors that stay as they are."""
-        chosen = {unit.name for unit in table.units}
-        theirs = sum(tensor.nbytes for tensor in self.header.tensors if tensor.name in chosen)
-        return self.header.data_bytes_expected - theirs + _TOLD * len(self.header.tensors)
-
     def besides(self, table: TypeTable, target: QualityTarget) -> float:
-        """Bytes that count besides the tensors whose types are chosen."""
+        """Bytes that count besides the tensors whose types are chosen: of a file the vocabulary,
+        its description of itself, and tensors that stay as they are."""
+        chosen, tensors = {unit.name for unit in table.units}, self.header.tensors
         if target.bound == "bits":
-            chosen = {unit.name for unit in table.units}
-            return sum(t.nbytes for t in self.header.tensors if t.name not in chosen)
+            return sum(tensor.nbytes for tensor in tensors if tensor.name not in chosen)
+        theirs = sum(tensor.nbytes for tensor in tensors if tensor.name in chosen)
+        overhead = self.header.data_bytes_expected - theirs + _TOLD * len(tensors)
         if target.bound == "bytes":
-            return self.overhead(table)
+            return overhead
         # Keys and values, activations and the runtime.
         whole = estimate(read_model(self.export.path), _one_chat(target))
-        return self.overhead(table) + whole.total - whole.weights
+        return overhead + whole.total - whole.weights
 
     def taken(self, path: Path, target: QualityTarget) -> float:
         """Bytes of a file that count for the bound."""
@@ -188,7 +184,7 @@ class OnnxMaker:
         """Bytes that count besides the tensors whose types are chosen; of memory a part of it only,
         as what a session takes is known of a file."""
         chosen = sum(unit.weights for unit in table.units)
-        whole = sum(math.prod(shape) for shape in self.shapes.weights.values())
+        whole = weights_in(self.shapes.weights)
         floats = _FLOAT * max(whole - chosen, 0)
         return floats + (
             beside_weights(self.run.source, self.shapes) if target.bound == "bytes" else 0

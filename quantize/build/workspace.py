@@ -33,13 +33,8 @@ from runtimes.untrusted import inside, remove
 logger = logging.getLogger(__name__)
 
 WORK = ".quantize-work"
-_FIGURES = (
-    "quality",
-    "perplexity",
-    "measurement",
-    "mixes",
-    "onnx_mixes",
-)  # of a model, which files are compared with
+# Of a model, which files are compared with.
+_FIGURES = "quality perplexity measurement mixes onnx_mixes".split()
 _RENAME_EXCHANGE = 2  # linux/fs.h
 _AT_FDCWD = -100  # fcntl.h
 

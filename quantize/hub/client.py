@@ -78,51 +78,6 @@ class OfflineError(HubError):
     """The hub cannot be reached at all; an earlier download may still serve."""
 
 
-def explain(error: Exception, name: HubName | None, *, token: bool, stalled_s: float) -> Exception:
-    """``error`` of huggingface_hub or httpx2 as an IngotError; others come back as they are.
-
-    Without a ``name`` nothing was to be downloaded: the hub was searched. ``token`` tells whether
-    one was sent, ``stalled_s`` how long a silence counts as a stall. A repository, revision or file
-    that is not there is a UsageError (exit code 2), everything else a HubError (3).
-    """
-    import httpx2
-    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
-
-    if isinstance(error, HfHubHTTPError):
-        if name is None:
-            return _search_refused(error.response, token)
-        return _by_status(error.response, name, token)
-    said = error or type(error).__name__
-    stays = f"; {_STAYS}" if name else ""
-    if isinstance(error, OfflineModeIsEnabled):
-        text = "HF_HUB_OFFLINE forbids to ask the hub: unset it"
-        if name:
-            text = (
-                "it is not among the downloaded models, and HF_HUB_OFFLINE forbids a download:"
-                " unset it"
-            )
-    elif isinstance(error, httpx2.TimeoutException):
-        text = (
-            f"the connection to the hub stalled: nothing came for {stalled_s:g} s, several times in"
-            f" a row. Check the network{stays}"
-        )
-    elif isinstance(error, httpx2.ProxyError):
-        text = f"the proxy does not work ({error}); see HTTPS_PROXY"
-    elif isinstance(error, (httpx2.RemoteProtocolError, httpx2.ReadError)):
-        text = (
-            f"the connection to the hub broke, several times in a row ({said}). Check the"
-            f" network{stays}"
-        )
-    elif isinstance(error, httpx2.TransportError):
-        text = (
-            f"there is no connection to the hub ({said}). Check the network, or HF_ENDPOINT if it"
-            " is set"
-        )
-    else:
-        return error
-    return OfflineError(f"{name}: {text}" if name else text)
-
-
 def require_success(response: httpx2.Response) -> None:
     """Raise HfHubHTTPError for a refusal. Its text, which may be anything of any length, is not
     read: `explain` goes by the status and the headers."""
@@ -330,8 +285,47 @@ class Hub:
         return said, {str(name): link for name, link in response.links.items()}
 
     def explain(self, error: Exception, name: HubName | None) -> Exception:
-        """Error that the user sees for ``error``."""
-        return explain(error, name, token=self.has_token, stalled_s=self.patience.read_s)
+        """``error`` of huggingface_hub or httpx2 as an IngotError; others come back as they are.
+
+        Without a ``name`` nothing was to be downloaded: the hub was searched. A repository,
+        revision or file that is not there is a UsageError (exit code 2), all else a HubError (3).
+        """
+        import httpx2
+        from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+
+        if isinstance(error, HfHubHTTPError):
+            if name is None:
+                return _search_refused(error.response, self.has_token)
+            return _by_status(error.response, name, self.has_token)
+        said = error or type(error).__name__
+        stays = f"; {_STAYS}" if name else ""
+        if isinstance(error, OfflineModeIsEnabled):
+            text = "HF_HUB_OFFLINE forbids to ask the hub: unset it"
+            if name:
+                text = (
+                    "it is not among the downloaded models, and HF_HUB_OFFLINE forbids a download:"
+                    " unset it"
+                )
+        elif isinstance(error, httpx2.TimeoutException):
+            text = (
+                f"the connection to the hub stalled: nothing came for {self.patience.read_s:g} s,"
+                f" several times in a row. Check the network{stays}"
+            )
+        elif isinstance(error, httpx2.ProxyError):
+            text = f"the proxy does not work ({error}); see HTTPS_PROXY"
+        elif isinstance(error, (httpx2.RemoteProtocolError, httpx2.ReadError)):
+            text = (
+                f"the connection to the hub broke, several times in a row ({said}). Check the"
+                f" network{stays}"
+            )
+        elif isinstance(error, httpx2.TransportError):
+            text = (
+                f"there is no connection to the hub ({said}). Check the network, or HF_ENDPOINT if"
+                " it is set"
+            )
+        else:
+            return error
+        return OfflineError(f"{name}: {text}" if name else text)
 
     def pause_after(self, error: Exception) -> float | None:
         """Seconds until it makes sense to try again after ``error``: a timeout, a broken

@@ -31,7 +31,7 @@ from urllib.parse import quote
 
 from quantize.disk import FULL, full_disk_explained, human, require_room, write_atomically
 from quantize.errors import UsageError
-from quantize.fromjson import from_json
+from quantize.fromjson import GARBLED, from_json
 from quantize.hub.client import (
     EndsEarlyError,
     Hub,
@@ -325,8 +325,7 @@ class Store(Repository):
         return self.base / commit / "listing.json"
 
     def _known(self, commit: str) -> Listing | None:
-        garbled = (OSError, ValueError, KeyError, TypeError, AttributeError, HubError)
-        with contextlib.suppress(*garbled):
+        with contextlib.suppress(OSError, HubError, *GARBLED):
             check_digest(commit, str(self.base), HubError)
             listing = from_json(Listing, load_json(self._record(commit)))
             return listing if listing.commit == commit else None

@@ -4,11 +4,10 @@ onnx_ir is slow to import.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -81,23 +80,20 @@ def step_feeds(
     return feeds
 
 
-class Constants(Protocol):
-    """Destination of a graph's new constants."""
-
-    def initializer(self, name: str, array: npt.NDArray[Any]) -> Any:
-        """Make ``array`` a constant of the graph."""
-        ...
+# Makes an array a constant of a graph, under that name: in the graph itself (`add_constant`), or in
+# its data file.
+Constants = Callable[[str, npt.NDArray[Any]], Any]
 
 
-@dataclass(frozen=True, slots=True)
-class InGraph:
-    """Into ``graph`` itself."""
+def open_session(model: bytes | str, threads: int = 0) -> Any:
+    """A session of ONNX Runtime on the processor, of a serialized model or the path of one, with so
+    many ``threads``; 0 leaves it to the library."""
+    import onnxruntime as ort
 
-    graph: Any
-
-    def initializer(self, name: str, array: npt.NDArray[Any]) -> Any:
-        """Make ``array`` a constant of the graph."""
-        return add_constant(self.graph, name, array)
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = threads
+    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 class Inserter:

@@ -158,9 +158,7 @@ def _require_agreement(source: SourceModel, graph: Path, decoder: dict[str, Any]
     import torch
     from transformers import AutoModelForCausalLM
 
-    model: Any = AutoModelForCausalLM.from_pretrained(
-        source.folder, dtype=torch.float32, trust_remote_code=source.trust_remote_code
-    ).eval()
+    model = source.load(AutoModelForCausalLM, dtype=torch.float32).eval()
     most = min(_TOKENS, getattr(model.config, "max_position_embeddings", _TOKENS))
     ids = np.random.default_rng(0).integers(0, model.config.vocab_size, (1, most))
     with torch.inference_mode():
@@ -177,11 +175,9 @@ def _require_agreement(source: SourceModel, graph: Path, decoder: dict[str, Any]
 def _exported(
     graph: Path, decoder: dict[str, Any], ids: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.float64]:
-    import onnxruntime as ort
+    from quantize.onnx.graphfile import open_session, step_feeds
 
-    from quantize.onnx.graphfile import step_feeds
-
-    session = ort.InferenceSession(str(graph), providers=["CPUExecutionProvider"])
+    session = open_session(str(graph))
     names = [node.name.replace("present", "past_key_values") for node in session.get_outputs()]
     rows, past = [], dict[str, Any]()
     steps = [(0, min(_FIRST, ids.shape[1])), *((i, i + 1) for i in range(_FIRST, ids.shape[1]))]
@@ -207,7 +203,7 @@ def _describe(graph: Any, source: SourceModel) -> dict[str, Any]:
 
     from quantize.onnx.graphfile import NAME
 
-    config = AutoConfig.from_pretrained(source.folder, trust_remote_code=source.trust_remote_code)
+    config = source.load(AutoConfig)
     past = [value for value in graph.inputs if value.name.startswith("past_key_values.")]
     logits = next(value for value in graph.outputs if value.name == "logits")
     inputs = {"input_ids": "input_ids", "attention_mask": "attention_mask"}
@@ -264,12 +260,7 @@ def _special_ids(model: Path, config: Any) -> dict[str, Any]:
 
 
 def _write_tokenizer(source: SourceModel, folder: Path) -> None:
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(
-        source.folder, trust_remote_code=source.trust_remote_code
-    )
-    tokenizer.save_pretrained(folder)
+    source.tokenizer().save_pretrained(folder)
     if not (folder / "tokenizer.json").is_file():
         raise SourceError(
             f"{source.folder} has a tokenizer that cannot be written as tokenizer.json;"

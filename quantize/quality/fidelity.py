@@ -165,7 +165,7 @@ def load_reference(folder: Path) -> FloatReference:
     """Read what ``record`` wrote to ``folder``. Raises ToolError when it is not there or
     damaged."""
     try:
-        data = json.loads((folder / _NAME).read_text(encoding="utf-8"))
+        data = json.loads((folder / _NAME).read_bytes())
         found = from_json(FloatReference, {**data, "folder": folder})
         rows = (folder / _BASE).stat().st_size / 2 / found.vocab
     except (OSError, LookupError, TypeError, AttributeError, *_GARBLED) as error:

@@ -21,6 +21,7 @@ from quantize.children import report_step, run_child
 from quantize.errors import TokenMismatchError
 from quantize.manifest import TokenParity
 from quantize.recipes import Format
+from quantize.source import SourceModel
 from runtimes.models.gguf import read_header
 from runtimes.models.registry import read_model, tokenizer_of
 
@@ -312,14 +313,10 @@ def _compare(
 # What follows runs in child processes.
 
 
-def read_reference(model: Path, *, trust_remote_code: bool = False) -> Reference:
-    """Lines, conversations and their ids by the tokenizer of the Hugging Face folder ``model``."""
-    from transformers import AutoTokenizer
-
+def read_reference(source: SourceModel) -> Reference:
+    """Lines, conversations and their ids by the tokenizer of the Hugging Face model ``source``."""
     report_step("loading the tokenizer")
-    tokenizer = AutoTokenizer.from_pretrained(
-        model, local_files_only=True, trust_remote_code=trust_remote_code
-    )
+    tokenizer = source.tokenizer()
     report_step("encoding the test lines")
     added = {str(token): token_id for token_id, token in tokenizer.added_tokens_decoder.items()}
     lines = parity_lines(list(dict.fromkeys([*tokenizer.all_special_tokens, *added])))

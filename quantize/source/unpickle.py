@@ -14,17 +14,13 @@ from quantize.children import report_progress, run_child
 from quantize.disk import require_room, sha256_of
 from quantize.errors import SourceError
 from quantize.progress import Reporter
-from quantize.source.files import INDEX, PICKLE_INDEX, PICKLE_SINGLE, SINGLE, listed_weights
+from quantize.source.files import INDEX, PICKLE_INDEX, PICKLE_SINGLE, SINGLE, weight_files
 from runtimes.paths import cache_dir
 
 
 def pickles(folder: Path) -> tuple[Path, ...]:
     """The pickled weight files of ``folder``, in order; none when it has none."""
-    if (folder / PICKLE_INDEX).is_file():
-        names = sorted(set(listed_weights(folder, PICKLE_INDEX).values()))
-        return tuple(folder / name for name in names)
-    single = folder / PICKLE_SINGLE
-    return (single,) if single.is_file() else ()
+    return weight_files(folder, PICKLE_INDEX, PICKLE_SINGLE)[0]
 
 
 def converted(folder: Path, progress: Reporter) -> Path:

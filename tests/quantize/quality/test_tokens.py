@@ -20,12 +20,13 @@ from quantize.quality.tokens import (
     read_reference,
     require_parity,
 )
+from quantize.source import open_source
 from tests.quantize.conftest import Built, recipes_of, run_quantize
 
 
 @pytest.fixture(scope="module")
 def reference(sources: dict[str, Path]) -> Reference:
-    return read_reference(sources["qwen2"])
+    return read_reference(open_source(str(sources["qwen2"])))
 
 
 def test_the_lines_are_many_and_varied():
