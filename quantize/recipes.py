@@ -160,26 +160,39 @@ class QualityTarget:
         return replace(self, rows=rows, name=f"{self.name}-fast{rows}")
 
 
-def kl_target(text: str) -> QualityTarget:
-    """Target of --max-kl. Raises UsageError."""
-    return QualityTarget("kl", _number(text, "--max-kl", "nats, such as 0.02"), f"kl{text.strip()}")
+# Of each bound its flag, and what that takes.
+_FLAGS: dict[Bound, tuple[str, str]] = {
+    "kl": ("--max-kl", "nats, such as 0.02"),
+    "bits": ("--bits-per-weight", "a number, such as 4.5"),
+    "bytes": ("--max-size", "a size such as 1.2GB"),
+    "memory": ("--fits", "a size such as 1.2GB"),
+}
 
 
-def bits_target(text: str) -> QualityTarget:
-    """Target of --bits-per-weight. Raises UsageError."""
-    value = _number(text, "--bits-per-weight", "a number, such as 4.5")
-    return QualityTarget("bits", value, f"{text.strip()}bpw")
-
-
-def size_target(text: str) -> QualityTarget:
-    """Target of --max-size. Raises UsageError."""
-    return QualityTarget("bytes", _size(text, "--max-size"), _written(text))
-
-
-def memory_target(text: str, context: int) -> QualityTarget:
-    """Target of --fits and --context. Raises UsageError."""
-    name = f"fits-{_written(text)}-{context}"
-    return QualityTarget("memory", _size(text, "--fits"), name, context)
+def target_of(bound: Bound, text: str, context: int = 0) -> QualityTarget:
+    """Target of the ``text`` that the flag of ``bound`` was given, with --context. Raises
+    UsageError."""
+    flag, example = _FLAGS[bound]
+    number = plain = text.strip()
+    factor = 1.0
+    if bound in (
+        "bytes",
+        "memory",
+    ):  # such as "1.2GB" (a thousand millions), "900MiB" (powers of 2)
+        if not re.fullmatch(_SIZE, plain, re.IGNORECASE):
+            raise UsageError(
+                f"{flag} takes a size with its unit, such as 1.2GB or 900MiB, not {text!r}"
+            )
+        number, unit = re.split(r" ?(?=[kmg])", plain.lower(), maxsplit=1)
+        text, factor, plain = number, _UNITS[unit], plain.replace(" ", "").lower()
+    try:
+        value = float(number)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise UsageError(f"{flag} takes {example}, not {text!r}")
+    names = {"kl": f"kl{plain}", "bits": f"{plain}bpw", "memory": f"fits-{plain}-{context}"}
+    return QualityTarget(bound, value * factor, names.get(bound, plain), context)
 
 
 def named_target(name: str) -> QualityTarget | None:
@@ -187,39 +200,9 @@ def named_target(name: str) -> QualityTarget | None:
     found = _NAME.fullmatch(name)
     if found is None:
         return None
-    if found["kl"]:
-        target = kl_target(found["kl"])
-    elif found["bits"]:
-        target = bits_target(found["bits"])
-    elif found["memory"]:
-        target = memory_target(found["memory"], int(found["context"]))
-    else:
-        target = size_target(found["bytes"])
+    bound = next(bound for bound in _FLAGS if found[bound])
+    target = target_of(bound, found[bound], int(found["context"] or 0))
     return target.fastest(int(found["rows"])) if found["rows"] else target
-
-
-def _size(text: str, flag: str) -> float:
-    """Bytes, of a text such as "1.2GB" (a thousand millions) or "900MiB" (powers of 2)."""
-    if not re.fullmatch(_SIZE, text.strip(), re.IGNORECASE):
-        raise UsageError(
-            f"{flag} takes a size with its unit, such as 1.2GB or 900MiB, not {text!r}"
-        )
-    number, unit = re.split(r" ?(?=[kmg])", text.strip().lower(), maxsplit=1)
-    return _number(number, flag, "a size such as 1.2GB") * _UNITS[unit]
-
-
-def _number(text: str, flag: str, example: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise UsageError(f"{flag} takes {example}, not {text!r}")
-    return value
-
-
-def _written(text: str) -> str:
-    return text.strip().replace(" ", "").lower()
 
 
 Format = Literal["gguf", "onnx"]

@@ -249,7 +249,8 @@ def rated(
         TypeChoice(kind, nbytes, (lost[kind] + inputs) / tokens)
         for kind, (nbytes, inputs) in kinds.items()
     )
-    return Unit(tensor.name, *tensor.weight.shape, tuple(choices), importance)
+    count, rows, width = tensor.weight.shape
+    return Unit(tensor.name, count, rows, width, tuple(choices), importance)
 
 
 def _sampled(weight: Array, fisher: Array, most: int) -> tuple[Ints, Array]:

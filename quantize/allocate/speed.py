@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from quantize.allocate.solve import TypeChoice, TypeTable, Unit
+from quantize.allocate.solve import TypeChoice, TypeTable, Unit, size
 from quantize.children import report_progress, run_child
 from quantize.disk import write_atomically
 from quantize.progress import Reporter
@@ -33,10 +33,8 @@ _LAPS = 5
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Seconds of the products of a step with ``rows`` rows, by type and shape, and what the step
-    takes beside them."""
+    """Seconds of the products of a step, by type and shape, and what the step takes beside them."""
 
-    rows: int
     products: Mapping[tuple[str, Shape], float]
     rest: float
     used: float  # the share of a mixture's experts that a token goes through
@@ -54,44 +52,42 @@ class StepTimes:
         return self.rest + sum(self.of(u, u.choice(kinds[u.name])) for u in table.units)
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """How a format's products are timed: as the program ``tool`` computes them in a child
-    process. ``reference`` makes a file whose types are ``types``, whose own step says what is not
-    in the products. ``used`` is as in `StepTimes`."""
-
-    products: Products
-    tool: str
-    reference: Callable[[], Path]
-    types: Mapping[str, str]
-    used: float = 1.0
-
-
 def step_times(
-    table: TypeTable, timing: Timing, rows: int, model_bytes: int, work: Path, progress: Reporter
+    table: TypeTable,
+    rows: int,
+    work: Path,
+    progress: Reporter,
+    *,
+    products: Products,
+    tool: str,
+    reference: Callable[[], Path],
+    types: Mapping[str, str],
+    used: float = 1.0,
 ) -> StepTimes:
-    """Measured on this machine, or taken from the cache."""
+    """Measured on this machine, or taken from the cache: the ``products`` as the program ``tool``
+    computes them in a child process, and a step of the file that ``reference`` makes, whose types
+    are ``types``: it says what is not in the products."""
+    model_bytes = int(table.least(size))
     cases = sorted({(c.kind, (u.width, u.rows)) for u in table.units for c in u.choices})
     inputs = [_METHOD, cases, rows, model_bytes, cpu_identity(), available_cores()]
-    key = hashlib.sha256(json.dumps([*inputs, versions([timing.tool])]).encode())
+    key = hashlib.sha256(json.dumps([*inputs, versions([tool])]).encode())
     kept = cache_dir() / "kernels" / f"{key.hexdigest()[:32]}.json"
     try:
         found = json.loads(kept.read_bytes())
     except (OSError, ValueError):
-        path = timing.reference()
+        path = reference()
         with progress.stage("timing matrix products on this machine"):
             # Not in one process: threads that products leave behind make a step take twice as long.
             step = run_child(partial(_step, path, rows), "timing a step", work, progress)
-            call = partial(_seconds, timing.products, cases, rows, min(model_bytes, _MOST_BYTES))
+            call = partial(_seconds, products, cases, rows, min(model_bytes, _MOST_BYTES))
             found = {"step": step, "products": run_child(call, "timing", work, progress)}
         kept.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(kept, json.dumps(found))
-    products = {(kind, (width, height)): s for kind, width, height, s in found["products"]}
+    seconds = {(kind, (width, height)): s for kind, width, height, s in found["products"]}
     names = {unit.name for unit in table.units}
     lookup = "token_embd.weight" if "output.weight" in names else ""
-    times = StepTimes(rows, products, 0.0, timing.used, lookup)
-    reference = times.step(table, timing.types)
-    return replace(times, rest=max(found["step"] - reference, 0.0))
+    times = StepTimes(seconds, 0.0, used, lookup)
+    return replace(times, rest=max(found["step"] - times.step(table, types), 0.0))
 
 
 def _seconds(

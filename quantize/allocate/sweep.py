@@ -72,7 +72,7 @@ def sweep(
     """
     work = _Sweep(network, windows, folder, rate)
     parts = work.parts
-    calls = work.forward(back=not done)
+    calls = work.forward(resumed=done > 0)
     if not done:
         finished(1)
     for part in range(max(done, 1), parts - 1):
@@ -110,15 +110,15 @@ class _Sweep:
 
         return torch.from_numpy(np.load(self.folder / f"{kind}-{part}-{window}.npy"))
 
-    def forward(self, *, back: bool) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
-        """Save what goes into each layer, and return how each is called; also go ``back`` through
-        the output at once."""
+    def forward(self, *, resumed: bool) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+        """Save what goes into each layer, go back through the output at once, and return how each
+        layer is called. What is ``resumed`` has handed out the output's matrix before."""
         import torch
 
         head, layers, tied = self.head, self.layers, self.tied
         calls: list[Any] = [None] * len(layers)
         generator = torch.Generator().manual_seed(_SEED)
-        fisher = torch.zeros(head.weight.shape) if back else None
+        fisher = torch.zeros(head.weight.shape)
         rounding: Rounding = {}
 
         def note(at: int, window: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -130,11 +130,11 @@ class _Sweep:
         def cut(output: Any) -> Any:
             """The output of the last layer, from which the gradients go back."""
             hidden = output[0] if isinstance(output, tuple) else output
-            leaf = hidden.detach().requires_grad_(back)
+            leaf = hidden.detach().requires_grad_(True)
             leaves.append(leaf)
             return (leaf, *output[1:]) if isinstance(output, tuple) else leaf
 
-        with _single(head.parameters()), torch.set_grad_enabled(back):
+        with _single(head.parameters()), torch.enable_grad():
             for w, ids in enumerate(self.windows):
                 report_progress(w / len(self.windows), self.parts, "layers")
                 leaves: list[Any] = []
@@ -147,22 +147,19 @@ class _Sweep:
                         hooks.callback(hook.remove)
                     last = layers[-1].register_forward_hook(lambda _m, _i, o: cut(o))
                     hooks.callback(last.remove)
-                    if fisher is not None:
-                        _watch(hooks, head, rounding)
-                        gathered = _gather(hooks, head, fisher, _rows(ids) if tied else [])
+                    _watch(hooks, head, rounding)
+                    gathered = _gather(hooks, head, fisher, _rows(ids) if tied else [])
                     logits = self.network(torch.tensor([ids]), use_cache=False).logits[0].float()
-                if fisher is None:
-                    continue
                 drawn = torch.multinomial(logits.detach().softmax(-1), 1, generator=generator)[:, 0]
                 torch.nn.functional.cross_entropy(logits, drawn, reduction="sum").backward()
                 self.save("gradient", 1, w, leaves[0].grad[0])
                 if tied:  # these rows are looked up too, and have one gradient of both
                     self.save("rows", 0, w, gathered[0])
-            if fisher is not None and tied:
+            if tied:
                 self.save("head", 0, 0, fisher)
                 sums = [rounding.get(block, 0.0) for block in _WATCHED]
                 self.save("rounding", 0, 0, torch.tensor(sums))
-            elif fisher is not None:
+            elif not resumed:
                 self.rate(_matrix("output.weight", head.weight, fisher, rounding))
         return calls
 

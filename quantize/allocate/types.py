@@ -5,12 +5,11 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from quantize.allocate.solve import Rater, TypeChoice, Unit, rated
+from quantize.allocate.solve import TypeChoice, Unit, rated
 from quantize.allocate.sweep import BLOCKS, ROW, Array, Matrix
 from quantize.gguf.ggml import rounded
 from quantize.gguf.imatrixfile import read_matrix
@@ -27,18 +26,14 @@ _TYPES = (
 ).split()
 
 
-def gguf_rater(key: str, matrix: Path) -> Rater:
-    """With the importance ``matrix`` that the file will be made with."""
-    return Rater(key, partial(_unit, matrix))
-
-
 @functools.lru_cache(maxsize=1)
 def _means(matrix: Path) -> Mapping[str, Array]:
     return {name: entry.means for name, entry in read_matrix(matrix).entries.items()}
 
 
-def _unit(matrix: Path, tensor: Matrix, tokens: int) -> Unit:
-    """Rate each type that fits ``tensor``: its bytes and its loss."""
+def gguf_unit(matrix: Path, tensor: Matrix, tokens: int) -> Unit:
+    """Rate each of llama.cpp's types that fits ``tensor``, with the importance ``matrix`` that the
+    file will be made with."""
     count, _, width = tensor.weight.shape
     means = _means(matrix).get(tensor.name)
     own = None if means is None else means.reshape(count, width)
@@ -66,11 +61,6 @@ _OF_TOKENS = ("token_embd.weight", "output.weight")
 _PART_OF_QKV = re.compile(r"\.attn_[qkv]\.")
 
 
-def onnx_rater(key: str) -> Rater:
-    """Rounding is weighed by the sensitivities themselves."""
-    return Rater(key, _node_unit)
-
-
 def fused(units: Iterable[Unit]) -> tuple[Unit, ...]:
     """With queries, keys and values of a layer as one, where a graph makes them by one product."""
     found: dict[str, list[Unit]] = {}
@@ -79,8 +69,8 @@ def fused(units: Iterable[Unit]) -> tuple[Unit, ...]:
     return tuple(_one(name, parts) if len(parts) > 1 else parts[0] for name, parts in found.items())
 
 
-def _node_unit(tensor: Matrix, tokens: int) -> Unit:
-    """Rate each variant that fits ``tensor``: its bytes and its loss."""
+def onnx_unit(tensor: Matrix, tokens: int) -> Unit:
+    """Rate each variant that fits ``tensor``; rounding is weighed by the sensitivities."""
     count, rows, width = tensor.weight.shape
     if count > 1:
         raise ModelError(

@@ -62,7 +62,7 @@ def check(
             raise CheckError(f"{error}\nNothing was published for it") from error
         if run.base.kind == "gguf":
             return {"parity": None, "notes": []}
-        comparison = compare_built(path, run.reference, recipe.format, work)
+        comparison = compare_built(path, run.reference, work)
         if not allowed:
             require_parity(comparison, path.name)
         notes = [comparison.note] if comparison.note else []
@@ -94,8 +94,8 @@ def measure(
     if asked := plan.asked:
         inputs["questions"] = [asdict(question) for question in asked]
         text = f"asking {name} {len(asked)} graded questions"
-        call = partial(built_child.accuracy, path, asked)
-        quality = _kept(run, "tasks", inputs, text, Quality, call)
+        answer = partial(built_child.accuracy, path, asked)
+        quality = _kept(run, "tasks", inputs, text, Quality, answer)
     return replace(entry, quality=quality, fidelity=fidelity, speed=speed, measurement=plan.key)
 
 
@@ -144,7 +144,8 @@ def know_original(run: Run, plan: Measuring) -> FloatReference:
     if plan.reference is not None:
         return plan.reference
     source = run.source
-    inputs = {"source": run.inputs, "text": plan.text, "tools": versions(["gguf"])}
+    inputs: dict[str, Any] = {"source": run.inputs, "text": plan.text}
+    inputs["tools"] = versions(["gguf"])
     reference = refer_to(run, run.options.measure.text, plan.text)
     asked, quality = plan.questions, None
     if asked and not run.reference.chats:

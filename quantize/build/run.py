@@ -136,7 +136,7 @@ def export_gguf(run: Run) -> Export:
         return notes
 
     def compare(_folder: Path) -> None:
-        comparison = compare_built(export.path, run.reference, "gguf", work)
+        comparison = compare_built(export.path, run.reference, work)
         require_parity(comparison, "the GGUF export")
 
     if run.stages.find("export", key, _is_export) is None:  # stages of their own, shown before this

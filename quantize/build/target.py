@@ -19,7 +19,7 @@ from typing import Any
 
 from quantize.allocate.measure import calibration_text, sensitivities, split_texts
 from quantize.allocate.solve import Figure, TypeChoice, TypeTable, Unit, loss, mixes, size, solve
-from quantize.allocate.speed import StepTimes, step_times
+from quantize.allocate.speed import StepTimes
 from quantize.build.measuring import divergence, know_original, read_measured, refer_to
 from quantize.build.run import BuildJob, Measuring, Run, is_build
 from quantize.build.target_files import Maker, gguf_maker, onnx_maker
@@ -91,9 +91,7 @@ def plan_target(run: Run, recipe: Recipe, target: QualityTarget) -> TargetPlan:
     maker, calibrate, tune = maker_for(run, recipe)
     table, times = chosen_table(run, recipe, maker, calibrate), None
     if target.rows:
-        least, work = int(table.least(size)), run.space.work
-        timing = maker.timing(recipe, table)
-        times = step_times(table, timing, target.rows, least, work, run.progress)
+        times = maker.times(recipe, table, target.rows)
     else:  # it is there for its speed
         table = _with(table, lambda _unit, choice: choice.kind != W8A8)
     taken = maker.besides(table, _ANY_SIZE)

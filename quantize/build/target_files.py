@@ -5,15 +5,15 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from quantize.allocate.solve import Rater, TypeTable
-from quantize.allocate.speed import Shape, Timing
-from quantize.allocate.types import fused, gguf_rater, onnx_rater
+from quantize.allocate.speed import Shape, StepTimes, step_times
+from quantize.allocate.types import fused, gguf_unit, onnx_unit
 from quantize.build.run import Export, Run, export_gguf, importance, make_graph, quantize_export
 from quantize.gguf.ggml import products
 from quantize.manifest import digest
@@ -52,7 +52,7 @@ class GgufMaker:
     def rater(self) -> Rater:
         """Rater of llama.cpp's types."""
         inputs = {"matrix": self.matrix_key, "export": self.export.sha256}
-        return gguf_rater(stage_key("sensitivities", inputs), self.matrix)
+        return Rater(stage_key("sensitivities", inputs), partial(gguf_unit, self.matrix))
 
     @cached_property
     def header(self) -> GgufHeader:
@@ -106,14 +106,24 @@ class GgufMaker:
             return path.stat().st_size
         return estimate(read_model(path), _one_chat(target)).total
 
-    def timing(self, _recipe: Recipe, table: TypeTable) -> Timing:
+    def times(self, _recipe: Recipe, table: TypeTable, rows: int) -> StepTimes:
         """By llama.cpp's kernels; the reference is in half precision."""
         metadata = self.header.metadata
         names = [f"{metadata.get('general.architecture')}.{name}" for name in _EXPERTS]
         used, count = (n if isinstance(n := metadata.get(name), int) else 0 for name in names)
         halves = {unit.name: "f16" for unit in table.units}
         share = used / count if used and count else 1.0
-        return Timing(products, "llama-cpp-python", lambda: self.export.path, halves, share)
+        return step_times(
+            table,
+            rows,
+            self.run.space.work,
+            self.run.progress,
+            products=products,
+            tool="llama-cpp-python",
+            reference=lambda: self.export.path,
+            types=halves,
+            used=share,
+        )
 
     def make(
         self,
@@ -164,7 +174,7 @@ class OnnxMaker:
     @property
     def rater(self) -> Rater:
         """Rater of the ways to store a matrix."""
-        return onnx_rater(self.key)
+        return Rater(self.key, onnx_unit)
 
     @cached_property
     def shapes(self) -> Shapes:
@@ -198,7 +208,7 @@ class OnnxMaker:
             return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
         return estimate(read_model(path), _one_chat(target)).total
 
-    def timing(self, recipe: Recipe, table: TypeTable) -> Timing:
+    def times(self, recipe: Recipe, table: TypeTable, rows: int) -> StepTimes:
         """By ONNX Runtime's kernels; the reference has the largest types."""
         types = {u.name: max(u.choices, key=lambda c: c.bytes).kind for u in table.units}
 
@@ -209,7 +219,16 @@ class OnnxMaker:
                 self.make(recipe, table, types, {}, folder)
             return folder / recipe.output_name(self.run.base.name)
 
-        return Timing(_products, "onnxruntime", reference, types)
+        return step_times(
+            table,
+            rows,
+            self.run.space.work,
+            self.run.progress,
+            products=_products,
+            tool="onnxruntime",
+            reference=reference,
+            types=types,
+        )
 
     def make(
         self,

@@ -21,14 +21,8 @@ NAME = "model.onnx"
 _LARGE, _PAGE, _SMALL_STEP = 1 << 20, 1 << 16, 64
 
 
-def save_graph(model: Any, path: Path, *, data: bool = True) -> None:
-    """Write ``model`` to ``path`` and its data to ``<name>.data``, over what it was read from.
-
-    Without ``data`` the constants that lie in the data file stay as they are there.
-    """
-    if not data:
-        ir.save(model, path)
-        return
+def save_graph(model: Any, path: Path) -> None:
+    """Write ``model`` to ``path`` and its data to ``<name>.data``, over what it was read from."""
     # Beside the old files, whose data the model still reads, and then over them.
     new = path.with_name("new")
     new.mkdir(parents=True)
@@ -176,7 +170,7 @@ def adapt(folder: Path, metadata: Mapping[str, str]) -> None:
     model = ir.load(folder / NAME)
     select_rows(model.graph)
     model.metadata_props.update(metadata)
-    save_graph(model, folder / NAME, data=False)
+    ir.save(model, folder / NAME)  # the constants of its data file stay there
 
 
 def select_rows(graph: Any) -> None:

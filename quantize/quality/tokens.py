@@ -20,7 +20,6 @@ from typing import Any
 from quantize.children import report_step, run_child
 from quantize.errors import TokenMismatchError
 from quantize.manifest import TokenParity
-from quantize.recipes import Format
 from quantize.source import SourceModel
 from runtimes.models.gguf import read_header
 from runtimes.models.registry import read_model, tokenizer_of
@@ -201,7 +200,7 @@ class TokenComparison:
         return TokenParity(lines=self.compared, differences=len(self.differences))
 
 
-def compare_built(path: Path, reference: Reference, kind: Format, work: Path) -> TokenComparison:
+def compare_built(path: Path, reference: Reference, work: Path) -> TokenComparison:
     """Compare the tokenizer of a GGUF file or ONNX folder with the original."""
     call = partial(_built, path, reference)
     built, found = run_child(call, f"tokenizing with {path.name}", work)
@@ -211,11 +210,12 @@ def compare_built(path: Path, reference: Reference, kind: Format, work: Path) ->
         *(f"chat: {messages}" for messages in reference.chats),
     ]
     original = [*reference.ids, *reference.special_ids, *reference.chat_ids]
-    normal_form = reference.normal_form if kind == "gguf" else None
+    is_gguf = path.is_file()
+    normal_form = reference.normal_form if is_gguf else None
     return replace(
         _compare(texts, original, built, normal_form),
         texts=(reference.texts, found),
-        split=(reference.pre_tokenizer, _named_pre_tokenizer(path) if kind == "gguf" else ""),
+        split=(reference.pre_tokenizer, _named_pre_tokenizer(path) if is_gguf else ""),
     )
 
 
