@@ -12,7 +12,7 @@ from pathlib import Path
 
 from quantize.children import report_progress, run_child
 from quantize.disk import require_room, sha256_of
-from quantize.errors import SourceError
+from quantize.errors import SourceError, first_line
 from quantize.progress import Reporter
 from quantize.source.files import INDEX, PICKLE_INDEX, PICKLE_SINGLE, SINGLE, weight_files
 from runtimes.paths import cache_dir
@@ -75,8 +75,9 @@ def _convert(files: Sequence[Path], out: Path) -> None:
         try:
             data = torch.load(name, map_location="cpu", weights_only=True, mmap=True)
         except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError) as error:
-            first = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise SourceError(f"{name} is damaged, or holds more than tensors: {first}") from error
+            raise SourceError(
+                f"{name} is damaged, or holds more than tensors: {first_line(error)}"
+            ) from error
         if not isinstance(data, dict):
             raise SourceError(f"{name} holds no table of tensors")
         seen: dict[tuple[int, tuple[int, ...]], str] = {}
