@@ -1,14 +1,30 @@
-"""Dataclasses from the JSON that ``dataclasses.asdict`` made of them."""
+"""Dataclasses: those that do not change, and from the JSON that ``dataclasses.asdict`` made."""
 
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import lru_cache
 from types import UnionType
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    cast,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 _T = TypeVar("_T")
 _MOST = 2**63
 # What `from_json` raises for what it cannot read.
 GARBLED = (KeyError, TypeError, ValueError, AttributeError)
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def frozen(kind: type[_T]) -> type[_T]:
+    """Class decorator: a dataclass whose instances do not change, and have no other attributes."""
+    return dataclass(frozen=True, slots=True)(kind)
 
 
 def from_json(kind: type[_T], data: Any) -> _T:

@@ -11,7 +11,6 @@ import shutil
 import sys
 import tempfile
 import warnings
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 from quantize.children import run_child
 from quantize.disk import full_disk_explained
 from quantize.errors import SourceError, UsageError, first_line
+from quantize.fromjson import frozen
 from quantize.gguf.converter import LORA_SCRIPT, converter_folder, load_converter
 from quantize.hub.client import Hub, parse_hub_name
 from quantize.hub.transfer import Store
@@ -47,7 +47,7 @@ _LAYER = re.compile(r"\b(?:layers|h|blocks)\.\d+\.")
 _LOST = "missing adapter keys"  # peft's words when weights of the adapter found no place
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Adapter:
     """An adapter: ``name`` is its repository on the hub, or what its folder is called."""
 

@@ -10,11 +10,11 @@ import dataclasses
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from quantize.disk import sha256_of, write_atomically
-from quantize.fromjson import GARBLED, from_json
+from quantize.fromjson import GARBLED, from_json, frozen
 from quantize.recipes import Format
 from runtimes.errors import ModelError
 from runtimes.untrusted import check_name, load_json
@@ -23,7 +23,7 @@ NAME = "manifest.json"
 VERSION = 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ModelOrigin:
     """Origin of a file: the model that it was built from."""
 
@@ -33,7 +33,7 @@ class ModelOrigin:
     lora: str | None = None  # the adapter that was merged
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TokenParity:
     """Lines compared with the original tokenizer, and how many of them differed."""
 
@@ -41,7 +41,7 @@ class TokenParity:
     differences: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Quality:
     """Exact-match accuracy on the graded questions, overall and by task (0 to 1)."""
 
@@ -50,7 +50,7 @@ class Quality:
     tasks: dict[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Perplexity:
     """How well a model predicts a text."""
 
@@ -62,7 +62,7 @@ class Perplexity:
     windows: int = 0  # pieces of the text; 0: not recorded
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fidelity:
     """A shipped file's next-token distributions against the float model's, on the same token ids.
 
@@ -76,7 +76,7 @@ class Fidelity:
     same_top: float  # the share of positions (0 to 1) with the same likeliest token
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FileSpeeds:
     """Tokens per second: prefill, and decoding with 1 row and with 16 rows together."""
 
@@ -91,7 +91,7 @@ class FileSpeeds:
     others: float | None = None  # the share of the processor (0 to 1) that other programs took
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Allocation:
     """How a file keeps its target: the type of each tensor, the mean KL divergence that was
     predicted, in nats, the number of files tried, what tuning measured, and what is predicted of
@@ -109,7 +109,7 @@ class Allocation:
     rebuild: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FileEntry:
     """One built file (GGUF) or folder (ONNX)."""
 
@@ -136,7 +136,7 @@ class FileEntry:
     allocation: Allocation | None = None  # of a file that was built for a target
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ModelInfo:
     """The model that all files are builds of."""
 
@@ -160,7 +160,7 @@ class ModelInfo:
         return "quantized" if self.quantized else "float"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Manifest:
     """Everything in the folder, in the order in which it was built."""
 
@@ -253,7 +253,7 @@ def listed_path(folder: Path, name: str) -> Path:
     return path
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Digest:
     """Size in bytes and sha256 of one file."""
 
@@ -261,7 +261,7 @@ class Digest:
     sha256: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Finding:
     """One file; ``problem`` is empty when its bytes are the ones that were built."""
 

@@ -1,10 +1,11 @@
 """Options of one run of `quantize`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Literal
 
+from quantize.fromjson import frozen
 from quantize.manifest import FileEntry
 from quantize.recipes import Recipe
 
@@ -13,7 +14,7 @@ DEFAULT_LIMIT = 4096  # scored tokens: more than the bundled text gives with any
 Target = Literal["cpu", "cuda", "webgpu"]  # as onnxruntime-genai's builder calls them
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SourceOptions:
     """Source of the model. Nothing that can run foreign code is allowed by default."""
 
@@ -25,7 +26,7 @@ class SourceOptions:
     allow_requantize: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MeasureOptions:
     """Options of measuring."""
 
@@ -36,7 +37,7 @@ class MeasureOptions:
     again: bool = False  # measure what is measured already once more
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options:
     """Files to build, and how far to go."""
 

@@ -10,11 +10,12 @@ import math
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from quantize.errors import UsageError
+from quantize.fromjson import frozen
 from runtimes.errors import ModelError
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ _SCALE_BYTES = 4  # bytes of a channel's in such a matrix
 _VARIANT = re.compile(r"([48])([sz])(\d+)")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Variant:
     """How a matrix is stored."""
 
@@ -62,7 +63,7 @@ class Variant:
         return replace(self, block=max(sizes, default=min(self.block, 32)))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Mix:
     """A variant for each tensor, both by their names (a tensor has that of GGUF), instead of a
     recipe's: ``importance`` (.npz) has for each how much its input channels matter. ``metadata`` is
@@ -95,7 +96,7 @@ def variants_of(options: Mapping[str, str]) -> tuple[Variant, Variant]:
 _TABLE = re.compile(r"(?:cos|sin)_cache")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FileSize:
     """Size of a file, built or predicted: all its bytes, and bits a weight, scales included."""
 
@@ -140,7 +141,7 @@ _NAME = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class QualityTarget:
     """The bound that a file keeps: mean KL divergence in nats, bytes of the file, bits a weight, or
     bytes of memory with a chat of ``context`` tokens. ``name`` says it in a file's name.
@@ -215,7 +216,7 @@ _Q8_0, _EIGHT_BITS = 7, 8.5  # llama_ftype of the tensors that no target chooses
 _SLACK, _MOST_ABOVE, _TOP_SLACK = 10.0, 1.0, 1.5
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Limits:
     """The worst figures that a file of a recipe may have; beyond them it is not published."""
 
@@ -223,7 +224,7 @@ class Limits:
     same_top: float  # a share, as in `Fidelity`
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Recipe:
     """One kind of built file."""
 

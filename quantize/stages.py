@@ -18,7 +18,7 @@ from typing import Any
 
 from quantize.disk import write_atomically
 from quantize.errors import UsageError
-from quantize.fromjson import GARBLED
+from quantize.fromjson import GARBLED, frozen
 from quantize.gguf.imatrixfile import is_matrix
 from quantize.manifest import Digest, ModelOrigin, digest, digests
 from quantize.options import Options
@@ -128,7 +128,7 @@ def build_key(
     return stage_key("build", inputs)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stage:
     """A finished stage: where its files are, what they hold (by name as seen from ``folder``), and
     the JSON value that its maker returned. ``reused`` if an earlier run had finished it."""

@@ -7,7 +7,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,14 @@ import numpy.typing as npt
 from quantize.allocate.sweep import Array, Matrix
 from quantize.disk import write_atomically
 from quantize.errors import ToolError
-from quantize.fromjson import GARBLED, from_json
+from quantize.fromjson import GARBLED, from_json, frozen
 from quantize.quality.text import WINDOW
 from quantize.source import SourceModel
 from quantize.source.shapes import shapes_of
 from runtimes.errors import ModelError
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TypeChoice:
     """One type of one tensor: its ``bytes`` in the file, and the mean KL divergence a token, in
     nats, that it alone is predicted to cause."""
@@ -35,7 +35,7 @@ class TypeChoice:
     kl: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Unit:
     """A tensor of so many ``matrices`` [``rows``, ``width``], whose type is chosen by itself.
 
@@ -65,7 +65,7 @@ class Unit:
 Figure = Callable[[Unit, TypeChoice], float]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TypeTable:
     """All tensors of a model whose type can be chosen; measured over ``tokens`` of ``text``."""
 
@@ -212,7 +212,7 @@ SAMPLE = 1 << 18  # weights of a tensor that are rounded in every type; of more 
 Ints = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rater:
     """How a format's table is made: ``rate`` tells what each of its types takes and loses, of a
     tensor whose sensitivities were summed over so many tokens. It is called in a child process.

@@ -5,13 +5,14 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from quantize.allocate.solve import TypeChoice, TypeTable, Unit, size
 from quantize.children import report_progress, run_child
 from quantize.disk import write_atomically
+from quantize.fromjson import frozen
 from quantize.progress import Reporter
 from runtimes.machine.cpu import available_cores, cpu_identity
 from runtimes.machine.installed import versions
@@ -31,7 +32,7 @@ _LEAST_S = 0.1  # that a product is timed for
 _LAPS = 5
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StepTimes:
     """Seconds of the products of a step, by type and shape, and what the step takes beside them."""
 

@@ -15,7 +15,7 @@ was killed resumes below it.
 import contextlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from quantize.children import report_progress
 from quantize.errors import SourceError
+from quantize.fromjson import frozen
 from quantize.source.shapes import gguf_name
 
 Array = npt.NDArray[np.float32]
@@ -38,7 +39,7 @@ _ROWS = 8192  # of the output, whose gradients are held together
 _TRANSPOSED = re.compile(r"c_(?:attn|proj|fc)\.weight$")  # GPT-2's family: [in, out]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Matrix:
     """One tensor of weights, with its name in GGUF.
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from quantize.build.workspace import Workspace
 from quantize.children import run_child
-from quantize.fromjson import from_json
+from quantize.fromjson import from_json, frozen
 from quantize.gguf.converter import export_f16
 from quantize.gguf.imatrix import prepare_imatrix
 from quantize.gguf.quantize import quantize_gguf
@@ -108,7 +108,7 @@ def make_file(run: Run, job: BuildJob) -> Stage:
     return _make_gguf(run, job) if job.recipe.format == "gguf" else _make_onnx(run, job)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Export:
     """The half-precision GGUF file that others are made from, and what the user should know."""
 

@@ -25,6 +25,7 @@ from quantize.build.run import BuildJob, Measuring, Run, is_build
 from quantize.build.target_files import Maker, gguf_maker, onnx_maker
 from quantize.disk import human
 from quantize.errors import MissedTargetError, SourceError, UsageError
+from quantize.fromjson import frozen
 from quantize.gguf.quantize import LONGEST
 from quantize.hub.client import parse_hub_name
 from quantize.manifest import NAME, Allocation, Fidelity, FileEntry, load_manifest
@@ -221,7 +222,7 @@ _LEAST_KL = 1e-12  # where nothing is lost
 _SPARE = 0.001  # of it: what cannot be told to the byte
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Try:
     """A file at ``path`` with ``types`` by tensor, and what it was found to lose on both texts."""
 

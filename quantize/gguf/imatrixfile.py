@@ -8,13 +8,13 @@ import io
 import math
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from quantize.errors import UsageError
+from quantize.fromjson import frozen
 from runtimes.errors import ModelError
 from runtimes.models.gguf import TensorInfo, read_header
 
@@ -28,7 +28,7 @@ _F32 = 0  # type of tensors
 _MOST_ENTRIES, _LONGEST_NAME = 1_000_000, 512
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ImatrixEntry:
     """Inputs of one weight tensor: ``sums`` of squares [matrices, width] over
     ``counts`` [matrices] rows. A tensor of a mixture has one matrix per expert, others one."""
@@ -44,7 +44,7 @@ class ImatrixEntry:
         return np.where(seen, self.sums / rows, np.float32(1.0)).astype(np.float32).ravel()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ImportanceMatrix:
     """``entries`` by the name of the weight tensor; ``text`` names what it was computed from, in
     ``chunks`` pieces of ``chunk_size`` tokens (0: not known)."""

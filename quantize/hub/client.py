@@ -8,11 +8,12 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 from quantize.errors import UsageError
+from quantize.fromjson import frozen
 from quantize.progress import Reporter
 from runtimes.errors import IngotError, ModelError
 from runtimes.untrusted import check_digest, check_name, parse_json
@@ -27,7 +28,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 MAIN = "main"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HubName:
     """A repository and the branch, tag or commit meant."""
 
@@ -174,7 +175,7 @@ def _stalled_s() -> float:
     return float(constants.HF_HUB_DOWNLOAD_TIMEOUT)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Patience:
     """How long to put up with a bad connection."""
 
@@ -184,7 +185,7 @@ class Patience:
     wait_s: float = 60.0  # the longest that a server may ask for before it is an error
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RemoteFile:
     """A file of a repository, as the hub or a listing on the disk names it: it is put below a
     folder by its path or its key. Raises HubError for names, checksums and sizes that are none."""
@@ -209,7 +210,7 @@ class RemoteFile:
         return self.sha256 or self.git_sha1 or ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Listing:
     """All files of a repository at one commit, whose hash names a folder. Raises HubError for what
     is no such hash, and for files in the place of others."""
@@ -228,7 +229,7 @@ class Listing:
             raise HubError(f"the hub lists files of {self.repo} in the place of others")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Hub:
     """The hub of HF_ENDPOINT, or huggingface_hub's default, with the token from the environment
     or from `hf auth login`."""
@@ -371,7 +372,7 @@ class Hub:
             time.sleep(pause)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Repository:
     """A repository on the hub; ``progress`` hears what is done with it."""
 

@@ -7,13 +7,14 @@ import math
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from quantize.children import report_step, run_child
 from quantize.errors import UsageError
+from quantize.fromjson import frozen
 from quantize.onnx.optimum import build_with_optimum
 from quantize.options import Target
 from quantize.progress import Reporter
@@ -149,7 +150,7 @@ def _name_windowed_layers(config: Any) -> None:
 # Hugging Face folder to an ONNX folder that our runner and onnxruntime-genai load.
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OnnxBuild:
     """A built folder: the tool that wrote its graph, and what the user should know.
 

@@ -5,7 +5,6 @@ Only child processes call what is here.
 
 import re
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from quantize.children import report_progress
+from quantize.fromjson import frozen
 from quantize.onnx.graphfile import EMBEDDING, HEAD, Inserter, add_constant
 from quantize.onnx.rounding import Floats, round_matrix
 from quantize.onnx.w8a8 import Rewrite, product_weight
@@ -125,7 +125,7 @@ def quantize_graph(
     return notes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stored:
     """A rounded matrix [outputs, inputs], and its values in the graph."""
 

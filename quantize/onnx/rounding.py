@@ -12,13 +12,13 @@ Products of integers (MatMulInteger) take 8 bits with one scale for each output 
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from quantize.fromjson import frozen
 from quantize.recipes import Variant
 from runtimes.machine.cpu import allowed_cpus
 
@@ -35,7 +35,7 @@ _FLOOR = 1e-3  # of a block's mean importance: what no text has asked for is rou
 _HALF = np.finfo(np.float16)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rounded:
     """A matrix [outputs, inputs] as MatMulNBits reads it: ``codes`` [outputs, blocks, bytes],
     ``scales`` [outputs, blocks] in 16 or 32 bits, ``zeros`` [outputs, bytes] unless symmetric."""

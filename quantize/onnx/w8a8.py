@@ -29,6 +29,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from quantize.children import report_progress
+from quantize.fromjson import frozen
 from quantize.onnx.graphfile import (
     EMBEDDING,
     NAME,
@@ -83,7 +84,7 @@ class Smoothing:
                     value.const_value = file.tensor(value.name, divided.astype(np.float32))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Site:
     """An activation that can be smoothed: what makes it, and the products that read it."""
 
@@ -241,7 +242,7 @@ def quantize_w8a8(
     return [*notes, *smoothing.notes, *shrunk]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Rows:
     """An activation as rows: codes [rows, inputs], scale [rows, 1], its leading dimensions."""
 

@@ -10,7 +10,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quantize.errors import QualityError, ToolError
-from quantize.fromjson import from_json
+from quantize.fromjson import from_json, frozen
 from quantize.manifest import Fidelity, Perplexity
 from quantize.quality.text import Text, Windows
 from quantize.recipes import Recipe
@@ -106,7 +106,7 @@ def reference_bytes(vocab: int, tokens: int) -> int:
     return tokens * (2 * vocab + 8) + 16 * tokens + 4096  # rows and tops; the ids as text
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FloatReference:
     """The float model's distributions over a text."""
 

@@ -3,13 +3,13 @@
 import hashlib
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from quantize.errors import SourceError, UsageError
+from quantize.fromjson import frozen
 from quantize.manifest import Quality
 from quantize.options import DEFAULT_LIMIT
 from runtimes.untrusted import parse_json
@@ -21,7 +21,7 @@ _MOST = 2_000_000_000  # bytes
 _CHARACTERS_PER_TOKEN = 16  # of a long text no more is tokenized than may be needed
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Text:
     """A text, what it is called in reports, and the checksum of its file."""
 
@@ -30,7 +30,7 @@ class Text:
     sha256: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Windows:
     """Pieces of a text. Logits after position p of a piece score its id p + 1, for every p from
     ``first`` on."""
@@ -105,7 +105,7 @@ def cut(ids: Sequence[int], context: int, bos: int | None, limit: int = DEFAULT_
 _MOST_QUESTIONS = 64 * 2**20  # bytes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GradedQuestion:
     """One line of graded.jsonl: a conversation, and the only right answer to it."""
 

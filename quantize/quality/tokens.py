@@ -12,13 +12,14 @@ import json
 import random
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from quantize.children import report_step, run_child
 from quantize.errors import TokenMismatchError
+from quantize.fromjson import frozen
 from quantize.manifest import TokenParity
 from quantize.source import SourceModel
 from runtimes.models.gguf import read_header
@@ -160,7 +161,7 @@ _LINE = 100  # characters of such a line
 _BEFORE, _AFTER = 3, 8  # ids of it that are shown, from its first other id on
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reference:
     """Readings by the original tokenizer of the test lines and conversations."""
 
@@ -174,7 +175,7 @@ class Reference:
     pre_tokenizer: str = ""  # how it splits text first
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Difference:
     """One text that came out differently."""
 
@@ -183,7 +184,7 @@ class Difference:
     built: list[int]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TokenComparison:
     """A built file's tokenizer against the original."""
 

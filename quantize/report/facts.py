@@ -6,9 +6,10 @@ and the table.
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from quantize.fromjson import frozen
 from quantize.manifest import Allocation, Fidelity, FileEntry, FileSpeeds, Manifest, ModelInfo
 from quantize.recipes import parse_variant
 from runtimes.models.gguf import TENSOR_TYPES
@@ -204,7 +205,7 @@ APART = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Figure:
     """A column: its heading, and the text for a file and for the original ("" : not measured)."""
 
@@ -356,7 +357,7 @@ def _numbers(values: Sequence[int]) -> str:
 _MOST = 1e30  # nats; a scale of powers has an end
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Point:
     """A measured file: size in MB, divergence in nats, tokens a second."""
 
@@ -367,7 +368,7 @@ class Point:
     on_front: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SizeChart:
     """Points by size, the limits of both axes, and their ticks."""
 

@@ -6,13 +6,13 @@ configuration of another model).
 import importlib.util
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
 from quantize.errors import SourceError, UsageError
+from quantize.fromjson import frozen
 from runtimes.untrusted import check_name, load_json
 
 CONFIG = "config.json"
@@ -108,7 +108,7 @@ def weight_files(folder: Path, index: str, single: str) -> tuple[tuple[Path, ...
     return ((folder / single,) if (folder / single).is_file() else ()), set()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tensor:
     """An entry of a safetensors file's table: the format's name of its type, and its shape."""
 

@@ -6,18 +6,18 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from quantize.disk import sha256_of
+from quantize.fromjson import frozen
 from quantize.manifest import ModelOrigin
 from quantize.source.files import CONFIG, EVALUATION, GRADED, read_json, read_tensors, small_files
 
 # What later steps know of the model that they build from.
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SourceModel:
     """A model whose configuration, weights and tokenizer are all there.
 
@@ -108,7 +108,7 @@ _ROLES = tuple(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Shapes:
     """Each weight's shape with the length of a row first, as GGUF has it, and the configuration of
     the language model, which may be nested in a larger one."""
