@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -58,24 +58,21 @@ SILENT = Reporter()
 class ConsoleReporter(Reporter):
     """Stages with their seconds on stderr. Rich honours NO_COLOR and dumb terminals."""
 
-    def __init__(
-        self, console: Console | None = None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True, highlight=False)
-        self._clock = clock
         self._stages: list[_Stage] = []
         self._live = _live(self._console)
 
     @contextlib.contextmanager
     def stage(self, text: str) -> Iterator[None]:
         """Show ``text`` while the block runs, and how long it took when it is done."""
-        begin, text = self._clock(), visible(text)
+        begin, text = time.monotonic(), visible(text)
         task = self._live.add_task(escape(text), total=None, figures="")
         if self._live.disable:
             self._line(f"{text} ...")
         elif not self._stages:
             self._live.start()
-        self._stages.append(_Stage(task, text, begin, Pace(self._clock), begin))
+        self._stages.append(_Stage(task, text, begin, Pace(), begin))
         try:
             yield
         finally:
@@ -83,13 +80,13 @@ class ConsoleReporter(Reporter):
             self._live.remove_task(task)
             if not self._stages and not self._live.disable:
                 self._live.stop()
-        self._line(f"{text}: {self._clock() - begin:.1f} s")
+        self._line(f"{text}: {time.monotonic() - begin:.1f} s")
 
     def advance(self, done: float, total: float | None, unit: str) -> None:
         """Move the stage's bar, or print a line when the last one is ten seconds old."""
         if not self._stages:
             return
-        stage, now = self._stages[-1], self._clock()
+        stage, now = self._stages[-1], time.monotonic()
         stage.pace.update(done, total, unit)
         text = figures(stage.pace)
         self._live.update(TaskID(stage.number), completed=done, total=total, figures=escape(text))
@@ -106,7 +103,7 @@ class ConsoleReporter(Reporter):
     def beat(self) -> None:
         """Print a line about a silent stage where there is no live line: after three seconds and
         then every ten. May be called from another thread."""
-        now = self._clock()
+        now = time.monotonic()
         for stage in self._stages[-1:] if self._live.disable else ():
             quiet = _FIRST_SECONDS if stage.said == stage.begin else _PLAIN_SECONDS
             if now - stage.said >= quiet:
@@ -182,11 +179,10 @@ class Pace:
     ``done``, ``total`` and ``unit`` are what `update` was last told.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self) -> None:
         self.done = 0.0
         self.total: float | None = None
         self.unit = ""
-        self._clock = clock
         self._seen: deque[tuple[float, float]] = deque()
 
     def update(self, done: float, total: float | None, unit: str) -> None:
@@ -194,7 +190,7 @@ class Pace:
 
         The first count is where the rate begins: what an interrupted run did before costs nothing.
         """
-        now = self._clock()
+        now = time.monotonic()
         if (self.unit and unit != self.unit) or done < self.done:
             self._seen.clear()
         self.done, self.total, self.unit = done, total, unit
@@ -214,9 +210,7 @@ class Pace:
     def seconds_left(self) -> float | None:
         """At that rate; None without a total or a rate."""
         rate = self.rate
-        if rate is None or self.total is None:
-            return None
-        return max(self.total - self.done, 0.0) / rate
+        return max(self.total - self.done, 0.0) / rate if rate and self.total is not None else None
 
     @property
     def share(self) -> float | None:
@@ -262,15 +256,9 @@ class JsonReporter(Reporter):
     does not end the build.
     """
 
-    def __init__(
-        self,
-        stream: IO[str],
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, stream: IO[str]) -> None:
         self._stream: IO[str] | None = stream
-        self._clock, self._wall = clock, wall
-        self._begin = clock()
+        self._begin = time.monotonic()
         self._numbers = 0
         self._stages: list[_Stage] = []
         self._emit("start", version=VERSION)
@@ -279,7 +267,7 @@ class JsonReporter(Reporter):
     def stage(self, text: str) -> Iterator[None]:
         """``stage_begin`` now and ``stage_end`` with its seconds after the block."""
         self._numbers += 1
-        stage = _Stage(self._numbers, text, self._clock(), Pace(self._clock), -1e9)
+        stage = _Stage(self._numbers, text, time.monotonic(), Pace(), -1e9)
         self._emit("stage_begin", stage=stage.number, parent=self._innermost(), text=text)
         self._stages.append(stage)
         ok = False
@@ -288,14 +276,14 @@ class JsonReporter(Reporter):
             ok = True
         finally:
             self._stages.pop()
-            seconds = round(self._clock() - stage.begin, 3)
+            seconds = round(time.monotonic() - stage.begin, 3)
             self._emit("stage_end", stage=stage.number, text=text, seconds=seconds, ok=ok)
 
     def advance(self, done: float, total: float | None, unit: str) -> None:
         """``progress``, at most once a second in each stage, and always when all is done."""
         if not self._stages:
             return
-        stage, now = self._stages[-1], self._clock()
+        stage, now = self._stages[-1], time.monotonic()
         stage.pace.update(done, total, unit)
         finished = total is not None and done >= total
         if finished == stage.finished and now - stage.said < _PROGRESS_SECONDS:
@@ -330,7 +318,7 @@ class JsonReporter(Reporter):
 
     def done(self, manifest: Path) -> None:
         """``done`` with the path of the manifest, the last event of a run that did its work."""
-        seconds = round(self._clock() - self._begin, 3)
+        seconds = round(time.monotonic() - self._begin, 3)
         self._emit("done", manifest=str(manifest), seconds=seconds)
 
     def _innermost(self) -> int | None:
@@ -339,7 +327,7 @@ class JsonReporter(Reporter):
     def _emit(self, event: str, **fields: Any) -> None:
         if self._stream is None:
             return
-        line = json.dumps({"event": event, "time": round(self._wall(), 3), **fields})
+        line = json.dumps({"event": event, "time": round(time.time(), 3), **fields})
         try:
             self._stream.write(line + "\n")
             self._stream.flush()

@@ -205,7 +205,7 @@ def _describe(graph: Any, source: SourceModel) -> dict[str, Any]:
 
     config = source.load(AutoConfig)
     past = [value for value in graph.inputs if value.name.startswith("past_key_values.")]
-    logits = next(value for value in graph.outputs if value.name == "logits")
+    logits = graph_output(graph, "logits")
     inputs = {"input_ids": "input_ids", "attention_mask": "attention_mask"}
     if any(value.name == "position_ids" for value in graph.inputs):
         inputs["position_ids"] = "position_ids"
