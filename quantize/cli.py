@@ -305,26 +305,22 @@ def main() -> int:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(LogFormatter("quantize: %(message)s"))
         logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
-        return _main()
-
-
-def _main() -> int:
-    app = typer.Typer(
-        add_completion=False,
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    app.command(name="quantize")(command)
-    try:
-        app(prog_name="quantize")
-    except SystemExit as leaving:
-        code = leaving.code
-        if code == _INTERRUPTED:  # Typer has taken the KeyboardInterrupt
-            return _report(KeyboardInterrupt())
-        return code if isinstance(code, int) else 0 if code is None else UsageError.exit_code
-    except (Exception, KeyboardInterrupt) as error:
-        return _report(error)
-    return 0
+        app = typer.Typer(
+            add_completion=False,
+            pretty_exceptions_enable=False,
+            context_settings={"help_option_names": ["-h", "--help"]},
+        )
+        app.command(name="quantize")(command)
+        try:
+            app(prog_name="quantize")
+        except SystemExit as leaving:
+            code = leaving.code
+            if code == _INTERRUPTED:  # Typer has taken the KeyboardInterrupt
+                return _report(KeyboardInterrupt())
+            return code if isinstance(code, int) else 0 if code is None else UsageError.exit_code
+        except (Exception, KeyboardInterrupt) as error:
+            return _report(error)
+        return 0
 
 
 def exit_code(error: BaseException) -> int:

@@ -290,17 +290,15 @@ def _gguf(
     size: float,
     kl: float | None,
     advice: str,
-    needs_imatrix: bool = False,
 ) -> Recipe:
     """A type of llama.cpp. ``size`` is measured on Llama-3.1-8B where llama.cpp's
     tools/quantize/README.md has the figure, else the type's blocks. ``kl`` is the mean divergence
     from the half-precision Llama-3-8B on WikiText-2 (llama.cpp's tools/perplexity/README.md,
-    without importance matrix where there is such a row). It needs a matrix if it has tensors that
-    llama.cpp does not quantize without (``tensor_requires_imatrix`` in src/llama-quant.cpp)."""
+    without importance matrix where there is such a row)."""
     return Recipe(
         *(name, "gguf", _first_number(name), size, advice, ftype),
         limits=limits_for(kl),
-        needs_imatrix=needs_imatrix,
+        needs_imatrix=name in _NEEDY,
         published_kl=kl,
     )
 
@@ -317,6 +315,9 @@ def _first_number(name: str) -> int:
     return int(re.findall(r"\d+", name)[0])
 
 
+# Those that have tensors that llama.cpp does not quantize without an importance matrix
+# (``tensor_requires_imatrix`` in src/llama-quant.cpp).
+_NEEDY = "q2_k_s iq3_xs iq3_xxs iq2_m iq2_s iq2_xs iq2_xxs iq1_m iq1_s".split()
 _TERNARY = "only for models that were trained with weights of three values"
 _BATCHES = "8-bit activations too: the fastest in batches on processors with VNNI or AMX"
 _MIXED = "4-bit, the most sensitive layers in 8 bits"
@@ -343,16 +344,16 @@ _ALL = (
     _gguf("iq3_m", 27, 3.8, 0.102534, "3-bit: as good as q3_k_m and smaller"),
     _gguf("iq3_s", 26, 3.7, 0.111278, "3-bit: a little smaller than iq3_m"),
     _gguf("q3_k_s", 11, 3.6, 0.228217, "3-bit, small; prefer iq3_s"),
-    _gguf("iq3_xs", 22, 3.5, 0.138693, "3-bit: a clear loss", needs_imatrix=True),
-    _gguf("iq3_xxs", 23, 3.3, 0.183625, "3-bit, smallest: a clear loss", needs_imatrix=True),
+    _gguf("iq3_xs", 22, 3.5, 0.138693, "3-bit: a clear loss"),
+    _gguf("iq3_xxs", 23, 3.3, 0.183625, "3-bit, smallest: a clear loss"),
     _gguf("q2_k", 10, 3.2, 0.445132, f"2-bit: a large loss; {_TINY}"),
-    _gguf("q2_k_s", 21, 3.0, 0.403360, f"2-bit: a large loss; {_TINY}", needs_imatrix=True),
-    _gguf("iq2_m", 29, 2.9, 0.325989, f"2-bit: a large loss; {_TINY}", needs_imatrix=True),
-    _gguf("iq2_s", 28, 2.7, 0.439197, f"2-bit: a large loss; {_TINY}", needs_imatrix=True),
-    _gguf("iq2_xs", 20, 2.6, 0.546290, f"2-bit: a large loss; {_TINY}", needs_imatrix=True),
-    _gguf("iq2_xxs", 19, 2.4, 0.812022, f"2-bit: a large loss; {_TINY}", needs_imatrix=True),
-    _gguf("iq1_m", 31, 2.1, 1.393084, "1-bit: answers suffer badly", needs_imatrix=True),
-    _gguf("iq1_s", 24, 2.0, 2.211278, "1-bit: answers suffer badly", needs_imatrix=True),
+    _gguf("q2_k_s", 21, 3.0, 0.403360, f"2-bit: a large loss; {_TINY}"),
+    _gguf("iq2_m", 29, 2.9, 0.325989, f"2-bit: a large loss; {_TINY}"),
+    _gguf("iq2_s", 28, 2.7, 0.439197, f"2-bit: a large loss; {_TINY}"),
+    _gguf("iq2_xs", 20, 2.6, 0.546290, f"2-bit: a large loss; {_TINY}"),
+    _gguf("iq2_xxs", 19, 2.4, 0.812022, f"2-bit: a large loss; {_TINY}"),
+    _gguf("iq1_m", 31, 2.1, 1.393084, "1-bit: answers suffer badly"),
+    _gguf("iq1_s", 24, 2.0, 2.211278, "1-bit: answers suffer badly"),
     _gguf("tq2_0", 37, 2.1, None, _TERNARY),
     _gguf("tq1_0", 36, 1.7, None, _TERNARY),
     _gguf("q2_0", 41, 2.3, None, "only for models that were trained for this type"),

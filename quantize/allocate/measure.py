@@ -80,17 +80,15 @@ def _measure_missing(
             f"{another_run(partial_folder)} measures this model; wait for it"
         ) from error
     with lock:
-        progress.note(f"measuring sensitivities takes about {_minutes(sweep_seconds(source))}")
+        seconds = sweep_seconds(source)
+        told = f"{seconds / 60:.0f} minutes" if seconds > 90 else f"{seconds:.0f} seconds"
+        progress.note(f"measuring sensitivities takes about {told}")
         with progress.stage("measuring how much each tensor matters"):
             call = partial(_measure, source, text, raters, partial_folder)
             tables = run_child(call, "measuring sensitivities", work, progress, torch=True)
         for (_, path), table in zip(missing, tables, strict=True):
             write_table(path, table)
         shutil.rmtree(partial_folder)
-
-
-def _minutes(seconds: float) -> str:
-    return f"{seconds / 60:.0f} minutes" if seconds > 90 else f"{seconds:.0f} seconds"
 
 
 def _measure(

@@ -40,11 +40,9 @@ from quantize.onnx.graphfile import (
     open_session,
     step_feeds,
 )
-from quantize.onnx.rounding import round_channels
+from quantize.onnx.rounding import Floats, round_channels
 from runtimes.errors import ModelError
 from runtimes.models.modelfile import GENAI_CONFIG, read_json
-
-Floats = npt.NDArray[np.float32]
 
 _ALPHA = 0.5  # the paper's choice for most models: both sides become equally hard
 _WINDOW, _WINDOWS = 512, 32  # tokens run at a time, and how many times
