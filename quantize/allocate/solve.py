@@ -63,6 +63,7 @@ class Unit:
 
 
 Figure = Callable[[Unit, TypeChoice], float]
+Types = Mapping[str, str]  # of tensors, by their names
 
 
 @frozen
@@ -77,7 +78,7 @@ class TypeTable:
         """The sum of the least ``figure`` of each tensor."""
         return sum(min(figure(unit, c) for c in unit.choices) for unit in self.units)
 
-    def total(self, kinds: Mapping[str, str]) -> TypeChoice:
+    def total(self, kinds: Types) -> TypeChoice:
         """Bytes and predicted divergence together, of the types by tensor ``kinds``."""
         picked = [unit.choice(kinds[unit.name]) for unit in self.units]
         return TypeChoice("", sum(c.bytes for c in picked), sum(c.kl for c in picked))

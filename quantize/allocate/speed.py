@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from quantize.allocate.solve import TypeChoice, TypeTable, Unit, size
+from quantize.allocate.solve import TypeChoice, Types, TypeTable, Unit, size
 from quantize.children import report_progress, run_child
 from quantize.disk import write_atomically
 from quantize.fromjson import frozen
@@ -48,7 +48,7 @@ class StepTimes:
         count = unit.matrices * self.used if unit.matrices > 1 else 1.0
         return count * self.products[choice.kind, (unit.width, unit.rows)]
 
-    def step(self, table: TypeTable, kinds: Mapping[str, str]) -> float:
+    def step(self, table: TypeTable, kinds: Types) -> float:
         """Seconds of a step of the file with these types by tensor."""
         return self.rest + sum(self.of(u, u.choice(kinds[u.name])) for u in table.units)
 
@@ -62,7 +62,7 @@ def step_times(
     products: Products,
     tool: str,
     reference: Callable[[], Path],
-    types: Mapping[str, str],
+    types: Types,
     used: float = 1.0,
 ) -> StepTimes:
     """Measured on this machine, or taken from the cache: the ``products`` as the program ``tool``

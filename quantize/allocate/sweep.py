@@ -29,6 +29,10 @@ from quantize.source.shapes import gguf_name
 
 Array = npt.NDArray[np.float32]
 Rounding = dict[int, float]
+Ids = Sequence[int]
+Args = tuple[Any, ...]
+Named = dict[str, Any]
+_Call = tuple[Args, Named]  # of a layer, beside the hidden states
 
 _SEED = 20260101
 _LEVELS = 127  # on each side of zero, of activations in 8 bits
@@ -59,7 +63,7 @@ Rate = Callable[[Matrix], None]
 
 def sweep(
     network: Any,
-    windows: Sequence[Sequence[int]],
+    windows: Sequence[Ids],
     folder: Path,
     done: int,
     rate: Rate,
@@ -90,9 +94,7 @@ def sweep(
 class _Sweep:
     """The network with what is done to it; tensors lie in ``folder`` between two parts."""
 
-    def __init__(
-        self, network: Any, windows: Sequence[Sequence[int]], folder: Path, rate: Rate
-    ) -> None:
+    def __init__(self, network: Any, windows: Sequence[Ids], folder: Path, rate: Rate) -> None:
         for p in network.parameters():
             p.requires_grad_(False)
         self.network, self.windows, self.folder, self.rate = network, windows, folder, rate
@@ -111,7 +113,7 @@ class _Sweep:
 
         return torch.from_numpy(np.load(self.folder / f"{kind}-{part}-{window}.npy"))
 
-    def forward(self, *, resumed: bool) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+    def forward(self, *, resumed: bool) -> list[_Call]:
         """Save what goes into each layer, go back through the output at once, and return how each
         layer is called. What is ``resumed`` has handed out the output's matrix before."""
         import torch
@@ -122,7 +124,7 @@ class _Sweep:
         fisher = torch.zeros(head.weight.shape)
         rounding: Rounding = {}
 
-        def note(at: int, window: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def note(at: int, window: int, args: Args, kwargs: Named) -> Any:
             hidden, rest, named = _inputs(args, kwargs)
             self.save("input", at, window, hidden[0])
             calls[at] = rest, named
@@ -164,7 +166,7 @@ class _Sweep:
                 self.rate(_matrix("output.weight", head.weight, fisher, rounding))
         return calls
 
-    def backward(self, at: int, part: int, call: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
+    def backward(self, at: int, part: int, call: _Call) -> None:
         """One layer: from the gradients at its output to those at its input, with all its
         matrices."""
         import torch
@@ -212,14 +214,14 @@ class _Sweep:
             rounding = dict(zip(_WATCHED, sums, strict=False))
             self.rate(_matrix("token_embd.weight", weight, fisher, rounding))
 
-    def looked_up(self, ids: Sequence[int], gradient: Any) -> Any:
+    def looked_up(self, ids: Ids, gradient: Any) -> Any:
         """The gradient of the rows of the embedding that are looked up, from that of the first
         layer's input."""
         import torch
 
         weight, self.table.sparse = self.table.weight, True  # no zeros for all the others
 
-        def stop(_module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        def stop(_module: Any, args: Args, kwargs: Named) -> None:
             raise _Reached(_inputs(args, kwargs)[0])
 
         hook = self.layers[0].register_forward_pre_hook(stop, with_kwargs=True)
@@ -250,7 +252,7 @@ class _Reached(Exception):
         self.hidden = hidden
 
 
-def _inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...], Any]:
+def _inputs(args: Args, kwargs: Named) -> tuple[Any, Args, Any]:
     """The hidden states that a layer is called with, and the rest."""
     if args:
         return args[0], args[1:], kwargs
@@ -258,7 +260,7 @@ def _inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[A
     return named.pop("hidden_states"), (), named
 
 
-def _rows(ids: Sequence[int]) -> list[int]:
+def _rows(ids: Ids) -> list[int]:
     return sorted(set(ids))
 
 
@@ -300,7 +302,7 @@ def _on_the_way_back(
     """Have ``add`` called with the inputs [rows, in] of a linear ``module`` and the gradient of its
     output [rows, out], each time it is gone back through."""
 
-    def forward(_module: Any, args: tuple[Any, ...], output: Any) -> None:
+    def forward(_module: Any, args: Args, output: Any) -> None:
         inputs = args[0].detach().flatten(0, -2)
         if output.requires_grad:
             output.register_hook(lambda gradient: add(inputs, gradient.flatten(0, -2)))
@@ -322,9 +324,7 @@ def _watch(hooks: contextlib.ExitStack, module: Any, into: Rounding) -> None:
     _on_the_way_back(hooks, module, add)
 
 
-def _gather(
-    hooks: contextlib.ExitStack, head: Any, fisher: Any, looked: Sequence[int]
-) -> list[Any]:
+def _gather(hooks: contextlib.ExitStack, head: Any, fisher: Any, looked: Ids) -> list[Any]:
     """Add the squared gradient of the output's weights to ``fisher``, some rows at a time: it is as
     large as they are. Its rows ``looked`` go into the list."""
     found: list[Any] = []

@@ -17,7 +17,7 @@ from quantize.quality.fidelity import FloatReference, load_reference, require_qu
 from quantize.quality.text import GradedQuestion, read_text
 from quantize.quality.tokens import compare_built, require_parity
 from quantize.recipes import FORMATS, Recipe
-from quantize.stages import Stage, are_texts, stage_key, stage_version, versions
+from quantize.stages import JsonObject, Stage, are_texts, stage_key, stage_version, versions
 from runtimes.machine.cpu import available_cores, cpu_identity
 from runtimes.machine.gpus import find_gpus
 
@@ -54,7 +54,7 @@ def check(
     tokenizer there is no figure for the first."""
     allowed, work = run.options.allow_token_mismatch, run.space.work
 
-    def make(_folder: Path) -> dict[str, Any]:
+    def make(_folder: Path) -> JsonObject:
         what = f"loading {path.name} and asking it a question"
         try:
             run_child(partial(built_child.ask, path), what, work)
@@ -114,7 +114,7 @@ def divergence(
     return _kept(run, "fidelity", inputs, what, Fidelity, call)
 
 
-def read_measured(text: Path | None, limit: int) -> dict[str, Any]:
+def read_measured(text: Path | None, limit: int) -> JsonObject:
     """Identity of a text that is measured on. Raises UsageError if it cannot be read."""
     return {"text": read_text(text).sha256, "limit": limit}
 
@@ -144,7 +144,7 @@ def know_original(run: Run, plan: Measuring) -> FloatReference:
     if plan.reference is not None:
         return plan.reference
     source = run.source
-    inputs: dict[str, Any] = {"source": run.inputs, "text": plan.text}
+    inputs: JsonObject = {"source": run.inputs, "text": plan.text}
     inputs["tools"] = versions(["gguf"])
     reference = refer_to(run, run.options.measure.text, plan.text)
     asked, quality = plan.questions, None
@@ -176,7 +176,7 @@ def _kept(
     inputs. Without ``torch`` it runs a file, on the devices that will run it."""
     environment = None if torch else _devices()
 
-    def found(_folder: Path) -> dict[str, Any]:
+    def found(_folder: Path) -> JsonObject:
         where = run.space.work, run.progress
         return asdict(run_child(call, text, *where, environment=environment, torch=torch))
 
@@ -193,7 +193,7 @@ def _is_check(stage: Stage) -> bool:
     return are_texts(stage.value["notes"])
 
 
-def _file(recipe: Recipe, sha256: Mapping[str, str]) -> dict[str, Any]:
+def _file(recipe: Recipe, sha256: Mapping[str, str]) -> JsonObject:
     return {"file": dict(sha256), "with": versions([recipe.format])}
 
 

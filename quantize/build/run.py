@@ -8,6 +8,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from quantize.allocate.solve import Types
 from quantize.build.workspace import Workspace
 from quantize.children import run_child
 from quantize.fromjson import from_json, frozen
@@ -25,6 +26,7 @@ from quantize.quality.tokens import Reference, compare_built, read_reference, re
 from quantize.recipes import Mix, Recipe
 from quantize.source import SourceModel
 from quantize.stages import (
+    JsonObject,
     Stage,
     Stages,
     are_texts,
@@ -60,7 +62,7 @@ class Run:
     options: Options
     base: SourceModel
     fingerprint: ModelOrigin
-    inputs: dict[str, Any]
+    inputs: JsonObject
     space: Workspace
     stages: Stages
     progress: Reporter
@@ -159,7 +161,7 @@ def _make_gguf(run: Run, job: BuildJob) -> Stage:
         if key and run.options.imatrix:
             matrix, used = importance(run, key, run.options.imatrix, export)
 
-    def make(folder: Path) -> dict[str, Any]:
+    def make(folder: Path) -> JsonObject:
         notes = quantize_export(run, job.recipe, export, folder, matrix)
         run.show(notes)
         notes = [*export.notes, *notes]
@@ -175,7 +177,7 @@ def quantize_export(
     export: Export,
     folder: Path,
     matrix: Path | None,
-    types: Mapping[str, str] | None = None,
+    types: Types | None = None,
     metadata: Mapping[str, str] | None = None,
 ) -> list[str]:
     """The file of ``recipe`` in ``folder``, tensors in ``types`` of their own by patterns of their
@@ -203,7 +205,7 @@ def importance(run: Run, key: str, given: Path, export: Export) -> tuple[Path, s
     return stage.folder / stage.value, f"{given.name} sha256:{stage.files[stage.value].sha256}"
 
 
-def make_graph(run: Run, recipe: Recipe, folder: Path, mix: Mix | None = None) -> dict[str, Any]:
+def make_graph(run: Run, recipe: Recipe, folder: Path, mix: Mix | None = None) -> JsonObject:
     """The ONNX folder of ``recipe``, or of the ``mix``, in ``folder``; the value of its stage."""
     exports = run.space.work / "float-graph"  # optimum's, kept for the next recipe
     exports.mkdir(exist_ok=True)
@@ -214,7 +216,7 @@ def make_graph(run: Run, recipe: Recipe, folder: Path, mix: Mix | None = None) -
 
 
 def _make_onnx(run: Run, job: BuildJob) -> Stage:
-    def make(folder: Path) -> dict[str, Any]:
+    def make(folder: Path) -> JsonObject:
         made = make_graph(run, job.recipe, folder)
         run.show(made["notes"])
         return made

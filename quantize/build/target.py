@@ -12,13 +12,22 @@ import re
 import shlex
 import shutil
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from quantize.allocate.measure import calibration_text, sensitivities, split_texts
-from quantize.allocate.solve import Figure, TypeChoice, TypeTable, Unit, loss, mixes, size, solve
+from quantize.allocate.solve import (
+    Figure,
+    TypeChoice,
+    Types,
+    TypeTable,
+    Unit,
+    loss,
+    mixes,
+    size,
+    solve,
+)
 from quantize.allocate.speed import StepTimes
 from quantize.build.measuring import divergence, know_original, read_measured, refer_to
 from quantize.build.run import BuildJob, Measuring, Run, is_build
@@ -32,7 +41,7 @@ from quantize.manifest import NAME, Allocation, Fidelity, FileEntry, load_manife
 from quantize.options import Options
 from quantize.recipes import ONNX, W8A8, QualityTarget, Recipe
 from quantize.source import SourceModel
-from quantize.stages import Stage, stage_key, versions
+from quantize.stages import JsonObject, Stage, stage_key, versions
 
 _ANY_SIZE = QualityTarget("bytes", 0.0, "")
 
@@ -155,7 +164,7 @@ def rebuild_line(options: Options, source: SourceModel, recipe: Recipe) -> str:
     return shlex.join([*words, "--allocation", f"{NAME}#{recipe.name}"])
 
 
-def described(target: str, types: Mapping[str, str], line: str) -> dict[str, str]:
+def described(target: str, types: Types, line: str) -> dict[str, str]:
     """Metadata of a file: its ``target``, the tensors of every type, and the ``line`` that
     builds it again."""
     tensors: dict[str, list[str]] = {}
@@ -187,7 +196,7 @@ def make_again(run: Run, job: BuildJob, listed: FileEntry) -> Stage:
         table = chosen_table(run, recipe, maker, calibrate)
     metadata = described(recipe.target.name, allocation.types, allocation.rebuild)
 
-    def make(folder: Path) -> dict[str, Any]:
+    def make(folder: Path) -> JsonObject:
         made = maker.make(recipe, table, allocation.types, metadata, folder)
         return {**made, "allocation": asdict(allocation)}
 
@@ -228,7 +237,7 @@ class _Try:
 
     stage: Stage
     path: Path
-    types: Mapping[str, str]
+    types: Types
     tuned: Fidelity | None = None
     final: Fidelity | None = None
     over: float = 0.0  # by how much it is beyond the bound
@@ -258,7 +267,7 @@ def make_target(run: Run, job: BuildJob, target: QualityTarget) -> Stage:
     tries = _search(plan) if target.bound == "kl" else _within(plan)
     done = tries[-1]
 
-    def keep(folder: Path) -> dict[str, Any]:
+    def keep(folder: Path) -> JsonObject:
         if done.path.is_dir():
             shutil.copytree(done.path, folder / done.path.name, copy_function=os.link)
         else:
@@ -347,12 +356,12 @@ def _best_last(plan: TargetPlan, tries: Sequence[_Try]) -> list[_Try]:
     return [*(one for one in tries if one is not last), last]
 
 
-def _build(plan: TargetPlan, types: Mapping[str, str], number: int) -> _Try:
+def _build(plan: TargetPlan, types: Types, number: int) -> _Try:
     run, recipe, line = plan.run, plan.recipe, plan.line
     inputs = {"from": plan.maker.key, "types": dict(types), "name": recipe.name, "line": line}
     key = stage_key("try", {**inputs, "tools": versions([recipe.format])})
 
-    def make(folder: Path) -> dict[str, Any]:
+    def make(folder: Path) -> JsonObject:
         metadata = described(plan.target.name, types, line)
         return plan.maker.make(recipe, plan.table, types, metadata, folder)
 

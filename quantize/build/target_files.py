@@ -7,11 +7,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from quantize.allocate.solve import Rater, TypeTable
+from quantize.allocate.solve import Rater, Types, TypeTable
 from quantize.allocate.speed import Shape, StepTimes, step_times
 from quantize.allocate.types import fused, gguf_unit, onnx_unit
 from quantize.build.run import Export, Run, export_gguf, importance, make_graph, quantize_export
@@ -20,7 +19,7 @@ from quantize.manifest import digest
 from quantize.onnx.builder import beside_weights, one_product_for_qkv, table_is_float
 from quantize.recipes import Mix, QualityTarget, Recipe, bits_per_weight
 from quantize.source.shapes import Shapes, shapes_of, weights_in
-from quantize.stages import matrix_key, stage_key, versions
+from quantize.stages import JsonObject, matrix_key, stage_key, versions
 from runtimes.errors import ModelError
 from runtimes.models.gguf import GgufHeader, read_header
 from runtimes.models.memory import estimate
@@ -129,10 +128,10 @@ class GgufMaker:
         self,
         recipe: Recipe,
         _table: TypeTable,
-        types: Mapping[str, str],
+        types: Types,
         metadata: Mapping[str, str],
         folder: Path,
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Write the file into ``folder``; the value of its stage, as `make_file` has it."""
         own = {f"^{re.escape(name)}$": kind for name, kind in types.items()}
         told = quantize_export(self.run, recipe, self.export, folder, self.matrix, own, metadata)
@@ -234,10 +233,10 @@ class OnnxMaker:
         self,
         recipe: Recipe,
         table: TypeTable,
-        types: Mapping[str, str],
+        types: Types,
         metadata: Mapping[str, str],
         folder: Path,
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Write the folder into ``folder``; as `GgufMaker.make`."""
         importance = self.run.space.work / "importance.npz"
         arrays = {unit.name: np.array(unit.importance, np.float32) for unit in table.units}

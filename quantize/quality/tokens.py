@@ -25,6 +25,10 @@ from quantize.source import SourceModel
 from runtimes.models.gguf import read_header
 from runtimes.models.registry import read_model, tokenizer_of
 
+Ids = list[int]
+Meanings = Mapping[str, str]  # what ids stand for
+Messages = list[dict[str, str]]
+
 _SENTENCES = (
     "The quick brown fox jumps over the lazy dog.",
     "I've told you: we're late, they'll wait, he'd know; it's John's.",
@@ -150,7 +154,7 @@ def parity_lines(special_tokens: Sequence[str]) -> list[str]:
     return list(dict.fromkeys([*lines, *mixed, *scalars]))
 
 
-def parity_conversations() -> list[list[dict[str, str]]]:
+def parity_conversations() -> list[Messages]:
     """Conversations of one and more turns, with and without a system message."""
     return [[{"role": r, "content": text} for r, text in talk] for talk in _CONVERSATIONS]
 
@@ -166,10 +170,10 @@ class Reference:
     """Readings by the original tokenizer of the test lines and conversations."""
 
     lines: list[str]
-    ids: list[list[int]]
-    special_ids: list[list[int]]
-    chats: list[list[dict[str, str]]]
-    chat_ids: list[list[int]]
+    ids: list[Ids]
+    special_ids: list[Ids]
+    chats: list[Messages]
+    chat_ids: list[Ids]
     normal_form: str | None
     texts: dict[str, str] = field(default_factory=dict)  # what each of the ids stands for
     pre_tokenizer: str = ""  # how it splits text first
@@ -180,8 +184,8 @@ class Difference:
     """One text that came out differently."""
 
     text: str
-    original: list[int]
-    built: list[int]
+    original: Ids
+    built: Ids
 
 
 @frozen
@@ -192,7 +196,7 @@ class TokenComparison:
     differences: tuple[Difference, ...]
     note: str | None = None  # what was left out and why
     # By the original and by the file: what ids stand for, how text is split before the vocabulary.
-    texts: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
+    texts: tuple[Meanings, Meanings] = ({}, {})
     split: tuple[str, str] = ("", "")
 
     @property
@@ -250,9 +254,7 @@ def require_parity(comparison: TokenComparison, name: str) -> None:
     )
 
 
-def _shown(
-    difference: Difference, texts: tuple[Mapping[str, str], Mapping[str, str]], name: str
-) -> str:
+def _shown(difference: Difference, texts: tuple[Meanings, Meanings], name: str) -> str:
     """A line and, by both tokenizers, what stands around the first id that differs."""
     pairs = zip(difference.original, difference.built, strict=False)
     shorter = min(len(difference.original), len(difference.built))
@@ -268,7 +270,7 @@ def _shown(
     )
 
 
-def _around(ids: Sequence[int], first: int, texts: Mapping[str, str]) -> str:
+def _around(ids: Sequence[int], first: int, texts: Meanings) -> str:
     """Ids with their texts from shortly before the position ``first`` on."""
     begin, end = max(0, first - _BEFORE), first + _AFTER
     known = [(token, texts.get(str(token))) for token in ids[begin:end]]
@@ -286,8 +288,8 @@ def _named_pre_tokenizer(path: Path) -> str:
 
 def _compare(
     texts: Sequence[str],
-    original: Sequence[list[int]],
-    built: Sequence[list[int]],
+    original: Sequence[Ids],
+    built: Sequence[Ids],
     form: str | None,
 ) -> TokenComparison:
     """The Unicode normal ``form`` leaves out lines that the original tokenizer rewrites first.
@@ -349,7 +351,7 @@ def read_reference(source: SourceModel) -> Reference:
     )
 
 
-def _built(path: Path, reference: Reference) -> tuple[list[list[int]], dict[str, str]]:
+def _built(path: Path, reference: Reference) -> tuple[list[Ids], dict[str, str]]:
     """Ids in the order of `compare_built`, and what they stand for, by the tokenizer that
     the runtime uses for the GGUF file or ONNX folder ``path``."""
     from runtimes.chat import encode_chat
@@ -367,7 +369,7 @@ def _built(path: Path, reference: Reference) -> tuple[list[list[int]], dict[str,
     return found, _whole(texts)
 
 
-def _vocabulary(path: Path, lines: list[str]) -> list[list[int]]:
+def _vocabulary(path: Path, lines: list[str]) -> list[Ids]:
     """Ids by a GGUF file that holds a vocabulary and no weights."""
     from runtimes.llamacpp.tokenizer import LlamaTokenizer
 
