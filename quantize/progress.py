@@ -142,7 +142,7 @@ def beating(reporter: ConsoleReporter, every: float = 1.0) -> Iterator[None]:
         thread.join()
 
 
-@dataclass(slots=True)
+@dataclass
 class _Stage:
     number: int
     text: str

@@ -156,7 +156,7 @@ class Stage:
 Valid = Callable[[Stage], bool]
 
 
-@dataclass(slots=True)
+@dataclass
 class Stages:
     """The stages below ``root``, all of one model: those of another ``owner`` are stale, and with
     ``fresh`` all are."""

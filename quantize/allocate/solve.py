@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from quantize.allocate.sweep import Array, Matrix
+from quantize.allocate.sweep import Matrix
+from quantize.arrays import Floats, Ints
 from quantize.disk import write_atomically
 from quantize.errors import ToolError
 from quantize.fromjson import GARBLED, from_json, frozen
@@ -210,8 +210,6 @@ def _spend(
 
 SAMPLE = 1 << 18  # weights of a tensor that are rounded in every type; of more a sample of rows
 
-Ints = npt.NDArray[np.int64]
-
 
 @frozen
 class Rater:
@@ -227,7 +225,7 @@ def rated(
     tensor: Matrix,
     tokens: int,
     kinds: Mapping[str, tuple[int, float]],
-    stored: Callable[[Array, str, int], Array],
+    stored: Callable[[Floats, str, int], Floats],
     importance: tuple[float, ...] = (),
 ) -> Unit:
     """The ``tensor``, of sensitivities summed over the ``tokens``, with its choices.
@@ -254,7 +252,7 @@ def rated(
     return Unit(tensor.name, count, rows, width, tuple(choices), importance)
 
 
-def _sampled(weight: Array, fisher: Array, most: int) -> tuple[Ints, Array]:
+def _sampled(weight: Floats, fisher: Floats, most: int) -> tuple[Ints, Floats]:
     """Rows whose errors stand for those of all, and how many rows each stands for: those that
     matter most by themselves, and of the rest some that are drawn."""
     rows, keep = len(weight), max(64, most // weight.shape[1])

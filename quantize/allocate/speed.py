@@ -82,7 +82,6 @@ def step_times(
             step = run_child(partial(_step, path, rows), "timing a step", work, progress)
             call = partial(_seconds, products, cases, rows, min(model_bytes, _MOST_BYTES))
             found = {"step": step, "products": run_child(call, "timing", work, progress)}
-        kept.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(kept, json.dumps(found))
     seconds = {(kind, (width, height)): s for kind, width, height, s in found["products"]}
     names = {unit.name for unit in table.units}

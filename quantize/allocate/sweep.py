@@ -20,14 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from quantize.arrays import Floats
 from quantize.children import report_progress
 from quantize.errors import SourceError
 from quantize.fromjson import frozen
 from quantize.source.shapes import gguf_name
 
-Array = npt.NDArray[np.float32]
 Rounding = dict[int, float]
 Ids = Sequence[int]
 Args = tuple[Any, ...]
@@ -53,8 +52,8 @@ class Matrix:
     """
 
     name: str
-    weight: Array
-    fisher: Array
+    weight: Floats
+    fisher: Floats
     activations: Rounding = field(default_factory=dict)
 
 
@@ -365,7 +364,7 @@ def _split(name: str, weight: Any, fisher: Any, rounding: Rounding) -> Iterator[
 
 
 def _matrix(name: str, weight: Any, fisher: Any, rounding: Rounding) -> Matrix:
-    def array(tensor: Any) -> Array:
+    def array(tensor: Any) -> Floats:
         shape = (-1, *tensor.shape[-2:])
         return np.ascontiguousarray(tensor.detach().numpy().reshape(shape))
 

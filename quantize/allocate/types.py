@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from quantize.allocate.solve import TypeChoice, Unit, rated
-from quantize.allocate.sweep import BLOCKS, ROW, Array, Matrix
+from quantize.allocate.sweep import BLOCKS, ROW, Matrix
+from quantize.arrays import Floats
 from quantize.gguf.ggml import rounded
 from quantize.gguf.imatrixfile import read_matrix
 from quantize.gguf.quantize import TYPES, needs_matrix
@@ -27,7 +28,7 @@ _TYPES = (
 
 
 @functools.lru_cache(maxsize=1)
-def _means(matrix: Path) -> Mapping[str, Array]:
+def _means(matrix: Path) -> Mapping[str, Floats]:
     return {name: entry.means for name, entry in read_matrix(matrix).entries.items()}
 
 
@@ -46,7 +47,7 @@ def gguf_unit(matrix: Path, tensor: Matrix, tokens: int) -> Unit:
             nbytes = -(-tensor.weight.size // block * size // _ALIGNMENT) * _ALIGNMENT
             kinds[kind] = nbytes, 0.0 if kind == "f16" else inputs
 
-    def stored(weight: Array, kind: str, i: int) -> Array:
+    def stored(weight: Floats, kind: str, i: int) -> Floats:
         return rounded(weight, kind, None if own is None else own[i])
 
     return rated(tensor, tokens, kinds, stored)
@@ -81,11 +82,11 @@ def onnx_unit(tensor: Matrix, tokens: int) -> Unit:
     if ROW in tensor.activations and tensor.name not in _OF_TOKENS:
         names = [*names, W8A8]
     variants = {v.name: v for v in (parse_variant(name).fitting(width) for name in names)}
-    importance: Array = tensor.fisher[0].mean(axis=0)
+    importance: Floats = tensor.fisher[0].mean(axis=0)
     # Only what they are to each other counts: in single precision, as short numbers.
     importance = importance / max(float(importance.mean()), 1e-30)
 
-    def stored(weight: Array, kind: str, _i: int) -> Array:
+    def stored(weight: Floats, kind: str, _i: int) -> Floats:
         if kind == W8A8:
             codes, scales = round_channels(weight)
             return codes * scales[:, None]

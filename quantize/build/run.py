@@ -37,7 +37,7 @@ from quantize.stages import (
 )
 
 
-@dataclass(slots=True)
+@dataclass
 class Measuring:
     """How the files of one run are measured."""
 
@@ -90,7 +90,7 @@ class Run:
             return run_child(call, what, self.space.work, self.progress, torch=True)
 
 
-@dataclass(slots=True)
+@dataclass
 class BuildJob:
     """One file of a run: its recipe and the key of its build. ``entry`` is the file in the output
     folder once it is there with that key."""

@@ -16,19 +16,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from quantize.arrays import Bytes, Floats
 from quantize.gguf.quantize import TYPES
 from runtimes.machine.cpu import allowed_cpus, available_cores
 from runtimes.models.gguf import TENSOR_TYPES
 
-Array = npt.NDArray[np.float32]
-Bytes = npt.NDArray[np.uint8]
-
 _F16 = 1
 
 
-def rounded(rows: Array, kind: str, means: Array | None = None) -> Array:
+def rounded(rows: Floats, kind: str, means: Floats | None = None) -> Floats:
     """``rows`` [rows, width] as the type ``kind``, such as "q4_k", stores them. ``means`` [width]
     is the importance matrix of their columns."""
     number = TYPES[kind]
@@ -49,7 +46,7 @@ def rounded(rows: Array, kind: str, means: Array | None = None) -> Array:
     return out
 
 
-def packed(rows: Array, kind: str, means: Array | None = None) -> Bytes:
+def packed(rows: Floats, kind: str, means: Floats | None = None) -> Bytes:
     """``rows`` [rows, width] in that type, as a file has them; as `rounded` otherwise."""
     number = TYPES[kind]
     if number == _F16:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from quantize.arrays import Array, Doubles
 from quantize.children import report_progress, run_child
 from quantize.disk import sha256_of
 from quantize.errors import UsageError
@@ -84,8 +85,8 @@ class Collector:
         self.callback = lib.ggml_backend_sched_eval_callback(self._call)
         self._ggml = library_of()
         self._ops: dict[int, bytes] = {}
-        self._sums: dict[str, npt.NDArray[np.float64]] = {}
-        self._counts: dict[str, npt.NDArray[np.float64]] = {}
+        self._sums: dict[str, Doubles] = {}
+        self._counts: dict[str, Doubles] = {}
         self._error: Exception | None = None
 
     def entries(self) -> dict[str, ImatrixEntry]:
@@ -147,7 +148,7 @@ class Collector:
                 sums[matrix] += squares[i3, i2].sum(axis=0)
                 counts[matrix] += squares.shape[2]
 
-    def _values(self, tensor: _Tensor, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    def _values(self, tensor: _Tensor, dtype: npt.DTypeLike) -> Array:
         """A copy of the tensor's values, in NumPy's order of dimensions (the slowest first)."""
         pointer = ctypes.byref(tensor)
         buffer = np.empty(self._ggml.ggml_nbytes(pointer), np.uint8)

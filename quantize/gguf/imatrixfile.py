@@ -11,14 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from quantize.arrays import Bytes, Floats
 from quantize.errors import UsageError
 from quantize.fromjson import frozen
 from runtimes.errors import ModelError
 from runtimes.models.gguf import TensorInfo, read_header
-
-Array = npt.NDArray[np.float32]
 
 _SUMS, _COUNTS = ".in_sum2", ".counts"
 _ALIGNMENT = 32
@@ -33,11 +31,11 @@ class ImatrixEntry:
     """Inputs of one weight tensor: ``sums`` of squares [matrices, width] over
     ``counts`` [matrices] rows. A tensor of a mixture has one matrix per expert, others one."""
 
-    sums: Array
-    counts: Array
+    sums: Floats
+    counts: Floats
 
     @property
-    def means(self) -> Array:
+    def means(self) -> Floats:
         """Mean of squares [matrices * width]; 1 where nothing was seen, as llama.cpp has it."""
         seen = self.counts[:, None] > 0
         rows = np.where(seen, self.counts[:, None], 1.0).astype(np.float32)
@@ -163,7 +161,7 @@ def _read_gguf(path: Path) -> ImportanceMatrix:
     )
 
 
-def _tensor(data: npt.NDArray[np.uint8], start: int, info: TensorInfo) -> Array:
+def _tensor(data: Bytes, start: int, info: TensorInfo) -> Floats:
     if info.type_name != "F32":
         raise ValueError(f"{info.name} is of type {info.type_name}, not F32")
     begin = start + info.offset

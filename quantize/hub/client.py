@@ -7,7 +7,8 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
@@ -77,15 +78,6 @@ class NotOnHubError(UsageError):
 
 class OfflineError(HubError):
     """The hub cannot be reached at all; an earlier download may still serve."""
-
-
-def require_success(response: httpx2.Response) -> None:
-    """Raise HfHubHTTPError for a refusal. Its text, which may be anything of any length, is not
-    read: `explain` goes by the status and the headers."""
-    from huggingface_hub.errors import HfHubHTTPError
-
-    if response.status_code >= 400:
-        raise HfHubHTTPError(f"HTTP {response.status_code}", response=response)
 
 
 def asked_wait(response: httpx2.Response) -> float | None:
@@ -256,23 +248,33 @@ class Hub:
         disable_progress_bars()
         return HfApi(endpoint=self.endpoint, library_name="ingot")
 
+    @contextmanager
+    def stream(
+        self, url: str, headers: Mapping[str, str] | None = None, **more: Any
+    ) -> Iterator[httpx2.Response]:
+        """The answer to a GET as it comes. Raises what huggingface_hub raises.
+
+        The text of a refusal, which may be anything of any length, is not read: `explain` goes by
+        the status and the headers.
+        """
+        import httpx2
+        from huggingface_hub.errors import HfHubHTTPError
+        from huggingface_hub.utils import build_hf_headers, get_session
+
+        sent = {**build_hf_headers(library_name="ingot"), **(headers or {})}
+        timeout = httpx2.Timeout(self.patience.read_s)
+        with get_session().stream("GET", url, headers=sent, timeout=timeout, **more) as response:
+            if response.status_code >= 400:
+                raise HfHubHTTPError(f"HTTP {response.status_code}", response=response)
+            yield response
+
     def answer(self, path: str, params: Mapping[str, Any]) -> tuple[Any, dict[str, dict[str, str]]]:
         """The JSON that the hub's API answers to a GET, and the links in its header.
 
         Raises HubError for what is none, or too large, and what huggingface_hub raises.
         """
-        import httpx2
-        from huggingface_hub.utils import build_hf_headers, get_session
-
-        with get_session().stream(
-            "GET",
-            f"{self.api().endpoint}{path}",
-            params=dict(params),
-            headers=build_hf_headers(library_name="ingot"),
-            timeout=httpx2.Timeout(self.patience.read_s),
-        ) as response:
-            require_success(response)
-            raw = bytearray()
+        raw = bytearray()
+        with self.stream(f"{self.api().endpoint}{path}", params=dict(params)) as response:
             for piece in response.iter_bytes():
                 raw += piece
                 if len(raw) > _MOST_ANSWER:

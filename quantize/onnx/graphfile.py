@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
+from quantize.arrays import Array, Ints
 from runtimes.errors import ModelError
 from runtimes.onnx.graph_file import LOGITS_FROM, PRUNED
 
@@ -41,7 +41,7 @@ def add_initializer(graph: Any, tensor: Any) -> Any:
     return value
 
 
-def add_constant(graph: Any, name: str, data: npt.NDArray[Any]) -> Any:
+def add_constant(graph: Any, name: str, data: Array) -> Any:
     """``data`` as a new constant of ``graph``; its value."""
     return add_initializer(graph, ir.tensor(data, name=name))
 
@@ -49,7 +49,7 @@ def add_constant(graph: Any, name: str, data: npt.NDArray[Any]) -> Any:
 def step_feeds(
     session: Any,
     decoder: Mapping[str, Any],
-    ids: npt.NDArray[np.int64],
+    ids: Ints,
     begin: int = 0,
     past: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def step_feeds(
 
 # Makes an array a constant of a graph, under that name: in the graph itself (`add_constant`), or in
 # its data file.
-Constants = Callable[[str, npt.NDArray[Any]], Any]
+Constants = Callable[[str, Array], Any]
 
 
 def open_session(model: bytes | str, threads: int = 0) -> Any:
@@ -120,7 +120,7 @@ class DataFile:
     def __init__(self, graph: Any, path: Path, stream: IO[bytes]) -> None:
         self._graph, self._path, self._stream = graph, path, stream
 
-    def tensor(self, name: str, array: npt.NDArray[Any]) -> Any:
+    def tensor(self, name: str, array: Array) -> Any:
         """Append ``array`` and return a tensor that points to it."""
         step = _PAGE if array.nbytes >= _LARGE else _SMALL_STEP
         at = self._stream.tell()
@@ -137,7 +137,7 @@ class DataFile:
             base_dir=self._path.parent,
         )
 
-    def initializer(self, name: str, array: npt.NDArray[Any]) -> Any:
+    def initializer(self, name: str, array: Array) -> Any:
         """Append ``array`` and make it a constant of the graph."""
         return add_initializer(self._graph, self.tensor(name, array))
 

@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
+from quantize.arrays import Array
 from quantize.onnx.graphfile import add_constant, open_session
 from quantize.onnx.nbits import DOMAIN, Stored, replace_product
 from quantize.onnx.w8a8 import Rewrite
@@ -71,7 +71,7 @@ def _products(variant: Variant, shape: Shape, model_bytes: int) -> tuple[Any, in
     return open_session(model.SerializeToString(), available_cores()), count
 
 
-def _weights(variant: Variant, shape: Shape) -> dict[str, npt.NDArray[Any]]:
+def _weights(variant: Variant, shape: Shape) -> dict[str, Array]:
     """Codes that stand for nothing, scales and zero points, as the operators read them."""
     width, height = shape
     if not variant.block:
@@ -79,7 +79,7 @@ def _weights(variant: Variant, shape: Shape) -> dict[str, npt.NDArray[Any]]:
         return {"codes": codes, "scales": np.full(height, _SCALE, np.float32)}
     blocks = -(-width // variant.block)
     size = variant.block * variant.bits // 8
-    found: dict[str, npt.NDArray[Any]] = {
+    found: dict[str, Array] = {
         "codes": np.full((height, blocks, size), _CODES, np.uint8),
         "scales": np.full((height, blocks), _SCALE, np.float32),
     }

@@ -9,13 +9,13 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
+from quantize.arrays import Array, Floats
 from quantize.children import report_progress
 from quantize.fromjson import frozen
 from quantize.onnx.graphfile import EMBEDDING, HEAD, Inserter, add_constant
-from quantize.onnx.rounding import Floats, round_matrix
+from quantize.onnx.rounding import round_matrix
 from quantize.onnx.w8a8 import Rewrite, product_weight
 from quantize.recipes import W8A8, Mix, Variant, parse_variant, variants_of
 from quantize.source.shapes import gguf_name
@@ -145,7 +145,7 @@ class Stored:
 def _store(
     graph: Any,
     node: Any,
-    matrix: npt.NDArray[Any],
+    matrix: Array,
     plan: Mapping[str, Variant],
     importance: Mapping[str, Floats],
 ) -> Stored:

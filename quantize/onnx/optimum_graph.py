@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from quantize.arrays import Array, Doubles, Ints
 from quantize.errors import CheckError, SourceError
 from quantize.recipes import Mix, Recipe
 from quantize.source import SourceModel
@@ -86,7 +86,7 @@ def _split_gemm(graph: Any, node: Any) -> None:
     new.replace_by(product if bias is None else new.add("Add", "Add", product, bias))
 
 
-def _constant(value: Any) -> npt.NDArray[Any] | None:
+def _constant(value: Any) -> Array | None:
     """The value's content where it is known: a constant, also behind a Transpose or Identity."""
     if value.const_value is not None:
         return np.asarray(value.const_value.numpy())
@@ -172,9 +172,7 @@ def _require_agreement(source: SourceModel, graph: Path, decoder: dict[str, Any]
         )
 
 
-def _exported(
-    graph: Path, decoder: dict[str, Any], ids: npt.NDArray[np.int64]
-) -> npt.NDArray[np.float64]:
+def _exported(graph: Path, decoder: dict[str, Any], ids: Ints) -> Doubles:
     from quantize.onnx.graphfile import open_session, step_feeds
 
     session = open_session(str(graph))
@@ -188,7 +186,7 @@ def _exported(
     return _log_softmax(np.concatenate(rows))
 
 
-def _log_softmax(logits: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+def _log_softmax(logits: Array) -> Doubles:
     wide = logits.astype(np.float64)
     wide -= wide.max(axis=-1, keepdims=True)
     return np.asarray(wide - np.log(np.exp(wide).sum(axis=-1, keepdims=True)))

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
+from quantize.arrays import Array, Floats, Ints
 from quantize.children import report_progress
 from quantize.fromjson import frozen
 from quantize.onnx.graphfile import (
@@ -40,7 +40,7 @@ from quantize.onnx.graphfile import (
     open_session,
     step_feeds,
 )
-from quantize.onnx.rounding import Floats, round_channels
+from quantize.onnx.rounding import round_channels
 from runtimes.errors import ModelError
 from runtimes.models.modelfile import GENAI_CONFIG, read_json
 
@@ -56,7 +56,7 @@ _NORMS = {
 }
 
 
-@dataclass(slots=True)
+@dataclass
 class Smoothing:
     """Factors by node name: ``makers`` divide a norm's weight or a product's output channels,
     ``readers`` multiply a product's input channels. Empty: nothing is smoothed."""
@@ -65,7 +65,7 @@ class Smoothing:
     readers: dict[str, Floats] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
-    def scaled(self, name: str, weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def scaled(self, name: str, weight: Array) -> Array:
         """The weight [inputs, outputs] of the product ``name`` with its factors."""
         if name in self.readers:
             weight = weight * self.readers[name][:, None]
@@ -159,7 +159,7 @@ def _norm_constants(node: Any) -> list[Any]:
     return [value for value in node.inputs[first:last] if value is not None]
 
 
-def _windows(folder: Path, text: Path) -> list[npt.NDArray[np.int64]]:
+def _windows(folder: Path, text: Path) -> list[Ints]:
     """The text's tokens in pieces [1, count]."""
     from tokenizers import Tokenizer
 
@@ -172,9 +172,7 @@ def _windows(folder: Path, text: Path) -> list[npt.NDArray[np.int64]]:
     return [np.array([ids[start : start + _WINDOW]], np.int64) for start in starts]
 
 
-def _run(
-    folder: Path, model: Any, sites: Sequence[_Site], windows: Sequence[npt.NDArray[np.int64]]
-) -> list[Floats]:
+def _run(folder: Path, model: Any, sites: Sequence[_Site], windows: Sequence[Ints]) -> list[Floats]:
     """The largest |x| of each channel of each site over all windows."""
     decoder = read_json(folder / GENAI_CONFIG)["model"]["decoder"]
     axes = ir.node("Constant", [], {"value": ir.tensor(np.array([0, 1], np.int64))})
@@ -249,7 +247,7 @@ class _Rows:
     leading: Any
 
 
-@dataclass(slots=True)
+@dataclass
 class Rewrite:
     """The graph on its way. ``activations`` and ``matrices`` (codes and scales) have what is in
     8 bits already, by the names of the float values."""

@@ -12,9 +12,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from quantize.arrays import Floats
 from quantize.children import report_progress, report_step
 from quantize.manifest import Quality
-from quantize.quality.fidelity import Floats, record
+from quantize.quality.fidelity import record
 from quantize.quality.text import GradedQuestion, cut, grade, read_text
 from quantize.source import SourceModel
 from runtimes.machine.hardware import memory_now
