@@ -28,7 +28,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, NoReturn, Protocol, TypeVar
+from typing import IO, NoReturn, TypeVar
 
 from quantize.errors import DiskFullError, ToolError
 from quantize.progress import SILENT, Reporter
@@ -253,13 +253,8 @@ if sys.platform == "linux":
 
     _forks = ForkServer()
 
-
-class _Process(Protocol):
-    """A `Child`, or one that was forked."""
-
-    def wait(self, timeout: float | None = None) -> int: ...
-
-    def kill_session(self) -> None: ...
+else:
+    ForkServer = Child
 
 
 def run_child(
@@ -320,7 +315,7 @@ def _run(folder: Path, environment: Mapping[str, str], progress: Reporter, *, to
         return _follow(child, reports, progress)
 
 
-def _follow(process: _Process, reports: IO[bytes], progress: Reporter) -> int:
+def _follow(process: Child | ForkServer, reports: IO[bytes], progress: Reporter) -> int:
     """Pass on what the child reports until it has ended; its exit code."""
     rest, code = b"", None
     try:

@@ -254,7 +254,7 @@ def require_fitting(options: Options, source: SourceModel, out: Path) -> None:
             f"{', '.join(targets)} needs the model's gradients, which a GGUF file does not give:"
             " give the Hugging Face model, or a recipe by name"
         )
-    mixed = [recipe.name for recipe in options.recipes if recipe.target and recipe.format == ONNX]
+    mixed = [name for name in targets if name in onnx]
     if mixed and any("_exps." in name for name in shapes_of(source).weights):
         raise UsageError(
             f"{', '.join(mixed)}: how experts are stored in ONNX is not chosen: give --to gguf,"

@@ -36,8 +36,9 @@ _SMALL = frozenset(
     chat_template.jinja chat_template.json preprocessor_config.json processor_config.json
     """.split()
 )
-_SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
-_PICKLE_SHARD = re.compile(r"pytorch_model-\d{5}-of-\d{5}\.bin")
+# Single files, parts, and the lists of parts.
+_WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors|model\.safetensors\.index\.json")
+_PICKLED = re.compile(r"pytorch_model(-\d{5}-of-\d{5})?\.bin|pytorch_model\.bin\.index\.json")
 
 
 def small_files(folder: Path) -> tuple[Path, ...]:
@@ -54,11 +55,9 @@ def wanted(names: Iterable[str], *, pickle: bool, code: bool) -> set[str]:
     """
     top = {name for name in names if "/" not in name}
     chosen = {name for name in top if _is_small(name) or name in _TEXTS}
-    weights = {n for n in top if n in (INDEX, SINGLE) or _SHARD.fullmatch(n)}
+    weights = {name for name in top if _WEIGHTS.fullmatch(name)}
     if pickle and not weights:
-        weights = {
-            n for n in top if n in (PICKLE_INDEX, PICKLE_SINGLE) or _PICKLE_SHARD.fullmatch(n)
-        }
+        weights = {name for name in top if _PICKLED.fullmatch(name)}
     if INDEX in weights:  # some repositories hold both forms
         weights.discard(SINGLE)
     if code:
