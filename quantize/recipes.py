@@ -176,10 +176,8 @@ def target_of(bound: Bound, text: str, context: int = 0) -> QualityTarget:
     flag, example = _FLAGS[bound]
     number = plain = text.strip()
     factor = 1.0
-    if bound in (
-        "bytes",
-        "memory",
-    ):  # such as "1.2GB" (a thousand millions), "900MiB" (powers of 2)
+    if bound in ("bytes", "memory"):
+        # Such as "1.2GB" (a thousand millions) or "900MiB" (powers of 2).
         if not re.fullmatch(_SIZE, plain, re.IGNORECASE):
             raise UsageError(
                 f"{flag} takes a size with its unit, such as 1.2GB or 900MiB, not {text!r}"

@@ -103,7 +103,7 @@ def gguf_head(
     shapes: Mapping[str, tuple[int, ...]],
     kinds: Mapping[str, int],
 ) -> tuple[bytes, int]:
-    """What a GGUF file has before its data, and the bytes of these, of tensors with the ``shapes``
+    """Header of a GGUF file, and the bytes of the data that follow: tensors with the ``shapes``
     (the length of a row first) in single precision, or in half where ``kinds`` has a 1."""
     table, offset = [], 0
     for name, shape in shapes.items():
