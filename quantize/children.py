@@ -28,7 +28,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, NoReturn, Protocol, TypeVar
+from typing import IO, NoReturn, TypeVar
 
 from quantize.errors import DiskFullError, ToolError
 from quantize.progress import SILENT, Reporter
@@ -40,6 +40,7 @@ from runtimes.output import LogFormatter
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Environment = Mapping[str, str]
 
 _TAIL = 8  # lines of the child's output that an error shows
 _GLANCE = 0.1  # seconds between looks at what a child reports
@@ -165,7 +166,7 @@ if sys.platform == "linux":
             self._way: socket.socket
             self._pid = 0
 
-        def fork(self, folder: Path, environment: Mapping[str, str]) -> bool:
+        def fork(self, folder: Path, environment: Environment) -> bool:
             """Begin a child that works in ``folder`` (see `work`); False where importing torch ends
             a process."""
             asked = {"folder": str(folder), "cwd": os.getcwd(), "environment": dict(environment)}
@@ -203,7 +204,7 @@ if sys.platform == "linux":
                 self._way.close()
                 self._process = None
 
-        def _start(self, environment: Mapping[str, str]) -> None:
+        def _start(self, environment: Environment) -> None:
             self._way, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             atexit.register(self.close)
             with theirs:
@@ -235,7 +236,7 @@ if sys.platform == "linux":
                 _, status = os.waitpid(pid, 0)
                 way.send(str(os.waitstatus_to_exitcode(status)).encode())
 
-    def _be_child(server: int, folder: str, cwd: str, environment: Mapping[str, str]) -> NoReturn:
+    def _be_child(server: int, folder: str, cwd: str, environment: Environment) -> NoReturn:
         """In a group of its own, and ended with the server, whose only thread has forked it."""
         try:
             os.setpgid(0, 0)
@@ -253,13 +254,8 @@ if sys.platform == "linux":
 
     _forks = ForkServer()
 
-
-class _Process(Protocol):
-    """A `Child`, or one that was forked."""
-
-    def wait(self, timeout: float | None = None) -> int: ...
-
-    def kill_session(self) -> None: ...
+else:
+    ForkServer = Child
 
 
 def run_child(
@@ -268,7 +264,7 @@ def run_child(
     work: Path,
     progress: Reporter = SILENT,
     *,
-    environment: Mapping[str, str] | None = None,
+    environment: Environment | None = None,
     torch: bool = False,
 ) -> T:
     """``call``, a `functools.partial` of a module's function, in a child; what it returns.
@@ -295,7 +291,7 @@ def run_child(
     raise _failure(what, code, answer, text)
 
 
-def _run(folder: Path, environment: Mapping[str, str], progress: Reporter, *, torch: bool) -> int:
+def _run(folder: Path, environment: Environment, progress: Reporter, *, torch: bool) -> int:
     """Let a child work in ``folder`` to its end; its exit code."""
     if torch:
         environment = {**environment, **PATIENT}
@@ -320,7 +316,7 @@ def _run(folder: Path, environment: Mapping[str, str], progress: Reporter, *, to
         return _follow(child, reports, progress)
 
 
-def _follow(process: _Process, reports: IO[bytes], progress: Reporter) -> int:
+def _follow(process: Child | ForkServer, reports: IO[bytes], progress: Reporter) -> int:
     """Pass on what the child reports until it has ended; its exit code."""
     rest, code = b"", None
     try:

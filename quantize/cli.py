@@ -9,33 +9,31 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast, get_args
+from typing import Annotated, cast, get_args
 
 import typer
 
 from quantize.errors import DiskFullError, UsageError
+from quantize.manifest import NAME, FileEntry
+from quantize.options import DEFAULT_LIMIT, MeasureOptions, Options, SourceOptions
+from quantize.options import Target as Processor
 from quantize.recipes import (
     FORMATS,
     Format,
+    QualityTarget,
     Recipe,
-    bits_target,
     choose_formats,
     choose_recipes,
     find_recipe,
-    kl_target,
-    memory_target,
+    print_listing,
     recipe_for,
-    size_target,
+    target_of,
 )
 from runtimes.errors import IngotError
 from runtimes.output import LogFormatter, shown_streams
 
-if TYPE_CHECKING:
-    from quantize.manifest import FileEntry
-    from quantize.options import Options
-    from quantize.recipes import QualityTarget
-
 _INTERNAL, _INTERRUPTED = 70, 130
+Several = list[str] | None  # an option that may be repeated
 
 
 def command(
@@ -55,11 +53,11 @@ def command(
         str | None, typer.Option(help="Sizes, comma-separated: 4,8 (default: both).")
     ] = None,
     recipe: Annotated[
-        list[str] | None,
+        Several,
         typer.Option(help="A recipe by name: q4_k_m, onnx-int8, q6_k ... Repeat for more."),
     ] = None,
     max_kl: Annotated[
-        list[str] | None,
+        Several,
         typer.Option(
             metavar="NATS",
             help="The smallest file with at most this KL divergence from the float model, such as"
@@ -67,15 +65,15 @@ def command(
         ),
     ] = None,
     max_size: Annotated[
-        list[str] | None,
+        Several,
         typer.Option(metavar="SIZE", help="The best file of at most this size, such as 1.2GB."),
     ] = None,
     bits_per_weight: Annotated[
-        list[str] | None,
+        Several,
         typer.Option(metavar="BITS", help="The best file of so many bits a weight, such as 4.5."),
     ] = None,
     fits: Annotated[
-        list[str] | None,
+        Several,
         typer.Option(
             metavar="SIZE", help="The best file that runs in so much memory with --context."
         ),
@@ -93,7 +91,7 @@ def command(
         int, typer.Option(min=1, help="Rows of a step that --fastest is for: 1 is a chat.")
     ] = 1,
     allocation: Annotated[
-        list[str] | None,
+        Several,
         typer.Option(
             metavar="MANIFEST#NAME",
             help="Build a target's file exactly again, with the types that a manifest.json lists.",
@@ -122,7 +120,7 @@ def command(
         ),
     ] = None,
     override: Annotated[
-        list[str] | None,
+        Several,
         typer.Option(
             metavar="REGEX=TYPE",
             help="Use this llama.cpp type for tensors whose names match. Repeatable.",
@@ -187,23 +185,18 @@ def command(
     if verbose:
         logging.getLogger().setLevel(logging.DEBUG)
     if model == "recipes":
-        from quantize.recipes import print_listing
-
         print_listing()
         return
-    from quantize.options import DEFAULT_LIMIT, MeasureOptions, Options, SourceOptions
-    from quantize.options import Target as Processor
-
     listed: dict[str, FileEntry] = {}
     if allocation:
         from quantize.build.target import find_listed
 
         listed = {entry.recipe: entry for entry in map(find_listed, allocation)}
     targets = [
-        *map(kl_target, max_kl or []),
-        *map(size_target, max_size or []),
-        *map(bits_target, bits_per_weight or []),
-        *(memory_target(text, context) for text in fits or []),
+        *(target_of("kl", text) for text in max_kl or []),
+        *(target_of("bytes", text) for text in max_size or []),
+        *(target_of("bits", text) for text in bits_per_weight or []),
+        *(target_of("memory", text, context) for text in fits or []),
     ]
     if fastest:
         if not targets:
@@ -231,7 +224,7 @@ def command(
         recipes=_recipes([*(recipe or []), *listed], to, bits, targets),
         out=out,
         measure=MeasureOptions(
-            *(not no_measure, measure_text, limit or DEFAULT_LIMIT, not no_gates, measure_again)
+            not no_measure, measure_text, limit or DEFAULT_LIMIT, not no_gates, measure_again
         ),
         allow_token_mismatch=allow_token_mismatch,
         imatrix=imatrix,
@@ -287,7 +280,6 @@ def _run(options: Options) -> None:
     # Ended politely, clean up as after Ctrl-C.
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     if options.as_json:
-        from quantize.manifest import NAME
         from quantize.progress import JsonReporter
 
         events = JsonReporter(sys.stdout)
@@ -313,26 +305,22 @@ def main() -> int:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(LogFormatter("quantize: %(message)s"))
         logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
-        return _main()
-
-
-def _main() -> int:
-    app = typer.Typer(
-        add_completion=False,
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    app.command(name="quantize")(command)
-    try:
-        app(prog_name="quantize")
-    except SystemExit as leaving:
-        code = leaving.code
-        if code == _INTERRUPTED:  # Typer has taken the KeyboardInterrupt
-            return _report(KeyboardInterrupt())
-        return code if isinstance(code, int) else 0 if code is None else UsageError.exit_code
-    except (Exception, KeyboardInterrupt) as error:
-        return _report(error)
-    return 0
+        app = typer.Typer(
+            add_completion=False,
+            pretty_exceptions_enable=False,
+            context_settings={"help_option_names": ["-h", "--help"]},
+        )
+        app.command(name="quantize")(command)
+        try:
+            app(prog_name="quantize")
+        except SystemExit as leaving:
+            code = leaving.code
+            if code == _INTERRUPTED:  # Typer has taken the KeyboardInterrupt
+                return _report(KeyboardInterrupt())
+            return code if isinstance(code, int) else 0 if code is None else UsageError.exit_code
+        except (Exception, KeyboardInterrupt) as error:
+            return _report(error)
+        return 0
 
 
 def exit_code(error: BaseException) -> int:

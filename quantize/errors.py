@@ -3,6 +3,11 @@
 from runtimes.errors import ModelError, OutOfMemoryError, RequestError
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or its kind where it has none."""
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
 class UsageError(RequestError):
     """The command cannot be carried out as written: an unknown recipe, no such folder."""
 

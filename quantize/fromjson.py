@@ -1,19 +1,30 @@
-"""Dataclasses from the JSON that ``dataclasses.asdict`` made of them."""
+"""Dataclasses: those that do not change, and from the JSON that ``dataclasses.asdict`` made."""
 
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from types import UnionType
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 _T = TypeVar("_T")
 _MOST = 2**63
+# What `from_json` raises for what it cannot read.
+GARBLED = (KeyError, TypeError, ValueError, AttributeError)
 
 
 def from_json(kind: type[_T], data: Any) -> _T:
     """An instance of the dataclass ``kind``. Names that it does not have are ignored, and fields
     with a default may be missing: files of older and newer programs can be read.
 
-    Raises ValueError, KeyError, TypeError or AttributeError for anything else.
+    Raises one of `GARBLED` for anything else.
     """
     try:
         values = {

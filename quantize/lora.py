@@ -18,7 +18,7 @@ from typing import Any
 
 from quantize.children import run_child
 from quantize.disk import full_disk_explained
-from quantize.errors import SourceError, UsageError
+from quantize.errors import SourceError, UsageError, first_line
 from quantize.gguf.converter import LORA_SCRIPT, converter_folder, load_converter
 from quantize.hub.client import Hub, parse_hub_name
 from quantize.hub.transfer import Store
@@ -218,9 +218,7 @@ def _merge(base: SourceModel, adapter: Adapter, out: Path) -> None:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    model: Any = AutoModelForCausalLM.from_pretrained(
-        base.folder, dtype="auto", trust_remote_code=base.trust_remote_code
-    )
+    model = base.load(AutoModelForCausalLM, dtype="auto")
     rows = adapter.embedding_rows
     if rows is not None and rows != model.get_input_embeddings().weight.shape[0]:
         logging.info("the adapter has a vocabulary of %d", rows)
@@ -234,8 +232,9 @@ def _merge(base: SourceModel, adapter: Adapter, out: Path) -> None:
         try:
             combined = PeftModel.from_pretrained(model, adapter.folder)
         except (ValueError, RuntimeError, KeyError) as error:
-            first = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise SourceError(f"the adapter does not fit this model: {first}") from error
+            raise SourceError(
+                f"the adapter does not fit this model: {first_line(error)}"
+            ) from error
     lost = [str(item.message) for item in said if _LOST in str(item.message)]
     if lost:
         raise SourceError(f"the adapter does not fit this model: {lost[0][:300]}")

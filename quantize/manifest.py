@@ -7,15 +7,14 @@ Light on purpose: no torch, no transformers, no native runtime.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from quantize.disk import write_atomically
-from quantize.fromjson import from_json
+from quantize.disk import sha256_of, write_atomically
+from quantize.fromjson import GARBLED, from_json
 from quantize.recipes import Format
 from runtimes.errors import ModelError
 from runtimes.untrusted import check_name, load_json
@@ -206,7 +205,7 @@ def load_manifest(folder: Path) -> Manifest:
                 " build the model again"
             )
         manifest = from_json(Manifest, data)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except GARBLED as error:
         raise ModelError(f"{path} is damaged ({error!r}); build the model again") from error
     sizes = [manifest.model.parameters, *(entry.bytes for entry in manifest.files)]
     if min(sizes) < 0:
@@ -276,9 +275,7 @@ class Finding:
 
 def digest(file: Path) -> Digest:
     """Read ``file`` once, as a stream."""
-    with file.open("rb") as stream:
-        found = hashlib.file_digest(stream, "sha256").hexdigest()
-        return Digest(stream.tell(), found)
+    return Digest(file.stat().st_size, sha256_of(file))
 
 
 def digests(path: Path, without: str = "") -> dict[str, Digest]:

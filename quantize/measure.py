@@ -158,11 +158,10 @@ def _open(job: MeasureJob, work: Path, progress: Reporter) -> _Original:
     }
     is_gguf = source.kind == "gguf"
     with progress.stage("reading the original tokenizer"):
-        trust = source.trust_remote_code
         tokens = run_child(
             partial(read_gguf_reference, source.weights[0])
             if is_gguf
-            else partial(read_reference, source.folder, trust_remote_code=trust),
+            else partial(read_reference, source),
             *("loading the original tokenizer", work, progress),
             torch=not is_gguf,
         )
@@ -197,7 +196,7 @@ def _measured(file: ModelFile, mark: str, original: _Original, *, speed: bool) -
     kind = format_of(path) or "gguf"
     faults, notes = [], []
     with progress.stage(f"comparing the tokens of {path.name}"):
-        compared = compare_built(path, original.tokens, kind, work)  # type: ignore[arg-type]
+        compared = compare_built(path, original.tokens, work)
     if compared.differences:
         faults.append(
             f"tokens: {len(compared.differences)} of {compared.compared} lines give other ones than"

@@ -5,17 +5,16 @@ lists the events.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import logging
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
@@ -24,9 +23,6 @@ from rich.table import Column
 from quantize.manifest import FileEntry
 from quantize.terminal import Console
 from runtimes.untrusted import visible
-
-if TYPE_CHECKING:
-    from quantize.manifest import FileEntry
 
 _FIRST_SECONDS = 3.0  # of a silent stage, until a line says that it lasts
 _PLAIN_SECONDS = 10.0  # between two lines of one stage where there is no live line
@@ -62,24 +58,21 @@ SILENT = Reporter()
 class ConsoleReporter(Reporter):
     """Stages with their seconds on stderr. Rich honours NO_COLOR and dumb terminals."""
 
-    def __init__(
-        self, console: Console | None = None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True, highlight=False)
-        self._clock = clock
         self._stages: list[_Stage] = []
         self._live = _live(self._console)
 
     @contextlib.contextmanager
     def stage(self, text: str) -> Iterator[None]:
         """Show ``text`` while the block runs, and how long it took when it is done."""
-        begin, text = self._clock(), visible(text)
+        begin, text = time.monotonic(), visible(text)
         task = self._live.add_task(escape(text), total=None, figures="")
         if self._live.disable:
             self._line(f"{text} ...")
         elif not self._stages:
             self._live.start()
-        self._stages.append(_Stage(text, begin, begin, Pace(self._clock), task))
+        self._stages.append(_Stage(task, text, begin, Pace(), begin))
         try:
             yield
         finally:
@@ -87,16 +80,16 @@ class ConsoleReporter(Reporter):
             self._live.remove_task(task)
             if not self._stages and not self._live.disable:
                 self._live.stop()
-        self._line(f"{text}: {self._clock() - begin:.1f} s")
+        self._line(f"{text}: {time.monotonic() - begin:.1f} s")
 
     def advance(self, done: float, total: float | None, unit: str) -> None:
         """Move the stage's bar, or print a line when the last one is ten seconds old."""
         if not self._stages:
             return
-        stage, now = self._stages[-1], self._clock()
+        stage, now = self._stages[-1], time.monotonic()
         stage.pace.update(done, total, unit)
         text = figures(stage.pace)
-        self._live.update(stage.task, completed=done, total=total, figures=escape(text))
+        self._live.update(TaskID(stage.number), completed=done, total=total, figures=escape(text))
         if self._live.disable and now - stage.said >= _PLAIN_SECONDS:
             stage.said = now
             self._line(f"{stage.text}: {text}")
@@ -105,12 +98,12 @@ class ConsoleReporter(Reporter):
         """Show it beside the stage; where there is no live line, `beat` tells it if it lasts."""
         for stage in self._stages[-1:]:
             stage.step = text
-            self._live.update(stage.task, figures=escape(visible(text)))
+            self._live.update(TaskID(stage.number), figures=escape(visible(text)))
 
     def beat(self) -> None:
         """Print a line about a silent stage where there is no live line: after three seconds and
         then every ten. May be called from another thread."""
-        now = self._clock()
+        now = time.monotonic()
         for stage in self._stages[-1:] if self._live.disable else ():
             quiet = _FIRST_SECONDS if stage.said == stage.begin else _PLAIN_SECONDS
             if now - stage.said >= quiet:
@@ -149,14 +142,15 @@ def beating(reporter: ConsoleReporter, every: float = 1.0) -> Iterator[None]:
         thread.join()
 
 
-@dataclass(slots=True)
+@dataclass
 class _Stage:
+    number: int
     text: str
     begin: float
-    said: float  # when its last plain line was printed, or it began
     pace: Pace
-    task: TaskID
+    said: float  # when its last line or event of progress went out
     step: str = ""
+    finished: bool = False  # whether that was at 100%
 
 
 def _live(console: Console) -> Progress:
@@ -179,23 +173,16 @@ def _live(console: Console) -> Progress:
 _WINDOW = 20.0  # seconds that the rate looks back; a stage's first steps are rarely typical
 
 
-# How fast a stage goes and how long it has left.
-
-
-_MEGA = 1e6
-
-
 class Pace:
     """The last seconds of a count that goes up.
 
     ``done``, ``total`` and ``unit`` are what `update` was last told.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self) -> None:
         self.done = 0.0
         self.total: float | None = None
         self.unit = ""
-        self._clock = clock
         self._seen: deque[tuple[float, float]] = deque()
 
     def update(self, done: float, total: float | None, unit: str) -> None:
@@ -203,7 +190,7 @@ class Pace:
 
         The first count is where the rate begins: what an interrupted run did before costs nothing.
         """
-        now = self._clock()
+        now = time.monotonic()
         if (self.unit and unit != self.unit) or done < self.done:
             self._seen.clear()
         self.done, self.total, self.unit = done, total, unit
@@ -223,9 +210,7 @@ class Pace:
     def seconds_left(self) -> float | None:
         """At that rate; None without a total or a rate."""
         rate = self.rate
-        if rate is None or self.total is None:
-            return None
-        return max(self.total - self.done, 0.0) / rate
+        return max(self.total - self.done, 0.0) / rate if rate and self.total is not None else None
 
     @property
     def share(self) -> float | None:
@@ -246,7 +231,7 @@ def figures(pace: Pace) -> str:
 def amount(value: float, unit: str) -> str:
     """Text such as "12.5 tensors"; bytes in MB."""
     if unit == "bytes":
-        value, unit = value / _MEGA, "MB"
+        value, unit = value / 1e6, "MB"
     digits = 1 if value < 100 and value != int(value) else 0
     return f"{value:,.{digits}f} {unit}".rstrip()
 
@@ -271,24 +256,18 @@ class JsonReporter(Reporter):
     does not end the build.
     """
 
-    def __init__(
-        self,
-        stream: IO[str],
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, stream: IO[str]) -> None:
         self._stream: IO[str] | None = stream
-        self._clock, self._wall = clock, wall
-        self._begin = clock()
+        self._begin = time.monotonic()
         self._numbers = 0
-        self._stages: list[_JsonStage] = []
+        self._stages: list[_Stage] = []
         self._emit("start", version=VERSION)
 
     @contextlib.contextmanager
     def stage(self, text: str) -> Iterator[None]:
         """``stage_begin`` now and ``stage_end`` with its seconds after the block."""
         self._numbers += 1
-        stage = _JsonStage(self._numbers, self._clock(), Pace(self._clock))
+        stage = _Stage(self._numbers, text, time.monotonic(), Pace(), -1e9)
         self._emit("stage_begin", stage=stage.number, parent=self._innermost(), text=text)
         self._stages.append(stage)
         ok = False
@@ -297,14 +276,14 @@ class JsonReporter(Reporter):
             ok = True
         finally:
             self._stages.pop()
-            seconds = round(self._clock() - stage.begin, 3)
+            seconds = round(time.monotonic() - stage.begin, 3)
             self._emit("stage_end", stage=stage.number, text=text, seconds=seconds, ok=ok)
 
     def advance(self, done: float, total: float | None, unit: str) -> None:
         """``progress``, at most once a second in each stage, and always when all is done."""
         if not self._stages:
             return
-        stage, now = self._stages[-1], self._clock()
+        stage, now = self._stages[-1], time.monotonic()
         stage.pace.update(done, total, unit)
         finished = total is not None and done >= total
         if finished == stage.finished and now - stage.said < _PROGRESS_SECONDS:
@@ -330,7 +309,7 @@ class JsonReporter(Reporter):
 
     def published(self, folder: Path, entry: FileEntry) -> None:
         """``file`` with the manifest's entry."""
-        self._emit("file", path=str(folder / entry.path), entry=dataclasses.asdict(entry))
+        self._emit("file", path=str(folder / entry.path), entry=asdict(entry))
 
     def failed(self, error: BaseException, exit_code: int) -> None:
         """``error``, the last event of a run that failed."""
@@ -339,7 +318,7 @@ class JsonReporter(Reporter):
 
     def done(self, manifest: Path) -> None:
         """``done`` with the path of the manifest, the last event of a run that did its work."""
-        seconds = round(self._clock() - self._begin, 3)
+        seconds = round(time.monotonic() - self._begin, 3)
         self._emit("done", manifest=str(manifest), seconds=seconds)
 
     def _innermost(self) -> int | None:
@@ -348,7 +327,7 @@ class JsonReporter(Reporter):
     def _emit(self, event: str, **fields: Any) -> None:
         if self._stream is None:
             return
-        line = json.dumps({"event": event, "time": round(self._wall(), 3), **fields})
+        line = json.dumps({"event": event, "time": round(time.time(), 3), **fields})
         try:
             self._stream.write(line + "\n")
             self._stream.flush()
@@ -358,15 +337,6 @@ class JsonReporter(Reporter):
                 os.dup2(nowhere.fileno(), self._stream.fileno())
             self._stream = None
             logger.warning("nobody reads the events any more; the build continues")
-
-
-@dataclasses.dataclass(slots=True)
-class _JsonStage:
-    number: int
-    begin: float
-    pace: Pace
-    said: float = -1e9  # when its last progress event went out
-    finished: bool = False  # whether that was at 100%
 
 
 def _rounded(value: float | None) -> float | None:

@@ -18,6 +18,7 @@ from typing import Any
 
 from quantize.disk import write_atomically
 from quantize.errors import UsageError
+from quantize.fromjson import GARBLED
 from quantize.gguf.imatrixfile import is_matrix
 from quantize.manifest import Digest, ModelOrigin, digest, digests
 from quantize.options import Options
@@ -31,22 +32,22 @@ from runtimes.untrusted import inside, is_link, load_json, remove
 
 logger = logging.getLogger(__name__)
 
+JsonObject = dict[str, Any]
+
 RECORD = "stage.json"
 
 # Raised above 1 when the code of a stage changes so that the same inputs give another outcome.
 _VERSIONS = {"reference": 2, "fidelity": 2, "speed": 4, "measure": 2}
 
-_COMMON = ("torch", "transformers", "tokenizers")
 _TOOLS = {
-    "gguf": (*_COMMON, "llama-cpp-python"),
+    "gguf": "torch transformers tokenizers llama-cpp-python".split(),
     "onnx": (
-        *_COMMON,
-        *("onnx", "onnx_ir", "onnxruntime", "onnxruntime-gpu"),
-        *("onnxruntime-genai", "onnxruntime-genai-cuda"),
-    ),
+        "torch transformers tokenizers onnx onnx_ir onnxruntime onnxruntime-gpu onnxruntime-genai"
+        " onnxruntime-genai-cuda"
+    ).split(),
 }
 # Tokenizers, templates, configurations, and the model card, from which the converter takes names.
-_SMALL = {".json", ".jinja", ".model", ".txt", ".md", ".py", ".tiktoken", ".spm"}
+_SMALL = ".json .jinja .model .txt .md .py .tiktoken .spm".split()
 
 
 def stage_version(name: str) -> int:
@@ -66,7 +67,7 @@ def versions(formats: Iterable[str]) -> dict[str, str]:
     return installed.versions(dict.fromkeys(name for fmt in formats for name in _TOOLS[fmt]))
 
 
-def source_inputs(source: SourceModel, fingerprint: ModelOrigin) -> dict[str, Any]:
+def source_inputs(source: SourceModel, fingerprint: ModelOrigin) -> JsonObject:
     """The weights and configuration by their hash, and every small file that tools may read."""
     small = {}
     for path in sorted(source.folder.iterdir() if source.folder.is_dir() else ()):
@@ -78,19 +79,19 @@ def source_inputs(source: SourceModel, fingerprint: ModelOrigin) -> dict[str, An
     return {**asdict(fingerprint), "small_files": whole}
 
 
-def export_key(source: dict[str, Any]) -> str:
+def export_key(source: JsonObject) -> str:
     """The half-precision GGUF file."""
     return stage_key("export", {"source": source, "tools": versions(["gguf"])})
 
 
-def imatrix_key(source: dict[str, Any], recipe: Recipe, options: Options) -> str | None:
+def imatrix_key(source: JsonObject, recipe: Recipe, options: Options) -> str | None:
     """The importance matrix that ``recipe`` takes; None if there is none for it."""
     if options.imatrix is None or recipe.format != "gguf" or recipe.is_float:
         return None
     return matrix_key(source, options.imatrix)
 
 
-def matrix_key(source: dict[str, Any], given: Path) -> str:
+def matrix_key(source: JsonObject, given: Path) -> str:
     """The importance matrix of ``given``."""
     sha256 = digest(given).sha256
     return stage_key("imatrix", {"source": source, "given": sha256, "tools": versions(["gguf"])})
@@ -104,16 +105,16 @@ def calibration(recipe: Recipe, options: Options) -> Path | None:
 
 
 def build_key(
-    source: dict[str, Any], recipe: Recipe, options: Options, texts: Iterable[Path] = ()
+    source: JsonObject, recipe: Recipe, options: Options, texts: Iterable[Path] = ()
 ) -> str:
     """One file; for a target by the ``texts`` that decide its types."""
     own = asdict(recipe)
     if recipe.target is None:
         own.pop("target")
     # What changes no byte.
-    for name in ("advice", "limits", "bits_per_weight", "needs_imatrix", "published_kl"):
+    for name in "advice limits bits_per_weight needs_imatrix published_kl".split():
         own.pop(name)
-    inputs: dict[str, Any] = {"recipe": own, "tools": versions([recipe.format])}
+    inputs: JsonObject = {"recipe": own, "tools": versions([recipe.format])}
     if recipe.format == "gguf":
         inputs["export"] = export_key(source)
         inputs["imatrix"] = imatrix_key(source, recipe, options)
@@ -139,13 +140,23 @@ class Stage:
     value: Any
     reused: bool
 
+    @property
+    def sha256(self) -> dict[str, str]:
+        """The checksum of each file."""
+        return {name: found.sha256 for name, found in self.files.items()}
+
+    @property
+    def bytes(self) -> int:
+        """The size of all files together."""
+        return sum(found.bytes for found in self.files.values())
+
 
 # Whether a stage that an earlier run has left, or that came with a model from elsewhere, is one
 # that could have been made here. It may raise what `from_json` raises.
 Valid = Callable[[Stage], bool]
 
 
-@dataclass(slots=True)
+@dataclass
 class Stages:
     """The stages below ``root``, all of one model: those of another ``owner`` are stale, and with
     ``fresh`` all are."""
@@ -244,7 +255,7 @@ class Stages:
 def _is(valid: Valid, stage: Stage) -> bool:
     try:
         return valid(stage)
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except GARBLED:
         return False
 
 
@@ -260,7 +271,7 @@ def stages_size(root: Path) -> int:
     return sum(int(getattr(one, "st_blocks", one.st_size / 512) * 512) for one in found)
 
 
-def _read(folder: Path) -> dict[str, Any]:
+def _read(folder: Path) -> JsonObject:
     """The record of a stage; empty when it is missing or unreadable, that is, unfinished."""
     try:
         record = load_json(folder / RECORD)

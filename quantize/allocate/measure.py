@@ -5,7 +5,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -40,9 +40,9 @@ _DONE = "done.json"
 
 def sensitivities(
     source: SourceModel, raters: Sequence[Rater], text: Path, work: Path, progress: Reporter
-) -> list[TypeTable]:
-    """The table of each of ``raters``, over the first windows of ``text``: all that are not known
-    yet in one pass.
+) -> TypeTable:
+    """The table of the first of ``raters``, over the first windows of ``text``. All that are not
+    known yet are measured in one pass.
 
     Raises ToolError for a table that was changed, BusyError while another run measures it.
     """
@@ -55,7 +55,7 @@ def sensitivities(
         _measure_missing(source, missing, text, work, progress)
     else:
         progress.note("the table of sensitivities is the one measured before")
-    return [read_table(path) for path in kept]
+    return read_table(kept[0])
 
 
 def _named(key: str) -> str:
@@ -80,17 +80,15 @@ def _measure_missing(
             f"{another_run(partial_folder)} measures this model; wait for it"
         ) from error
     with lock:
-        progress.note(f"measuring sensitivities takes about {_minutes(sweep_seconds(source))}")
+        seconds = sweep_seconds(source)
+        told = f"{seconds / 60:.0f} minutes" if seconds > 90 else f"{seconds:.0f} seconds"
+        progress.note(f"measuring sensitivities takes about {told}")
         with progress.stage("measuring how much each tensor matters"):
             call = partial(_measure, source, text, raters, partial_folder)
             tables = run_child(call, "measuring sensitivities", work, progress, torch=True)
         for (_, path), table in zip(missing, tables, strict=True):
             write_table(path, table)
         shutil.rmtree(partial_folder)
-
-
-def _minutes(seconds: float) -> str:
-    return f"{seconds / 60:.0f} minutes" if seconds > 90 else f"{seconds:.0f} seconds"
 
 
 def _measure(
@@ -106,7 +104,7 @@ def _measure(
     if bos is not None:
         windows = [[bos, *window[1:]] for window in windows]
     # As `sweep_bytes` counts them: a layer is widened while it is worked on.
-    network = load_network(source.folder, trust_remote_code=source.trust_remote_code, wide=False)
+    network = load_network(source, wide=False)
     tokens = length * len(windows)
 
     def rate(tensor: Matrix) -> None:
@@ -125,7 +123,7 @@ def _measure(
 def _resumed(folder: Path, raters: int) -> tuple[int, list[list[Unit]]]:
     """How many parts a killed run had finished, and what it had found for each rater."""
     try:
-        state = json.loads((folder / _DONE).read_text(encoding="utf-8"))
+        state = json.loads((folder / _DONE).read_bytes())
     except OSError:
         return 0, [[] for _ in range(raters)]
     except ValueError as error:
@@ -144,29 +142,6 @@ _SHARE = 2 / 3  # of the text for sensitivities, the rest for tries
 _PASSAGE, _EVERY = 200, 100  # characters that two texts have in common only if one has the other's
 
 
-@dataclass(frozen=True, slots=True)
-class Texts:
-    """Two parts of one text."""
-
-    calibrate: str
-    tune: str
-
-    def write(self, folder: Path) -> "TextFiles":
-        """As files in ``folder``."""
-        files = TextFiles(folder / "calibrate.txt", folder / "tune.txt")
-        files.calibrate.write_text(self.calibrate, encoding="utf-8")
-        files.tune.write_text(self.tune, encoding="utf-8")
-        return files
-
-
-@dataclass(frozen=True, slots=True)
-class TextFiles:
-    """Paths of the two parts."""
-
-    calibrate: Path
-    tune: Path
-
-
 def calibration_text(options: Options, source: SourceModel) -> Path:
     """The text that the user gave for the importance matrix, else the model's own, else the one
     that is bundled."""
@@ -176,16 +151,16 @@ def calibration_text(options: Options, source: SourceModel) -> Path:
     return own if own.is_file() else _BUNDLED
 
 
-def split_texts(given: Path, final: Path | None) -> Texts:
-    """``given`` in two parts. Raises UsageError if it cannot be read, is too short, or has a
-    passage of ``final``, or of itself, twice."""
+def split_texts(given: Path, final: Path | None) -> tuple[str, str]:
+    """``given`` in two parts, to measure sensitivities on and to measure tries on. Raises
+    UsageError if it cannot be read, is too short, or has a passage of ``final``, or of itself,
+    twice."""
     text = _read(given)
     cut = text.rfind("\n", 0, int(len(text) * _SHARE)) + 1 or int(len(text) * _SHARE)
     parts = text[:cut], text[cut:]
     verdict = _read(final or BUNDLED)
     for one, other, names in (
-        (parts[0], verdict, f"{given.name} and {(final or BUNDLED).name}"),
-        (parts[1], verdict, f"{given.name} and {(final or BUNDLED).name}"),
+        *((part, verdict, f"{given.name} and {(final or BUNDLED).name}") for part in parts),
         (parts[0], parts[1], f"the two parts of {given.name}"),
     ):
         if passage := _shared(one, other):
@@ -197,7 +172,7 @@ def split_texts(given: Path, final: Path | None) -> Texts:
         raise UsageError(
             f"{given} has {len(text):,} characters: give at least {_LEAST:,}, to choose types by"
         )
-    return Texts(*parts)
+    return parts
 
 
 def _read(path: Path) -> str:

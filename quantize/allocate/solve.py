@@ -6,19 +6,19 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from quantize.allocate.sweep import Array, Matrix
+from quantize.allocate.sweep import Matrix
+from quantize.arrays import Floats, Ints
 from quantize.disk import write_atomically
 from quantize.errors import ToolError
-from quantize.fromjson import from_json
+from quantize.fromjson import GARBLED, from_json
 from quantize.quality.text import WINDOW
 from quantize.source import SourceModel
 from quantize.source.shapes import shapes_of
@@ -62,6 +62,10 @@ class Unit:
         return found
 
 
+Figure = Callable[[Unit, TypeChoice], float]
+Types = Mapping[str, str]  # of tensors, by their names
+
+
 @dataclass(frozen=True, slots=True)
 class TypeTable:
     """All tensors of a model whose type can be chosen; measured over ``tokens`` of ``text``."""
@@ -70,7 +74,11 @@ class TypeTable:
     tokens: int
     text: str
 
-    def total(self, kinds: Mapping[str, str]) -> TypeChoice:
+    def least(self, figure: Figure) -> float:
+        """The sum of the least ``figure`` of each tensor."""
+        return sum(min(figure(unit, c) for c in unit.choices) for unit in self.units)
+
+    def total(self, kinds: Types) -> TypeChoice:
         """Bytes and predicted divergence together, of the types by tensor ``kinds``."""
         picked = [unit.choice(kinds[unit.name]) for unit in self.units]
         return TypeChoice("", sum(c.bytes for c in picked), sum(c.kl for c in picked))
@@ -91,7 +99,7 @@ def read_table(path: Path) -> TypeTable:
         if whole["sha256"] != _checksum(whole["table"]):
             raise ValueError("its checksum is another")
         return from_json(TypeTable, whole["table"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except GARBLED as error:
         raise ToolError(
             f"the table of sensitivities {path} was changed or damaged ({error}): delete it, and it"
             " is measured again"
@@ -105,8 +113,6 @@ def _checksum(value: Any) -> str:
 _STEPS = 1 << 15  # of the bound; what rounding up to them leaves is spent one tensor at a time
 
 _PRICES = 60
-
-Figure = Callable[[Unit, TypeChoice], float]
 
 
 def size(_unit: Unit, choice: TypeChoice) -> float:
@@ -204,8 +210,6 @@ def _spend(
 
 SAMPLE = 1 << 18  # weights of a tensor that are rounded in every type; of more a sample of rows
 
-Ints = npt.NDArray[np.int64]
-
 
 @dataclass(frozen=True, slots=True)
 class Rater:
@@ -217,25 +221,38 @@ class Rater:
     rate: Callable[[Matrix, int], Unit]
 
 
-def losses(
-    tensor: Matrix, kinds: Iterable[str], stored: Callable[[Array, str, int], Array]
-) -> dict[str, float]:
-    """The divergence by type, summed over the tokens, that ``stored`` causes: it makes of rows of
-    the tensor's matrix of that number what the type stores. Raises ModelError."""
-    found = dict.fromkeys(kinds, 0.0)
+def rated(
+    tensor: Matrix,
+    tokens: int,
+    kinds: Mapping[str, tuple[int, float]],
+    stored: Callable[[Floats, str, int], Floats],
+    importance: tuple[float, ...] = (),
+) -> Unit:
+    """The ``tensor``, of sensitivities summed over the ``tokens``, with its choices.
+
+    ``kinds`` has the bytes of each type, and the divergence by the inputs of its kernels, summed
+    over the tokens; ``stored`` makes of rows of the tensor's matrix of that number what the type
+    stores. Raises ModelError.
+    """
+    lost = dict.fromkeys(kinds, 0.0)
     most = SAMPLE // len(tensor.weight)
     for i, (weight, fisher) in enumerate(zip(tensor.weight, tensor.fisher, strict=True)):
         rows, scale = _sampled(weight, fisher, most)
         weight, worth = weight[rows], fisher[rows] * scale[:, None]
-        for kind in found:
+        for kind in lost:
             moved = stored(weight, kind, i) - weight
-            found[kind] += 0.5 * float((worth * moved**2).sum(dtype=np.float64))
-    if not np.isfinite(list(found.values())).all():
+            lost[kind] += 0.5 * float((worth * moved**2).sum(dtype=np.float64))
+    if not np.isfinite(list(lost.values())).all():
         raise ModelError(f"{tensor.name} has weights or gradients that are not finite")
-    return found
+    choices = (
+        TypeChoice(kind, nbytes, (lost[kind] + inputs) / tokens)
+        for kind, (nbytes, inputs) in kinds.items()
+    )
+    count, rows, width = tensor.weight.shape
+    return Unit(tensor.name, count, rows, width, tuple(choices), importance)
 
 
-def _sampled(weight: Array, fisher: Array, most: int) -> tuple[Ints, Array]:
+def _sampled(weight: Floats, fisher: Floats, most: int) -> tuple[Ints, Floats]:
     """Rows whose errors stand for those of all, and how many rows each stands for: those that
     matter most by themselves, and of the rest some that are drawn."""
     rows, keep = len(weight), max(64, most // weight.shape[1])

@@ -2,13 +2,15 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from quantize.allocate.solve import TypeChoice, TypeTable, Unit
-from quantize.children import run_child
+from quantize.allocate.solve import TypeChoice, Types, TypeTable, Unit, size
+from quantize.children import report_progress, run_child
 from quantize.disk import write_atomically
 from quantize.progress import Reporter
 from runtimes.machine.cpu import available_cores, cpu_identity
@@ -19,15 +21,20 @@ from runtimes.planner.measure import Workload, measure_speed
 _METHOD = 2  # raised when another time would be measured
 
 Shape = tuple[int, int]  # the length of a row, and rows
-Seconds = Mapping[tuple[str, Shape, int], float]  # of a product, by type, shape, and inputs' rows
+# Of a type, a shape, the rows of inputs and the bytes of a model: a block in which as many products
+# as such a model has, each with weights of its own, are computed by a function; and how many.
+Products = Callable[
+    [str, Shape, int, int], AbstractContextManager[tuple[Callable[[], object], int]]
+]
+_MOST_BYTES = 96_000_000  # of weights: more than any cache holds, of a model that is larger
+_LEAST_S = 0.1  # that a product is timed for
+_LAPS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Seconds of the products of a step with ``rows`` rows, by type and shape, and what the step
-    takes beside them."""
+    """Seconds of the products of a step, by type and shape, and what the step takes beside them."""
 
-    rows: int
     products: Mapping[tuple[str, Shape], float]
     rest: float
     used: float  # the share of a mixture's experts that a token goes through
@@ -40,62 +47,65 @@ class StepTimes:
         count = unit.matrices * self.used if unit.matrices > 1 else 1.0
         return count * self.products[choice.kind, (unit.width, unit.rows)]
 
-    def step(self, table: TypeTable, kinds: Mapping[str, str]) -> float:
+    def step(self, table: TypeTable, kinds: Types) -> float:
         """Seconds of a step of the file with these types by tensor."""
         return self.rest + sum(self.of(u, u.choice(kinds[u.name])) for u in table.units)
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """How a format's products are timed: by ``kernels`` of the program ``tool``, in a child
-    process. ``reference`` makes a file whose types are ``types``, whose own step says what is not
-    in the products. ``used`` is as in `StepTimes`."""
-
-    kernels: Callable[[list[Shape], list[str], tuple[int], int], Seconds]
-    tool: str
-    reference: Callable[[], Path]
-    types: Mapping[str, str]
-    used: float = 1.0
-
-
 def step_times(
-    table: TypeTable, timing: Timing, rows: int, model_bytes: int, work: Path, progress: Reporter
+    table: TypeTable,
+    rows: int,
+    work: Path,
+    progress: Reporter,
+    *,
+    products: Products,
+    tool: str,
+    reference: Callable[[], Path],
+    types: Types,
+    used: float = 1.0,
 ) -> StepTimes:
-    """Measured on this machine, or taken from the cache."""
-    shapes = sorted({(unit.width, unit.rows) for unit in table.units})
-    kinds = sorted({choice.kind for unit in table.units for choice in unit.choices})
-    inputs = [_METHOD, shapes, kinds, rows, model_bytes, cpu_identity(), available_cores()]
-    key = hashlib.sha256(json.dumps([*inputs, versions([timing.tool])]).encode())
+    """Measured on this machine, or taken from the cache: the ``products`` as the program ``tool``
+    computes them in a child process, and a step of the file that ``reference`` makes, whose types
+    are ``types``: it says what is not in the products."""
+    model_bytes = int(table.least(size))
+    cases = sorted({(c.kind, (u.width, u.rows)) for u in table.units for c in u.choices})
+    inputs = [_METHOD, cases, rows, model_bytes, cpu_identity(), available_cores()]
+    key = hashlib.sha256(json.dumps([*inputs, versions([tool])]).encode())
     kept = cache_dir() / "kernels" / f"{key.hexdigest()[:32]}.json"
     try:
-        found = json.loads(kept.read_text(encoding="utf-8"))
+        found = json.loads(kept.read_bytes())
     except (OSError, ValueError):
-        path = timing.reference()
+        path = reference()
         with progress.stage("timing matrix products on this machine"):
             # Not in one process: threads that products leave behind make a step take twice as long.
             step = run_child(partial(_step, path, rows), "timing a step", work, progress)
-            call = partial(_products, timing.kernels, shapes, kinds, rows, model_bytes)
+            call = partial(_seconds, products, cases, rows, min(model_bytes, _MOST_BYTES))
             found = {"step": step, "products": run_child(call, "timing", work, progress)}
-        kept.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(kept, json.dumps(found))
-    products = {(kind, (width, height)): s for kind, width, height, s in found["products"]}
+    seconds = {(kind, (width, height)): s for kind, width, height, s in found["products"]}
     names = {unit.name for unit in table.units}
     lookup = "token_embd.weight" if "output.weight" in names else ""
-    times = StepTimes(rows, products, 0.0, timing.used, lookup)
-    reference = times.step(table, timing.types)
-    return replace(times, rest=max(found["step"] - reference, 0.0))
+    times = StepTimes(seconds, 0.0, used, lookup)
+    return replace(times, rest=max(found["step"] - times.step(table, types), 0.0))
 
 
-def _products(
-    kernels: Callable[[list[Shape], list[str], tuple[int], int], Seconds],
-    shapes: list[Shape],
-    kinds: list[str],
-    rows: int,
-    model_bytes: int,
+def _seconds(
+    products: Products, cases: Sequence[tuple[str, Shape]], rows: int, model_bytes: int
 ) -> list[list[object]]:
-    """Runs in a child process."""
-    seconds = kernels(shapes, kinds, (rows,), model_bytes)
-    return [[kind, *shape, s] for (kind, shape, _), s in seconds.items()]
+    """Runs in a child process: of each case its type, shape, and seconds of a product. How much of
+    ``model_bytes`` the caches hold decides."""
+    found: list[list[object]] = []
+    for kind, shape in cases:
+        report_progress(len(found), len(cases), "kernels")
+        with products(kind, shape, rows, model_bytes) as (compute, count):
+            laps: list[float] = []
+            while len(laps) < _LAPS or sum(laps) < _LEAST_S:
+                began = time.perf_counter()
+                compute()
+                laps.append(time.perf_counter() - began)
+        found.append([kind, *shape, min(laps) / count])
+    report_progress(len(cases), len(cases), "kernels")
+    return found
 
 
 def _step(path: Path, rows: int) -> float:

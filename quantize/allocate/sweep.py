@@ -20,14 +20,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from quantize.arrays import Floats
 from quantize.children import report_progress
 from quantize.errors import SourceError
 from quantize.source.shapes import gguf_name
 
-Array = npt.NDArray[np.float32]
 Rounding = dict[int, float]
+Ids = Sequence[int]
+Args = tuple[Any, ...]
+Named = dict[str, Any]
+_Call = tuple[Args, Named]  # of a layer, beside the hidden states
 
 _SEED = 20260101
 _LEVELS = 127  # on each side of zero, of activations in 8 bits
@@ -48,8 +51,8 @@ class Matrix:
     """
 
     name: str
-    weight: Array
-    fisher: Array
+    weight: Floats
+    fisher: Floats
     activations: Rounding = field(default_factory=dict)
 
 
@@ -58,7 +61,7 @@ Rate = Callable[[Matrix], None]
 
 def sweep(
     network: Any,
-    windows: Sequence[Sequence[int]],
+    windows: Sequence[Ids],
     folder: Path,
     done: int,
     rate: Rate,
@@ -70,178 +73,173 @@ def sweep(
     done; what it has been called with is given as ``done`` by the run that resumes in ``folder``.
     Raises SourceError for a network that is no stack of layers.
     """
-    for p in network.parameters():
-        p.requires_grad_(False)
-    layers = _layers(network)
-    parts = len(layers) + 2
-    state = _State(folder, parts, len(windows))
-    calls = _forward(network, layers, windows, state, None if done else rate)
+    work = _Sweep(network, windows, folder, rate)
+    parts = work.parts
+    calls = work.forward(resumed=done > 0)
     if not done:
         finished(1)
-    for part in range(max(done, 1), len(layers) + 1):
-        at = len(layers) - part
+    for part in range(max(done, 1), parts - 1):
+        at = parts - 2 - part
         report_progress(part, parts, "layers")
-        _backward(layers[at], f"layers.{at}", calls[at], at, part, state, rate)
+        work.backward(at, part, calls[at])
         finished(part + 1)
     if done < parts:
-        _embedding(network, layers, windows, state, rate)
+        work.embedding()
         finished(parts)
     report_progress(parts, parts, "layers")
 
 
-@dataclass(frozen=True, slots=True)
-class _State:
-    """Tensors on the disk between two parts."""
+class _Sweep:
+    """The network with what is done to it; tensors lie in ``folder`` between two parts."""
 
-    folder: Path
-    parts: int
-    windows: int
+    def __init__(self, network: Any, windows: Sequence[Ids], folder: Path, rate: Rate) -> None:
+        for p in network.parameters():
+            p.requires_grad_(False)
+        self.network, self.windows, self.folder, self.rate = network, windows, folder, rate
+        self.layers = _layers(network)
+        self.parts = len(self.layers) + 2
+        self.head, self.table = network.get_output_embeddings(), network.get_input_embeddings()
+        self.tied = self.head.weight is self.table.weight
 
     def save(self, kind: str, part: int, window: int, tensor: Any) -> None:
+        """Put it on the disk."""
         np.save(self.folder / f"{kind}-{part}-{window}.npy", tensor.detach().float().numpy())
 
     def load(self, kind: str, part: int, window: int) -> Any:
+        """Read what was saved so."""
         import torch
 
         return torch.from_numpy(np.load(self.folder / f"{kind}-{part}-{window}.npy"))
 
-    def drop(self, kind: str, part: int) -> None:
-        for path in self.folder.glob(f"{kind}-{part}-*.npy"):
+    def forward(self, *, resumed: bool) -> list[_Call]:
+        """Save what goes into each layer, go back through the output at once, and return how each
+        layer is called. What is ``resumed`` has handed out the output's matrix before."""
+        import torch
+
+        head, layers, tied = self.head, self.layers, self.tied
+        calls: list[Any] = [None] * len(layers)
+        generator = torch.Generator().manual_seed(_SEED)
+        fisher = torch.zeros(head.weight.shape)
+        rounding: Rounding = {}
+
+        def note(at: int, window: int, args: Args, kwargs: Named) -> Any:
+            hidden, rest, named = _inputs(args, kwargs)
+            self.save("input", at, window, hidden[0])
+            calls[at] = rest, named
+            return (hidden.detach(), *rest), named
+
+        def cut(output: Any) -> Any:
+            """The output of the last layer, from which the gradients go back."""
+            hidden = output[0] if isinstance(output, tuple) else output
+            leaf = hidden.detach().requires_grad_(True)
+            leaves.append(leaf)
+            return (leaf, *output[1:]) if isinstance(output, tuple) else leaf
+
+        with _single(head.parameters()), torch.enable_grad():
+            for w, ids in enumerate(self.windows):
+                report_progress(w / len(self.windows), self.parts, "layers")
+                leaves: list[Any] = []
+                with contextlib.ExitStack() as hooks:
+                    for at, layer in enumerate(layers):
+                        hook = layer.register_forward_pre_hook(
+                            lambda _m, args, kwargs, at=at, w=w: note(at, w, args, kwargs),
+                            with_kwargs=True,
+                        )
+                        hooks.callback(hook.remove)
+                    last = layers[-1].register_forward_hook(lambda _m, _i, o: cut(o))
+                    hooks.callback(last.remove)
+                    _watch(hooks, head, rounding)
+                    gathered = _gather(hooks, head, fisher, _rows(ids) if tied else [])
+                    logits = self.network(torch.tensor([ids]), use_cache=False).logits[0].float()
+                drawn = torch.multinomial(logits.detach().softmax(-1), 1, generator=generator)[:, 0]
+                torch.nn.functional.cross_entropy(logits, drawn, reduction="sum").backward()
+                self.save("gradient", 1, w, leaves[0].grad[0])
+                if tied:  # these rows are looked up too, and have one gradient of both
+                    self.save("rows", 0, w, gathered[0])
+            if tied:
+                self.save("head", 0, 0, fisher)
+                sums = [rounding.get(block, 0.0) for block in _WATCHED]
+                self.save("rounding", 0, 0, torch.tensor(sums))
+            elif not resumed:
+                self.rate(_matrix("output.weight", head.weight, fisher, rounding))
+        return calls
+
+    def backward(self, at: int, part: int, call: _Call) -> None:
+        """One layer: from the gradients at its output to those at its input, with all its
+        matrices."""
+        import torch
+
+        layer, (rest, named) = self.layers[at], call
+        roundings: dict[str, Rounding] = {}
+        with _single(layer.parameters()), torch.enable_grad(), contextlib.ExitStack() as hooks:
+            weights = {name: p for name, p in layer.named_parameters() if p.ndim > 1}
+            fisher = {name: torch.zeros(p.shape) for name, p in weights.items()}
+            for p in weights.values():
+                p.requires_grad_(True)
+            for name, module in layer.named_modules():
+                if isinstance(module, torch.nn.Linear):
+                    _watch(hooks, module, roundings.setdefault(f"{name}.weight", {}))
+            for w in range(len(self.windows)):
+                hidden = self.load("input", at, w)[None].requires_grad_(True)
+                output = layer(hidden, *rest, **named)
+                output = output[0] if isinstance(output, tuple) else output
+                output.backward(self.load("gradient", part, w)[None])
+                self.save("gradient", part + 1, w, hidden.grad[0])
+                for name, p in weights.items():
+                    if p.grad is not None:  # an expert that nothing was sent to has none
+                        fisher[name].addcmul_(p.grad, p.grad)
+                        p.grad = None
+            for name, p in weights.items():
+                p.requires_grad_(False)
+                whole = f"model.layers.{at}.{name}"
+                for matrix in _split(whole, p, fisher.pop(name), roundings.get(name, {})):
+                    self.rate(matrix)
+        for path in self.folder.glob(f"gradient-{part}-*.npy"):
             path.unlink()
 
+    def embedding(self) -> None:
+        """Embedding table; where the output has the same matrix, both uses together."""
+        import torch
 
-def _forward(
-    network: Any,
-    layers: Sequence[Any],
-    windows: Sequence[Sequence[int]],
-    state: _State,
-    rate: Rate | None,
-) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
-    """Save what goes into each layer, and return how each is called. With ``rate``, go back through
-    the output at once."""
-    import torch
+        weight, tied, last = self.table.weight, self.tied, self.parts - 1
+        fisher = self.load("head", 0, 0) if tied else torch.zeros(weight.shape)
+        with _single(self.table.parameters()), torch.enable_grad():
+            for w, ids in enumerate(self.windows):
+                got = self.looked_up(ids, self.load("gradient", last, w))
+                head = self.load("rows", 0, w) if tied else torch.zeros(())
+                fisher[_rows(ids)] += (head + got).square() - head.square()
+            sums = self.load("rounding", 0, 0).tolist() if tied else []
+            rounding = dict(zip(_WATCHED, sums, strict=False))
+            self.rate(_matrix("token_embd.weight", weight, fisher, rounding))
 
-    head = network.get_output_embeddings()
-    tied = head.weight is network.get_input_embeddings().weight
-    calls: list[Any] = [None] * len(layers)
-    generator = torch.Generator().manual_seed(_SEED)
-    fisher = torch.zeros(head.weight.shape) if rate else None
-    rounding: Rounding = {}
+    def looked_up(self, ids: Ids, gradient: Any) -> Any:
+        """The gradient of the rows of the embedding that are looked up, from that of the first
+        layer's input."""
+        import torch
 
-    def note(at: int, window: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        hidden, rest, named = _inputs(args, kwargs)
-        state.save("input", at, window, hidden[0])
-        calls[at] = rest, named
-        return (hidden.detach(), *rest), named
+        weight, self.table.sparse = self.table.weight, True  # no zeros for all the others
 
-    def cut(output: Any) -> Any:
-        """The output of the last layer, from which the gradients go back."""
-        hidden = output[0] if isinstance(output, tuple) else output
-        leaf = hidden.detach().requires_grad_(rate is not None)
-        leaves.append(leaf)
-        return (leaf, *output[1:]) if isinstance(output, tuple) else leaf
+        def stop(_module: Any, args: Args, kwargs: Named) -> None:
+            raise _Reached(_inputs(args, kwargs)[0])
 
-    with _single(head.parameters()), torch.set_grad_enabled(rate is not None):
-        for w, ids in enumerate(windows):
-            report_progress(w / len(windows), state.parts, "layers")
-            leaves: list[Any] = []
-            with contextlib.ExitStack() as hooks:
-                for at, layer in enumerate(layers):
-                    hook = layer.register_forward_pre_hook(
-                        lambda _m, args, kwargs, at=at, w=w: note(at, w, args, kwargs),
-                        with_kwargs=True,
-                    )
-                    hooks.callback(hook.remove)
-                hooks.callback(layers[-1].register_forward_hook(lambda _m, _i, o: cut(o)).remove)
-                if fisher is not None:
-                    _watch(hooks, head, rounding)
-                    looked = _rows(ids) if tied else []
-                    gathered = _gather(hooks, head, fisher, looked)
-                logits = network(torch.tensor([ids]), use_cache=False).logits[0].float()
-            if fisher is None:
-                continue
-            drawn = torch.multinomial(logits.detach().softmax(-1), 1, generator=generator)[:, 0]
-            torch.nn.functional.cross_entropy(logits, drawn, reduction="sum").backward()
-            state.save("gradient", 1, w, leaves[0].grad[0])
-            if tied:  # these rows are looked up too, and have one gradient of both
-                state.save("rows", 0, w, gathered[0])
-        if fisher is not None and rate is not None:
-            if tied:
-                state.save("head", 0, 0, fisher)
-                state.save("rounding", 0, 0, torch.tensor([rounding.get(b, 0.0) for b in _WATCHED]))
-            else:
-                rate(_matrix("output.weight", head.weight, fisher, rounding))
-    return calls
-
-
-def _backward(
-    layer: Any,
-    prefix: str,
-    call: tuple[tuple[Any, ...], dict[str, Any]],
-    at: int,
-    part: int,
-    state: _State,
-    rate: Rate,
-) -> None:
-    """One layer: from the gradients at its output to those at its input, with all its matrices."""
-    import torch
-
-    rest, named = call
-    roundings: dict[str, Rounding] = {}
-    with _single(layer.parameters()), torch.enable_grad(), contextlib.ExitStack() as hooks:
-        weights = {name: p for name, p in layer.named_parameters() if p.ndim > 1}
-        fisher = {name: torch.zeros(p.shape) for name, p in weights.items()}
-        for p in weights.values():
-            p.requires_grad_(True)
-        for name, module in layer.named_modules():
-            if isinstance(module, torch.nn.Linear):
-                _watch(hooks, module, roundings.setdefault(f"{name}.weight", {}))
-        for w in range(state.windows):
-            hidden = state.load("input", at, w)[None].requires_grad_(True)
-            output = layer(hidden, *rest, **named)
-            output = output[0] if isinstance(output, tuple) else output
-            output.backward(state.load("gradient", part, w)[None])
-            state.save("gradient", part + 1, w, hidden.grad[0])
-            for name, p in weights.items():
-                if p.grad is not None:  # an expert that nothing was sent to has none
-                    fisher[name].addcmul_(p.grad, p.grad)
-                    p.grad = None
-        for name, p in weights.items():
-            p.requires_grad_(False)
-            for matrix in _split(
-                f"model.{prefix}.{name}", p, fisher.pop(name), roundings.get(name)
-            ):
-                rate(matrix)
-    state.drop("gradient", part)
-
-
-def _embedding(
-    network: Any,
-    layers: Sequence[Any],
-    windows: Sequence[Sequence[int]],
-    state: _State,
-    rate: Rate,
-) -> None:
-    """Embedding table; where the output has the same matrix, both uses together."""
-    import torch
-
-    table = network.get_input_embeddings()
-    tied = network.get_output_embeddings().weight is table.weight
-    last = state.parts - 1
-    fisher = state.load("head", 0, 0) if tied else torch.zeros(table.weight.shape)
-    with _single(table.parameters()), torch.enable_grad():
-        for w, ids in enumerate(windows):
-            rows = _rows(ids)
-            got = _looked_up(network, layers[0], table, ids, state.load("gradient", last, w))
-            if tied:
-                head = state.load("rows", 0, w)
-                fisher[rows] += (head + got).square() - head.square()
-            else:
-                fisher[rows] += got.square()
-        rounding = (
-            dict(zip(_WATCHED, state.load("rounding", 0, 0).tolist(), strict=True)) if tied else {}
-        )
-        rate(_matrix("token_embd.weight", table.weight, fisher, rounding))
+        hook = self.layers[0].register_forward_pre_hook(stop, with_kwargs=True)
+        weight.requires_grad_(True)
+        try:
+            self.network(torch.tensor([ids]), use_cache=False)
+        except _Reached as reached:
+            reached.hidden.backward(gradient[None])
+        finally:
+            hook.remove()
+            weight.requires_grad_(False)
+            self.table.sparse = False
+        found, weight.grad = weight.grad, None
+        rows = torch.tensor(_rows(ids))
+        if not found.is_sparse:
+            return found[rows]
+        found = found.coalesce()
+        whole = torch.zeros(len(rows), weight.shape[1])  # the token that fills up has no gradient
+        whole[torch.searchsorted(rows, found.indices()[0])] = found.values()
+        return whole
 
 
 class _Reached(Exception):
@@ -252,37 +250,7 @@ class _Reached(Exception):
         self.hidden = hidden
 
 
-def _looked_up(network: Any, first: Any, table: Any, ids: Sequence[int], gradient: Any) -> Any:
-    """The gradient of the rows of the embedding that are looked up, from that of the first layer's
-    input."""
-    import torch
-
-    weight, table.sparse = table.weight, True  # no zeros for all the others
-
-    def stop(_module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        raise _Reached(_inputs(args, kwargs)[0])
-
-    hook = first.register_forward_pre_hook(stop, with_kwargs=True)
-    weight.requires_grad_(True)
-    try:
-        network(torch.tensor([ids]), use_cache=False)
-    except _Reached as reached:
-        reached.hidden.backward(gradient[None])
-    finally:
-        hook.remove()
-        weight.requires_grad_(False)
-        table.sparse = False
-    found, weight.grad = weight.grad, None
-    rows = torch.tensor(_rows(ids))
-    if not found.is_sparse:
-        return found[rows]
-    found = found.coalesce()
-    whole = torch.zeros(len(rows), weight.shape[1])  # the token that fills up has no gradient
-    whole[torch.searchsorted(rows, found.indices()[0])] = found.values()
-    return whole
-
-
-def _inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...], Any]:
+def _inputs(args: Args, kwargs: Named) -> tuple[Any, Args, Any]:
     """The hidden states that a layer is called with, and the rest."""
     if args:
         return args[0], args[1:], kwargs
@@ -290,7 +258,7 @@ def _inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[A
     return named.pop("hidden_states"), (), named
 
 
-def _rows(ids: Sequence[int]) -> list[int]:
+def _rows(ids: Ids) -> list[int]:
     return sorted(set(ids))
 
 
@@ -326,14 +294,22 @@ def _single(parameters: Iterable[Any]) -> Iterator[None]:
             p.data = data
 
 
-def _watch(hooks: contextlib.ExitStack, module: Any, into: Rounding) -> None:
-    """Add to ``into`` what 8-bit inputs of a linear ``module`` cost, each time it is gone back
-    through."""
+def _on_the_way_back(
+    hooks: contextlib.ExitStack, module: Any, add: Callable[[Any, Any], None]
+) -> None:
+    """Have ``add`` called with the inputs [rows, in] of a linear ``module`` and the gradient of its
+    output [rows, out], each time it is gone back through."""
 
-    def forward(_module: Any, args: tuple[Any, ...], output: Any) -> None:
+    def forward(_module: Any, args: Args, output: Any) -> None:
         inputs = args[0].detach().flatten(0, -2)
         if output.requires_grad:
             output.register_hook(lambda gradient: add(inputs, gradient.flatten(0, -2)))
+
+    hooks.callback(module.register_forward_hook(forward).remove)
+
+
+def _watch(hooks: contextlib.ExitStack, module: Any, into: Rounding) -> None:
+    """Add to ``into`` what 8-bit inputs of a linear ``module`` cost."""
 
     def add(inputs: Any, gradient: Any) -> None:
         towards = gradient @ module.weight.detach()  # of the inputs
@@ -343,19 +319,13 @@ def _watch(hooks: contextlib.ExitStack, module: Any, into: Rounding) -> None:
             cost = 0.5 * (towards * moved).sum(dim=1).square().sum()
             into[block] = into.get(block, 0.0) + float(cost)
 
-    hooks.callback(module.register_forward_hook(forward).remove)
+    _on_the_way_back(hooks, module, add)
 
 
-def _gather(
-    hooks: contextlib.ExitStack, head: Any, fisher: Any, looked: Sequence[int]
-) -> list[Any]:
-    """Add the squared gradient of the output's weights to ``fisher`` when it is gone back through,
-    some rows at a time: it is as large as they are. Its rows ``looked`` go into the list."""
+def _gather(hooks: contextlib.ExitStack, head: Any, fisher: Any, looked: Ids) -> list[Any]:
+    """Add the squared gradient of the output's weights to ``fisher``, some rows at a time: it is as
+    large as they are. Its rows ``looked`` go into the list."""
     found: list[Any] = []
-
-    def forward(_module: Any, args: tuple[Any, ...], output: Any) -> None:
-        inputs = args[0].detach().flatten(0, -2)
-        output.register_hook(lambda gradient: add(inputs, gradient.flatten(0, -2)))
 
     def add(inputs: Any, gradient: Any) -> None:
         for at in range(0, len(fisher), _ROWS):
@@ -363,7 +333,7 @@ def _gather(
             fisher[at : at + _ROWS].addcmul_(part, part)
         found.append(gradient[:, looked].T @ inputs)
 
-    hooks.callback(head.register_forward_hook(forward).remove)
+    _on_the_way_back(hooks, head, add)
     return found
 
 
@@ -377,7 +347,7 @@ def _rounded(inputs: Any, block: int) -> Any:
     return ((groups / scale).round() * scale).flatten(1)[:, :width]
 
 
-def _split(name: str, weight: Any, fisher: Any, rounding: Rounding | None) -> Iterator[Matrix]:
+def _split(name: str, weight: Any, fisher: Any, rounding: Rounding) -> Iterator[Matrix]:
     """A parameter as the matrices that GGUF has of it."""
     whole = name if name.endswith(".weight") else f"{name}.weight"
     known = gguf_name(whole)
@@ -392,9 +362,9 @@ def _split(name: str, weight: Any, fisher: Any, rounding: Rounding | None) -> It
     yield _matrix(known, weight, fisher, rounding)
 
 
-def _matrix(name: str, weight: Any, fisher: Any, rounding: Rounding | None) -> Matrix:
-    def array(tensor: Any) -> Array:
+def _matrix(name: str, weight: Any, fisher: Any, rounding: Rounding) -> Matrix:
+    def array(tensor: Any) -> Floats:
         shape = (-1, *tensor.shape[-2:])
         return np.ascontiguousarray(tensor.detach().numpy().reshape(shape))
 
-    return Matrix(name, array(weight), array(fisher), rounding or {})
+    return Matrix(name, array(weight), array(fisher), rounding)

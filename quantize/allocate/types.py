@@ -5,13 +5,13 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from quantize.allocate.solve import Rater, TypeChoice, Unit, losses
-from quantize.allocate.sweep import BLOCKS, ROW, Array, Matrix
+from quantize.allocate.solve import TypeChoice, Unit, rated
+from quantize.allocate.sweep import BLOCKS, ROW, Matrix
+from quantize.arrays import Floats
 from quantize.gguf.ggml import rounded
 from quantize.gguf.imatrixfile import read_matrix
 from quantize.gguf.quantize import TYPES, needs_matrix
@@ -23,74 +23,43 @@ from runtimes.models.gguf import TENSOR_TYPES
 _ALIGNMENT = 32  # bytes that tensors of a GGUF file are padded to
 # Types that are worth choosing among; those of blocks of 256 where the rows allow them.
 _TYPES = (
-    *("f16", "q8_0", "q6_k", "q5_1", "q5_0", "q5_k", "q4_1", "q4_k", "q4_0", "iq4_nl", "iq4_xs"),
-    *("q3_k", "iq3_s", "q2_k", "iq3_xxs", "iq2_s"),
-)
-
-
-def gguf_rater(key: str, matrix: Path) -> Rater:
-    """With the importance ``matrix`` that the file will be made with."""
-    return Rater(key, partial(_unit, matrix))
+    "f16 q8_0 q6_k q5_1 q5_0 q5_k q4_1 q4_k q4_0 iq4_nl iq4_xs q3_k iq3_s q2_k iq3_xxs iq2_s"
+).split()
 
 
 @functools.lru_cache(maxsize=1)
-def _means(matrix: Path) -> Mapping[str, Array]:
+def _means(matrix: Path) -> Mapping[str, Floats]:
     return {name: entry.means for name, entry in read_matrix(matrix).entries.items()}
 
 
-def _unit(matrix: Path, tensor: Matrix, tokens: int) -> Unit:
-    """Rate each type that fits ``tensor``: its bytes and its loss."""
-    count, rows, width = tensor.weight.shape
+def gguf_unit(matrix: Path, tensor: Matrix, tokens: int) -> Unit:
+    """Rate each of llama.cpp's types that fits ``tensor``, with the importance ``matrix`` that the
+    file will be made with."""
+    count, _, width = tensor.weight.shape
     means = _means(matrix).get(tensor.name)
     own = None if means is None else means.reshape(count, width)
-    kinds = [
-        kind
-        for kind in _TYPES
-        if width % TENSOR_TYPES[TYPES[kind]][1] == 0
-        and (means is not None or not needs_matrix(kind, tensor.name))
-    ]
+    kinds = {}
+    for kind in _TYPES:
+        _, block, size = TENSOR_TYPES[TYPES[kind]]
+        if width % block == 0 and (means is not None or not needs_matrix(kind, tensor.name)):
+            # Kernels of that type round their inputs to 8 bits.
+            inputs = tensor.activations.get(256 if block == 256 else 32, 0.0)
+            nbytes = -(-tensor.weight.size // block * size // _ALIGNMENT) * _ALIGNMENT
+            kinds[kind] = nbytes, 0.0 if kind == "f16" else inputs
 
-    def stored(weight: Array, kind: str, i: int) -> Array:
+    def stored(weight: Floats, kind: str, i: int) -> Floats:
         return rounded(weight, kind, None if own is None else own[i])
 
-    lost = losses(tensor, kinds, stored)
-    choices = (
-        TypeChoice(
-            kind,
-            _nbytes(tensor.weight.size, kind),
-            (lost[kind] + (0.0 if kind == "f16" else _inputs(tensor, kind))) / tokens,
-        )
-        for kind in kinds
-    )
-    return Unit(tensor.name, count, rows, width, tuple(choices))
-
-
-def _inputs(tensor: Matrix, kind: str) -> float:
-    """The divergence of inputs in 8 bits, which kernels of that type round to."""
-    block = 256 if TENSOR_TYPES[TYPES[kind]][1] == 256 else 32
-    return tensor.activations.get(block, 0.0)
-
-
-def _nbytes(weights: int, kind: str) -> int:
-    _, block, size = TENSOR_TYPES[TYPES[kind]]
-    return -(-weights // block * size // _ALIGNMENT) * _ALIGNMENT
+    return rated(tensor, tokens, kinds, stored)
 
 
 # The ways to store a tensor in an ONNX graph.
 
 
-_VARIANTS = (
-    *("8s32", "8s64", "8s128"),
-    *("4z16", "4s16", "4z32", "4s32", "4z64", "4s64", "4z128", "4s128"),
-)
+_VARIANTS = "8s32 8s64 8s128 4z16 4s16 4z32 4s32 4z64 4s64 4z128 4s128".split()
 # Whose matrices may serve for both ends, and are looked up in blocks.
 _OF_TOKENS = ("token_embd.weight", "output.weight")
 _PART_OF_QKV = re.compile(r"\.attn_[qkv]\.")
-
-
-def onnx_rater(key: str) -> Rater:
-    """Rounding is weighed by the sensitivities themselves."""
-    return Rater(key, _node_unit)
 
 
 def fused(units: Iterable[Unit]) -> tuple[Unit, ...]:
@@ -101,39 +70,35 @@ def fused(units: Iterable[Unit]) -> tuple[Unit, ...]:
     return tuple(_one(name, parts) if len(parts) > 1 else parts[0] for name, parts in found.items())
 
 
-def _node_unit(tensor: Matrix, tokens: int) -> Unit:
-    """Rate each variant that fits ``tensor``: its bytes and its loss."""
+def onnx_unit(tensor: Matrix, tokens: int) -> Unit:
+    """Rate each variant that fits ``tensor``; rounding is weighed by the sensitivities."""
     count, rows, width = tensor.weight.shape
     if count > 1:
         raise ModelError(
             f"{tensor.name} holds {count} experts, whose ways to be stored in ONNX are not chosen:"
             " take --to gguf, or a recipe by name instead of a target"
         )
-    names: tuple[str, ...] = _VARIANTS
+    names = _VARIANTS
     if ROW in tensor.activations and tensor.name not in _OF_TOKENS:
-        names = (*names, W8A8)
+        names = [*names, W8A8]
     variants = {v.name: v for v in (parse_variant(name).fitting(width) for name in names)}
-    importance: Array = tensor.fisher[0].mean(axis=0)
+    importance: Floats = tensor.fisher[0].mean(axis=0)
     # Only what they are to each other counts: in single precision, as short numbers.
     importance = importance / max(float(importance.mean()), 1e-30)
 
-    def stored(weight: Array, kind: str, _i: int) -> Array:
+    def stored(weight: Floats, kind: str, _i: int) -> Floats:
         if kind == W8A8:
             codes, scales = round_channels(weight)
             return codes * scales[:, None]
         return dequantize(round_matrix(weight, variants[kind], importance))
 
-    lost = losses(tensor, variants, stored)
-    choices = (
-        TypeChoice(
-            kind,
-            rows * variant.row_bytes(width),
-            (lost[kind] + _node_inputs(tensor, variant)) / tokens,
-        )
+    kinds = {
+        kind: (rows * variant.row_bytes(width), _node_inputs(tensor, variant))
         for kind, variant in variants.items()
+    }
+    return rated(
+        tensor, tokens, kinds, stored, tuple(float(f"{value:.4g}") for value in importance)
     )
-    told = tuple(float(f"{value:.4g}") for value in importance)
-    return Unit(tensor.name, 1, rows, width, tuple(choices), told)
 
 
 def _node_inputs(tensor: Matrix, variant: Variant) -> float:

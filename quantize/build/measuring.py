@@ -17,7 +17,7 @@ from quantize.quality.fidelity import FloatReference, load_reference, require_qu
 from quantize.quality.text import GradedQuestion, read_text
 from quantize.quality.tokens import compare_built, require_parity
 from quantize.recipes import FORMATS, Recipe
-from quantize.stages import Stage, are_texts, stage_key, stage_version, versions
+from quantize.stages import JsonObject, Stage, are_texts, stage_key, stage_version, versions
 from runtimes.machine.cpu import available_cores, cpu_identity
 from runtimes.machine.gpus import find_gpus
 
@@ -54,7 +54,7 @@ def check(
     tokenizer there is no figure for the first."""
     allowed, work = run.options.allow_token_mismatch, run.space.work
 
-    def make(_folder: Path) -> dict[str, Any]:
+    def make(_folder: Path) -> JsonObject:
         what = f"loading {path.name} and asking it a question"
         try:
             run_child(partial(built_child.ask, path), what, work)
@@ -62,7 +62,7 @@ def check(
             raise CheckError(f"{error}\nNothing was published for it") from error
         if run.base.kind == "gguf":
             return {"parity": None, "notes": []}
-        comparison = compare_built(path, run.reference, recipe.format, work)
+        comparison = compare_built(path, run.reference, work)
         if not allowed:
             require_parity(comparison, path.name)
         notes = [comparison.note] if comparison.note else []
@@ -83,23 +83,19 @@ def measure(
     what takes longest, when it is further from the float model than its recipe allows, unless it
     is not ``gated`` or the user wants no gates."""
     name, inputs = recipe.name, _file(recipe, entry.sha256)
-    built = {"environment": _devices()}
     fidelity = divergence(run, recipe, path, entry.sha256, know_original(run, plan), plan.text)
     if gated and run.options.measure.gates:
         require_quality(recipe, fidelity)
     if run.options.measure.again:
         run.stages.drop("speed", stage_key("speed", inputs))
-    speed = _kept(
-        *(run, "speed", inputs, f"measuring the speed of {name}", FileSpeeds),
-        *(partial(built_child.speed, path), built),
-    )
+    call, text = partial(built_child.speed, path), f"measuring the speed of {name}"
+    speed = _kept(run, "speed", inputs, text, FileSpeeds, call)
     quality = None
     if asked := plan.asked:
-        quality = _kept(
-            *(run, "tasks", {**inputs, "questions": [asdict(question) for question in asked]}),
-            *(f"asking {name} {len(asked)} graded questions", Quality),
-            *(partial(built_child.accuracy, path, asked), built),
-        )
+        inputs["questions"] = [asdict(question) for question in asked]
+        text = f"asking {name} {len(asked)} graded questions"
+        answer = partial(built_child.accuracy, path, asked)
+        quality = _kept(run, "tasks", inputs, text, Quality, answer)
     return replace(entry, quality=quality, fidelity=fidelity, speed=speed, measurement=plan.key)
 
 
@@ -112,15 +108,13 @@ def divergence(
     text: Mapping[str, Any],
 ) -> Fidelity:
     """Divergence of the file at ``path`` from the float model's ``reference`` over ``text``."""
-    return _kept(
-        *(run, "fidelity", {**_file(recipe, sha256), "source": run.inputs, "text": text}),
-        *(f"comparing {recipe.name} with the float model", Fidelity),
-        partial(built_child.fidelity, path, reference),
-        {"environment": _devices()},
-    )
+    inputs = {**_file(recipe, sha256), "source": run.inputs, "text": text}
+    what = f"comparing {recipe.name} with the float model"
+    call = partial(built_child.fidelity, path, reference)
+    return _kept(run, "fidelity", inputs, what, Fidelity, call)
 
 
-def read_measured(text: Path | None, limit: int) -> dict[str, Any]:
+def read_measured(text: Path | None, limit: int) -> JsonObject:
     """Identity of a text that is measured on. Raises UsageError if it cannot be read."""
     return {"text": read_text(text).sha256, "limit": limit}
 
@@ -149,7 +143,8 @@ def know_original(run: Run, plan: Measuring) -> FloatReference:
     runtime can use should fail before."""
     if plan.reference is not None:
         return plan.reference
-    source, inputs = run.source, {"source": run.inputs, "text": plan.text}
+    source = run.source
+    inputs: JsonObject = {"source": run.inputs, "text": plan.text}
     inputs["tools"] = versions(["gguf"])
     reference = refer_to(run, run.options.measure.text, plan.text)
     asked, quality = plan.questions, None
@@ -157,17 +152,12 @@ def know_original(run: Run, plan: Measuring) -> FloatReference:
         run.progress.note("the graded questions are left out: the tokenizer has no chat template")
         asked = ()
     if asked:
-        quality = _kept(
-            *(
-                run,
-                "float-tasks",
-                {**inputs, "questions": [asdict(question) for question in asked]},
-            ),
-            *(f"asking the float model {len(asked)} graded questions", Quality),
-            *(partial(float_child.accuracy, source, asked), {"torch": True}),
-        )
-    own = reference.perplexity
-    run.space.describe(quality=quality, perplexity=own, measurement=plan.key)
+        inputs["questions"] = [asdict(question) for question in asked]
+        text = f"asking the float model {len(asked)} graded questions"
+        call = partial(float_child.accuracy, source, asked)
+        quality = _kept(run, "float-tasks", inputs, text, Quality, call, torch=True)
+    figures = {"quality": quality, "perplexity": reference.perplexity}
+    run.space.describe(**figures, measurement=plan.key)
     plan.reference, plan.asked = reference, asked
     return reference
 
@@ -179,18 +169,21 @@ def _kept(
     text: str,
     kind: type[_Measured],
     call: Callable[[], _Measured],
-    child: Mapping[str, Any],
+    *,
+    torch: bool = False,
 ) -> _Measured:
     """Return what ``call`` finds in a child process, or has found in an earlier run with the same
-    inputs."""
+    inputs. Without ``torch`` it runs a file, on the devices that will run it."""
+    environment = None if torch else _devices()
 
-    def found(_folder: Path) -> dict[str, Any]:
-        return asdict(run_child(call, text, run.space.work, run.progress, **child))
+    def found(_folder: Path) -> JsonObject:
+        where = run.space.work, run.progress
+        return asdict(run_child(call, text, *where, environment=environment, torch=torch))
 
-    key = stage_key(stage, inputs)
-    made = run.stages.run(
-        stage, key, found, text, valid=lambda one: from_json(kind, one.value) is not None
-    )
+    def valid(made: Stage) -> bool:
+        return from_json(kind, made.value) is not None
+
+    made = run.stages.run(stage, stage_key(stage, inputs), found, text, valid=valid)
     return from_json(kind, made.value)
 
 
@@ -200,7 +193,7 @@ def _is_check(stage: Stage) -> bool:
     return are_texts(stage.value["notes"])
 
 
-def _file(recipe: Recipe, sha256: Mapping[str, str]) -> dict[str, Any]:
+def _file(recipe: Recipe, sha256: Mapping[str, str]) -> JsonObject:
     return {"file": dict(sha256), "with": versions([recipe.format])}
 
 

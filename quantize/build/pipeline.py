@@ -10,7 +10,13 @@ from quantize.build.preflight import require_fitting, require_room, require_sens
 from quantize.build.run import BuildJob, Run, make_file
 from quantize.build.target import make_target
 from quantize.build.workspace import Workspace, disk_errors
-from quantize.errors import DiskFullError, QualityError, TokenMismatchError, UnfinishedError
+from quantize.errors import (
+    DiskFullError,
+    QualityError,
+    TokenMismatchError,
+    UnfinishedError,
+    first_line,
+)
 from quantize.fromjson import from_json
 from quantize.hub.transfer import push
 from quantize.lora import adapted_fingerprint
@@ -102,7 +108,7 @@ def _finish_all(run: Run, jobs: Sequence[BuildJob]) -> dict[str, IngotError]:
         except DiskFullError:
             raise
         except (ModelError, OutOfMemoryError) as error:
-            first = str(error).splitlines()[0]
+            first = first_line(error)
             done = "measured" if job.entry else "built"
             told = isinstance(error, QualityError)  # it begins with the recipe
             run.progress.note(first if told else f"{job.recipe.name} is not {done}: {first}")
@@ -137,7 +143,7 @@ def _build(run: Run, job: BuildJob) -> None:
     recipe = job.recipe
     stage = make_target(run, job, recipe.target) if recipe.target else make_file(run, job)
     made = stage.folder / recipe.output_name(run.base.name)
-    sha256 = {name: found.sha256 for name, found in stage.files.items()}
+    sha256 = stage.sha256
     parity, notes, runs_here = None, list[str](), bool(stage.value["runs_here"])
     if runs_here:
         try:
@@ -146,7 +152,7 @@ def _build(run: Run, job: BuildJob) -> None:
             if run.options.target == "cpu":
                 raise
             # Some graphs for GPUs have operators that only GPUs have.
-            runs_here, notes = False, [f"not measured here: {str(error).splitlines()[0]}"]
+            runs_here, notes = False, [f"not measured here: {first_line(error)}"]
             run.show(notes)
         else:
             if run.plan and recipe.format == ONNX and run.options.target != "cpu":
@@ -158,7 +164,7 @@ def _build(run: Run, job: BuildJob) -> None:
         recipe=recipe.name,
         bits=min(recipe.bits, int(stored)) if recipe.target else recipe.bits,
         path=made.name,
-        bytes=sum(found.bytes for found in stage.files.values()),
+        bytes=stage.bytes,
         sha256=sha256,
         source=run.fingerprint,
         tools=versions([recipe.format]),
@@ -214,7 +220,7 @@ def _measure_others(run: Run, jobs: Sequence[BuildJob]) -> None:
                 run.space.update(measure(run, plan, recipe, path, known, gated=False))
                 continue
             except ModelError as error:
-                why = str(error).splitlines()[0]
+                why = first_line(error)
         run.progress.note(f"{entry.recipe} keeps figures of another measurement: {why}")
 
 

@@ -37,19 +37,19 @@ from runtimes.untrusted import is_link
 # weight, with the tensors counted that fall back to a larger type.
 
 
-def predict_sizes(source: SourceModel, recipes: Sequence[Recipe]) -> dict[str, FileSize]:
-    """By the recipes' names, within 2% of the files for models of more than some megabytes; without
-    those that cannot be told. The headers of the weight files are read, in a child process.
+def predict_sizes(source: SourceModel) -> dict[str, FileSize]:
+    """By the names of all recipes, within 2% of the files for models of more than some megabytes;
+    without those that cannot be told. The headers of the weight files are read, in a child process.
 
     Raises IngotError for a model that llama.cpp's quantizer does not understand.
     """
-    types = tuple(dict.fromkeys(r.ftype for r in recipes if r.format == "gguf"))
+    types = tuple(dict.fromkeys(r.ftype for r in RECIPES.values() if r.format == "gguf"))
     with tempfile.TemporaryDirectory(prefix="ingot-sizes-") as work:
         call = partial(gguf_sizes, source, types)
-        made = run_child(call, "looking at the sizes", Path(work)) if types else {}
+        made = run_child(call, "looking at the sizes", Path(work))
     shapes = shapes_of(source) if source.kind == "hf" else None
     sizes = {}
-    for recipe in recipes:
+    for recipe in RECIPES.values():
         if recipe.format == "gguf":
             found = made.get(recipe.ftype)
         else:
@@ -70,7 +70,7 @@ def known_sizes(source: SourceModel) -> Mapping[str, FileSize]:
 def _known(source: SourceModel, changed: tuple[int, ...]) -> Mapping[str, FileSize]:
     """``changed`` makes a file that was replaced another one."""
     try:
-        return predict_sizes(source, tuple(RECIPES.values()))
+        return predict_sizes(source)
     except IngotError:
         return {}
 
@@ -254,7 +254,7 @@ def require_fitting(options: Options, source: SourceModel, out: Path) -> None:
             f"{', '.join(targets)} needs the model's gradients, which a GGUF file does not give:"
             " give the Hugging Face model, or a recipe by name"
         )
-    mixed = [recipe.name for recipe in options.recipes if recipe.target and recipe.format == ONNX]
+    mixed = [name for name in targets if name in onnx]
     if mixed and any("_exps." in name for name in shapes_of(source).weights):
         raise UsageError(
             f"{', '.join(mixed)}: how experts are stored in ONNX is not chosen: give --to gguf,"

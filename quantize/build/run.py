@@ -3,11 +3,12 @@ type, or source to ONNX).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from quantize.allocate.solve import Types
 from quantize.build.workspace import Workspace
 from quantize.children import run_child
 from quantize.fromjson import from_json
@@ -22,9 +23,10 @@ from quantize.progress import Reporter
 from quantize.quality.fidelity import FloatReference
 from quantize.quality.text import GradedQuestion
 from quantize.quality.tokens import Reference, compare_built, read_reference, require_parity
-from quantize.recipes import Recipe
+from quantize.recipes import Mix, Recipe
 from quantize.source import SourceModel
 from quantize.stages import (
+    JsonObject,
     Stage,
     Stages,
     are_texts,
@@ -35,7 +37,7 @@ from quantize.stages import (
 )
 
 
-@dataclass(slots=True)
+@dataclass
 class Measuring:
     """How the files of one run are measured."""
 
@@ -60,7 +62,7 @@ class Run:
     options: Options
     base: SourceModel
     fingerprint: ModelOrigin
-    inputs: dict[str, Any]
+    inputs: JsonObject
     space: Workspace
     stages: Stages
     progress: Reporter
@@ -84,13 +86,11 @@ class Run:
     def reference(self) -> Reference:
         """Readings of the test lines by the original tokenizer; made when it is first needed."""
         with self.progress.stage("reading the original tokenizer"):
-            trust = self.source.trust_remote_code
-            call = partial(read_reference, self.source.folder, trust_remote_code=trust)
-            what = "loading the original tokenizer"
+            call, what = partial(read_reference, self.source), "loading the original tokenizer"
             return run_child(call, what, self.space.work, self.progress, torch=True)
 
 
-@dataclass(slots=True)
+@dataclass
 class BuildJob:
     """One file of a run: its recipe and the key of its build. ``entry`` is the file in the output
     folder once it is there with that key."""
@@ -138,7 +138,7 @@ def export_gguf(run: Run) -> Export:
         return notes
 
     def compare(_folder: Path) -> None:
-        comparison = compare_built(export.path, run.reference, "gguf", work)
+        comparison = compare_built(export.path, run.reference, work)
         require_parity(comparison, "the GGUF export")
 
     if run.stages.find("export", key, _is_export) is None:  # stages of their own, shown before this
@@ -161,22 +161,37 @@ def _make_gguf(run: Run, job: BuildJob) -> Stage:
         if key and run.options.imatrix:
             matrix, used = importance(run, key, run.options.imatrix, export)
 
-    def make(folder: Path) -> dict[str, Any]:
-        notes = quantize_gguf(
-            export.path,
-            folder / job.recipe.output_name(run.base.name),
-            job.recipe,
-            run.space.root,  # where the export is, which may become the file itself
-            imatrix=matrix,
-            overrides=run.options.overrides,
-            progress=run.progress,
-        )
+    def make(folder: Path) -> JsonObject:
+        notes = quantize_export(run, job.recipe, export, folder, matrix)
         run.show(notes)
         notes = [*export.notes, *notes]
         return {"notes": notes, "route": "llama.cpp", "runs_here": True, "imatrix": used}
 
     text = f"quantizing to {job.recipe.name}"
     return run.stages.run("build", job.key, make, text, valid=is_build)
+
+
+def quantize_export(
+    run: Run,
+    recipe: Recipe,
+    export: Export,
+    folder: Path,
+    matrix: Path | None,
+    types: Types | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> list[str]:
+    """The file of ``recipe`` in ``folder``, tensors in ``types`` of their own by patterns of their
+    names, described by ``metadata``; what the user should know of it."""
+    return quantize_gguf(
+        export.path,
+        folder / recipe.output_name(run.base.name),
+        recipe,
+        run.space.root,  # where the export is, which may become the file itself
+        imatrix=matrix,
+        overrides={**run.options.overrides, **(types or {})},
+        progress=run.progress,
+        metadata=metadata,
+    )
 
 
 def importance(run: Run, key: str, given: Path, export: Export) -> tuple[Path, str]:
@@ -190,22 +205,21 @@ def importance(run: Run, key: str, given: Path, export: Export) -> tuple[Path, s
     return stage.folder / stage.value, f"{given.name} sha256:{stage.files[stage.value].sha256}"
 
 
+def make_graph(run: Run, recipe: Recipe, folder: Path, mix: Mix | None = None) -> JsonObject:
+    """The ONNX folder of ``recipe``, or of the ``mix``, in ``folder``; the value of its stage."""
+    exports = run.space.work / "float-graph"  # optimum's, kept for the next recipe
+    exports.mkdir(exist_ok=True)
+    text = calibration(recipe, run.options)
+    where = run.options.target, run.progress, text, exports
+    made = build_onnx(run.source, recipe, folder, *where, mix)
+    return {**asdict(made), "imatrix": None}
+
+
 def _make_onnx(run: Run, job: BuildJob) -> Stage:
-    def make(folder: Path) -> dict[str, Any]:
-        exports = run.space.work / "float-graph"  # optimum's, kept for the next recipe
-        exports.mkdir(exist_ok=True)
-        made = build_onnx(
-            run.source,
-            job.recipe,
-            folder,
-            run.options.target,
-            run.progress,
-            calibration=calibration(job.recipe, run.options),
-            exports=exports,
-        )
-        run.show(made.notes)
-        kept = {"notes": made.notes, "route": made.route, "runs_here": made.runs_here}
-        return {**kept, "imatrix": None}
+    def make(folder: Path) -> JsonObject:
+        made = make_graph(run, job.recipe, folder)
+        run.show(made["notes"])
+        return made
 
     return run.stages.run("build", job.key, make, f"building {job.recipe.name}", valid=is_build)
 

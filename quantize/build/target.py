@@ -12,14 +12,23 @@ import re
 import shlex
 import shutil
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from quantize.allocate.measure import TextFiles, calibration_text, sensitivities, split_texts
-from quantize.allocate.solve import Figure, TypeTable, loss, mixes, size, solve
-from quantize.allocate.speed import StepTimes, step_times
+from quantize.allocate.measure import calibration_text, sensitivities, split_texts
+from quantize.allocate.solve import (
+    Figure,
+    TypeChoice,
+    Types,
+    TypeTable,
+    Unit,
+    loss,
+    mixes,
+    size,
+    solve,
+)
+from quantize.allocate.speed import StepTimes
 from quantize.build.measuring import divergence, know_original, read_measured, refer_to
 from quantize.build.run import BuildJob, Measuring, Run, is_build
 from quantize.build.target_files import Maker, gguf_maker, onnx_maker
@@ -31,15 +40,18 @@ from quantize.manifest import NAME, Allocation, Fidelity, FileEntry, load_manife
 from quantize.options import Options
 from quantize.recipes import ONNX, W8A8, QualityTarget, Recipe
 from quantize.source import SourceModel
-from quantize.stages import Stage, are_texts, stage_key, versions
+from quantize.stages import JsonObject, Stage, stage_key, versions
 
 _ANY_SIZE = QualityTarget("bytes", 0.0, "")
 
 
 @dataclass(frozen=True)
 class TargetPlan:
-    """Tries are measured on ``tune``; ``times`` are of a target that wants speed."""
+    """The search for the file of ``recipe``, which keeps ``target``. Tries are measured on
+    ``tune``; ``times`` are of a target that wants speed."""
 
+    run: Run
+    recipe: Recipe
     target: QualityTarget
     table: TypeTable
     maker: Maker
@@ -57,18 +69,20 @@ class TargetPlan:
         return value * self.maker.weights / 8 if self.target.bound == "bits" else value
 
     @property
-    def besides(self) -> float:
-        """Bytes that count besides the tensors whose types are chosen, before there is a file."""
-        return self.maker.besides(self.table, self.target)
+    def line(self) -> str:
+        """The command that builds the file again."""
+        return rebuild_line(self.run.options, self.run.base, self.recipe)
 
 
-def maker_for(run: Run, recipe: Recipe) -> tuple[Maker, TextFiles]:
+def maker_for(run: Run, recipe: Recipe) -> tuple[Maker, Path, Path]:
     """Maker of files of the recipe's format, and the texts for it and for tries. Raises
     UsageError for texts that share a passage."""
     given, final = calibration_text(run.options, run.base), run.options.measure.text
-    texts = split_texts(given, final).write(run.space.work)
+    calibrate, tune = (run.space.work / name for name in ("calibrate.txt", "tune.txt"))
+    for path, part in zip((calibrate, tune), split_texts(given, final), strict=True):
+        path.write_text(part, encoding="utf-8")
     make = onnx_maker if recipe.format == ONNX else gguf_maker
-    return make(run, texts.calibrate), texts
+    return make(run, calibrate), calibrate, tune
 
 
 def chosen_table(run: Run, recipe: Recipe, maker: Maker, text: Path) -> TypeTable:
@@ -78,42 +92,35 @@ def chosen_table(run: Run, recipe: Recipe, maker: Maker, text: Path) -> TypeTabl
     raters, wanted = [maker.rater], run.options.recipes
     if recipe.format != ONNX and any(r.target and r.format == ONNX for r in wanted):
         raters.append(onnx_maker(run, text).rater)
-    return maker.chosen(sensitivities(run.source, raters, text, run.space.work, run.progress)[0])
+    return maker.chosen(sensitivities(run.source, raters, text, run.space.work, run.progress))
 
 
 def plan_target(run: Run, recipe: Recipe, target: QualityTarget) -> TargetPlan:
     """Measure what is not known yet. Raises what `maker_for` and `chosen_table` raise."""
-    maker, texts = maker_for(run, recipe)
-    table, times = chosen_table(run, recipe, maker, texts.calibrate), None
-    if not target.rows:  # it is there for its speed
-        table = _without(table, W8A8)
+    maker, calibrate, tune = maker_for(run, recipe)
+    table, times = chosen_table(run, recipe, maker, calibrate), None
     if target.rows:
-        least = sum(min(choice.bytes for choice in unit.choices) for unit in table.units)
-        timing = maker.timing(run, recipe, table)
-        work = run.space.work
-        times = step_times(table, timing, target.rows, least, work, run.progress)
+        times = maker.times(recipe, table, target.rows)
+    else:  # it is there for its speed
+        table = _with(table, lambda _unit, choice: choice.kind != W8A8)
     taken = maker.besides(table, _ANY_SIZE)
     front = tuple((taken + mix.bytes, mix.kl) for mix in mixes(table.units))
     run.space.describe(**{"onnx_mixes" if recipe.format == ONNX else "mixes": front})
+
+    def asked(unit: Unit, choice: TypeChoice) -> bool:
+        kinds = (k for pattern, k in run.options.overrides.items() if re.search(pattern, unit.name))
+        return choice.kind == next(kinds, choice.kind)
+
     if recipe.format != ONNX:
-        table = _overridden(table, run.options.overrides)
-    return TargetPlan(target, table, maker, texts.tune, times)
+        table = _with(table, asked)
+    return TargetPlan(run, recipe, target, table, maker, tune, times)
 
 
-def _without(table: TypeTable, kind: str) -> TypeTable:
-    units = (
-        replace(unit, choices=tuple(choice for choice in unit.choices if choice.kind != kind))
-        for unit in table.units
-    )
-    return replace(table, units=tuple(units))
-
-
-def _overridden(table: TypeTable, overrides: Mapping[str, str]) -> TypeTable:
-    """Without the choices that the user has made."""
+def _with(table: TypeTable, wanted: Callable[[Unit, TypeChoice], bool]) -> TypeTable:
+    """The table with these choices only, for each tensor that has any of them."""
     units = []
     for unit in table.units:
-        kind = next((k for pattern, k in overrides.items() if re.search(pattern, unit.name)), None)
-        kept = tuple(choice for choice in unit.choices if kind in (None, choice.kind))
+        kept = tuple(choice for choice in unit.choices if wanted(unit, choice))
         units.append(replace(unit, choices=kept or unit.choices))
     return replace(table, units=tuple(units))
 
@@ -156,7 +163,7 @@ def rebuild_line(options: Options, source: SourceModel, recipe: Recipe) -> str:
     return shlex.join([*words, "--allocation", f"{NAME}#{recipe.name}"])
 
 
-def described(target: str, types: Mapping[str, str], line: str) -> dict[str, str]:
+def described(target: str, types: Types, line: str) -> dict[str, str]:
     """Metadata of a file: its ``target``, the tensors of every type, and the ``line`` that
     builds it again."""
     tensors: dict[str, list[str]] = {}
@@ -182,15 +189,14 @@ def make_again(run: Run, job: BuildJob, listed: FileEntry) -> Stage:
             f"{recipe.name} was built from other files of {listed.source.name} than those in"
             f" {run.base.folder}: types that were chosen for one model keep no target for another"
         )
-    maker, texts = maker_for(run, recipe)
+    maker, calibrate, _ = maker_for(run, recipe)
     table = TypeTable((), 0, "")
     if recipe.format == ONNX:  # rounded by what the table says of input channels
-        table = chosen_table(run, recipe, maker, texts.calibrate)
+        table = chosen_table(run, recipe, maker, calibrate)
     metadata = described(recipe.target.name, allocation.types, allocation.rebuild)
 
-    def make(folder: Path) -> dict[str, Any]:
-        notes, route = maker.make(run, recipe, table, allocation.types, metadata, folder)
-        made = {"notes": notes, "route": route, "runs_here": True, "imatrix": maker.used}
+    def make(folder: Path) -> JsonObject:
+        made = maker.make(recipe, table, allocation.types, metadata, folder)
         return {**made, "allocation": asdict(allocation)}
 
     text = f"quantizing to {recipe.name} as listed"
@@ -201,7 +207,7 @@ def make_again(run: Run, job: BuildJob, listed: FileEntry) -> Stage:
 
 def _compared(listed: FileEntry, stage: Stage, recipe: Recipe, used: str | None) -> str:
     """Whether it is the same file, and, if not, what may be why."""
-    if {name: found.sha256 for name, found in stage.files.items()} == listed.sha256:
+    if stage.sha256 == listed.sha256:
         return f"{recipe.name} is byte for byte the file that is listed"
     now = versions([recipe.format])
     why = [
@@ -226,17 +232,14 @@ _SPARE = 0.001  # of it: what cannot be told to the byte
 
 @dataclass(frozen=True, slots=True)
 class _Try:
-    """A file with ``types`` by tensor, and what it was found to lose on both texts."""
+    """A file at ``path`` with ``types`` by tensor, and what it was found to lose on both texts."""
 
     stage: Stage
-    types: Mapping[str, str]
+    path: Path
+    types: Types
     tuned: Fidelity | None = None
     final: Fidelity | None = None
     over: float = 0.0  # by how much it is beyond the bound
-
-    @property
-    def bytes(self) -> int:
-        return sum(found.bytes for found in self.stage.files.values())
 
     @property
     def verdict(self) -> float:
@@ -260,186 +263,169 @@ def make_target(run: Run, job: BuildJob, target: QualityTarget) -> Stage:
     if listed := run.options.allocations.get(job.recipe.name):
         return make_again(run, job, listed)
     plan = plan_target(run, job.recipe, target)
-    tries = _search(run, job, plan) if target.bound == "kl" else _within(run, job, plan)
+    tries = _search(plan) if target.bound == "kl" else _within(plan)
     done = tries[-1]
 
-    def keep(folder: Path) -> dict[str, Any]:
-        made = _file(run, job, done)
-        if made.is_dir():
-            shutil.copytree(made, folder / made.name, copy_function=os.link)
+    def keep(folder: Path) -> JsonObject:
+        if done.path.is_dir():
+            shutil.copytree(done.path, folder / done.path.name, copy_function=os.link)
         else:
-            os.link(made, folder / made.name)
-        kept = {**done.stage.value, "runs_here": True, "imatrix": plan.maker.used}
-        return {**kept, "allocation": asdict(_allocation(run, job, plan, tries))}
+            os.link(done.path, folder / done.path.name)
+        return {**done.stage.value, "allocation": asdict(_allocation(plan, tries))}
 
     return run.stages.run("build", job.key, keep, valid=is_build)
 
 
-def _within(run: Run, job: BuildJob, plan: TargetPlan) -> list[_Try]:
+def _within(plan: TargetPlan) -> list[_Try]:
     """All tries; the last is the file of the least predicted divergence, or time, that is small
     enough. What a file has besides the tensors whose types are chosen is known once there is
     one."""
-    least = sum(min(c.bytes for c in unit.choices) for unit in plan.table.units)
-    room, tries = plan.limit - plan.besides, list[_Try]()
+    table, limit = plan.table, plan.limit
+    least, tries = table.least(size), list[_Try]()
+    room = limit - plan.maker.besides(table, plan.target)
     chosen, taken, grows = 0.0, 0.0, 1.0
     for number in range(1, len(_AIMS) + 1):
-        types = solve(plan.table.units, plan.cost(loss), size, room)
+        types = solve(table.units, plan.cost(loss), size, room)
         if types is None:
-            raise MissedTargetError(_too_small(run, job, plan, plan.limit - room + least))
+            raise MissedTargetError(_too_small(plan, limit - room + least))
         if tries and types == tries[-1].types:
             break
-        made = _build(run, job, plan, types, number)
+        made = _build(plan, types, number)
         before = chosen, taken
-        chosen = plan.table.total(types).bytes
-        taken = plan.maker.taken(_file(run, job, made), plan.target)
-        left = plan.limit - taken
+        chosen = table.total(types).bytes
+        taken = plan.maker.taken(made.path, plan.target)
+        left = limit - taken
         if left < 0 and chosen <= least:
-            raise MissedTargetError(_too_small(run, job, plan, taken))
+            raise MissedTargetError(_too_small(plan, taken))
         tries.append(replace(made, over=-left))
-        if 0 <= left <= room - chosen + _WASTED * plan.limit:
+        if 0 <= left <= room - chosen + _WASTED * limit:
             break
         if len(tries) > 1 and chosen != before[0]:  # a byte of weights may take more than one
             grows = max((taken - before[1]) / (chosen - before[0]), 1.0)
-        room = max(chosen + left / grows - _SPARE * plan.limit, least)
-    return _best_last(run, job, tries)
+        room = max(chosen + left / grows - _SPARE * limit, least)
+    return _best_last(plan, tries)
 
 
-def _search(run: Run, job: BuildJob, plan: TargetPlan) -> list[_Try]:
+def _search(plan: TargetPlan) -> list[_Try]:
     """All tries; the last is the smallest, or fastest, file that keeps the bound on the last text.
     Each asks for as much less, or more, as those before were off."""
-    measuring, bound = run.plan, plan.target.value
+    measuring, bound, table = plan.run.plan, plan.target.value, plan.table
     assert measuring is not None, "refused by `require_sense`"
-    off, tries = _experience(run, job, measuring, bound), list[_Try]()
+    off, tries = _experience(plan, measuring), list[_Try]()
     for number, aim in enumerate(_AIMS, 1):
-        asked = aim * bound / off
-        types = solve(plan.table.units, plan.cost(size), loss, asked)
+        types = solve(table.units, plan.cost(size), loss, aim * bound / off)
         if types is None or (tries and types == tries[-1].types):
             break
-        made = _measured(run, job, plan, measuring, _build(run, job, plan, types, number))
+        made = _measured(plan, measuring, _build(plan, types, number))
         tries.append(made)
-        run.progress.note(_told(made, job, plan))
+        plan.run.progress.note(_told(plan, made))
         # Of what it was predicted to lose: the fastest file may not need all that it may lose.
-        off = made.worst / max(plan.table.total(types).kl, _LEAST_KL)
+        off = made.worst / max(table.total(types).kl, _LEAST_KL)
         if _NEAR * bound <= made.verdict <= bound:
             break
     if not tries:
-        least = sum(min(c.kl for c in unit.choices) for unit in plan.table.units)
         raise MissedTargetError(
-            f"{job.recipe.name} cannot be kept: {run.base.name} is predicted to lose {least:.2g}"
-            " nats with its tensors in the best types already"
+            f"{plan.recipe.name} cannot be kept: {plan.run.base.name} is predicted to lose"
+            f" {table.least(loss):.2g} nats with its tensors in the best types already"
         )
-    return _best_last(run, job, tries)
+    return _best_last(plan, tries)
 
 
-def _experience(run: Run, job: BuildJob, measuring: Measuring, bound: float) -> float:
+def _experience(plan: TargetPlan, measuring: Measuring) -> float:
     """Measured over predicted, of the file in the folder that was built for a target and is nearest
-    to ``bound``; 1 without one."""
+    to the bound; 1 without one."""
+    run, bound = plan.run, plan.target.value
     known = [
         (max(e.fidelity.kl_mean + e.fidelity.kl_error, e.allocation.tuned or 0.0), e.allocation)
         for e in run.space.manifest.files
-        if e.format == job.recipe.format and e.source == run.fingerprint
+        if e.format == plan.recipe.format and e.source == run.fingerprint
         if e.measurement == measuring.key and e.fidelity and e.allocation
     ]
     found = [(lost, lost / of.predicted) for lost, of in known if lost > 0 and of.predicted > 0]
     return min(found, key=lambda one: abs(math.log(one[0] / bound)), default=(0.0, 1.0))[1]
 
 
-def _best_last(run: Run, job: BuildJob, tries: Sequence[_Try]) -> list[_Try]:
+def _best_last(plan: TargetPlan, tries: Sequence[_Try]) -> list[_Try]:
     """Put the try last that keeps the bound and is nearest to it. Raises
     MissedTargetError if none does."""
     kept = [one for one in tries if one.over <= 0]
     if not kept:
-        raise _missed(run, job, tries)
+        raise _missed(plan, tries)
     last = max(kept, key=lambda one: one.over)
     return [*(one for one in tries if one is not last), last]
 
 
-def _build(
-    run: Run, job: BuildJob, plan: TargetPlan, types: Mapping[str, str], number: int
-) -> _Try:
-    line = rebuild_line(run.options, run.base, job.recipe)
-    inputs = {"from": plan.maker.key, "types": dict(types), "name": job.recipe.name, "line": line}
-    key = stage_key("try", {**inputs, "tools": versions([job.recipe.format])})
+def _build(plan: TargetPlan, types: Types, number: int) -> _Try:
+    run, recipe, line = plan.run, plan.recipe, plan.line
+    inputs = {"from": plan.maker.key, "types": dict(types), "name": recipe.name, "line": line}
+    key = stage_key("try", {**inputs, "tools": versions([recipe.format])})
 
-    def make(folder: Path) -> dict[str, Any]:
+    def make(folder: Path) -> JsonObject:
         metadata = described(plan.target.name, types, line)
-        made = plan.maker.make(run, job.recipe, plan.table, types, metadata, folder)
-        return dict(zip(("notes", "route"), made, strict=True))
+        return plan.maker.make(recipe, plan.table, types, metadata, folder)
 
-    text = f"quantizing to {job.recipe.name}, try {number}"
-    return _Try(run.stages.run("try", key, make, text, valid=_is_try), types)
-
-
-def _is_try(stage: Stage) -> bool:
-    value = stage.value
-    told = are_texts(value["notes"]) and isinstance(value["route"], str)
-    return bool(stage.files) and told
+    text = f"quantizing to {recipe.name}, try {number}"
+    stage = run.stages.run("try", key, make, text, valid=is_build)
+    return _Try(stage, stage.folder / recipe.output_name(run.base.name), types)
 
 
-def _file(run: Run, job: BuildJob, made: _Try) -> Path:
-    return made.stage.folder / job.recipe.output_name(run.base.name)
-
-
-def _measured(run: Run, job: BuildJob, plan: TargetPlan, measuring: Measuring, made: _Try) -> _Try:
+def _measured(plan: TargetPlan, measuring: Measuring, made: _Try) -> _Try:
     """With its divergences on both texts that had no part in the table."""
-    path = _file(run, job, made)
-    sha256 = {name: found.sha256 for name, found in made.stage.files.items()}
+    run, file = plan.run, (plan.run, plan.recipe, made.path, made.stage.sha256)
     known = read_measured(plan.tune, _TUNE)
-    tuned = divergence(run, job.recipe, path, sha256, refer_to(run, plan.tune, known), known)
-    original = know_original(run, measuring)
-    final = divergence(run, job.recipe, path, sha256, original, measuring.text)
+    tuned = divergence(*file, refer_to(run, plan.tune, known), known)
+    final = divergence(*file, know_original(run, measuring), measuring.text)
     made = replace(made, tuned=tuned, final=final)
     return replace(made, over=made.verdict - plan.target.value)
 
 
-def _allocation(run: Run, job: BuildJob, plan: TargetPlan, tries: Sequence[_Try]) -> Allocation:
-    done = tries[-1]
-    units, total = plan.table.units, plan.table.total(done.types)
-    larger = solve(units, loss, size, total.bytes + _MEGABYTE)
+def _allocation(plan: TargetPlan, tries: Sequence[_Try]) -> Allocation:
+    done, table = tries[-1], plan.table
+    total = table.total(done.types)
+    larger = solve(table.units, loss, size, total.bytes + _MEGABYTE)
     return Allocation(
         dict(done.types),
         total.kl,
         len(tries),
         tuned=done.tuned.kl_mean if done.tuned is not None else None,
-        next_mb=plan.table.total(larger).kl if larger else None,
-        step_s=plan.times.step(plan.table, done.types) if plan.times else None,
+        next_mb=table.total(larger).kl if larger else None,
+        step_s=plan.times.step(table, done.types) if plan.times else None,
         rows=plan.target.rows,
-        rebuild=rebuild_line(run.options, run.base, job.recipe),
+        rebuild=plan.line,
     )
 
 
-def _told(made: _Try, job: BuildJob, plan: TargetPlan) -> str:
-    parts = [human(made.bytes), f"predicted {plan.table.total(made.types).kl:.4g}"]
+def _told(plan: TargetPlan, made: _Try) -> str:
+    parts = [human(made.stage.bytes), f"predicted {plan.table.total(made.types).kl:.4g}"]
     if made.tuned is not None and made.final is not None:
         parts.append(f"{made.tuned.kl_mean:.4g} on the text for tries")
         parts.append(f"{made.final.kl_mean:.4g} +- {made.final.kl_error:.2g} on the last")
-    return f"{job.recipe.name}, a bound of {plan.target.value:g}: {', '.join(parts)}"
+    return f"{plan.recipe.name}, a bound of {plan.target.value:g}: {', '.join(parts)}"
 
 
-def _too_small(run: Run, job: BuildJob, plan: TargetPlan, least: float) -> str:
-    name, target = run.base.name, plan.target
+def _too_small(plan: TargetPlan, least: float) -> str:
+    name, target = plan.run.base.name, plan.target
     if target.bound == "bits":
         why = f"{name} takes at least {least * 8 / plan.maker.weights:.3g} bits a weight"
     elif target.bound == "memory":
         why = f"{name} takes at least {human(int(least))} with {target.context:,} tokens of context"
     else:
         why = f"the smallest file of {name} has about {human(int(least))}"
-    return f"{job.recipe.name} cannot be kept: {why}"
+    return f"{plan.recipe.name} cannot be kept: {why}"
 
 
-def _missed(run: Run, job: BuildJob, tries: Sequence[_Try]) -> MissedTargetError:
+def _missed(plan: TargetPlan, tries: Sequence[_Try]) -> MissedTargetError:
     """No file kept the bound: the nearest is put beside the others, unlisted."""
-    nearest = min(tries, key=lambda one: one.over)
-    made = _file(run, job, nearest)
-    suffix = ".gguf" if job.recipe.format == "gguf" else ""
-    aside = f"{made.name.removesuffix(suffix)}.missed{suffix}"
-    run.space.move_out(made, aside)
+    space, nearest = plan.run.space, min(tries, key=lambda one: one.over)
+    suffix = ".gguf" if plan.recipe.format == "gguf" else ""
+    aside = f"{nearest.path.name.removesuffix(suffix)}.missed{suffix}"
+    space.move_out(nearest.path, aside)
     if nearest.final is None:
         found = f"takes {human(int(nearest.over))} too much"
     else:
         found = f"loses {nearest.verdict:.4g} nats"
     return MissedTargetError(
-        f"{job.recipe.name} is not kept: the nearest of {len(tries)} tries {found}."
-        f" Nothing was published for it; that file is {run.space.out / aside}, which nothing lists:"
+        f"{plan.recipe.name} is not kept: the nearest of {len(tries)} tries {found}."
+        f" Nothing was published for it; that file is {space.out / aside}, which nothing lists:"
         " delete it when you have seen enough of it"
     )

@@ -2,25 +2,24 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
 
-from quantize.allocate.solve import Rater, TypeTable
-from quantize.allocate.speed import Seconds, Shape, Timing
-from quantize.allocate.types import fused, gguf_rater, onnx_rater
-from quantize.build.run import Export, Run, export_gguf, importance
-from quantize.gguf.ggml import kernel_seconds
-from quantize.gguf.quantize import quantize_gguf
+from quantize.allocate.solve import Rater, Types, TypeTable
+from quantize.allocate.speed import Shape, StepTimes, step_times
+from quantize.allocate.types import fused, gguf_unit, onnx_unit
+from quantize.build.run import Export, Run, export_gguf, importance, make_graph, quantize_export
+from quantize.gguf.ggml import products
 from quantize.manifest import digest
-from quantize.onnx.builder import beside_weights, build_onnx, one_product_for_qkv, table_is_float
+from quantize.onnx.builder import beside_weights, one_product_for_qkv, table_is_float
 from quantize.recipes import Mix, QualityTarget, Recipe, bits_per_weight
-from quantize.source import SourceModel
-from quantize.source.shapes import Shapes, shapes_of
-from quantize.stages import matrix_key, stage_key, versions
+from quantize.source.shapes import Shapes, shapes_of, weights_in
+from quantize.stages import JsonObject, matrix_key, stage_key, versions
 from runtimes.errors import ModelError
 from runtimes.models.gguf import GgufHeader, read_header
 from runtimes.models.memory import estimate
@@ -34,9 +33,10 @@ _TOLD = 40  # bytes of a file's description of itself for each tensor, at most
 
 @dataclass(frozen=True)
 class GgufMaker:
-    """From the half-precision ``export``, with an importance ``matrix`` that was made from
-    ``used``; ``matrix_key`` is its stage's."""
+    """Files of ``run`` from the half-precision ``export``, with an importance ``matrix`` that was
+    made from ``used``; ``matrix_key`` is its stage's."""
 
+    run: Run
     export: Export
     matrix: Path
     used: str
@@ -51,7 +51,7 @@ class GgufMaker:
     def rater(self) -> Rater:
         """Rater of llama.cpp's types."""
         inputs = {"matrix": self.matrix_key, "export": self.export.sha256}
-        return gguf_rater(stage_key("sensitivities", inputs), self.matrix)
+        return Rater(stage_key("sensitivities", inputs), partial(gguf_unit, self.matrix))
 
     @cached_property
     def header(self) -> GgufHeader:
@@ -83,23 +83,19 @@ class GgufMaker:
             )
         return replace(table, units=units)
 
-    def overhead(self, table: TypeTable) -> int:
-        """Bytes of a file besides the tensors whose types are chosen: the vocabulary, the file's
-        description of itself, and tensors that stay as they are."""
-        chosen = {unit.name for unit in table.units}
-        theirs = sum(tensor.nbytes for tensor in self.header.tensors if tensor.name in chosen)
-        return self.header.data_bytes_expected - theirs + _TOLD * len(self.header.tensors)
-
     def besides(self, table: TypeTable, target: QualityTarget) -> float:
-        """Bytes that count besides the tensors whose types are chosen."""
+        """Bytes that count besides the tensors whose types are chosen: of a file the vocabulary,
+        its description of itself, and tensors that stay as they are."""
+        chosen, tensors = {unit.name for unit in table.units}, self.header.tensors
         if target.bound == "bits":
-            chosen = {unit.name for unit in table.units}
-            return sum(t.nbytes for t in self.header.tensors if t.name not in chosen)
+            return sum(tensor.nbytes for tensor in tensors if tensor.name not in chosen)
+        theirs = sum(tensor.nbytes for tensor in tensors if tensor.name in chosen)
+        overhead = self.header.data_bytes_expected - theirs + _TOLD * len(tensors)
         if target.bound == "bytes":
-            return self.overhead(table)
+            return overhead
         # Keys and values, activations and the runtime.
         whole = estimate(read_model(self.export.path), _one_chat(target))
-        return self.overhead(table) + whole.total - whole.weights
+        return overhead + whole.total - whole.weights
 
     def taken(self, path: Path, target: QualityTarget) -> float:
         """Bytes of a file that count for the bound."""
@@ -109,48 +105,44 @@ class GgufMaker:
             return path.stat().st_size
         return estimate(read_model(path), _one_chat(target)).total
 
-    def timing(
-        self,
-        run: Run,
-        recipe: Recipe,
-        table: TypeTable,
-    ) -> Timing:
+    def times(self, _recipe: Recipe, table: TypeTable, rows: int) -> StepTimes:
         """By llama.cpp's kernels; the reference is in half precision."""
         metadata = self.header.metadata
         names = [f"{metadata.get('general.architecture')}.{name}" for name in _EXPERTS]
         used, count = (n if isinstance(n := metadata.get(name), int) else 0 for name in names)
         halves = {unit.name: "f16" for unit in table.units}
         share = used / count if used and count else 1.0
-        return Timing(kernel_seconds, "llama-cpp-python", lambda: self.export.path, halves, share)
+        return step_times(
+            table,
+            rows,
+            self.run.space.work,
+            self.run.progress,
+            products=products,
+            tool="llama-cpp-python",
+            reference=lambda: self.export.path,
+            types=halves,
+            used=share,
+        )
 
     def make(
         self,
-        run: Run,
         recipe: Recipe,
-        table: TypeTable,
-        types: Mapping[str, str],
+        _table: TypeTable,
+        types: Types,
         metadata: Mapping[str, str],
         folder: Path,
-    ) -> tuple[list[str], str]:
-        """The file in ``folder``; what the user should know, and which tool made it."""
+    ) -> JsonObject:
+        """Write the file into ``folder``; the value of its stage, as `make_file` has it."""
         own = {f"^{re.escape(name)}$": kind for name, kind in types.items()}
-        notes = quantize_gguf(
-            self.export.path,
-            folder / recipe.output_name(run.base.name),
-            recipe,
-            run.space.root,
-            imatrix=self.matrix,
-            overrides={**run.options.overrides, **own},
-            progress=run.progress,
-            metadata=metadata,
-        )
-        return [*self.export.notes, *notes], "llama.cpp"
+        told = quantize_export(self.run, recipe, self.export, folder, self.matrix, own, metadata)
+        notes = [*self.export.notes, *told]
+        return {"notes": notes, "route": "llama.cpp", "runs_here": True, "imatrix": self.used}
 
 
 def gguf_maker(run: Run, text: Path) -> GgufMaker:
     """With an importance matrix of ``text``."""
     export, key = export_gguf(run), matrix_key(run.inputs, text)
-    return GgufMaker(export, *importance(run, key, text, export), key)
+    return GgufMaker(run, export, *importance(run, key, text, export), key)
 
 
 def _one_chat(target: QualityTarget) -> RunnerSettings:
@@ -166,23 +158,27 @@ _TABLE = "token_embd.weight"
 
 @dataclass(frozen=True)
 class OnnxMaker:
-    """From the model ``source``, of so many ``weights``; ``key`` is of its files, of the text that
-    its sensitivities are measured on, and of the programs."""
+    """Folders of ``run``; ``key`` is of its model's files, of the text that sensitivities are
+    measured on, and of the programs."""
 
-    source: SourceModel
-    weights: int
+    run: Run
     key: str
     used: None = None
 
     @property
+    def weights(self) -> int:
+        """How many the model has."""
+        return self.run.base.parameters
+
+    @property
     def rater(self) -> Rater:
         """Rater of the ways to store a matrix."""
-        return onnx_rater(self.key)
+        return Rater(self.key, onnx_unit)
 
     @cached_property
     def shapes(self) -> Shapes:
         """Shapes of the model's weights."""
-        return shapes_of(self.source)
+        return shapes_of(self.run.source)
 
     def chosen(self, table: TypeTable) -> TypeTable:
         """A product of the graph is one, and may have several tensors."""
@@ -197,9 +193,11 @@ class OnnxMaker:
         """Bytes that count besides the tensors whose types are chosen; of memory a part of it only,
         as what a session takes is known of a file."""
         chosen = sum(unit.weights for unit in table.units)
-        whole = sum(math.prod(shape) for shape in self.shapes.weights.values())
+        whole = weights_in(self.shapes.weights)
         floats = _FLOAT * max(whole - chosen, 0)
-        return floats + (beside_weights(self.source, self.shapes) if target.bound == "bytes" else 0)
+        return floats + (
+            beside_weights(self.run.source, self.shapes) if target.bound == "bytes" else 0
+        )
 
     def taken(self, path: Path, target: QualityTarget) -> float:
         """Bytes of a folder that count for the bound."""
@@ -207,57 +205,58 @@ class OnnxMaker:
             return bits_per_weight(path, self.weights) * self.weights / 8
         if target.bound == "bytes":
             return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-        settings = RunnerSettings(slots=1, context=target.context)
-        return estimate(read_model(path), settings).total
+        return estimate(read_model(path), _one_chat(target)).total
 
-    def timing(self, run: Run, recipe: Recipe, table: TypeTable) -> Timing:
+    def times(self, recipe: Recipe, table: TypeTable, rows: int) -> StepTimes:
         """By ONNX Runtime's kernels; the reference has the largest types."""
         types = {u.name: max(u.choices, key=lambda c: c.bytes).kind for u in table.units}
 
         def reference() -> Path:
-            folder = run.space.work / "reference"
+            folder = self.run.space.work / "reference"
             folder.mkdir(exist_ok=True)
-            with run.progress.stage("building a file to time"):
-                self.make(run, recipe, table, types, {}, folder)
-            return folder / recipe.output_name(run.base.name)
+            with self.run.progress.stage("building a file to time"):
+                self.make(recipe, table, types, {}, folder)
+            return folder / recipe.output_name(self.run.base.name)
 
-        return Timing(_kernel_seconds, "onnxruntime", reference, types)
+        return step_times(
+            table,
+            rows,
+            self.run.space.work,
+            self.run.progress,
+            products=_products,
+            tool="onnxruntime",
+            reference=reference,
+            types=types,
+        )
 
     def make(
         self,
-        run: Run,
         recipe: Recipe,
         table: TypeTable,
-        types: Mapping[str, str],
+        types: Types,
         metadata: Mapping[str, str],
         folder: Path,
-    ) -> tuple[list[str], str]:
-        """Write the file into ``folder``; what the user should know, and which tool made it."""
-        importance = run.space.work / "importance.npz"
+    ) -> JsonObject:
+        """Write the folder into ``folder``; as `GgufMaker.make`."""
+        importance = self.run.space.work / "importance.npz"
         arrays = {unit.name: np.array(unit.importance, np.float32) for unit in table.units}
         np.savez(importance, **arrays)  # type: ignore[arg-type]
-        exports = run.space.work / "float-graph"
-        exports.mkdir(exist_ok=True)
-        mix = Mix(types, importance, metadata)
-        made = build_onnx(
-            *(self.source, recipe, folder), progress=run.progress, exports=exports, mix=mix
-        )
-        return made.notes, made.route
+        return make_graph(self.run, recipe, folder, Mix(types, importance, metadata))
 
 
-def _kernel_seconds(
-    shapes: list[Shape], kinds: list[str], rows: tuple[int], model_bytes: int
-) -> Seconds:
+def _products(
+    kind: str, shape: Shape, rows: int, model_bytes: int
+) -> AbstractContextManager[tuple[Callable[[], object], int]]:
     """Runs in a child process, which has the libraries."""
-    from quantize.onnx.kernels import kernel_seconds
+    from quantize.onnx.kernels import products
 
-    return kernel_seconds(shapes, kinds, rows, model_bytes)
+    return products(kind, shape, rows, model_bytes)
 
 
 def onnx_maker(run: Run, text: Path) -> OnnxMaker:
     """With sensitivities of ``text``."""
     inputs = {"source": run.inputs, "text": digest(text).sha256, "tools": versions(["onnx"])}
-    return OnnxMaker(run.source, run.base.parameters, stage_key("sensitivities", inputs))
+    return OnnxMaker(run, stage_key("sensitivities", inputs))
 
 
 # Both have the same methods: a format's part in a target.

@@ -11,7 +11,7 @@ import ctypes
 import errno
 import logging
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -33,36 +33,27 @@ from runtimes.untrusted import inside, remove
 logger = logging.getLogger(__name__)
 
 WORK = ".quantize-work"
-_FIGURES = (
-    "quality",
-    "perplexity",
-    "measurement",
-    "mixes",
-    "onnx_mixes",
-)  # of a model, which files are compared with
+# Of a model, which files are compared with.
+_FIGURES = "quality perplexity measurement mixes onnx_mixes".split()
 _RENAME_EXCHANGE = 2  # linux/fs.h
 _AT_FDCWD = -100  # fcntl.h
 
 
-@dataclass(slots=True)
 class Workspace:
     """An output folder held by one run, with its work folder. A context manager.
 
     ``manifest``, once it is opened, is as it is on the disk when something is published.
     """
 
-    out: Path
-    root: Path = field(init=False)  # holds the two others
-    work: Path = field(init=False)  # all that is unfinished; gone when the run ends in any way
-    stages: Path = field(init=False)  # what is finished
-    manifest: Manifest = field(init=False)
-    _lock: Lock | None = None
-    _created: bool = False
+    manifest: Manifest
 
-    def __post_init__(self) -> None:
-        """Name the folders."""
-        self.root = self.out / WORK
-        self.work, self.stages = self.root / "scratch", self.root / "stages"
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.root = out / WORK  # holds the two others
+        self.work = self.root / "scratch"  # what is unfinished; gone when the run ends in any way
+        self.stages = self.root / "stages"  # what is finished
+        self._lock: Lock | None = None
+        self._created = False
 
     def __enter__(self) -> Self:
         """Take the folder. Raises BusyError while another run holds it."""

@@ -102,7 +102,7 @@ def load_converter(converter: Path) -> Callable[..., None]:
 
 def _without_draft(model: Path) -> list[str]:
     """The converter asserts that a Qwen3-Next has its draft layers; transformers saves none."""
-    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    config = json.loads((model / "config.json").read_bytes())
     if config.get("model_type") != "qwen3_next":
         return []
     names = (name for path in model.glob("*.safetensors") for name in read_tensors(path))
@@ -165,7 +165,7 @@ def _amend_byte_fallback(gguf: Any) -> None:
     class RankedVocab(gguf.LlamaHfVocab):  # type: ignore[misc]
         def __init__(self, base_path: Path) -> None:
             super().__init__(base_path)
-            state = json.loads(self.fname_tokenizer.read_text(encoding="utf-8"))
+            state = json.loads(self.fname_tokenizer.read_bytes())
             self.merge_rank: dict[int, int] = {}
             for rank, merge in enumerate(state["model"].get("merges", [])):
                 # Older files write a merge as one string, newer ones as a pair.

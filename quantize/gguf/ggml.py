@@ -1,35 +1,31 @@
-"""Ggml's own functions: rounding of weights, and times of matrix products on this processor by type
-and shape. Runs in a child process.
+"""Ggml's own functions: rounding of weights, and matrix products on this processor by type and
+shape, to be timed. Runs in a child process.
 
-The products of a model's step are timed one after another, each with weights of its own, in the
+The products of a model's step are computed one after another, each with weights of its own, in the
 buffers that llama.cpp itself would put them into (`make_cpu_buft_list` and `weight_buft_supported`
 of src/llama-model-loader.cpp): some types are laid out anew there for faster kernels.
 """
 
+import contextlib
 import ctypes
 import functools
 import itertools
 import math
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from quantize.children import report_progress
+from quantize.arrays import Bytes, Floats
 from quantize.gguf.quantize import TYPES
 from runtimes.machine.cpu import allowed_cpus, available_cores
 from runtimes.models.gguf import TENSOR_TYPES
 
-Array = npt.NDArray[np.float32]
-Bytes = npt.NDArray[np.uint8]
-
 _F32, _F16 = 0, 1
 
 
-def rounded(rows: Array, kind: str, means: Array | None = None) -> Array:
+def rounded(rows: Floats, kind: str, means: Floats | None = None) -> Floats:
     """``rows`` [rows, width] as the type ``kind``, such as "q4_k", stores them. ``means`` [width]
     is the importance matrix of their columns."""
     number = TYPES[kind]
@@ -50,7 +46,7 @@ def rounded(rows: Array, kind: str, means: Array | None = None) -> Array:
     return out
 
 
-def packed(rows: Array, kind: str, means: Array | None = None) -> Bytes:
+def packed(rows: Floats, kind: str, means: Floats | None = None) -> Bytes:
     """``rows`` [rows, width] in that type, as a file has them; as `rounded` otherwise."""
     number = TYPES[kind]
     if number == _F16:
@@ -60,11 +56,13 @@ def packed(rows: Array, kind: str, means: Array | None = None) -> Bytes:
     column = None if means is None else np.ascontiguousarray(means, np.float32)
     out = np.empty(rows.size // block * size, np.uint8)
     pointer = None if column is None else column.ctypes.data
-    _quantizer()(number, rows.ctypes.data, out.ctypes.data, 0, *rows.shape, pointer)
+    library_of().ggml_quantize_chunk(
+        *(number, rows.ctypes.data, out.ctypes.data), *(0, *rows.shape, pointer)
+    )
     return out
 
 
-def unpacked(rows: Bytes, kind: str, width: int) -> Array:
+def unpacked(rows: Bytes, kind: str, width: int) -> Floats:
     """``rows`` [rows, bytes], as a file has them in the type ``kind``, as floats [rows, width]."""
     number, rows = TYPES[kind], np.ascontiguousarray(rows)
     if number == _F32:
@@ -90,62 +88,6 @@ class _Traits(ctypes.Structure):
     )
 
 
-@functools.cache
-def library_of(name: str) -> Any:
-    """One of the libraries of ggml that llama.cpp itself uses, such as "ggml-base"."""
-    from llama_cpp import _ggml
-    from llama_cpp._ctypes_extensions import load_shared_library
-
-    return load_shared_library(name, _ggml.libggml_base_path)
-
-
-@functools.cache
-def _quantizer() -> Any:
-    """``ggml_quantize_chunk``: (type, floats, packed, first, rows, width, matrix)."""
-    function = library_of("ggml-base").ggml_quantize_chunk
-    function.restype = ctypes.c_size_t
-    pointer, count = ctypes.c_void_p, ctypes.c_int64
-    function.argtypes = [ctypes.c_int, pointer, pointer, count, count, count, pointer]
-    return function
-
-
-@functools.cache
-def _reader(number: int) -> Any:
-    """Ggml's function from packed weights to floats: (packed, floats, count)."""
-    traits_of = library_of("ggml-base").ggml_get_type_traits
-    traits_of.restype, traits_of.argtypes = ctypes.POINTER(_Traits), [ctypes.c_int]
-    kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
-    return kind(traits_of(number).contents.to_float)
-
-
-Shape = tuple[int, int]  # the length of a row, and rows
-
-_MOST_BYTES = 96_000_000  # of weights: more than any cache holds, of a model that is larger
-_LEAST_S = 0.1  # that a product is timed for
-_LAPS = 5
-_PIECE = 32  # rows that are rounded; repeated, they fill a matrix
-
-
-def kernel_seconds(
-    shapes: Iterable[Shape], kinds: Iterable[str], rows: Sequence[int], model_bytes: int
-) -> dict[tuple[str, Shape, int], float]:
-    """Seconds of the product of a matrix of that type and shape with so many ``rows`` of inputs,
-    in a model of ``model_bytes``: how much of it the caches hold decides."""
-    cpu = _Cpu()
-    cases = [
-        (kind, shape)
-        for kind, shape in itertools.product(kinds, shapes)
-        if shape[0] % TENSOR_TYPES[TYPES[kind]][1] == 0
-    ]
-    found = {}
-    for done, (kind, shape) in enumerate(cases):
-        report_progress(done, len(cases), "kernels")
-        for count, seconds in cpu.time(kind, shape, rows, min(model_bytes, _MOST_BYTES)).items():
-            found[kind, shape, count] = seconds
-    report_progress(len(cases), len(cases), "kernels")
-    return found
-
-
 class _Params(ctypes.Structure):
     """``struct ggml_init_params`` of ggml.h."""
 
@@ -156,98 +98,146 @@ class _Params(ctypes.Structure):
     )
 
 
-class _Cpu:
-    """ggml's processor."""
+_POINTER, _SIZE, _NUMBER, _WIDE = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int64
+# Results and arguments, by the library that has the function.
+_SIGNATURES: dict[str, dict[str, tuple[Any, list[Any]]]] = {
+    "ggml-cpu": {"ggml_backend_cpu_init": (_POINTER, []), "ggml_backend_cpu_reg": (_POINTER, [])},
+    "ggml-base": {
+        "ggml_init": (_POINTER, [_Params]),
+        "ggml_free": (None, [_POINTER]),
+        "ggml_nbytes": (_SIZE, [_POINTER]),
+        "ggml_op_name": (ctypes.c_char_p, [_NUMBER]),
+        "ggml_get_name": (_POINTER, [_POINTER]),
+        "ggml_get_data": (_POINTER, [_POINTER]),
+        "ggml_get_type_traits": (ctypes.POINTER(_Traits), [_NUMBER]),
+        # type, floats, packed, first, rows, width, matrix
+        "ggml_quantize_chunk": (
+            _SIZE,
+            [_NUMBER, _POINTER, _POINTER, _WIDE, _WIDE, _WIDE, _POINTER],
+        ),
+        "ggml_tensor_overhead": (_SIZE, []),
+        "ggml_graph_overhead_custom": (_SIZE, [_SIZE, ctypes.c_bool]),
+        "ggml_new_graph_custom": (_POINTER, [_POINTER, _SIZE, ctypes.c_bool]),
+        "ggml_new_tensor_2d": (_POINTER, [_POINTER, _NUMBER, _WIDE, _WIDE]),
+        "ggml_mul_mat": (_POINTER, [_POINTER] * 3),
+        "ggml_build_forward_expand": (None, [_POINTER] * 2),
+        "ggml_backend_alloc_ctx_tensors": (_POINTER, [_POINTER] * 2),
+        "ggml_backend_alloc_ctx_tensors_from_buft": (_POINTER, [_POINTER] * 2),
+        "ggml_backend_buffer_free": (None, [_POINTER]),
+        "ggml_backend_tensor_get": (None, [_POINTER] * 2 + [_SIZE] * 2),
+        "ggml_backend_tensor_set": (None, [_POINTER] * 2 + [_SIZE] * 2),
+        "ggml_backend_graph_compute": (_NUMBER, [_POINTER] * 2),
+        "ggml_backend_dev_supports_op": (ctypes.c_bool, [_POINTER] * 2),
+        "ggml_backend_reg_dev_get": (_POINTER, [_POINTER, _SIZE]),
+        "ggml_backend_reg_get_proc_address": (_POINTER, [_POINTER, ctypes.c_char_p]),
+    },
+}
 
-    def __init__(self) -> None:
-        self._base, own = library_of("ggml-base"), library_of("ggml-cpu")
-        _declare(self._base)
-        for name in ("ggml_backend_cpu_init", "ggml_backend_cpu_reg"):
-            getattr(own, name).restype = ctypes.c_void_p
-        register = own.ggml_backend_cpu_reg()
-        self._backend = own.ggml_backend_cpu_init()
-        self._device = self._base.ggml_backend_reg_dev_get(register, 0)
-        set_threads = self._base.ggml_backend_reg_get_proc_address(
-            register, b"ggml_backend_set_n_threads"
-        )
-        ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int)(set_threads)(
-            self._backend, available_cores()
-        )
-        self._buffers = self._extra_buffers(register)
 
-    def _extra_buffers(self, register: Any) -> list[Any]:
-        """Kinds of buffers in which weights of some types are laid out anew."""
-        address = self._base.ggml_backend_reg_get_proc_address(
-            register, b"ggml_backend_dev_get_extra_bufts"
-        )
-        if not address:
-            return []
-        kind = ctypes.CFUNCTYPE(ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p)
-        listed = kind(address)(self._device)
-        return [*itertools.takewhile(bool, listed)] if listed else []
+@functools.cache
+def library_of(name: str = "ggml-base") -> Any:
+    """One of the libraries of ggml that llama.cpp itself uses, its functions declared."""
+    from llama_cpp import _ggml
+    from llama_cpp._ctypes_extensions import load_shared_library
 
-    def time(
-        self, kind: str, shape: Shape, rows: Sequence[int], model_bytes: int
-    ) -> dict[int, float]:
-        """Seconds a product, by the number of rows."""
-        base, (width, height) = self._base, shape
-        data = _weights(kind, shape)
-        copies = max(1, -(-model_bytes // data.nbytes))
-        held = base.ggml_init(_Params(base.ggml_tensor_overhead() * (copies + 4), None, True))
-        matrices = [
-            base.ggml_new_tensor_2d(held, TYPES[kind], width, height) for _ in range(copies)
-        ]
-        buffer = self._allocate(held, kind, width)
-        try:
-            for matrix in matrices:
-                base.ggml_backend_tensor_set(matrix, data.ctypes.data, 0, data.nbytes)
-            return {count: self._products(matrices, width, count) for count in rows}
-        finally:
-            base.ggml_backend_buffer_free(buffer)
-            base.ggml_free(held)
+    library = load_shared_library(name, _ggml.libggml_base_path)
+    for function, (result, arguments) in _SIGNATURES[name].items():
+        found = getattr(library, function)
+        found.restype, found.argtypes = result, arguments
+    return library
 
-    def _allocate(self, held: Any, kind: str, width: int) -> Any:
-        """Memory for the matrices of ``held``, in the first kind of buffer that has a kernel."""
-        for buffers in self._buffers:
-            if self._has_kernel(buffers, kind, width):
-                return self._base.ggml_backend_alloc_ctx_tensors_from_buft(held, buffers)
-        return self._base.ggml_backend_alloc_ctx_tensors(held, self._backend)
 
-    def _has_kernel(self, buffers: Any, kind: str, width: int) -> bool:
-        base = self._base
-        context = base.ggml_init(_Params(1 << 16, None, True))
-        matrix = base.ggml_new_tensor_2d(context, TYPES[kind], width, _PIECE)
-        buffer = base.ggml_backend_alloc_ctx_tensors_from_buft(context, buffers)
-        if not buffer:
-            base.ggml_free(context)
-            return False
-        inputs = base.ggml_new_tensor_2d(context, _F32, width, 1)
-        product = base.ggml_mul_mat(context, matrix, inputs)
-        found = bool(base.ggml_backend_dev_supports_op(self._device, product))
-        base.ggml_backend_buffer_free(buffer)
-        base.ggml_free(context)
-        return found
+@functools.cache
+def _reader(number: int) -> Any:
+    """Ggml's function from packed weights to floats: (packed, floats, count)."""
+    kind = ctypes.CFUNCTYPE(None, _POINTER, _POINTER, _WIDE)
+    return kind(library_of().ggml_get_type_traits(number).contents.to_float)
 
-    def _products(self, matrices: Sequence[Any], width: int, rows: int) -> float:
-        base, count = self._base, len(matrices)
-        size = base.ggml_tensor_overhead() * (count + 4)
+
+Shape = tuple[int, int]  # the length of a row, and rows
+
+_F32 = 0
+_PIECE = 32  # rows that are rounded; repeated, they fill a matrix
+
+
+@contextlib.contextmanager
+def products(
+    kind: str, shape: Shape, rows: int, model_bytes: int
+) -> Iterator[tuple[Callable[[], object], int]]:
+    """A function that multiplies ``rows`` rows of inputs by as many matrices of that type and shape
+    as a model of ``model_bytes`` has, and how many these are."""
+    cpu, (width, height) = _cpu(), shape
+    base, data = cpu.base, _weights(kind, shape)
+    count = max(1, -(-model_bytes // data.nbytes))
+    size = base.ggml_tensor_overhead() * (count + 4)
+    with _context(size) as held, contextlib.ExitStack() as stack:
+        matrices = [base.ggml_new_tensor_2d(held, TYPES[kind], width, height) for _ in range(count)]
+        stack.callback(base.ggml_backend_buffer_free, cpu.allocate(held, kind, width))
+        for matrix in matrices:
+            base.ggml_backend_tensor_set(matrix, data.ctypes.data, 0, data.nbytes)
         size += base.ggml_graph_overhead_custom(count + 4, False)
-        context = base.ggml_init(_Params(size, None, True))
+        context = stack.enter_context(_context(size))
         inputs = base.ggml_new_tensor_2d(context, _F32, width, rows)
         graph = base.ggml_new_graph_custom(context, count + 4, False)
         for matrix in matrices:
             base.ggml_build_forward_expand(graph, base.ggml_mul_mat(context, matrix, inputs))
-        buffer = base.ggml_backend_alloc_ctx_tensors(context, self._backend)
+        buffer = base.ggml_backend_alloc_ctx_tensors(context, cpu.backend)
+        stack.callback(base.ggml_backend_buffer_free, buffer)
         values = np.random.default_rng(0).standard_normal((rows, width), np.float32)
         base.ggml_backend_tensor_set(inputs, values.ctypes.data, 0, values.nbytes)
-        laps: list[float] = []
-        while len(laps) < _LAPS or sum(laps) < _LEAST_S:
-            began = time.perf_counter()
-            base.ggml_backend_graph_compute(self._backend, graph)
-            laps.append(time.perf_counter() - began)
-        base.ggml_backend_buffer_free(buffer)
+        yield functools.partial(base.ggml_backend_graph_compute, cpu.backend, graph), count
+
+
+@contextlib.contextmanager
+def _context(size: int) -> Iterator[Any]:
+    """Room of ``size`` bytes for tensors' descriptions, without their data."""
+    base = library_of()
+    context = base.ggml_init(_Params(size, None, True))
+    try:
+        yield context
+    finally:
         base.ggml_free(context)
-        return min(laps) / count
+
+
+class _Cpu:
+    """ggml's processor."""
+
+    def __init__(self) -> None:
+        self.base, own = library_of(), library_of("ggml-cpu")
+        register = own.ggml_backend_cpu_reg()
+        self.backend = own.ggml_backend_cpu_init()
+        self._device = self.base.ggml_backend_reg_dev_get(register, 0)
+        address_of = functools.partial(self.base.ggml_backend_reg_get_proc_address, register)
+        set_threads = ctypes.CFUNCTYPE(None, _POINTER, _NUMBER)
+        set_threads(address_of(b"ggml_backend_set_n_threads"))(self.backend, available_cores())
+        # Kinds of buffers in which weights of some types are laid out anew.
+        self._buffers: list[Any] = []
+        if address := address_of(b"ggml_backend_dev_get_extra_bufts"):
+            kind = ctypes.CFUNCTYPE(ctypes.POINTER(_POINTER), _POINTER)
+            self._buffers += itertools.takewhile(bool, kind(address)(self._device) or ())
+
+    def allocate(self, held: Any, kind: str, width: int) -> Any:
+        """Memory for the matrices of ``held``, in the first kind of buffer that has a kernel."""
+        for buffers in self._buffers:
+            if self._has_kernel(buffers, kind, width):
+                return self.base.ggml_backend_alloc_ctx_tensors_from_buft(held, buffers)
+        return self.base.ggml_backend_alloc_ctx_tensors(held, self.backend)
+
+    def _has_kernel(self, buffers: Any, kind: str, width: int) -> bool:
+        base = self.base
+        with _context(1 << 16) as context:
+            matrix = base.ggml_new_tensor_2d(context, TYPES[kind], width, _PIECE)
+            buffer = base.ggml_backend_alloc_ctx_tensors_from_buft(context, buffers)
+            if not buffer:
+                return False
+            inputs = base.ggml_new_tensor_2d(context, _F32, width, 1)
+            product = base.ggml_mul_mat(context, matrix, inputs)
+            found = bool(base.ggml_backend_dev_supports_op(self._device, product))
+            base.ggml_backend_buffer_free(buffer)
+            return found
+
+
+_cpu = functools.cache(_Cpu)
 
 
 def _weights(kind: str, shape: Shape) -> Any:
@@ -256,29 +246,3 @@ def _weights(kind: str, shape: Shape) -> Any:
     piece = np.random.default_rng(0).standard_normal((_PIECE, width), np.float32) * 0.05
     made = packed(piece, kind, np.ones(width, np.float32))
     return np.tile(made, math.ceil(height / _PIECE))[: made.size // _PIECE * height].copy()
-
-
-def _declare(base: Any) -> None:
-    pointer, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
-    wide = ctypes.c_int64
-    signatures: dict[str, tuple[Any, list[Any]]] = {
-        "ggml_init": (pointer, [_Params]),
-        "ggml_free": (None, [pointer]),
-        "ggml_tensor_overhead": (size, []),
-        "ggml_graph_overhead_custom": (size, [size, ctypes.c_bool]),
-        "ggml_new_graph_custom": (pointer, [pointer, size, ctypes.c_bool]),
-        "ggml_new_tensor_2d": (pointer, [pointer, number, wide, wide]),
-        "ggml_mul_mat": (pointer, [pointer] * 3),
-        "ggml_build_forward_expand": (None, [pointer] * 2),
-        "ggml_backend_alloc_ctx_tensors": (pointer, [pointer] * 2),
-        "ggml_backend_alloc_ctx_tensors_from_buft": (pointer, [pointer] * 2),
-        "ggml_backend_buffer_free": (None, [pointer]),
-        "ggml_backend_tensor_set": (None, [pointer, pointer, size, size]),
-        "ggml_backend_graph_compute": (number, [pointer] * 2),
-        "ggml_backend_dev_supports_op": (ctypes.c_bool, [pointer] * 2),
-        "ggml_backend_reg_dev_get": (pointer, [pointer, size]),
-        "ggml_backend_reg_get_proc_address": (pointer, [pointer, ctypes.c_char_p]),
-    }
-    for name, (result, arguments) in signatures.items():
-        function = getattr(base, name)
-        function.restype, function.argtypes = result, arguments

@@ -19,9 +19,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from quantize.arrays import Array, Doubles
 from quantize.children import report_progress, run_child
 from quantize.disk import sha256_of
 from quantize.errors import UsageError
+from quantize.gguf.ggml import library_of
 from quantize.gguf.imatrixfile import (
     ImatrixEntry,
     ImportanceMatrix,
@@ -81,10 +83,10 @@ class Collector:
     def __init__(self) -> None:
         lib = library()
         self.callback = lib.ggml_backend_sched_eval_callback(self._call)
-        self._ggml = _functions()
+        self._ggml = library_of()
         self._ops: dict[int, bytes] = {}
-        self._sums: dict[str, npt.NDArray[np.float64]] = {}
-        self._counts: dict[str, npt.NDArray[np.float64]] = {}
+        self._sums: dict[str, Doubles] = {}
+        self._counts: dict[str, Doubles] = {}
         self._error: Exception | None = None
 
     def entries(self) -> dict[str, ImatrixEntry]:
@@ -146,7 +148,7 @@ class Collector:
                 sums[matrix] += squares[i3, i2].sum(axis=0)
                 counts[matrix] += squares.shape[2]
 
-    def _values(self, tensor: _Tensor, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    def _values(self, tensor: _Tensor, dtype: npt.DTypeLike) -> Array:
         """A copy of the tensor's values, in NumPy's order of dimensions (the slowest first)."""
         pointer = ctypes.byref(tensor)
         buffer = np.empty(self._ggml.ggml_nbytes(pointer), np.uint8)
@@ -154,26 +156,6 @@ class Collector:
         return np.ndarray(
             tuple(tensor.ne)[::-1], dtype, buffer=buffer.data, strides=tuple(tensor.nb)[::-1]
         )
-
-
-def _functions() -> Any:
-    """The functions on tensors of the ggml library that llama.cpp itself uses."""
-    from llama_cpp import _ggml
-    from llama_cpp._ctypes_extensions import load_shared_library
-
-    base = load_shared_library("ggml-base", _ggml.libggml_base_path)
-    signatures: dict[str, tuple[Any, list[Any]]] = {
-        "ggml_op_name": (ctypes.c_char_p, [ctypes.c_int]),
-        "ggml_get_name": (ctypes.c_void_p, [ctypes.c_void_p]),
-        "ggml_get_data": (ctypes.c_void_p, [ctypes.c_void_p]),
-        "ggml_tensor_overhead": (ctypes.c_size_t, []),
-        "ggml_nbytes": (ctypes.c_size_t, [ctypes.c_void_p]),
-        "ggml_backend_tensor_get": (None, [ctypes.c_void_p] * 2 + [ctypes.c_size_t] * 2),
-    }
-    for name, (result, arguments) in signatures.items():
-        function = getattr(base, name)
-        function.restype, function.argtypes = result, arguments
-    return base
 
 
 def _check_layout(ggml: Any, tensor: _Tensor, address: int) -> None:

@@ -1,27 +1,28 @@
-"""Importance matrices on disk: llama.cpp's two formats, read and written.
+"""Importance matrices on disk: llama.cpp's two formats, read and written; headers of GGUF files.
 
 Formats: ``IMatrixCollector::save_imatrix`` and ``save_imatrix_legacy`` of llama.cpp's
 tools/imatrix/imatrix.cpp, ``common_imatrix_load`` of common/imatrix-loader.cpp.
 """
 
 import io
+import math
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from quantize.arrays import Bytes, Floats
 from quantize.errors import UsageError
 from runtimes.errors import ModelError
 from runtimes.models.gguf import TensorInfo, read_header
 
-Array = npt.NDArray[np.float32]
-
 _SUMS, _COUNTS = ".in_sum2", ".counts"
 _ALIGNMENT = 32
-_U32, _STRING, _ARRAY, _F32 = 4, 8, 9, 0  # value types, and the tensor type, of GGUF
+GgufValue = int | float | str | list[str]
+_U32, _FLOAT32, _STRING, _ARRAY = 4, 6, 8, 9  # types of values in GGUF
+_F32 = 0  # type of tensors
 _MOST_ENTRIES, _LONGEST_NAME = 1_000_000, 512
 
 
@@ -30,11 +31,11 @@ class ImatrixEntry:
     """Inputs of one weight tensor: ``sums`` of squares [matrices, width] over
     ``counts`` [matrices] rows. A tensor of a mixture has one matrix per expert, others one."""
 
-    sums: Array
-    counts: Array
+    sums: Floats
+    counts: Floats
 
     @property
-    def means(self) -> Array:
+    def means(self) -> Floats:
         """Mean of squares [matrices * width]; 1 where nothing was seen, as llama.cpp has it."""
         seen = self.counts[:, None] > 0
         rows = np.where(seen, self.counts[:, None], 1.0).astype(np.float32)
@@ -81,25 +82,40 @@ def read_matrix(path: Path) -> ImportanceMatrix:
 
 def write_matrix(path: Path, matrix: ImportanceMatrix) -> None:
     """Write ``matrix`` in the GGUF format. The same matrix gives the same bytes."""
-    metadata = [
-        _key("general.type", _STRING) + _string("imatrix"),
-        _key("imatrix.datasets", _ARRAY) + struct.pack("<IQ", _STRING, 1) + _string(matrix.text),
-        _key("imatrix.chunk_count", _U32) + struct.pack("<I", matrix.chunks),
-        _key("imatrix.chunk_size", _U32) + struct.pack("<I", matrix.chunk_size),
-    ]
-    table, blobs, offset = [], [], 0
+    metadata: dict[str, GgufValue] = {
+        "general.type": "imatrix",
+        "imatrix.datasets": [matrix.text],
+        "imatrix.chunk_count": matrix.chunks,
+        "imatrix.chunk_size": matrix.chunk_size,
+    }
+    arrays = {}
     for name, entry in sorted(matrix.entries.items()):
-        for suffix, data in ((_SUMS, entry.sums), (_COUNTS, entry.counts[:, None])):
-            blob = data.astype("<f4").tobytes()
-            rows, width = data.shape
-            table.append(
-                _string(name + suffix) + struct.pack("<IQQIQ", 2, width, rows, _F32, offset)
-            )
-            blobs.append(blob + b"\0" * (-len(blob) % _ALIGNMENT))
-            offset += len(blobs[-1])
+        arrays[name + _SUMS] = entry.sums
+        arrays[name + _COUNTS] = entry.counts[:, None]
+    shapes = {name: data.shape[::-1] for name, data in arrays.items()}
+    head, _ = gguf_head(metadata, shapes, {})
+    blobs = (data.astype("<f4").tobytes() for data in arrays.values())
+    path.write_bytes(head + b"".join(blob + b"\0" * (-len(blob) % _ALIGNMENT) for blob in blobs))
+
+
+def gguf_head(
+    metadata: Mapping[str, GgufValue],
+    shapes: Mapping[str, tuple[int, ...]],
+    kinds: Mapping[str, int],
+) -> tuple[bytes, int]:
+    """Header of a GGUF file, and the bytes of the data that follow: tensors with the ``shapes``
+    (the length of a row first) in single precision, or in half where ``kinds`` has a 1."""
+    table, offset = [], 0
+    for name, shape in shapes.items():
+        kind = kinds.get(name, _F32)
+        sides = struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
+        table.append(_string(name) + sides + struct.pack("<IQ", kind, offset))
+        size = math.prod(shape) * (2 if kind else 4)
+        offset += -(-size // _ALIGNMENT) * _ALIGNMENT
     head = b"GGUF" + struct.pack("<IQQ", 3, len(table), len(metadata))
-    head += b"".join((*metadata, *table))
-    path.write_bytes(head + b"\0" * (-len(head) % _ALIGNMENT) + b"".join(blobs))
+    head += b"".join(_string(key) + _value(value) for key, value in metadata.items())
+    head += b"".join(table)
+    return head + b"\0" * (-len(head) % _ALIGNMENT), offset
 
 
 def _string(text: str) -> bytes:
@@ -107,8 +123,15 @@ def _string(text: str) -> bytes:
     return struct.pack("<Q", len(data)) + data
 
 
-def _key(name: str, kind: int) -> bytes:
-    return _string(name) + struct.pack("<I", kind)
+def _value(value: GgufValue) -> bytes:
+    if isinstance(value, str):
+        return struct.pack("<I", _STRING) + _string(value)
+    if isinstance(value, list):
+        texts = b"".join(map(_string, value))
+        return struct.pack("<IIQ", _ARRAY, _STRING, len(value)) + texts
+    if isinstance(value, float):
+        return struct.pack("<If", _FLOAT32, value)
+    return struct.pack("<II", _U32, value)
 
 
 def _read_gguf(path: Path) -> ImportanceMatrix:
@@ -138,7 +161,7 @@ def _read_gguf(path: Path) -> ImportanceMatrix:
     )
 
 
-def _tensor(data: npt.NDArray[np.uint8], start: int, info: TensorInfo) -> Array:
+def _tensor(data: Bytes, start: int, info: TensorInfo) -> Floats:
     if info.type_name != "F32":
         raise ValueError(f"{info.name} is of type {info.type_name}, not F32")
     begin = start + info.offset

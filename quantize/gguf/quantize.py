@@ -11,7 +11,6 @@ import difflib
 import math
 import re
 import shutil
-import struct
 import sys
 import tempfile
 from collections import Counter
@@ -24,12 +23,13 @@ import numpy as np
 
 from quantize.children import report_progress, run_child
 from quantize.errors import UsageError
-from quantize.gguf.imatrixfile import read_matrix
+from quantize.gguf.imatrixfile import GgufValue, gguf_head, read_matrix
 from quantize.progress import SILENT, Reporter
 from quantize.recipes import FileSize, Recipe, gguf_bits, require_matrix
 from quantize.source import SourceModel
-from quantize.source.shapes import Shapes, shapes_of, vocabulary_bytes
+from quantize.source.shapes import Shapes, shapes_of, vocabulary_bytes, weights_in
 from runtimes.errors import ModelError
+from runtimes.llamacpp.native import library
 from runtimes.models.gguf import TENSOR_TYPES, GgufHeader, read_header
 
 _F16 = 1  # both the llama_ftype and the ggml_type
@@ -41,7 +41,7 @@ _FALLBACK = re.compile(
 )
 _STEP = re.compile(r"^\[\s*(\d+)/\s*(\d+)\]")
 # What llama.cpp converts weights to (`ggml_quantize_chunk` of ggml.c), by the numbers of ggml_type.
-_NOT_FOR_WEIGHTS = {"Q8_1", "Q8_K", "I8", "I16", "I32", "I64", "F64"}
+_NOT_FOR_WEIGHTS = "Q8_1 Q8_K I8 I16 I32 I64 F64".split()
 TYPES: dict[str, int] = {
     name.lower(): number
     for number, (name, _, _) in TENSOR_TYPES.items()
@@ -49,7 +49,7 @@ TYPES: dict[str, int] = {
 }
 # `tensor_requires_imatrix` of llama.cpp's src/llama-quant.cpp, which asks for none for the
 # embedding and the output.
-_NEEDS_MATRIX = {"iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs"}
+_NEEDS_MATRIX = "iq1_s iq1_m iq2_xxs iq2_xs iq2_s iq3_xxs".split()
 _NEVER_NEED = {"token_embd.weight", "per_layer_token_embd.weight", "output.weight"}
 
 
@@ -112,9 +112,7 @@ def _quantize(
 ) -> list[str]:
     """Runs in a child process; returns what the user should know. ``types`` maps tensor names to a
     ggml_type of their own."""
-    from llama_cpp import llama_cpp
-
-    lib: Any = llama_cpp
+    lib = library()
     errors: list[str] = []
 
     def hear(level: int, line: str) -> None:
@@ -156,9 +154,7 @@ def run_quantizer(
 ) -> tuple[int, list[str]]:
     """Run llama.cpp's quantizer; its code and its log, each piece of which ``hear`` gets with its
     level. Runs in a child process."""
-    from llama_cpp import llama_cpp
-
-    lib: Any = llama_cpp
+    lib = library()
     lines: list[str] = []
 
     @lib.llama_log_callback  # type: ignore[untyped-decorator]
@@ -167,7 +163,6 @@ def run_quantizer(
         hear(level, lines[-1])
 
     lib.llama_log_set(log, ctypes.c_void_p(0))
-    lib.llama_backend_init()
     code = lib.llama_model_quantize(bytes(source), bytes(out), ctypes.byref(params))
     return code, lines
 
@@ -247,8 +242,6 @@ def _kept_otherwise(asked: Mapping[str, str], header: GgufHeader) -> list[str]:
 _LINE = re.compile(r"^\[ *\d+/ *\d+\] (\S+) +- \[.*?type = +(\w+),.*?(?:\((\w+)\))?$", re.MULTILINE)
 _BLOCKS = {name: (weights, size) for name, weights, size in TENSOR_TYPES.values()}
 _ALIGNMENT = 32
-_F32 = 0
-_UINT32, _FLOAT32, _STRING = 4, 6, 8
 _PAIRS = 1500  # bytes of the metadata beside the vocabulary, about
 
 
@@ -274,7 +267,7 @@ def _sizes(
     path: Path, shapes: Mapping[str, tuple[int, ...]], begin: int, ftypes: Sequence[int]
 ) -> dict[int, FileSize]:
     """``begin`` is where the data begin in the file."""
-    count = sum(math.prod(shape) for shape in shapes.values())
+    count = weights_in(shapes)
     sizes, refused = {}, None
     for ftype in ftypes:
         try:
@@ -295,9 +288,7 @@ def _sizes(
 
 def _types(path: Path, ftype: int) -> dict[str, str]:
     """Each tensor's type in the file that would be made, by a dry run."""
-    from llama_cpp import llama_cpp
-
-    lib: Any = llama_cpp
+    lib = library()
     params = lib.llama_model_quantize_default_params()
     params.ftype, params.dry_run, params.allow_requantize = ftype, True, True
     code, said = run_quantizer(path, path.with_suffix(".none"), params)
@@ -310,10 +301,9 @@ def _types(path: Path, ftype: int) -> dict[str, str]:
 def _write_shapes(path: Path, shapes: Shapes) -> int:
     """A header with these tensors, and a hole where their data would be; returns its length. To
     the quantizer it is a Llama: the types that it chooses go by the tensors' names."""
-    rows = []
     heads = int(shapes.number("num_attention_heads", "n_head", default=1))
     embedding = shapes.weights.get("token_embd.weight", (heads,))[0]
-    pairs: dict[str, int | float | str] = {
+    pairs: dict[str, GgufValue] = {
         "general.architecture": "llama",
         "general.file_type": _F16,
         "llama.context_length": int(shapes.number("max_position_embeddings", default=2048)),
@@ -329,30 +319,9 @@ def _write_shapes(path: Path, shapes: Shapes) -> int:
     if experts:
         used = shapes.number("num_experts_per_tok", default=2)
         pairs |= {"llama.expert_count": int(experts), "llama.expert_used_count": int(used)}
-    offset = 0
-    for name, shape in shapes.weights.items():
-        kind = _F16 if len(shape) > 1 else _F32
-        sides = struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
-        rows.append(_text(name) + sides + struct.pack("<IQ", kind, offset))
-        size = math.prod(shape) * (2 if kind == _F16 else 4)
-        offset += -(-size // _ALIGNMENT) * _ALIGNMENT
-    head = b"GGUF" + struct.pack("<IQQ", 3, len(rows), len(pairs))
-    head += b"".join(_text(key) + _value(value) for key, value in pairs.items()) + b"".join(rows)
-    begin = -(-len(head) // _ALIGNMENT) * _ALIGNMENT
+    kinds = {name: _F16 for name, shape in shapes.weights.items() if len(shape) > 1}
+    head, data = gguf_head(pairs, shapes.weights, kinds)
     with path.open("wb") as file:
         file.write(head)
-        file.truncate(begin + offset)
-    return begin
-
-
-def _text(text: str) -> bytes:
-    encoded = text.encode()
-    return struct.pack("<Q", len(encoded)) + encoded
-
-
-def _value(value: int | float | str) -> bytes:
-    if isinstance(value, str):
-        return struct.pack("<I", _STRING) + _text(value)
-    if isinstance(value, float):
-        return struct.pack("<If", _FLOAT32, value)
-    return struct.pack("<II", _UINT32, value)
+        file.truncate(len(head) + data)
+    return len(head)

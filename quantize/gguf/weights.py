@@ -14,8 +14,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from quantize.arrays import Floats
 from quantize.children import report_progress
-from quantize.gguf.ggml import Array, rounded, unpacked
+from quantize.gguf.ggml import rounded, unpacked
 from quantize.gguf.imatrixfile import ImportanceMatrix, read_matrix
 from quantize.gguf.quantize import TYPES, needs_matrix
 from runtimes.llamacpp.tokenizer import LlamaTokenizer
@@ -129,7 +130,7 @@ class _Stored:
         self._rows = raw.reshape(self.rows, -1)
         self.name = info.name
 
-    def floats(self, at: slice | npt.NDArray[np.int64]) -> Array:
+    def floats(self, at: slice | npt.NDArray[np.int64]) -> Floats:
         """The rows ``at``, an index of numpy."""
         rows = np.ascontiguousarray(self._rows[at])
         return unpacked(rows, self.kind.lower(), self.width)
@@ -191,15 +192,15 @@ def _fault(one: _Stored, other: _Stored, loss: float) -> str | None:
     return None
 
 
-def _pieces(one: _Stored, other: _Stored) -> Iterator[tuple[int, Array, Array]]:
+def _pieces(one: _Stored, other: _Stored) -> Iterator[tuple[int, Floats, Floats]]:
     step = max(1, _AT_ONCE // one.width)
     for start in range(0, one.rows, step):
         at = slice(start, start + step)
         yield start, one.floats(at), other.floats(at)
 
 
-def _groups(rows: Array) -> Array:
+def _groups(rows: Floats) -> Floats:
     """Sums of squares of each 32 weights: [rows, groups]."""
     padded = np.pad(rows, ((0, 0), (0, -rows.shape[1] % _GROUP)))
-    found: Array = np.square(padded.reshape(len(rows), -1, _GROUP)).sum(axis=2)
+    found: Floats = np.square(padded.reshape(len(rows), -1, _GROUP)).sum(axis=2)
     return found

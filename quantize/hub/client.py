@@ -7,7 +7,8 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
@@ -76,60 +77,6 @@ class NotOnHubError(UsageError):
 
 class OfflineError(HubError):
     """The hub cannot be reached at all; an earlier download may still serve."""
-
-
-def explain(error: Exception, name: HubName | None, *, token: bool, stalled_s: float) -> Exception:
-    """``error`` of huggingface_hub or httpx2 as an IngotError; others come back as they are.
-
-    Without a ``name`` nothing was to be downloaded: the hub was searched. ``token`` tells whether
-    one was sent, ``stalled_s`` how long a silence counts as a stall. A repository, revision or file
-    that is not there is a UsageError (exit code 2), everything else a HubError (3).
-    """
-    import httpx2
-    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
-
-    if isinstance(error, HfHubHTTPError):
-        if name is None:
-            return _search_refused(error.response, token)
-        return _by_status(error.response, name, token)
-    said = error or type(error).__name__
-    stays = f"; {_STAYS}" if name else ""
-    if isinstance(error, OfflineModeIsEnabled):
-        text = "HF_HUB_OFFLINE forbids to ask the hub: unset it"
-        if name:
-            text = (
-                "it is not among the downloaded models, and HF_HUB_OFFLINE forbids a download:"
-                " unset it"
-            )
-    elif isinstance(error, httpx2.TimeoutException):
-        text = (
-            f"the connection to the hub stalled: nothing came for {stalled_s:g} s, several times in"
-            f" a row. Check the network{stays}"
-        )
-    elif isinstance(error, httpx2.ProxyError):
-        text = f"the proxy does not work ({error}); see HTTPS_PROXY"
-    elif isinstance(error, (httpx2.RemoteProtocolError, httpx2.ReadError)):
-        text = (
-            f"the connection to the hub broke, several times in a row ({said}). Check the"
-            f" network{stays}"
-        )
-    elif isinstance(error, httpx2.TransportError):
-        text = (
-            f"there is no connection to the hub ({said}). Check the network, or HF_ENDPOINT if it"
-            " is set"
-        )
-    else:
-        return error
-    return OfflineError(f"{name}: {text}" if name else text)
-
-
-def require_success(response: httpx2.Response) -> None:
-    """Raise HfHubHTTPError for a refusal. Its text, which may be anything of any length, is not
-    read: `explain` goes by the status and the headers."""
-    from huggingface_hub.errors import HfHubHTTPError
-
-    if response.status_code >= 400:
-        raise HfHubHTTPError(f"HTTP {response.status_code}", response=response)
 
 
 def asked_wait(response: httpx2.Response) -> float | None:
@@ -300,23 +247,33 @@ class Hub:
         disable_progress_bars()
         return HfApi(endpoint=self.endpoint, library_name="ingot")
 
+    @contextmanager
+    def stream(
+        self, url: str, headers: Mapping[str, str] | None = None, **more: Any
+    ) -> Iterator[httpx2.Response]:
+        """The answer to a GET as it comes. Raises what huggingface_hub raises.
+
+        The text of a refusal, which may be anything of any length, is not read: `explain` goes by
+        the status and the headers.
+        """
+        import httpx2
+        from huggingface_hub.errors import HfHubHTTPError
+        from huggingface_hub.utils import build_hf_headers, get_session
+
+        sent = {**build_hf_headers(library_name="ingot"), **(headers or {})}
+        timeout = httpx2.Timeout(self.patience.read_s)
+        with get_session().stream("GET", url, headers=sent, timeout=timeout, **more) as response:
+            if response.status_code >= 400:
+                raise HfHubHTTPError(f"HTTP {response.status_code}", response=response)
+            yield response
+
     def answer(self, path: str, params: Mapping[str, Any]) -> tuple[Any, dict[str, dict[str, str]]]:
         """The JSON that the hub's API answers to a GET, and the links in its header.
 
         Raises HubError for what is none, or too large, and what huggingface_hub raises.
         """
-        import httpx2
-        from huggingface_hub.utils import build_hf_headers, get_session
-
-        with get_session().stream(
-            "GET",
-            f"{self.api().endpoint}{path}",
-            params=dict(params),
-            headers=build_hf_headers(library_name="ingot"),
-            timeout=httpx2.Timeout(self.patience.read_s),
-        ) as response:
-            require_success(response)
-            raw = bytearray()
+        raw = bytearray()
+        with self.stream(f"{self.api().endpoint}{path}", params=dict(params)) as response:
             for piece in response.iter_bytes():
                 raw += piece
                 if len(raw) > _MOST_ANSWER:
@@ -330,8 +287,47 @@ class Hub:
         return said, {str(name): link for name, link in response.links.items()}
 
     def explain(self, error: Exception, name: HubName | None) -> Exception:
-        """Error that the user sees for ``error``."""
-        return explain(error, name, token=self.has_token, stalled_s=self.patience.read_s)
+        """``error`` of huggingface_hub or httpx2 as an IngotError; others come back as they are.
+
+        Without a ``name`` nothing was to be downloaded: the hub was searched. A repository,
+        revision or file that is not there is a UsageError (exit code 2), all else a HubError (3).
+        """
+        import httpx2
+        from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+
+        if isinstance(error, HfHubHTTPError):
+            if name is None:
+                return _search_refused(error.response, self.has_token)
+            return _by_status(error.response, name, self.has_token)
+        said = error or type(error).__name__
+        stays = f"; {_STAYS}" if name else ""
+        if isinstance(error, OfflineModeIsEnabled):
+            text = "HF_HUB_OFFLINE forbids to ask the hub: unset it"
+            if name:
+                text = (
+                    "it is not among the downloaded models, and HF_HUB_OFFLINE forbids a download:"
+                    " unset it"
+                )
+        elif isinstance(error, httpx2.TimeoutException):
+            text = (
+                f"the connection to the hub stalled: nothing came for {self.patience.read_s:g} s,"
+                f" several times in a row. Check the network{stays}"
+            )
+        elif isinstance(error, httpx2.ProxyError):
+            text = f"the proxy does not work ({error}); see HTTPS_PROXY"
+        elif isinstance(error, (httpx2.RemoteProtocolError, httpx2.ReadError)):
+            text = (
+                f"the connection to the hub broke, several times in a row ({said}). Check the"
+                f" network{stays}"
+            )
+        elif isinstance(error, httpx2.TransportError):
+            text = (
+                f"there is no connection to the hub ({said}). Check the network, or HF_ENDPOINT if"
+                " it is set"
+            )
+        else:
+            return error
+        return OfflineError(f"{name}: {text}" if name else text)
 
     def pause_after(self, error: Exception) -> float | None:
         """Seconds until it makes sense to try again after ``error``: a timeout, a broken

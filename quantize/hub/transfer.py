@@ -31,7 +31,7 @@ from urllib.parse import quote
 
 from quantize.disk import FULL, full_disk_explained, human, require_room, write_atomically
 from quantize.errors import UsageError
-from quantize.fromjson import from_json
+from quantize.fromjson import GARBLED, from_json
 from quantize.hub.client import (
     EndsEarlyError,
     Hub,
@@ -42,7 +42,6 @@ from quantize.hub.client import (
     RemoteFile,
     Repository,
     parse_hub_name,
-    require_success,
 )
 from quantize.manifest import NAME, entry_path, load_manifest
 from quantize.progress import Reporter
@@ -158,30 +157,22 @@ def _lock(partial: Path, file: RemoteFile, repo: Repository) -> AbstractContextM
         return nullcontext()
 
 
-@contextmanager
 def _request(
     repo: Repository, listing: Listing, file: RemoteFile, span: str | None
-) -> Iterator[httpx2.Response]:
+) -> AbstractContextManager[httpx2.Response]:
     """The content of a file, or a ``span`` of it, as it comes."""
-    import httpx2
     from huggingface_hub import hf_hub_url
-    from huggingface_hub.utils import build_hf_headers, get_session
 
     url = hf_hub_url(listing.repo, file.path, revision=listing.commit, endpoint=repo.hub.endpoint)
     # No compression: lengths and ranges are the file's.
-    headers = {**build_hf_headers(library_name="ingot"), "Accept-Encoding": "identity"}
+    headers = {"Accept-Encoding": "identity"}
     if span is not None:
         headers["Range"] = span
-    timeout = httpx2.Timeout(repo.hub.patience.read_s)
     # On a redirect to another host (the storage behind the hub) httpx2 leaves the token out.
-    with get_session().stream(
-        "GET", url, headers=headers, timeout=timeout, follow_redirects=True
-    ) as response:
-        require_success(response)
-        yield response
+    return repo.hub.stream(url, headers, follow_redirects=True)
 
 
-@dataclass(slots=True)
+@dataclass
 class _Download:
     """One download into the unfinished file ``stream``."""
 
@@ -325,8 +316,7 @@ class Store(Repository):
         return self.base / commit / "listing.json"
 
     def _known(self, commit: str) -> Listing | None:
-        garbled = (OSError, ValueError, KeyError, TypeError, AttributeError, HubError)
-        with contextlib.suppress(*garbled):
+        with contextlib.suppress(OSError, HubError, *GARBLED):
             check_digest(commit, str(self.base), HubError)
             listing = from_json(Listing, load_json(self._record(commit)))
             return listing if listing.commit == commit else None

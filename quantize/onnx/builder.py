@@ -7,7 +7,7 @@ import math
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,8 @@ from quantize.children import report_step, run_child
 from quantize.errors import UsageError
 from quantize.onnx.optimum import build_with_optimum
 from quantize.options import Target
-from quantize.progress import SILENT, Reporter
-from quantize.recipes import FileSize, Mix, Recipe, variants_of
+from quantize.progress import Reporter
+from quantize.recipes import W8A8, FileSize, Mix, Recipe, variants_of
 from quantize.source import SourceModel
 from quantize.source.shapes import Shapes, weights_in
 from runtimes.errors import RuntimeMissingError
@@ -149,19 +149,15 @@ def _name_windowed_layers(config: Any) -> None:
 # Hugging Face folder to an ONNX folder that our runner and onnxruntime-genai load.
 
 
-_W8A8 = "w8a8"
-
-
 @dataclass(frozen=True, slots=True)
 class OnnxBuild:
-    """A built folder, which tool wrote its graph, and what the user should know.
+    """A built folder: the tool that wrote its graph, and what the user should know.
 
     ``runs_here`` is False for a file that this machine cannot load, so that it is not measured.
     """
 
-    path: Path
     route: str
-    notes: list[str] = field(default_factory=list)
+    notes: list[str]
     runs_here: bool = True
 
 
@@ -169,11 +165,11 @@ def build_onnx(
     source: SourceModel,
     recipe: Recipe,
     work: Path,
-    target: Target = "cpu",
-    progress: Reporter = SILENT,
-    calibration: Path | None = None,
-    exports: Path | None = None,
-    mix: Mix | None = None,
+    target: Target,
+    progress: Reporter,
+    calibration: Path | None,
+    exports: Path,
+    mix: Mix | None,
 ) -> OnnxBuild:
     """Build ``source`` by ``recipe`` in the folder ``work``, for the processor ``target``.
 
@@ -183,53 +179,47 @@ def build_onnx(
     ``mix`` says how each matrix is stored where the recipe does not. Raises UsageError where the
     recipe does not fit the target, and what `run_child` and `optimum_overlay` raise.
     """
+
+    def build(recipe: Recipe, out: Path) -> OnnxBuild:
+        what, notes = f"building {recipe.name}", None
+        shutil.rmtree(out, ignore_errors=True)
+        if builder_may_know(source.architecture):
+            call = partial(build_graph, source, recipe, out, target, mix)
+            notes = run_child(call, what, work, progress, torch=True)
+        if notes is None:
+            if recipe.for_gpus:
+                raise UsageError(
+                    f"{recipe.name} cannot be made of {source.architecture}: optimum exports floats"
+                    " of 32 bits only"
+                )
+            shutil.rmtree(out, ignore_errors=True)
+            notes = build_with_optimum(source, recipe, out, progress, exports, mix)
+            if target != "cpu":
+                notes.append(
+                    f"the graph is in 32 bits: optimum's export is not shaped for {target}"
+                )
+            return OnnxBuild("optimum", notes)
+        # The builder packs the experts of a mixture for CUDA's kernels, which nothing else can
+        # read.
+        packed = target != "cpu" and b"QMoE" in (out / "model.onnx").read_bytes()
+        if target != "cpu":
+            more = ": not loaded or measured here" if packed else ""
+            notes.append(f"built for {target}, with half-precision activations{more}")
+        return OnnxBuild("onnxruntime-genai", notes, runs_here=not packed)
+
     out = work / recipe.name
-    make = partial(_build, source, target, progress, exports or work, mix)
-    if recipe.precision != _W8A8:
-        return make(recipe, out)
+    if recipe.precision != W8A8:
+        return build(recipe, out)
     if target != "cpu":
         raise UsageError(f"{recipe.name} is for processors; take another recipe for {target}")
     # The float graph first, then its matrix products with 8-bit weights and activations.
     whole = work / f"{recipe.name}-fp32"
-    made = make(replace(recipe, precision="fp32"), whole)
+    made = build(replace(recipe, precision="fp32"), whole)
     shutil.rmtree(out, ignore_errors=True)
     call = partial(_rewrite_w8a8, whole, out, calibration)
     notes = run_child(call, f"building {recipe.name}", work, progress)
     shutil.rmtree(whole)
-    return replace(made, path=out, notes=[*made.notes, *notes])
-
-
-def _build(
-    source: SourceModel,
-    target: Target,
-    progress: Reporter,
-    exports: Path,
-    mix: Mix | None,
-    recipe: Recipe,
-    out: Path,
-) -> OnnxBuild:
-    shutil.rmtree(out, ignore_errors=True)
-    notes = None
-    if builder_may_know(source.architecture):
-        call = partial(build_graph, source, recipe, out, target, mix)
-        notes = run_child(call, f"building {recipe.name}", out.parent, progress, torch=True)
-    if notes is None:
-        if recipe.for_gpus:
-            raise UsageError(
-                f"{recipe.name} cannot be made of {source.architecture}: optimum exports floats of"
-                " 32 bits only"
-            )
-        shutil.rmtree(out, ignore_errors=True)
-        notes = build_with_optimum(source, recipe, out, progress, exports, mix)
-        if target != "cpu":
-            notes.append(f"the graph is in 32 bits: optimum's export is not shaped for {target}")
-        return OnnxBuild(out, "optimum", notes)
-    # The builder packs the experts of a mixture for CUDA's kernels, which nothing else can read.
-    packed = target != "cpu" and b"QMoE" in (out / "model.onnx").read_bytes()
-    if target != "cpu":
-        more = ": not loaded or measured here" if packed else ""
-        notes.append(f"built for {target}, with half-precision activations{more}")
-    return OnnxBuild(out, "onnxruntime-genai", notes, runs_here=not packed)
+    return replace(made, notes=[*made.notes, *notes])
 
 
 def builder_may_know(architecture: str) -> bool:
@@ -253,8 +243,8 @@ _ROPE = "rope_parameters"
 _FLOAT = 32.0
 _LEAST_BLOCK = 32
 _GRAPH = 9000  # bytes of the graph for each layer, about
-_WITH_TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
-_CAREFUL = ("token_embd", "output", "attn_v", "attn_qkv", "ffn_down")
+_WITH_TOKENIZER = "tokenizer.json tokenizer_config.json tokenizer.model vocab.json".split()
+_CAREFUL = "token_embd output attn_v attn_qkv ffn_down".split()
 _WITH_VALUES = ("attn_q", "attn_k")
 
 
@@ -294,7 +284,7 @@ def _bits(name: str, shape: tuple[int, ...], shapes: Shapes, recipe: Recipe) -> 
         return _FLOAT / 2
     if len(shape) < 2 or recipe.precision == "fp32":
         return _FLOAT
-    if recipe.precision == "w8a8":
+    if recipe.precision == W8A8:
         return 8 + _FLOAT / shape[0]  # a scale for each output channel
     role = name.split(".")[-2]
     if role == "token_embd" and table_is_float(shapes):

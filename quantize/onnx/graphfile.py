@@ -4,16 +4,15 @@ onnx_ir is slow to import.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
+from quantize.arrays import Array, Ints
 from runtimes.errors import ModelError
 from runtimes.onnx.graph_file import LOGITS_FROM, PRUNED
 
@@ -22,14 +21,8 @@ NAME = "model.onnx"
 _LARGE, _PAGE, _SMALL_STEP = 1 << 20, 1 << 16, 64
 
 
-def save_graph(model: Any, path: Path, *, data: bool = True) -> None:
-    """Write ``model`` to ``path`` and its data to ``<name>.data``, over what it was read from.
-
-    Without ``data`` the constants that lie in the data file stay as they are there.
-    """
-    if not data:
-        ir.save(model, path)
-        return
+def save_graph(model: Any, path: Path) -> None:
+    """Write ``model`` to ``path`` and its data to ``<name>.data``, over what it was read from."""
     # Beside the old files, whose data the model still reads, and then over them.
     new = path.with_name("new")
     new.mkdir(parents=True)
@@ -48,7 +41,7 @@ def add_initializer(graph: Any, tensor: Any) -> Any:
     return value
 
 
-def add_constant(graph: Any, name: str, data: npt.NDArray[Any]) -> Any:
+def add_constant(graph: Any, name: str, data: Array) -> Any:
     """``data`` as a new constant of ``graph``; its value."""
     return add_initializer(graph, ir.tensor(data, name=name))
 
@@ -56,7 +49,7 @@ def add_constant(graph: Any, name: str, data: npt.NDArray[Any]) -> Any:
 def step_feeds(
     session: Any,
     decoder: Mapping[str, Any],
-    ids: npt.NDArray[np.int64],
+    ids: Ints,
     begin: int = 0,
     past: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -81,23 +74,20 @@ def step_feeds(
     return feeds
 
 
-class Constants(Protocol):
-    """Destination of a graph's new constants."""
-
-    def initializer(self, name: str, array: npt.NDArray[Any]) -> Any:
-        """Make ``array`` a constant of the graph."""
-        ...
+# Makes an array a constant of a graph, under that name: in the graph itself (`add_constant`), or in
+# its data file.
+Constants = Callable[[str, Array], Any]
 
 
-@dataclass(frozen=True, slots=True)
-class InGraph:
-    """Into ``graph`` itself."""
+def open_session(model: bytes | str, threads: int = 0) -> Any:
+    """A session of ONNX Runtime on the processor, of a serialized model or the path of one, with so
+    many ``threads``; 0 leaves it to the library."""
+    import onnxruntime as ort
 
-    graph: Any
-
-    def initializer(self, name: str, array: npt.NDArray[Any]) -> Any:
-        """Make ``array`` a constant of the graph."""
-        return add_constant(self.graph, name, array)
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = threads
+    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 class Inserter:
@@ -130,7 +120,7 @@ class DataFile:
     def __init__(self, graph: Any, path: Path, stream: IO[bytes]) -> None:
         self._graph, self._path, self._stream = graph, path, stream
 
-    def tensor(self, name: str, array: npt.NDArray[Any]) -> Any:
+    def tensor(self, name: str, array: Array) -> Any:
         """Append ``array`` and return a tensor that points to it."""
         step = _PAGE if array.nbytes >= _LARGE else _SMALL_STEP
         at = self._stream.tell()
@@ -147,7 +137,7 @@ class DataFile:
             base_dir=self._path.parent,
         )
 
-    def initializer(self, name: str, array: npt.NDArray[Any]) -> Any:
+    def initializer(self, name: str, array: Array) -> Any:
         """Append ``array`` and make it a constant of the graph."""
         return add_initializer(self._graph, self.tensor(name, array))
 
@@ -180,7 +170,7 @@ def adapt(folder: Path, metadata: Mapping[str, str]) -> None:
     model = ir.load(folder / NAME)
     select_rows(model.graph)
     model.metadata_props.update(metadata)
-    save_graph(model, folder / NAME, data=False)
+    ir.save(model, folder / NAME)  # the constants of its data file stay there
 
 
 def select_rows(graph: Any) -> None:

@@ -6,21 +6,22 @@ Only child processes call what is here.
 import re
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
+from quantize.arrays import Array, Floats
 from quantize.children import report_progress
-from quantize.onnx.graphfile import EMBEDDING, HEAD, InGraph, Inserter, add_constant
-from quantize.onnx.rounding import Floats, round_matrix
+from quantize.onnx.graphfile import EMBEDDING, HEAD, Inserter, add_constant
+from quantize.onnx.rounding import round_matrix
 from quantize.onnx.w8a8 import Rewrite, product_weight
 from quantize.recipes import W8A8, Mix, Variant, parse_variant, variants_of
 from quantize.source.shapes import gguf_name
 from runtimes.errors import ModelError
 
-_DOMAIN = "com.microsoft"
+DOMAIN = "com.microsoft"
 _INT8 = 4  # the operator's accuracy_level: activations in 8 bits, the fastest on processors
 _LEAST_BLOCK = 32
 # Products that lose most when rounded, by the names of onnxruntime-genai's builder and of
@@ -101,8 +102,8 @@ def quantize_graph(
     divide a matrix's rows become smaller ones.
     """
     products = [node for node in graph if node.name in plan and product_weight(node) is not None]
-    integers = Rewrite(graph, InGraph(graph))
-    stored: dict[str, _Stored] = {}  # by the names of the float constants: two may share one
+    integers = Rewrite(graph, partial(add_constant, graph))
+    stored: dict[str, Stored] = {}  # by the names of the float constants: two may share one
     head = None
     for done, node in enumerate(products):
         report_progress(done, len(products), "matrices")
@@ -115,7 +116,7 @@ def quantize_graph(
             stored[weight.name] = _store(graph, node, matrix, plan, importance)
         if node.name == HEAD:
             head = stored[weight.name]
-        _replace_product(graph, node, stored[weight.name])
+        replace_product(graph, node, stored[weight.name])
         if not weight.uses():
             graph.initializers.pop(str(weight.name))
     report_progress(len(products), len(products), "matrices")
@@ -125,7 +126,7 @@ def quantize_graph(
 
 
 @dataclass(frozen=True, slots=True)
-class _Stored:
+class Stored:
     """A rounded matrix [outputs, inputs], and its values in the graph."""
 
     variant: Variant
@@ -133,16 +134,21 @@ class _Stored:
     inputs: int
     codes: Any
     scales: Any  # as the operators read them: of the activations' type
-    zeros: Any | None
+    zeros: list[Any]  # none: both operators take the middle of the codes
+
+    @property
+    def blocks(self) -> dict[str, int]:
+        """Settings of both operators."""
+        return {"bits": self.variant.bits, "block_size": self.variant.block}
 
 
 def _store(
     graph: Any,
     node: Any,
-    matrix: npt.NDArray[Any],
+    matrix: Array,
     plan: Mapping[str, Variant],
     importance: Mapping[str, Floats],
-) -> _Stored:
+) -> Stored:
     """The ``matrix`` [outputs, inputs] of ``node``, rounded as planned.
 
     The operators read scales of their activations' type only. On a processor that is 32 bits:
@@ -154,36 +160,30 @@ def _store(
     name = node.name.strip("/").replace("/", ".")
     codes = add_constant(graph, f"{name}.codes", rounded.codes)
     scales = add_constant(graph, f"{name}.scales", rounded.scales)
-    zeros = None
+    zeros = []
     if rounded.zeros is not None:
-        zeros = add_constant(graph, f"{name}.zeros", rounded.zeros)
+        zeros.append(add_constant(graph, f"{name}.zeros", rounded.zeros))
     wanted = ir.DataType.from_numpy(matrix.dtype)
     if scales.dtype != wanted:
         scales = Inserter(graph, node, "/scales").add("Cast", node.name, scales, to=wanted)
-    return _Stored(variant, outputs, inputs, codes, scales, zeros)
+    return Stored(variant, outputs, inputs, codes, scales, zeros)
 
 
-def _replace_product(graph: Any, node: Any, stored: _Stored) -> None:
+def replace_product(graph: Any, node: Any, stored: Stored) -> None:
+    """Multiply by the ``stored`` matrix in the place of the product ``node``."""
     variant = stored.variant
     new = Inserter(graph, node, f"{node.name}_")
-    product = new.add(
-        *("MatMulNBits", f"Q{variant.bits}"),
-        *(node.inputs[0], stored.codes, stored.scales, *_zeros(stored)),
-        domain=_DOMAIN,
-        bits=variant.bits,
-        block_size=variant.block,
-        accuracy_level=_INT8,
-        K=stored.inputs,
-        N=stored.outputs,
-    )
-    new.replace_by(product)
+    inputs = node.inputs[0], stored.codes, stored.scales, *stored.zeros
+    sizes = {"accuracy_level": _INT8, "K": stored.inputs, "N": stored.outputs}
+    name = f"Q{variant.bits}"
+    new.replace_by(new.add("MatMulNBits", name, *inputs, domain=DOMAIN, **stored.blocks, **sizes))
 
 
 def _replace_table(
     graph: Any,
     plan: Mapping[str, Variant],
     importance: Mapping[str, Floats],
-    head: _Stored | None,
+    head: Stored | None,
 ) -> list[str]:
     gather = next((node for node in graph if node.name == EMBEDDING), None)
     table = gather.inputs[0] if gather is not None else None
@@ -201,17 +201,11 @@ def _replace_table(
     shape = new.add("Constant", "Shape", value_ints=[rows, columns * variant.bits // 8])
     codes = new.add("Reshape", "Reshape", head.codes, shape)
     kind = "GatherBlockQuantized"
-    settings = {"bits": variant.bits, "block_size": variant.block}
-    inputs = (codes, gather.inputs[1], head.scales, *_zeros(head))
+    inputs = (codes, gather.inputs[1], head.scales, *head.zeros)
     axes = {"gather_axis": 0, "quantize_axis": 1}
-    new.replace_by(new.add(kind, kind, *inputs, domain=_DOMAIN, **settings, **axes))
+    new.replace_by(new.add(kind, kind, *inputs, domain=DOMAIN, **head.blocks, **axes))
     if not table.uses():
         graph.initializers.pop(str(table.name))
     if shared:
         return [f"the embedding table shares the {variant.bits}-bit weights of the output layer"]
     return [f"the embedding table is stored in {variant.bits} bits"]
-
-
-def _zeros(stored: _Stored) -> list[Any]:
-    """Without, both operators take the middle of the codes."""
-    return [] if stored.zeros is None else [stored.zeros]

@@ -80,7 +80,7 @@ def overlay_key() -> str:
 def is_whole(folder: Path) -> bool:
     """Whether every file is as it was when the folder was installed."""
     try:
-        record = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
+        record = json.loads((folder / _RECORD).read_bytes())
         return bool(record["sha256"] == _tree_hash(folder))
     except (OSError, ValueError, KeyError, TypeError):
         return False
@@ -102,9 +102,9 @@ def _install(root: Path, target: Path, progress: Reporter) -> None:
     with tempfile.TemporaryDirectory(prefix=".install-", dir=root) as scratch:
         made = Path(scratch) / "packages"
         command = [
-            *("-m", "pip", "install", "--disable-pip-version-check", "--no-input"),
-            *("--no-deps", "--only-binary", ":all:", "--require-hashes", "--no-compile"),
-            *("--progress-bar", "off", "--target", str(made), "-r", str(REQUIREMENTS)),
+            *"-m pip install --disable-pip-version-check --no-input --no-deps".split(),
+            *"--only-binary :all: --require-hashes --no-compile --progress-bar off".split(),
+            *("--target", str(made), "-r", str(REQUIREMENTS)),
         ]
         environment = {"TMPDIR": scratch, "PYTHONUNBUFFERED": "1"}
         lines: list[str] = []
@@ -227,7 +227,7 @@ def _stage(model: Path, staged: Path, *, code: bool) -> None:
     for pattern in (*_WANTED, *(("*.py",) if code else ())):
         for path in model.glob(pattern):
             (staged / path.name).symlink_to(path.resolve())
-    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    config = json.loads((model / "config.json").read_bytes())
     (staged / "config.json").write_text(json.dumps(older_config(config)), encoding="utf-8")
 
 

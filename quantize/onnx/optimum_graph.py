@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from quantize.arrays import Array, Doubles, Ints
 from quantize.errors import CheckError, SourceError
 from quantize.recipes import Mix, Recipe
 from quantize.source import SourceModel
@@ -86,7 +86,7 @@ def _split_gemm(graph: Any, node: Any) -> None:
     new.replace_by(product if bias is None else new.add("Add", "Add", product, bias))
 
 
-def _constant(value: Any) -> npt.NDArray[Any] | None:
+def _constant(value: Any) -> Array | None:
     """The value's content where it is known: a constant, also behind a Transpose or Identity."""
     if value.const_value is not None:
         return np.asarray(value.const_value.numpy())
@@ -158,9 +158,7 @@ def _require_agreement(source: SourceModel, graph: Path, decoder: dict[str, Any]
     import torch
     from transformers import AutoModelForCausalLM
 
-    model: Any = AutoModelForCausalLM.from_pretrained(
-        source.folder, dtype=torch.float32, trust_remote_code=source.trust_remote_code
-    ).eval()
+    model = source.load(AutoModelForCausalLM, dtype=torch.float32).eval()
     most = min(_TOKENS, getattr(model.config, "max_position_embeddings", _TOKENS))
     ids = np.random.default_rng(0).integers(0, model.config.vocab_size, (1, most))
     with torch.inference_mode():
@@ -174,14 +172,10 @@ def _require_agreement(source: SourceModel, graph: Path, decoder: dict[str, Any]
         )
 
 
-def _exported(
-    graph: Path, decoder: dict[str, Any], ids: npt.NDArray[np.int64]
-) -> npt.NDArray[np.float64]:
-    import onnxruntime as ort
+def _exported(graph: Path, decoder: dict[str, Any], ids: Ints) -> Doubles:
+    from quantize.onnx.graphfile import open_session, step_feeds
 
-    from quantize.onnx.graphfile import step_feeds
-
-    session = ort.InferenceSession(str(graph), providers=["CPUExecutionProvider"])
+    session = open_session(str(graph))
     names = [node.name.replace("present", "past_key_values") for node in session.get_outputs()]
     rows, past = [], dict[str, Any]()
     steps = [(0, min(_FIRST, ids.shape[1])), *((i, i + 1) for i in range(_FIRST, ids.shape[1]))]
@@ -192,7 +186,7 @@ def _exported(
     return _log_softmax(np.concatenate(rows))
 
 
-def _log_softmax(logits: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+def _log_softmax(logits: Array) -> Doubles:
     wide = logits.astype(np.float64)
     wide -= wide.max(axis=-1, keepdims=True)
     return np.asarray(wide - np.log(np.exp(wide).sum(axis=-1, keepdims=True)))
@@ -207,9 +201,9 @@ def _describe(graph: Any, source: SourceModel) -> dict[str, Any]:
 
     from quantize.onnx.graphfile import NAME
 
-    config = AutoConfig.from_pretrained(source.folder, trust_remote_code=source.trust_remote_code)
+    config = source.load(AutoConfig)
     past = [value for value in graph.inputs if value.name.startswith("past_key_values.")]
-    logits = next(value for value in graph.outputs if value.name == "logits")
+    logits = graph_output(graph, "logits")
     inputs = {"input_ids": "input_ids", "attention_mask": "attention_mask"}
     if any(value.name == "position_ids" for value in graph.inputs):
         inputs["position_ids"] = "position_ids"
@@ -264,12 +258,7 @@ def _special_ids(model: Path, config: Any) -> dict[str, Any]:
 
 
 def _write_tokenizer(source: SourceModel, folder: Path) -> None:
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(
-        source.folder, trust_remote_code=source.trust_remote_code
-    )
-    tokenizer.save_pretrained(folder)
+    source.tokenizer().save_pretrained(folder)
     if not (folder / "tokenizer.json").is_file():
         raise SourceError(
             f"{source.folder} has a tokenizer that cannot be written as tokenizer.json;"

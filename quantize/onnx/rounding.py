@@ -19,11 +19,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from quantize.arrays import Array, Bytes, Floats
 from quantize.recipes import Variant
 from runtimes.machine.cpu import allowed_cpus
-
-Floats = npt.NDArray[np.float32]
-Codes = npt.NDArray[np.uint8]
 
 _PIECE = 1 << 16  # weights: the dozen arrays of a piece stay in a processor's cache
 # Scales are tried at these parts of the one that cuts nothing off, zero points that far from the
@@ -42,14 +40,12 @@ class Rounded:
 
     variant: Variant
     inputs: int
-    codes: Codes
-    scales: npt.NDArray[Any]
-    zeros: Codes | None
+    codes: Bytes
+    scales: Array
+    zeros: Bytes | None
 
 
-def round_matrix(
-    weight: npt.NDArray[Any], variant: Variant, importance: Floats | None = None
-) -> Rounded:
+def round_matrix(weight: Array, variant: Variant, importance: Floats | None = None) -> Rounded:
     """``weight`` [outputs, inputs] as ``variant`` says.
 
     ``importance``, of each input channel [inputs] or each weight [outputs, inputs], weighs the
@@ -82,12 +78,12 @@ def dequantize(rounded: Rounded) -> Floats:
 
 
 def _round(
-    weight: npt.NDArray[Any],
+    weight: Array,
     variant: Variant,
     importance: Floats | None,
     kind: Any,
     rows: slice,
-) -> tuple[Codes, npt.NDArray[Any], Codes]:
+) -> tuple[Bytes, Array, Bytes]:
     """Packed codes, scales and packed zero points of some rows."""
     x = _blocks(weight[rows], variant.block)
     w = None
@@ -103,7 +99,7 @@ def _round(
     return packed, scale, _pack(zero.astype(np.uint8), variant.bits)
 
 
-def _blocks(matrix: npt.NDArray[Any], block: int) -> Floats:
+def _blocks(matrix: Array, block: int) -> Floats:
     """[rows, inputs] as [rows, blocks, block], the last one filled up with zeros."""
     matrix = np.ascontiguousarray(matrix, np.float32)
     if missing := -matrix.shape[1] % block:
@@ -177,17 +173,17 @@ def _sums(a: Floats, b: Floats) -> Floats:
     return np.asarray(np.einsum("rbk,rbk->rb", a, b))
 
 
-def _pack(codes: Codes, bits: int) -> Codes:
+def _pack(codes: Bytes, bits: int) -> Bytes:
     """Two codes of 4 bits in a byte, the first in its lower half; the last axis may be odd."""
     if bits == 8:
         return codes
     if codes.shape[-1] % 2:
         codes = np.concatenate([codes, np.zeros_like(codes[..., :1])], axis=-1)
-    packed: Codes = codes[..., ::2] | codes[..., 1::2] << np.uint8(4)
+    packed: Bytes = codes[..., ::2] | codes[..., 1::2] << np.uint8(4)
     return packed
 
 
-def _unpack(packed: Codes, bits: int) -> Codes:
+def _unpack(packed: Bytes, bits: int) -> Bytes:
     if bits == 8:
         return packed
     return np.stack([packed & 15, packed >> 4], axis=-1).reshape(*packed.shape[:-1], -1)

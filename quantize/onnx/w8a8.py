@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
+from quantize.arrays import Array, Floats, Ints
 from quantize.children import report_progress
 from quantize.onnx.graphfile import (
     EMBEDDING,
@@ -36,13 +36,12 @@ from quantize.onnx.graphfile import (
     DataFile,
     Inserter,
     data_file,
+    open_session,
     step_feeds,
 )
 from quantize.onnx.rounding import round_channels
 from runtimes.errors import ModelError
 from runtimes.models.modelfile import GENAI_CONFIG, read_json
-
-Floats = npt.NDArray[np.float32]
 
 _ALPHA = 0.5  # the paper's choice for most models: both sides become equally hard
 _WINDOW, _WINDOWS = 512, 32  # tokens run at a time, and how many times
@@ -56,7 +55,7 @@ _NORMS = {
 }
 
 
-@dataclass(slots=True)
+@dataclass
 class Smoothing:
     """Factors by node name: ``makers`` divide a norm's weight or a product's output channels,
     ``readers`` multiply a product's input channels. Empty: nothing is smoothed."""
@@ -65,7 +64,7 @@ class Smoothing:
     readers: dict[str, Floats] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
-    def scaled(self, name: str, weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def scaled(self, name: str, weight: Array) -> Array:
         """The weight [inputs, outputs] of the product ``name`` with its factors."""
         if name in self.readers:
             weight = weight * self.readers[name][:, None]
@@ -159,7 +158,7 @@ def _norm_constants(node: Any) -> list[Any]:
     return [value for value in node.inputs[first:last] if value is not None]
 
 
-def _windows(folder: Path, text: Path) -> list[npt.NDArray[np.int64]]:
+def _windows(folder: Path, text: Path) -> list[Ints]:
     """The text's tokens in pieces [1, count]."""
     from tokenizers import Tokenizer
 
@@ -172,12 +171,8 @@ def _windows(folder: Path, text: Path) -> list[npt.NDArray[np.int64]]:
     return [np.array([ids[start : start + _WINDOW]], np.int64) for start in starts]
 
 
-def _run(
-    folder: Path, model: Any, sites: Sequence[_Site], windows: Sequence[npt.NDArray[np.int64]]
-) -> list[Floats]:
+def _run(folder: Path, model: Any, sites: Sequence[_Site], windows: Sequence[Ints]) -> list[Floats]:
     """The largest |x| of each channel of each site over all windows."""
-    import onnxruntime as ort
-
     decoder = read_json(folder / GENAI_CONFIG)["model"]["decoder"]
     axes = ir.node("Constant", [], {"value": ir.tensor(np.array([0, 1], np.int64))})
     model.graph.append(axes)
@@ -191,9 +186,7 @@ def _run(
     probe = folder / "probe.onnx"  # beside the data file, which it shares
     ir.save(model, probe)
     try:
-        options = ort.SessionOptions()
-        options.log_severity_level = 3
-        session = ort.InferenceSession(str(probe), options, providers=["CPUExecutionProvider"])
+        session = open_session(str(probe))
         best: list[Any] = [0.0] * len(sites)
         for done, ids in enumerate(windows):
             report_progress(done, len(windows), "windows")
@@ -233,7 +226,7 @@ def quantize_w8a8(
     if not products:
         raise ModelError(f"{fp32 / NAME} has no matrix product with a constant to rewrite")
     with data_file(model, out / NAME) as file:
-        rewrite = Rewrite(model.graph, file, smoothing)
+        rewrite = Rewrite(model.graph, file.initializer, smoothing)
         smoothing.fold_norms(model.graph, file)
         for done, node in enumerate(products):
             report_progress(done, len(products), "matrices")
@@ -253,13 +246,13 @@ class _Rows:
     leading: Any
 
 
-@dataclass(slots=True)
+@dataclass
 class Rewrite:
     """The graph on its way. ``activations`` and ``matrices`` (codes and scales) have what is in
     8 bits already, by the names of the float values."""
 
     graph: Any
-    file: Constants
+    add: Constants
     smoothing: Smoothing = field(default_factory=Smoothing)
     constants: dict[str, Any] = field(default_factory=dict)
     activations: dict[str, _Rows] = field(default_factory=dict)
@@ -319,11 +312,11 @@ class Rewrite:
         """
         values = self.smoothing.scaled(node.name, weight.const_value.numpy())
         codes, scales = round_channels(values.T)
-        scale = self.file.initializer(f"{weight.name}.scales", scales)
+        scale = self.add(f"{weight.name}.scales", scales)
         table = _table_of(weight)
         if table is None:
-            return self.file.initializer(f"{weight.name}.codes", codes.T), scale
-        stored = self.file.initializer(f"{weight.name}.codes", codes)
+            return self.add(f"{weight.name}.codes", codes.T), scale
+        stored = self.add(f"{weight.name}.codes", codes)
         turn = Inserter(self.graph, node, f"{node.name}/")
         turned = turn.add("Transpose", "Transpose", stored, perm=[1, 0])
         self.replace_lookup(next(use.node for use in table.outputs[0].uses()), stored, scale)
@@ -339,8 +332,8 @@ class Rewrite:
             if table.const_value.dtype != ir.DataType.FLOAT or len(table.uses()) != 1:
                 continue
             codes, scales = round_channels(table.const_value.numpy())
-            stored = self.file.initializer(f"{table.name}.codes", codes)
-            scale = self.file.initializer(f"{table.name}.scales", scales)
+            stored = self.add(f"{table.name}.codes", codes)
+            scale = self.add(f"{table.name}.scales", scales)
             self.replace_lookup(node, stored, scale)
             self.graph.initializers.pop(table.name)
             return ["the embedding table is stored in 8 bits"]

@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from quantize.arrays import Floats
 from quantize.children import report_progress
 from quantize.manifest import Fidelity, FileSpeeds, Quality
-from quantize.quality.fidelity import FloatReference, Floats, compare, joined, record, summed_up
+from quantize.quality.fidelity import FloatReference, compare, joined, record, summed_up
 from quantize.quality.peak import gpu_peak, peak_resident
 from quantize.quality.text import GradedQuestion, Windows, cut, grade, read_text
 from runtimes.engine.engine import Engine

@@ -17,16 +17,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from quantize.arrays import Doubles, Floats, Halves, Ints
 from quantize.errors import QualityError, ToolError
 from quantize.fromjson import from_json
 from quantize.manifest import Fidelity, Perplexity
 from quantize.quality.text import Text, Windows
 from quantize.recipes import Recipe
-
-Floats = npt.NDArray[np.float32]
-Halves = npt.NDArray[np.float16]
-Doubles = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 _GARBLED = (ValueError, ArithmeticError, RecursionError)
 _NAME, _BASE, _TOPS = "reference.json", "base.f16", "tops.i64"
@@ -165,7 +161,7 @@ def load_reference(folder: Path) -> FloatReference:
     """Read what ``record`` wrote to ``folder``. Raises ToolError when it is not there or
     damaged."""
     try:
-        data = json.loads((folder / _NAME).read_text(encoding="utf-8"))
+        data = json.loads((folder / _NAME).read_bytes())
         found = from_json(FloatReference, {**data, "folder": folder})
         rows = (folder / _BASE).stat().st_size / 2 / found.vocab
     except (OSError, LookupError, TypeError, AttributeError, *_GARBLED) as error:

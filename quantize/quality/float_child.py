@@ -12,9 +12,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from quantize.arrays import Floats
 from quantize.children import report_progress, report_step
 from quantize.manifest import Quality
-from quantize.quality.fidelity import Floats, record
+from quantize.quality.fidelity import record
 from quantize.quality.text import GradedQuestion, cut, grade, read_text
 from quantize.source import SourceModel
 from runtimes.machine.hardware import memory_now
@@ -35,7 +36,7 @@ def from_checkpoint(source: SourceModel, out: Path, text: Path | None, limit: in
     report_step("loading the tokenizer")
     ids, bos = encode(source, given.content)
     report_step("loading the float model")
-    network = load_network(source.folder, trust_remote_code=source.trust_remote_code)
+    network = load_network(source)
     windows = cut(ids, _context(network.config), bos, limit)
     keeps = "logits_to_keep" in inspect.signature(network.forward).parameters
 
@@ -62,9 +63,9 @@ def answer(source: SourceModel, questions: Sequence[GradedQuestion]) -> list[str
     import torch
     from torch.nn.utils.rnn import pad_sequence
 
-    tokenizer = _tokenizer(source)
+    tokenizer = source.tokenizer()
     report_step("loading the float model")
-    network = load_network(source.folder, trust_remote_code=source.trust_remote_code)
+    network = load_network(source)
     prompts = [
         torch.tensor(
             tokenizer.apply_chat_template(
@@ -103,22 +104,19 @@ def _padding(network: Any, tokenizer: Any) -> int:
     return int(tokenizer.pad_token_id if tokenizer.pad_token_id is not None else first or 0)
 
 
-def load_network(model: Path, *, trust_remote_code: bool = False, wide: bool | None = None) -> Any:
-    """The network of the Hugging Face folder ``model``, ready to compute in single precision.
+def load_network(source: SourceModel, *, wide: bool | None = None) -> Any:
+    """The network of the Hugging Face model ``source``, ready to compute in single precision.
 
     ``wide`` says whether weights are held in single precision; None decides by the free memory.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    allowed = {"local_files_only": True, "trust_remote_code": trust_remote_code}
     if wide is None:
-        config = AutoConfig.from_pretrained(model, **allowed)
-        files = [*model.glob("*.safetensors"), *model.glob("*.bin")]
-        held = sum(path.stat().st_size for path in files)
-        wide = held * 4 / getattr(config.dtype, "itemsize", 4) < _SHARE * memory_now()[1]
+        stored = getattr(source.load(AutoConfig).dtype, "itemsize", 4)
+        wide = source.bytes * 4 / stored < _SHARE * memory_now()[1]
     dtype = torch.float32 if wide else "auto"
-    network = AutoModelForCausalLM.from_pretrained(model, dtype=dtype, **allowed).eval()
+    network = source.load(AutoModelForCausalLM, dtype=dtype).eval()
     if not wide:
         logger.info("weights are widened to single precision as they are used")
         _compute_in_single_precision(network)
@@ -174,21 +172,13 @@ def encode(source: SourceModel, text: str) -> tuple[list[int], int | None]:
     """
     # A text longer than the model's context is meant to be: it is cut into windows.
     logging.getLogger("transformers.tokenization_utils_base").setLevel(logging.ERROR)
-    tokenizer = _tokenizer(source)
+    tokenizer = source.tokenizer()
     plain = [int(i) for i in tokenizer(text, add_special_tokens=False).input_ids]
     special = [int(i) for i in tokenizer(text[:1]).input_ids]
     bos = tokenizer.bos_token_id
     if bos is None or not special or special[0] != bos:
         return plain, None
     return [int(bos), *plain], int(bos)
-
-
-def _tokenizer(source: SourceModel) -> Any:
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(
-        source.folder, local_files_only=True, trust_remote_code=source.trust_remote_code
-    )
 
 
 def _context(config: Any) -> int:

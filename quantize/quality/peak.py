@@ -38,7 +38,7 @@ def peak_resident(pid: int | None = None) -> int:
     return int(getattr(info, "peak_wset", 0) or info.rss)
 
 
-@dataclass(slots=True)
+@dataclass
 class GpuPeak:
     """The most memory that was seen; 0 where there is no GPU or its driver's Python binding."""
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from quantize.arrays import Ints
 from quantize.errors import SourceError, UsageError
 from quantize.manifest import Quality
 from quantize.options import DEFAULT_LIMIT
@@ -39,7 +39,7 @@ class Windows:
     first: int
 
     @property
-    def targets(self) -> list[npt.NDArray[np.int64]]:
+    def targets(self) -> list[Ints]:
         """The ids of each piece that are scored."""
         return [np.array(ids[self.first + 1 :], np.int64) for ids in self.ids]
 

@@ -20,9 +20,13 @@ from typing import Any
 from quantize.children import report_step, run_child
 from quantize.errors import TokenMismatchError
 from quantize.manifest import TokenParity
-from quantize.recipes import Format
+from quantize.source import SourceModel
 from runtimes.models.gguf import read_header
 from runtimes.models.registry import read_model, tokenizer_of
+
+Ids = list[int]
+Meanings = Mapping[str, str]  # what ids stand for
+Messages = list[dict[str, str]]
 
 _SENTENCES = (
     "The quick brown fox jumps over the lazy dog.",
@@ -149,7 +153,7 @@ def parity_lines(special_tokens: Sequence[str]) -> list[str]:
     return list(dict.fromkeys([*lines, *mixed, *scalars]))
 
 
-def parity_conversations() -> list[list[dict[str, str]]]:
+def parity_conversations() -> list[Messages]:
     """Conversations of one and more turns, with and without a system message."""
     return [[{"role": r, "content": text} for r, text in talk] for talk in _CONVERSATIONS]
 
@@ -165,10 +169,10 @@ class Reference:
     """Readings by the original tokenizer of the test lines and conversations."""
 
     lines: list[str]
-    ids: list[list[int]]
-    special_ids: list[list[int]]
-    chats: list[list[dict[str, str]]]
-    chat_ids: list[list[int]]
+    ids: list[Ids]
+    special_ids: list[Ids]
+    chats: list[Messages]
+    chat_ids: list[Ids]
     normal_form: str | None
     texts: dict[str, str] = field(default_factory=dict)  # what each of the ids stands for
     pre_tokenizer: str = ""  # how it splits text first
@@ -179,8 +183,8 @@ class Difference:
     """One text that came out differently."""
 
     text: str
-    original: list[int]
-    built: list[int]
+    original: Ids
+    built: Ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +195,7 @@ class TokenComparison:
     differences: tuple[Difference, ...]
     note: str | None = None  # what was left out and why
     # By the original and by the file: what ids stand for, how text is split before the vocabulary.
-    texts: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
+    texts: tuple[Meanings, Meanings] = ({}, {})
     split: tuple[str, str] = ("", "")
 
     @property
@@ -200,7 +204,7 @@ class TokenComparison:
         return TokenParity(lines=self.compared, differences=len(self.differences))
 
 
-def compare_built(path: Path, reference: Reference, kind: Format, work: Path) -> TokenComparison:
+def compare_built(path: Path, reference: Reference, work: Path) -> TokenComparison:
     """Compare the tokenizer of a GGUF file or ONNX folder with the original."""
     call = partial(_built, path, reference)
     built, found = run_child(call, f"tokenizing with {path.name}", work)
@@ -210,11 +214,12 @@ def compare_built(path: Path, reference: Reference, kind: Format, work: Path) ->
         *(f"chat: {messages}" for messages in reference.chats),
     ]
     original = [*reference.ids, *reference.special_ids, *reference.chat_ids]
-    normal_form = reference.normal_form if kind == "gguf" else None
+    is_gguf = path.is_file()
+    normal_form = reference.normal_form if is_gguf else None
     return replace(
         _compare(texts, original, built, normal_form),
         texts=(reference.texts, found),
-        split=(reference.pre_tokenizer, _named_pre_tokenizer(path) if kind == "gguf" else ""),
+        split=(reference.pre_tokenizer, _named_pre_tokenizer(path) if is_gguf else ""),
     )
 
 
@@ -253,9 +258,7 @@ def shown_differences(comparison: TokenComparison, name: str) -> str:
     return "\n".join(_shown(d, comparison.texts, name) for d in comparison.differences[:_SHOWN])
 
 
-def _shown(
-    difference: Difference, texts: tuple[Mapping[str, str], Mapping[str, str]], name: str
-) -> str:
+def _shown(difference: Difference, texts: tuple[Meanings, Meanings], name: str) -> str:
     """A line and, by both tokenizers, what stands around the first id that differs."""
     pairs = zip(difference.original, difference.built, strict=False)
     shorter = min(len(difference.original), len(difference.built))
@@ -271,7 +274,7 @@ def _shown(
     )
 
 
-def _around(ids: Sequence[int], first: int, texts: Mapping[str, str]) -> str:
+def _around(ids: Sequence[int], first: int, texts: Meanings) -> str:
     """Ids with their texts from shortly before the position ``first`` on."""
     begin, end = max(0, first - _BEFORE), first + _AFTER
     known = [(token, texts.get(str(token))) for token in ids[begin:end]]
@@ -289,8 +292,8 @@ def _named_pre_tokenizer(path: Path) -> str:
 
 def _compare(
     texts: Sequence[str],
-    original: Sequence[list[int]],
-    built: Sequence[list[int]],
+    original: Sequence[Ids],
+    built: Sequence[Ids],
     form: str | None,
 ) -> TokenComparison:
     """The Unicode normal ``form`` leaves out lines that the original tokenizer rewrites first.
@@ -317,14 +320,10 @@ def _compare(
 # What follows runs in child processes.
 
 
-def read_reference(model: Path, *, trust_remote_code: bool = False) -> Reference:
-    """Lines, conversations and their ids by the tokenizer of the Hugging Face folder ``model``."""
-    from transformers import AutoTokenizer
-
+def read_reference(source: SourceModel) -> Reference:
+    """Lines, conversations and their ids by the tokenizer of the Hugging Face model ``source``."""
     report_step("loading the tokenizer")
-    tokenizer = AutoTokenizer.from_pretrained(
-        model, local_files_only=True, trust_remote_code=trust_remote_code
-    )
+    tokenizer = source.tokenizer()
     report_step("encoding the test lines")
     added = {str(token): token_id for token_id, token in tokenizer.added_tokens_decoder.items()}
     lines = parity_lines(list(dict.fromkeys([*tokenizer.all_special_tokens, *added])))
@@ -377,7 +376,7 @@ def read_gguf_reference(path: Path) -> Reference:
     return Reference(lines, plain, special, chats, chat_ids, None, {}, _named_pre_tokenizer(path))
 
 
-def _built(path: Path, reference: Reference) -> tuple[list[list[int]], dict[str, str]]:
+def _built(path: Path, reference: Reference) -> tuple[list[Ids], dict[str, str]]:
     """Ids in the order of `compare_built`, and what they stand for, by the tokenizer that
     the runtime uses for the GGUF file or ONNX folder ``path``."""
     from runtimes.chat import encode_chat
@@ -395,7 +394,7 @@ def _built(path: Path, reference: Reference) -> tuple[list[list[int]], dict[str,
     return found, _whole(texts)
 
 
-def _vocabulary(path: Path, lines: list[str]) -> list[list[int]]:
+def _vocabulary(path: Path, lines: list[str]) -> list[Ids]:
     """Ids by a GGUF file that holds a vocabulary and no weights."""
     from runtimes.llamacpp.tokenizer import LlamaTokenizer
 

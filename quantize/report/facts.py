@@ -73,11 +73,12 @@ def divergence(entry: FileEntry) -> float | None:
 def scatter(speed: FileSpeeds) -> float | None:
     """The widest range of the laps of one figure, as a part of the figure; None where no laps are
     recorded."""
-    figures = ((name, getattr(speed, name, None)) for name in speed.ranges)
-    known = {name: value for name, value in figures if isinstance(value, int | float)}
-    return max(
-        ((speed.ranges[n][1] - speed.ranges[n][0]) / v for n, v in known.items() if v), default=None
+    wide = (
+        (most - least) / value
+        for name, (least, most) in speed.ranges.items()
+        if isinstance(value := getattr(speed, name, None), int | float) and value
     )
+    return max(wide, default=None)
 
 
 def is_steady(speed: FileSpeeds) -> bool:
@@ -219,7 +220,9 @@ def of_fidelity(show: Callable[[Fidelity], str]) -> Callable[[FileEntry], str]:
     return lambda entry: show(entry.fidelity) if entry.fidelity else ""
 
 
-def _speed(name: str, show: Callable[[float], str]) -> Callable[[FileEntry], str]:
+def _speed(
+    name: str, show: Callable[[float], str] = "{:,.0f}".format
+) -> Callable[[FileEntry], str]:
     def text(entry: FileEntry) -> str:
         value = getattr(entry.speed, name) if entry.speed else None
         if entry.speed is None or value is None:
@@ -262,10 +265,10 @@ _ALL = (
     Figure("KL mean", of_fidelity(lambda f: f"{f.kl_mean:.3g} ± {f.kl_error:.1g}")),
     Figure("KL 99%", of_fidelity(lambda f: f"{f.kl_p99:.2g}")),
     Figure("same top token", of_fidelity(lambda f: f"{f.same_top:.2%}")),
-    Figure("prefill tok/s", _speed("prefill_tps", "{:,.0f}".format)),
-    Figure("decode tok/s", _speed("decode_tps_1", "{:,.0f}".format)),
-    Figure("16 rows: prefill", _speed("prefill_tps_16", "{:,.0f}".format)),
-    Figure("16 rows: decode", _speed("decode_tps_16", "{:,.0f}".format)),
+    Figure("prefill tok/s", _speed("prefill_tps")),
+    Figure("decode tok/s", _speed("decode_tps_1")),
+    Figure("16 rows: prefill", _speed("prefill_tps_16")),
+    Figure("16 rows: decode", _speed("decode_tps_16")),
     Figure("load s", _speed("load_s", "{:,.2f}".format)),
     Figure("peak MB", _speed("peak_bytes", lambda b: megabytes(int(b)))),
 )

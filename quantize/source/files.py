@@ -29,16 +29,16 @@ _TEXTS = (GRADED, EVALUATION, CALIBRATION)
 TOKENIZERS = (("tokenizer.json",), ("tokenizer.model",), ("vocab.json", "merges.txt"))
 # What decides the text that goes in and the tokens that come out.
 _SMALL = frozenset(
-    {
-        *(CONFIG, "generation_config.json", "tokenizer.json", "tokenizer.model", "tekken.json"),
-        *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
-        *("vocab.json", "merges.txt", "vocab.txt", "spiece.model", "sentencepiece.bpe.model"),
-        *("chat_template.jinja", "chat_template.json"),
-        *("preprocessor_config.json", "processor_config.json"),
-    }
+    """
+    config.json generation_config.json tokenizer.json tokenizer.model tekken.json
+    tokenizer_config.json special_tokens_map.json added_tokens.json
+    vocab.json merges.txt vocab.txt spiece.model sentencepiece.bpe.model
+    chat_template.jinja chat_template.json preprocessor_config.json processor_config.json
+    """.split()
 )
-_SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
-_PICKLE_SHARD = re.compile(r"pytorch_model-\d{5}-of-\d{5}\.bin")
+# Single files, parts, and the lists of parts.
+_WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors|model\.safetensors\.index\.json")
+_PICKLED = re.compile(r"pytorch_model(-\d{5}-of-\d{5})?\.bin|pytorch_model\.bin\.index\.json")
 
 
 def small_files(folder: Path) -> tuple[Path, ...]:
@@ -55,11 +55,9 @@ def wanted(names: Iterable[str], *, pickle: bool, code: bool) -> set[str]:
     """
     top = {name for name in names if "/" not in name}
     chosen = {name for name in top if _is_small(name) or name in _TEXTS}
-    weights = {n for n in top if n in (INDEX, SINGLE) or _SHARD.fullmatch(n)}
+    weights = {name for name in top if _WEIGHTS.fullmatch(name)}
     if pickle and not weights:
-        weights = {
-            n for n in top if n in (PICKLE_INDEX, PICKLE_SINGLE) or _PICKLE_SHARD.fullmatch(n)
-        }
+        weights = {name for name in top if _PICKLED.fullmatch(name)}
     if INDEX in weights:  # some repositories hold both forms
         weights.discard(SINGLE)
     if code:
@@ -98,6 +96,15 @@ def listed_weights(folder: Path, index: str) -> dict[str, str]:
             " the download is incomplete"
         )
     return places
+
+
+def weight_files(folder: Path, index: str, single: str) -> tuple[tuple[Path, ...], set[str]]:
+    """The weight files of ``folder``, by its ``index`` or the ``single`` one, if there are any; and
+    the tensors that an index says are in them. Raises as `listed_weights`."""
+    if (folder / index).is_file():
+        places = listed_weights(folder, index)
+        return tuple(folder / name for name in sorted(set(places.values()))), set(places)
+    return ((folder / single,) if (folder / single).is_file() else ()), set()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,13 +16,13 @@ from quantize.source.files import (
     INDEX,
     SINGLE,
     TOKENIZERS,
-    listed_weights,
     read_json,
     read_tensors,
     require_agreement,
     require_floats,
     require_no_code,
     wanted,
+    weight_files,
 )
 from quantize.source.shapes import SourceModel
 from quantize.source.unpickle import converted, pickles
@@ -111,12 +111,10 @@ def open_folder(folder: Path, options: SourceOptions, progress: Reporter) -> Sou
 
 
 def _weight_files(folder: Path) -> tuple[tuple[Path, ...], set[str]]:
-    """The weight files, and the names of the tensors that an index says are in them."""
-    if (folder / INDEX).is_file():
-        places = listed_weights(folder, INDEX)
-        return tuple(folder / name for name in sorted(set(places.values()))), set(places)
-    if (folder / SINGLE).is_file():
-        return (folder / SINGLE,), set()
+    """As `weight_files` of a folder that has some. Raises SourceError."""
+    found = weight_files(folder, INDEX, SINGLE)
+    if found[0]:
+        return found
     others = sorted(path.name for path in (*folder.glob("*.bin"), *folder.glob("*.pt*")))
     if not others:
         raise SourceError(f"{folder} has no {SINGLE}")

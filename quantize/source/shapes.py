@@ -56,6 +56,19 @@ class SourceModel:
         model that was downloaded, in the current folder."""
         return self.beside / f"{self.name}-built"
 
+    def load(self, kind: Any, **settings: Any) -> Any:
+        """Object of the class ``kind`` of transformers, made from the folder alone."""
+        code = self.trust_remote_code
+        return kind.from_pretrained(
+            self.folder, local_files_only=True, trust_remote_code=code, **settings
+        )
+
+    def tokenizer(self) -> Any:
+        """The original tokenizer. Imports transformers."""
+        from transformers import AutoTokenizer
+
+        return self.load(AutoTokenizer)
+
     def fingerprint(self) -> ModelOrigin:
         """Name and hash: two sources with the same hash give the same files.
 
@@ -153,7 +166,7 @@ def vocabulary_bytes(source: SourceModel, tokens: int) -> int:
     scores, the merges, and the chat template."""
     path = source.folder / "tokenizer.json"
     try:
-        model = json.loads(path.read_text(encoding="utf-8"))["model"]
+        model = json.loads(path.read_bytes())["model"]
     except (OSError, ValueError, KeyError, TypeError):
         return tokens * 24
     vocabulary = model.get("vocab") or ()
@@ -163,14 +176,9 @@ def vocabulary_bytes(source: SourceModel, tokens: int) -> int:
     filled = max(0, tokens - len(texts)) * 20
     merges = (m if isinstance(m, str) else " ".join(m) for m in model.get("merges") or ())
     merged = sum(8 + len(merge.encode()) for merge in merges)
-    return (
-        entries + filled + merged + (4 if ranked else 8) * tokens + _template_bytes(source.folder)
-    )
-
-
-def _template_bytes(folder: Path) -> int:
-    path = folder / "chat_template.jinja"
-    return path.stat().st_size if path.is_file() else 0
+    template = source.folder / "chat_template.jinja"
+    told = template.stat().st_size if template.is_file() else 0
+    return entries + filled + merged + (4 if ranked else 8) * tokens + told
 
 
 def weights_in(shapes: Mapping[str, tuple[int, ...]]) -> int:

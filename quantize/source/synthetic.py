@@ -56,14 +56,14 @@ def make_random_model(out: Path, shape: str) -> None:
     AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(out)
 
 
-def training_lines(count: int = 4000, seed: int = 0) -> Iterator[str]:
+def training_lines() -> Iterator[str]:
     """Plain text with words, numbers, code and several scripts, to train a tokenizer on."""
-    rng = random.Random(seed)
+    rng = random.Random(0)
     syllables = [a + b for a in "bcdfghklmnprstvw" for b in ("a", "e", "i", "o", "u", "an", "er")]
     words = ["".join(rng.choices(syllables, k=rng.randint(1, 4))) for _ in range(600)]
     words += "the of and to in is that for it was on are with as this have be not".split() * 10
     scripts = "über naïve café|привет мир|γειά σου|こんにちは世界|你好世界|नमस्ते|مرحبا".split("|")
-    for _ in range(count):
+    for _ in range(4000):
         kind = rng.random()
         if kind < 0.75:
             yield " ".join(rng.choices(words, k=rng.randint(3, 14))).capitalize() + "."

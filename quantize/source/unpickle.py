@@ -12,19 +12,15 @@ from pathlib import Path
 
 from quantize.children import report_progress, run_child
 from quantize.disk import require_room, sha256_of
-from quantize.errors import SourceError
+from quantize.errors import SourceError, first_line
 from quantize.progress import Reporter
-from quantize.source.files import INDEX, PICKLE_INDEX, PICKLE_SINGLE, SINGLE, listed_weights
+from quantize.source.files import INDEX, PICKLE_INDEX, PICKLE_SINGLE, SINGLE, weight_files
 from runtimes.paths import cache_dir
 
 
 def pickles(folder: Path) -> tuple[Path, ...]:
     """The pickled weight files of ``folder``, in order; none when it has none."""
-    if (folder / PICKLE_INDEX).is_file():
-        names = sorted(set(listed_weights(folder, PICKLE_INDEX).values()))
-        return tuple(folder / name for name in names)
-    single = folder / PICKLE_SINGLE
-    return (single,) if single.is_file() else ()
+    return weight_files(folder, PICKLE_INDEX, PICKLE_SINGLE)[0]
 
 
 def converted(folder: Path, progress: Reporter) -> Path:
@@ -79,8 +75,9 @@ def _convert(files: Sequence[Path], out: Path) -> None:
         try:
             data = torch.load(name, map_location="cpu", weights_only=True, mmap=True)
         except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError) as error:
-            first = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise SourceError(f"{name} is damaged, or holds more than tensors: {first}") from error
+            raise SourceError(
+                f"{name} is damaged, or holds more than tensors: {first_line(error)}"
+            ) from error
         if not isinstance(data, dict):
             raise SourceError(f"{name} holds no table of tensors")
         seen: dict[tuple[int, tuple[int, ...]], str] = {}

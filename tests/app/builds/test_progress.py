@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -38,7 +39,9 @@ class Clock:
 def reported(report: Callable[[JsonReporter, Clock], None]) -> QuantizeRun:
     """A run that reports like this, up to its last event so far."""
     stream, clock = io.StringIO(), Clock()
-    report(JsonReporter(stream, clock, clock), clock)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("quantize.progress.time", SimpleNamespace(monotonic=clock, time=clock))
+        report(JsonReporter(stream), clock)
     run = QuantizeRun(RECIPE_NAMES)
     for line in stream.getvalue().splitlines():
         run.apply(json.loads(line))

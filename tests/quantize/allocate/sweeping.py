@@ -11,6 +11,7 @@ import numpy as np
 from quantize.allocate.sweep import Matrix, _watch, sweep
 from quantize.quality import float_child
 from quantize.quality.float_child import load_network
+from quantize.source import open_source
 
 
 class Killed(Exception):
@@ -36,11 +37,18 @@ def swept(
         if parts == killed_after:
             raise Killed
 
-    network = load_network(model, wide=False)
+    network = load_network(open_source(str(model)), wide=False)
     try:
         sweep(network, windows, folder, 0, rate, finished)
     except Killed:
-        sweep(load_network(model, wide=False), windows, folder, done, rate, lambda _: None)
+        sweep(
+            load_network(open_source(str(model)), wide=False),
+            windows,
+            folder,
+            done,
+            rate,
+            lambda _: None,
+        )
     return found
 
 
@@ -48,7 +56,7 @@ def plain(model: Path, windows: Sequence[Sequence[int]]) -> dict[str, Any]:
     """F by the network's own names of parameters, all at once."""
     import torch
 
-    network = load_network(model, wide=True)
+    network = load_network(open_source(str(model)), wide=True)
     generator = torch.Generator().manual_seed(20260101)
     matrices = {name: p for name, p in network.named_parameters() if p.ndim > 1}
     found = {name: np.zeros(p.shape, np.float64) for name, p in matrices.items()}

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from quantize.allocate.solve import TypeChoice, TypeTable, Unit
-from quantize.allocate.speed import Timing, step_times
-from quantize.gguf.ggml import kernel_seconds
+from quantize.allocate.speed import step_times
+from quantize.gguf.ggml import products
 from quantize.progress import Reporter
 from runtimes.models.gguf import read_header
 from tests.support import own_home
@@ -28,10 +28,10 @@ def test_a_step_is_its_products_and_what_the_reference_takes_beside_them(
     units = tuple(Unit(t.name, 1, t.shape[1], t.shape[0], choices) for t in tensors)
     table, whole = TypeTable(units, 1, ""), {unit.name: "q8_0" for unit in units}
     with own_home(tmp_path / "home"):
-        timing = Timing(kernel_seconds, "llama-cpp-python", lambda: path, whole)
-        times = step_times(table, timing, 1, path.stat().st_size, tmp_path, Reporter())
-        again = Timing(kernel_seconds, "llama-cpp-python", _never, whole)
-        assert step_times(table, again, 1, path.stat().st_size, tmp_path, Reporter()) == times
+        named = {"products": products, "tool": "llama-cpp-python", "types": whole}
+        where = table, 1, tmp_path, Reporter()
+        times = step_times(*where, **named, reference=lambda: path)
+        assert step_times(*where, **named, reference=_never) == times
     assert times.rest >= 0
     for kind in ("q8_0", "q4_0"):
         seconds = [times.of(unit, unit.choice(kind)) for unit in units]

@@ -22,6 +22,7 @@ from quantize.children import run_child
 from quantize.gguf.converter import _lost_window
 from quantize.manifest import load_manifest
 from quantize.onnx.builder import OnnxBuild, build_onnx
+from quantize.progress import SILENT
 from quantize.recipes import RECIPES
 from quantize.source import SourceModel
 from quantize.source.synthetic import byte_level
@@ -91,7 +92,9 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tiny]:
 
     work = root / "gpt_neox-work"
     work.mkdir()
-    exported = build_onnx(model("gpt_neox"), RECIPES["onnx-int8"], work, exports=work)
+    exported = build_onnx(
+        model("gpt_neox"), RECIPES["onnx-int8"], work, "cpu", SILENT, None, work, None
+    )
     recipes = "onnx-int8,onnx-int4-rtn"
     said = run_quantize(sources["gpt2"], "--recipe", recipes, "--no-measure").stderr
     jobs = [(model(arch), onnx[arch], "onnx-int8", "cpu") for arch in BUILT]
@@ -100,7 +103,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tiny]:
     child(builds_child.onnx, jobs)
     child(builds_child.gguf, paths(gguf), {sources[arch]: "gpt-2" for arch in hinted})
     child(builds_child.originals, paths(tables), TOKENS)
-    onnx |= {"gpt2": root / "gpt2-built" / "onnx-int8", "gpt_neox": exported.path}
+    onnx |= {"gpt2": root / "gpt2-built" / "onnx-int8", "gpt_neox": work / "onnx-int8"}
     made = {
         arch: Tiny(sources[arch], np.load(tables[arch]), gguf[arch], onnx[arch]) for arch in sources
     }
@@ -211,7 +214,7 @@ def test_the_route_is_told(tiny: dict[str, Tiny]):
     assert build.route == "optimum"
     assert "onnxruntime-genai's builder does not know GPT" in build.notes[0]
     assert build.runs_here
-    left = sorted(path.name for path in build.path.parent.iterdir())
+    left = sorted(path.name for path in tiny["gpt_neox"].onnx.parent.iterdir())
     assert left == ["onnx-int8", "optimum-fp32", "optimum-fp32.json"]
 
 

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from quantize.gguf.ggml import Array, Bytes, packed, rounded
+from quantize.arrays import Bytes, Floats
+from quantize.gguf.ggml import packed, rounded
 
 
-def stored(rows: Array, kinds: Sequence[str]) -> dict[str, tuple[Bytes, Array]]:
+def stored(rows: Floats, kinds: Sequence[str]) -> dict[str, tuple[Bytes, Floats]]:
     return {kind: (packed(rows, kind), rounded(rows, kind)) for kind in kinds}
 
 
-def many_times(rows: Array, kinds: Sequence[str], times: int) -> float:
+def many_times(rows: Floats, kinds: Sequence[str], times: int) -> float:
     """The largest difference between two of so many roundings, on several threads each."""
     means = np.linspace(0.5, 2, rows.shape[1], dtype=np.float32)
     worst = 0.0

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -37,9 +38,16 @@ class Clock:
         return self.now
 
 
-def test_the_rate_is_that_of_the_last_seconds():
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    pace = Pace(clock)
+    times = SimpleNamespace(monotonic=clock, time=lambda: 1e9)
+    monkeypatch.setattr("quantize.progress.time", times)
+    return clock
+
+
+def test_the_rate_is_that_of_the_last_seconds(clock: Clock):
+    pace = Pace()
     assert (pace.rate, pace.seconds_left, pace.share) == (None, None, None)
     pace.update(500, 1000, "tensors")  # done by an earlier run
     assert pace.rate is None
@@ -57,9 +65,9 @@ def test_the_rate_is_that_of_the_last_seconds():
     assert figures(pace) == "25%"
 
 
-def test_a_silent_stage_says_that_it_lasts():
-    clock, stream = Clock(), io.StringIO()
-    reporter = ConsoleReporter(Console(file=stream), clock)
+def test_a_silent_stage_says_that_it_lasts(clock: Clock):
+    stream = io.StringIO()
+    reporter = ConsoleReporter(Console(file=stream))
     reporter.beat()  # nothing is done yet
     with reporter.stage("converting"):
         for second in range(16):
@@ -76,9 +84,9 @@ def test_a_silent_stage_says_that_it_lasts():
     ]
 
 
-def test_the_beat_comes_from_a_thread_of_its_own():
+def test_the_beat_comes_from_a_thread_of_its_own(clock: Clock):
     """The thread that builds waits for a child and says nothing itself."""
-    clock, stream = Clock(), io.StringIO()
+    stream = io.StringIO()
     said = threading.Event()
 
     class Heard(Console):
@@ -87,16 +95,15 @@ def test_the_beat_comes_from_a_thread_of_its_own():
             if "so far" in str(things):
                 said.set()
 
-    reporter = ConsoleReporter(Heard(file=stream), clock)
+    reporter = ConsoleReporter(Heard(file=stream))
     with beating(reporter, every=0.01), reporter.stage("converting"):
         clock.now += 4
         assert said.wait(60)
     assert "converting: 4 s so far" in stream.getvalue()
 
 
-def test_bytes_are_shown_as_megabytes():
-    clock = Clock()
-    pace = Pace(clock)
+def test_bytes_are_shown_as_megabytes(clock: Clock):
+    pace = Pace()
     pace.update(0, None, "bytes")
     clock.now += 2
     pace.update(5_000_000, None, "bytes")
@@ -105,9 +112,9 @@ def test_bytes_are_shown_as_megabytes():
     assert figures(pace) == "0%, 2.5 MB/s, 2:13:18 left"
 
 
-def test_plain_lines_come_every_ten_seconds():
-    clock, stream = Clock(), io.StringIO()
-    reporter = ConsoleReporter(Console(file=stream), clock)
+def test_plain_lines_come_every_ten_seconds(clock: Clock):
+    stream = io.StringIO()
+    reporter = ConsoleReporter(Console(file=stream))
     with reporter.stage("reading [bold]x[/bold]"):
         for done in range(1, 26):
             clock.now += 1
@@ -125,8 +132,8 @@ def test_plain_lines_come_every_ten_seconds():
 
 
 @pytest.mark.parametrize("environ", [{"TERM": "dumb"}, {"TERM": "xterm", "NO_COLOR": "1"}, {}])
-def test_a_terminal_gets_a_bar_unless_it_is_dumb(environ: dict[str, str]):
-    clock, stream = Clock(), io.StringIO()
+def test_a_terminal_gets_a_bar_unless_it_is_dumb(clock: Clock, environ: dict[str, str]):
+    stream = io.StringIO()
     live = environ.get("TERM") != "dumb"
     console = Console(
         file=stream,
@@ -135,7 +142,7 @@ def test_a_terminal_gets_a_bar_unless_it_is_dumb(environ: dict[str, str]):
         highlight=False,
         _environ={"TERM": "xterm", **environ},
     )
-    reporter = ConsoleReporter(console, clock)
+    reporter = ConsoleReporter(console)
     long_name = "computing the importance matrix of a model with a long name [x]"
     with reporter.stage(long_name):
         reporter.advance(0, 4e6, "bytes")
@@ -157,9 +164,9 @@ def test_a_terminal_gets_a_bar_unless_it_is_dumb(environ: dict[str, str]):
     assert coloured == (live and "NO_COLOR" not in environ)
 
 
-def test_a_failing_stage_puts_the_cursor_back():
+def test_a_failing_stage_puts_the_cursor_back(clock: Clock):
     stream = io.StringIO()
-    reporter = ConsoleReporter(Console(file=stream, force_terminal=True, highlight=False), Clock())
+    reporter = ConsoleReporter(Console(file=stream, force_terminal=True, highlight=False))
     with pytest.raises(ZeroDivisionError), reporter.stage("outer"), reporter.stage("inner"):
         raise ZeroDivisionError
     assert "\x1b[?25h" in stream.getvalue()
@@ -169,9 +176,9 @@ def test_a_failing_stage_puts_the_cursor_back():
     assert "again: 0.0 s" in stream.getvalue()
 
 
-def test_events():
-    clock, stream = Clock(), io.StringIO()
-    reporter = JsonReporter(stream, clock, wall=lambda: 1e9)
+def test_events(clock: Clock):
+    stream = io.StringIO()
+    reporter = JsonReporter(stream)
     with reporter.stage("outer"):
         with contextlib.suppress(ZeroDivisionError), reporter.stage("inner"):
             for done in range(101):

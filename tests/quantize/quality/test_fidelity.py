@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -138,10 +139,11 @@ def test_weights_kept_in_16_bits_give_the_logits_of_single_precision(
     make_random_model(tmp_path / "wide", SHAPES[arch])
     narrow = AutoModelForCausalLM.from_pretrained(tmp_path / "wide", dtype=torch.bfloat16)
     narrow.save_pretrained(tmp_path / "model")
+    source = replace(open_source(str(tmp_path / "wide")), folder=tmp_path / "model")
     ids = torch.arange(64)[None] + 5
     logits = {}
     for wide in (True, False):
-        network = load_network(tmp_path / "model", wide=wide)
+        network = load_network(source, wide=wide)
         with torch.inference_mode():
             logits[wide] = [network(ids).logits for _ in range(2)]
         held = {parameter.dtype for parameter in network.parameters()}

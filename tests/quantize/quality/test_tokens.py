@@ -20,12 +20,13 @@ from quantize.quality.tokens import (
     read_reference,
     require_parity,
 )
+from quantize.source import open_source
 from tests.quantize.conftest import Built, recipes_of, run_quantize
 
 
 @pytest.fixture(scope="module")
 def reference(sources: dict[str, Path]) -> Reference:
-    return read_reference(sources["qwen2"])
+    return read_reference(open_source(str(sources["qwen2"])))
 
 
 def test_the_lines_are_many_and_varied():
@@ -69,12 +70,12 @@ def test_text_that_llama_cpp_cannot_normalize_is_told(qwen2: Built):
 
 def test_a_broken_tokenizer_is_noticed(qwen2: Built, reference: Reference, tmp_path: Path):
     folder = Path(shutil.copytree(qwen2.out / "onnx-int4", tmp_path / "onnx-int4"))
-    assert compare_built(folder, reference, "onnx", tmp_path).differences == ()
+    assert compare_built(folder, reference, tmp_path).differences == ()
     path = folder / "tokenizer.json"
     state = json.loads(path.read_text())
     state["model"]["merges"] = state["model"]["merges"][:-40]
     path.write_text(json.dumps(state))
-    comparison = compare_built(folder, reference, "onnx", tmp_path)
+    comparison = compare_built(folder, reference, tmp_path)
     assert 0 < comparison.parity.differences < comparison.parity.lines
     with pytest.raises(TokenMismatchError) as error:
         require_parity(comparison, "onnx-int4")
@@ -94,7 +95,7 @@ def test_a_changed_chat_template_is_noticed(qwen2: Built, reference: Reference, 
     folder = Path(shutil.copytree(qwen2.out / "onnx-int4", tmp_path / "onnx-int4"))
     template = folder / "chat_template.jinja"
     template.write_text(template.read_text().replace("'\\n'", "' '"))
-    comparison = compare_built(folder, reference, "onnx", tmp_path)
+    comparison = compare_built(folder, reference, tmp_path)
     assert comparison.parity.differences == len(reference.chats)
     assert all(difference.text.startswith("chat:") for difference in comparison.differences)
 

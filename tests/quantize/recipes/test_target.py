@@ -6,27 +6,25 @@ import pytest
 
 from quantize.errors import UsageError
 from quantize.recipes import (
-    bits_target,
+    Bound,
     find_recipe,
-    kl_target,
-    memory_target,
     named_target,
     recipe_for,
-    size_target,
+    target_of,
 )
 
 
 @pytest.mark.parametrize(
     ("target", "name", "value"),
     [
-        (kl_target("0.02"), "kl0.02", 0.02),
-        (kl_target(" 1e-3 "), "kl1e-3", 0.001),
-        (bits_target("4.5"), "4.5bpw", 4.5),
-        (size_target("1.2GB"), "1.2gb", 1.2e9),
-        (size_target("900 MiB"), "900mib", 900 * 2**20),
-        (memory_target("8GB", 8192), "fits-8gb-8192", 8e9),
-        (kl_target("0.02").fastest(1), "kl0.02-fast1", 0.02),
-        (memory_target("8GB", 8192).fastest(16), "fits-8gb-8192-fast16", 8e9),
+        (target_of("kl", "0.02"), "kl0.02", 0.02),
+        (target_of("kl", " 1e-3 "), "kl1e-3", 0.001),
+        (target_of("bits", "4.5"), "4.5bpw", 4.5),
+        (target_of("bytes", "1.2GB"), "1.2gb", 1.2e9),
+        (target_of("bytes", "900 MiB"), "900mib", 900 * 2**20),
+        (target_of("memory", "8GB", 8192), "fits-8gb-8192", 8e9),
+        (target_of("kl", "0.02").fastest(1), "kl0.02-fast1", 0.02),
+        (target_of("memory", "8GB", 8192).fastest(16), "fits-8gb-8192-fast16", 8e9),
     ],
 )
 def test_a_target_is_found_by_its_name(target, name: str, value: float):
@@ -45,19 +43,19 @@ def test_other_names_are_no_targets(name: str):
 
 
 @pytest.mark.parametrize(
-    ("make", "text"),
+    ("bound", "text"),
     [
-        (kl_target, "0"),
-        (kl_target, "-1"),
-        (kl_target, "small"),
-        (kl_target, "nan"),
-        (bits_target, "inf"),
-        (size_target, "12"),
-        (size_target, "0GB"),
-        (size_target, "1.2.3GB"),
-        (size_target, "many GB"),
+        ("kl", "0"),
+        ("kl", "-1"),
+        ("kl", "small"),
+        ("kl", "nan"),
+        ("bits", "inf"),
+        ("bytes", "12"),
+        ("bytes", "0GB"),
+        ("bytes", "1.2.3GB"),
+        ("bytes", "many GB"),
     ],
 )
-def test_what_is_no_number_is_refused(make, text: str):
+def test_what_is_no_number_is_refused(bound: Bound, text: str):
     with pytest.raises(UsageError, match=r"--(max-kl|bits-per-weight|max-size) takes"):
-        make(text)
+        target_of(bound, text)
