@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -16,7 +17,7 @@ from app.openai.constraints import schema_constraint
 from app.openai.fields import Ignored, fields_of
 from app.openai.reasoning import BUDGETS, message_reasoning
 from app.openai.request import CHAT_NAMES, OF_SERVERS, as_served, check_together, sampling_of
-from app.openai.task import Task
+from app.openai.task import Task, parts_text
 from app.openai.tool_parser import ArgumentsDelta, CallBegin, ContentDelta, Delta, ThoughtDelta
 from app.openai.tools import Tools, checked_function, provider_runs, tools_of
 from app.openai.validation import (
@@ -24,7 +25,8 @@ from app.openai.validation import (
     InputError,
     as_unicode,
     check_bounds,
-    kind,
+    check_count,
+    require_list,
     require_object,
     shown,
 )
@@ -47,6 +49,8 @@ _FIELDS = fields_of(_KNOWN | _SAMPLED | OF_SERVERS | set(BUDGETS), _HINTS)
 # A line with which Claude Code begins its system text, another one in each turn: it tells a
 # provider whom to bill, and a model nothing. With it no two prompts would begin alike.
 _BILLING = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n*")
+_BLOCK = "a content block"
+_text = partial(parts_text, fields={"text": "text"}, part=_BLOCK)
 
 
 def messages_task(body: Any, defaults: SamplingParams, *, counted: bool = False) -> Task:
@@ -62,9 +66,7 @@ def messages_task(body: Any, defaults: SamplingParams, *, counted: bool = False)
     if last.get("tool_calls"):
         said = "messages: what the last message's calls have returned is missing"
         raise InputError("wrong_type", said)
-    turns: tuple[str, ...] = ()
-    if last["role"] == "user":
-        turns = (history.pop()["content"],)
+    turns = (history.pop()["content"],) if last["role"] == "user" else ()
     tools, sampling = _tools(body, ignored), _sampling(body, defaults)
     check_together(tools, sampling or defaults)
     task = Task(tuple(history), turns, sampling, tools=tools, ignored=tuple(ignored.names))
@@ -137,9 +139,7 @@ def _unbilled(block: Any) -> Any:
 def _messages(value: Any) -> list[Message]:
     if not isinstance(value, list) or not value:
         raise InputError("wrong_type", "messages must be a list of messages with at least one")
-    if len(value) > MOST_MESSAGES:
-        said = f"messages has {len(value):,} messages, above {MOST_MESSAGES:,}"
-        raise InputError("invalid_value", said)
+    check_count(len(value), "messages", "messages", MOST_MESSAGES)
     messages: list[Message] = []
     for number, item in enumerate(value):
         where = f"messages.{number}"
@@ -164,15 +164,14 @@ def _of_blocks(role: str, content: Any, where: str) -> list[Message]:
     """The messages that one is: what tools have returned are messages of their own."""
     if isinstance(content, str):
         content = [{"type": "text", "text": content}]
-    if not isinstance(content, list):
-        raise InputError("wrong_type", f"{where} must be a text or a list, not {kind(content)}")
+    require_list(content, where, "a text or a list")
     texts: list[str] = []
     calls: list[dict[str, Any]] = []
     results: list[Message] = []
     thoughts: list[str] = []
     for number, block in enumerate(content):
         at = f"{where}.{number}"
-        require_object(block, at, "a content block")
+        require_object(block, at, _BLOCK)
         match block.get("type"), role:
             case "text", _:
                 texts.append(_text(block.get("text"), f"{at}.text"))
@@ -201,22 +200,6 @@ def _of_blocks(role: str, content: Any, where: str) -> list[Message]:
             raise InputError("empty_prompt", f"{where} is blank")
         return results
     return [*results, {"role": role, "content": text, **more}]
-
-
-def _text(value: Any, where: str) -> str:
-    if isinstance(value, list):
-        parts = []
-        for number, block in enumerate(value):
-            at = f"{where}.{number}"
-            require_object(block, at, "a content block")
-            if block.get("type") != "text":
-                said = f"{at}.type: {shown(block.get('type'))} is not supported; only text is"
-                raise InputError("unsupported_parameter", said)
-            parts.append(_text(block.get("text"), f"{at}.text"))
-        return "".join(parts)
-    if not isinstance(value, str):
-        raise InputError("wrong_type", f"{where} must be a text, not {kind(value)}")
-    return as_unicode(value, where)
 
 
 def _call(block: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -253,8 +236,8 @@ def message_body(answer: Answer, name: str, model: str, stop: str | None) -> dic
         except ValueError:  # cut off: nothing that may be called
             content.append({"type": "text", "text": f"{function['name']}{function['arguments']}"})
             continue
-        used = {"id": call["id"], "name": function["name"], "input": given}
-        content.append({"type": "tool_use", **used})
+        used = {"type": "tool_use", "id": call["id"], "name": function["name"], "input": given}
+        content.append(used)
     body = message_head(name, model, 0)
     return {**body, "content": content, **_ended(answer, stop), "usage": _usage(answer)}
 
@@ -305,12 +288,9 @@ class MessageEvents:
         """More of the answer."""
         match delta:
             case ThoughtDelta():
-                empty = {"type": "thinking", "thinking": "", "signature": ""}
-                opened = [] if self._open == "thinking" else self._start(empty)
-                return [*opened, self._delta({"type": "thinking_delta", "thinking": delta.text})]
+                return self._say("thinking", delta.text, signature="")
             case ContentDelta():
-                opened = [] if self._open == "text" else self._start({"type": "text", "text": ""})
-                return [*opened, self._delta({"type": "text_delta", "text": delta.text})]
+                return self._say("text", delta.text)
             case CallBegin():
                 block = {"type": "tool_use", "id": delta.id, "name": delta.name, "input": {}}
                 return self._start(block)
@@ -321,6 +301,11 @@ class MessageEvents:
         """The last ones."""
         told = {"type": "message_delta", "delta": _ended(answer, stop), "usage": _usage(answer)}
         return [*self._stop(), told, {"type": "message_stop"}]
+
+    def _say(self, kind: str, text: str, **more: str) -> list[dict[str, Any]]:
+        """More of a block of this type, which begins if another one is open."""
+        opened = [] if self._open == kind else self._start({"type": kind, kind: "", **more})
+        return [*opened, self._delta({"type": f"{kind}_delta", kind: text})]
 
     def _start(self, block: dict[str, Any]) -> list[dict[str, Any]]:
         closed = self._stop()

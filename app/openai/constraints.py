@@ -4,7 +4,13 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from app.openai.validation import InputError, check_bounds, require_object, wrong_kind
+from app.openai.validation import (
+    InputError,
+    check_bounds,
+    check_count,
+    require_object,
+    wrong_kind,
+)
 from runtimes.errors import RequestError
 from runtimes.grammars import MOST_CHOICES, SCHEMA, grammar_of
 from runtimes.request import Constraint
@@ -75,9 +81,7 @@ def _of_structured_outputs(value: Any) -> Constraint:
     if key == "choice":
         if not isinstance(inner, list):
             raise wrong_kind(where, "a list of texts", inner)
-        if len(inner) > MOST_CHOICES:
-            said = f"{where} has {len(inner):,} choices, above {MOST_CHOICES:,}"
-            raise InputError("invalid_value", said)
+        check_count(len(inner), where, "choices", MOST_CHOICES)
         return _checked("choices", json.dumps(inner), where)
     if not isinstance(inner, str):
         raise wrong_kind(where, "a text", inner)

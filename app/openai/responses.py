@@ -10,13 +10,14 @@ import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from app.openai.answer import Answer, TokenLogprobs
 from app.openai.fields import Ignored, fields_of
 from app.openai.reasoning import BUDGETS, response_reasoning
 from app.openai.request import CHAT_NAMES, OF_SERVERS, as_served, check_together, sampling_of
-from app.openai.task import Task, task_at
+from app.openai.task import Task, parts_text, task_at
 from app.openai.tool_parser import ArgumentsDelta, CallBegin, ContentDelta, Delta, ThoughtDelta
 from app.openai.tools import checked_function, provider_runs, tools_of
 from app.openai.validation import (
@@ -24,6 +25,7 @@ from app.openai.validation import (
     InputError,
     as_unicode,
     check_bounds,
+    check_count,
     kind,
     require_object,
     shown,
@@ -49,6 +51,7 @@ _FIELDS = fields_of(
     why={"previous_response_id": _STORED, "conversation": _STORED},
 )
 _TEXTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
+_text = partial(parts_text, fields=_TEXTS, part="a content part")
 _LOGPROBS = "message.output_text.logprobs"
 
 
@@ -108,9 +111,7 @@ def _function(tool: Any, where: str, ignored: Ignored) -> Mapping[str, Any] | No
 
 def _messages(items: list[Any]) -> list[dict[str, Any]]:
     """The items as messages of a chat."""
-    if len(items) > MOST_MESSAGES:
-        said = f"input has {len(items):,} items, above {MOST_MESSAGES:,}"
-        raise InputError("invalid_value", said)
+    check_count(len(items), "input", "items", MOST_MESSAGES)
     said_so_far: list[dict[str, Any]] = []
     for number, item in enumerate(items):
         where = f"input.{number}"
@@ -159,23 +160,6 @@ def _thought(item: Mapping[str, Any], where: str) -> str:
     texts = [part.get("text") for part in parts if isinstance(part, Mapping)]
     thought = "".join(text for text in texts if isinstance(text, str))
     return as_unicode(thought, where)
-
-
-def _text(value: Any, where: str) -> str:
-    if isinstance(value, list):
-        parts = []
-        for number, part in enumerate(value):
-            at = f"{where}.{number}"
-            require_object(part, at, "a content part")
-            name = _TEXTS.get(str(part.get("type")))
-            if name is None:
-                said = f"{at}.type: {shown(part.get('type'))} is not supported; only text is"
-                raise InputError("unsupported_parameter", said)
-            parts.append(_text(part.get(name), f"{at}.{name}"))
-        return "".join(parts)
-    if not isinstance(value, str):
-        raise InputError("wrong_type", f"{where} must be a text, not {kind(value)}")
-    return as_unicode(value, where)
 
 
 # Answers as OpenAI's Responses API has them: whole, and as events.

@@ -83,6 +83,18 @@ def require_object(value: Any, name: str, wanted: str = "an object") -> None:
         raise InputError("wrong_type", f"{name} must be {wanted}, not {kind(value)}")
 
 
+def require_list(value: Any, name: str, wanted: str) -> None:
+    """Raises InputError where ``value`` is none."""
+    if not isinstance(value, list):
+        raise InputError("wrong_type", f"{name} must be {wanted}, not {kind(value)}")
+
+
+def check_count(count: int, name: str, what: str, most: int) -> None:
+    """Raises InputError where ``name`` has more than ``most`` of ``what``."""
+    if count > most:
+        raise InputError("invalid_value", f"{name} has {count:,} {what}, above {most:,}")
+
+
 def kind(value: Any) -> str:
     """JSON's name for the type of ``value``."""
     return "nothing" if value is MISSING else _KINDS.get(type(value), type(value).__name__)

@@ -12,7 +12,14 @@ from fastapi.responses import JSONResponse, Response
 from app.openai.embeddings import SCHEMA, cut, embedding_task, embeddings_body
 from app.openai.prepare import prepare
 from app.openai.task import Embed, Task
-from app.openai.validation import MOST_INPUTS, InputError, as_unicode, kind, require_object
+from app.openai.validation import (
+    MOST_INPUTS,
+    InputError,
+    as_unicode,
+    check_count,
+    kind,
+    require_object,
+)
 from app.prompts import require_short
 from app.serve.bodies import json_body, read_task
 from app.serve.generate import Generator, asked_model, while_connected
@@ -99,9 +106,7 @@ def read_body(body: Any) -> RerankRequest:
     query, documents, most = (body.get(key) for key in ("query", "documents", "top_n"))
     if not isinstance(documents, list) or not documents:
         raise InputError("wrong_type", "documents must be a list of texts with at least one")
-    if len(documents) > MOST_INPUTS:
-        said = f"documents has {len(documents):,} texts, above {MOST_INPUTS:,}"
-        raise InputError("invalid_value", said)
+    check_count(len(documents), "documents", "texts", MOST_INPUTS)
     if most is not None and (type(most) is not int or most < 1):
         raise InputError("invalid_value", "top_n must be a whole number above 0")
     told = body.get("return_documents") or False
