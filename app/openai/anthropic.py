@@ -222,40 +222,6 @@ _STOPS = {
 }
 
 
-def message_body(answer: Answer, name: str, model: str, stop: str | None) -> dict[str, Any]:
-    """The body of an answer without an error. ``stop``: the stop sequence that ended it."""
-    content: list[dict[str, Any]] = []
-    if answer.reasoning:
-        content.append({"type": "thinking", "thinking": answer.reasoning, "signature": ""})
-    if answer.response:
-        content.append({"type": "text", "text": answer.response})
-    for call in answer.tool_calls or ():
-        function = call["function"]
-        try:
-            given = json.loads(function["arguments"])
-        except ValueError:  # cut off: nothing that may be called
-            content.append({"type": "text", "text": f"{function['name']}{function['arguments']}"})
-            continue
-        used = {"type": "tool_use", "id": call["id"], "name": function["name"], "input": given}
-        content.append(used)
-    body = message_head(name, model, 0)
-    return {**body, "content": content, **_ended(answer, stop), "usage": _usage(answer)}
-
-
-def message_head(name: str, model: str, prompt_tokens: int) -> dict[str, Any]:
-    """A message that has just begun."""
-    return {
-        "id": f"msg_{name}",
-        "type": "message",
-        "role": "assistant",
-        "model": model,
-        "content": [],
-        "stop_reason": None,
-        "stop_sequence": None,
-        "usage": {"input_tokens": prompt_tokens, "output_tokens": 0},
-    }
-
-
 def _ended(answer: Answer, stop: str | None) -> dict[str, Any]:
     reason = "stop_sequence" if stop is not None else _STOPS[answer.finish_reason or "stop"]
     return {"stop_reason": reason, "stop_sequence": stop}
@@ -273,10 +239,20 @@ def _usage(answer: Answer) -> dict[str, int]:
 
 
 class MessageEvents:
-    """The events of a message that is streamed, from its deltas."""
+    """One message: as a whole, or the events that tell of it from its deltas. ``stop`` is the stop
+    sequence that ended it."""
 
-    def __init__(self, name: str, model: str, prompt_tokens: int) -> None:
-        self._head = message_head(name, model, prompt_tokens)
+    def __init__(self, name: str, model: str, prompt_tokens: int, _: Mapping[str, Any]) -> None:
+        self._head: dict[str, Any] = {
+            "id": f"msg_{name}",
+            "type": "message",
+            "role": "assistant",
+            "model": model,
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": {"input_tokens": prompt_tokens, "output_tokens": 0},
+        }
         self._index = -1
         self._open: str | None = None  # the type of the block that is being said
 
@@ -301,6 +277,28 @@ class MessageEvents:
         """The last ones."""
         told = {"type": "message_delta", "delta": _ended(answer, stop), "usage": _usage(answer)}
         return [*self._stop(), told, {"type": "message_stop"}]
+
+    def failed(self, status: int, message: str) -> dict[str, Any]:
+        """The last one of a message that has an error."""
+        return error_body(status, message)
+
+    def whole(self, answer: Answer, stop: str | None) -> dict[str, Any]:
+        """The body of an answer without an error."""
+        content: list[dict[str, Any]] = []
+        if answer.reasoning:
+            content.append({"type": "thinking", "thinking": answer.reasoning, "signature": ""})
+        if answer.response:
+            content.append({"type": "text", "text": answer.response})
+        for call in answer.tool_calls or ():
+            name, arguments = call["function"]["name"], call["function"]["arguments"]
+            try:
+                given = json.loads(arguments)
+            except ValueError:  # cut off: nothing that may be called
+                content.append({"type": "text", "text": f"{name}{arguments}"})
+                continue
+            content.append({"type": "tool_use", "id": call["id"], "name": name, "input": given})
+        ended = _ended(answer, stop)
+        return {**self._head, "content": content, **ended, "usage": _usage(answer)}
 
     def _say(self, kind: str, text: str, **more: str) -> list[dict[str, Any]]:
         """More of a block of this type, which begins if another one is open."""

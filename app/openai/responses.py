@@ -35,7 +35,7 @@ from runtimes.request import SamplingParams
 # Who asks, what is kept, how it is billed, and what only hints at how to answer.
 _HINTS = frozenset(
     "model user metadata store service_tier safety_identifier prompt_cache_key truncation"
-    " prompt_cache_retention max_tool_calls include".split()
+    " prompt_cache_retention max_tool_calls include stream_options".split()
 )
 _KNOWN = frozenset(
     "input instructions max_output_tokens text tools tool_choice parallel_tool_calls"
@@ -183,9 +183,10 @@ _REPEATED: dict[str, Any] = {
 
 
 class ResponseEvents:
-    """One response from its deltas: its items, and the events that tell of them."""
+    """One response from its deltas: its items, and the events that tell of them. ``body`` is that
+    of the request, parts of which are repeated."""
 
-    def __init__(self, name: str, model: str, body: Mapping[str, Any]) -> None:
+    def __init__(self, name: str, model: str, _: int, body: Mapping[str, Any]) -> None:
         repeated = {
             key: default if body.get(key) is None else body[key]
             for key, default in _REPEATED.items()
@@ -243,28 +244,38 @@ class ResponseEvents:
                 self._items[-1]["arguments"] += delta.text
                 return [self._piece("function_call_arguments.delta", delta=delta.text)]
 
-    def end(self, answer: Answer) -> Events:
+    def end(self, answer: Answer, _: str | None) -> Events:
         """The last ones."""
-        events = self._stop("incomplete" if _cut(answer) else "completed", answer.logprobs)
-        told = self.body(answer)
-        return [*events, self._event(f"response.{told['status']}", response=told)]
-
-    def fail(self, message: str) -> Events:
-        """The last one of a response that has an error."""
-        error = {"code": "server_error", "message": message}
-        told = {**self._head, "status": "failed", "error": error, "output": self._items}
-        return [self._event("response.failed", response=told)]
-
-    def body(self, answer: Answer) -> dict[str, Any]:
-        """The whole response, after its ``end``."""
-        cut = _cut(answer)
-        return {
+        cut = answer.finish_reason in ("length", "context")
+        status = "incomplete" if cut else "completed"
+        events = self._stop(status, answer.logprobs)
+        told = {
             **self._head,
-            "status": "incomplete" if cut else "completed",
+            "status": status,
             "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
             "output": self._items,
             "usage": _usage(answer),
         }
+        return [*events, self._event(f"response.{status}", response=told)]
+
+    def failed(self, _: int, message: str) -> dict[str, Any]:
+        """The last one of a response that has an error."""
+        error = {"code": "server_error", "message": message}
+        told = {**self._head, "status": "failed", "error": error, "output": self._items}
+        return self._event("response.failed", response=told)
+
+    def whole(self, answer: Answer, stop: str | None) -> dict[str, Any]:
+        """The body of an answer without an error."""
+        if answer.reasoning:
+            self.add(ThoughtDelta(answer.reasoning))
+        if answer.response:
+            self.add(ContentDelta(answer.response))
+        for index, call in enumerate(answer.tool_calls or ()):
+            function = call["function"]
+            self.add(CallBegin(index, call["id"], function["name"]))
+            self.add(ArgumentsDelta(index, function["arguments"]))
+        response: dict[str, Any] = self.end(answer, stop)[-1]["response"]
+        return response
 
     def _start_text(self) -> Events:
         item = {
@@ -331,25 +342,6 @@ def _reasoning_item() -> dict[str, Any]:
         "summary": [],
         "content": [{"type": "reasoning_text", "text": ""}],
     }
-
-
-def response_body(answer: Answer, name: str, model: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    """The body of an answer without an error."""
-    events = ResponseEvents(name, model, body)
-    if answer.reasoning:
-        events.add(ThoughtDelta(answer.reasoning))
-    if answer.response:
-        events.add(ContentDelta(answer.response))
-    for index, call in enumerate(answer.tool_calls or ()):
-        function = call["function"]
-        events.add(CallBegin(index, call["id"], function["name"]))
-        events.add(ArgumentsDelta(index, function["arguments"]))
-    events.end(answer)
-    return events.body(answer)
-
-
-def _cut(answer: Answer) -> bool:
-    return answer.finish_reason in ("length", "context")
 
 
 def _usage(answer: Answer) -> dict[str, Any]:

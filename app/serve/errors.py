@@ -14,7 +14,6 @@ from runtimes.errors import (
     IngotError,
     ModelError,
     OutOfMemoryError,
-    ParameterError,
     RequestError,
     WorkerError,
 )
@@ -22,37 +21,25 @@ from runtimes.errors import (
 MESSAGES = "/v1/messages"  # Anthropic's API
 logger = logging.getLogger(__name__)
 _MOST_MESSAGE = 2000  # characters
+_KINDS = {401: "authentication_error", 429: "rate_limit_error"}
 
 
 class HttpError(Exception):
     """An answer other than 200. ``retry_s``: when asking again may help."""
 
-    def __init__(
-        self,
-        status: int,
-        code: str,
-        message: str,
-        *,
-        kind: str | None = None,
-        retry_s: int = 0,
-    ) -> None:
+    def __init__(self, status: int, code: str, message: str, *, retry_s: int = 0) -> None:
         # It may quote what the client said: half a surrogate pair, which JSON can spell and UTF-8
         # cannot, and any number of characters.
         message = message[:_MOST_MESSAGE].encode("utf-8", "replace").decode()
         super().__init__(message)
         self.status, self.code, self.message, self.retry_s = status, code, message, retry_s
-        self.kind = kind or ("invalid_request_error" if status < 500 else "server_error")
 
     def body(self) -> dict[str, Any]:
         """As OpenAI's API reference shows it."""
-        return {
-            "error": {
-                "message": self.message,
-                "type": self.kind,
-                "param": None,
-                "code": self.code,
-            }
-        }
+        other = "invalid_request_error" if self.status < 500 else "server_error"
+        kind = _KINDS.get(self.status, other)
+        said = {"message": self.message, "type": kind, "param": None, "code": self.code}
+        return {"error": said}
 
 
 class UnknownModelError(RequestError):
@@ -63,7 +50,6 @@ class UnknownModelError(RequestError):
 _KNOWN: tuple[tuple[type[Exception], int, str, int], ...] = (
     (PromptTooLongError, 400, "context_length_exceeded", 0),
     (UnknownModelError, 404, "model_not_found", 0),
-    (ParameterError, 400, "invalid_value", 0),
     (RequestError, 400, "invalid_value", 0),
     (OutOfMemoryError, 507, "insufficient_memory", 0),
     (WorkerError, 503, "worker_crash", 1),

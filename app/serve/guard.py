@@ -3,8 +3,9 @@
 import asyncio
 import hmac
 import re
-from collections.abc import Iterable
 
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.serve.bodies import Charge, Held
@@ -56,30 +57,35 @@ class Guard:
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
             return
-        origin = _header(scope, b"origin")
+        headers, begun = Headers(scope=scope), False
+        origin = headers.get("origin")
         allowed = origin if origin in self._origins else None
-        send = _with_origin(self._paced(send), allowed)
+
+        async def sending(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            if message["type"] == "http.response.start":
+                await self._pace(message["status"])
+                if allowed is not None:
+                    added = MutableHeaders(scope=message)
+                    added.append("access-control-allow-origin", allowed)
+                    added.append("vary", "Origin")
+            await send(message)
+
         try:
             if allowed is not None and scope["method"] == "OPTIONS":
-                await _preflight(scope, send)
+                await _preflight(headers)(scope, receive, sending)
                 return
-            self._check(scope, origin, allowed)
+            self._check(scope, headers, allowed)
             # A file goes to the disk as it comes.
             kept = scope["path"] == _FILES
             most = MOST_FILE_BYTES if kept else MOST_BODY_BYTES
             charge = scope["ingot.charge"] = Charge(self._held)
             body = _Body(receive, most, None if kept else charge)
-            body.check_length(_header(scope, b"content-length"))
+            body.check_length(headers.get("content-length"))
         except HttpError as error:
-            await error_response(error, scope["path"])(scope, receive, send)
+            await error_response(error, scope["path"])(scope, receive, sending)
             return
-        begun = False
-
-        async def sending(message: Message) -> None:
-            nonlocal begun
-            begun = True
-            await send(message)
-
         self._bodies.add(body)
         if self._closing:
             body.end()
@@ -87,7 +93,7 @@ class Guard:
             await self._app(scope, body, sending)
         except HttpError as error:  # of the body
             if not begun:
-                await error_response(error, scope["path"])(scope, receive, send)
+                await error_response(error, scope["path"])(scope, receive, sending)
         finally:
             self._bodies.discard(body)
             large = charge.amount > _LARGE
@@ -95,50 +101,37 @@ class Guard:
             if large and self._tidying is None:
                 self._tidying = asyncio.get_running_loop().call_later(_TIDY_S, self._tidy)
 
-    def _paced(self, send: Send) -> Send:
+    async def _pace(self, status: int) -> None:
         """Wait before the answer to a request that is refused, where many are."""
-
-        async def sending(message: Message) -> None:
-            if message["type"] == "http.response.start" and 400 <= message["status"] < 499:
-                now, free_s = asyncio.get_running_loop().time(), _REFUSALS / _REFUSALS_PER_S
-                until = max(now, self._refused_until) + 1 / _REFUSALS_PER_S
-                self._refused_until = min(until, now + free_s + _REFUSAL_S)
-                if self._refused_until > now + free_s:
-                    await asyncio.sleep(self._refused_until - now - free_s)
-            await send(message)
-
-        return sending
+        if 400 <= status < 499:
+            now, free_s = asyncio.get_running_loop().time(), _REFUSALS / _REFUSALS_PER_S
+            until = max(now, self._refused_until) + 1 / _REFUSALS_PER_S
+            self._refused_until = min(until, now + free_s + _REFUSAL_S)
+            if self._refused_until > now + free_s:
+                await asyncio.sleep(self._refused_until - now - free_s)
 
     def _tidy(self) -> None:
         self._tidying = None
         asyncio.get_running_loop().run_in_executor(None, give_back)
 
-    def _check(self, scope: Scope, origin: str | None, allowed: str | None) -> None:
-        if sum(len(name) + len(value) + 32 for name, value in scope["headers"]) > MOST_HEAD_BYTES:
+    def _check(self, scope: Scope, headers: Headers, allowed: str | None) -> None:
+        if sum(len(name) + len(value) + 32 for name, value in headers.raw) > MOST_HEAD_BYTES:
             said = f"the head of a request may have at most {MOST_HEAD_BYTES // 2**10} KiB here"
             raise HttpError(431, "headers_too_large", said)
-        host = _header(scope, b"host") or ""
+        host, origin = headers.get("host", ""), headers.get("origin")
         found = _HOST.fullmatch(host)
         if self._hosts is not None and (found is None or found[1].lower() not in self._hosts):
-            raise HttpError(
-                403,
-                "foreign_host",
-                f"the server is not called {host[:80]!r}; --allow-host names it so",
-            )
+            said = f"the server is not called {host[:80]!r}; --allow-host names it so"
+            raise HttpError(403, "foreign_host", said)
         own = (f"http://{host}", f"https://{host}")
         if origin is not None and allowed is None and origin not in own:
-            raise HttpError(
-                403, "foreign_origin", "pages of this origin may not call; --cors allows one"
-            )
+            said = "pages of this origin may not call; --cors allows one"
+            raise HttpError(403, "foreign_origin", said)
         if self._key is not None and scope["path"] not in _OPEN:
-            given = _key(scope)
+            given = _key(headers)
             if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self._key):
-                raise HttpError(
-                    401,
-                    "invalid_api_key",
-                    "the key is wrong" if given else "a key is needed: Authorization: Bearer KEY",
-                    kind="authentication_error",
-                )
+                needed = "a key is needed: Authorization: Bearer KEY"
+                raise HttpError(401, "invalid_api_key", "the key is wrong" if given else needed)
 
 
 class _Body:
@@ -196,39 +189,17 @@ class _Body:
         return HttpError(413, "body_too_large", said)
 
 
-def _header(scope: Scope, name: bytes) -> str | None:
-    headers: Iterable[tuple[bytes, bytes]] = scope["headers"]
-    return next((value.decode("latin-1") for key, value in headers if key == name), None)
-
-
-def _key(scope: Scope) -> str:
+def _key(headers: Headers) -> str:
     """As OpenAI's clients send it, or Anthropic's."""
-    scheme, _, key = (_header(scope, b"authorization") or "").partition(" ")
-    return key.strip() if scheme.lower() == "bearer" else _header(scope, b"x-api-key") or ""
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    return key.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
 
 
-def _with_origin(send: Send, origin: str | None) -> Send:
-    if origin is None:
-        return send
-
-    async def sending(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            added = [
-                (b"access-control-allow-origin", origin.encode("latin-1")),
-                (b"vary", b"Origin"),
-            ]
-            message = {**message, "headers": [*message.get("headers", ()), *added]}
-        await send(message)
-
-    return sending
-
-
-async def _preflight(scope: Scope, send: Send) -> None:
-    asked = _header(scope, b"access-control-request-headers") or "authorization, content-type"
-    headers = [
-        (b"access-control-allow-methods", b"GET, POST, DELETE, OPTIONS"),
-        (b"access-control-allow-headers", asked.encode("latin-1")),
-        (b"access-control-max-age", b"600"),
-    ]
-    await send({"type": "http.response.start", "status": 204, "headers": headers})
-    await send({"type": "http.response.body", "body": b""})
+def _preflight(asked: Headers) -> Response:
+    wanted = asked.get("access-control-request-headers") or "authorization, content-type"
+    headers = {
+        "access-control-allow-methods": "GET, POST, DELETE, OPTIONS",
+        "access-control-allow-headers": wanted,
+        "access-control-max-age": "600",
+    }
+    return Response(status_code=204, headers=headers)

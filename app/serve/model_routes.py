@@ -3,7 +3,6 @@
 adapters."""
 
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -13,18 +12,15 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from app.openai.prepare import prepare
 from app.openai.request import body_task
 from app.openai.task import Task
 from app.openai.validation import InputError, as_unicode
-from app.prompts import require_short
 from app.serve.batches.work import BatchService
 from app.serve.bodies import json_body, read_task
 from app.serve.errors import HttpError
 from app.serve.generate import Generator, asked_model
 from app.serve.observe import Observer
 from app.serve.openapi import json_body as json_schema
-from app.serve.pool import Served
 from runtimes.request import SamplingParams
 
 # What is told of a loaded file.
@@ -48,7 +44,7 @@ _UNLOAD = json_schema({"type": "object", "required": ["lora_name"], "properties"
 def routes(
     generator: Generator,
     observer: Observer,
-    batches: BatchService | None,
+    batches: BatchService,
     adapters: Path | None,
 ) -> APIRouter:
     """Router for models, figures, health, and adapters, which are files of a folder or fixed."""
@@ -105,16 +101,15 @@ def routes(
     async def tokenize(request: Request) -> Response:
         """The token ids of ``prompt``, or of ``messages`` by the model's chat template."""
         body = await json_body(request)
-        text_of = await read_task(request, partial(_text, body, generator.defaults))
-        async with generator.model(asked_model(body)) as served:
-            work = partial(_tokens, served, generator.defaults, text_of)
-            ids = await generator.in_thread(work, served.name)
+        name = asked_model(body)
+        task_of = await read_task(request, partial(_asked, body, generator.defaults))
+        _, ids = await generator.tokens(name, task_of)
         return JSONResponse({"tokens": ids, "count": len(ids)})
 
     @router.get("/health")
     async def health() -> dict[str, str]:
         """The server answers; what of it does not work."""
-        problem = None if batches is None else batches.problem()
+        problem = batches.problem()
         return {"status": "ok"} if problem is None else {"status": "degraded", "batches": problem}
 
     @router.get("/ready")
@@ -160,21 +155,10 @@ def _stats(generator: Generator) -> dict[str, Any]:
     return {name: asdict(served.engine.stats()) for name, served in loaded}
 
 
-def _text(body: Any, defaults: SamplingParams) -> str | Task:
+def _asked(body: Any, defaults: SamplingParams) -> str | Task:
     if isinstance(body, dict) and isinstance(body.get("prompt"), str):
         return as_unicode(body["prompt"], "prompt")
     return body_task(body, "chat", defaults, served=True)
-
-
-def _tokens(
-    served: Served, defaults: SamplingParams, text_of: Callable[[], str | Task]
-) -> list[int]:
-    text, engine = text_of(), served.engine
-    if isinstance(text, str):
-        require_short(engine, text)
-        return engine.encode(text)
-    require_short(engine, text.opening)
-    return prepare(text, engine, text.sampling or defaults, bounded=False).ids
 
 
 def _allowed(folder: Path | None) -> Path:

@@ -17,8 +17,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.figures import duration
 from app.serve.batches.work import BatchService
 from app.serve.generate import Generation, Generator
-from app.serve.ignored import HEADER, LeftOut, header_of
+from app.serve.ignored import HEADER, header_of
 from app.serve.pool import ModelPool
+from runtimes.request import Completion
 
 _OTHER = "other"  # a model that is not served, or not any more
 _GAUGES = {
@@ -48,7 +49,7 @@ _COUNTERS = {
 class _Collector(Collector):
     """Figures of the loaded models' engines and of batches, read when Prometheus asks."""
 
-    def __init__(self, pool: ModelPool, batches: BatchService | None) -> None:
+    def __init__(self, pool: ModelPool, batches: BatchService) -> None:
         self._pool, self._batches = pool, batches
 
     def describe(self) -> Iterable[Metric]:
@@ -67,8 +68,7 @@ class _Collector(Collector):
         told = "Times that the model's process died; it is started again when it is needed."
         deaths = {(name,): one.engine.deaths for name, one in loaded.items()}
         yield _metric(CounterMetricFamily, "ingot_worker_restarts", told, deaths)
-        if self._batches is not None:
-            yield from _batch_metrics(self._batches)
+        yield from _batch_metrics(self._batches)
 
 
 def _batch_metrics(batches: BatchService) -> Iterable[Metric]:
@@ -125,8 +125,8 @@ _QUIET = frozenset({"/health", "/ready", "/metrics"})  # asked for every few sec
 class Observer:
     """Counts what is answered; one a server."""
 
-    def __init__(self, generator: Generator, batches: BatchService | None = None) -> None:
-        self.left_out = LeftOut() if batches is None else batches.left_out
+    def __init__(self, generator: Generator, batches: BatchService) -> None:
+        self.left_out = batches.left_out
         self.registry = CollectorRegistry()
         own = self.registry
         self._requests = Counter(
@@ -142,17 +142,14 @@ class Observer:
             "ingot_request_seconds", "Submission to last token.", buckets=_LATENCY
         )
         own.register(_Collector(generator.pool, batches))
+        generator.done.append(self._end)
 
     def begin(self, request: Request, generation: Generation) -> None:
         """A request has become a generation."""
         request.scope["ingot.generation"] = generation
         self.left_out.of_request(request.scope, generation.task.ignored)
 
-    def end(self, generation: Generation) -> None:
-        """Record a finished generation: success, error or cancel."""
-        completion = generation.completion
-        if completion is None or not completion.usage.completion_tokens:
-            return
+    def _end(self, generation: Generation, completion: Completion) -> None:
         name, timings = generation.served.name, completion.timings
         self._ttft.labels(name).observe(timings.ttft_s)
         self._total.labels(name).observe(timings.total_s)

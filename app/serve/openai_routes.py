@@ -18,9 +18,9 @@ from app.openai.response import answer_body, delta_body
 from app.openai.task import Task
 from app.openai.tool_parser import ContentDelta
 from app.serve.bodies import json_body, read_task
-from app.serve.errors import HttpError, http_error
+from app.serve.errors import HttpError
 from app.serve.events import EventStream, encode, whole_answer
-from app.serve.generate import Generation, Generator, asked_model, error_of, while_connected
+from app.serve.generate import Generation, Generator, asked_model, same, while_connected
 from app.serve.observe import Observer
 from app.serve.openapi import body_of
 from app.serve.options import MOST_IDS, MOST_VALUES
@@ -36,26 +36,20 @@ async def answer_several(
     As many answers run at the same time as the model has slots, so that such a body takes no more
     of the queue than as many clients do.
     """
-    first = await while_connected(request, generator.begin(name, partial(_same, tasks[0])))
+    first = await while_connected(request, generator.begin(name, partial(same, tasks[0])))
     observer.begin(request, first)
     model, slots = first.served.called, first.served.engine.slots
     room = asyncio.Semaphore(max(1, slots // first.request.params.samples))
 
     async def answer(task: Task) -> Answer:
         async with room:
-            if task is tasks[0]:
-                generation = first
-            else:
-                work = generator.begin(name, partial(_same, task), beside=True)
-                generation = await work
+            generation = first
+            if task is not tasks[0]:
+                generation = await generator.begin(name, partial(same, task), beside=True)
             try:
-                answer = await generation.answer()
+                return await generation.answer()
             finally:
-                observer.end(generation)
                 generation.close()
-        if (problem := error_of(answer)) is not None:
-            raise problem
-        return answer
 
     async def run() -> list[Answer]:
         async with asyncio.TaskGroup() as group:
@@ -69,10 +63,6 @@ async def answer_several(
     finally:
         first.close()
     return JSONResponse(_joined(answers, model))
-
-
-def _same(task: Task) -> Task:
-    return task
 
 
 def _joined(answers: Sequence[Answer], model: str) -> dict[str, object]:
@@ -156,12 +146,9 @@ async def _answer(
     observer.begin(request, generation)
     number = secrets.token_hex(12)
     if streaming:
-        return EventStream(
-            _chunks(generation, endpoint, number, with_usage=with_usage, with_ids=with_ids),
-            generation,
-            observer,
-        )
-    answer = await whole_answer(request, generation, observer)
+        chunks = _chunks(generation, endpoint, number, with_usage=with_usage, with_ids=with_ids)
+        return EventStream(chunks, generation)
+    answer = await whole_answer(request, generation)
     said = answer_body(answer, endpoint, number, generation.served.called)
     if with_ids and generation.completion is not None:
         for choice, sample in zip(said["choices"], generation.completion.choices, strict=True):
@@ -216,7 +203,7 @@ async def _chunks(
             yield event(_piece(index, {"role": "assistant", "content": ""}))
     told: Counter[int] = Counter()  # tokens of each sample
     if with_ids:
-        async for chunk in generation.pieces():
+        async for chunk in generation.stream:
             told[chunk.index] += len(chunk.token_ids)
             yield event({**_piece(chunk.index, chunk.text), "token_ids": chunk.token_ids})
     else:
@@ -226,10 +213,10 @@ async def _chunks(
                 yield text_event(index, delta.text)
             else:
                 yield event(_piece(index, delta_body(delta)))
-    answer = await generation.answer()
-    problem = error_of(answer)
-    if problem is not None:
-        yield data(http_error(problem).body())
+    try:
+        answer = await generation.answer()
+    except HttpError as error:
+        yield data(error.body())
         return
     body = answer_body(answer, endpoint, number, common["model"])
     last = []

@@ -18,8 +18,8 @@ import pytest
 
 from app.serve import bodies, connection, guard
 from app.serve.bodies import Charge, Held
-from app.serve.errors import HttpError, problem_error
-from app.serve.generate import _problem_of
+from app.serve.errors import HttpError
+from app.serve.generate import _check
 from app.serve.options import MOST_BODY_BYTES, MOST_DEPTH, MOST_NAMES, MOST_VALUES
 from app.serve.pool import MOST_SLOTS
 from runtimes.checks import UNFOLLOWED
@@ -547,9 +547,9 @@ def connect_to(port: int, data: bytes) -> socket.socket:
 def test_a_constraint_that_fails_on_its_way_is_the_requests_fault():
     """Which texts the parser gives up on depends on what is sampled."""
     ended = unstarted(Request([1]), FinishReason.ERROR, f"{UNFOLLOWED}: lexer error")
-    problem = _problem_of(ended)
-    assert problem is not None
-    assert problem_error(problem).status == 400
-    other = _problem_of(unstarted(Request([1]), FinishReason.ERROR, "the engine failed"))
-    assert other is not None
-    assert problem_error(other).status == 500
+    with pytest.raises(HttpError) as problem:
+        _check(ended)
+    assert problem.value.status == 400
+    with pytest.raises(HttpError) as other:
+        _check(unstarted(Request([1]), FinishReason.ERROR, "the engine failed"))
+    assert other.value.status == 500
