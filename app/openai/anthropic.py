@@ -16,7 +16,7 @@ from app.openai.answer import Answer
 from app.openai.constraints import schema_constraint
 from app.openai.fields import Ignored, fields_of
 from app.openai.reasoning import BUDGETS, message_reasoning
-from app.openai.request import CHAT_NAMES, OF_SERVERS, as_served, check_together, sampling_of
+from app.openai.request import CHAT_NAMES, OF_SERVERS, completed, sampling_of
 from app.openai.task import Task, parts_text
 from app.openai.tool_parser import ArgumentsDelta, CallBegin, ContentDelta, Delta, ThoughtDelta
 from app.openai.tools import Tools, checked_function, provider_runs, tools_of
@@ -24,7 +24,6 @@ from app.openai.validation import (
     MOST_MESSAGES,
     InputError,
     as_unicode,
-    check_bounds,
     check_count,
     require_list,
     require_object,
@@ -55,10 +54,7 @@ _text = partial(parts_text, fields={"text": "text"}, part=_BLOCK)
 
 def messages_task(body: Any, defaults: SamplingParams, *, counted: bool = False) -> Task:
     """The task of a body; ``counted``: only its tokens are asked for. Raises InputError."""
-    require_object(body, "body")
-    check_bounds(body, "body")
-    ignored = Ignored()
-    _FIELDS.check(body, ignored)
+    ignored = _FIELDS.check(body)
     if not counted and body.get("max_tokens") is None:
         raise InputError("missing_parameter", "body has no 'max_tokens'")
     history = [*_system(body.get("system")), *_messages(body.get("messages"))]
@@ -68,9 +64,7 @@ def messages_task(body: Any, defaults: SamplingParams, *, counted: bool = False)
         raise InputError("wrong_type", said)
     turns = (history.pop()["content"],) if last["role"] == "user" else ()
     tools, sampling = _tools(body, ignored), _sampling(body, defaults)
-    check_together(tools, sampling or defaults)
-    task = Task(tuple(history), turns, sampling, tools=tools, ignored=tuple(ignored.names))
-    return as_served(task, body)
+    return completed(Task(tuple(history), turns), body, tools, sampling, ignored, defaults)
 
 
 def _sampling(body: Mapping[str, Any], defaults: SamplingParams) -> SamplingParams | None:

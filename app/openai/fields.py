@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.openai.validation import InputError, shown
+from app.openai.validation import InputError, check_bounds, require_object, shown
 
 MOST_TOLD = 32  # of one request
 _MOST_CHARACTERS = 120  # of one name
@@ -21,7 +21,7 @@ _MOST_CHARACTERS = 120  # of one name
 class Ignored:
     """The names of what is left out of a request, as it is read."""
 
-    strict: bool = False  # nothing is: its author has the file before him, and can mend it
+    strict: bool  # nothing is: its author has the file before him, and can mend it
     names: list[str] = field(default_factory=list)
 
     def note(self, name: str, refusal: str) -> None:
@@ -42,9 +42,12 @@ class Fields:
     refused: Mapping[str, tuple[Any, ...]]
     why: Mapping[str, str] = field(default_factory=dict)  # of some that are refused
 
-    def check(self, body: Mapping[str, Any], ignored: Ignored) -> None:
-        """Note what of ``body`` is not known. Raises InputError for what would make the answer
-        wrong."""
+    def check(self, body: Any, *, strict: bool = False) -> Ignored:
+        """What of ``body`` is not known. Raises InputError for what would make the answer wrong, is
+        no object or too much."""
+        require_object(body, "body")
+        check_bounds(body, "body")
+        ignored = Ignored(strict)
         for name, value in body.items():
             if value is None or name in self.read or name in self.hints:
                 continue
@@ -57,6 +60,7 @@ class Fields:
             if idle is not None:
                 raise InputError("unsupported_parameter", said)
             ignored.note(name, said)
+        return ignored
 
 
 # What one of the dialects, or another server, reads: an answer without it would be another one.

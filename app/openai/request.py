@@ -22,7 +22,6 @@ from app.openai.validation import (
     MOST_STOPS,
     InputError,
     as_unicode,
-    check_bounds,
     check_count,
     require_object,
     wrong_kind,
@@ -66,10 +65,7 @@ def body_task(
 
     Raises InputError naming what is missing, wrong or not supported.
     """
-    require_object(body, "body")
-    check_bounds(body, "body")
-    name, ignored = _PROMPT[endpoint], Ignored(strict)
-    _FIELDS[endpoint, served].check(body, ignored)
+    name, ignored = _PROMPT[endpoint], _FIELDS[endpoint, served].check(body, strict=strict)
     prompt = body.get(name)
     if prompt is None:
         raise InputError("missing_parameter", f"body has no {name!r}")
@@ -87,27 +83,24 @@ def body_task(
     thoughts = chat_reasoning(body) if chat else {}
     sampling = sampling_of(body, endpoint, defaults, thoughts)
     tools = tools_of(body, chat_function, ignored) if chat else None
-    check_together(tools, sampling or defaults)
-    task = replace(
-        task,
-        sampling=sampling,
-        raw=not chat,
-        tools=tools,
-        variables=variables,
-        ignored=tuple(ignored.names),
-    )
-    return as_served(task, body) if served else task
+    task = replace(task, raw=not chat, variables=variables)
+    return completed(task, body, tools, sampling, ignored, defaults)
 
 
-def check_together(tools: Tools | None, sampling: SamplingParams) -> None:
-    """Raises InputError for an answer that can be no call beside its constraint."""
-    constraint = sampling.constraint
+def completed(
+    task: Task,
+    body: Mapping[str, Any],
+    tools: Tools | None,
+    sampling: SamplingParams | None,
+    ignored: Ignored,
+    defaults: SamplingParams,
+) -> Task:
+    """The task of a body, with what was read of it in each dialect, and ``OF_SERVERS``. Raises
+    InputError, also for an answer that can be no call beside its constraint."""
+    constraint = (sampling or defaults).constraint
     if tools is not None and constraint is not None and constraint.kind != "json_schema":
         raise InputError("invalid_value", "tools need an answer that is a text or JSON")
-
-
-def as_served(task: Task, body: Mapping[str, Any]) -> Task:
-    """With what only a server's body may say (``OF_SERVERS``). Raises InputError."""
+    task = replace(task, sampling=sampling, tools=tools, ignored=tuple(ignored.names))
     priority, reproducible = body.get("priority"), body.get("reproducible")
     if priority is not None:
         task = replace(task, priority=priority_of(priority, "priority"))

@@ -16,7 +16,7 @@ from typing import Any
 from app.openai.answer import Answer, TokenLogprobs
 from app.openai.fields import Ignored, fields_of
 from app.openai.reasoning import BUDGETS, response_reasoning
-from app.openai.request import CHAT_NAMES, OF_SERVERS, as_served, check_together, sampling_of
+from app.openai.request import CHAT_NAMES, OF_SERVERS, completed, sampling_of
 from app.openai.task import Task, parts_text, task_at
 from app.openai.tool_parser import ArgumentsDelta, CallBegin, ContentDelta, Delta, ThoughtDelta
 from app.openai.tools import checked_function, provider_runs, tools_of
@@ -24,7 +24,6 @@ from app.openai.validation import (
     MOST_MESSAGES,
     InputError,
     as_unicode,
-    check_bounds,
     check_count,
     kind,
     require_object,
@@ -57,10 +56,7 @@ _LOGPROBS = "message.output_text.logprobs"
 
 def response_task(body: Any, defaults: SamplingParams) -> Task:
     """The task of a body. Raises InputError."""
-    require_object(body, "body")
-    check_bounds(body, "body")
-    ignored = Ignored()
-    _FIELDS.check(body, ignored)
+    ignored = _FIELDS.check(body)
     given, instructions = body.get("input"), body.get("instructions")
     if given is None:
         raise InputError("missing_parameter", "body has no 'input'")
@@ -73,11 +69,8 @@ def response_task(body: Any, defaults: SamplingParams) -> Task:
     if instructions is not None:
         history = ({"role": "system", "content": _text(instructions, "instructions")}, *history)
     tools = tools_of(body, _function, ignored)
-    sampling = _sampling(body, defaults)
-    check_together(tools, sampling or defaults)
-    left_out = tuple(ignored.names)
-    task = replace(task, history=history, sampling=sampling, tools=tools, ignored=left_out)
-    return as_served(task, body)
+    task = replace(task, history=history)
+    return completed(task, body, tools, _sampling(body, defaults), ignored, defaults)
 
 
 def _sampling(body: Mapping[str, Any], defaults: SamplingParams) -> SamplingParams | None:

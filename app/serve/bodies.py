@@ -122,29 +122,21 @@ async def read_task(request: Request, task_of: Callable[[], _Value]) -> Callable
 async def _in_turn(request: Request, held: Held, work: Callable[[], _Value]) -> _Value:
     """The result of ``work`` on a large body, on a thread. Threads that compute share the
     interpreter's lock with the event loop: there is one at a time, with rests."""
+    rest_s = _MOST_REST_S  # where nobody waits for the end of it
+
+    def timed() -> _Value:
+        nonlocal rest_s
+        begun = time.thread_time()
+        try:
+            return work()
+        finally:
+            rest_s = min(_MOST_REST_S, _REST * (time.thread_time() - begun))
+
     await while_connected(request, held.turn())
     try:
-        value, seconds = await to_thread.run_sync(_timed, work)
-    except BaseException:
-        seconds = _MOST_REST_S / _REST
-        raise
+        return await to_thread.run_sync(timed)
     finally:
-        rest_s = min(_MOST_REST_S, _REST * seconds)
         asyncio.get_running_loop().call_later(rest_s, held.parsing.release)
-    if isinstance(value, Exception):
-        raise value
-    return value
-
-
-def _timed(work: Callable[[], _Value]) -> tuple[_Value | Exception, float]:
-    """Return the result of ``work``, or its error, and its processor time in seconds."""
-    begun = time.thread_time()
-    value: _Value | Exception
-    try:
-        value = work()
-    except Exception as error:
-        value = error
-    return value, time.thread_time() - begun
 
 
 def checked_values(data: bytes, most: int = MOST_VALUES) -> int:
