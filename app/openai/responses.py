@@ -240,14 +240,14 @@ class ResponseEvents:
     def end(self, answer: Answer, _: str | None) -> Events:
         """The last ones."""
         cut = answer.finish_reason in ("length", "context")
-        status = "incomplete" if cut else "completed"
+        status, usage = "incomplete" if cut else "completed", answer.usage or {}
         events = self._stop(status, answer.logprobs)
         told = {
             **self._head,
             "status": status,
             "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
             "output": self._items,
-            "usage": _usage(answer),
+            "usage": usage_body(usage, usage.get("reasoning_tokens", 0)),
         }
         return [*events, self._event(f"response.{status}", response=told)]
 
@@ -337,13 +337,14 @@ def _reasoning_item() -> dict[str, Any]:
     }
 
 
-def _usage(answer: Answer) -> dict[str, Any]:
-    usage = answer.usage or {}
+def usage_body(usage: Mapping[str, int], thought: int = 0) -> dict[str, Any]:
+    """Counts of tokens, as a response and a batch have them."""
+    asked, answered = usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0)
     cached = usage.get("cached_tokens", 0)
     return {
-        "input_tokens": usage.get("prompt_tokens", 0),
+        "input_tokens": asked,
         "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
-        "output_tokens": usage.get("completion_tokens", 0),
-        "output_tokens_details": {"reasoning_tokens": usage.get("reasoning_tokens", 0)},
-        "total_tokens": usage.get("total_tokens", 0),
+        "output_tokens": answered,
+        "output_tokens_details": {"reasoning_tokens": thought},
+        "total_tokens": asked + answered,
     }

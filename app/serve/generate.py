@@ -4,6 +4,7 @@ client does."""
 import asyncio
 import threading
 import time
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -99,7 +100,7 @@ class Generator:
         self._lock = threading.Lock()
         self._running: dict[str, int] = {}
         self._seconds: dict[str, float] = {}  # that requests took lately, averaged
-        self._limiters: dict[str, CapacityLimiter] = {}
+        self._limiters = defaultdict[str, CapacityLimiter](partial(CapacityLimiter, _THREADS))
         self._loads = Loads(pool)
         self._begun: dict[int, Generation] = {}
         self._closing = False
@@ -118,10 +119,7 @@ class Generator:
     async def in_thread(self, work: Callable[[], _Value], kind: str = "") -> _Value:
         """The result of ``work`` on a thread, for what may wait for a model. ``kind`` is the name
         of that model, or anything else whose works wait for each other at most."""
-        limiter = self._limiters.get(kind)
-        if limiter is None:
-            limiter = self._limiters[kind] = CapacityLimiter(_THREADS)
-        return await to_thread.run_sync(work, limiter=limiter)
+        return await to_thread.run_sync(work, limiter=self._limiters[kind])
 
     async def begin(
         self, name: str | None, task_of: Callable[[], Task], *, beside: bool = False
@@ -209,9 +207,9 @@ class Generator:
     def _end_waiting(self) -> None:
         """End the generations that have no slot yet, by the engine's order: the most urgent ones
         first, then the oldest."""
-        by_model: dict[str, list[Generation]] = {}
+        by_model = defaultdict[str, list[Generation]](list)
         for one in self._begun.values():
-            by_model.setdefault(one.served.name, []).append(one)
+            by_model[one.served.name].append(one)
         for found in by_model.values():
             free = found[0].served.engine.slots
             found.sort(key=lambda one: (one.stream.first_at is None, one.request.priority))
