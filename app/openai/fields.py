@@ -7,7 +7,7 @@ answer wrong: it is left out, and told once. What can is refused by name.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,7 +40,7 @@ class Fields:
     read: frozenset[str]
     hints: frozenset[str]
     refused: Mapping[str, tuple[Any, ...]]
-    why: Mapping[str, str] = field(default_factory=dict)  # of some that are refused
+    why: Mapping[str, str]  # of some that are refused
 
     def check(self, body: Any, *, strict: bool = False) -> Ignored:
         """What of ``body`` is not known. Raises InputError for what would make the answer wrong, is
@@ -88,12 +88,9 @@ _IDLE: dict[str, tuple[Any, ...]] = {
 
 
 def fields_of(
-    read: Iterable[str],
-    hints: Iterable[str],
-    refused: Iterable[str] = (),
-    why: Mapping[str, str] | None = None,
+    read: frozenset[str], hints: frozenset[str], why: Mapping[str, str] | None = None
 ) -> Fields:
-    """The table of a dialect; ``refused`` beside what any of them reads."""
-    known = frozenset(read)
-    others = {name: _IDLE.get(name, ()) for name in (_MEANT | set(refused)) - known}
-    return Fields(known, frozenset(hints), others, why or {})
+    """The table of a dialect; ``why`` says it of what is refused beside what any of them reads."""
+    why = why or {}
+    others = {name: _IDLE.get(name, ()) for name in _MEANT.union(why) - read}
+    return Fields(read, hints, others, why)

@@ -179,15 +179,9 @@ def _logit_bias(value: Any, name: str) -> tuple[tuple[int, float], ...]:
 
 _READERS = {"int": _integer, "float": _number, "bool": _boolean}
 _OWN_READERS = {"stop": _stop, "seed": _integer, "logit_bias": _logit_bias}
-_READ_APART = {
-    "logprobs",
-    "top_logprobs",
-    "best_of",
-    "constraint",
-    "prompt_logprobs",
-    "thinking",
-    "think_tokens",
-}
+_READ_APART = frozenset(
+    "logprobs top_logprobs best_of constraint prompt_logprobs thinking think_tokens".split()
+)
 # A body may have each parameter of ours: the field that it becomes, and what reads it. A later one
 # of two for the same field wins.
 _PLAIN: dict[str, tuple[str, Callable[[Any, str], Any]]] = {

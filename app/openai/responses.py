@@ -46,8 +46,7 @@ _STORED = "answers are not stored here"
 _FIELDS = fields_of(
     _KNOWN | _SAMPLED | OF_SERVERS | set(BUDGETS),
     _HINTS,
-    refused=("previous_response_id", "conversation"),
-    why={"previous_response_id": _STORED, "conversation": _STORED},
+    {"previous_response_id": _STORED, "conversation": _STORED},
 )
 _TEXTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
 _text = partial(parts_text, fields=_TEXTS, part="a content part")

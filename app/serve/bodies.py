@@ -12,7 +12,8 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -43,20 +44,29 @@ class Held:
     total: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)  # guards it
     parsing: asyncio.Lock = field(default_factory=asyncio.Lock)  # one large body at a time
-    _waits: set[asyncio.Timeout] = field(default_factory=set)  # for that
+    _waits: set[asyncio.Timeout] = field(default_factory=set)  # for a turn, or more of a body
     _ended: bool = False
+
+    @asynccontextmanager
+    async def until(self, end: float, late: HttpError) -> AsyncIterator[None]:
+        """Wait within the block, till the loop's time ``end`` at most. Raises ``late`` then, or
+        HttpError (503) where the server ends."""
+        try:
+            async with asyncio.timeout_at(0 if self._ended else end) as wait:
+                self._waits.add(wait)
+                yield
+        except TimeoutError:
+            raise (shutting_down() if self._ended else late) from None
+        finally:
+            self._waits.discard(wait)
 
     async def turn(self) -> None:
         """Wait to be the one that parses. Raises HttpError (503) where that takes long, or the
         server ends."""
-        try:
-            async with asyncio.timeout(0 if self._ended else _TURN_S) as wait:
-                self._waits.add(wait)
-                await self.parsing.acquire()
-        except TimeoutError:
-            raise self._full() from None
-        finally:
-            self._waits.discard(wait)
+        said = "other requests take the time that there is for large bodies"
+        late = HttpError(503, "bodies_full", said, retry_s=_RETRY_S)
+        async with self.until(asyncio.get_running_loop().time() + _TURN_S, late):
+            await self.parsing.acquire()
 
     def end(self) -> None:
         """Nobody waits any more: the server ends."""
@@ -64,12 +74,6 @@ class Held:
         for wait in self._waits:
             if not wait.expired():
                 wait.reschedule(0)
-
-    def _full(self) -> HttpError:
-        if self._ended:
-            return shutting_down()
-        said = "other requests take the time that there is for large bodies"
-        return HttpError(503, "bodies_full", said, retry_s=_RETRY_S)
 
 
 @dataclass(slots=True)
@@ -104,9 +108,8 @@ async def json_body(request: Request, most: int = MOST_VALUES) -> Any:
     async for piece in request.stream():
         data += piece  # pieces of a byte would take forty times as much
     charge: Charge = request.scope["ingot.charge"]
-    if len(data) <= SMALL_BYTES:
-        return _parsed(bytes(data), charge, most)
-    return await _in_turn(request, charge.held, partial(_parsed, bytes(data), charge, most))
+    parse = partial(_parsed, bytes(data), charge, most)
+    return parse() if len(data) <= SMALL_BYTES else await _in_turn(request, charge.held, parse)
 
 
 async def read_task(request: Request, task_of: Callable[[], _Value]) -> Callable[[], _Value]:
@@ -139,7 +142,7 @@ async def _in_turn(request: Request, held: Held, work: Callable[[], _Value]) -> 
         asyncio.get_running_loop().call_later(rest_s, held.parsing.release)
 
 
-def checked_values(data: bytes, most: int = MOST_VALUES) -> int:
+def checked_values(data: bytes, most: int) -> int:
     """How many values a JSON text has, or more. Raises HttpError: 400 where they are nested too
     deeply, 413 for more than ``most``."""
     opened, names = data.count(b"[") + data.count(b"{"), data.count(b":")
@@ -156,7 +159,7 @@ def checked_values(data: bytes, most: int = MOST_VALUES) -> int:
     return values
 
 
-def _parsed(data: bytes, charge: Charge, most: int = MOST_VALUES) -> Any:
+def _parsed(data: bytes, charge: Charge, most: int) -> Any:
     values = checked_values(data, most)
     gc.disable()  # it would look through millions of small values again and again
     try:
@@ -177,7 +180,7 @@ def _widened(data: bytes) -> int:
     return len(data) * (3 if _HALF_PAIR.search(data) else b"\\u" in data)
 
 
-def _shape(data: bytes, most: int = MOST_VALUES) -> tuple[int, int, int]:
+def _shape(data: bytes, most: int) -> tuple[int, int, int]:
     """How many values a JSON text has, names included, how many of them are names, and how deeply
     they are nested; no further than one of these is too much. Of what is no JSON, all that the
     parser would read is counted."""

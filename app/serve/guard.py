@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.serve.bodies import Charge, Held
-from app.serve.errors import HttpError, error_response, shutting_down
+from app.serve.errors import HttpError, error_response
 from app.serve.options import (
     BODY_S,
     MOST_BODY_BYTES,
@@ -38,18 +38,9 @@ class Guard:
         self._hosts = options.hosts()
         self._key = None if options.api_key is None else options.api_key.encode()
         self._origins = frozenset(options.cors or ())
-        self._held = Held()
-        self._bodies: set[_Body] = set()  # that have not all come
-        self._closing = False
+        self.held = Held()
         self._refused_until = 0.0  # when so many refusals as there were may have been answered
         self._tidying: asyncio.TimerHandle | None = None
-
-    def end(self) -> None:
-        """Wait for no body any more: the server ends."""
-        self._closing = True
-        self._held.end()
-        for body in self._bodies:
-            body.end()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
@@ -77,25 +68,18 @@ class Guard:
                 await _preflight(headers)(scope, receive, sending)
                 return
             self._check(scope, headers, allowed)
-            # A file goes to the disk as it comes.
-            kept = scope["path"] == _FILES
-            most = MOST_FILE_BYTES if kept else MOST_BODY_BYTES
-            charge = scope["ingot.charge"] = Charge(self._held)
-            body = _Body(receive, most, None if kept else charge)
+            charge = scope["ingot.charge"] = Charge(self.held)
+            body = _Body(receive, charge, kept=scope["path"] == _FILES)
             body.check_length(headers.get("content-length"))
         except HttpError as error:
             await error_response(error, scope["path"])(scope, receive, sending)
             return
-        self._bodies.add(body)
-        if self._closing:
-            body.end()
         try:
             await self._app(scope, body, sending)
         except HttpError as error:  # of the body
             if not begun:
                 await error_response(error, scope["path"])(scope, receive, sending)
         finally:
-            self._bodies.discard(body)
             large = charge.amount > _LARGE
             charge.close()
             if large and self._tidying is None:
@@ -136,14 +120,13 @@ class Guard:
 
 class _Body:
     """The body, which ends with HttpError where it is too long or takes too long, the server ends,
-    or its ``charge`` is too much."""
+    or its ``charge`` is too much. One that is ``kept``, a file, goes to the disk as it comes."""
 
-    def __init__(self, receive: Receive, most: int, charge: Charge | None) -> None:
-        self._receive, self._most, self._charge = receive, most, charge
-        self._length = 0
-        self._whole = self._ended = False
+    def __init__(self, receive: Receive, charge: Charge, *, kept: bool) -> None:
+        self._receive, self._charge, self._kept = receive, charge, kept
+        self._most = MOST_FILE_BYTES if kept else MOST_BODY_BYTES
+        self._length, self._whole = 0, False
         self._until: float | None = None
-        self._wait: asyncio.Timeout | None = None
 
     def check_length(self, told: str | None) -> None:
         """Raises HttpError for a length that is none, or is too large."""
@@ -155,34 +138,22 @@ class _Body:
     async def __call__(self) -> Message:
         if self._whole:
             return await self._receive()  # the end of the connection
-        now = asyncio.get_running_loop().time()
         if self._until is None:
             # A large file may take longer: a megabyte a second is enough.
-            self._until = now + BODY_S + (self._most - MOST_BODY_BYTES) / 2**20
-        try:
-            async with asyncio.timeout_at(now if self._ended else self._until) as self._wait:
-                message = await self._receive()
-        except TimeoutError:
-            if self._ended:
-                raise shutting_down() from None
-            raise HttpError(408, "request_timeout", "the body took too long to come") from None
-        finally:
-            self._wait = None
+            most_s = BODY_S + (self._most - MOST_BODY_BYTES) / 2**20
+            self._until = asyncio.get_running_loop().time() + most_s
+        late = HttpError(408, "request_timeout", "the body took too long to come")
+        async with self._charge.held.until(self._until, late):
+            message = await self._receive()
         if message["type"] == "http.request":
             came = len(message.get("body", b""))
             self._length += came
             if self._length > self._most:
                 raise self._too_large()
-            if self._charge is not None:
+            if not self._kept:
                 self._charge.add(came)
             self._whole = not message.get("more_body", False)
         return message
-
-    def end(self) -> None:
-        """Wait no longer for more of it."""
-        self._ended = True
-        if self._wait is not None and not self._wait.expired():
-            self._wait.reschedule(0)
 
     def _too_large(self) -> HttpError:
         said = f"a body may have at most {self._most // 2**20} MiB here"

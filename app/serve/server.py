@@ -220,7 +220,7 @@ def _application(
     ):
         app.add_exception_handler(kind, _handle)
     guard = Guard(app, options)
-    generator.at_end.append(guard.end)
+    generator.at_end.append(guard.held.end)
     return AccessLog(guard, observer, as_json=options.log_json)
 
 

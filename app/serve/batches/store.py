@@ -54,10 +54,7 @@ ENDED: frozenset[Status] = frozenset({"completed", "failed", "cancelled"})
 
 
 # OpenAI's object has a time for each, also for what never happens here: batches do not expire.
-_TIMES = (
-    *("in_progress", "expires", "finalizing", "completed", "failed", "expired"),
-    *("cancelling", "cancelled"),
-)
+_TIMES = "in_progress expires finalizing completed failed expired cancelling cancelled".split()
 
 
 class DamagedRecordError(ValueError):
