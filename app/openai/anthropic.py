@@ -14,7 +14,6 @@ from typing import Any
 
 from app.openai.answer import Answer
 from app.openai.constraints import schema_constraint
-from app.openai.fields import Ignored, fields_of
 from app.openai.reasoning import BUDGETS, message_reasoning
 from app.openai.request import CHAT_NAMES, OF_SERVERS, completed, sampling_of
 from app.openai.task import Task, parts_text
@@ -22,9 +21,11 @@ from app.openai.tool_parser import ArgumentsDelta, CallBegin, ContentDelta, Delt
 from app.openai.tools import Tools, checked_function, provider_runs, tools_of
 from app.openai.validation import (
     MOST_MESSAGES,
+    Ignored,
     InputError,
     as_unicode,
     check_count,
+    fields_of,
     require_list,
     require_object,
     shown,

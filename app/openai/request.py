@@ -11,7 +11,6 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from app.openai.constraints import constraint_changes
-from app.openai.fields import Ignored, fields_of
 from app.openai.reasoning import CHAT_REASONING, chat_reasoning, template_variables
 from app.openai.task import Task, task_at
 from app.openai.tools import Tools, chat_function, tools_of
@@ -20,9 +19,11 @@ from app.openai.validation import (
     MOST_MESSAGES,
     MOST_STOP_CHARACTERS,
     MOST_STOPS,
+    Ignored,
     InputError,
     as_unicode,
     check_count,
+    fields_of,
     require_object,
     wrong_kind,
 )

@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any
 
 from app.openai.answer import Answer, TokenLogprobs
-from app.openai.fields import Ignored, fields_of
 from app.openai.reasoning import BUDGETS, response_reasoning
 from app.openai.request import CHAT_NAMES, OF_SERVERS, completed, sampling_of
 from app.openai.task import Task, parts_text, task_at
@@ -22,9 +21,11 @@ from app.openai.tool_parser import ArgumentsDelta, CallBegin, ContentDelta, Delt
 from app.openai.tools import checked_function, provider_runs, tools_of
 from app.openai.validation import (
     MOST_MESSAGES,
+    Ignored,
     InputError,
     as_unicode,
     check_count,
+    fields_of,
     kind,
     require_object,
     shown,

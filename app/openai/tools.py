@@ -8,12 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.openai.constraints import schema_constraint
-from app.openai.fields import Ignored
-from app.openai.schemas import followed
+from app.openai.constraints import followed, schema_constraint
 from app.openai.validation import (
     MOST_TOOLS,
     TOOL,
+    Ignored,
     InputError,
     as_unicode,
     check_bounds,

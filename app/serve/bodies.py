@@ -2,6 +2,9 @@
 
 A text of 16 MiB can be 400 MiB of objects, and the parser holds the interpreter's lock: values and
 depth are counted in the bytes before any of them is parsed.
+
+Bodies as /openapi.json describes them are here too. They are read by `app.openai`, not by Pydantic:
+what is wrong with one is said in OpenAI's form of an error.
 """
 
 import asyncio
@@ -14,16 +17,18 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, TypeVar
 
 from anyio import to_thread
 from starlette.requests import Request
 
+from app.openai.request import Generating
 from app.serve.errors import HttpError, shutting_down
 from app.serve.generate import while_connected
 from app.serve.options import MOST_BODIES_BYTES, MOST_DEPTH, MOST_NAMES, MOST_VALUES
+from runtimes.request import SamplingParams
 
 _Value = TypeVar("_Value")
 
@@ -244,3 +249,45 @@ def _half_pair_in(value: Any, name: str) -> str | None:
         if (found := _half_pair_in(one, f"{name}.{key}")) is not None:
             return found.removeprefix("body.") if name == "body" else found
     return None
+
+
+# What /openapi.json says of bodies.
+
+_TYPES = {"int": "integer", "float": "number", "bool": "boolean", "int | None": "integer"}
+_MESSAGE = {
+    "type": "object",
+    "required": ["role", "content"],
+    "properties": {
+        "role": {"enum": ["system", "user", "assistant"]},
+        "content": {"type": "string"},
+    },
+}
+_PROMPTS: dict[Generating, dict[str, Any]] = {
+    "chat": {"messages": {"type": "array", "minItems": 1, "items": _MESSAGE}},
+    "completions": {"prompt": {"type": "string", "minLength": 1}},
+}
+
+
+def body_of(endpoint: Generating, **more: Any) -> dict[str, Any]:
+    """For ``openapi_extra`` of a route; ``more`` are further properties."""
+    prompt = _PROMPTS[endpoint]
+    own = {
+        item.name: {"type": _TYPES[str(item.type)]}
+        for item in fields(SamplingParams)
+        if str(item.type) in _TYPES and item.name != "prompt_logprobs"  # which ``echo`` gives
+    }
+    stop = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+    known = {**prompt, "model": {"type": "string"}, **own, "stop": stop, **more}
+    if endpoint == "completions":
+        known["logprobs"] = {"type": "integer"}
+    else:
+        del known["best_of"]
+    return body_schema({"type": "object", "required": list(prompt), "properties": known})
+
+
+def body_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    """For ``openapi_extra`` of a route."""
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+ANY_BODY = body_schema({"type": "object"})

@@ -12,12 +12,18 @@ from fastapi.responses import JSONResponse, Response
 from app.openai.anthropic import MessageEvents, messages_task
 from app.openai.responses import ResponseEvents, response_task
 from app.openai.task import Task
-from app.serve.bodies import json_body, read_task
+from app.serve.bodies import ANY_BODY, json_body, read_task
 from app.serve.errors import MESSAGES, HttpError
-from app.serve.events import EventStream, named_events, whole_answer
-from app.serve.generate import Generation, Generator, asked_model, while_connected
+from app.serve.generate import (
+    EventStream,
+    Generation,
+    Generator,
+    asked_model,
+    named_events,
+    while_connected,
+    whole_answer,
+)
 from app.serve.observe import Observer
-from app.serve.openapi import ANY_BODY
 from runtimes.request import SamplingParams
 
 _Events = MessageEvents | ResponseEvents

@@ -21,9 +21,8 @@ from app.openai.validation import (
     require_object,
 )
 from app.prompts import require_short
-from app.serve.bodies import json_body, read_task
+from app.serve.bodies import body_schema, json_body, read_task
 from app.serve.generate import Generator, asked_model, while_connected
-from app.serve.openapi import json_body as body_schema
 from app.serve.options import MOST_IDS
 from app.serve.pool import Served
 from runtimes.request import SamplingParams

@@ -2,10 +2,11 @@
 client does."""
 
 import asyncio
+import json
 import threading
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,6 +14,8 @@ from typing import Any, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 from starlette.requests import Request as HttpRequest
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from app.openai.answer import Answer
 from app.openai.prepare import Prepared, prepare
@@ -352,3 +355,40 @@ def asked_model(body: Any) -> str | None:
     if name is not None and not isinstance(name, str):
         raise HttpError(400, "wrong_type", "model must be a text")
     return name
+
+
+# Answers as they are sent: whole, or as server-sent events.
+
+encode = json.JSONEncoder(ensure_ascii=False).encode
+_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+
+
+async def whole_answer(request: HttpRequest, generation: Generation) -> Answer:
+    """The answer of a request that is not streamed. Raises HttpError where there is none."""
+    try:
+        return await while_connected(request, generation.answer())
+    finally:
+        generation.close()
+
+
+def named_events(values: Iterable[Mapping[str, Any]]) -> bytes:
+    """Server-sent events, each called as its ``type``."""
+    return b"".join(f"event: {one['type']}\ndata: {encode(one)}\n\n".encode() for one in values)
+
+
+class EventStream(StreamingResponse):
+    """Sends ``events``, and ends the generation whatever happens: also when the client has gone
+    before the first of them."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncIterator[bytes], generation: Generation) -> None:
+        super().__init__(events, headers=_HEADERS)
+        self._generation = generation
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._generation.close()

@@ -16,11 +16,10 @@ from app.openai.request import body_task
 from app.openai.task import Task
 from app.openai.validation import InputError, as_unicode
 from app.serve.batches.work import BatchService
-from app.serve.bodies import json_body, read_task
+from app.serve.bodies import body_schema, json_body, read_task
 from app.serve.errors import HttpError
 from app.serve.generate import Generator, asked_model
 from app.serve.observe import Observer
-from app.serve.openapi import json_body as json_schema
 from runtimes.request import SamplingParams
 
 # What is told of a loaded file.
@@ -28,17 +27,17 @@ _META = tuple(
     "name architecture quantization nbytes context_length layers heads kv_heads head_dim vocab_size"
     " sliding_window chat_template".split()
 )
-_TEXT = json_schema({"type": "object", "properties": {"prompt": {"type": "string"}}})
+_TEXT = body_schema({"type": "object", "properties": {"prompt": {"type": "string"}}})
 _KIND = "adapters"  # of work on threads: it may wait for a model that loads
 _NAMED = {"lora_name": {"type": "string"}, "model": {"type": "string"}}
-_LOAD = json_schema(
+_LOAD = body_schema(
     {
         "type": "object",
         "required": ["lora_name", "lora_path"],
         "properties": {**_NAMED, "lora_path": {"type": "string"}},
     }
 )
-_UNLOAD = json_schema({"type": "object", "required": ["lora_name"], "properties": _NAMED})
+_UNLOAD = body_schema({"type": "object", "required": ["lora_name"], "properties": _NAMED})
 
 
 def routes(

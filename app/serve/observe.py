@@ -16,8 +16,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.figures import duration
 from app.serve.batches.work import BatchService
+from app.serve.errors import HEADER, header_of
 from app.serve.generate import Generation, Generator
-from app.serve.ignored import HEADER, header_of
 from app.serve.pool import ModelPool
 from runtimes.request import Completion
 

@@ -17,13 +17,20 @@ from app.openai.request import Generating, body_task
 from app.openai.response import answer_body, delta_body
 from app.openai.task import Task
 from app.openai.tool_parser import ContentDelta
-from app.serve.bodies import json_body, read_task
+from app.serve.bodies import body_of, json_body, read_task
 from app.serve.errors import HttpError
-from app.serve.events import EventStream, encode, whole_answer
-from app.serve.generate import Generation, Generator, asked_model, same, while_connected
+from app.serve.generate import (
+    EventStream,
+    Generation,
+    Generator,
+    asked_model,
+    encode,
+    same,
+    while_connected,
+    whole_answer,
+)
 from app.serve.observe import Observer
-from app.serve.openapi import body_of
-from app.serve.options import MOST_IDS, MOST_VALUES
+from app.serve.options import MOST_IDS
 
 # A body with several prompts: all of them run at once, and one body answers them.
 
@@ -91,12 +98,14 @@ def routes(generator: Generator, observer: Observer) -> APIRouter:
     @router.post("/v1/chat/completions", openapi_extra=body_of("chat", **_STREAM))
     async def chat(request: Request) -> Response:
         """A message that follows a conversation."""
-        return await _answer(request, generator, observer, "chat")
+        return await _answer(request, generator, observer, "chat", await json_body(request))
 
     @router.post("/v1/completions", openapi_extra=body_of("completions", **_STREAM, **_ECHO))
     async def completions(request: Request) -> Response:
         """A text that continues a text."""
-        return await _answer(request, generator, observer, "completions")
+        return await _answer(
+            request, generator, observer, "completions", await json_body(request, MOST_IDS)
+        )
 
     @router.post("/predict", openapi_extra=body_of("completions", num_samples={"type": "integer"}))
     async def predict(request: Request) -> Response:
@@ -115,10 +124,8 @@ async def _answer(
     generator: Generator,
     observer: Observer,
     endpoint: Generating,
-    body: Any = None,
+    body: Any,
 ) -> Response:
-    if body is None:
-        body = await json_body(request, MOST_VALUES if endpoint == "chat" else MOST_IDS)
     name = asked_model(body)
     streaming, with_usage = _streaming(body)
     with_ids = False
@@ -222,9 +229,7 @@ async def _chunks(
     last = []
     for choice in body["choices"]:
         ended = _piece(choice["index"], {} if chat else "", choice["finish_reason"])
-        ended["logprobs"] = choice["logprobs"]
-        if "finish_details" in choice:
-            ended["finish_details"] = choice["finish_details"]
+        ended |= {name: choice[name] for name in ("logprobs", "finish_details") if name in choice}
         if with_ids and generation.completion is not None:  # those that ended it have no text
             sample = generation.completion.choices[choice["index"]]
             ended["token_ids"] = sample.token_ids[told[choice["index"]] :]

@@ -16,9 +16,8 @@ from app.batch.input.source import IdIndex, Row, Source, open_source
 from app.batch.journal.journal import Journal, journal_path
 from app.batch.output.publish import answers
 from app.batch.output.records import OPENAI, RecordForm, dump_line
-from app.openai.fields import MOST_TOLD
 from app.openai.request import ENDPOINTS
-from app.openai.validation import InputError, as_unicode, check_count
+from app.openai.validation import MOST_TOLD, InputError, as_unicode, check_count
 from app.serve.batches.folder import open_plain, require_plain
 from app.serve.batches.store import (
     INPUT,

@@ -17,9 +17,8 @@ from app.openai.request import ENDPOINTS
 from app.openai.validation import as_unicode, kind, require_object, shown
 from app.serve.batches.store import BATCH_INPUT, MOST_NAME, Batch, Files, NewFile, StoredFile
 from app.serve.batches.work import BatchService
-from app.serve.bodies import json_body
+from app.serve.bodies import ANY_BODY, json_body
 from app.serve.errors import HttpError
-from app.serve.openapi import ANY_BODY
 
 # A file as it is uploaded: multipart/form-data, written to the disk as it comes.
 
