@@ -21,9 +21,9 @@ from app.openai.validation import (
 from runtimes.request import MOST_TOP_LOGPROBS, Completion, Request, SamplingParams
 
 
-def has_several(body: Any) -> bool:
+def has_several(body: Mapping[str, Any]) -> bool:
     """Whether a body has more than one prompt."""
-    prompts = body.get("prompt") if isinstance(body, dict) else None
+    prompts = body.get("prompt")
     return isinstance(prompts, list) and len(prompts) > 1 and type(prompts[0]) is not int
 
 

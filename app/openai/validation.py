@@ -144,8 +144,8 @@ class Fields:
     why: Mapping[str, str]  # of some that are refused
 
     def check(self, body: Any, *, strict: bool = False) -> Ignored:
-        """What of ``body`` is not known. Raises InputError for what would make the answer wrong, is
-        no object or too much."""
+        """Note what of ``body`` is not known. Raises InputError for what would make the answer
+        wrong, is no object or too much."""
         require_object(body, "body")
         check_bounds(body, "body")
         ignored = Ignored(strict)

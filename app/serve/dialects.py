@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse, Response
 from app.openai.anthropic import MessageEvents, messages_task
 from app.openai.responses import ResponseEvents, response_task
 from app.openai.task import Task
+from app.openai.validation import InputError
 from app.serve.bodies import ANY_BODY, json_body, read_task
 from app.serve.errors import MESSAGES, HttpError
 from app.serve.generate import (
@@ -64,11 +65,9 @@ async def _answer(
     events_of: Callable[[str, str, int, Mapping[str, Any]], _Events],
 ) -> Response:
     body = await json_body(request)
-    name, streaming = asked_model(body), False
-    if isinstance(body, dict):
-        streaming = body.pop("stream", None) or False
-        if not isinstance(streaming, bool):
-            raise HttpError(400, "wrong_type", "stream must be true or false")
+    name, streaming = asked_model(body), body.pop("stream", None) or False
+    if not isinstance(streaming, bool):
+        raise InputError("wrong_type", "stream must be true or false")
     task_of = await read_task(request, partial(read, body, generator.defaults))
     generation = await while_connected(request, generator.begin(name, task_of))
     del task_of

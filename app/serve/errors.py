@@ -1,5 +1,5 @@
-"""What a client is told beside an answer: errors as HTTP statuses and OpenAI's bodies, and what is
-left out of its request, which the log is told once."""
+"""Errors as HTTP statuses and OpenAI's bodies; and what is left out of a request, of which a header
+tells its client, and the log once."""
 
 import logging
 import re

@@ -22,7 +22,7 @@ from app.openai.prepare import Prepared, prepare
 from app.openai.result import result
 from app.openai.task import Task
 from app.openai.tool_parser import ContentDelta, Delta, ThoughtDelta
-from app.openai.validation import Problem
+from app.openai.validation import InputError, Problem, require_object
 from app.prompts import require_short
 from app.serve.errors import HttpError, problem_error, shutting_down
 from app.serve.pool import MOST_SLOTS, Loads, ModelPool, Served
@@ -172,8 +172,8 @@ class Generator:
     async def tokens(
         self, name: str | None, read: Callable[[], _Prompt]
     ) -> tuple[_Prompt, list[int]]:
-        """What ``read`` gives, and the tokens of its prompt, without a place in the queue. Raises
-        as ``begin``."""
+        """Return what ``read`` gives, and the tokens of its prompt; no place in the queue is
+        taken. Raises as ``begin``."""
         with ExitStack() as held:
             served = self._loads.take(name, held) or await self._loads.wait(name, held)
             return await self.in_thread(partial(self._tokens, served.engine, read), served.name)
@@ -350,10 +350,12 @@ async def _gone(request: HttpRequest) -> None:
 
 
 def asked_model(body: Any) -> str | None:
-    """The model that a body names; None for the server's first. Raises HttpError (400)."""
-    name = body.get("model") if isinstance(body, dict) else None
+    """The model that a body names; None for the server's first. Raises InputError, also for a body
+    that is no object."""
+    require_object(body, "body")
+    name = body.get("model")
     if name is not None and not isinstance(name, str):
-        raise HttpError(400, "wrong_type", "model must be a text")
+        raise InputError("wrong_type", "model must be a text")
     return name
 
 

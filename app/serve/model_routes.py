@@ -3,6 +3,7 @@
 adapters."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -58,9 +59,10 @@ def routes(
             "owned_by": "ingot",
             "loaded": False,
         }
-        if (parent := pool.parent(name)) is not None:
-            said["parent"] = parent
-        served = pool.served(name)
+        own = pool.model_of(name)
+        if own != name:  # an alias, or the name with an adapter
+            said["parent"] = own
+        served = pool.loaded().get(own)
         if served is not None:
             file, engine = served.choice.file, served.engine
             said |= {
@@ -154,8 +156,8 @@ def _stats(generator: Generator) -> dict[str, Any]:
     return {name: asdict(served.engine.stats()) for name, served in loaded}
 
 
-def _asked(body: Any, defaults: SamplingParams) -> str | Task:
-    if isinstance(body, dict) and isinstance(body.get("prompt"), str):
+def _asked(body: Mapping[str, Any], defaults: SamplingParams) -> str | Task:
+    if isinstance(body.get("prompt"), str):
         return as_unicode(body["prompt"], "prompt")
     return body_task(body, "chat", defaults, served=True)
 

@@ -125,8 +125,9 @@ _QUIET = frozenset({"/health", "/ready", "/metrics"})  # asked for every few sec
 class Observer:
     """Counts what is answered; one a server."""
 
-    def __init__(self, generator: Generator, batches: BatchService) -> None:
-        self.left_out = batches.left_out
+    def __init__(self, generator: Generator, batches: BatchService, *, as_json: bool) -> None:
+        """``as_json``: how requests are logged."""
+        self.left_out, self._as_json = batches.left_out, as_json
         self.registry = CollectorRegistry()
         own = self.registry
         self._requests = Counter(
@@ -156,7 +157,7 @@ class Observer:
         if timings.tpot_s is not None:
             self._tpot.labels(name).observe(timings.tpot_s)
 
-    def answered(self, scope: Scope, status: int, seconds: float, *, as_json: bool) -> None:
+    def answered(self, scope: Scope, status: int, seconds: float) -> None:
         """Log and count a request that has been answered."""
         route = scope.get("route")
         path = getattr(route, "path", None) or "other"
@@ -174,14 +175,14 @@ class Observer:
             "client": (scope.get("client") or ("",))[0],
         }
         said |= _of_generation(scope.get("ingot.generation"))
-        access.log(level, "%s", json.dumps(said) if as_json else _line(said))
+        access.log(level, "%s", json.dumps(said) if self._as_json else _line(said))
 
 
 class AccessLog:
     """Around the application: tells the observer of each response."""
 
-    def __init__(self, app: ASGIApp, observer: Observer, *, as_json: bool) -> None:
-        self._app, self._observer, self._as_json = app, observer, as_json
+    def __init__(self, app: ASGIApp, observer: Observer) -> None:
+        self._app, self._observer = app, observer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
@@ -201,8 +202,7 @@ class AccessLog:
         try:
             await self._app(scope, receive, sending)
         finally:
-            seconds = time.monotonic() - begun
-            self._observer.answered(scope, status, seconds, as_json=self._as_json)
+            self._observer.answered(scope, status, time.monotonic() - begun)
 
 
 def _of_generation(generation: Generation | None) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import asyncio
 import secrets
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from app.openai.request import Generating, body_task
 from app.openai.response import answer_body, delta_body
 from app.openai.task import Task
 from app.openai.tool_parser import ContentDelta
+from app.openai.validation import InputError, require_object
 from app.serve.bodies import body_of, json_body, read_task
 from app.serve.errors import HttpError
 from app.serve.generate import (
@@ -111,9 +112,9 @@ def routes(generator: Generator, observer: Observer) -> APIRouter:
     async def predict(request: Request) -> Response:
         """``num_samples`` texts that continue ``prompt``."""
         body = await json_body(request, MOST_IDS)
-        if isinstance(body, dict):
-            body = {"n": body.get("num_samples"), **body}
-            body.pop("num_samples", None)
+        require_object(body, "body")
+        body = {"n": body.get("num_samples"), **body}
+        body.pop("num_samples", None)
         return await _answer(request, generator, observer, "completions", body)
 
     return router
@@ -128,10 +129,8 @@ async def _answer(
 ) -> Response:
     name = asked_model(body)
     streaming, with_usage = _streaming(body)
-    with_ids = False
-    if isinstance(body, dict):
-        with_ids = endpoint == "completions" and body.get("return_token_ids") is True
-        body = {k: v for k, v in body.items() if k not in _OWN}
+    with_ids = endpoint == "completions" and body.get("return_token_ids") is True
+    body = {k: v for k, v in body.items() if k not in _OWN}
     task_of: Callable[[], Task] = partial(
         body_task, body, endpoint, generator.defaults, served=True
     )
@@ -139,7 +138,7 @@ async def _answer(
         tasks_of = partial(completion_tasks, body, generator.defaults)
         several = has_several(body)
         if streaming and (several or body.get("echo")):
-            raise HttpError(400, "invalid_value", "several prompts and echo cannot be streamed")
+            raise InputError("invalid_value", "several prompts and echo cannot be streamed")
         if several:
             tasks = await generator.in_thread(await read_task(request, tasks_of))
             del body, task_of, tasks_of  # are not needed any more, and may be large
@@ -168,20 +167,18 @@ def _only(tasks_of: Callable[[], list[Task]]) -> Task:
     return task
 
 
-def _streaming(body: Any) -> tuple[bool, bool]:
-    """Whether to stream, and with a last event for the counts. Raises HttpError (400)."""
-    if not isinstance(body, dict):
-        return False, False
+def _streaming(body: Mapping[str, Any]) -> tuple[bool, bool]:
+    """Whether to stream, and with a last event for the counts. Raises InputError."""
     stream, options = body.get("stream"), body.get("stream_options") or {}
     if stream is not None and not isinstance(stream, bool):
-        raise HttpError(400, "wrong_type", "stream must be true or false")
+        raise InputError("wrong_type", "stream must be true or false")
     if not isinstance(options, dict):
-        raise HttpError(400, "wrong_type", "stream_options must be an object")
+        raise InputError("wrong_type", "stream_options must be an object")
     if options and not stream:
-        raise HttpError(400, "invalid_value", "stream_options needs stream: true")
+        raise InputError("invalid_value", "stream_options needs stream: true")
     best_of, n = body.get("best_of"), body.get("n")
     if stream and best_of is not None and best_of != (n or 1):
-        raise HttpError(400, "invalid_value", "the best of several answers cannot be streamed")
+        raise InputError("invalid_value", "the best of several answers cannot be streamed")
     return bool(stream), options.get("include_usage") is True
 
 

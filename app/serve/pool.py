@@ -160,17 +160,6 @@ class ModelPool:
         and by its aliases."""
         return list(self._known)
 
-    def parent(self, name: str) -> str | None:
-        """The model of which this is an alias, or the name with an adapter."""
-        entry, _ = self._known[name]
-        return None if name == entry.name else entry.name
-
-    def served(self, name: str) -> Served | None:
-        """The model of this name or alias, if it is in memory now."""
-        entry, adapter = self._known[name]
-        found = self.loaded().get(entry.name)
-        return None if found is None else replace(found, adapter=adapter)
-
     def loaded(self) -> Mapping[str, Served]:
         """Return the models that are in memory now, by their own names."""
         with self._lock:
@@ -251,8 +240,9 @@ class ModelPool:
             except ModelError as error:
                 raise RequestError(str(error).removeprefix("--adapter: ")) from error
             self._change(changed, known)
-        logger.info("%s:%s is loaded", entry.name, name)
-        return f"{entry.name}:{name}"
+        called = f"{entry.name}:{name}"
+        logger.info("%s is loaded", called)
+        return called
 
     def remove_adapter(self, model: str | None, name: str) -> str:
         """Take away one that ``add_adapter`` gave; returns what it was called.
@@ -261,6 +251,7 @@ class ModelPool:
         """
         with self._loading:
             entry = self._model(model)
+            called = f"{entry.name}:{name}"
             left = tuple(one for one in entry.added if one.name != name)
             if len(left) == len(entry.added):
                 said = ", ".join(one.name for one in entry.added) or "none"
@@ -272,17 +263,13 @@ class ModelPool:
             with self._lock:
                 one = self._loaded.get(entry.name)
                 if one is not None and (users := one.users[name]):
-                    raise HttpError(
-                        409,
-                        "adapter_in_use",
-                        f"{users} requests use {entry.name}:{name}; ask again when they have ended",
-                        retry_s=_BUSY_RETRY_S,
-                    )
+                    said = f"{users} requests use {called}; ask again when they have ended"
+                    raise HttpError(409, "adapter_in_use", said, retry_s=_BUSY_RETRY_S)
                 self._change(changed, self._names_with(changed))
             if one is not None:
                 one.served.engine.unload_adapter(name)
-        logger.info("%s:%s is unloaded", entry.name, name)
-        return f"{entry.name}:{name}"
+        logger.info("%s is unloaded", called)
+        return called
 
     def _model(self, name: str | None) -> ServedModel:
         entry, adapter = self._entry(name)
@@ -404,13 +391,9 @@ class ModelPool:
         else:
             return
         if busy:
-            raise HttpError(
-                503,
-                "model_busy",
-                f"{file.path.name} needs {gib(need)}, and models in use leave"
-                f" {gib(max(0, self._free()))}; ask again when they are done",
-                retry_s=_BUSY_RETRY_S,
-            )
+            said = f"{file.path.name} needs {gib(need)}, and models in use leave"
+            said = f"{said} {gib(max(0, self._free()))}; ask again when they are done"
+            raise HttpError(503, "model_busy", said, retry_s=_BUSY_RETRY_S)
 
     def _ask_for_room(self, lacking: int) -> None:
         """If nothing is idle, have a model be given up by all that use it, and wait for that; only

@@ -208,7 +208,7 @@ def _application(
     generator: Generator, options: ServeOptions, batches: BatchService, lifespan: Any
 ) -> ASGIApp:
     app = FastAPI(title="Ingot", docs_url=None, redoc_url=None, lifespan=lifespan)
-    observer = Observer(generator, batches)
+    observer = Observer(generator, batches, as_json=options.log_json)
     app.include_router(openai_routes.routes(generator, observer))
     app.include_router(dialects.routes(generator, observer))
     app.include_router(embeddings.routes(generator))
@@ -221,7 +221,7 @@ def _application(
         app.add_exception_handler(kind, _handle)
     guard = Guard(app, options)
     generator.at_end.append(guard.held.end)
-    return AccessLog(guard, observer, as_json=options.log_json)
+    return AccessLog(guard, observer)
 
 
 async def _handle(request: Request, error: Exception) -> Response:
