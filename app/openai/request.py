@@ -222,7 +222,7 @@ def sampling_of(
     """
     changes: dict[str, Any] = {**thoughts}
     for name, (field, read) in _PLAIN.items():
-        if name in _NAMES[endpoint] and body.get(name) is not None:
+        if body.get(name) is not None:
             changes[field] = read(body[name], name)
     changes.update(_logprobs(body, endpoint))
     wanted = constraint_changes(body)

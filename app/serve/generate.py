@@ -54,10 +54,8 @@ class Generation:
     task: Task
     prepared: Prepared
     stream: Stream
-    _held: ExitStack
-    _done: Callable[["Generation"], None]
+    held: ExitStack = field(default_factory=ExitStack)  # what ends with it
     completion: Completion | None = None
-    _closed: bool = False
 
     async def deltas(self) -> AsyncIterator[tuple[int, Delta]]:
         """Text and calls of tools as they come, each with the number of its sample."""
@@ -83,12 +81,7 @@ class Generation:
 
     def close(self) -> None:
         """End it, if it still runs, and let others have its place. Idempotent."""
-        if self._closed:
-            return
-        self._closed = True
-        with self._held:  # whatever fails, others get its place
-            self.stream.cancel()
-            self._done(self)
+        self.held.close()
 
 
 class Generator:
@@ -152,7 +145,7 @@ class Generator:
             work.add_done_callback(_close_result)
             raise
         self._begun[id(generation)] = generation
-        generation._held.callback(self._begun.pop, id(generation), None)
+        generation.held.callback(self._begun.pop, id(generation), None)
         if self._closing:
             self._end_waiting()
         return generation
@@ -241,7 +234,11 @@ class Generator:
             settings, adapter = served.choice.settings, served.adapter_file
             self.pool.prefixes.before(engine, settings, said.ids, adapter)
             stream = engine.submit(request)
-            return Generation(served, request, task, said, stream, held.pop_all(), self._done)
+            generation = Generation(served, request, task, said, stream)
+            held.callback(self._done, generation)
+            held.callback(stream.cancel)
+            generation.held = held.pop_all()
+            return generation
 
     def _done(self, generation: Generation) -> None:
         """Tell of what has ended, if it had any text."""

@@ -154,14 +154,12 @@ def _log_requests(*, as_json: bool) -> None:
     handler = logging.StreamHandler(sys.stderr)
     plain = LogFormatter("%(asctime)s  %(message)s", "%H:%M:%S")
     handler.setFormatter(_JsonLines() if as_json else plain)
-    level = _log_level()
-    for one in (access, _engine_log, *map(logging.getLogger, ("app.serve", "app.models.prefixes"))):
-        one.handlers, one.propagate = [handler], False
-        one.setLevel(level)
-    for name in ("uvicorn.error", "asyncio"):  # what goes wrong around the requests
+    own, level = (access.name, _engine_log.name, "app.serve", "app.models.prefixes"), _log_level()
+    for name in (*own, "uvicorn.error", "asyncio"):
         one = logging.getLogger(name)
         one.handlers, one.propagate = [handler], False
-        one.setLevel(logging.ERROR)  # a client that is gone is no news of its own
+        # Around the requests, a client that is gone is no news of its own.
+        one.setLevel(level if name in own else logging.ERROR)
 
 
 class _JsonLines(logging.Formatter):

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ _MOST_ERRORS = 50
 _MOST_TEXT = 300
 _MOST_LINE = MOST_BODY_BYTES + 2**16
 _LONG_S, _REST, _MOST_REST_S = 0.05, 3, 2.0
+_error = partial(BatchError.of, most=_MOST_TEXT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,12 +176,6 @@ def _check_model(own: Any, model: str | None) -> None:
     if model is not None and own != model:
         said = f"the model is {own[:80]!r}, and that of the lines before {model[:80]!r}: a batch is"
         raise InputError("mismatched_model", f"{said} for one model")
-
-
-def _error(
-    code: str, message: str, line: int | None = None, param: str | None = None
-) -> BatchError:
-    return BatchError.of(code, message, line, param, _MOST_TEXT)
 
 
 # The files that a batch leaves: its answers as lines of OpenAI's batch output, and its errors.
