@@ -9,14 +9,13 @@ import json
 import re
 from collections.abc import Mapping
 from functools import partial
-from itertools import groupby
 from typing import Any
 
 from app.openai.answer import Answer
 from app.openai.constraints import schema_constraint
 from app.openai.reasoning import BUDGETS, message_reasoning
 from app.openai.request import CHAT_NAMES, OF_SERVERS, completed, sampling_of
-from app.openai.task import Task, parts_text
+from app.openai.task import Task, merged, parts_text
 from app.openai.tool_parser import ArgumentsDelta, CallBegin, ContentDelta, Delta, ThoughtDelta
 from app.openai.tools import Tools, checked_function, provider_runs, tools_of
 from app.openai.validation import (
@@ -145,14 +144,7 @@ def _messages(value: Any) -> list[Message]:
         messages.extend(_of_blocks(role, content, f"{where}.content"))
     if not messages:
         raise InputError("empty_prompt", "messages say nothing")
-    merged: list[Message] = []
-    for of_user, group in groupby(messages, lambda message: message["role"] == "user"):
-        turns = [*group]
-        if of_user:  # turns of the user that follow each other are one
-            text = "\n\n".join(turn["content"] for turn in turns)
-            turns = [{"role": "user", "content": text}]
-        merged.extend(turns)
-    return merged
+    return merged(messages, ("user",))
 
 
 def _of_blocks(role: str, content: Any, where: str) -> list[Message]:

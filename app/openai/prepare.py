@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
-from app.openai.task import Task
+from app.openai.task import Task, merged
 from app.openai.tool_forms import ToolForm, form_messages, form_of, own_messages, tools_constraint
 from app.openai.tool_parser import ToolParser
 from app.prompts import PromptStyle, PromptTooLongError, require_short
@@ -209,8 +209,9 @@ def _by_template(
     try:
         return encode(messages), messages
     except RequestError:
-        merged = _merged(messages)
-        for other in (merged, _without_system(merged)):
+        # Agents send several in a row, and some templates want question and answer by turns.
+        joined = merged(messages, ("system", "user"))
+        for other in (joined, _without_system(joined)):
             if other is None or other == messages:
                 continue
             try:
@@ -218,19 +219,6 @@ def _by_template(
             except RequestError:
                 pass
         raise
-
-
-def _merged(messages: Sequence[Message]) -> Sequence[Message]:
-    """Agents send several in a row, and some templates want question and answer by turns."""
-    merged: list[Message] = []
-    for message in messages:
-        role = message["role"]
-        if merged and role in ("system", "user") and merged[-1]["role"] == role:
-            text = f"{merged[-1]['content']}\n\n{message['content']}"
-            merged[-1] = {"role": role, "content": text}
-        else:
-            merged.append(message)
-    return merged
 
 
 def _without_system(messages: Sequence[Message]) -> Sequence[Message] | None:

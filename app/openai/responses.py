@@ -271,16 +271,15 @@ class ResponseEvents:
         return response
 
     def _start_text(self) -> Events:
+        part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
         item = {
             "id": f"msg_{secrets.token_hex(12)}",
             "type": "message",
             "role": "assistant",
             "status": "in_progress",
-            "content": [],
+            "content": [part],
         }
         events = self._start(item)
-        part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-        self._items[-1]["content"].append(part)
         return [*events, self._piece("content_part.added", part=dict(part))]
 
     def _start(self, item: dict[str, Any]) -> Events:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -175,6 +175,19 @@ def _part(part: Any, where: str) -> str:
         if isinstance(text, str):
             return text
     raise InputError("wrong_type", f"{where} is not a text part; only text is supported")
+
+
+def merged(messages: Sequence[Message], roles: Collection[str]) -> list[Message]:
+    """``messages``, in which those of one of the ``roles`` that follow each other are one."""
+    found: list[Message] = []
+    for message in messages:
+        role = message["role"]
+        if found and role in roles and found[-1]["role"] == role:
+            text = f"{found[-1]['content']}\n\n{message['content']}"
+            found[-1] = {"role": role, "content": text}
+        else:
+            found.append(message)
+    return found
 
 
 def parts_text(value: Any, where: str, fields: Mapping[str, str], part: str) -> str:

@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse, Response
 from app.openai.answer import Answer
 from app.openai.completions import completion_tasks, has_several
 from app.openai.request import Generating, body_task
-from app.openai.response import answer_body, delta_body
+from app.openai.response import IDS, answer_body, delta_body
 from app.openai.task import Task
 from app.openai.tool_parser import ContentDelta
 from app.openai.validation import InputError, require_object
@@ -85,7 +85,6 @@ def _joined(answers: Sequence[Answer], model: str) -> dict[str, object]:
     return {**whole, "choices": choices, "usage": usage}
 
 
-_IDS = {"chat": "chatcmpl", "completions": "cmpl"}
 _OBJECTS = {"chat": "chat.completion.chunk", "completions": "text_completion"}
 _OWN = ("stream", "stream_options", "return_token_ids")  # read here
 _ECHO = {"echo": {"type": "boolean"}}
@@ -193,7 +192,7 @@ async def _chunks(
     """The events: pieces of text, how each sample ended, counts and times."""
     chat = endpoint == "chat"
     common: dict[str, Any] = {
-        "id": f"{_IDS[endpoint]}-{number}",
+        "id": f"{IDS[endpoint]}-{number}",
         "object": _OBJECTS[endpoint],
         "created": int(time.time()),
         "model": generation.served.called,
