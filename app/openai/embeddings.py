@@ -19,17 +19,14 @@ from app.openai.validation import (
 from runtimes.errors import RequestError
 from runtimes.request import Completion
 
-SCHEMA = {
-    "type": "object",
-    "required": ["input"],
-    "properties": {
-        "model": {"type": "string"},
-        "input": {"anyOf": [{"type": "string"}, {"type": "array"}]},
-        "encoding_format": {"enum": ["float", "base64"]},
-        "dimensions": {"type": "integer", "minimum": 1},
-    },
+# As JSON schemas.
+FIELDS: dict[str, Any] = {
+    "model": {"type": "string"},
+    "input": {"anyOf": [{"type": "string"}, {"type": "array"}]},
+    "encoding_format": {"enum": ["float", "base64"]},
+    "dimensions": {"type": "integer", "minimum": 1},
 }
-_KNOWN = frozenset({*SCHEMA["properties"], "user"})
+_KNOWN = frozenset({*FIELDS, "user"})
 
 
 def embedding_task(body: Any) -> Task:
@@ -49,8 +46,10 @@ def embedding_task(body: Any) -> Task:
     inputs = value if several else [value]
     check_count(len(inputs), "input", "texts", MOST_INPUTS)
     how = Embed(size, packed=form == "base64")
-    names = (f"input.{number}" if several else "input" for number in range(len(inputs)))
-    parts = (_part(one, name, how) for one, name in zip(inputs, names, strict=True))
+    parts = [
+        _part(one, f"input.{number}" if several else "input", how)
+        for number, one in enumerate(inputs)
+    ]
     return Task(parts=tuple(parts), raw=True)
 
 

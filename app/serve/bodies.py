@@ -15,7 +15,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -282,12 +282,17 @@ def body_of(endpoint: Generating, **more: Any) -> dict[str, Any]:
         known["logprobs"] = {"type": "integer"}
     else:
         del known["best_of"]
-    return body_schema({"type": "object", "required": list(prompt), "properties": known})
+    return body_schema(known, *prompt)
 
 
-def body_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """For ``openapi_extra`` of a route."""
+def body_schema(fields: Mapping[str, Any], *required: str) -> dict[str, Any]:
+    """For ``openapi_extra`` of a route whose body has these ``fields``."""
+    schema: dict[str, Any] = {"type": "object"}
+    if required:
+        schema["required"] = list(required)
+    if fields:
+        schema["properties"] = fields
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
-ANY_BODY = body_schema({"type": "object"})
+ANY_BODY = body_schema({})

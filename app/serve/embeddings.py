@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from app.openai.embeddings import SCHEMA, cut, embedding_task, embeddings_body
+from app.openai.embeddings import FIELDS, cut, embedding_task, embeddings_body
 from app.openai.prepare import prepare
 from app.openai.task import Embed, Task
 from app.openai.validation import (
@@ -29,25 +29,20 @@ from runtimes.request import SamplingParams
 from runtimes.worker.engine import WorkerEngine
 
 # The body of /v1/rerank is Jina's and Cohere's.
-_SCHEMA = {
-    "type": "object",
-    "required": ["query", "documents"],
-    "properties": {
-        "model": {"type": "string"},
-        "query": {"type": "string"},
-        "documents": {"type": "array", "items": {"type": ["string", "object"]}},
-        "top_n": {"type": "integer", "minimum": 1},
-        "return_documents": {"type": "boolean"},
-    },
+_FIELDS: dict[str, Any] = {
+    "model": {"type": "string"},
+    "query": {"type": "string"},
+    "documents": {"type": "array", "items": {"type": ["string", "object"]}},
+    "top_n": {"type": "integer", "minimum": 1},
+    "return_documents": {"type": "boolean"},
 }
-_KNOWN = frozenset(_SCHEMA["properties"])
 
 
 def routes(generator: Generator) -> APIRouter:
     """Router for embeddings and rerankings."""
     router = APIRouter()
 
-    @router.post("/v1/embeddings", openapi_extra=body_schema(SCHEMA))
+    @router.post("/v1/embeddings", openapi_extra=body_schema(FIELDS, "input"))
     async def embeddings(request: Request) -> Response:
         """Vectors of texts."""
         body = await json_body(request, MOST_IDS)
@@ -59,7 +54,7 @@ def routes(generator: Generator) -> APIRouter:
         answer = _answer(generator, name, task.parts, how)
         return JSONResponse(await while_connected(request, answer))
 
-    @router.post("/v1/rerank", openapi_extra=body_schema(_SCHEMA))
+    @router.post("/v1/rerank", openapi_extra=body_schema(_FIELDS, "query", "documents"))
     async def rerank(request: Request) -> Response:
         """The documents by how well they answer the query, from 1 to 0."""
         body = await json_body(request)
@@ -100,7 +95,7 @@ class RerankRequest:
 def read_body(body: Any) -> RerankRequest:
     """Raises InputError naming what is missing, wrong or not supported."""
     require_object(body, "body")
-    for other in body.keys() - _KNOWN:
+    for other in body.keys() - _FIELDS:
         raise InputError("unsupported_parameter", f"{other[:60]} is not supported")
     query, documents, most = (body.get(key) for key in ("query", "documents", "top_n"))
     if not isinstance(documents, list) or not documents:

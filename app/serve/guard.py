@@ -130,9 +130,11 @@ class _Body:
 
     def check_length(self, told: str | None) -> None:
         """Raises HttpError for a length that is none, or is too large."""
-        if told is not None and (not told.isascii() or not told.isdigit()):
+        if told is None:
+            return
+        if not told.isascii() or not told.isdigit():
             raise HttpError(400, "bad_request", "Content-Length is not a number")
-        if told is not None and (len(told) > 18 or int(told) > self._most):
+        if len(told) > 18 or int(told) > self._most:
             raise self._too_large()
 
     async def __call__(self) -> Message:

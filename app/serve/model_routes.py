@@ -28,17 +28,11 @@ _META = tuple(
     "name architecture quantization nbytes context_length layers heads kv_heads head_dim vocab_size"
     " sliding_window chat_template".split()
 )
-_TEXT = body_schema({"type": "object", "properties": {"prompt": {"type": "string"}}})
+_TEXT = body_schema({"prompt": {"type": "string"}})
 _KIND = "adapters"  # of work on threads: it may wait for a model that loads
 _NAMED = {"lora_name": {"type": "string"}, "model": {"type": "string"}}
-_LOAD = body_schema(
-    {
-        "type": "object",
-        "required": ["lora_name", "lora_path"],
-        "properties": {**_NAMED, "lora_path": {"type": "string"}},
-    }
-)
-_UNLOAD = body_schema({"type": "object", "required": ["lora_name"], "properties": _NAMED})
+_LOAD = body_schema({**_NAMED, "lora_path": {"type": "string"}}, "lora_name", "lora_path")
+_UNLOAD = body_schema(_NAMED, "lora_name")
 
 
 def routes(
