@@ -86,10 +86,11 @@ class Answer:
     @property
     def only(self) -> Choice:
         """Return the answer as one of several samples."""
-        given = {name: getattr(self, name) for name in _BESIDE}
-        beside = {name: value for name, value in given.items() if value is not None}
-        ended = {"text": self.response or "", "finish_reason": self.finish_reason or ""}
-        return cast(Choice, ended | beside)
+        choice = {"text": self.response or "", "finish_reason": self.finish_reason or ""}
+        for name in _BESIDE:
+            if (value := getattr(self, name)) is not None:
+                choice[name] = value
+        return cast(Choice, choice)
 
     @property
     def texts(self) -> Sequence[str]:

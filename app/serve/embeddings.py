@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse, Response
 
 from app.openai.embeddings import FIELDS, cut, embedding_task, embeddings_body
 from app.openai.prepare import prepare
-from app.openai.task import Embed, Task
+from app.openai.task import Task
 from app.openai.validation import (
     MOST_INPUTS,
     InputError,
@@ -49,10 +49,7 @@ def routes(generator: Generator) -> APIRouter:
         name, task_of = asked_model(body), await read_task(request, partial(embedding_task, body))
         task = await generator.in_thread(task_of)
         del body  # is not needed any more, and may be large
-        how = task.parts[0].embed
-        assert how is not None
-        answer = _answer(generator, name, task.parts, how)
-        return JSONResponse(await while_connected(request, answer))
+        return JSONResponse(await while_connected(request, _answer(generator, name, task.parts)))
 
     @router.post("/v1/rerank", openapi_extra=body_schema(_FIELDS, "query", "documents"))
     async def rerank(request: Request) -> Response:
@@ -66,10 +63,9 @@ def routes(generator: Generator) -> APIRouter:
     return router
 
 
-async def _answer(
-    generator: Generator, name: str | None, texts: Sequence[Task], how: Embed
-) -> dict[str, Any]:
-    vectors, tokens = [], 0
+async def _answer(generator: Generator, name: str | None, texts: Sequence[Task]) -> dict[str, Any]:
+    vectors, tokens, how = [], 0, texts[0].embed
+    assert how is not None
     async with generator.place(name) as served:
         for one in texts:  # each by itself: others' steps come between
             ids = await generator.in_thread(partial(_tokens, served, one), served.name)

@@ -127,6 +127,7 @@ class _Body:
         self._most = MOST_FILE_BYTES if kept else MOST_BODY_BYTES
         self._length, self._whole = 0, False
         self._until: float | None = None
+        self._late = HttpError(408, "request_timeout", "the body took too long to come")
 
     def check_length(self, told: str | None) -> None:
         """Raises HttpError for a length that is none, or is too large."""
@@ -144,8 +145,7 @@ class _Body:
             # A large file may take longer: a megabyte a second is enough.
             most_s = BODY_S + (self._most - MOST_BODY_BYTES) / 2**20
             self._until = asyncio.get_running_loop().time() + most_s
-        late = HttpError(408, "request_timeout", "the body took too long to come")
-        async with self._charge.held.until(self._until, late):
+        async with self._charge.held.until(self._until, self._late):
             message = await self._receive()
         if message["type"] == "http.request":
             came = len(message.get("body", b""))

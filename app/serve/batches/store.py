@@ -50,7 +50,7 @@ Status = Literal[
     "validating", "in_progress", "finalizing", "completed", "failed", "cancelling", "cancelled"
 ]
 Ending = Literal["completed", "failed", "cancelled"]
-ENDED: frozenset[Status] = frozenset({"completed", "failed", "cancelled"})
+ENDED: frozenset[Status] = frozenset(get_args(Ending))
 
 
 # OpenAI's object has a time for each, also for what never happens here: batches do not expire.
