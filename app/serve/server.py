@@ -213,8 +213,13 @@ def _application(
     app.include_router(model_routes.routes(generator, observer, batches, options.adapter_dir))
     app.include_router(batch_routes.routes(batches))
     for kind in (
-        *(HttpError, InputError, IngotError, ClientDisconnect),
-        *(HTTPException, RequestValidationError, Exception),
+        HttpError,
+        InputError,
+        IngotError,
+        ClientDisconnect,
+        HTTPException,
+        RequestValidationError,
+        Exception,
     ):
         app.add_exception_handler(kind, _handle)
     guard = Guard(app, options)
