@@ -84,8 +84,8 @@ def body_task(
     thoughts = chat_reasoning(body) if chat else {}
     sampling = sampling_of(body, endpoint, defaults, thoughts)
     tools = tools_of(body, chat_function, ignored) if chat else None
-    task = replace(task, raw=not chat, variables=variables)
-    return completed(task, body, tools, sampling, ignored, defaults)
+    own = {"raw": not chat, "variables": variables}
+    return completed(task, body, tools, sampling, ignored, defaults, **own)
 
 
 def completed(
@@ -95,13 +95,16 @@ def completed(
     sampling: SamplingParams | None,
     ignored: Ignored,
     defaults: SamplingParams,
+    **own: Any,
 ) -> Task:
-    """The task of a body, with what was read of it in each dialect, and ``OF_SERVERS``. Raises
-    InputError, also for an answer that can be no call beside its constraint."""
+    """The task of a body: its prompt, what was read in each dialect, ``own`` fields of one, and
+    ``OF_SERVERS``. Raises InputError, also for an answer that can be no call beside its
+    constraint."""
     constraint = (sampling or defaults).constraint
     if tools is not None and constraint is not None and constraint.kind != "json_schema":
         raise InputError("invalid_value", "tools need an answer that is a text or JSON")
-    task = replace(task, sampling=sampling, tools=tools, ignored=tuple(ignored.names))
+    said, left_out = (task.history, task.turns, sampling), tuple(ignored.names)
+    task = Task(*said, tools=tools, ids=task.ids, ignored=left_out, **own)
     priority, reproducible = body.get("priority"), body.get("reproducible")
     if priority is not None:
         task = replace(task, priority=priority_of(priority, "priority"))
