@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 from app.figures import timings_json, usage_json
 from app.openai.tool_parser import (
@@ -33,9 +33,6 @@ class Choice(TypedDict, total=False):
     tool_calls: ToolCalls
     reasoning: str
     finish_details: str
-
-
-# What is in the hands of a worker process: requests, and calls that wait for a reply.
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +86,11 @@ class Answer:
     @property
     def only(self) -> Choice:
         """Return the answer as one of several samples."""
-        choice: Choice = {"text": self.response or "", "finish_reason": self.finish_reason or ""}
-        if self.logprobs is not None:
-            choice["logprobs"] = self.logprobs
-        if self.tool_calls is not None:
-            choice["tool_calls"] = self.tool_calls
-        if self.reasoning is not None:
-            choice["reasoning"] = self.reasoning
-        if self.finish_details is not None:
-            choice["finish_details"] = self.finish_details
-        return choice
+        choice = {"text": self.response or "", "finish_reason": self.finish_reason or ""}
+        for name in _BESIDE:
+            if (value := getattr(self, name)) is not None:
+                choice[name] = value
+        return cast(Choice, choice)
 
     @property
     def texts(self) -> Sequence[str]:
@@ -113,25 +105,16 @@ class Answer:
 
 
 _NAMES = tuple(field.name for field in fields(Answer))
-_TEXT = ("response", "label", "finish_reason", "partial", "reasoning", "finish_details")
-_OBJECTS = ("scores", "logprobs", "choices", "tool_calls")  # lists of them
+_BESIDE = ("logprobs", "tool_calls", "reasoning", "finish_details")  # the text of a choice
 _MOST_COUNT, _MOST_NUMBER = 2**31, 1e15
-_FLOATS = {int, float}
+_FLOATS: set[type] = {int, float}
 
 
 def is_answer(value: Mapping[str, Any]) -> bool:
     """Whether ``Answer.from_json`` can read an object of a journal that anybody may have written,
     and what it makes of it can be shown: every field that it knows is of its kind."""
     for name, found in value.items():
-        if name in _TEXT:
-            good = isinstance(found, str)
-        elif name in _OBJECTS:
-            good = isinstance(found, list) and set(map(type, found)) <= {dict}
-        elif name in _CHECKS:
-            good = _CHECKS[name](found)
-        else:
-            continue  # of another version
-        if not good:
+        if name in _CHECKS and not _CHECKS[name](found):  # the others are of another version
             return False
     best = value.get("best"), value.get("best_norm")
     return all(one is None or one < len(value.get("scores", ())) for one in best)
@@ -147,18 +130,28 @@ def is_count(value: Any, most: int = _MOST_COUNT - 1) -> bool:
     return type(value) is int and 0 <= value <= most
 
 
-def _is_vector(value: Any) -> bool:
-    return isinstance(value, list) and set(map(type, value)) <= _FLOATS
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _list_of(kinds: set[type]) -> Callable[[Any], bool]:
+    return lambda found: isinstance(found, list) and set(map(type, found)) <= kinds
+
+
+_is_vector = _list_of(_FLOATS)
 
 
 def _is_problem(value: Any) -> bool:
     said = (value.get("code"), value.get("message")) if isinstance(value, dict) else ()
-    return len(said) == 2 and all(isinstance(text, str) for text in said)
+    return len(said) == 2 and all(map(_is_text, said))
 
 
 _CHECKS: Mapping[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("response", "label", "finish_reason", "partial"), _is_text),
+    **dict.fromkeys(("reasoning", "finish_details"), _is_text),
+    **dict.fromkeys(("scores", "logprobs", "choices", "tool_calls"), _list_of({dict})),
     "error": _is_problem,
-    "responses": lambda found: isinstance(found, list) and set(map(type, found)) <= {str},
+    "responses": _list_of({str}),
     "probabilities": lambda found: isinstance(found, dict) and all(map(is_number, found.values())),
     "best": is_count,
     "best_norm": is_count,
@@ -189,15 +182,13 @@ def answer_of(
     last = completions[-1]
     choices = [_choice(sample, parser()) for sample in last.choices]
     first = choices[0]
+    beside: dict[str, Any] = {name: first.get(name) for name in _BESIDE}
     return Answer(
         first["text"],
         responses=[one.text for one in completions] if len(completions) > 1 else None,
         finish_reason=first["finish_reason"],
-        logprobs=first.get("logprobs"),
         choices=choices if last.others else None,
-        tool_calls=first.get("tool_calls"),
-        reasoning=first.get("reasoning"),
-        finish_details=first.get("finish_details"),
+        **beside,
         **figures_of(completions),
     )
 
@@ -205,15 +196,13 @@ def answer_of(
 def figures_of(completions: Sequence[Completion]) -> dict[str, Any]:
     """Counts and times of an answer that took all of ``completions``, by their names there."""
     # A prompt counts once, however many samples were taken of it.
+    asked = [one.usage for one in completions]
+    answered = [choice.usage for one in completions for choice in one.choices]
     usage = Usage(
-        prompt_tokens=sum(one.usage.prompt_tokens for one in completions),
-        completion_tokens=sum(
-            choice.usage.completion_tokens for one in completions for choice in one.choices
-        ),
-        cached_tokens=sum(one.usage.cached_tokens for one in completions),
-        thought_tokens=sum(
-            choice.usage.thought_tokens for one in completions for choice in one.choices
-        ),
+        prompt_tokens=sum(one.prompt_tokens for one in asked),
+        completion_tokens=sum(one.completion_tokens for one in answered),
+        cached_tokens=sum(one.cached_tokens for one in asked),
+        thought_tokens=sum(one.thought_tokens for one in answered),
     )
     return {
         "usage": {**usage_json(usage), "cached_tokens": usage.cached_tokens},

@@ -8,23 +8,24 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from itertools import groupby
+from functools import partial
 from typing import Any
 
 from app.openai.answer import Answer
 from app.openai.constraints import schema_constraint
-from app.openai.fields import Ignored, fields_of
 from app.openai.reasoning import BUDGETS, message_reasoning
-from app.openai.request import CHAT_NAMES, OF_SERVERS, as_served, check_together, sampling_of
-from app.openai.task import Task
+from app.openai.request import CHAT_NAMES, OF_SERVERS, completed, sampling_of
+from app.openai.task import Task, merged, parts_text
 from app.openai.tool_parser import ArgumentsDelta, CallBegin, ContentDelta, Delta, ThoughtDelta
 from app.openai.tools import Tools, checked_function, provider_runs, tools_of
 from app.openai.validation import (
     MOST_MESSAGES,
+    Ignored,
     InputError,
     as_unicode,
-    check_bounds,
-    kind,
+    check_count,
+    fields_of,
+    require_list,
     require_object,
     shown,
 )
@@ -47,14 +48,13 @@ _FIELDS = fields_of(_KNOWN | _SAMPLED | OF_SERVERS | set(BUDGETS), _HINTS)
 # A line with which Claude Code begins its system text, another one in each turn: it tells a
 # provider whom to bill, and a model nothing. With it no two prompts would begin alike.
 _BILLING = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n*")
+_BLOCK = "a content block"
+_text = partial(parts_text, fields={"text": "text"}, part=_BLOCK)
 
 
 def messages_task(body: Any, defaults: SamplingParams, *, counted: bool = False) -> Task:
     """The task of a body; ``counted``: only its tokens are asked for. Raises InputError."""
-    require_object(body, "body")
-    check_bounds(body, "body")
-    ignored = Ignored()
-    _FIELDS.check(body, ignored)
+    ignored = _FIELDS.check(body)
     if not counted and body.get("max_tokens") is None:
         raise InputError("missing_parameter", "body has no 'max_tokens'")
     history = [*_system(body.get("system")), *_messages(body.get("messages"))]
@@ -62,13 +62,9 @@ def messages_task(body: Any, defaults: SamplingParams, *, counted: bool = False)
     if last.get("tool_calls"):
         said = "messages: what the last message's calls have returned is missing"
         raise InputError("wrong_type", said)
-    turns: tuple[str, ...] = ()
-    if last["role"] == "user":
-        turns = (history.pop()["content"],)
+    turns = (history.pop()["content"],) if last["role"] == "user" else ()
     tools, sampling = _tools(body, ignored), _sampling(body, defaults)
-    check_together(tools, sampling or defaults)
-    task = Task(tuple(history), turns, sampling, tools=tools, ignored=tuple(ignored.names))
-    return as_served(task, body)
+    return completed(Task(tuple(history), turns), body, tools, sampling, ignored, defaults)
 
 
 def _sampling(body: Mapping[str, Any], defaults: SamplingParams) -> SamplingParams | None:
@@ -137,9 +133,7 @@ def _unbilled(block: Any) -> Any:
 def _messages(value: Any) -> list[Message]:
     if not isinstance(value, list) or not value:
         raise InputError("wrong_type", "messages must be a list of messages with at least one")
-    if len(value) > MOST_MESSAGES:
-        said = f"messages has {len(value):,} messages, above {MOST_MESSAGES:,}"
-        raise InputError("invalid_value", said)
+    check_count(len(value), "messages", "messages", MOST_MESSAGES)
     messages: list[Message] = []
     for number, item in enumerate(value):
         where = f"messages.{number}"
@@ -150,29 +144,21 @@ def _messages(value: Any) -> list[Message]:
         messages.extend(_of_blocks(role, content, f"{where}.content"))
     if not messages:
         raise InputError("empty_prompt", "messages say nothing")
-    merged: list[Message] = []
-    for of_user, group in groupby(messages, lambda message: message["role"] == "user"):
-        turns = [*group]
-        if of_user:  # turns of the user that follow each other are one
-            text = "\n\n".join(turn["content"] for turn in turns)
-            turns = [{"role": "user", "content": text}]
-        merged.extend(turns)
-    return merged
+    return merged(messages, ("user",))
 
 
 def _of_blocks(role: str, content: Any, where: str) -> list[Message]:
     """The messages that one is: what tools have returned are messages of their own."""
     if isinstance(content, str):
         content = [{"type": "text", "text": content}]
-    if not isinstance(content, list):
-        raise InputError("wrong_type", f"{where} must be a text or a list, not {kind(content)}")
+    require_list(content, where, "a text or a list")
     texts: list[str] = []
     calls: list[dict[str, Any]] = []
     results: list[Message] = []
     thoughts: list[str] = []
     for number, block in enumerate(content):
         at = f"{where}.{number}"
-        require_object(block, at, "a content block")
+        require_object(block, at, _BLOCK)
         match block.get("type"), role:
             case "text", _:
                 texts.append(_text(block.get("text"), f"{at}.text"))
@@ -203,22 +189,6 @@ def _of_blocks(role: str, content: Any, where: str) -> list[Message]:
     return [*results, {"role": role, "content": text, **more}]
 
 
-def _text(value: Any, where: str) -> str:
-    if isinstance(value, list):
-        parts = []
-        for number, block in enumerate(value):
-            at = f"{where}.{number}"
-            require_object(block, at, "a content block")
-            if block.get("type") != "text":
-                said = f"{at}.type: {shown(block.get('type'))} is not supported; only text is"
-                raise InputError("unsupported_parameter", said)
-            parts.append(_text(block.get("text"), f"{at}.text"))
-        return "".join(parts)
-    if not isinstance(value, str):
-        raise InputError("wrong_type", f"{where} must be a text, not {kind(value)}")
-    return as_unicode(value, where)
-
-
 def _call(block: Mapping[str, Any], where: str) -> dict[str, Any]:
     identity, name, given = block.get("id"), block.get("name"), block.get("input")
     if not isinstance(identity, str) or not isinstance(name, str):
@@ -239,40 +209,6 @@ _STOPS = {
 }
 
 
-def message_body(answer: Answer, name: str, model: str, stop: str | None) -> dict[str, Any]:
-    """The body of an answer without an error. ``stop``: the stop sequence that ended it."""
-    content: list[dict[str, Any]] = []
-    if answer.reasoning:
-        content.append({"type": "thinking", "thinking": answer.reasoning, "signature": ""})
-    if answer.response:
-        content.append({"type": "text", "text": answer.response})
-    for call in answer.tool_calls or ():
-        function = call["function"]
-        try:
-            given = json.loads(function["arguments"])
-        except ValueError:  # cut off: nothing that may be called
-            content.append({"type": "text", "text": f"{function['name']}{function['arguments']}"})
-            continue
-        used = {"id": call["id"], "name": function["name"], "input": given}
-        content.append({"type": "tool_use", **used})
-    body = message_head(name, model, 0)
-    return {**body, "content": content, **_ended(answer, stop), "usage": _usage(answer)}
-
-
-def message_head(name: str, model: str, prompt_tokens: int) -> dict[str, Any]:
-    """A message that has just begun."""
-    return {
-        "id": f"msg_{name}",
-        "type": "message",
-        "role": "assistant",
-        "model": model,
-        "content": [],
-        "stop_reason": None,
-        "stop_sequence": None,
-        "usage": {"input_tokens": prompt_tokens, "output_tokens": 0},
-    }
-
-
 def _ended(answer: Answer, stop: str | None) -> dict[str, Any]:
     reason = "stop_sequence" if stop is not None else _STOPS[answer.finish_reason or "stop"]
     return {"stop_reason": reason, "stop_sequence": stop}
@@ -290,10 +226,20 @@ def _usage(answer: Answer) -> dict[str, int]:
 
 
 class MessageEvents:
-    """The events of a message that is streamed, from its deltas."""
+    """One message: as a whole, or the events that tell of it from its deltas. ``stop`` is the stop
+    sequence that ended it."""
 
-    def __init__(self, name: str, model: str, prompt_tokens: int) -> None:
-        self._head = message_head(name, model, prompt_tokens)
+    def __init__(self, name: str, model: str, prompt_tokens: int, _: Mapping[str, Any]) -> None:
+        self._head: dict[str, Any] = {
+            "id": f"msg_{name}",
+            "type": "message",
+            "role": "assistant",
+            "model": model,
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": {"input_tokens": prompt_tokens, "output_tokens": 0},
+        }
         self._index = -1
         self._open: str | None = None  # the type of the block that is being said
 
@@ -305,12 +251,9 @@ class MessageEvents:
         """More of the answer."""
         match delta:
             case ThoughtDelta():
-                empty = {"type": "thinking", "thinking": "", "signature": ""}
-                opened = [] if self._open == "thinking" else self._start(empty)
-                return [*opened, self._delta({"type": "thinking_delta", "thinking": delta.text})]
+                return self._say("thinking", delta.text, signature="")
             case ContentDelta():
-                opened = [] if self._open == "text" else self._start({"type": "text", "text": ""})
-                return [*opened, self._delta({"type": "text_delta", "text": delta.text})]
+                return self._say("text", delta.text)
             case CallBegin():
                 block = {"type": "tool_use", "id": delta.id, "name": delta.name, "input": {}}
                 return self._start(block)
@@ -321,6 +264,33 @@ class MessageEvents:
         """The last ones."""
         told = {"type": "message_delta", "delta": _ended(answer, stop), "usage": _usage(answer)}
         return [*self._stop(), told, {"type": "message_stop"}]
+
+    def failed(self, status: int, message: str) -> dict[str, Any]:
+        """The last one of a message that has an error."""
+        return error_body(status, message)
+
+    def whole(self, answer: Answer, stop: str | None) -> dict[str, Any]:
+        """The body of an answer without an error."""
+        content: list[dict[str, Any]] = []
+        if answer.reasoning:
+            content.append({"type": "thinking", "thinking": answer.reasoning, "signature": ""})
+        if answer.response:
+            content.append({"type": "text", "text": answer.response})
+        for call in answer.tool_calls or ():
+            name, arguments = call["function"]["name"], call["function"]["arguments"]
+            try:
+                given = json.loads(arguments)
+            except ValueError:  # cut off: nothing that may be called
+                content.append({"type": "text", "text": f"{name}{arguments}"})
+                continue
+            content.append({"type": "tool_use", "id": call["id"], "name": name, "input": given})
+        ended = _ended(answer, stop)
+        return {**self._head, "content": content, **ended, "usage": _usage(answer)}
+
+    def _say(self, kind: str, text: str, **more: str) -> list[dict[str, Any]]:
+        """More of a block of this type, which begins if another one is open."""
+        opened = [] if self._open == kind else self._start({"type": kind, kind: "", **more})
+        return [*opened, self._delta({"type": f"{kind}_delta", kind: text})]
 
     def _start(self, block: dict[str, Any]) -> list[dict[str, Any]]:
         closed = self._stop()

@@ -7,23 +7,24 @@ from dataclasses import replace
 from typing import Any
 
 from app.openai.answer import Answer, Choice, TokenLogprobs, logprob_entries
-from app.openai.request import HINTS, body_task
+from app.openai.request import HINTS, are_ids, body_task
 from app.openai.task import Task
 from app.openai.validation import (
     MOST_ANSWERS,
     MOST_PROMPTS,
     InputError,
     check_bounds,
+    check_count,
     kind,
     require_object,
 )
 from runtimes.request import MOST_TOP_LOGPROBS, Completion, Request, SamplingParams
 
 
-def has_several(body: Any) -> bool:
+def has_several(body: Mapping[str, Any]) -> bool:
     """Whether a body has more than one prompt."""
-    prompts = body.get("prompt") if isinstance(body, dict) else None
-    return isinstance(prompts, list) and len(prompts) > 1 and not _is_number(prompts[0])
+    prompts = body.get("prompt")
+    return isinstance(prompts, list) and len(prompts) > 1 and type(prompts[0]) is not int
 
 
 def completion_tasks(
@@ -34,11 +35,9 @@ def completion_tasks(
     require_object(body, "body")
     check_bounds(body, "body")
     prompts = body.get("prompt")
-    several = isinstance(prompts, list) and bool(prompts) and not _is_number(prompts[0])
-    if several and len(prompts) > MOST_PROMPTS:
-        said = f"prompt has {len(prompts):,} prompts, above {MOST_PROMPTS}"
-        raise InputError("invalid_value", said)
+    several = isinstance(prompts, list) and bool(prompts) and type(prompts[0]) is not int
     if several:
+        check_count(len(prompts), "prompt", "prompts", MOST_PROMPTS)
         _check_answers(len(prompts), body, defaults)
     echo = body.get("echo")
     if echo is not None and not isinstance(echo, bool):
@@ -49,7 +48,7 @@ def completion_tasks(
     rest = {name: value for name, value in body.items() if name not in HINTS | {"echo"}}
     tasks = []
     for number, prompt in enumerate(prompts if several else [prompts]):
-        if isinstance(prompt, list) and not (prompt and all(map(_is_number, prompt))):
+        if isinstance(prompt, list) and not are_ids(prompt):
             where = f"prompt.{number}" if several else "prompt"
             raise InputError("wrong_type", f"{where} must be a text or a list of token ids")
         one = {**rest, "prompt": prompt}
@@ -66,16 +65,11 @@ def _check_answers(prompts: int, body: Mapping[str, Any], defaults: SamplingPara
         raise InputError("invalid_value", said)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 def _top(body: Mapping[str, Any]) -> int:
     """How many likeliest tokens an echoed prompt has; a wrong number is refused where the answer's
     own are read."""
     top = body.get("logprobs")
-    known = isinstance(top, int) and not isinstance(top, bool) and 0 <= top <= MOST_TOP_LOGPROBS
-    return int(top) if known and top else 0
+    return top if type(top) is int and 0 <= top <= MOST_TOP_LOGPROBS else 0
 
 
 def echoed(answer: Answer, text: str | None, request: Request, completion: Completion) -> Answer:

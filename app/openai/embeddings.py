@@ -12,23 +12,21 @@ from app.openai.validation import (
     InputError,
     as_unicode,
     check_bounds,
+    check_count,
     kind,
     require_object,
 )
 from runtimes.errors import RequestError
 from runtimes.request import Completion
 
-SCHEMA = {
-    "type": "object",
-    "required": ["input"],
-    "properties": {
-        "model": {"type": "string"},
-        "input": {"anyOf": [{"type": "string"}, {"type": "array"}]},
-        "encoding_format": {"enum": ["float", "base64"]},
-        "dimensions": {"type": "integer", "minimum": 1},
-    },
+# As JSON schemas.
+FIELDS: dict[str, Any] = {
+    "model": {"type": "string"},
+    "input": {"anyOf": [{"type": "string"}, {"type": "array"}]},
+    "encoding_format": {"enum": ["float", "base64"]},
+    "dimensions": {"type": "integer", "minimum": 1},
 }
-_KNOWN = frozenset({*SCHEMA["properties"], "user"})
+_KNOWN = frozenset({*FIELDS, "user"})
 
 
 def embedding_task(body: Any) -> Task:
@@ -42,16 +40,16 @@ def embedding_task(body: Any) -> Task:
         raise InputError("missing_parameter", "body has no 'input'")
     if form not in (None, "float", "base64"):
         raise InputError("invalid_value", "encoding_format must be float or base64")
-    if size is not None and not (isinstance(size, int) and not isinstance(size, bool) and size > 0):
+    if size is not None and (type(size) is not int or size < 1):
         raise InputError("invalid_value", "dimensions must be a whole number above 0")
     several = isinstance(value, list) and value and isinstance(value[0], (str, list))
     inputs = value if several else [value]
-    if len(inputs) > MOST_INPUTS:
-        said = f"input has {len(inputs):,} texts, above {MOST_INPUTS:,}"
-        raise InputError("invalid_value", said)
+    check_count(len(inputs), "input", "texts", MOST_INPUTS)
     how = Embed(size, packed=form == "base64")
-    names = (f"input.{number}" if several else "input" for number in range(len(inputs)))
-    parts = (_part(one, name, how) for one, name in zip(inputs, names, strict=True))
+    parts = [
+        _part(one, f"input.{number}" if several else "input", how)
+        for number, one in enumerate(inputs)
+    ]
     return Task(parts=tuple(parts), raw=True)
 
 
@@ -80,8 +78,7 @@ def cut(vector: Sequence[float], size: int | None) -> Sequence[float]:
     if size is None or size == len(vector):
         return vector
     if size > len(vector):
-        said = f"dimensions is {size:,}; this model's vectors have {len(vector):,}"
-        raise RequestError(said)
+        raise RequestError(f"dimensions is {size:,}; this model's vectors have {len(vector):,}")
     length = sum(one * one for one in vector[:size]) ** 0.5 or 1.0
     return [one / length for one in vector[:size]]
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
-from app.openai.task import Task
+from app.openai.task import Task, merged
 from app.openai.tool_forms import ToolForm, form_messages, form_of, own_messages, tools_constraint
 from app.openai.tool_parser import ToolParser
 from app.prompts import PromptStyle, PromptTooLongError, require_short
@@ -124,22 +124,24 @@ def prepare(
         require_short(encoder, [task.then or "", *said.messages])
     if style.raw and len(said.messages) != 1:
         raise RequestError("a conversation needs the chat template; --raw takes a single prompt")
-    if task.then is not None:
-        return _scored(task.then, said, encoder, style, variables)
-    sent = said.messages
-    if style.raw:
-        ids = encoder.encode(str(sent[0]["content"]))
-    else:
-        tools = said.tools
-        ids, sent = _by_template(
-            lambda given: encoder.encode_chat(given, template, tools, variables), sent
-        )
+
+    def encode(messages: Sequence[Message]) -> tuple[list[int], int]:
+        """The tokens, and where those that are scored begin."""
+        prompt = str(messages[0]["content"]) if style.raw else messages
+        if task.then is not None:
+            return encoder.encode_continuation(prompt, task.then, variables)
+        if isinstance(prompt, str):
+            return encoder.encode(prompt), 1
+        return encoder.encode_chat(prompt, template, said.tools, variables), 1
+
+    (ids, first), sent = _by_template(encode, said.messages)
     if not ids:
         raise RequestError("the prompt has no tokens")
     if bounded:
         _fitting(ids, encoder)
-    thinking = _thinking(known, sent, variables)
-    return Prepared(ids, replace(said, messages=sent), thinking=thinking, variables=variables)
+    thinking = _thinking(known, sent, variables) if task.then is None else None
+    form = replace(said, messages=sent)
+    return Prepared(ids, form, first, thinking=thinking, variables=variables)
 
 
 def _thinking(
@@ -207,8 +209,9 @@ def _by_template(
     try:
         return encode(messages), messages
     except RequestError:
-        merged = _merged(messages)
-        for other in (merged, _without_system(merged)):
+        # Agents send several in a row, and some templates want question and answer by turns.
+        joined = merged(messages, ("system", "user"))
+        for other in (joined, _without_system(joined)):
             if other is None or other == messages:
                 continue
             try:
@@ -216,19 +219,6 @@ def _by_template(
             except RequestError:
                 pass
         raise
-
-
-def _merged(messages: Sequence[Message]) -> Sequence[Message]:
-    """Agents send several in a row, and some templates want question and answer by turns."""
-    merged: list[Message] = []
-    for message in messages:
-        role = message["role"]
-        if merged and role in ("system", "user") and merged[-1]["role"] == role:
-            text = f"{merged[-1]['content']}\n\n{message['content']}"
-            merged[-1] = {"role": role, "content": text}
-        else:
-            merged.append(message)
-    return merged
 
 
 def _without_system(messages: Sequence[Message]) -> Sequence[Message] | None:
@@ -250,23 +240,6 @@ def _embedded(task: Task, encoder: Encoder) -> Prepared:
     require_short(encoder, task.turns)
     ids = list(task.ids) or encoder.encode(task.turns[0])
     return Prepared(_fitting(ids, encoder, room=0), PromptForm((), _SCORED), embed=True)
-
-
-def _scored(
-    then: str,
-    said: PromptForm,
-    encoder: Encoder,
-    style: PromptStyle,
-    variables: Mapping[str, Any],
-) -> Prepared:
-    sent = said.messages
-    if style.raw:
-        ids, first = encoder.encode_continuation(str(sent[0]["content"]), then)
-    else:
-        (ids, first), sent = _by_template(
-            lambda given: encoder.encode_continuation(given, then, variables), sent
-        )
-    return Prepared(_fitting(ids, encoder), replace(said, messages=sent), scored_from=first)
 
 
 def _fitting(ids: list[int], encoder: Encoder, room: int = 1) -> list[int]:

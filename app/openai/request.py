@@ -11,8 +11,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from app.openai.constraints import constraint_changes
-from app.openai.fields import Ignored, fields_of
-from app.openai.reasoning import CHAT_REASONING, Reasoning, chat_reasoning
+from app.openai.reasoning import CHAT_REASONING, chat_reasoning, template_variables
 from app.openai.task import Task, task_at
 from app.openai.tools import Tools, chat_function, tools_of
 from app.openai.validation import (
@@ -20,9 +19,11 @@ from app.openai.validation import (
     MOST_MESSAGES,
     MOST_STOP_CHARACTERS,
     MOST_STOPS,
+    Ignored,
     InputError,
     as_unicode,
-    check_bounds,
+    check_count,
+    fields_of,
     require_object,
     wrong_kind,
 )
@@ -47,7 +48,6 @@ HINTS = frozenset(
 OF_SERVERS = frozenset({"priority", "reproducible"})  # a batch has its own
 _TOOLS = {"tools", "tool_choice", "parallel_tool_calls"}
 _PRIORITIES = {name: one for one in Priority for name in (one.name.lower(), str(int(one)))}
-_NO_REASONING = Reasoning()
 _MOST_INT = 2**31 - 1
 _MOST_SEED = 2**63
 _MOST_REMEMBERED = 2**14  # characters of a constraint that is kept for other requests
@@ -66,56 +66,45 @@ def body_task(
 
     Raises InputError naming what is missing, wrong or not supported.
     """
-    require_object(body, "body")
-    check_bounds(body, "body")
-    name, ignored = _PROMPT[endpoint], Ignored(strict)
-    _FIELDS[endpoint, served].check(body, ignored)
+    name, ignored = _PROMPT[endpoint], _FIELDS[endpoint, served].check(body, strict=strict)
     prompt = body.get(name)
     if prompt is None:
         raise InputError("missing_parameter", f"body has no {name!r}")
-    ids: tuple[int, ...] = ()
-    if endpoint == "completions":
-        if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str):
-            prompt = prompt[0]
-        if _are_ids(prompt):
-            ids = tuple(prompt)
-        elif not isinstance(prompt, str):
-            raise InputError(
-                "unsupported_parameter",
-                "prompt must be a text or a list of token ids",
-            )
-    elif not isinstance(prompt, list) or any(isinstance(part, str) for part in prompt):
-        raise InputError("wrong_type", "messages must be a list of messages with roles")
-    elif len(prompt) > MOST_MESSAGES:
-        said = f"messages has {len(prompt):,} messages, above {MOST_MESSAGES:,}"
-        raise InputError("invalid_value", said)
-    task = Task() if ids else task_at(prompt, f"body.{name}")
-    thoughts = chat_reasoning(body) if endpoint == "chat" else Reasoning()
+    chat = endpoint == "chat"
+    if chat:
+        if not isinstance(prompt, list) or any(isinstance(part, str) for part in prompt):
+            raise InputError("wrong_type", "messages must be a list of messages with roles")
+        check_count(len(prompt), "messages", "messages", MOST_MESSAGES)
+    elif not isinstance(prompt, str) and not are_ids(prompt):
+        said = "prompt must be a text or a list of token ids"
+        raise InputError("unsupported_parameter", said)
+    ids = not chat and not isinstance(prompt, str)
+    task = Task(ids=tuple(prompt)) if ids else task_at(prompt, f"body.{name}")
+    variables = template_variables(body) if chat else None
+    thoughts = chat_reasoning(body) if chat else {}
     sampling = sampling_of(body, endpoint, defaults, thoughts)
-    tools = tools_of(body, chat_function, ignored) if endpoint == "chat" else None
-    check_together(tools, sampling or defaults)
-    task = Task(
-        task.history,
-        task.turns,
-        sampling,
-        raw=endpoint == "completions",
-        tools=tools,
-        ids=ids,
-        variables=thoughts.variables,
-        ignored=tuple(ignored.names),
-    )
-    return as_served(task, body) if served else task
+    tools = tools_of(body, chat_function, ignored) if chat else None
+    own = {"raw": not chat, "variables": variables}
+    return completed(task, body, tools, sampling, ignored, defaults, **own)
 
 
-def check_together(tools: Tools | None, sampling: SamplingParams) -> None:
-    """Raises InputError for an answer that can be no call beside its constraint."""
-    constraint = sampling.constraint
+def completed(
+    task: Task,
+    body: Mapping[str, Any],
+    tools: Tools | None,
+    sampling: SamplingParams | None,
+    ignored: Ignored,
+    defaults: SamplingParams,
+    **own: Any,
+) -> Task:
+    """The task of a body: its prompt, what was read in each dialect, ``own`` fields of one, and
+    ``OF_SERVERS``. Raises InputError, also for an answer that can be no call beside its
+    constraint."""
+    constraint = (sampling or defaults).constraint
     if tools is not None and constraint is not None and constraint.kind != "json_schema":
         raise InputError("invalid_value", "tools need an answer that is a text or JSON")
-
-
-def as_served(task: Task, body: Mapping[str, Any]) -> Task:
-    """With what only a server's body may say (``OF_SERVERS``). Raises InputError."""
+    said, left_out = (task.history, task.turns, sampling), tuple(ignored.names)
+    task = Task(*said, tools=tools, ids=task.ids, ignored=left_out, **own)
     priority, reproducible = body.get("priority"), body.get("reproducible")
     if priority is not None:
         task = replace(task, priority=priority_of(priority, "priority"))
@@ -136,7 +125,8 @@ def priority_of(value: Any, name: str) -> Priority:
     return priority
 
 
-def _are_ids(prompt: Any) -> bool:
+def are_ids(prompt: Any) -> bool:
+    """Whether a prompt is given as its tokens."""
     return isinstance(prompt, list) and len(prompt) > 0 and all(type(one) is int for one in prompt)
 
 
@@ -144,7 +134,7 @@ def _are_ids(prompt: Any) -> bool:
 
 
 def _number(value: Any, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if type(value) not in (int, float):
         raise wrong_kind(name, "a number", value)
     if abs(value) > _MOST_INT:
         raise InputError("invalid_value", f"{name} is out of all bounds: {str(value)[:40]}")
@@ -152,7 +142,7 @@ def _number(value: Any, name: str) -> float:
 
 
 def _integer(value: Any, name: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
+    if type(value) is not int:
         raise wrong_kind(name, "a whole number", value)
     if name != "seed":
         _number(value, name)
@@ -171,11 +161,8 @@ def _stop(value: Any, name: str) -> tuple[str, ...]:
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise InputError("wrong_type", f"{name} must be a string or a list of strings")
-    if len(texts) > MOST_STOPS:
-        raise InputError("invalid_value", f"{name} has {len(texts):,} texts, above {MOST_STOPS}")
-    if (size := sum(map(len, texts))) > MOST_STOP_CHARACTERS:
-        said = f"{name} has {size:,} characters, above {MOST_STOP_CHARACTERS:,}"
-        raise InputError("invalid_value", said)
+    check_count(len(texts), name, "texts", MOST_STOPS)
+    check_count(sum(map(len, texts)), name, "characters", MOST_STOP_CHARACTERS)
     return tuple(as_unicode(text, name) for text in texts)
 
 
@@ -196,15 +183,9 @@ def _logit_bias(value: Any, name: str) -> tuple[tuple[int, float], ...]:
 
 _READERS = {"int": _integer, "float": _number, "bool": _boolean}
 _OWN_READERS = {"stop": _stop, "seed": _integer, "logit_bias": _logit_bias}
-_READ_APART = {
-    "logprobs",
-    "top_logprobs",
-    "best_of",
-    "constraint",
-    "prompt_logprobs",
-    "thinking",
-    "think_tokens",
-}
+_READ_APART = frozenset(
+    "logprobs top_logprobs best_of constraint prompt_logprobs thinking think_tokens".split()
+)
 # A body may have each parameter of ours: the field that it becomes, and what reads it. A later one
 # of two for the same field wins.
 _PLAIN: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
@@ -235,16 +216,16 @@ def sampling_of(
     body: Mapping[str, Any],
     endpoint: Generating,
     defaults: SamplingParams,
-    reasoning: Reasoning = _NO_REASONING,
+    thoughts: Mapping[str, Any],
 ) -> SamplingParams | None:
     """The body's own parameters on top of ``defaults``; None where it has none.
-    ``null`` is ignored. ``reasoning``: its wishes for thoughts.
+    ``null`` is ignored. ``thoughts``: the parameters for them, which each dialect reads.
 
     Raises InputError naming the parameter that has a wrong type or value.
     """
-    changes: dict[str, Any] = reasoning.changes()
+    changes: dict[str, Any] = {**thoughts}
     for name, (field, read) in _PLAIN.items():
-        if name in _NAMES[endpoint] and body.get(name) is not None:
+        if body.get(name) is not None:
             changes[field] = read(body[name], name)
     changes.update(_logprobs(body, endpoint))
     wanted = constraint_changes(body)

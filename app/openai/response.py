@@ -3,7 +3,7 @@
 Source of the format: the chat completion, completion and error objects of OpenAI's API reference.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -12,6 +12,7 @@ from app.openai.request import Generating
 from app.openai.tool_parser import ArgumentsDelta, CallBegin, ContentDelta, Delta, ThoughtDelta
 from app.openai.validation import Problem
 
+IDS: dict[Generating, str] = {"chat": "chatcmpl", "completions": "cmpl"}
 # Errors that are no fault of the request; every other one is answered as a bad request.
 _STATUS = {"engine_error": 500, "worker_crash": 500, "timeout": 504}
 
@@ -27,9 +28,15 @@ def error_body(problem: Problem) -> tuple[int, dict[str, Any]]:
 def answer_body(answer: Answer, endpoint: Generating, name: str, model: str) -> dict[str, Any]:
     """The body of an answer without an error; its id ends in ``name``."""
     chat = endpoint == "chat"
-    usage = answer.usage or {}
+    counts = answer.usage or {}
+    usage: dict[str, Any] = {
+        **{k: counts[k] for k in ("prompt_tokens", "completion_tokens", "total_tokens")},
+        "prompt_tokens_details": {"cached_tokens": counts.get("cached_tokens", 0)},
+    }
+    if (thought := counts.get("reasoning_tokens")) is not None:
+        usage["completion_tokens_details"] = {"reasoning_tokens": thought}
     body: dict[str, Any] = {
-        "id": f"{'chatcmpl' if chat else 'cmpl'}-{name}",
+        "id": f"{IDS[endpoint]}-{name}",
         "object": "chat.completion" if chat else "text_completion",
         "created": int(answer.created or 0),
         "choices": [
@@ -37,21 +44,11 @@ def answer_body(answer: Answer, endpoint: Generating, name: str, model: str) -> 
             for index, choice in enumerate(answer.choices or [answer.only])
         ],
         "model": model,
-        "usage": {
-            **{k: usage[k] for k in ("prompt_tokens", "completion_tokens", "total_tokens")},
-            "prompt_tokens_details": {"cached_tokens": usage.get("cached_tokens", 0)},
-            **_reasoning_usage(usage),
-        },
+        "usage": usage,
     }
     if answer.timings is not None:
         body["timings"] = answer.timings
     return body
-
-
-def _reasoning_usage(usage: Mapping[str, int]) -> dict[str, Any]:
-    if "reasoning_tokens" not in usage:
-        return {}
-    return {"completion_tokens_details": {"reasoning_tokens": usage["reasoning_tokens"]}}
 
 
 def _thought(text: str) -> dict[str, str]:

@@ -10,20 +10,22 @@ import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from app.openai.answer import Answer, TokenLogprobs
-from app.openai.fields import Ignored, fields_of
 from app.openai.reasoning import BUDGETS, response_reasoning
-from app.openai.request import CHAT_NAMES, OF_SERVERS, as_served, check_together, sampling_of
-from app.openai.task import Task, task_at
+from app.openai.request import CHAT_NAMES, OF_SERVERS, completed, sampling_of
+from app.openai.task import Task, parts_text, task_at
 from app.openai.tool_parser import ArgumentsDelta, CallBegin, ContentDelta, Delta, ThoughtDelta
 from app.openai.tools import checked_function, provider_runs, tools_of
 from app.openai.validation import (
     MOST_MESSAGES,
+    Ignored,
     InputError,
     as_unicode,
-    check_bounds,
+    check_count,
+    fields_of,
     kind,
     require_object,
     shown,
@@ -33,7 +35,7 @@ from runtimes.request import SamplingParams
 # Who asks, what is kept, how it is billed, and what only hints at how to answer.
 _HINTS = frozenset(
     "model user metadata store service_tier safety_identifier prompt_cache_key truncation"
-    " prompt_cache_retention max_tool_calls include".split()
+    " prompt_cache_retention max_tool_calls include stream_options".split()
 )
 _KNOWN = frozenset(
     "input instructions max_output_tokens text tools tool_choice parallel_tool_calls"
@@ -45,19 +47,16 @@ _STORED = "answers are not stored here"
 _FIELDS = fields_of(
     _KNOWN | _SAMPLED | OF_SERVERS | set(BUDGETS),
     _HINTS,
-    refused=("previous_response_id", "conversation"),
-    why={"previous_response_id": _STORED, "conversation": _STORED},
+    {"previous_response_id": _STORED, "conversation": _STORED},
 )
 _TEXTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
+_text = partial(parts_text, fields=_TEXTS, part="a content part")
 _LOGPROBS = "message.output_text.logprobs"
 
 
 def response_task(body: Any, defaults: SamplingParams) -> Task:
     """The task of a body. Raises InputError."""
-    require_object(body, "body")
-    check_bounds(body, "body")
-    ignored = Ignored()
-    _FIELDS.check(body, ignored)
+    ignored = _FIELDS.check(body)
     given, instructions = body.get("input"), body.get("instructions")
     if given is None:
         raise InputError("missing_parameter", "body has no 'input'")
@@ -70,11 +69,8 @@ def response_task(body: Any, defaults: SamplingParams) -> Task:
     if instructions is not None:
         history = ({"role": "system", "content": _text(instructions, "instructions")}, *history)
     tools = tools_of(body, _function, ignored)
-    sampling = _sampling(body, defaults)
-    check_together(tools, sampling or defaults)
-    left_out = tuple(ignored.names)
-    task = replace(task, history=history, sampling=sampling, tools=tools, ignored=left_out)
-    return as_served(task, body)
+    task = replace(task, history=history)
+    return completed(task, body, tools, _sampling(body, defaults), ignored, defaults)
 
 
 def _sampling(body: Mapping[str, Any], defaults: SamplingParams) -> SamplingParams | None:
@@ -108,9 +104,7 @@ def _function(tool: Any, where: str, ignored: Ignored) -> Mapping[str, Any] | No
 
 def _messages(items: list[Any]) -> list[dict[str, Any]]:
     """The items as messages of a chat."""
-    if len(items) > MOST_MESSAGES:
-        said = f"input has {len(items):,} items, above {MOST_MESSAGES:,}"
-        raise InputError("invalid_value", said)
+    check_count(len(items), "input", "items", MOST_MESSAGES)
     said_so_far: list[dict[str, Any]] = []
     for number, item in enumerate(items):
         where = f"input.{number}"
@@ -161,23 +155,6 @@ def _thought(item: Mapping[str, Any], where: str) -> str:
     return as_unicode(thought, where)
 
 
-def _text(value: Any, where: str) -> str:
-    if isinstance(value, list):
-        parts = []
-        for number, part in enumerate(value):
-            at = f"{where}.{number}"
-            require_object(part, at, "a content part")
-            name = _TEXTS.get(str(part.get("type")))
-            if name is None:
-                said = f"{at}.type: {shown(part.get('type'))} is not supported; only text is"
-                raise InputError("unsupported_parameter", said)
-            parts.append(_text(part.get(name), f"{at}.{name}"))
-        return "".join(parts)
-    if not isinstance(value, str):
-        raise InputError("wrong_type", f"{where} must be a text, not {kind(value)}")
-    return as_unicode(value, where)
-
-
 # Answers as OpenAI's Responses API has them: whole, and as events.
 
 
@@ -199,9 +176,10 @@ _REPEATED: dict[str, Any] = {
 
 
 class ResponseEvents:
-    """One response from its deltas: its items, and the events that tell of them."""
+    """One response from its deltas: its items, and the events that tell of them. ``body`` is that
+    of the request, parts of which are repeated."""
 
-    def __init__(self, name: str, model: str, body: Mapping[str, Any]) -> None:
+    def __init__(self, name: str, model: str, _: int, body: Mapping[str, Any]) -> None:
         repeated = {
             key: default if body.get(key) is None else body[key]
             for key, default in _REPEATED.items()
@@ -259,40 +237,49 @@ class ResponseEvents:
                 self._items[-1]["arguments"] += delta.text
                 return [self._piece("function_call_arguments.delta", delta=delta.text)]
 
-    def end(self, answer: Answer) -> Events:
+    def end(self, answer: Answer, _: str | None) -> Events:
         """The last ones."""
-        events = self._stop("incomplete" if _cut(answer) else "completed", answer.logprobs)
-        told = self.body(answer)
-        return [*events, self._event(f"response.{told['status']}", response=told)]
+        cut = answer.finish_reason in ("length", "context")
+        status, usage = "incomplete" if cut else "completed", answer.usage or {}
+        events = self._stop(status, answer.logprobs)
+        told = {
+            **self._head,
+            "status": status,
+            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+            "output": self._items,
+            "usage": usage_body(usage, usage.get("reasoning_tokens", 0)),
+        }
+        return [*events, self._event(f"response.{status}", response=told)]
 
-    def fail(self, message: str) -> Events:
+    def failed(self, _: int, message: str) -> dict[str, Any]:
         """The last one of a response that has an error."""
         error = {"code": "server_error", "message": message}
         told = {**self._head, "status": "failed", "error": error, "output": self._items}
-        return [self._event("response.failed", response=told)]
+        return self._event("response.failed", response=told)
 
-    def body(self, answer: Answer) -> dict[str, Any]:
-        """The whole response, after its ``end``."""
-        cut = _cut(answer)
-        return {
-            **self._head,
-            "status": "incomplete" if cut else "completed",
-            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
-            "output": self._items,
-            "usage": _usage(answer),
-        }
+    def whole(self, answer: Answer, stop: str | None) -> dict[str, Any]:
+        """The body of an answer without an error."""
+        if answer.reasoning:
+            self.add(ThoughtDelta(answer.reasoning))
+        if answer.response:
+            self.add(ContentDelta(answer.response))
+        for index, call in enumerate(answer.tool_calls or ()):
+            function = call["function"]
+            self.add(CallBegin(index, call["id"], function["name"]))
+            self.add(ArgumentsDelta(index, function["arguments"]))
+        response: dict[str, Any] = self.end(answer, stop)[-1]["response"]
+        return response
 
     def _start_text(self) -> Events:
+        part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
         item = {
             "id": f"msg_{secrets.token_hex(12)}",
             "type": "message",
             "role": "assistant",
             "status": "in_progress",
-            "content": [],
+            "content": [part],
         }
         events = self._start(item)
-        part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-        self._items[-1]["content"].append(part)
         return [*events, self._piece("content_part.added", part=dict(part))]
 
     def _start(self, item: dict[str, Any]) -> Events:
@@ -349,32 +336,14 @@ def _reasoning_item() -> dict[str, Any]:
     }
 
 
-def response_body(answer: Answer, name: str, model: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    """The body of an answer without an error."""
-    events = ResponseEvents(name, model, body)
-    if answer.reasoning:
-        events.add(ThoughtDelta(answer.reasoning))
-    if answer.response:
-        events.add(ContentDelta(answer.response))
-    for index, call in enumerate(answer.tool_calls or ()):
-        function = call["function"]
-        events.add(CallBegin(index, call["id"], function["name"]))
-        events.add(ArgumentsDelta(index, function["arguments"]))
-    events.end(answer)
-    return events.body(answer)
-
-
-def _cut(answer: Answer) -> bool:
-    return answer.finish_reason in ("length", "context")
-
-
-def _usage(answer: Answer) -> dict[str, Any]:
-    usage = answer.usage or {}
+def usage_body(usage: Mapping[str, int], thought: int = 0) -> dict[str, Any]:
+    """Counts of tokens, as a response and a batch have them."""
+    asked, answered = usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0)
     cached = usage.get("cached_tokens", 0)
     return {
-        "input_tokens": usage.get("prompt_tokens", 0),
+        "input_tokens": asked,
         "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
-        "output_tokens": usage.get("completion_tokens", 0),
-        "output_tokens_details": {"reasoning_tokens": usage.get("reasoning_tokens", 0)},
-        "total_tokens": usage.get("total_tokens", 0),
+        "output_tokens": answered,
+        "output_tokens_details": {"reasoning_tokens": thought},
+        "total_tokens": asked + answered,
     }

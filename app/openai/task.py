@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from app.openai.tools import Tools
-from app.openai.validation import ARGUMENTS, MISSING, InputError, as_unicode, check_bounds, kind
+from app.openai.validation import (
+    ARGUMENTS,
+    MISSING,
+    InputError,
+    as_unicode,
+    check_bounds,
+    kind,
+    require_list,
+    require_object,
+    shown,
+)
 from runtimes.chat import Message
 from runtimes.request import Priority, SamplingParams
 
@@ -101,8 +111,7 @@ def task_at(value: Any, name: str) -> Task:
 
 
 def _message(item: Any, where: str) -> Message:
-    if not isinstance(item, Mapping):
-        raise InputError("wrong_type", f"{where} must be a message with a role, not {kind(item)}")
+    require_object(item, where, "a message with a role")
     role = item.get("role", MISSING)
     if not isinstance(role, str) or role not in _ROLES:
         roles = "system, user or assistant"
@@ -134,16 +143,15 @@ def _message(item: Any, where: str) -> Message:
 def _calls(value: Any, where: str) -> list[dict[str, Any]]:
     """The calls of an earlier answer, their arguments as objects, which is how templates want
     them. Raises InputError."""
-    if not isinstance(value, list):
-        raise InputError("wrong_type", f"{where} must be a list of calls, not {kind(value)}")
+    require_list(value, where, "a list of calls")
     return [_call(one, f"{where}.{i}") for i, one in enumerate(value)]
 
 
 def _call(call: Any, where: str) -> dict[str, Any]:
-    function = call.get("function") if isinstance(call, Mapping) else None
+    call = call if isinstance(call, Mapping) else {}
+    function, identity = call.get("function"), call.get("id")
     name = function.get("name") if isinstance(function, Mapping) else None
-    identity = call.get("id") if isinstance(call, Mapping) else None
-    if not isinstance(function, Mapping) or not isinstance(name, str):
+    if not isinstance(name, str):
         raise InputError("wrong_type", f"{where} must be a call of a function with a name")
     if identity is not None and not isinstance(identity, str):
         raise InputError("wrong_type", f"{where}.id must be a text, not {kind(identity)}")
@@ -167,6 +175,38 @@ def _part(part: Any, where: str) -> str:
         if isinstance(text, str):
             return text
     raise InputError("wrong_type", f"{where} is not a text part; only text is supported")
+
+
+def merged(messages: Sequence[Message], roles: Collection[str]) -> list[Message]:
+    """``messages``, in which those of one of the ``roles`` that follow each other are one."""
+    found: list[Message] = []
+    for message in messages:
+        role = message["role"]
+        if found and role in roles and found[-1]["role"] == role:
+            text = f"{found[-1]['content']}\n\n{message['content']}"
+            found[-1] = {"role": role, "content": text}
+        else:
+            found.append(message)
+    return found
+
+
+def parts_text(value: Any, where: str, fields: Mapping[str, str], part: str) -> str:
+    """A text, or that of a list in which each is ``part``; ``fields``: where the types of them that
+    are supported have theirs. Raises InputError."""
+    if isinstance(value, list):
+        texts = []
+        for number, one in enumerate(value):
+            at = f"{where}.{number}"
+            require_object(one, at, part)
+            name = fields.get(str(one.get("type")))
+            if name is None:
+                said = f"{at}.type: {shown(one.get('type'))} is not supported; only text is"
+                raise InputError("unsupported_parameter", said)
+            texts.append(parts_text(one.get(name), f"{at}.{name}", fields, part))
+        return "".join(texts)
+    if not isinstance(value, str):
+        raise InputError("wrong_type", f"{where} must be a text, not {kind(value)}")
+    return as_unicode(value, where)
 
 
 def _text(text: str, where: str) -> str:

@@ -5,7 +5,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -42,16 +42,7 @@ _HERMES = ToolForm(
     each=True,
     markers=("<tool_call>", "</tool_call>"),
 )
-_OWN = ToolForm(
-    "<tool_call>",
-    '\n{"name": "',
-    '", "arguments": ',
-    "}\n</tool_call>",
-    separator="\n",
-    each=True,
-    told=False,
-    markers=("<tool_call>", "</tool_call>"),
-)
+_OWN = replace(_HERMES, told=False)
 _LLAMA = ToolForm("", '{"name": "', '", "parameters": ', "}")
 _TOOL_CALLS = "[TOOL_CALLS]"
 _PROBE = {
@@ -200,7 +191,7 @@ def own_messages(messages: Sequence[Message], tools: Tools | None) -> list[Messa
 
 def form_messages(messages: Sequence[Message], form: ToolForm) -> list[Message]:
     """For a template that knows them."""
-    if form.marker != "[TOOL_CALLS]":
+    if form.marker != _TOOL_CALLS:
         return list(messages)
     said: list[Message] = []
     for message in messages:

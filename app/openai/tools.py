@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from app.openai.constraints import schema_constraint
-from app.openai.fields import Ignored
-from app.openai.schemas import followed
+from app.openai.constraints import followed, schema_constraint
 from app.openai.validation import (
     MOST_TOOLS,
     TOOL,
+    Ignored,
     InputError,
     as_unicode,
     check_bounds,
-    kind,
+    check_count,
+    require_list,
+    require_object,
     shown,
 )
 
@@ -76,23 +77,17 @@ def tools_of(
     parallel = body.get("parallel_tool_calls")
     if parallel is not None and not isinstance(parallel, bool):
         raise InputError("wrong_type", "parallel_tool_calls must be true or false")
-    if not given:
-        if given not in (None, []):
-            raise InputError("wrong_type", f"tools must be a list of tools, not {kind(given)}")
-        if choice not in (None, "none", "auto"):
-            raise InputError("invalid_value", "tool_choice asks for a call, and there are no tools")
-        return None
-    if not isinstance(given, list):
-        raise InputError("wrong_type", f"tools must be a list of tools, not {kind(given)}")
-    if len(given) > MOST_TOOLS:
-        raise InputError("invalid_value", f"tools has {len(given):,} tools, above {MOST_TOOLS}")
+    given = [] if given is None else given
+    require_list(given, "tools", "a list of tools")
+    check_count(len(given), "tools", "tools", MOST_TOOLS)
     read = [function_of(one, f"tools.{i}", ignored) for i, one in enumerate(given)]
     functions = tuple(one for one in read if one is not None)
     left = [tool for tool, one in zip(given, read, strict=True) if one is None]
     _check_left_out(left, choice)
     if not functions:
         if choice not in (None, "none", "auto"):
-            raise InputError("invalid_value", "tool_choice asks for a call, and no tool is left")
+            lack = "no tool is left" if given else "there are no tools"
+            raise InputError("invalid_value", f"tool_choice asks for a call, and {lack}")
         return None
     return _chosen(Tools(functions, parallel=parallel is not False), choice)
 
@@ -137,11 +132,11 @@ def _chosen(tools: Tools, choice: Any) -> Tools | None:
     if choice == "none":
         return None
     if choice == "required":
-        return Tools(tools.functions, required=True, parallel=tools.parallel)
+        return replace(tools, required=True)
     if isinstance(choice, Mapping) and choice.get("type") == "allowed_tools":
         inner = choice.get("allowed_tools")
         return _allowed(tools, choice if inner is None else inner)
-    return _only(tools, [_named(choice, "tool_choice")], parallel=tools.parallel, required=True)
+    return _only(tools, [_named(choice, "tool_choice")], required=True)
 
 
 def _allowed(tools: Tools, choice: Any) -> Tools | None:
@@ -151,8 +146,7 @@ def _allowed(tools: Tools, choice: Any) -> Tools | None:
             "invalid_value", "tool_choice.allowed_tools needs tools, and a mode: auto or required"
         )
     names = [_named(one, f"tool_choice.allowed_tools.tools.{i}") for i, one in enumerate(listed)]
-    required = choice["mode"] == "required"
-    return _only(tools, names, parallel=tools.parallel, required=required) if names else None
+    return _only(tools, names, required=choice["mode"] == "required") if names else None
 
 
 def _named(choice: Any, where: str) -> str:
@@ -164,20 +158,20 @@ def _named(choice: Any, where: str) -> str:
     return name
 
 
-def _only(tools: Tools, names: Sequence[str], *, parallel: bool, required: bool) -> Tools:
+def _only(tools: Tools, names: Sequence[str], *, required: bool) -> Tools:
+    known = {one["name"]: one for one in tools.functions}
     for name in names:
-        if all(one["name"] != name for one in tools.functions):
+        if name not in known:
             said = f"tool_choice names {name[:64]!r}, and no tool is called so"
             raise InputError("invalid_value", said)
-    left = tuple(one for one in tools.functions if one["name"] in names)
-    return Tools(left, required=required, parallel=parallel)
+    left = tuple(one for name, one in known.items() if name in names)
+    return replace(tools, functions=left, required=required)
 
 
 def chat_function(tool: Any, where: str, ignored: Ignored) -> Mapping[str, Any] | None:
     """The function of a tool as chat completions have them; None: it is left out. Raises
     InputError."""
-    if not isinstance(tool, Mapping):
-        raise InputError("wrong_type", f"{where} must be a tool, not {kind(tool)}")
+    require_object(tool, where, "a tool")
     if provider_runs(tool, where, "function", ignored):
         return None
     function = tool.get("function")
@@ -195,8 +189,7 @@ def checked_function(
 ) -> Mapping[str, Any]:
     """A function with a name, and a schema that can be followed (all of it, if it is ``strict``),
     which messages about it call ``parameters``. Raises InputError."""
-    if not isinstance(function, Mapping):
-        raise InputError("wrong_type", f"{where} must be an object, not {kind(function)}")
+    require_object(function, where)
     check_bounds(function, where, TOOL)
     name = function.get("name")
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
@@ -209,8 +202,7 @@ def checked_function(
     given = function.get("parameters")
     where = f"{where}.{parameters}"
     if given is not None:
-        if not isinstance(given, Mapping):
-            raise InputError("wrong_type", f"{where} must be a JSON schema, not {kind(given)}")
+        require_object(given, where, "a JSON schema")
         if given.get("type", "object") != "object":
             said = f"{where}.type must be object, not {shown(given['type'])}"
             raise InputError("invalid_value", said)

@@ -2,6 +2,9 @@
 
 A text of 16 MiB can be 400 MiB of objects, and the parser holds the interpreter's lock: values and
 depth are counted in the bytes before any of them is parsed.
+
+Bodies as /openapi.json describes them are here too. They are read by `app.openai`, not by Pydantic:
+what is wrong with one is said in OpenAI's form of an error.
 """
 
 import asyncio
@@ -12,17 +15,20 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, TypeVar
 
 from anyio import to_thread
 from starlette.requests import Request
 
+from app.openai.request import Generating
 from app.serve.errors import HttpError, shutting_down
 from app.serve.generate import while_connected
 from app.serve.options import MOST_BODIES_BYTES, MOST_DEPTH, MOST_NAMES, MOST_VALUES
+from runtimes.request import SamplingParams
 
 _Value = TypeVar("_Value")
 
@@ -43,20 +49,29 @@ class Held:
     total: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)  # guards it
     parsing: asyncio.Lock = field(default_factory=asyncio.Lock)  # one large body at a time
-    _waits: set[asyncio.Timeout] = field(default_factory=set)  # for that
+    _waits: set[asyncio.Timeout] = field(default_factory=set)  # for a turn, or more of a body
     _ended: bool = False
+
+    @asynccontextmanager
+    async def until(self, end: float, late: HttpError) -> AsyncIterator[None]:
+        """Wait within the block, till the loop's time ``end`` at most. Raises ``late`` then, or
+        HttpError (503) where the server ends."""
+        try:
+            async with asyncio.timeout_at(0 if self._ended else end) as wait:
+                self._waits.add(wait)
+                yield
+        except TimeoutError:
+            raise (shutting_down() if self._ended else late) from None
+        finally:
+            self._waits.discard(wait)
 
     async def turn(self) -> None:
         """Wait to be the one that parses. Raises HttpError (503) where that takes long, or the
         server ends."""
-        try:
-            async with asyncio.timeout(0 if self._ended else _TURN_S) as wait:
-                self._waits.add(wait)
-                await self.parsing.acquire()
-        except TimeoutError:
-            raise self._full() from None
-        finally:
-            self._waits.discard(wait)
+        said = "other requests take the time that there is for large bodies"
+        late = HttpError(503, "bodies_full", said, retry_s=_RETRY_S)
+        async with self.until(asyncio.get_running_loop().time() + _TURN_S, late):
+            await self.parsing.acquire()
 
     def end(self) -> None:
         """Nobody waits any more: the server ends."""
@@ -64,12 +79,6 @@ class Held:
         for wait in self._waits:
             if not wait.expired():
                 wait.reschedule(0)
-
-    def _full(self) -> HttpError:
-        if self._ended:
-            return shutting_down()
-        said = "other requests take the time that there is for large bodies"
-        return HttpError(503, "bodies_full", said, retry_s=_RETRY_S)
 
 
 @dataclass(slots=True)
@@ -104,9 +113,8 @@ async def json_body(request: Request, most: int = MOST_VALUES) -> Any:
     async for piece in request.stream():
         data += piece  # pieces of a byte would take forty times as much
     charge: Charge = request.scope["ingot.charge"]
-    if len(data) <= SMALL_BYTES:
-        return _parsed(bytes(data), charge, most)
-    return await _in_turn(request, charge.held, partial(_parsed, bytes(data), charge, most))
+    parse = partial(_parsed, bytes(data), charge, most)
+    return parse() if len(data) <= SMALL_BYTES else await _in_turn(request, charge.held, parse)
 
 
 async def read_task(request: Request, task_of: Callable[[], _Value]) -> Callable[[], _Value]:
@@ -122,32 +130,24 @@ async def read_task(request: Request, task_of: Callable[[], _Value]) -> Callable
 async def _in_turn(request: Request, held: Held, work: Callable[[], _Value]) -> _Value:
     """The result of ``work`` on a large body, on a thread. Threads that compute share the
     interpreter's lock with the event loop: there is one at a time, with rests."""
+    rest_s = _MOST_REST_S  # where nobody waits for the end of it
+
+    def timed() -> _Value:
+        nonlocal rest_s
+        begun = time.thread_time()
+        try:
+            return work()
+        finally:
+            rest_s = min(_MOST_REST_S, _REST * (time.thread_time() - begun))
+
     await while_connected(request, held.turn())
     try:
-        value, seconds = await to_thread.run_sync(_timed, work)
-    except BaseException:
-        seconds = _MOST_REST_S / _REST
-        raise
+        return await to_thread.run_sync(timed)
     finally:
-        rest_s = min(_MOST_REST_S, _REST * seconds)
         asyncio.get_running_loop().call_later(rest_s, held.parsing.release)
-    if isinstance(value, Exception):
-        raise value
-    return value
 
 
-def _timed(work: Callable[[], _Value]) -> tuple[_Value | Exception, float]:
-    """Return the result of ``work``, or its error, and its processor time in seconds."""
-    begun = time.thread_time()
-    value: _Value | Exception
-    try:
-        value = work()
-    except Exception as error:
-        value = error
-    return value, time.thread_time() - begun
-
-
-def checked_values(data: bytes, most: int = MOST_VALUES) -> int:
+def checked_values(data: bytes, most: int) -> int:
     """How many values a JSON text has, or more. Raises HttpError: 400 where they are nested too
     deeply, 413 for more than ``most``."""
     opened, names = data.count(b"[") + data.count(b"{"), data.count(b":")
@@ -164,7 +164,7 @@ def checked_values(data: bytes, most: int = MOST_VALUES) -> int:
     return values
 
 
-def _parsed(data: bytes, charge: Charge, most: int = MOST_VALUES) -> Any:
+def _parsed(data: bytes, charge: Charge, most: int) -> Any:
     values = checked_values(data, most)
     gc.disable()  # it would look through millions of small values again and again
     try:
@@ -185,7 +185,7 @@ def _widened(data: bytes) -> int:
     return len(data) * (3 if _HALF_PAIR.search(data) else b"\\u" in data)
 
 
-def _shape(data: bytes, most: int = MOST_VALUES) -> tuple[int, int, int]:
+def _shape(data: bytes, most: int) -> tuple[int, int, int]:
     """How many values a JSON text has, names included, how many of them are names, and how deeply
     they are nested; no further than one of these is too much. Of what is no JSON, all that the
     parser would read is counted."""
@@ -249,3 +249,50 @@ def _half_pair_in(value: Any, name: str) -> str | None:
         if (found := _half_pair_in(one, f"{name}.{key}")) is not None:
             return found.removeprefix("body.") if name == "body" else found
     return None
+
+
+# What /openapi.json says of bodies.
+
+_TYPES = {"int": "integer", "float": "number", "bool": "boolean", "int | None": "integer"}
+_MESSAGE = {
+    "type": "object",
+    "required": ["role", "content"],
+    "properties": {
+        "role": {"enum": ["system", "user", "assistant"]},
+        "content": {"type": "string"},
+    },
+}
+_PROMPTS: dict[Generating, dict[str, Any]] = {
+    "chat": {"messages": {"type": "array", "minItems": 1, "items": _MESSAGE}},
+    "completions": {"prompt": {"type": "string", "minLength": 1}},
+}
+
+
+def body_of(endpoint: Generating, **more: Any) -> dict[str, Any]:
+    """For ``openapi_extra`` of a route; ``more`` are further properties."""
+    prompt = _PROMPTS[endpoint]
+    own = {
+        item.name: {"type": _TYPES[str(item.type)]}
+        for item in fields(SamplingParams)
+        if str(item.type) in _TYPES and item.name != "prompt_logprobs"  # which ``echo`` gives
+    }
+    stop = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+    known = {**prompt, "model": {"type": "string"}, **own, "stop": stop, **more}
+    if endpoint == "completions":
+        known["logprobs"] = {"type": "integer"}
+    else:
+        del known["best_of"]
+    return body_schema(known, *prompt)
+
+
+def body_schema(fields: Mapping[str, Any], *required: str) -> dict[str, Any]:
+    """For ``openapi_extra`` of a route whose body has these ``fields``."""
+    schema: dict[str, Any] = {"type": "object"}
+    if required:
+        schema["required"] = list(required)
+    if fields:
+        schema["properties"] = fields
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+ANY_BODY = body_schema({})

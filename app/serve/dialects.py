@@ -2,53 +2,42 @@
 OpenAI's /v1/responses."""
 
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from app.openai.anthropic import MessageEvents, error_body, message_body, messages_task
-from app.openai.prepare import prepare
-from app.openai.responses import ResponseEvents, response_body, response_task
+from app.openai.anthropic import MessageEvents, messages_task
+from app.openai.responses import ResponseEvents, response_task
 from app.openai.task import Task
-from app.prompts import require_short
-from app.serve.bodies import json_body, read_task
-from app.serve.errors import MESSAGES, HttpError, http_error
-from app.serve.events import EventStream, named_events, whole_answer
-from app.serve.generate import Generation, Generator, asked_model, error_of, while_connected
+from app.openai.validation import InputError
+from app.serve.bodies import ANY_BODY, json_body, read_task
+from app.serve.errors import MESSAGES, HttpError
+from app.serve.generate import (
+    EventStream,
+    Generation,
+    Generator,
+    asked_model,
+    named_events,
+    while_connected,
+    whole_answer,
+)
 from app.serve.observe import Observer
-from app.serve.openapi import ANY_BODY
-from app.serve.pool import Served
 from runtimes.request import SamplingParams
 
+_Events = MessageEvents | ResponseEvents
 
-def messages_routes(generator: Generator, observer: Observer) -> APIRouter:
-    """Router for /v1/messages and /v1/messages/count_tokens."""
+
+def routes(generator: Generator, observer: Observer) -> APIRouter:
+    """Router for /v1/messages, /v1/messages/count_tokens and /v1/responses."""
     router = APIRouter()
 
     @router.post(MESSAGES, openapi_extra=ANY_BODY)
     async def messages(request: Request) -> Response:
         """A message that follows a conversation, in Anthropic's form."""
-        body = await json_body(request)
-        name, streaming = asked_model(body), False
-        if isinstance(body, dict):
-            streaming = body.pop("stream", None) or False
-            if not isinstance(streaming, bool):
-                raise HttpError(400, "wrong_type", "stream must be true or false")
-        task_of = await read_task(request, partial(messages_task, body, generator.defaults))
-        del body  # is not needed any more, and may be large
-        generation = await while_connected(request, generator.begin(name, task_of))
-        del task_of
-        observer.begin(request, generation)
-        number = secrets.token_hex(12)
-        if streaming:
-            return EventStream(_events(generation, number), generation, observer)
-        answer = await whole_answer(request, generation, observer)
-        return JSONResponse(
-            message_body(answer, number, generation.served.called, _stop(generation))
-        )
+        return await _answer(request, generator, observer, messages_task, MessageEvents)
 
     @router.post(f"{MESSAGES}/count_tokens", openapi_extra=ANY_BODY)
     async def count_tokens(request: Request) -> dict[str, int]:
@@ -56,26 +45,51 @@ def messages_routes(generator: Generator, observer: Observer) -> APIRouter:
         body = await json_body(request)
         name = asked_model(body)
         reading = partial(messages_task, body, generator.defaults, counted=True)
-        task_of = await read_task(request, reading)
-        async with generator.model(name) as served:
-            work = partial(_count, served, generator.defaults, task_of)
-            count, left_out = await generator.in_thread(work, served.name)
-        observer.left_out.of_request(request.scope, left_out)
-        return {"input_tokens": count}
+        task, ids = await generator.tokens(name, await read_task(request, reading))
+        observer.left_out.of_request(request.scope, task.ignored)
+        return {"input_tokens": len(ids)}
+
+    @router.post("/v1/responses", openapi_extra=ANY_BODY)
+    async def responses(request: Request) -> Response:
+        """Answer an input with text and function calls."""
+        return await _answer(request, generator, observer, response_task, ResponseEvents)
 
     return router
 
 
-async def _events(generation: Generation, number: str) -> AsyncIterator[bytes]:
-    events = MessageEvents(number, generation.served.called, len(generation.request.prompt))
+async def _answer(
+    request: Request,
+    generator: Generator,
+    observer: Observer,
+    read: Callable[[Any, SamplingParams], Task],
+    events_of: Callable[[str, str, int, Mapping[str, Any]], _Events],
+) -> Response:
+    body = await json_body(request)
+    name, streaming = asked_model(body), body.pop("stream", None) or False
+    if not isinstance(streaming, bool):
+        raise InputError("wrong_type", "stream must be true or false")
+    task_of = await read_task(request, partial(read, body, generator.defaults))
+    generation = await while_connected(request, generator.begin(name, task_of))
+    del task_of
+    for large in ("messages", "input"):  # are not needed any more
+        body.pop(large, None)
+    observer.begin(request, generation)
+    tokens = len(generation.request.prompt)
+    begun = partial(events_of, secrets.token_hex(12), generation.served.called, tokens, body)
+    if streaming:
+        return EventStream(_told(generation, begun()), generation)
+    answer = await whole_answer(request, generation)
+    return JSONResponse(begun().whole(answer, _stop(generation)))
+
+
+async def _told(generation: Generation, events: _Events) -> AsyncIterator[bytes]:
     yield named_events(events.begin())
     async for _, delta in generation.deltas():
         yield named_events(events.add(delta))
-    answer = await generation.answer()
-    problem = error_of(answer)
-    if problem is not None:
-        found = http_error(problem)
-        yield named_events([error_body(found.status, found.message)])
+    try:
+        answer = await generation.answer()
+    except HttpError as error:
+        yield named_events([events.failed(error.status, error.message)])
         return
     yield named_events(events.end(answer, _stop(generation)))
 
@@ -83,52 +97,3 @@ async def _events(generation: Generation, number: str) -> AsyncIterator[bytes]:
 def _stop(generation: Generation) -> str | None:
     """The stop sequence that ended it."""
     return None if generation.completion is None else generation.completion.stop
-
-
-def _count(
-    served: Served, defaults: SamplingParams, task_of: Callable[[], Task]
-) -> tuple[int, Sequence[str]]:
-    """The tokens of a task, and what is left out of it."""
-    task, engine = task_of(), served.engine
-    require_short(engine, task.opening)
-    return len(prepare(task, engine, task.sampling or defaults, bounded=False).ids), task.ignored
-
-
-def responses_routes(generator: Generator, observer: Observer) -> APIRouter:
-    """Router for /v1/responses."""
-    router = APIRouter()
-
-    @router.post("/v1/responses", openapi_extra=ANY_BODY)
-    async def responses(request: Request) -> Response:
-        """Answer an input with text and function calls."""
-        body = await json_body(request)
-        name, streaming = asked_model(body), False
-        if isinstance(body, dict):
-            streaming = body.pop("stream", None) or False
-            body.pop("stream_options", None)
-            if not isinstance(streaming, bool):
-                raise HttpError(400, "wrong_type", "stream must be true or false")
-        task_of = await read_task(request, partial(response_task, body, generator.defaults))
-        generation = await while_connected(request, generator.begin(name, task_of))
-        del task_of
-        body.pop("input")  # is not needed any more, and may be large
-        observer.begin(request, generation)
-        number = secrets.token_hex(12)
-        if streaming:
-            return EventStream(_responses_events(generation, number, body), generation, observer)
-        answer = await whole_answer(request, generation, observer)
-        return JSONResponse(response_body(answer, number, generation.served.called, body))
-
-    return router
-
-
-async def _responses_events(
-    generation: Generation, number: str, body: Mapping[str, Any]
-) -> AsyncIterator[bytes]:
-    events = ResponseEvents(number, generation.served.called, body)
-    yield named_events(events.begin())
-    async for _, delta in generation.deltas():
-        yield named_events(events.add(delta))
-    answer = await generation.answer()
-    problem = error_of(answer)
-    yield named_events(events.end(answer) if problem is None else events.fail(problem.message))

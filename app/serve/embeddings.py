@@ -9,51 +9,49 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from app.openai.embeddings import SCHEMA, cut, embedding_task, embeddings_body
+from app.openai.embeddings import FIELDS, cut, embedding_task, embeddings_body
 from app.openai.prepare import prepare
-from app.openai.task import Embed, Task
-from app.openai.validation import MOST_INPUTS, InputError, as_unicode, kind, require_object
+from app.openai.task import Task
+from app.openai.validation import (
+    MOST_INPUTS,
+    InputError,
+    as_unicode,
+    check_count,
+    kind,
+    require_object,
+)
 from app.prompts import require_short
-from app.serve.bodies import json_body, read_task
+from app.serve.bodies import body_schema, json_body, read_task
 from app.serve.generate import Generator, asked_model, while_connected
-from app.serve.openapi import json_body as body_schema
 from app.serve.options import MOST_IDS
 from app.serve.pool import Served
 from runtimes.request import SamplingParams
 from runtimes.worker.engine import WorkerEngine
 
 # The body of /v1/rerank is Jina's and Cohere's.
-_SCHEMA = {
-    "type": "object",
-    "required": ["query", "documents"],
-    "properties": {
-        "model": {"type": "string"},
-        "query": {"type": "string"},
-        "documents": {"type": "array", "items": {"type": ["string", "object"]}},
-        "top_n": {"type": "integer", "minimum": 1},
-        "return_documents": {"type": "boolean"},
-    },
+_FIELDS: dict[str, Any] = {
+    "model": {"type": "string"},
+    "query": {"type": "string"},
+    "documents": {"type": "array", "items": {"type": ["string", "object"]}},
+    "top_n": {"type": "integer", "minimum": 1},
+    "return_documents": {"type": "boolean"},
 }
-_KNOWN = frozenset(_SCHEMA["properties"])
 
 
 def routes(generator: Generator) -> APIRouter:
     """Router for embeddings and rerankings."""
     router = APIRouter()
 
-    @router.post("/v1/embeddings", openapi_extra=body_schema(SCHEMA))
+    @router.post("/v1/embeddings", openapi_extra=body_schema(FIELDS, "input"))
     async def embeddings(request: Request) -> Response:
         """Vectors of texts."""
         body = await json_body(request, MOST_IDS)
         name, task_of = asked_model(body), await read_task(request, partial(embedding_task, body))
         task = await generator.in_thread(task_of)
         del body  # is not needed any more, and may be large
-        how = task.parts[0].embed
-        assert how is not None
-        answer = _answer(generator, name, task.parts, how)
-        return JSONResponse(await while_connected(request, answer))
+        return JSONResponse(await while_connected(request, _answer(generator, name, task.parts)))
 
-    @router.post("/v1/rerank", openapi_extra=body_schema(_SCHEMA))
+    @router.post("/v1/rerank", openapi_extra=body_schema(_FIELDS, "query", "documents"))
     async def rerank(request: Request) -> Response:
         """The documents by how well they answer the query, from 1 to 0."""
         body = await json_body(request)
@@ -65,10 +63,9 @@ def routes(generator: Generator) -> APIRouter:
     return router
 
 
-async def _answer(
-    generator: Generator, name: str | None, texts: Sequence[Task], how: Embed
-) -> dict[str, Any]:
-    vectors, tokens = [], 0
+async def _answer(generator: Generator, name: str | None, texts: Sequence[Task]) -> dict[str, Any]:
+    vectors, tokens, how = [], 0, texts[0].embed
+    assert how is not None
     async with generator.place(name) as served:
         for one in texts:  # each by itself: others' steps come between
             ids = await generator.in_thread(partial(_tokens, served, one), served.name)
@@ -94,14 +91,12 @@ class RerankRequest:
 def read_body(body: Any) -> RerankRequest:
     """Raises InputError naming what is missing, wrong or not supported."""
     require_object(body, "body")
-    for other in body.keys() - _KNOWN:
+    for other in body.keys() - _FIELDS:
         raise InputError("unsupported_parameter", f"{other[:60]} is not supported")
     query, documents, most = (body.get(key) for key in ("query", "documents", "top_n"))
     if not isinstance(documents, list) or not documents:
         raise InputError("wrong_type", "documents must be a list of texts with at least one")
-    if len(documents) > MOST_INPUTS:
-        said = f"documents has {len(documents):,} texts, above {MOST_INPUTS:,}"
-        raise InputError("invalid_value", said)
+    check_count(len(documents), "documents", "texts", MOST_INPUTS)
     if most is not None and (type(most) is not int or most < 1):
         raise InputError("invalid_value", "top_n must be a whole number above 0")
     told = body.get("return_documents") or False

@@ -1,10 +1,15 @@
-"""Errors as HTTP statuses and OpenAI's bodies."""
+"""Errors as HTTP statuses and OpenAI's bodies; and what is left out of a request, of which a header
+tells its client, and the log once."""
 
 import logging
+import re
+import threading
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fastapi.responses import JSONResponse
 from starlette.requests import ClientDisconnect
+from starlette.types import Scope
 
 from app.openai.anthropic import error_body as anthropic_error
 from app.openai.response import error_body
@@ -14,7 +19,6 @@ from runtimes.errors import (
     IngotError,
     ModelError,
     OutOfMemoryError,
-    ParameterError,
     RequestError,
     WorkerError,
 )
@@ -22,37 +26,25 @@ from runtimes.errors import (
 MESSAGES = "/v1/messages"  # Anthropic's API
 logger = logging.getLogger(__name__)
 _MOST_MESSAGE = 2000  # characters
+_KINDS = {401: "authentication_error", 429: "rate_limit_error"}
 
 
 class HttpError(Exception):
     """An answer other than 200. ``retry_s``: when asking again may help."""
 
-    def __init__(
-        self,
-        status: int,
-        code: str,
-        message: str,
-        *,
-        kind: str | None = None,
-        retry_s: int = 0,
-    ) -> None:
+    def __init__(self, status: int, code: str, message: str, *, retry_s: int = 0) -> None:
         # It may quote what the client said: half a surrogate pair, which JSON can spell and UTF-8
         # cannot, and any number of characters.
         message = message[:_MOST_MESSAGE].encode("utf-8", "replace").decode()
         super().__init__(message)
         self.status, self.code, self.message, self.retry_s = status, code, message, retry_s
-        self.kind = kind or ("invalid_request_error" if status < 500 else "server_error")
 
     def body(self) -> dict[str, Any]:
         """As OpenAI's API reference shows it."""
-        return {
-            "error": {
-                "message": self.message,
-                "type": self.kind,
-                "param": None,
-                "code": self.code,
-            }
-        }
+        other = "invalid_request_error" if self.status < 500 else "server_error"
+        kind = _KINDS.get(self.status, other)
+        said = {"message": self.message, "type": kind, "param": None, "code": self.code}
+        return {"error": said}
 
 
 class UnknownModelError(RequestError):
@@ -63,7 +55,6 @@ class UnknownModelError(RequestError):
 _KNOWN: tuple[tuple[type[Exception], int, str, int], ...] = (
     (PromptTooLongError, 400, "context_length_exceeded", 0),
     (UnknownModelError, 404, "model_not_found", 0),
-    (ParameterError, 400, "invalid_value", 0),
     (RequestError, 400, "invalid_value", 0),
     (OutOfMemoryError, 507, "insufficient_memory", 0),
     (WorkerError, 503, "worker_crash", 1),
@@ -110,3 +101,48 @@ def error_response(error: Exception, path: str = "") -> JSONResponse:
     if path.startswith(MESSAGES):
         body = anthropic_error(found.status, found.message)
     return JSONResponse(body, found.status, headers)
+
+
+# What is left out of a request.
+
+HEADER = b"x-ingot-ignored"
+_KEY = "ingot.ignored"  # of a request's scope
+_MOST_HEADER = 1024  # characters
+_MOST_LOGGED = 512  # names of one process: clients make them up
+_NUMBER = re.compile(r"\[\d+\]")
+
+
+class LeftOut:
+    """The names that are in the log already."""
+
+    def __init__(self) -> None:
+        self._logged: set[tuple[str, str]] = set()
+        self._lock = threading.Lock()
+
+    def of_request(self, scope: Scope, names: Sequence[str]) -> None:
+        """A request is answered without the fields of these ``names``."""
+        if names:
+            scope[_KEY] = names
+            self.log(scope["path"], names)
+
+    def log(self, path: str, names: Iterable[str]) -> None:
+        """A line for each that has none yet; the number of a tool makes no other name of it."""
+        for name in names:
+            plain = _NUMBER.sub("[]", name)
+            with self._lock:
+                if len(self._logged) >= _MOST_LOGGED or (path, plain) in self._logged:
+                    continue
+                self._logged.add((path, plain))
+            logger.info("%s: %s is left out: it changes nothing here", path, plain)
+
+
+def header_of(scope: Scope) -> bytes | None:
+    """The names that were left out of a request, no longer than a header should be."""
+    names: Sequence[str] = scope.get(_KEY, ())
+    said = ""
+    for name in names:
+        longer = f"{said}, {name}" if said else name
+        if len(longer) > _MOST_HEADER:
+            return f"{said}, ...".encode("ascii", "replace")
+        said = longer
+    return said.encode("ascii", "replace") or None

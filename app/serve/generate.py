@@ -2,9 +2,11 @@
 client does."""
 
 import asyncio
+import json
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,22 +14,26 @@ from typing import Any, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 from starlette.requests import Request as HttpRequest
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
-from app.openai.answer import Answer, failure_of
+from app.openai.answer import Answer
 from app.openai.prepare import Prepared, prepare
 from app.openai.result import result
 from app.openai.task import Task
 from app.openai.tool_parser import ContentDelta, Delta, ThoughtDelta
-from app.openai.validation import Problem
-from app.serve.errors import HttpError, problem_error
+from app.openai.validation import InputError, Problem, require_object
+from app.prompts import require_short
+from app.serve.errors import HttpError, problem_error, shutting_down
 from app.serve.pool import MOST_SLOTS, Loads, ModelPool, Served
 from runtimes.api import EngineApi
 from runtimes.checks import UNFOLLOWED
-from runtimes.request import Chunk, Completion, FinishReason, Request, SamplingParams
+from runtimes.request import Completion, FinishReason, Request, SamplingParams
 from runtimes.settings import RunnerSettings
 from runtimes.stream import Stream
 
 _Value = TypeVar("_Value")
+_Prompt = TypeVar("_Prompt", bound=str | Task)
 
 # Threads of each model that make tokens, and of each other kind of work that may have to wait: a
 # worker that restarts, or a load, must not hold up requests for other models.
@@ -48,24 +54,13 @@ class Generation:
     task: Task
     prepared: Prepared
     stream: Stream
-    _held: ExitStack
-    _done: Callable[[Completion], None]
-    first_s: float | None = None  # from the request's arrival to the first piece of text
-    begun: float = field(default_factory=time.monotonic)
+    held: ExitStack = field(default_factory=ExitStack)  # what ends with it
     completion: Completion | None = None
-    _closed: bool = False
-
-    async def pieces(self) -> AsyncIterator[Chunk]:
-        """Pieces of text as they come."""
-        async for chunk in self.stream:
-            if self.first_s is None:
-                self.first_s = time.monotonic() - self.begun
-            yield chunk
 
     async def deltas(self) -> AsyncIterator[tuple[int, Delta]]:
         """Text and calls of tools as they come, each with the number of its sample."""
         parsers = [self.prepared.form.parser() for _ in range(self.request.params.n)]
-        async for chunk in self.pieces():
+        async for chunk in self.stream:
             parser = parsers[chunk.index]
             if chunk.thought:
                 yield chunk.index, ThoughtDelta(chunk.text)
@@ -79,22 +74,14 @@ class Generation:
                 yield index, delta
 
     async def answer(self) -> Answer:
-        """Return the finished answer; a failed generation gives an ``Answer`` with an error."""
+        """Return the finished answer. Raises HttpError where there is none, or not all of it."""
         completion = self.completion = await self.stream
-        problem = _problem_of(completion)
-        if problem is not None:
-            return failure_of(problem, partial=completion.text)
+        _check(completion)
         return result(self.task, [self.request], [completion], self.prepared.form.parser)
 
     def close(self) -> None:
         """End it, if it still runs, and let others have its place. Idempotent."""
-        if self._closed:
-            return
-        self._closed = True
-        with self._held:  # whatever fails, others get its place
-            self.stream.cancel()
-            if self.completion is not None:
-                self._done(self.completion)
+        self.held.close()
 
 
 class Generator:
@@ -105,10 +92,11 @@ class Generator:
         """``queue``: how many answers of a model may wait for a slot."""
         self.pool, self.defaults, self._queue = pool, defaults, queue
         self.at_end: list[Callable[[], None]] = []  # of the server
+        self.done: list[Callable[[Generation, Completion], None]] = []  # told of each that had text
         self._lock = threading.Lock()
         self._running: dict[str, int] = {}
         self._seconds: dict[str, float] = {}  # that requests took lately, averaged
-        self._limiters: dict[str, CapacityLimiter] = {}
+        self._limiters = defaultdict[str, CapacityLimiter](partial(CapacityLimiter, _THREADS))
         self._loads = Loads(pool)
         self._begun: dict[int, Generation] = {}
         self._closing = False
@@ -127,10 +115,7 @@ class Generator:
     async def in_thread(self, work: Callable[[], _Value], kind: str = "") -> _Value:
         """The result of ``work`` on a thread, for what may wait for a model. ``kind`` is the name
         of that model, or anything else whose works wait for each other at most."""
-        limiter = self._limiters.get(kind)
-        if limiter is None:
-            limiter = self._limiters[kind] = CapacityLimiter(_THREADS)
-        return await to_thread.run_sync(work, limiter=limiter)
+        return await to_thread.run_sync(work, limiter=self._limiters[kind])
 
     async def begin(
         self, name: str | None, task_of: Callable[[], Task], *, beside: bool = False
@@ -140,19 +125,16 @@ class Generator:
 
         Raises InputError, IngotError, or HttpError: 429 where too many wait already.
         """
-        begun, held = time.monotonic(), ExitStack()
+        held = ExitStack()
         try:
             place = self._enter(name, held, beside=beside)
             served = self._loads.take(name, held)
             if served is None:
                 task = await self.in_thread(task_of)  # what is wrong with it is told before
-                task_of = partial(_same, task)
+                task_of = partial(same, task)
                 served = await self._loads.wait(name, held)
-            work = asyncio.ensure_future(
-                self.in_thread(
-                    partial(self._begin, served, task_of, place, held, begun), served.name
-                )
-            )
+            beginning = partial(self._begin, served, task_of, place, held)
+            work = asyncio.ensure_future(self.in_thread(beginning, served.name))
         except BaseException:
             held.close()
             raise
@@ -163,7 +145,7 @@ class Generator:
             work.add_done_callback(_close_result)
             raise
         self._begun[id(generation)] = generation
-        generation._held.callback(self._begun.pop, id(generation), None)
+        generation.held.callback(self._begun.pop, id(generation), None)
         if self._closing:
             self._end_waiting()
         return generation
@@ -180,11 +162,22 @@ class Generator:
                 raise HttpError(400, "unsupported_parameter", why)
             yield served
 
-    @asynccontextmanager
-    async def model(self, name: str | None) -> AsyncIterator[Served]:
-        """The model, loaded if need be, for what takes no place in its queue."""
+    async def tokens(
+        self, name: str | None, read: Callable[[], _Prompt]
+    ) -> tuple[_Prompt, list[int]]:
+        """Return what ``read`` gives, and the tokens of its prompt; no place in the queue is
+        taken. Raises as ``begin``."""
         with ExitStack() as held:
-            yield self._loads.take(name, held) or await self._loads.wait(name, held)
+            served = self._loads.take(name, held) or await self._loads.wait(name, held)
+            return await self.in_thread(partial(self._tokens, served.engine, read), served.name)
+
+    def _tokens(self, engine: EngineApi, read: Callable[[], _Prompt]) -> tuple[_Prompt, list[int]]:
+        asked = read()
+        if isinstance(asked, str):
+            require_short(engine, asked)
+            return asked, engine.encode(asked)
+        require_short(engine, asked.opening)
+        return asked, prepare(asked, engine, asked.sampling or self.defaults, bounded=False).ids
 
     async def embedded(self, served: Served, ids: list[int]) -> Sequence[float]:
         """Return the embedding of a text's tokens, computed between steps of running answers.
@@ -196,9 +189,7 @@ class Generator:
             completion = await stream
         finally:
             stream.cancel()
-        problem = _problem_of(completion)
-        if problem is not None:
-            raise problem_error(problem)
+        _check(completion)
         return completion.embedding or ()
 
     def end(self) -> None:
@@ -212,9 +203,9 @@ class Generator:
     def _end_waiting(self) -> None:
         """End the generations that have no slot yet, by the engine's order: the most urgent ones
         first, then the oldest."""
-        by_model: dict[str, list[Generation]] = {}
+        by_model = defaultdict[str, list[Generation]](list)
         for one in self._begun.values():
-            by_model.setdefault(one.served.name, []).append(one)
+            by_model[one.served.name].append(one)
         for found in by_model.values():
             free = found[0].served.engine.slots
             found.sort(key=lambda one: (one.stream.first_at is None, one.request.priority))
@@ -229,7 +220,6 @@ class Generator:
         task_of: Callable[[], Task],
         place: "_Place",
         given: ExitStack,
-        begun: float,
     ) -> Generation:
         with ExitStack() as held:
             held.push(given)
@@ -240,34 +230,30 @@ class Generator:
             engine, params = served.engine, task.sampling or self.defaults
             place.grow(params.samples, engine.slots)
             said = prepare(task, engine, params)
-            ids = said.ids
             request = said.request(priority=task.priority, adapter=served.adapter)
             settings, adapter = served.choice.settings, served.adapter_file
-            self.pool.prefixes.before(engine, settings, ids, adapter)
+            self.pool.prefixes.before(engine, settings, said.ids, adapter)
             stream = engine.submit(request)
-            return Generation(
-                served,
-                request,
-                task,
-                said,
-                stream,
-                held.pop_all(),
-                self._done(served, ids),
-                begun=begun,
-            )
+            generation = Generation(served, request, task, said, stream)
+            held.callback(self._done, generation)
+            held.callback(stream.cancel)
+            generation.held = held.pop_all()
+            return generation
 
-    def _done(self, served: Served, ids: list[int]) -> Callable[[Completion], None]:
-        def note(completion: Completion) -> None:
-            if completion.usage.completion_tokens:
-                settings, timings = served.choice.settings, completion.timings
-                prefixes, adapter = self.pool.prefixes, served.adapter_file
-                prefixes.after(served.engine, settings, ids, timings, adapter)
-
-        return note
+    def _done(self, generation: Generation) -> None:
+        """Tell of what has ended, if it had any text."""
+        completion, served = generation.completion, generation.served
+        if completion is None or not completion.usage.completion_tokens:
+            return
+        for tell in self.done:
+            tell(generation, completion)
+        settings, ids = served.choice.settings, generation.prepared.ids
+        prefixes, adapter = self.pool.prefixes, served.adapter_file
+        prefixes.after(served.engine, settings, ids, completion.timings, adapter)
 
     def _check_open(self) -> None:
         if self._closing:
-            raise HttpError(503, "shutting_down", "the server is shutting down", retry_s=1)
+            raise shutting_down()
 
     def _enter(self, name: str | None, held: ExitStack, *, beside: bool = False) -> "_Place":
         """A place for one answer in the queue of a model, before anything is waited for. Raises
@@ -307,7 +293,7 @@ class _Place:
                 seconds = own._seconds.get(self.model, 1.0)
                 wait = max(1, min(60, round(seconds * own._queue / slots)))
                 said = f"{others} requests run or wait already"
-                raise HttpError(429, "queue_full", said, kind="rate_limit_error", retry_s=wait)
+                raise HttpError(429, "queue_full", said, retry_s=wait)
             own._running[self.model] = others + count
             self.count = count
 
@@ -319,7 +305,8 @@ class _Place:
             own._seconds[self.model] = 0.9 * own._seconds.get(self.model, seconds) + 0.1 * seconds
 
 
-def _same(task: Task) -> Task:
+def same(task: Task) -> Task:
+    """``task``, for who waits for one that is read later."""
     return task
 
 
@@ -328,15 +315,15 @@ def _close_result(work: "asyncio.Future[Generation]") -> None:
         work.result().close()
 
 
-def _problem_of(completion: Completion) -> Problem | None:
-    """Why it is no whole answer."""
+def _check(completion: Completion) -> None:
+    """Raises HttpError for one that is no whole answer."""
     code = _PROBLEMS.get(completion.finish_reason)
     if code is None:
-        return None
+        return
     said = completion.error or f"the answer was ended: {completion.finish_reason}"
     if said.startswith(UNFOLLOWED):  # the request's doing, which only some of its text has shown
         code = "invalid_value"
-    return Problem("worker_crash" if completion.retryable else code, said)
+    raise problem_error(Problem("worker_crash" if completion.retryable else code, said))
 
 
 async def while_connected(request: HttpRequest, work: Awaitable[_Value]) -> _Value:
@@ -360,13 +347,47 @@ async def _gone(request: HttpRequest) -> None:
 
 
 def asked_model(body: Any) -> str | None:
-    """The model that a body names; None for the server's first. Raises HttpError (400)."""
-    name = body.get("model") if isinstance(body, dict) else None
+    """The model that a body names; None for the server's first. Raises InputError, also for a body
+    that is no object."""
+    require_object(body, "body")
+    name = body.get("model")
     if name is not None and not isinstance(name, str):
-        raise HttpError(400, "wrong_type", "model must be a text")
+        raise InputError("wrong_type", "model must be a text")
     return name
 
 
-def error_of(answer: Answer) -> HttpError | None:
-    """The answer's error as HTTP tells it."""
-    return None if answer.error is None else problem_error(answer.error)
+# Answers as they are sent: whole, or as server-sent events.
+
+encode = json.JSONEncoder(ensure_ascii=False).encode
+_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+
+
+async def whole_answer(request: HttpRequest, generation: Generation) -> Answer:
+    """The answer of a request that is not streamed. Raises HttpError where there is none."""
+    try:
+        return await while_connected(request, generation.answer())
+    finally:
+        generation.close()
+
+
+def named_events(values: Iterable[Mapping[str, Any]]) -> bytes:
+    """Server-sent events, each called as its ``type``."""
+    return b"".join(f"event: {one['type']}\ndata: {encode(one)}\n\n".encode() for one in values)
+
+
+class EventStream(StreamingResponse):
+    """Sends ``events``, and ends the generation whatever happens: also when the client has gone
+    before the first of them."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncIterator[bytes], generation: Generation) -> None:
+        super().__init__(events, headers=_HEADERS)
+        self._generation = generation
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._generation.close()

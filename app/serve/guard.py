@@ -3,12 +3,13 @@
 import asyncio
 import hmac
 import re
-from collections.abc import Iterable
 
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.serve.bodies import Charge, Held
-from app.serve.errors import HttpError, error_response, shutting_down
+from app.serve.errors import HttpError, error_response
 from app.serve.options import (
     BODY_S,
     MOST_BODY_BYTES,
@@ -37,18 +38,9 @@ class Guard:
         self._hosts = options.hosts()
         self._key = None if options.api_key is None else options.api_key.encode()
         self._origins = frozenset(options.cors or ())
-        self._held = Held()
-        self._bodies: set[_Body] = set()  # that have not all come
-        self._closing = False
+        self.held = Held()
         self._refused_until = 0.0  # when so many refusals as there were may have been answered
         self._tidying: asyncio.TimerHandle | None = None
-
-    def end(self) -> None:
-        """Wait for no body any more: the server ends."""
-        self._closing = True
-        self._held.end()
-        for body in self._bodies:
-            body.end()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
@@ -56,179 +48,131 @@ class Guard:
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
             return
-        origin = _header(scope, b"origin")
+        headers, begun = Headers(scope=scope), False
+        origin = headers.get("origin")
         allowed = origin if origin in self._origins else None
-        send = _with_origin(self._paced(send), allowed)
-        try:
-            if allowed is not None and scope["method"] == "OPTIONS":
-                await _preflight(scope, send)
-                return
-            self._check(scope, origin, allowed)
-            # A file goes to the disk as it comes.
-            kept = scope["path"] == _FILES
-            most = MOST_FILE_BYTES if kept else MOST_BODY_BYTES
-            charge = scope["ingot.charge"] = Charge(self._held)
-            body = _Body(receive, most, None if kept else charge)
-            body.check_length(_header(scope, b"content-length"))
-        except HttpError as error:
-            await error_response(error, scope["path"])(scope, receive, send)
-            return
-        begun = False
 
         async def sending(message: Message) -> None:
             nonlocal begun
             begun = True
+            if message["type"] == "http.response.start":
+                await self._pace(message["status"])
+                if allowed is not None:
+                    added = MutableHeaders(scope=message)
+                    added.append("access-control-allow-origin", allowed)
+                    added.append("vary", "Origin")
             await send(message)
 
-        self._bodies.add(body)
-        if self._closing:
-            body.end()
+        try:
+            if allowed is not None and scope["method"] == "OPTIONS":
+                await _preflight(headers)(scope, receive, sending)
+                return
+            self._check(scope, headers, allowed)
+            charge = scope["ingot.charge"] = Charge(self.held)
+            body = _Body(receive, charge, kept=scope["path"] == _FILES)
+            body.check_length(headers.get("content-length"))
+        except HttpError as error:
+            await error_response(error, scope["path"])(scope, receive, sending)
+            return
         try:
             await self._app(scope, body, sending)
         except HttpError as error:  # of the body
             if not begun:
-                await error_response(error, scope["path"])(scope, receive, send)
+                await error_response(error, scope["path"])(scope, receive, sending)
         finally:
-            self._bodies.discard(body)
             large = charge.amount > _LARGE
             charge.close()
             if large and self._tidying is None:
                 self._tidying = asyncio.get_running_loop().call_later(_TIDY_S, self._tidy)
 
-    def _paced(self, send: Send) -> Send:
+    async def _pace(self, status: int) -> None:
         """Wait before the answer to a request that is refused, where many are."""
-
-        async def sending(message: Message) -> None:
-            if message["type"] == "http.response.start" and 400 <= message["status"] < 499:
-                now, free_s = asyncio.get_running_loop().time(), _REFUSALS / _REFUSALS_PER_S
-                until = max(now, self._refused_until) + 1 / _REFUSALS_PER_S
-                self._refused_until = min(until, now + free_s + _REFUSAL_S)
-                if self._refused_until > now + free_s:
-                    await asyncio.sleep(self._refused_until - now - free_s)
-            await send(message)
-
-        return sending
+        if 400 <= status < 499:
+            now, free_s = asyncio.get_running_loop().time(), _REFUSALS / _REFUSALS_PER_S
+            until = max(now, self._refused_until) + 1 / _REFUSALS_PER_S
+            self._refused_until = min(until, now + free_s + _REFUSAL_S)
+            if self._refused_until > now + free_s:
+                await asyncio.sleep(self._refused_until - now - free_s)
 
     def _tidy(self) -> None:
         self._tidying = None
         asyncio.get_running_loop().run_in_executor(None, give_back)
 
-    def _check(self, scope: Scope, origin: str | None, allowed: str | None) -> None:
-        if sum(len(name) + len(value) + 32 for name, value in scope["headers"]) > MOST_HEAD_BYTES:
+    def _check(self, scope: Scope, headers: Headers, allowed: str | None) -> None:
+        if sum(len(name) + len(value) + 32 for name, value in headers.raw) > MOST_HEAD_BYTES:
             said = f"the head of a request may have at most {MOST_HEAD_BYTES // 2**10} KiB here"
             raise HttpError(431, "headers_too_large", said)
-        host = _header(scope, b"host") or ""
+        host, origin = headers.get("host", ""), headers.get("origin")
         found = _HOST.fullmatch(host)
         if self._hosts is not None and (found is None or found[1].lower() not in self._hosts):
-            raise HttpError(
-                403,
-                "foreign_host",
-                f"the server is not called {host[:80]!r}; --allow-host names it so",
-            )
+            said = f"the server is not called {host[:80]!r}; --allow-host names it so"
+            raise HttpError(403, "foreign_host", said)
         own = (f"http://{host}", f"https://{host}")
         if origin is not None and allowed is None and origin not in own:
-            raise HttpError(
-                403, "foreign_origin", "pages of this origin may not call; --cors allows one"
-            )
+            said = "pages of this origin may not call; --cors allows one"
+            raise HttpError(403, "foreign_origin", said)
         if self._key is not None and scope["path"] not in _OPEN:
-            given = _key(scope)
+            given = _key(headers)
             if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self._key):
-                raise HttpError(
-                    401,
-                    "invalid_api_key",
-                    "the key is wrong" if given else "a key is needed: Authorization: Bearer KEY",
-                    kind="authentication_error",
-                )
+                needed = "a key is needed: Authorization: Bearer KEY"
+                raise HttpError(401, "invalid_api_key", "the key is wrong" if given else needed)
 
 
 class _Body:
     """The body, which ends with HttpError where it is too long or takes too long, the server ends,
-    or its ``charge`` is too much."""
+    or its ``charge`` is too much. One that is ``kept``, a file, goes to the disk as it comes."""
 
-    def __init__(self, receive: Receive, most: int, charge: Charge | None) -> None:
-        self._receive, self._most, self._charge = receive, most, charge
-        self._length = 0
-        self._whole = self._ended = False
+    def __init__(self, receive: Receive, charge: Charge, *, kept: bool) -> None:
+        self._receive, self._charge, self._kept = receive, charge, kept
+        self._most = MOST_FILE_BYTES if kept else MOST_BODY_BYTES
+        self._length, self._whole = 0, False
         self._until: float | None = None
-        self._wait: asyncio.Timeout | None = None
+        self._late = HttpError(408, "request_timeout", "the body took too long to come")
 
     def check_length(self, told: str | None) -> None:
         """Raises HttpError for a length that is none, or is too large."""
-        if told is not None and (not told.isascii() or not told.isdigit()):
+        if told is None:
+            return
+        if not told.isascii() or not told.isdigit():
             raise HttpError(400, "bad_request", "Content-Length is not a number")
-        if told is not None and (len(told) > 18 or int(told) > self._most):
+        if len(told) > 18 or int(told) > self._most:
             raise self._too_large()
 
     async def __call__(self) -> Message:
         if self._whole:
             return await self._receive()  # the end of the connection
-        now = asyncio.get_running_loop().time()
         if self._until is None:
             # A large file may take longer: a megabyte a second is enough.
-            self._until = now + BODY_S + (self._most - MOST_BODY_BYTES) / 2**20
-        try:
-            async with asyncio.timeout_at(now if self._ended else self._until) as self._wait:
-                message = await self._receive()
-        except TimeoutError:
-            if self._ended:
-                raise shutting_down() from None
-            raise HttpError(408, "request_timeout", "the body took too long to come") from None
-        finally:
-            self._wait = None
+            most_s = BODY_S + (self._most - MOST_BODY_BYTES) / 2**20
+            self._until = asyncio.get_running_loop().time() + most_s
+        async with self._charge.held.until(self._until, self._late):
+            message = await self._receive()
         if message["type"] == "http.request":
             came = len(message.get("body", b""))
             self._length += came
             if self._length > self._most:
                 raise self._too_large()
-            if self._charge is not None:
+            if not self._kept:
                 self._charge.add(came)
             self._whole = not message.get("more_body", False)
         return message
-
-    def end(self) -> None:
-        """Wait no longer for more of it."""
-        self._ended = True
-        if self._wait is not None and not self._wait.expired():
-            self._wait.reschedule(0)
 
     def _too_large(self) -> HttpError:
         said = f"a body may have at most {self._most // 2**20} MiB here"
         return HttpError(413, "body_too_large", said)
 
 
-def _header(scope: Scope, name: bytes) -> str | None:
-    headers: Iterable[tuple[bytes, bytes]] = scope["headers"]
-    return next((value.decode("latin-1") for key, value in headers if key == name), None)
-
-
-def _key(scope: Scope) -> str:
+def _key(headers: Headers) -> str:
     """As OpenAI's clients send it, or Anthropic's."""
-    scheme, _, key = (_header(scope, b"authorization") or "").partition(" ")
-    return key.strip() if scheme.lower() == "bearer" else _header(scope, b"x-api-key") or ""
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    return key.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
 
 
-def _with_origin(send: Send, origin: str | None) -> Send:
-    if origin is None:
-        return send
-
-    async def sending(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            added = [
-                (b"access-control-allow-origin", origin.encode("latin-1")),
-                (b"vary", b"Origin"),
-            ]
-            message = {**message, "headers": [*message.get("headers", ()), *added]}
-        await send(message)
-
-    return sending
-
-
-async def _preflight(scope: Scope, send: Send) -> None:
-    asked = _header(scope, b"access-control-request-headers") or "authorization, content-type"
-    headers = [
-        (b"access-control-allow-methods", b"GET, POST, DELETE, OPTIONS"),
-        (b"access-control-allow-headers", asked.encode("latin-1")),
-        (b"access-control-max-age", b"600"),
-    ]
-    await send({"type": "http.response.start", "status": 204, "headers": headers})
-    await send({"type": "http.response.body", "body": b""})
+def _preflight(asked: Headers) -> Response:
+    wanted = asked.get("access-control-request-headers") or "authorization, content-type"
+    headers = {
+        "access-control-allow-methods": "GET, POST, DELETE, OPTIONS",
+        "access-control-allow-headers": wanted,
+        "access-control-max-age": "600",
+    }
+    return Response(status_code=204, headers=headers)

@@ -3,7 +3,7 @@
 adapters."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -13,18 +13,14 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from app.openai.prepare import prepare
 from app.openai.request import body_task
 from app.openai.task import Task
 from app.openai.validation import InputError, as_unicode
-from app.prompts import require_short
 from app.serve.batches.work import BatchService
-from app.serve.bodies import json_body, read_task
+from app.serve.bodies import body_schema, json_body, read_task
 from app.serve.errors import HttpError
 from app.serve.generate import Generator, asked_model
 from app.serve.observe import Observer
-from app.serve.openapi import json_body as json_schema
-from app.serve.pool import Served
 from runtimes.request import SamplingParams
 
 # What is told of a loaded file.
@@ -32,23 +28,17 @@ _META = tuple(
     "name architecture quantization nbytes context_length layers heads kv_heads head_dim vocab_size"
     " sliding_window chat_template".split()
 )
-_TEXT = json_schema({"type": "object", "properties": {"prompt": {"type": "string"}}})
+_TEXT = body_schema({"prompt": {"type": "string"}})
 _KIND = "adapters"  # of work on threads: it may wait for a model that loads
 _NAMED = {"lora_name": {"type": "string"}, "model": {"type": "string"}}
-_LOAD = json_schema(
-    {
-        "type": "object",
-        "required": ["lora_name", "lora_path"],
-        "properties": {**_NAMED, "lora_path": {"type": "string"}},
-    }
-)
-_UNLOAD = json_schema({"type": "object", "required": ["lora_name"], "properties": _NAMED})
+_LOAD = body_schema({**_NAMED, "lora_path": {"type": "string"}}, "lora_name", "lora_path")
+_UNLOAD = body_schema(_NAMED, "lora_name")
 
 
 def routes(
     generator: Generator,
     observer: Observer,
-    batches: BatchService | None,
+    batches: BatchService,
     adapters: Path | None,
 ) -> APIRouter:
     """Router for models, figures, health, and adapters, which are files of a folder or fixed."""
@@ -63,9 +53,10 @@ def routes(
             "owned_by": "ingot",
             "loaded": False,
         }
-        if (parent := pool.parent(name)) is not None:
-            said["parent"] = parent
-        served = pool.served(name)
+        own = pool.model_of(name)
+        if own != name:  # an alias, or the name with an adapter
+            said["parent"] = own
+        served = pool.loaded().get(own)
         if served is not None:
             file, engine = served.choice.file, served.engine
             said |= {
@@ -105,16 +96,15 @@ def routes(
     async def tokenize(request: Request) -> Response:
         """The token ids of ``prompt``, or of ``messages`` by the model's chat template."""
         body = await json_body(request)
-        text_of = await read_task(request, partial(_text, body, generator.defaults))
-        async with generator.model(asked_model(body)) as served:
-            work = partial(_tokens, served, generator.defaults, text_of)
-            ids = await generator.in_thread(work, served.name)
+        name = asked_model(body)
+        task_of = await read_task(request, partial(_asked, body, generator.defaults))
+        _, ids = await generator.tokens(name, task_of)
         return JSONResponse({"tokens": ids, "count": len(ids)})
 
     @router.get("/health")
     async def health() -> dict[str, str]:
         """The server answers; what of it does not work."""
-        problem = None if batches is None else batches.problem()
+        problem = batches.problem()
         return {"status": "ok"} if problem is None else {"status": "degraded", "batches": problem}
 
     @router.get("/ready")
@@ -160,21 +150,10 @@ def _stats(generator: Generator) -> dict[str, Any]:
     return {name: asdict(served.engine.stats()) for name, served in loaded}
 
 
-def _text(body: Any, defaults: SamplingParams) -> str | Task:
-    if isinstance(body, dict) and isinstance(body.get("prompt"), str):
+def _asked(body: Mapping[str, Any], defaults: SamplingParams) -> str | Task:
+    if isinstance(body.get("prompt"), str):
         return as_unicode(body["prompt"], "prompt")
     return body_task(body, "chat", defaults, served=True)
-
-
-def _tokens(
-    served: Served, defaults: SamplingParams, text_of: Callable[[], str | Task]
-) -> list[int]:
-    text, engine = text_of(), served.engine
-    if isinstance(text, str):
-        require_short(engine, text)
-        return engine.encode(text)
-    require_short(engine, text.opening)
-    return prepare(text, engine, text.sampling or defaults, bounded=False).ids
 
 
 def _allowed(folder: Path | None) -> Path:

@@ -16,9 +16,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.figures import duration
 from app.serve.batches.work import BatchService
+from app.serve.errors import HEADER, header_of
 from app.serve.generate import Generation, Generator
-from app.serve.ignored import HEADER, LeftOut, header_of
 from app.serve.pool import ModelPool
+from runtimes.request import Completion
 
 _OTHER = "other"  # a model that is not served, or not any more
 _GAUGES = {
@@ -48,7 +49,7 @@ _COUNTERS = {
 class _Collector(Collector):
     """Figures of the loaded models' engines and of batches, read when Prometheus asks."""
 
-    def __init__(self, pool: ModelPool, batches: BatchService | None) -> None:
+    def __init__(self, pool: ModelPool, batches: BatchService) -> None:
         self._pool, self._batches = pool, batches
 
     def describe(self) -> Iterable[Metric]:
@@ -67,8 +68,7 @@ class _Collector(Collector):
         told = "Times that the model's process died; it is started again when it is needed."
         deaths = {(name,): one.engine.deaths for name, one in loaded.items()}
         yield _metric(CounterMetricFamily, "ingot_worker_restarts", told, deaths)
-        if self._batches is not None:
-            yield from _batch_metrics(self._batches)
+        yield from _batch_metrics(self._batches)
 
 
 def _batch_metrics(batches: BatchService) -> Iterable[Metric]:
@@ -125,8 +125,9 @@ _QUIET = frozenset({"/health", "/ready", "/metrics"})  # asked for every few sec
 class Observer:
     """Counts what is answered; one a server."""
 
-    def __init__(self, generator: Generator, batches: BatchService | None = None) -> None:
-        self.left_out = LeftOut() if batches is None else batches.left_out
+    def __init__(self, generator: Generator, batches: BatchService, *, as_json: bool) -> None:
+        """``as_json``: how requests are logged."""
+        self.left_out, self._as_json = batches.left_out, as_json
         self.registry = CollectorRegistry()
         own = self.registry
         self._requests = Counter(
@@ -142,24 +143,21 @@ class Observer:
             "ingot_request_seconds", "Submission to last token.", buckets=_LATENCY
         )
         own.register(_Collector(generator.pool, batches))
+        generator.done.append(self._end)
 
     def begin(self, request: Request, generation: Generation) -> None:
         """A request has become a generation."""
         request.scope["ingot.generation"] = generation
         self.left_out.of_request(request.scope, generation.task.ignored)
 
-    def end(self, generation: Generation) -> None:
-        """Record a finished generation: success, error or cancel."""
-        completion = generation.completion
-        if completion is None or not completion.usage.completion_tokens:
-            return
+    def _end(self, generation: Generation, completion: Completion) -> None:
         name, timings = generation.served.name, completion.timings
         self._ttft.labels(name).observe(timings.ttft_s)
         self._total.labels(name).observe(timings.total_s)
         if timings.tpot_s is not None:
             self._tpot.labels(name).observe(timings.tpot_s)
 
-    def answered(self, scope: Scope, status: int, seconds: float, *, as_json: bool) -> None:
+    def answered(self, scope: Scope, status: int, seconds: float) -> None:
         """Log and count a request that has been answered."""
         route = scope.get("route")
         path = getattr(route, "path", None) or "other"
@@ -177,14 +175,14 @@ class Observer:
             "client": (scope.get("client") or ("",))[0],
         }
         said |= _of_generation(scope.get("ingot.generation"))
-        access.log(level, "%s", json.dumps(said) if as_json else _line(said))
+        access.log(level, "%s", json.dumps(said) if self._as_json else _line(said))
 
 
 class AccessLog:
     """Around the application: tells the observer of each response."""
 
-    def __init__(self, app: ASGIApp, observer: Observer, *, as_json: bool) -> None:
-        self._app, self._observer, self._as_json = app, observer, as_json
+    def __init__(self, app: ASGIApp, observer: Observer) -> None:
+        self._app, self._observer = app, observer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
@@ -204,8 +202,7 @@ class AccessLog:
         try:
             await self._app(scope, receive, sending)
         finally:
-            seconds = time.monotonic() - begun
-            self._observer.answered(scope, status, seconds, as_json=self._as_json)
+            self._observer.answered(scope, status, time.monotonic() - begun)
 
 
 def _of_generation(generation: Generation | None) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import asyncio
 import secrets
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -14,16 +14,24 @@ from fastapi.responses import JSONResponse, Response
 from app.openai.answer import Answer
 from app.openai.completions import completion_tasks, has_several
 from app.openai.request import Generating, body_task
-from app.openai.response import answer_body, delta_body
+from app.openai.response import IDS, answer_body, delta_body
 from app.openai.task import Task
 from app.openai.tool_parser import ContentDelta
-from app.serve.bodies import json_body, read_task
-from app.serve.errors import HttpError, http_error
-from app.serve.events import EventStream, encode, whole_answer
-from app.serve.generate import Generation, Generator, asked_model, error_of, while_connected
+from app.openai.validation import InputError, require_object
+from app.serve.bodies import body_of, json_body, read_task
+from app.serve.errors import HttpError
+from app.serve.generate import (
+    EventStream,
+    Generation,
+    Generator,
+    asked_model,
+    encode,
+    same,
+    while_connected,
+    whole_answer,
+)
 from app.serve.observe import Observer
-from app.serve.openapi import body_of
-from app.serve.options import MOST_IDS, MOST_VALUES
+from app.serve.options import MOST_IDS
 
 # A body with several prompts: all of them run at once, and one body answers them.
 
@@ -36,26 +44,20 @@ async def answer_several(
     As many answers run at the same time as the model has slots, so that such a body takes no more
     of the queue than as many clients do.
     """
-    first = await while_connected(request, generator.begin(name, partial(_same, tasks[0])))
+    first = await while_connected(request, generator.begin(name, partial(same, tasks[0])))
     observer.begin(request, first)
     model, slots = first.served.called, first.served.engine.slots
     room = asyncio.Semaphore(max(1, slots // first.request.params.samples))
 
     async def answer(task: Task) -> Answer:
         async with room:
-            if task is tasks[0]:
-                generation = first
-            else:
-                work = generator.begin(name, partial(_same, task), beside=True)
-                generation = await work
+            generation = first
+            if task is not tasks[0]:
+                generation = await generator.begin(name, partial(same, task), beside=True)
             try:
-                answer = await generation.answer()
+                return await generation.answer()
             finally:
-                observer.end(generation)
                 generation.close()
-        if (problem := error_of(answer)) is not None:
-            raise problem
-        return answer
 
     async def run() -> list[Answer]:
         async with asyncio.TaskGroup() as group:
@@ -71,10 +73,6 @@ async def answer_several(
     return JSONResponse(_joined(answers, model))
 
 
-def _same(task: Task) -> Task:
-    return task
-
-
 def _joined(answers: Sequence[Answer], model: str) -> dict[str, object]:
     """One body, without times: they would be of many requests."""
     bodies = [answer_body(one, "completions", secrets.token_hex(12), model) for one in answers]
@@ -87,7 +85,6 @@ def _joined(answers: Sequence[Answer], model: str) -> dict[str, object]:
     return {**whole, "choices": choices, "usage": usage}
 
 
-_IDS = {"chat": "chatcmpl", "completions": "cmpl"}
 _OBJECTS = {"chat": "chat.completion.chunk", "completions": "text_completion"}
 _OWN = ("stream", "stream_options", "return_token_ids")  # read here
 _ECHO = {"echo": {"type": "boolean"}}
@@ -101,20 +98,22 @@ def routes(generator: Generator, observer: Observer) -> APIRouter:
     @router.post("/v1/chat/completions", openapi_extra=body_of("chat", **_STREAM))
     async def chat(request: Request) -> Response:
         """A message that follows a conversation."""
-        return await _answer(request, generator, observer, "chat")
+        return await _answer(request, generator, observer, "chat", await json_body(request))
 
     @router.post("/v1/completions", openapi_extra=body_of("completions", **_STREAM, **_ECHO))
     async def completions(request: Request) -> Response:
         """A text that continues a text."""
-        return await _answer(request, generator, observer, "completions")
+        return await _answer(
+            request, generator, observer, "completions", await json_body(request, MOST_IDS)
+        )
 
     @router.post("/predict", openapi_extra=body_of("completions", num_samples={"type": "integer"}))
     async def predict(request: Request) -> Response:
         """``num_samples`` texts that continue ``prompt``."""
         body = await json_body(request, MOST_IDS)
-        if isinstance(body, dict):
-            body = {"n": body.get("num_samples"), **body}
-            body.pop("num_samples", None)
+        require_object(body, "body")
+        body = {"n": body.get("num_samples"), **body}
+        body.pop("num_samples", None)
         return await _answer(request, generator, observer, "completions", body)
 
     return router
@@ -125,16 +124,12 @@ async def _answer(
     generator: Generator,
     observer: Observer,
     endpoint: Generating,
-    body: Any = None,
+    body: Any,
 ) -> Response:
-    if body is None:
-        body = await json_body(request, MOST_VALUES if endpoint == "chat" else MOST_IDS)
     name = asked_model(body)
     streaming, with_usage = _streaming(body)
-    with_ids = False
-    if isinstance(body, dict):
-        with_ids = endpoint == "completions" and body.get("return_token_ids") is True
-        body = {k: v for k, v in body.items() if k not in _OWN}
+    with_ids = endpoint == "completions" and body.get("return_token_ids") is True
+    body = {k: v for k, v in body.items() if k not in _OWN}
     task_of: Callable[[], Task] = partial(
         body_task, body, endpoint, generator.defaults, served=True
     )
@@ -142,7 +137,7 @@ async def _answer(
         tasks_of = partial(completion_tasks, body, generator.defaults)
         several = has_several(body)
         if streaming and (several or body.get("echo")):
-            raise HttpError(400, "invalid_value", "several prompts and echo cannot be streamed")
+            raise InputError("invalid_value", "several prompts and echo cannot be streamed")
         if several:
             tasks = await generator.in_thread(await read_task(request, tasks_of))
             del body, task_of, tasks_of  # are not needed any more, and may be large
@@ -156,12 +151,9 @@ async def _answer(
     observer.begin(request, generation)
     number = secrets.token_hex(12)
     if streaming:
-        return EventStream(
-            _chunks(generation, endpoint, number, with_usage=with_usage, with_ids=with_ids),
-            generation,
-            observer,
-        )
-    answer = await whole_answer(request, generation, observer)
+        chunks = _chunks(generation, endpoint, number, with_usage=with_usage, with_ids=with_ids)
+        return EventStream(chunks, generation)
+    answer = await whole_answer(request, generation)
     said = answer_body(answer, endpoint, number, generation.served.called)
     if with_ids and generation.completion is not None:
         for choice, sample in zip(said["choices"], generation.completion.choices, strict=True):
@@ -174,20 +166,18 @@ def _only(tasks_of: Callable[[], list[Task]]) -> Task:
     return task
 
 
-def _streaming(body: Any) -> tuple[bool, bool]:
-    """Whether to stream, and with a last event for the counts. Raises HttpError (400)."""
-    if not isinstance(body, dict):
-        return False, False
+def _streaming(body: Mapping[str, Any]) -> tuple[bool, bool]:
+    """Whether to stream, and with a last event for the counts. Raises InputError."""
     stream, options = body.get("stream"), body.get("stream_options") or {}
     if stream is not None and not isinstance(stream, bool):
-        raise HttpError(400, "wrong_type", "stream must be true or false")
+        raise InputError("wrong_type", "stream must be true or false")
     if not isinstance(options, dict):
-        raise HttpError(400, "wrong_type", "stream_options must be an object")
+        raise InputError("wrong_type", "stream_options must be an object")
     if options and not stream:
-        raise HttpError(400, "invalid_value", "stream_options needs stream: true")
+        raise InputError("invalid_value", "stream_options needs stream: true")
     best_of, n = body.get("best_of"), body.get("n")
     if stream and best_of is not None and best_of != (n or 1):
-        raise HttpError(400, "invalid_value", "the best of several answers cannot be streamed")
+        raise InputError("invalid_value", "the best of several answers cannot be streamed")
     return bool(stream), options.get("include_usage") is True
 
 
@@ -202,7 +192,7 @@ async def _chunks(
     """The events: pieces of text, how each sample ended, counts and times."""
     chat = endpoint == "chat"
     common: dict[str, Any] = {
-        "id": f"{_IDS[endpoint]}-{number}",
+        "id": f"{IDS[endpoint]}-{number}",
         "object": _OBJECTS[endpoint],
         "created": int(time.time()),
         "model": generation.served.called,
@@ -216,7 +206,7 @@ async def _chunks(
             yield event(_piece(index, {"role": "assistant", "content": ""}))
     told: Counter[int] = Counter()  # tokens of each sample
     if with_ids:
-        async for chunk in generation.pieces():
+        async for chunk in generation.stream:
             told[chunk.index] += len(chunk.token_ids)
             yield event({**_piece(chunk.index, chunk.text), "token_ids": chunk.token_ids})
     else:
@@ -226,18 +216,16 @@ async def _chunks(
                 yield text_event(index, delta.text)
             else:
                 yield event(_piece(index, delta_body(delta)))
-    answer = await generation.answer()
-    problem = error_of(answer)
-    if problem is not None:
-        yield data(http_error(problem).body())
+    try:
+        answer = await generation.answer()
+    except HttpError as error:
+        yield data(error.body())
         return
     body = answer_body(answer, endpoint, number, common["model"])
     last = []
     for choice in body["choices"]:
         ended = _piece(choice["index"], {} if chat else "", choice["finish_reason"])
-        ended["logprobs"] = choice["logprobs"]
-        if "finish_details" in choice:
-            ended["finish_details"] = choice["finish_details"]
+        ended |= {name: choice[name] for name in ("logprobs", "finish_details") if name in choice}
         if with_ids and generation.completion is not None:  # those that ended it have no text
             sample = generation.completion.choices[choice["index"]]
             ended["token_ids"] = sample.token_ids[told[choice["index"]] :]

@@ -57,12 +57,13 @@ class ServeAdapters(AdapterOptions):
         for one in self.adapter or ():
             given, path = name_and_path(one)
             model, _, name = given.rpartition(":")
-            if (model or names[0]) not in found:
+            model = model or names[0]
+            if model not in found:
                 known = ", ".join(names)
                 raise RequestError(
                     f"--adapter {one}: there is no model {model!r}; there is: {known}"
                 )
-            found[model or names[0]].append(f"{name}={path}")
+            found[model].append(f"{name}={path}")
         return found
 
 

@@ -25,6 +25,8 @@ from app.serve.errors import HttpError, UnknownModelError, shutting_down
 from runtimes.checks import check_adapter
 from runtimes.errors import IngotError, ModelError, RequestError
 from runtimes.models.memory import estimate, gib, require_fit, spare_draft
+from runtimes.models.modelfile import ModelFile
+from runtimes.settings import RunnerSettings
 from runtimes.worker.engine import WorkerEngine
 
 
@@ -47,10 +49,13 @@ class ServedModel:
                 yield f"{own}:{adapter}", adapter
 
 
-def by_name(entries: Sequence[ServedModel]) -> dict[str, tuple[ServedModel, str | None]]:
+_Names = dict[str, tuple[ServedModel, str | None]]
+
+
+def by_name(entries: Sequence[ServedModel]) -> _Names:
     """Map each name to a model, or to one with an adapter. Raises RequestError for two of one
     name."""
-    known: dict[str, tuple[ServedModel, str | None]] = {}
+    known: _Names = {}
     for entry in entries:
         for name, adapter in entry.names():
             if name in known:
@@ -155,17 +160,6 @@ class ModelPool:
         and by its aliases."""
         return list(self._known)
 
-    def parent(self, name: str) -> str | None:
-        """The model of which this is an alias, or the name with an adapter."""
-        entry, _ = self._known[name]
-        return None if name == entry.name else entry.name
-
-    def served(self, name: str) -> Served | None:
-        """The model of this name or alias, if it is in memory now."""
-        entry, adapter = self._known[name]
-        found = self.loaded().get(entry.name)
-        return None if found is None else replace(found, adapter=adapter)
-
     def loaded(self) -> Mapping[str, Served]:
         """Return the models that are in memory now, by their own names."""
         with self._lock:
@@ -181,23 +175,30 @@ class ModelPool:
         Raises UnknownModelError, ModelError, OutOfMemoryError, or HttpError (503) where other
         models are in use and leave no room.
         """
-        entry, adapter, one = self._take(name, give_way)
-        if one is None:
-            with self._loading:
-                entry, adapter, one = self._take(name, give_way)
-                one = one or self._load(entry, adapter, give_way)
-        with self._leased(one, adapter, give_way) as served:
+        with ExitStack() as held:
+            served = self.lease_loaded(name, held, give_way)
+            if served is None:
+                with self._loading:
+                    while (served := self.lease_loaded(name, held, give_way)) is None:
+                        self._load(self._entry(name)[0], 0.0 if give_way is None else REST_S)
             yield served
 
-    @contextmanager
-    def lease_loaded(self, name: str | None) -> Iterator[Served | None]:
-        """As ``lease``, without waiting: None where the model is not loaded."""
-        _, adapter, one = self._take(name, None)
-        if one is None:
-            yield None
-            return
-        with self._leased(one, adapter, None) as served:
-            yield served
+    def lease_loaded(
+        self, name: str | None, held: ExitStack, give_way: Callable[[], None] | None = None
+    ) -> Served | None:
+        """As ``lease``, until ``held`` ends and without waiting: None where the model is not
+        loaded."""
+        with self._lock:
+            if self._closed:
+                raise shutting_down(retry_s=0)
+            entry, adapter = self._entry(name)
+            one = self._loaded.get(entry.name)
+            if one is None:
+                return None
+            one.users[adapter] += 1
+            if give_way is not None:
+                one.giving_way.append(give_way)
+        return held.enter_context(self._leased(one, adapter, give_way))
 
     @contextmanager
     def _leased(
@@ -233,14 +234,15 @@ class ModelPool:
                 exact = choice.settings.reproducible
                 (found,) = adapter_files([f"{name}={path}"], choice.file, reproducible=exact)
                 changed = replace(entry, added=(*entry.added, found))
-                known = by_name(self._with(changed))
+                known = self._names_with(changed)
                 if one is not None:
                     one.served.engine.load_adapter(name, path)
             except ModelError as error:
                 raise RequestError(str(error).removeprefix("--adapter: ")) from error
             self._change(changed, known)
-        logger.info("%s:%s is loaded", entry.name, name)
-        return f"{entry.name}:{name}"
+        called = f"{entry.name}:{name}"
+        logger.info("%s is loaded", called)
+        return called
 
     def remove_adapter(self, model: str | None, name: str) -> str:
         """Take away one that ``add_adapter`` gave; returns what it was called.
@@ -249,6 +251,7 @@ class ModelPool:
         """
         with self._loading:
             entry = self._model(model)
+            called = f"{entry.name}:{name}"
             left = tuple(one for one in entry.added if one.name != name)
             if len(left) == len(entry.added):
                 said = ", ".join(one.name for one in entry.added) or "none"
@@ -260,17 +263,13 @@ class ModelPool:
             with self._lock:
                 one = self._loaded.get(entry.name)
                 if one is not None and (users := one.users[name]):
-                    raise HttpError(
-                        409,
-                        "adapter_in_use",
-                        f"{users} requests use {entry.name}:{name}; ask again when they have ended",
-                        retry_s=_BUSY_RETRY_S,
-                    )
-                self._change(changed, by_name(self._with(changed)))
+                    said = f"{users} requests use {called}; ask again when they have ended"
+                    raise HttpError(409, "adapter_in_use", said, retry_s=_BUSY_RETRY_S)
+                self._change(changed, self._names_with(changed))
             if one is not None:
                 one.served.engine.unload_adapter(name)
-        logger.info("%s:%s is unloaded", entry.name, name)
-        return f"{entry.name}:{name}"
+        logger.info("%s is unloaded", called)
+        return called
 
     def _model(self, name: str | None) -> ServedModel:
         entry, adapter = self._entry(name)
@@ -278,12 +277,12 @@ class ModelPool:
             raise RequestError(f"{name} is an adapter of {entry.name}: name the model")
         return entry
 
-    def _with(self, changed: ServedModel) -> list[ServedModel]:
-        """All models in their order, this one in the place of that of its name."""
+    def _names_with(self, changed: ServedModel) -> _Names:
+        """Map all names, this model in the place of that of its name. Raises as ``by_name``."""
         every = {entry.name: entry for entry, _ in self._known.values()}
-        return list({**every, changed.name: changed}.values())
+        return by_name([*{**every, changed.name: changed}.values()])
 
-    def _change(self, entry: ServedModel, known: dict[str, tuple[ServedModel, str | None]]) -> None:
+    def _change(self, entry: ServedModel, known: _Names) -> None:
         """Replace the names and the adapters of a model."""
         self._known = known
         if (one := self._loaded.get(entry.name)) is not None:
@@ -317,32 +316,15 @@ class ModelPool:
             raise UnknownModelError(f"there is no model {name[:80]!r} here; there is: {known}")
         return found
 
-    def _take(
-        self, name: str | None, give_way: Callable[[], None] | None
-    ) -> tuple[ServedModel, str | None, _Loaded | None]:
-        """Look a name up, and take a lease of its model if that is loaded."""
-        with self._lock:
-            if self._closed:
-                raise shutting_down(retry_s=0)
-            entry, adapter = self._entry(name)
-            one = self._loaded.get(entry.name)
-            if one is not None:
-                one.users[adapter] += 1
-                if give_way is not None:
-                    one.giving_way.append(give_way)
-            return entry, adapter, one
-
-    def _load(
-        self, entry: ServedModel, adapter: str | None, give_way: Callable[[], None] | None
-    ) -> _Loaded:
+    def _load(self, entry: ServedModel, rest_s: float) -> None:
+        """Load a model in the place of others that were not in use for so long."""
         choice = entry.choose()
         choice = replace(choice, adapters=(*choice.adapters, *entry.added))
         settings = choice.settings
-        if not entry.fixed_slots and not choice.planned:
-            settings = replace(settings, slots=MOST_SLOTS)
-        rest_s = 0.0 if give_way is None else REST_S
-        alone = replace(settings, draft=None)  # no other model makes room for a draft
-        self._make_room(replace(choice, settings=alone), rest_s, fixed=entry.fixed_slots)
+        least = replace(settings, draft=None)  # no other model makes room for a draft
+        if not entry.fixed_slots:
+            least = replace(least, slots=1)
+        self._make_room(choice.file, least, rest_s)
         free = self._free()
         if not entry.fixed_slots and not choice.planned:
             slots = default_slots(choice.file, settings, MOST_SLOTS, free)
@@ -362,13 +344,7 @@ class ModelPool:
         draft = engine.stats().draft
         said = entry.name if draft is None else f"{entry.name} with the draft {draft}"
         logger.info("%s is loaded, in %.1f s", said, time.monotonic() - begun)
-        one = _Loaded(
-            Served(entry.name, choice, engine),
-            estimate(choice.file, settings).total,
-            Counter([adapter]),
-        )
-        if give_way is not None:
-            one.giving_way.append(give_way)
+        one = _Loaded(Served(entry.name, choice, engine), estimate(choice.file, settings).total)
         with self._lock:
             closed = self._closed
             if not closed:
@@ -376,7 +352,6 @@ class ModelPool:
         if closed:
             engine.close()
             raise shutting_down(retry_s=0)
-        return one
 
     def _begun(self, engine: WorkerEngine) -> None:
         with self._lock:
@@ -394,11 +369,10 @@ class ModelPool:
             taken = sum(one.bytes for one in self._loaded.values())
         return min(free, self._budget - taken)
 
-    def _make_room(self, choice: LoadChoice, rest_s: float, *, fixed: bool) -> None:
+    def _make_room(self, file: ModelFile, settings: RunnerSettings, rest_s: float) -> None:
         """Unload what was not in use for so long, the least recently used first, until the model
-        fits; with as many slots as were asked for (``fixed``), else with a single one."""
-        least = choice.settings if fixed else replace(choice.settings, slots=1)
-        need = estimate(choice.file, least).total
+        fits with these settings."""
+        need = estimate(file, settings).total
         while need > (free := self._free()):
             with self._lock:
                 if not rest_s:
@@ -417,13 +391,9 @@ class ModelPool:
         else:
             return
         if busy:
-            raise HttpError(
-                503,
-                "model_busy",
-                f"{choice.file.path.name} needs {gib(need)}, and models in use leave"
-                f" {gib(max(0, self._free()))}; ask again when they are done",
-                retry_s=_BUSY_RETRY_S,
-            )
+            said = f"{file.path.name} needs {gib(need)}, and models in use leave"
+            said = f"{said} {gib(max(0, self._free()))}; ask again when they are done"
+            raise HttpError(503, "model_busy", said, retry_s=_BUSY_RETRY_S)
 
     def _ask_for_room(self, lacking: int) -> None:
         """If nothing is idle, have a model be given up by all that use it, and wait for that; only
@@ -464,12 +434,13 @@ class Loads:
     def __init__(self, pool: ModelPool) -> None:
         self._pool = pool
         self._coming: dict[str, _Load] = {}
-        self._limiter: CapacityLimiter | None = None
+        # The pool loads one after the other: as many wait as there are.
+        self._limiter = CapacityLimiter(len(pool.names()))
 
     def take(self, name: str | None, held: ExitStack) -> Served | None:
         """A lease of the model, which ends with ``held``; None where it is not loaded. Raises as
         `ModelPool.lease`."""
-        return held.enter_context(self._pool.lease_loaded(name))
+        return self._pool.lease_loaded(name, held)
 
     async def wait(self, name: str | None, held: ExitStack) -> Served:
         """Wait until the model is loaded; return a lease as ``take``. Raises as
@@ -498,8 +469,6 @@ class Loads:
         return load
 
     async def _run(self, model: str, load: _Load) -> None:
-        if self._limiter is None:  # the pool loads one after the other: as many wait as there are
-            self._limiter = CapacityLimiter(len(self._pool.names()))
         try:
             lease = self._pool.lease(model)
             await to_thread.run_sync(load.held.enter_context, lease, limiter=self._limiter)

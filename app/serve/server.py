@@ -22,12 +22,7 @@ from starlette.types import ASGIApp
 from app import console
 from app.batch.interrupt import sigterm_as_ctrl_c
 from app.openai.validation import InputError
-from app.serve import (
-    dialects,
-    embeddings,
-    model_routes,
-    openai_routes,
-)
+from app.serve import dialects, embeddings, model_routes, openai_routes
 from app.serve.batches import routes as batch_routes
 from app.serve.batches.folder import claimed
 from app.serve.batches.work import BatchService
@@ -98,7 +93,7 @@ def serve(pool: ModelPool, options: ServeOptions, sampling: SamplingParams) -> N
         _log_requests(as_json=options.log_json)
         _allow_connections()
         sys.setswitchinterval(_SWITCH_S)
-        server = http_server(generator, options, lifespan, batches)
+        server = http_server(generator, options, batches, lifespan)
         # uvicorn raises the signals that ended it once more.
         with sigterm_as_ctrl_c(), contextlib.suppress(KeyboardInterrupt):
             server.run(sockets=[listening])
@@ -111,15 +106,12 @@ def _beside(served: Served) -> str:
 
 
 def http_server(
-    generator: Generator,
-    options: ServeOptions,
-    lifespan: Any = None,
-    batches: BatchService | None = None,
+    generator: Generator, options: ServeOptions, batches: BatchService, lifespan: Any = None
 ) -> uvicorn.Server:
     """Make the HTTP server. ``lifespan``: see FastAPI."""
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # connections say the rest
     config = uvicorn.Config(
-        create_app(generator, options, lifespan, batches),
+        _application(generator, options, batches, lifespan),
         http=Connection,
         ws="none",
         log_config=None,
@@ -163,16 +155,13 @@ def _log_requests(*, as_json: bool) -> None:
     handler = logging.StreamHandler(sys.stderr)
     plain = LogFormatter("%(asctime)s  %(message)s", "%H:%M:%S")
     handler.setFormatter(_JsonLines() if as_json else plain)
-    level = _log_level()
     files = [one for one in logging.getLogger().handlers if isinstance(one, logging.FileHandler)]
-    ours = map(own, ("app.serve", "app.models.prefixes"))
-    for one in (access, _engine_log, *map(logging.getLogger, ours)):
-        one.handlers, one.propagate = [handler, *files], False
-        one.setLevel(level)
-    for name in ("uvicorn.error", "asyncio"):  # what goes wrong around the requests
+    ours = (access.name, _engine_log.name, *map(own, ("app.serve", "app.models.prefixes")))
+    for name in (*ours, "uvicorn.error", "asyncio"):
         one = logging.getLogger(name)
         one.handlers, one.propagate = [handler, *files], False
-        one.setLevel(logging.ERROR)  # a client that is gone is no news of its own
+        # Around the requests, a client that is gone is no news of its own.
+        one.setLevel(_log_level() if name in ours else logging.ERROR)
 
 
 class _JsonLines(logging.Formatter):
@@ -215,48 +204,39 @@ def listen(options: ServeOptions) -> socket.socket:
 # The application: routes, errors, and what stands around them.
 
 
-def create_app(
-    generator: Generator,
-    options: ServeOptions,
-    lifespan: Any = None,
-    batches: BatchService | None = None,
+def _application(
+    generator: Generator, options: ServeOptions, batches: BatchService, lifespan: Any
 ) -> ASGIApp:
-    """The whole ASGI application. ``lifespan``: see FastAPI."""
     app = FastAPI(title="Ingot", docs_url=None, redoc_url=None, lifespan=lifespan)
-    observer = Observer(generator, batches)
+    observer = Observer(generator, batches, as_json=options.log_json)
     app.include_router(openai_routes.routes(generator, observer))
-    app.include_router(dialects.messages_routes(generator, observer))
-    app.include_router(dialects.responses_routes(generator, observer))
+    app.include_router(dialects.routes(generator, observer))
     app.include_router(embeddings.routes(generator))
     app.include_router(model_routes.routes(generator, observer, batches, options.adapter_dir))
-    if batches is not None:
-        app.include_router(batch_routes.routes(batches))
-    for kind in (HttpError, InputError, IngotError, ClientDisconnect):
+    app.include_router(batch_routes.routes(batches))
+    for kind in (
+        HttpError,
+        InputError,
+        IngotError,
+        ClientDisconnect,
+        HTTPException,
+        RequestValidationError,
+        Exception,
+    ):
         app.add_exception_handler(kind, _handle)
-    app.add_exception_handler(HTTPException, _unknown)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(Exception, _handle)
     guard = Guard(app, options)
-    generator.at_end.append(guard.end)
-    return AccessLog(guard, observer, as_json=options.log_json)
+    generator.at_end.append(guard.held.end)
+    return AccessLog(guard, observer)
 
 
 async def _handle(request: Request, error: Exception) -> Response:
-    return error_response(error, request.url.path)
-
-
-async def _unknown(request: Request, error: Exception) -> Response:
-    """No such path, or no such method of it."""
-    assert isinstance(error, HTTPException)
-    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "bad_request")
-    said = f"{request.method} {request.url.path[:200]}: {error.detail}"
-    return error_response(HttpError(error.status_code, code, said), request.url.path)
-
-
-async def _invalid(request: Request, error: Exception) -> Response:
-    """A parameter of the address that cannot be used."""
-    assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])
-    said = f"{where}: {first['msg']}"
-    return error_response(HttpError(400, "invalid_value", said), request.url.path)
+    path = request.url.path
+    match error:
+        case HTTPException(status_code=status):  # no such path, or no such method of it
+            code = {404: "not_found", 405: "method_not_allowed"}.get(status, "bad_request")
+            error = HttpError(status, code, f"{request.method} {path[:200]}: {error.detail}")
+        case RequestValidationError():  # a parameter of the address that cannot be used
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            error = HttpError(400, "invalid_value", f"{where}: {first['msg']}")
+    return error_response(error, path)

@@ -7,7 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from app.batch.input.lines import InputStream
 from app.batch.input.prompting import Prompting
@@ -15,9 +17,8 @@ from app.batch.input.source import IdIndex, Row, Source, open_source
 from app.batch.journal.journal import Journal, journal_path
 from app.batch.output.publish import answers
 from app.batch.output.records import OPENAI, RecordForm, dump_line
-from app.openai.fields import MOST_TOLD
 from app.openai.request import ENDPOINTS
-from app.openai.validation import InputError, as_unicode
+from app.openai.validation import MOST_TOLD, InputError, as_unicode, check_count
 from app.serve.batches.folder import open_plain, require_plain
 from app.serve.batches.store import (
     INPUT,
@@ -39,6 +40,7 @@ _MOST_ERRORS = 50
 _MOST_TEXT = 300
 _MOST_LINE = MOST_BODY_BYTES + 2**16
 _LONG_S, _REST, _MOST_REST_S = 0.05, 3, 2.0
+_error = partial(BatchError.of, most=_MOST_TEXT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +136,7 @@ def _check(
         if len(errors) < _MOST_ERRORS:
             errors.append(error)
     repeats = ids.repeats()
-    pairs = zip(repeats.lines, repeats.first_lines, strict=True)
-    for line, first in pairs:
+    for line, first in zip(repeats.lines, repeats.first_lines, strict=True):
         wrong += 1
         if len(errors) < _MOST_ERRORS:
             said = f"line {first} has the same custom_id"
@@ -160,27 +161,21 @@ def _problem(row: Row, batch: Batch, model: str | None) -> BatchError | None:
         return _error("mismatched_endpoint", said, row.line, "url")
     if row.problem is not None:
         return _error(row.problem.code, row.problem.message, row.line)
-    own = body.get("model") if isinstance(body, dict) else None
-    if not isinstance(own, str) or not own:
-        said = "body has no 'model'"
-        return _error("missing_parameter", said, row.line, "body.model")
-    if len(own) > MOST_MODEL:
-        said = f"the model's name has {len(own):,} characters, above {MOST_MODEL}"
-        return _error("invalid_value", said, row.line, "body.model")
     try:
-        as_unicode(own, "body.model")
+        _check_model(body.get("model") if isinstance(body, dict) else None, model)
     except InputError as error:
         return _error(error.problem.code, error.problem.message, row.line, "body.model")
-    if model is not None and own != model:
-        said = f"the model is {own[:80]!r}, and that of the lines before {model[:80]!r}: a batch is"
-        return _error("mismatched_model", f"{said} for one model", row.line, "body.model")
     return None
 
 
-def _error(
-    code: str, message: str, line: int | None = None, param: str | None = None
-) -> BatchError:
-    return BatchError.of(code, message, line, param, _MOST_TEXT)
+def _check_model(own: Any, model: str | None) -> None:
+    if not isinstance(own, str) or not own:
+        raise InputError("missing_parameter", "body has no 'model'")
+    check_count(len(own), "the model's name", "characters", MOST_MODEL)
+    as_unicode(own, "body.model")
+    if model is not None and own != model:
+        said = f"the model is {own[:80]!r}, and that of the lines before {model[:80]!r}: a batch is"
+        raise InputError("mismatched_model", f"{said} for one model")
 
 
 # The files that a batch leaves: its answers as lines of OpenAI's batch output, and its errors.

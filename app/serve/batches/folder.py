@@ -162,11 +162,17 @@ def replace_plain(path: Path, data: bytes) -> None:
     sync_folder(path.parent)
 
 
-def unfinished(folder: Path) -> Path:
-    """Make the place in which a new ``folder`` is written; ``put`` renames it."""
+@contextmanager
+def unfinished(folder: Path) -> Iterator[Path]:
+    """Make the place in which a new ``folder`` is written, which goes if the block fails; ``put``
+    renames it."""
     path = folder.with_name(_UNFINISHED + folder.name)
     path.mkdir(_MODE)
-    return path
+    try:
+        yield path
+    except BaseException:
+        shutil.rmtree(path, ignore_errors=True)
+        raise
 
 
 def put(made: Path, folder: Path) -> None:

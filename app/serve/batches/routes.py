@@ -14,12 +14,11 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
 from app.openai.request import ENDPOINTS
-from app.openai.validation import as_unicode, kind, shown
+from app.openai.validation import as_unicode, kind, require_object, shown
 from app.serve.batches.store import BATCH_INPUT, MOST_NAME, Batch, Files, NewFile, StoredFile
 from app.serve.batches.work import BatchService
-from app.serve.bodies import json_body
+from app.serve.bodies import ANY_BODY, json_body
 from app.serve.errors import HttpError
-from app.serve.openapi import ANY_BODY
 
 # A file as it is uploaded: multipart/form-data, written to the disk as it comes.
 
@@ -280,8 +279,7 @@ def _pieces(content: BinaryIO, size: int) -> Iterator[bytes]:
 
 def _asked(body: Any) -> tuple[str, str, dict[str, str] | None]:
     """Input, endpoint and metadata of a batch. Raises HttpError or InputError."""
-    if not isinstance(body, dict):
-        raise HttpError(400, "wrong_type", f"the body must be an object, not {kind(body)}")
+    require_object(body, "the body")
     unknown = [n for n, value in body.items() if n not in _BATCH_FIELDS and value is not None]
     if unknown:
         raise HttpError(400, "unsupported_parameter", f"{unknown[0][:60]!r} is not supported")

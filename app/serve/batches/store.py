@@ -21,6 +21,7 @@ from app.batch.journal.journal import journal_path
 from app.batch.journal.lines import sealed, sealed_line
 from app.batch.output.records import writing
 from app.openai.request import ENDPOINTS
+from app.openai.responses import usage_body
 from app.serve.batches.folder import (
     BATCH_ID,
     BATCHES,
@@ -49,14 +50,11 @@ Status = Literal[
     "validating", "in_progress", "finalizing", "completed", "failed", "cancelling", "cancelled"
 ]
 Ending = Literal["completed", "failed", "cancelled"]
-ENDED: frozenset[Status] = frozenset({"completed", "failed", "cancelled"})
+ENDED: frozenset[Status] = frozenset(get_args(Ending))
 
 
 # OpenAI's object has a time for each, also for what never happens here: batches do not expire.
-_TIMES = (
-    *("in_progress", "expires", "finalizing", "completed", "failed", "expired"),
-    *("cancelling", "cancelled"),
-)
+_TIMES = "in_progress expires finalizing completed failed expired cancelling cancelled".split()
 
 
 class DamagedRecordError(ValueError):
@@ -147,22 +145,8 @@ class Batch:
             **{f"{name}_at": self.at.get(name) for name in _TIMES},
             "request_counts": asdict(self.counts),
             "metadata": None if self.metadata is None else dict(self.metadata),
-            "usage": None if usage is None else _usage(usage),
+            "usage": None if usage is None else usage_body(usage),
         }
-
-
-def _usage(usage: Mapping[str, int]) -> dict[str, Any]:
-    asked, answered = usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0)
-    return {
-        "input_tokens": asked,
-        "input_tokens_details": {
-            "cached_tokens": usage.get("cached_tokens", 0),
-            "cache_write_tokens": 0,
-        },
-        "output_tokens": answered,
-        "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": asked + answered,
-    }
 
 
 def write_record(folder: Path, batch: Batch) -> None:
@@ -281,14 +265,7 @@ def damaged_batch(folder: Path, error: DamagedRecordError) -> Batch:
     )  # fmt: skip
 
 
-INPUT = "input.jsonl"
-
-
-OUT = "out.jsonl"
-
-
-logger = logging.getLogger(__name__)
-
+INPUT, OUT = "input.jsonl", "out.jsonl"
 ATTEMPT = "attempt.json"
 # What a batch has no use for when it has ended.
 _WORKING = (
@@ -362,15 +339,11 @@ class Batches:
         """A new batch, which keeps the ``content`` of its input whatever becomes of that file.
         Raises RequestError or OutOfMemoryError."""
         folder = self.folder(batch)
-        with writing(Path(BATCHES, batch.id)):  # where the data is concerns no client
-            made = unfinished(folder)
-            try:
-                _link(content, made / INPUT)
-                write_record(made, batch)
-                put(made, folder)
-            except BaseException:
-                shutil.rmtree(made, ignore_errors=True)
-                raise
+        # Where the data is concerns no client.
+        with writing(Path(BATCHES, batch.id)), unfinished(folder) as made:
+            _link(content, made / INPUT)
+            write_record(made, batch)
+            put(made, folder)
         with self.changed:
             self._note(batch)
             self.changed.notify_all()
@@ -481,13 +454,8 @@ class NewFile:
         self._folder = files.folder / identity
         self._called = Path(FILES, identity)  # to clients: where the data is concerns nobody else
         self.bytes = 0
-        with writing(self._called):
-            self._made = unfinished(self._folder)
-            try:
-                self._content = (self._made / _CONTENT).open("xb", buffering=1 << 20)
-            except BaseException:
-                shutil.rmtree(self._made, ignore_errors=True)
-                raise
+        with writing(self._called), unfinished(self._folder) as self._made:
+            self._content = (self._made / _CONTENT).open("xb", buffering=1 << 20)
 
     def write(self, data: bytes | memoryview) -> None:
         """Append to it. Raises OutOfMemoryError for a full disk, RequestError for a broken one."""

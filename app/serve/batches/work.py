@@ -44,8 +44,7 @@ from app.serve.batches.store import (
     new_batch_id,
     new_file_id,
 )
-from app.serve.errors import HttpError, UnknownModelError
-from app.serve.ignored import LeftOut
+from app.serve.errors import HttpError, LeftOut, UnknownModelError
 from app.serve.pool import ModelPool
 from runtimes.errors import IngotError, OutOfMemoryError, RequestError
 from runtimes.models.modelfile import fingerprint

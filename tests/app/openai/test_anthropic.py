@@ -8,7 +8,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from app.openai.answer import Answer
-from app.openai.anthropic import MessageEvents, message_body, messages_task
+from app.openai.anthropic import MessageEvents, messages_task
 from app.openai.tool_parser import ArgumentsDelta, CallBegin, ContentDelta
 from app.openai.validation import InputError
 from runtimes.request import Priority, SamplingParams
@@ -25,6 +25,10 @@ CALL = {
 def task(messages: Any = "hi", **body: Any):
     said = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
     return messages_task({"messages": said, "max_tokens": 5, **body}, SamplingParams())
+
+
+def begun() -> MessageEvents:
+    return MessageEvents("7", "m", 9, {})
 
 
 def message(body: dict[str, Any]) -> Any:
@@ -134,7 +138,7 @@ def test_what_is_wrong_is_named(body: dict[str, Any], said: str) -> None:
 
 def test_an_answer_is_a_message() -> None:
     answer = Answer("Hm.", finish_reason="tool_calls", tool_calls=[CALL], usage=USAGE)
-    body = message(message_body(answer, "7", "m", None))
+    body = message(begun().whole(answer, None))
     assert body.stop_reason == "tool_use"
     text, used = body.content
     assert text.type == "text"
@@ -144,14 +148,14 @@ def test_an_answer_is_a_message() -> None:
     assert (usage.input_tokens, usage.cache_read_input_tokens, usage.output_tokens) == (4, 5, 4)
     cut = {**CALL, "function": {"name": "weather", "arguments": '{"a'}}
     answer = Answer("", finish_reason="length", tool_calls=[cut], usage=USAGE)
-    body = message(message_body(answer, "7", "m", None))
+    body = message(begun().whole(answer, None))
     assert body.stop_reason == "max_tokens"
     assert body.content[0].text == 'weather{"a'  # type: ignore[union-attr]
-    assert message_body(Answer("x", usage=USAGE), "7", "m", "END")["stop_reason"] == "stop_sequence"
+    assert begun().whole(Answer("x", usage=USAGE), "END")["stop_reason"] == "stop_sequence"
 
 
 def test_events_open_and_close_each_block() -> None:
-    events = MessageEvents("7", "m", 9)
+    events = begun()
     deltas = [
         ContentDelta("Hm"),
         ContentDelta("."),

@@ -11,13 +11,12 @@ import pytest
 
 from app.openai.anthropic import messages_task
 from app.openai.completions import completion_tasks
-from app.openai.fields import MOST_TOLD
+from app.openai.constraints import FORMATS, UNKNOWN, followed
 from app.openai.request import body_task
 from app.openai.responses import response_task
-from app.openai.schemas import FORMATS, UNKNOWN, followed
 from app.openai.task import Task
 from app.openai.tool_forms import form_of, tools_constraint
-from app.openai.validation import InputError
+from app.openai.validation import MOST_TOLD, InputError
 from runtimes.grammars import grammar_of
 from runtimes.request import SamplingParams
 

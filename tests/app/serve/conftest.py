@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -38,7 +39,7 @@ def unpaced(monkeypatch: pytest.MonkeyPatch) -> None:
 class Running:
     """Where it is, and what it has."""
 
-    def __init__(self, port: int, generator: Generator, batches: BatchService | None) -> None:
+    def __init__(self, port: int, generator: Generator, batches: BatchService) -> None:
         self.address, self.port = f"http://127.0.0.1:{port}", port
         self.generator, self.pool, self.batches = generator, generator.pool, batches
 
@@ -83,13 +84,12 @@ def running(
     with ExitStack() as stack:
         listening = stack.enter_context(listen(given))
         stack.callback(pool.close)
-        batches = None
-        if given.data is not None:
-            batches = BatchService(stack.enter_context(claimed(given.data)), pool, sampling)
-            stack.callback(batches.close)
-            batches.start()
+        data = given.data or Path(stack.enter_context(TemporaryDirectory()))
+        batches = BatchService(stack.enter_context(claimed(data)), pool, sampling)
+        stack.callback(batches.close)
+        batches.start()
         generator = Generator(pool, sampling, given.queue)
-        server = http_server(generator, given, batches=batches)
+        server = http_server(generator, given, batches)
         thread = threading.Thread(target=partial(server.run, sockets=[listening]))
         thread.start()
         try:

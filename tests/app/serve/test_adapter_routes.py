@@ -78,7 +78,8 @@ def test_an_adapter_comes_and_goes(server):
     assert listed(server) == ["pebble", "pebble:a0", "pebble:poet", "other"]
     third = ask(server, "pebble:poet")[0]
     assert third != plain
-    assert server.pool.served("pebble:poet").adapter_file.digest
+    with server.pool.lease("pebble:poet") as served:
+        assert served.adapter_file.digest
     assert unload(server, "poet") == (200, {**said, "loaded": False})
     assert listed(server) == ["pebble", "pebble:a0", "other"]
     with pytest.raises(openai.NotFoundError, match="no model 'pebble:poet' here"):

@@ -18,8 +18,8 @@ import pytest
 
 from app.serve import bodies, connection, guard
 from app.serve.bodies import Charge, Held
-from app.serve.errors import HttpError, problem_error
-from app.serve.generate import _problem_of
+from app.serve.errors import HttpError
+from app.serve.generate import _check
 from app.serve.options import MOST_BODY_BYTES, MOST_DEPTH, MOST_NAMES, MOST_VALUES
 from app.serve.pool import MOST_SLOTS
 from runtimes.checks import UNFOLLOWED
@@ -157,7 +157,7 @@ def test_values_names_and_levels_are_counted_as_the_parser_reads_them(monkeypatc
     monkeypatch.setattr(bodies, "_PIECE", piece)
     value = {"a\\": ['\\"[{:,', {'"': [[], {}]}, "\\"], "b": "\u4e2d,\\u0041", "c": [1, -2.5, None]}
     for text in (json.dumps(value), json.dumps(value, ensure_ascii=False, indent=2)):
-        values, names, depth = bodies._shape(text.encode())
+        values, names, depth = bodies._shape(text.encode(), MOST_VALUES)
         assert (names, depth) == (4, 5)
         assert values >= 4 + 13
 
@@ -167,11 +167,11 @@ def test_what_a_body_becomes_is_counted_beside_others(monkeypatch):
     held = Held()
     first, second, small = Charge(held), Charge(held), Charge(held)
     first.add(2**20)
-    bodies._parsed(b"[" + b"[]," * 50_000 + b"1]", first)
+    bodies._parsed(b"[" + b"[]," * 50_000 + b"1]", first, MOST_VALUES)
     assert held.total > 50_000 * 80  # an empty list and its place
     wide = json.dumps({"a": "x" * 2**22 + "\U0001f600"}).encode()
     with pytest.raises(HttpError) as refused:
-        bodies._parsed(wide, second)  # four bytes a character
+        bodies._parsed(wide, second, MOST_VALUES)  # four bytes a character
     assert refused.value.status == 503
     small.add(1000)  # is never too much
     for one in (first, second, small):
@@ -200,14 +200,15 @@ def test_the_memory_of_bodies_is_bounded_by_what_they_become(ingot, gguf_file, t
 
 
 def test_large_bodies_are_read_one_after_the_other_beside_the_loop(server, monkeypatch):
-    gate, timed, reading = threading.Event(), bodies._timed, []
+    gate, counted, reading = threading.Event(), bodies.checked_values, []
 
-    def held(work: Any) -> Any:
-        reading.append(work)
-        assert gate.wait(QUIET_S)
-        return timed(work)
+    def held(data: bytes, most: int) -> int:
+        if len(data) > bodies.SMALL_BYTES:
+            reading.append(data)
+            assert gate.wait(QUIET_S)
+        return counted(data, most)
 
-    monkeypatch.setattr(bodies, "_timed", held)
+    monkeypatch.setattr(bodies, "checked_values", held)
     body = {"prompt": ["x" * 2**21], "max_tokens": 1}
     first = begin(server, body, TEXTS)
     until(lambda: reading)
@@ -547,9 +548,9 @@ def connect_to(port: int, data: bytes) -> socket.socket:
 def test_a_constraint_that_fails_on_its_way_is_the_requests_fault():
     """Which texts the parser gives up on depends on what is sampled."""
     ended = unstarted(Request([1]), FinishReason.ERROR, f"{UNFOLLOWED}: lexer error")
-    problem = _problem_of(ended)
-    assert problem is not None
-    assert problem_error(problem).status == 400
-    other = _problem_of(unstarted(Request([1]), FinishReason.ERROR, "the engine failed"))
-    assert other is not None
-    assert problem_error(other).status == 500
+    with pytest.raises(HttpError) as problem:
+        _check(ended)
+    assert problem.value.status == 400
+    with pytest.raises(HttpError) as other:
+        _check(unstarted(Request([1]), FinishReason.ERROR, "the engine failed"))
+    assert other.value.status == 500

@@ -62,7 +62,7 @@ def test_what_bodies_ask_for() -> None:
 )
 def test_what_cannot_be_asked_is_said(body: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=re.escape(said)):
-        sampling_of(body, "chat", SamplingParams())
+        sampling_of(body, "chat", SamplingParams(), {})
 
 
 def test_a_constraint_is_part_of_a_rows_key() -> None:
