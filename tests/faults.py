@@ -58,8 +58,8 @@ FAULTS = [
     Fault("runtimes/engine/policy.py", "seconds <= 0 and stalled", "seconds < 0 and stalled"),
     Fault(
         "runtimes/engine/policy.py",
-        "one.request.priority > head.request.priority and",
-        "one.request.priority >= head.request.priority and",
+        "one.request.priority > priority and",
+        "one.request.priority >= priority and",
     ),
     Fault("runtimes/engine/sequence.py", "drawn >= params.max_tokens", "drawn > params.max_tokens"),
     Fault("runtimes/engine/sequence.py", "len(self.prompt) + drawn > context", "drawn > context"),
@@ -165,9 +165,7 @@ FAULTS = [
     Fault("app/batch/dryrun.py", "(self.prompts - 1)", "self.prompts"),
     # OpenAI's bodies and the server
     Fault("app/openai/prepare.py", "len(ids) + room > encoder.context", "False"),
-    Fault(
-        "app/openai/request.py", "len(prompt) > MOST_MESSAGES", "len(prompt) > 9 * MOST_MESSAGES"
-    ),
+    Fault("app/openai/validation.py", "    if count > most:", "    if count > 9 * most:"),
     Fault("app/openai/scoring.py", "sums.index(max(sums))", "sums.index(min(sums))"),
     Fault("app/serve/connection.py", "len(head) > MOST_HEAD_BYTES or", "False or"),
     Fault("app/serve/pool.py", "if one.leases == 0 and", "if"),
@@ -175,7 +173,7 @@ FAULTS = [
     # Chat, compare, the library, the terminal app
     Fault("app/chat/budget.py", "self.prompt_tokens + self.max_tokens <= self.context", "True"),
     Fault("app/chat/conversation.py", "among.index(id) + step, 0", "among.index(id) - step, 0"),
-    Fault("app/chat/attachments.py", "len(data) > most_bytes", "len(data) > 9 * most_bytes"),
+    Fault("app/chat/attachments.py", "stream.read(MOST_BYTES + 1)", "stream.read(MOST_BYTES)"),
     Fault(
         "app/compare/results.py",
         "row.parts[number - 1] for row in both",

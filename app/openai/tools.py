@@ -96,7 +96,7 @@ def _check_left_out(tools: Sequence[Mapping[str, Any]], choice: Any) -> None:
     """Raises InputError where ``tool_choice`` asks for one of these, which are left out."""
     if not isinstance(choice, Mapping):
         return
-    names = {tool.get(key) for tool in tools for key in ("type", "name")} - {None}
+    names = [tool.get(key) for tool in tools for key in ("type", "name")]
     function = choice.get("function")
     asked = [choice.get("type"), choice.get("name")]
     asked += [function.get("name")] if isinstance(function, Mapping) else []

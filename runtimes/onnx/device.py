@@ -46,7 +46,7 @@ class Target:
 
     @property
     def memory(self) -> tuple[str, int]:
-        """Its memory, as ONNX Runtime names it."""
+        """The name and number of its memory in ONNX Runtime."""
         return self.provider.memory, self.index
 
 

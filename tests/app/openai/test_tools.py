@@ -230,6 +230,10 @@ def broken(**changes: Any) -> dict[str, Any]:
             },
             "tool_choice names 'custom', a tool that a provider runs: it is left out",
         ),
+        (
+            {"tools": [{"type": "custom", "name": [5]}], "tool_choice": {"type": "custom"}},
+            "tool_choice names 'custom', a tool that a provider runs: it is left out",
+        ),
         ({"tools": [broken(name="a b")]}, "tools.0.function.name must be 1 to 64 letters"),
         ({"tools": [WEATHER, WEATHER]}, "tools.1: another tool is called 'weather'"),
         ({"tools": [broken(parameters=[])]}, "tools.0.function.parameters must be a JSON schema"),
