@@ -9,14 +9,11 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, cast, get_args
+from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
 from quantize.errors import DiskFullError, UsageError
-from quantize.manifest import NAME, FileEntry
-from quantize.options import DEFAULT_LIMIT, MeasureOptions, Options, SourceOptions
-from quantize.options import Target as Processor
 from quantize.recipes import (
     FORMATS,
     Format,
@@ -31,6 +28,10 @@ from quantize.recipes import (
 )
 from runtimes.errors import IngotError
 from runtimes.output import LogFormatter, shown_streams
+
+if TYPE_CHECKING:
+    from quantize.manifest import FileEntry
+    from quantize.options import Options
 
 _INTERNAL, _INTERRUPTED = 70, 130
 Several = list[str] | None  # an option that may be repeated
@@ -187,6 +188,10 @@ def command(
     if model == "recipes":
         print_listing()
         return
+    # Late, as whatever --help does not need.
+    from quantize.options import DEFAULT_LIMIT, MeasureOptions, Options, SourceOptions
+    from quantize.options import Target as Processor
+
     listed: dict[str, FileEntry] = {}
     if allocation:
         from quantize.build.target import find_listed
@@ -280,6 +285,7 @@ def _run(options: Options) -> None:
     # Ended politely, clean up as after Ctrl-C.
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     if options.as_json:
+        from quantize.manifest import NAME
         from quantize.progress import JsonReporter
 
         events = JsonReporter(sys.stdout)

@@ -37,7 +37,7 @@ def group(help: str) -> typer.Typer:
 
 def with_groups(command: Callable[..., Any]) -> Callable[..., Any]:
     """A command as Typer sees it: each dataclass replaced by its fields, each field by a flag."""
-    hints = get_type_hints(command)
+    hints = get_type_hints(command, include_extras=True)
     groups = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
     parameters: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(command).parameters.items():

@@ -57,7 +57,8 @@ def _good() -> bytes:
         path = Path(folder) / "chats.db"
         with contextlib.closing(ChatStore.open(path)) as store:
             for number in range(3):
-                chat = store.new_chat("pebble", "Be short.", {"temperature": 0.5})
+                chat = store.new_chat("pebble", "Be short.")
+                store.update_chat(chat.id, sampling={"temperature": 0.5})
                 conversation = Conversation.open(store, chat.id)
                 for turn in range(4):
                     text = f"Question {turn} of {number}? " + "word " * 30

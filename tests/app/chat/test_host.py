@@ -62,7 +62,7 @@ def test_what_it_says_of_a_loaded_model(host: EngineHost) -> None:
     assert host.details == f"{runtime} · 1 thread"
     assert (host.engine.slots, host.engine.context) == (1, 512)
     assert host.model == str(host.choice.file.path)
-    bits, unit, _ = host.quality.split(maxsplit=2)
+    bits, unit, *_ = host.quality.split()
     assert 8 < float(bits) < 9.5
     assert unit == "bits"
 

@@ -154,6 +154,8 @@ async def places(
         if isinstance(panel, BatchPresetsScreen):
             await wait_until(lambda panel=panel: panel.found)  # type: ignore[misc]
             panel.query_one("#presets").action_cursor_down()
+        if isinstance(panel, BatchRowScreen):
+            await wait_until(lambda panel=panel: panel.row is not None)  # type: ignore[misc]
         await pilot.pause()
         yield type(panel).__name__, panel
         await away(panel)

@@ -116,7 +116,7 @@ def test_no_text_acts_on_any_screen(
         pane = screen.query(ComparePane).first()
         for state in (SideState.DONE, SideState.FAILED):
             side = Side(WORST, WORST, contender=Contender(WORST), label=WORST, state=state)
-            pane.show(side, None, first=True)
+            pane.show(side, None, first=True, fastest=None, base=None)
             await pilot.pause()
             assert "PWNED" in drawn(screen)
 
