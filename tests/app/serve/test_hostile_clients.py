@@ -65,6 +65,27 @@ def code(found: tuple[int, dict[str, Any]]) -> tuple[int, str]:
 # Models that load
 
 
+def test_a_large_body_gets_more_of_the_time_where_it_is_alone(server, monkeypatch):
+    shares, wait_s = [], connection._turns.wait_s
+
+    def noted(now: float, seconds: float, share: float) -> float:
+        shares.append(share)
+        return wait_s(now, seconds, share)
+
+    monkeypatch.setattr(connection._turns, "wait_s", noted)
+    body = json.dumps(HELLO).encode()
+    pieces = b"".join(b"1\r\n%c\r\n" % byte for byte in body + b" " * 20_000) + b"0\r\n\r\n"
+
+    def read_alone() -> bool:
+        shares.clear()
+        sock = connect(server, HEAD + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n")
+        sock.sendall(pieces)
+        assert ended(sock).startswith(b"HTTP/1.1 200")
+        return shares[-1] == connection._SHARE_ALONE
+
+    until(read_alone)  # the first test: others leave requests that the server waits for
+
+
 def test_requests_for_a_model_that_loads_keep_no_others_waiting(gguf_file):
     with running({"a": gguf_file, "b": gguf_file}, slots=2, queue=100) as server:
         assert ask(server)[0] == 200
@@ -396,27 +417,6 @@ def test_input_that_takes_long_gets_a_part_of_the_time(server, monkeypatch):
                 sock.shutdown(socket.SHUT_RDWR)
         for thread in threads:
             thread.join()
-
-
-def test_a_large_body_gets_more_of_the_time_where_it_is_alone(server, monkeypatch):
-    shares, wait_s = [], connection._turns.wait_s
-
-    def noted(now: float, seconds: float, share: float) -> float:
-        shares.append(share)
-        return wait_s(now, seconds, share)
-
-    monkeypatch.setattr(connection._turns, "wait_s", noted)
-    body = json.dumps(HELLO).encode()
-    pieces = b"".join(b"1\r\n%c\r\n" % byte for byte in body + b" " * 20_000) + b"0\r\n\r\n"
-
-    def read_alone() -> bool:
-        shares.clear()
-        sock = connect(server, HEAD + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n")
-        sock.sendall(pieces)
-        assert ended(sock).startswith(b"HTTP/1.1 200")
-        return shares[-1] == connection._SHARE_ALONE
-
-    until(read_alone)  # connections of earlier tests may not have ended yet
 
 
 def test_a_body_in_small_pieces_is_read_all_the_same(server):

@@ -44,7 +44,7 @@ def test_good_files_have_no_fault(recipe: str, pebble_f16: Path, matrix: Path, t
     assert found == WeightComparison(56, ())
 
 
-@pytest.mark.parametrize("recipe", ["q4_k_m", "q3_k_m", "iq3_xxs"])
+@pytest.mark.parametrize("recipe", ["q4_k_m", "q3_k_m", "iq4_xs"])
 def test_a_matrix_of_another_text_is_no_fault(
     recipe: str, pebble_f16: Path, pebble_matrix: Path, matrix: Path, tmp_path: Path
 ):

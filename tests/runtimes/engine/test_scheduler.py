@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtimes.engine.policy import in_company
+from runtimes.engine.policy import in_company, preemptible
 from runtimes.engine.scheduler import Scheduler
 from runtimes.engine.sequence import Sequence
 from runtimes.request import Priority, Request, SamplingParams
@@ -223,6 +223,13 @@ def test_none_is_overtaken_by_what_is_less_urgent_or_came_an_aging_later(arrived
         for row in overtaken:
             assert one.state.key <= row.state.key + 5.0
             assert one.request.priority <= row.request.priority
+
+
+def test_only_what_is_less_urgent_is_sent_back():
+    scheduler = make_scheduler(1, 8, mixed=True)
+    asked = ((1.0, Priority.NORMAL), (2.0, Priority.NORMAL), (3.0, Priority.LOW))
+    head, same, lower = (add(scheduler, Request([1], priority=p), now) for now, p in asked)
+    assert preemptible(head, [same, lower]) == [lower]
 
 
 def test_who_is_out_of_time_ends_wherever_it_is():
