@@ -118,6 +118,7 @@ FAULTS = [
         "runtimes/llamacpp/kv.py",
         "self.lengths[slot] = min(self.lengths[slot], length)",
         "self.lengths[slot] = length + 1",
+        "tests/runtimes/engine/test_kv.py tests/runtimes/engine/test_engine.py",
     ),
     Fault("runtimes/llamacpp/memory.py", "(3 * model.feed_forward", "(30 * model.feed_forward"),
     Fault("runtimes/models/memory.py", "if need <= available", "if need >= available"),
