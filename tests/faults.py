@@ -122,7 +122,12 @@ FAULTS = [
     ),
     Fault("runtimes/llamacpp/memory.py", "(3 * model.feed_forward", "(30 * model.feed_forward"),
     Fault("runtimes/models/memory.py", "if need <= available", "if need >= available"),
-    Fault("runtimes/untrusted.py", '{"", ".", ".."} & set(parts)', '{"", "."} & set(parts)'),
+    Fault(
+        "runtimes/untrusted.py",
+        '{"", ".", ".."} & set(parts)',
+        '{"", "."} & set(parts)',
+        "tests/quantize/build/test_hostile_folders.py tests/quantize/test_manifest.py",
+    ),
     Fault("runtimes/untrusted.py", "if is_link(path):", "if False:"),
     Fault("runtimes/untrusted.py", "if nested and depth >= bounds.depth", "if False"),
     Fault("runtimes/machine/state_file.py", "(most - 1)", "most", "tests/runtimes/machine"),
@@ -238,14 +243,16 @@ def main() -> int:
     """Plant them; the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", default="", help="those with this in their path or text")
+    parser.add_argument("--first", type=int, default=1, help="begin with this one")
     parser.add_argument("--whole", action="store_true", help="every test for what is missed")
     parser.add_argument("--workers", type=int, default=2, help="processes of pytest")
     options = parser.parse_args()
     chosen = [one for one in FAULTS if options.only in f"{one.path} {one.was}"]
+    chosen = chosen[options.first - 1 :]
     missed = 0
     with tempfile.TemporaryDirectory(prefix="ingot-faults-") as folder:
         tree = _copied(Path(folder))
-        for number, fault in enumerate(chosen, 1):
+        for number, fault in enumerate(chosen, options.first):
             started = time.monotonic()
             with planted(tree, fault):
                 rooms = [*fault.rooms, *([["tests"]] if options.whole else [])]
