@@ -50,19 +50,20 @@ def in_browser() -> bool:
 def driver() -> type[Driver] | None:
     """The driver that draws on stdout; None where Textual's own does (Windows, a browser)."""
     _tell_alt_apart()
-    if sys.platform == "win32" or in_browser():
-        return None
-    from textual.drivers.linux_driver import LinuxDriver
+    found: type[Driver] | None = None
+    if sys.platform != "win32" and not in_browser():
+        from textual.drivers.linux_driver import LinuxDriver
 
-    from app.tui import theme
+        from app.tui import theme
 
-    class StdoutDriver(LinuxDriver):
-        def __init__(self, *arguments: Any, **named: Any) -> None:
-            super().__init__(*arguments, **named)
-            sieve = theme.without_colours if theme.no_color() else None
-            self._file = cast(Any, Screen(cast(IO[str], sys.__stdout__), sieve))
+        class StdoutDriver(LinuxDriver):
+            def __init__(self, *arguments: Any, **named: Any) -> None:
+                super().__init__(*arguments, **named)
+                sieve = theme.without_colours if theme.no_color() else None
+                self._file = cast(Any, Screen(cast(IO[str], sys.__stdout__), sieve))
 
-    return StdoutDriver
+        found = StdoutDriver
+    return found
 
 
 def _tell_alt_apart() -> None:
