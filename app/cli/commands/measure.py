@@ -18,7 +18,7 @@ _BOUNDS = {"rich_help_panel": "Bounds (exit code 1 where a file is beyond)", "me
 @with_groups
 def measure(
     files: list[str] = argument(
-        f"{MODEL_HELP} Of a folder of several files all are measured.", metavar="FILE..."
+        f"{MODEL_HELP} Of a folder of several files all are measured.", metavar="FILE"
     ),
     *,
     against: str | None = option(
