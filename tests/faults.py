@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-_LONGEST_S = 300  # a fault for which tests wait for ever is found, too
+_LONGEST_S = 300  # for the tests of a room
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,12 @@ FAULTS = [
         '{"", "."} & set(parts)',
         "tests/quantize/build/test_hostile_folders.py tests/quantize/test_manifest.py",
     ),
-    Fault("runtimes/untrusted.py", "if is_link(path):", "if False:"),
+    Fault(
+        "runtimes/untrusted.py",
+        "if is_link(path):",
+        "if False:",
+        "tests/quantize/build/test_hostile_folders.py",
+    ),
     Fault("runtimes/untrusted.py", "if nested and depth >= bounds.depth", "if False"),
     Fault("runtimes/machine/state_file.py", "(most - 1)", "most", "tests/runtimes/machine"),
     Fault("runtimes/machine/cgroup.py", "max(left, 0)", "max(left, 1 << 40)"),
@@ -217,7 +222,7 @@ def _found(tree: Path, rooms: list[str], workers: int) -> str:
             code = child.wait(_LONGEST_S)
         except subprocess.TimeoutExpired:
             os.killpg(child.pid, signal.SIGKILL)
-            return f"no end within {_LONGEST_S} s"
+            return ""
         finally:
             child.wait()
         said.seek(0)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,26 @@ def test_room_is_asked_of_the_disk_that_will_be_written(tmp_path: Path):
     require_room(tmp_path / "not" / "there", 1, "writing")
     with pytest.raises(DiskFullError, match=r"writing needs .* GB free .*INGOT_HOME"):
         require_room(tmp_path / "not" / "there", 10**18, "writing")
+
+
+def test_what_is_written_is_on_the_disk_before_it_is_seen(tmp_path: Path, monkeypatch):
+    """A power cut may come at any moment: the order of the calls is all that can be tested."""
+    done, fsync, replace = [], os.fsync, Path.replace
+
+    def synced(descriptor: int) -> None:
+        found = os.fstat(descriptor)
+        done.append(("synced", found.st_ino, found.st_size))
+        fsync(descriptor)
+
+    def placed(path: Path, target: Path) -> Path:
+        done.append(("placed", path.stat().st_ino, path.stat().st_size))
+        return replace(path, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", placed)
+    write_atomically(tmp_path / "state.json", "new")
+    inode = (tmp_path / "state.json").stat().st_ino
+    assert done == [("synced", inode, 3), ("placed", inode, 3)]
 
 
 def test_what_the_disk_refuses_is_told(tmp_path: Path):

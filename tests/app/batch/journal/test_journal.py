@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,27 @@ def test_reopening_finds_everything(tmp_path: Path) -> None:
     with Journal(path) as journal:
         assert journal.settings == SETTINGS
         assert answers(journal, 5) == [*texts, None]
+
+
+def test_a_row_is_on_the_disk_when_it_is_said_to_be(tmp_path: Path, monkeypatch) -> None:
+    """A power cut may come at any moment: what was synced is all that can be tested."""
+    path, safe, fsync = tmp_path / "j", [0], os.fsync
+
+    def synced(descriptor: int) -> None:
+        if os.path.samestat(os.fstat(descriptor), path.stat()):
+            safe.append(path.stat().st_size)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    with Journal(path) as journal:
+        journal.begin(SETTINGS)
+        for number in range(3):
+            journal.append(key(number), number, Answer(response="a"))
+            assert safe[-1] < path.stat().st_size
+            assert not journal.synced
+            journal.sync()
+            assert safe[-1] == path.stat().st_size
+            assert journal.synced
 
 
 def test_the_same_settings_are_written_once(tmp_path: Path) -> None:
