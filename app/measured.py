@@ -38,7 +38,7 @@ _COLUMNS = {
 }
 
 
-def resolved(names: Sequence[str], options: ModelOptions) -> list[ModelFile]:
+def resolved(names: Sequence[str]) -> list[ModelFile]:
     """The files of ``names``, each once; of a folder of several built files all that it lists.
     Raises ModelError or RequestError."""
     found: dict[Path, ModelFile] = {}
@@ -46,7 +46,7 @@ def resolved(names: Sequence[str], options: ModelOptions) -> list[ModelFile]:
         folder = Path(name)
         several = (folder / NAME).is_file() if folder.is_dir() else False
         paths = [entry_path(folder, e) for e in load_manifest(folder).files] if several else []
-        for file in map(read_model, paths) if several else [model_file(name, options)]:
+        for file in map(read_model, paths) if several else [model_file(name, ModelOptions())]:
             found.setdefault(file.path.absolute(), file)
     return [*found.values()]
 

@@ -152,13 +152,7 @@ class LoadedModel:
         """Answer every prompt, as many at a time as the model has slots; in the order of the
         prompts. Raises as `generate`, and then answers none."""
         params = _params(sampling)
-        asked = [self._prepared(prompt, params) for prompt in prompts]
-        streams = [self.engine.submit(one.request()) for one in asked]
-        try:
-            return [_answer(self._result(one, s)) for one, s in zip(asked, streams, strict=True)]
-        finally:
-            for stream in streams:  # does nothing to those that have ended
-                stream.cancel()
+        return [*map(_answer, self._asked([self._prepared(one, params) for one in prompts]))]
 
     def stream(self, prompt: Prompt, **sampling: Unpack[Sampling]) -> Iterator[str]:
         """The answer to one prompt, piece by piece as it comes, without its thought. What is not
@@ -179,10 +173,8 @@ class LoadedModel:
             raise RequestError(f"text {blank[0]} is blank")
         params = SamplingParams()
         tasks = (Task(turns=(text,), embed=Embed()) for text in texts)
-        asked = [prepare(task, self.engine, params) for task in tasks]
-        streams = [self.engine.submit(one.request()) for one in asked]
-        found = [self._result(one, s).embedding for one, s in zip(asked, streams, strict=True)]
-        return np.array(found, np.float32)
+        done = self._asked([prepare(task, self.engine, params) for task in tasks])
+        return np.array([one.embedding for one in done], np.float32)
 
     def _prepared(self, prompt: Prompt, params: SamplingParams) -> Prepared:
         """Raises RequestError."""
@@ -198,14 +190,21 @@ class LoadedModel:
             raise RequestError("a prompt is a text or a conversation; several go to generate_all")
         return prepare(task, self.engine, params)
 
-    def _result(self, asked: Prepared, stream: Stream) -> Completion:
-        """The completion; asked again where the model's process has died. Raises IngotError."""
-        done = stream.result()
-        for _ in range(_RETRIES):
-            if not done.retryable:
-                break
-            done = self.engine.submit(asked.request()).result()
-        return _whole(done)
+    def _asked(self, asked: Sequence[Prepared]) -> list[Completion]:
+        """All completions, in order; those that were lost with the model's process are asked again.
+        Raises IngotError for one that failed, and then cancels the others."""
+        done: dict[int, Completion] = {}
+        for _ in range(1 + _RETRIES):
+            streams: dict[int, Stream] = {}
+            try:
+                for at, one in enumerate(asked):
+                    if at not in done or done[at].retryable:
+                        streams[at] = self.engine.submit(one.request())
+                done |= {at: stream.result() for at, stream in streams.items()}
+            finally:
+                for stream in streams.values():  # does nothing to those that have ended
+                    stream.cancel()
+        return [_whole(done[at]) for at in range(len(asked))]
 
 
 def load(
@@ -276,13 +275,12 @@ def measure(
     measured before is not measured ``again`` unless asked. Raises ModelError or RequestError.
     """
     from app.measured import resolved
-    from app.options import ModelOptions
     from quantize.measure import MeasureJob
     from quantize.measure import measure as run
     from quantize.options import SourceOptions
     from quantize.progress import Reporter
 
-    found = resolved([str(one) for one in files], ModelOptions())
+    found = resolved([str(one) for one in files])
     job = MeasureJob(found, SourceOptions(str(original)), text, speed=speed, again=again)
     cards = zip(found, run(job, Reporter()), strict=True)
     return [_built(file.path, card.entry, card.faults) for file, card in cards]

@@ -1,8 +1,8 @@
 """Measure any model file against its original, whoever made it: `ingot measure`.
 
-What may be wrong with a file shows in different places, so that there are four gates: its tokens,
-its chat template, its weights and settings (GGUF), and whether it gives probabilities at all. The
-figures are those that `quantize` measures of what it builds. Original and file are never in memory
+What may be wrong with a file shows in different places, so that there are several gates: tokens,
+chat template, settings and weights (GGUF), and whether it gives probabilities at all. The figures
+are those that `quantize` measures of what it builds. Original and file are never in memory
 together: the original's distributions go to disk, once for each text, and are kept.
 """
 
@@ -14,15 +14,17 @@ import logging
 import math
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from quantize.cards import Card, load_card, save_card
 from quantize.children import PATIENT, run_child
+from quantize.disk import require_room
 from quantize.errors import ToolError, UsageError
 from quantize.gguf.converter import export_f16
 from quantize.gguf.imatrix import compute
@@ -32,7 +34,7 @@ from quantize.options import DEFAULT_LIMIT, SourceOptions
 from quantize.progress import Reporter
 from quantize.quality import built_child, float_child
 from quantize.quality.fidelity import FloatReference, load_reference
-from quantize.quality.text import BUNDLED, GradedQuestion, read_questions, read_text
+from quantize.quality.text import GradedQuestion, read_questions, read_text
 from quantize.quality.tokens import (
     Reference,
     compare_built,
@@ -49,15 +51,18 @@ from runtimes.chat import render_chat
 from runtimes.errors import IngotError, RequestError
 from runtimes.models.gguf import read_header, read_parts
 from runtimes.models.modelfile import ModelFile, fingerprint
-from runtimes.models.registry import read_model
-from runtimes.onnx.modelfile import chat_template_of
 from runtimes.paths import cache_dir
 
 logger = logging.getLogger(__name__)
 
+_Found = TypeVar("_Found")
+
 _VERSION = 1  # of what is measured: cards of another are measured again
+_WORK = ".work-"
 _KEPT = 4  # originals whose distributions are kept
 _FEWEST = 256  # tokens for an importance matrix
+_HALF = 2  # bytes of a weight
+_LEFT_S = 24 * 3600.0  # after which what a killed run has left is nobody's
 _TOOL = {
     "type": "function",
     "function": {
@@ -99,7 +104,6 @@ class _Original:
     progress: Reporter
     tokens: Reference
     key: str
-    template: str | None
     info: ModelInfo | None = None
     reference: FloatReference | None = None
     floats: Path | None = None  # a GGUF file of its weights
@@ -116,7 +120,10 @@ def measure(job: MeasureJob, progress: Reporter) -> list[Card]:
         file.require_writer()
     base = cache_dir() / "measure"
     base.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".work-", dir=base) as made:
+    for left in base.glob(f"{_WORK}*"):
+        if time.time() - left.stat().st_mtime > _LEFT_S:
+            shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=_WORK, dir=base) as made:
         original = _open(job, Path(made), progress)
         return [_card(file, original, job) for file in job.files]
 
@@ -124,7 +131,8 @@ def measure(job: MeasureJob, progress: Reporter) -> list[Card]:
 def manifest_of(cards: Sequence[Card]) -> Manifest:
     """The cards' figures as a manifest, for tables and charts, the smallest file first."""
     files = sorted((card.entry for card in cards), key=lambda entry: entry.bytes)
-    return Manifest(cards[0].original, tuple(files))
+    known = (card.original for card in cards if card.original.perplexity is not None)
+    return Manifest(next(known, cards[0].original), tuple(files))
 
 
 def front(cards: Sequence[Card]) -> list[Card]:
@@ -165,14 +173,10 @@ def _open(job: MeasureJob, work: Path, progress: Reporter) -> _Original:
             *("loading the original tokenizer", work, progress),
             torch=not is_gguf,
         )
-    template = (
-        read_model(source.weights[0]).chat_template if is_gguf else chat_template_of(source.folder)
-    )
     said = json.dumps(key, sort_keys=True, ensure_ascii=False)
     return _Original(
         *(source, origin, text, job.limit, questions, work, progress, tokens),
         key=hashlib.sha256(said.encode()).hexdigest(),
-        template=template,
         floats=source.weights[0] if is_gguf else None,
     )
 
@@ -194,24 +198,29 @@ def _card(file: ModelFile, original: _Original, job: MeasureJob) -> Card:
 def _measured(file: ModelFile, mark: str, original: _Original, *, speed: bool) -> Card:
     path, progress, work = file.path, original.progress, original.work
     kind = format_of(path) or "gguf"
-    faults, notes = [], []
-    with progress.stage(f"comparing the tokens of {path.name}"):
-        compared = compare_built(path, original.tokens, work)
-    if compared.differences:
-        faults.append(
-            f"tokens: {len(compared.differences)} of {compared.compared} lines give other ones than"
-            f" the original\n{shown_differences(compared, path.name)}"
-        )
-    notes += [compared.note] if compared.note else []
-    rendered, wrong = compare_templates(file.chat_template, original.template)
+    faults, notes = list[str](), list[str]()
+    parity: TokenParity | None = None
+    try:
+        with progress.stage(f"comparing the tokens of {path.name}"):
+            compared = compare_built(path, original.tokens, work)
+    except ToolError as error:
+        faults.append(f"tokens: they cannot be compared: {error}")
+    else:
+        parity = compared.parity
+        notes += [compared.note] if compared.note else []
+        if compared.differences:
+            faults.append(
+                f"tokens: {parity.differences} of {parity.lines} lines give other ones than the"
+                f" original\n{shown_differences(compared, path.name)}"
+            )
+    rendered, wrong = compare_templates(file.chat_template, original.tokens.template)
     faults += [f"chat template: {text}" for text in wrong]
     weights: int | None = None
     if kind == "gguf":
         if len(read_parts(path)[1]) > 1:
             notes.append("weights are not compared: the file is split into parts")
         elif (floats := _floats(original)) is not None:
-            weights, found = _weights(path, floats, original)
-            faults += found
+            weights = _weights(path, floats, original, faults, notes)
         else:
             notes.append(original.no_floats)
     entry = FileEntry(
@@ -223,7 +232,7 @@ def _measured(file: ModelFile, mark: str, original: _Original, *, speed: bool) -
         sha256={},
         source=original.origin,
         tools=versions([kind]),
-        token_parity=compared.parity,
+        token_parity=parity,
         notes=tuple(notes),
         measurement=original.key,
         bits_per_weight=_bits(path, original),
@@ -242,28 +251,27 @@ def _figures(
     """``entry`` with its divergence, answers and speed."""
     progress, work = original.progress, original.work
     reference = _reference(original)
-    what = f"comparing {path.name} with the original"
-    with progress.stage(what):
-        call = partial(built_child.fidelity, path, reference)
-        try:
-            fidelity = run_child(call, what, work, progress)
-        except ToolError as error:
-            faults.append(f"it cannot be compared: {error}")
+
+    def told(what: str, call: Callable[[], _Found]) -> _Found:
+        with progress.stage(what):
+            return run_child(call, what, work, progress)
+
+    try:
+        what = f"comparing {path.name} with the original"
+        fidelity = told(what, partial(built_child.fidelity, path, reference))
+        if not (math.isfinite(fidelity.kl_mean) and math.isfinite(fidelity.perplexity.value)):
+            faults.append("it gives no finite probabilities")
             return entry
-    if not (math.isfinite(fidelity.kl_mean) and math.isfinite(fidelity.perplexity.value)):
-        faults.append("it gives no finite probabilities")
-        return entry
-    entry = replace(entry, fidelity=fidelity)
-    if original.info is not None and original.info.quality is not None:
-        what = f"asking {path.name} {len(original.questions)} graded questions"
-        with progress.stage(what):
+        entry = replace(entry, fidelity=fidelity)
+        if original.info is not None and original.info.quality is not None:
+            what = f"asking {path.name} {len(original.questions)} graded questions"
             asked = partial(built_child.accuracy, path, original.questions)
-            entry = replace(entry, quality=run_child(asked, what, work, progress))
-    if speed:
-        what = f"measuring the speed of {path.name}"
-        with progress.stage(what):
-            found = run_child(partial(built_child.speed, path), what, work, progress)
-            entry = replace(entry, speed=found)
+            entry = replace(entry, quality=told(what, asked))
+        if speed:
+            what = f"measuring the speed of {path.name}"
+            entry = replace(entry, speed=told(what, partial(built_child.speed, path)))
+    except ToolError as error:
+        faults.append(str(error))
     return entry
 
 
@@ -359,22 +367,29 @@ def _rendered(template: str, messages: list[dict[str, Any]], more: dict[str, Any
         return "(refused)"
 
 
-def _weights(path: Path, floats: Path, original: _Original) -> tuple[int, list[str]]:
-    """How many tensors were compared, and what is wrong with settings, vocabulary and weights."""
-    found = [f"settings: {one}" for one in other_settings(read_header(path), read_header(floats))]
+def _weights(
+    path: Path, floats: Path, original: _Original, faults: list[str], notes: list[str]
+) -> int | None:
+    """How many tensors were compared; ``faults`` get what is wrong with settings, vocabulary and
+    weights."""
+    work, progress, matrix = original.work, original.progress, _matrix(original, floats)
     what = f"comparing the weights of {path.name}"
-    work, progress = original.work, original.progress
-    with progress.stage(what):
-        words = run_child(partial(other_tokens, path, floats), what, work)
-        compared = run_child(
-            partial(compare_weights, path, floats, _matrix(original, floats)), what, work, progress
-        )
-    found += [f"vocabulary: {one}" for one in words]
-    found += [f"weights: {one}" for one in compared.faults]
+    found = other_settings(read_header(path), read_header(floats))
+    faults += [f"settings: {one}" for one in found]
+    try:
+        with progress.stage(what):
+            words = run_child(partial(other_tokens, path, floats), what, work)
+            call = partial(compare_weights, path, floats, matrix)
+            compared = run_child(call, what, work, progress)
+    except ToolError as error:
+        faults.append(f"weights: they cannot be compared: {error}")
+        return None
+    faults += [f"vocabulary: {one}" for one in words]
+    faults += [f"weights: {one}" for one in compared.faults]
     if compared.left_out:
         names = ", ".join(compared.left_out[:3]) + " ..." * (len(compared.left_out) > 3)
-        progress.note(f"not compared, since only one of the files has them so: {names}")
-    return compared.compared, found
+        notes.append(f"only one of the files has these tensors so: {names}")
+    return compared.compared
 
 
 # What the original gives
@@ -385,6 +400,7 @@ def _floats(original: _Original) -> Path | None:
     if original.floats is None and not original.no_floats:
         out = original.work / "original.gguf"
         what = "converting the original to GGUF, half precision"
+        require_room(original.work, _HALF * original.source.parameters, what)
         try:
             with original.progress.stage(what):
                 folder, tokens = original.source.folder, original.tokens
@@ -400,7 +416,8 @@ def _floats(original: _Original) -> Path | None:
 def _matrix(original: _Original, floats: Path) -> Path | None:
     """An importance matrix of the original over the text; None where the text is too short."""
     if original.matrix is None:
-        out, text = original.work / "matrix.gguf", original.text or BUNDLED
+        out, text = original.work / "matrix.gguf", original.work / "text.txt"
+        text.write_text(read_text(original.text, original.limit).content, encoding="utf-8")
         what = "looking which weights the text needs"
         with original.progress.stage(what):
             call = partial(compute, floats, text, out, _FEWEST)
@@ -433,7 +450,7 @@ def _reference(original: _Original) -> FloatReference:
 @contextmanager
 def _made(folder: Path) -> Iterator[Path]:
     """A folder that takes the place of ``folder`` when it is whole; the oldest beside it go."""
-    with tempfile.TemporaryDirectory(prefix=".work-", dir=folder.parent) as scratch:
+    with tempfile.TemporaryDirectory(prefix=_WORK, dir=folder.parent) as scratch:
         made = Path(scratch) / "made"
         yield made
         shutil.rmtree(folder, ignore_errors=True)
@@ -461,7 +478,7 @@ def _answers(original: _Original) -> Quality | None:
     """How many of the graded questions the original answers rightly; None where there are none,
     or it has no chat template."""
     questions, source = original.questions, original.source
-    if not questions or original.template is None:
+    if not questions or original.tokens.template is None:
         return None
     what = f"asking the original {len(questions)} graded questions"
     with original.progress.stage(what):

@@ -141,8 +141,7 @@ def _read_gguf(path: Path) -> ImportanceMatrix:
     if header.metadata.get("general.type") != "imatrix" and not names:
         raise ValueError("it is a GGUF file of another kind")
     data = np.memmap(path, np.uint8, "r")
-    last = max((tensor.offset + tensor.nbytes for tensor in header.tensors), default=0)
-    start = header.data_bytes_expected - last
+    start = header.data_begins
     entries = {}
     for name in names:
         if name + _COUNTS not in tensors:

@@ -252,7 +252,7 @@ def gguf_sizes(source: SourceModel, ftypes: Sequence[int]) -> dict[int, FileSize
     if source.kind == "gguf":
         header = read_header(source.weights[0])
         shapes = {tensor.name: tensor.shape for tensor in header.tensors}
-        begin = header.data_bytes_expected - max(t.offset + t.nbytes for t in header.tensors)
+        begin = header.data_begins
         return _sizes(source.weights[0], shapes, begin, ftypes)
     found = shapes_of(source)
     tokens = found.weights.get("token_embd.weight", (0, 0))[-1]

@@ -176,6 +176,7 @@ class Reference:
     normal_form: str | None
     texts: dict[str, str] = field(default_factory=dict)  # what each of the ids stands for
     pre_tokenizer: str = ""  # how it splits text first
+    template: str | None = None  # of conversations
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,6 +344,7 @@ def read_reference(source: SourceModel) -> Reference:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     normalizer = repr(getattr(backend, "normalizer", None))
     split = json.loads(backend.to_str())["pre_tokenizer"] if backend else None
+    template = tokenizer.chat_template
     return Reference(
         lines,
         plain_ids,
@@ -352,6 +354,7 @@ def read_reference(source: SourceModel) -> Reference:
         next((form for form in ("NFKC", "NFKD", "NFC", "NFD") if form in normalizer), None),
         _whole((token, tokenizer.decode([token])) for token in used),
         _step(split) if split else "none",
+        template.get("default") if isinstance(template, dict) else template,
     )
 
 
@@ -373,7 +376,8 @@ def read_gguf_reference(path: Path) -> Reference:
         chats.append(messages)
     plain = [tokenizer.encode(line) for line in lines]
     special = [tokenizer.encode(line, add_special=True) for line in lines[:_WITH_SPECIAL]]
-    return Reference(lines, plain, special, chats, chat_ids, None, {}, _named_pre_tokenizer(path))
+    found = Reference(lines, plain, special, chats, chat_ids, None, {}, _named_pre_tokenizer(path))
+    return replace(found, template=model.chat_template)
 
 
 def _built(path: Path, reference: Reference) -> tuple[list[Ids], dict[str, str]]:

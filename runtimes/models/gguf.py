@@ -107,6 +107,12 @@ class GgufHeader:
     data_bytes_expected: int  # the file's size if it is whole
     where: str  # the file, for messages
 
+    @property
+    def data_begins(self) -> int:
+        """The place in the file that offsets of tensors count from."""
+        last = max((tensor.offset + tensor.nbytes for tensor in self.tensors), default=0)
+        return self.data_bytes_expected - last
+
     def value(self, key: str, default: Any = None) -> Any:
         """The value of any type; ``default`` where the file does not say."""
         if key in self.metadata:

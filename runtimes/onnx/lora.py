@@ -239,7 +239,7 @@ def _pairs(path: Path, header: GgufHeader) -> dict[str, Pair]:
     if others or not names:
         raise ModelError(f"{path}: {min(others, default='no matrix')} is no part of an adapter")
     alpha = header.real("adapter.lora.alpha")
-    start = header.data_bytes_expected - max(t.offset + t.nbytes for t in header.tensors)
+    start = header.data_begins
     pairs = {}
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         for name in sorted(names):

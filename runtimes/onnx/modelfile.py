@@ -61,7 +61,7 @@ def read_folder(folder: Path) -> ModelFile:
             head_dim=head_dim,
             vocab_size=whole(model, "vocab_size"),
             sliding_window=max(whole(decoder, "sliding_window", -1, default=0), 0) or None,
-            chat_template=chat_template_of(folder),
+            chat_template=_chat_template(folder),
             kv_elements=2 * layers * kv_heads * head_dim,
             hidden=whole(decoder, "hidden_size", default=0),
         )
@@ -69,8 +69,7 @@ def read_folder(folder: Path) -> ModelFile:
         raise ModelError(f"{folder} cannot be read: {error.strerror or error}") from error
 
 
-def chat_template_of(folder: Path) -> str | None:
-    """The chat template in a Hugging Face model's folder, if there is one. Raises ModelError."""
+def _chat_template(folder: Path) -> str | None:
     template = folder / "chat_template.jinja"
     if template.is_file():
         return _text(template)

@@ -16,8 +16,7 @@ _TENSOR = "blk.2.attn_k.weight"
 def _blocks(path: Path, name: str) -> tuple[np.memmap, int]:
     """A tensor's blocks [blocks, bytes] as they lie in the file, and how many make a row."""
     header = read_header(path)
-    last = max(tensor.offset + tensor.nbytes for tensor in header.tensors)
-    data = np.memmap(path, np.uint8, "r+", offset=header.data_bytes_expected - last)
+    data = np.memmap(path, np.uint8, "r+", offset=header.data_begins)
     info = next(tensor for tensor in header.tensors if tensor.name == name)
     found = data[info.offset : info.offset + info.nbytes].reshape(-1, _SIZES[info.type_name])
     return found, len(found) // info.shape[1]

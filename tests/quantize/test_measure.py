@@ -8,7 +8,14 @@ import pytest
 
 from quantize.cards import card_path, known_cards, load_card
 from quantize.errors import SourceError, UsageError
-from quantize.measure import MeasureJob, bounds_passed, compare_templates, front, measure
+from quantize.measure import (
+    MeasureJob,
+    bounds_passed,
+    compare_templates,
+    front,
+    manifest_of,
+    measure,
+)
 from quantize.options import SourceOptions
 from quantize.progress import Reporter
 from runtimes.errors import ModelError
@@ -95,6 +102,25 @@ def test_an_original_that_is_a_gguf_file_of_floats_and_bounds(pebble_f16: Path, 
     for bound in (0, -1, math.nan, math.inf):
         with pytest.raises(UsageError, match="above 0"):
             bounds_passed(card, bound, None)
+
+
+def test_a_file_that_cannot_be_compared_does_not_end_the_others(
+    pebble_f16: Path, pebble_built: Path, tmp_path: Path
+):
+    """A tensor of a type that no weights have, and a vocabulary that cannot be read."""
+    good = pebble_built / "pebble-q8_0.gguf"
+    data, bad = good.read_bytes(), []
+    name = b"blk.2.attn_k.weight"
+    at = data.index(name) + len(name) + 4 + 2 * 8  # its dimensions
+    assert data[at : at + 4] == (8).to_bytes(4, "little")
+    for number, kind in (("integers", 24), ("other blocks", 9)):
+        bad.append(tmp_path / f"{number}.gguf")
+        bad[-1].write_bytes(data[:at] + kind.to_bytes(4, "little") + data[at + 4 :])
+    cards = measure(_job(pebble_f16, bad[0], good), Reporter())
+    assert any(fault.startswith("weights: ") for fault in cards[0].faults)
+    assert any(fault.startswith("it does not run: ") for fault in cards[0].faults)
+    assert cards[1].faults == ()
+    assert manifest_of(cards).model.perplexity is not None
 
 
 def test_what_is_no_original_is_refused(pebble: Path, pebble_built: Path, tmp_path: Path):

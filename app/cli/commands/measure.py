@@ -9,7 +9,7 @@ import typer
 from app import console
 from app.cli.options import AS_TABLE, with_groups
 from app.exitcodes import ExitCode
-from app.options import MODEL_HELP, ModelOptions, argument, option
+from app.options import MODEL_HELP, argument, option
 from runtimes.errors import RequestError
 
 _BOUNDS = {"rich_help_panel": "Bounds (exit code 1 where a file is beyond)", "metavar": "NATS"}
@@ -61,7 +61,7 @@ def measure(
     from quantize.progress import ConsoleReporter, beating
 
     job = MeasureJob(
-        resolved(files, ModelOptions()),
+        resolved(files),
         SourceOptions(against, trust_remote_code=trust_remote_code),
         *(text, limit or DEFAULT_LIMIT, questions),
         speed=not no_speed,

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 from textual.screen import Screen
 from textual.widgets import OptionList, TabbedContent
@@ -17,14 +16,13 @@ from app.batch.watch import form as presets
 from app.batch.watch.form import JobForm
 from app.batch.watch.job import Phase
 from app.batch.watch.process import foreign
-from app.batch.watch.records import KnownJob
+from app.batch.watch.records import seen
 from app.builds.results import Cell, TypeMap, read_result
 from app.chat.budget import TokenBudget, Way, WayOut
 from app.chat.conversation import Conversation
 from app.compare.results import Ballot, FileResult, PromptResult, Results, Sided, Told, pair_of
 from app.models.catalog import entry_of
 from app.tui.help import Commands, HelpScreen, Palette
-from app.tui.screens import batch_panels
 from app.tui.screens.answering import SamplingScreen, SystemScreen
 from app.tui.screens.batch import BatchScreen
 from app.tui.screens.batch_panels import (
@@ -143,10 +141,9 @@ async def places(
         lambda: LoadScreen(entry),
         lambda: TypesScreen(said("q4_k_m"), TYPES),
     ]
-    known = KnownJob(Path(said("out.jsonl")), "stopped", 1.0, 2, False, 1)
+    seen(Path(said("out.jsonl")))
     for make in panels:
-        with patch.object(batch_panels, "known_jobs", lambda: [known]):
-            panel = await over(make())
+        panel = await over(make())
         if isinstance(panel, LoadScreen):
             await wait_until(lambda panel=panel: panel.query("#load-memory"))  # type: ignore[misc]
         if isinstance(panel, SystemScreen):

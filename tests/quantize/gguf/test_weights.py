@@ -44,15 +44,18 @@ def test_good_files_have_no_fault(recipe: str, pebble_f16: Path, matrix: Path, t
     assert found == WeightComparison(56, ())
 
 
-@pytest.mark.parametrize("recipe", ["q4_k_m", "q3_k_m", "iq4_xs"])
+@pytest.mark.parametrize("recipe", ["q4_k_m", "q3_k_m", "q4_0", "iq4_xs"])
 def test_a_matrix_of_another_text_is_no_fault(
     recipe: str, pebble_f16: Path, pebble_matrix: Path, matrix: Path, tmp_path: Path
 ):
+    """One of chats where prose is measured on, and the other way round."""
     built = _built(pebble_f16, recipe, tmp_path, pebble_matrix)
     assert _compared(built, pebble_f16, matrix).faults == ()
+    built = _built(pebble_f16, recipe, tmp_path, matrix)
+    assert _compared(built, pebble_f16, pebble_matrix).faults == ()
 
 
-@pytest.mark.parametrize("recipe", ["q4_k_m", "q3_k_m", "q6_k"])
+@pytest.mark.parametrize("recipe", ["q4_k_m", "q3_k_m", "q6_k", "q4_0", "iq4_xs"])
 def test_a_matrix_that_does_not_fit_is_found(
     recipe: str, pebble_f16: Path, matrix: Path, tmp_path: Path
 ):
