@@ -40,6 +40,16 @@ class MemoryEstimate:
 
 
 @dataclass(frozen=True, slots=True)
+class StepCost:
+    """Bytes of weights that a decode step reads, however many rows it has, and the multiplications
+    of a token: in the layers, and for its logits, which of a prompt only the last token needs."""
+
+    nbytes: int
+    layers: int
+    output: int
+
+
+@dataclass(frozen=True, slots=True)
 class Device:
     """Device that a runtime can compute on beside the processor."""
 
@@ -90,6 +100,11 @@ class Backend(ABC):
     def estimate(self, model: ModelFile, settings: RunnerSettings) -> MemoryEstimate:
         """Estimate the memory of ``model``; ``settings`` has a context, and a batch that fits
         it."""
+
+    @abstractmethod
+    def step_cost(self, model: ModelFile) -> StepCost | None:
+        """From the tensors' sizes; None for a mixture, whose steps read what their tokens need.
+        Raises ModelError for a file that cannot be read."""
 
     @abstractmethod
     def tokenizer(self, model: ModelFile) -> Tokenizer:

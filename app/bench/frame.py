@@ -121,7 +121,9 @@ def tool_arguments(program: Path, model: Path, settings: RunnerSettings) -> list
         settings.threads,
     )
     sizes = ("-c", cells, "-b", batch, "-ub", batch, "-t", threads, "-tb", threads)
-    return [str(program), "-m", str(model), *map(str, sizes)]
+    kinds = ("-ctk", settings.kv_type, "-ctv", settings.kv_type)
+    more = kinds if settings.kv_type != "f16" else ()
+    return [str(program), "-m", str(model), *map(str, (*sizes, *more))]
 
 
 def run_tool(command: Sequence[object]) -> str:

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from runtimes.machine.linechild import LineChild, exchange
@@ -17,16 +18,34 @@ from runtimes.machine.linechild import LineChild, exchange
 Loop = Callable[[Sequence[Sequence[int]], int], float]  # seconds by prompts and tokens of each
 
 
+@dataclass(frozen=True, slots=True)
+class NativeLoop:
+    """A loop that runs in a child process."""
+
+    child: LineChild
+
+    def __call__(self, prompts: Sequence[Sequence[int]], tokens: int) -> float:
+        """Seconds that it took there."""
+        seconds: float = self.child.ask({"prompts": prompts, "tokens": tokens})["seconds"]
+        return seconds
+
+    @property
+    def pid(self) -> int:
+        """The child's process."""
+        return self.child.pid
+
+
 @contextmanager
-def native_loop(library: str, path: Path, *numbers: int) -> Iterator[Loop]:
-    """The loop of a ``library`` in a child process with a model that is loaded.
+def native_loop(library: str, path: Path, *numbers: int) -> Iterator[NativeLoop]:
+    """The loop of a ``library``, a key of ``_LOOPS``, in a child process with a model that is
+    loaded.
 
     Raises IngotError when the library is not installed or cannot load it.
     """
     words, quiet = (library, path, *numbers), {"ORT_DISABLE_TELEMETRY": "1"}
     with LineChild("app.bench.loops", *words, name=library, environment=quiet) as child:
         child.answer()
-        yield lambda prompts, tokens: child.ask({"prompts": prompts, "tokens": tokens})["seconds"]
+        yield NativeLoop(child)
 
 
 def _genai(folder: str, threads: int) -> Loop:
@@ -86,9 +105,82 @@ def _llama(path: str, threads: int, context: int, batch: int) -> Loop:
     return run
 
 
+def _genai_rows(folder: str, threads: int) -> Loop:
+    """A batch of onnxruntime-genai's generator."""
+    import onnxruntime_genai as og
+
+    og.disable_telemetry_events()
+    config = og.Config(folder)
+    session = {"intra_op_num_threads": threads}
+    config.overlay(json.dumps({"model": {"decoder": {"session_options": session}}}))
+    model = og.Model(config)
+
+    def run(prompts: Sequence[Sequence[int]], tokens: int) -> float:
+        begin, length = time.perf_counter(), len(prompts[0]) + tokens
+        params = og.GeneratorParams(model)
+        params.set_search_options(
+            do_sample=False, max_length=length, min_length=length, batch_size=len(prompts)
+        )
+        generator = og.Generator(model, params)
+        generator.append_tokens(list(map(list, prompts)))
+        for _ in range(tokens):
+            generator.generate_next_token()
+        return time.perf_counter() - begin
+
+    return run
+
+
+def _openvino(folder: str, threads: int) -> Loop:
+    """A batch of OpenVINO GenAI's pipeline, of a folder that optimum-intel has exported."""
+    import numpy as np
+    import openvino_genai as ov
+    from openvino import Tensor
+
+    pipeline = ov.LLMPipeline(folder, "CPU", INFERENCE_NUM_THREADS=threads)
+
+    def run(prompts: Sequence[Sequence[int]], tokens: int) -> float:
+        config = ov.GenerationConfig()
+        config.max_new_tokens = config.min_new_tokens = tokens
+        config.ignore_eos = True
+        ids = np.asarray(prompts, np.int64)
+        inputs = ov.TokenizedInputs(Tensor(ids), Tensor(np.ones_like(ids)))
+        begin = time.perf_counter()
+        pipeline.generate(inputs, config)
+        return time.perf_counter() - begin
+
+    return run
+
+
+def _transformers(folder: str, threads: int) -> Loop:
+    """A batch of transformers' `generate`, in the type that the model is stored in."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    torch.set_num_threads(threads)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
+
+    def run(prompts: Sequence[Sequence[int]], tokens: int) -> float:
+        ids = torch.tensor(prompts)
+        begin = time.perf_counter()
+        model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            min_new_tokens=tokens,
+            max_new_tokens=tokens,
+            do_sample=False,
+            pad_token_id=0,
+        )
+        return time.perf_counter() - begin
+
+    return run
+
+
 _LOOPS: dict[str, Callable[..., Loop]] = {
     "onnxruntime-genai": _genai,
     "llama_cpp.Llama": _llama,
+    "batched onnxruntime-genai": _genai_rows,
+    "openvino-genai": _openvino,
+    "transformers": _transformers,
 }
 
 

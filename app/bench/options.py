@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import ClassVar
 
 from app.options import option
-from runtimes.settings import MOST_SLOTS, FlashAttention, RunnerSettings
+from runtimes.settings import MOST_SLOTS, FlashAttention, KvType, RunnerSettings
 
 BATCH = 512  # tokens of a step on both sides of every comparison; llama.cpp's own n_ubatch
 # llama.cpp rounds a sequence's cells up to this many (llama_context's constructor); asking for a
 # multiple makes every tool hold the same.
 _CELLS = 256
 
+_SWEEP = "Sweep"
 _COMPARING = {"rich_help_panel": "Comparisons"}
 
 
@@ -78,6 +79,40 @@ class BenchOptions:
     prompts: Path | None = option(
         None, "server and batch: prompts, one a line, or .jsonl; random ones without.", **_COMPARING
     )
+    sweep: bool = option(
+        False,
+        "One row at a time against many at once: --batch-sizes (1 to 64), --lengths, --kv-types,"
+        " each file of the folder; goes on where it was ended.",
+        rich_help_panel=_SWEEP,
+    )
+    length: list[str] | None = option(
+        None,
+        "Tokens of a prompt and of its answer, such as 16+128; repeatable, or separated by commas.",
+        "--lengths",
+        metavar="N+N",
+        rich_help_panel=_SWEEP,
+    )
+    kv_type: list[str] | None = option(
+        None,
+        "Types of llama.cpp's keys and values; f16 without.",
+        "--kv-types",
+        metavar="TYPE",
+        rich_help_panel=_SWEEP,
+    )
+    against: list[str] | None = option(
+        None,
+        "Who else does the same work: ingot-serve, llama-server[=PROGRAM],"
+        " llama-batched-bench[=PROGRAM], llama-cpp-python, onnxruntime-genai,"
+        " openvino-genai=FOLDER, transformers=FOLDER, or a server's URL; repeatable.",
+        metavar="NAME",
+        rich_help_panel=_SWEEP,
+    )
+    output: list[Path] | None = option(
+        None,
+        "Also write a page (.html), a picture (.svg, .png) or the figures (.json); repeatable.",
+        metavar="FILE",
+        rich_help_panel=_SWEEP,
+    )
     draft: str | None = option(
         None, "speculation: a draft model, named as MODEL is.", metavar="FILE", **_COMPARING
     )
@@ -85,6 +120,8 @@ class BenchOptions:
     threads: int | None = None
     depths: tuple[int, ...] | None = None  # tokens in rows' caches; as each benchmark has them
     sizes: tuple[int, ...] | None = None  # rows together, where there are several
+    lengths: tuple[tuple[int, int], ...] | None = None  # of prompts and answers
+    kv_types: tuple[KvType, ...] = ("f16",)
 
     @property
     def cores(self) -> int:

@@ -184,22 +184,22 @@ class Server:
 
         Returns how many tokens it made. Raises IngotError for an answer that is not a completion.
         """
-        # Token ids, so that all servers compute the same.
-        asked = {self._most: tokens, "temperature": 0, "ignore_eos": True}
-        bodies = [{"prompt": list(prompt), **asked} for prompt in prompts]
+        bodies = [_body(prompt, self._most, tokens) for prompt in prompts]
         with ThreadPoolExecutor(clients) as pool:
             answers = pool.map(lambda body: self._ask(self._path, body), bodies)
             return sum(int(reduce(getitem, self._made, answer)) for answer in answers)
 
+    @property
+    def pid(self) -> int:
+        """The server's process."""
+        return self._process.pid
+
+    def row_seconds(self, prompts: Sequence[Sequence[int]], tokens: int) -> list[float]:
+        """As ``row_seconds``."""
+        return row_seconds(self._url + self._path, self._most, prompts, tokens)
+
     def _ask(self, path: str, body: object = None) -> Any:
-        data = None if body is None else json.dumps(body).encode()
-        kind = {"Content-Type": "application/json"}
-        try:
-            with _open(urllib.request.Request(self._url + path, data, kind), None, _ANSWER_S) as it:
-                return json.load(it)
-        except urllib.error.HTTPError as error:
-            said = error.read()[:300]
-            raise IngotError(f"{self.name} answered {error.code}: {said!r}") from error
+        return ask(self._url + path, body, self.name)
 
     def _wait_until_ready(self) -> None:
         limit, problem = time.monotonic() + _START_S, f"was not ready in {_START_S:.0f} s"
@@ -217,6 +217,38 @@ class Server:
         self._log.flush()
         self._log.seek(0)
         return self._log.read()
+
+
+def ask(url: str, body: object = None, name: str = "") -> Any:
+    """The JSON that a server answers. Raises IngotError for another status than 200."""
+    data = None if body is None else json.dumps(body).encode()
+    kind = {"Content-Type": "application/json"}
+    try:
+        with _open(urllib.request.Request(url, data, kind), None, _ANSWER_S) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        said = error.read()[:300]
+        raise IngotError(f"{name or url} answered {error.code}: {said!r}") from error
+
+
+def _body(prompt: Sequence[int], most: str, tokens: int) -> dict[str, Any]:
+    # Token ids, so that all servers compute the same.
+    return {"prompt": list(prompt), most: tokens, "temperature": 0, "ignore_eos": True}
+
+
+def row_seconds(
+    url: str, most: str, prompts: Sequence[Sequence[int]], tokens: int, **more: object
+) -> list[float]:
+    """Seconds from now to the end of each prompt's answer of so many greedy tokens, all of them
+    asked for at once; ``most`` is the field that bounds an answer."""
+    begin = time.perf_counter()
+
+    def one(prompt: Sequence[int]) -> float:
+        ask(url, _body(prompt, most, tokens) | more)
+        return time.perf_counter() - begin
+
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        return list(pool.map(one, prompts))
 
 
 class LlamaServer(Server):
@@ -253,6 +285,8 @@ class IngotServer(Server):
             command += ["--flash-attention", settings.flash_attention]
         if settings.threads is not None:
             command += ["--threads", settings.threads]
+        if settings.kv_type != "f16":
+            command += ["--kv-type", settings.kv_type]
         self._data = tempfile.TemporaryDirectory(prefix="ingot-bench-")
         command += ["--data", self._data.name, "--saved-mb", 0]
         super().__init__(python(*command), settings.slots)

@@ -180,7 +180,7 @@ def _exists(key: str) -> bool:
 # Lines that another one has more than are left out; "" is the screen alone.
 _ALONE = (
     "AnswersScreen BlindScreen BatchFilesScreen BatchLeaveScreen BatchResumeScreen"
-    " BatchRowScreen ConfirmScreen CopyChoice OverflowScreen ThemeScreen TypesScreen"
+    " BatchRowScreen ConfirmScreen CopyChoice OverflowScreen SweepScreen ThemeScreen TypesScreen"
 )
 TOGETHER: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(_ALONE.split(), ("",)),
@@ -256,7 +256,9 @@ TASKS = {
         "quantize.chat_row quantize.mark quantize.compare quantize.report quantize.path"
         " quantize.remove"
     ),
-    "Monitor": "monitor.pause monitor.filter events.clear monitor.level monitor.trim",
+    "Monitor": (
+        "monitor.pause monitor.filter events.clear monitor.level monitor.trim monitor.sweep"
+    ),
     "Fill in": "form.next_error check.toggle path.complete path.list path.take",
     "Move": (
         "table.select table.up table.down table.page_up table.page_down"

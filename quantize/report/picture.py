@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _ALT = "Size of each file against its divergence from the original"
-_INK, _SOFT, _LINE, _MARK = "#1b1f24", "#59636e", "#d1d9e0", "#0a5fd0"
+INK, SOFT, LINE, MARK = "#1b1f24", "#59636e", "#d1d9e0", "#0a5fd0"
 # The page's variables, which follow the reader's colour scheme.
-_VARIABLES = {_INK: "ink", _SOFT: "soft", _LINE: "line", _MARK: "mark"}
+_VARIABLES = {INK: "ink", SOFT: "soft", LINE: "line", MARK: "mark"}
 _COLOURS = 32  # steps of the colour bar; from 50 on it would be a bitmap
 # Directions in which a label may lie from its point, the best first. Left of the front and below it
 # there is nothing; its line leaves a point to the right.
@@ -36,26 +36,33 @@ _SIDES = ((1, 0), (1, 1), (1, -1), (0, 1), (-1, 0), (-1, 1), (0, -1), (-1, -1))
 
 def draw_svg(chart: SizeChart) -> str:
     """An ``svg`` element whose colours and font are the page's."""
-    import matplotlib
     from matplotlib.figure import Figure
 
+    figure = Figure(figsize=(7.6, 5.4), facecolor="none", layout="constrained")
+    draw_chart(figure, chart)
+    drawn = svg_of(figure, _ALT)
+    for number, point in enumerate(chart.points):
+        shown = html(f"{point.label}: {point.megabytes:,.1f} MB, KL {point.divergence:.2g}")
+        group = f'<g id="point-{number}">'
+        drawn = drawn.replace(group, f"{group}<title>{shown}</title>")
+    return drawn
+
+
+def svg_of(figure: Figure, alt: str) -> str:
+    """An ``svg`` element for a page: text stays text, INK and its like are the page's colours, and
+    the same figure gives the same bytes."""
+    import matplotlib
+
     stream = io.StringIO()
-    # Text stays text, and the same chart gives the same bytes.
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "ingot"}):
-        figure = Figure(figsize=(7.6, 5.4), facecolor="none", layout="constrained")
-        draw_chart(figure, chart)
         nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         figure.savefig(stream, format="svg", metadata=nothing)
     drawn = stream.getvalue()
     drawn = drawn[drawn.index("<svg") :].replace("xlink:href", "href")
     drawn = re.sub(r' (?:width|height|version|xmlns(?::xlink)?)="[^"]*"', "", drawn, count=5)
-    drawn = drawn.replace("<svg", f'<svg role="img" aria-label="{_ALT}"', 1)
+    drawn = drawn.replace("<svg", f'<svg role="img" aria-label="{html(alt)}"', 1)
     for colour, name in _VARIABLES.items():
         drawn = drawn.replace(colour, f"var(--{name},{colour})")
-    for number, point in enumerate(chart.points):
-        shown = html(f"{point.label}: {point.megabytes:,.1f} MB, KL {point.divergence:.2g}")
-        group = f'<g id="point-{number}">'
-        drawn = drawn.replace(group, f"{group}<title>{shown}</title>")
     return drawn
 
 
@@ -70,11 +77,11 @@ def draw_png(manifest: Manifest, path: Path) -> None:
     heading += f"\n{visible(sentence(main, best))}" if best else ""
     axes = figure.add_subplot()
     # Names may hold a dollar sign, which would start a formula.
-    axes.set_title(heading, loc="left", fontsize=11, color=_INK, parse_math=False, wrap=True)
+    axes.set_title(heading, loc="left", fontsize=11, color=INK, parse_math=False, wrap=True)
     if chart is None:
         entries = [entry for part in (main, *apart) for entry in part.files]
         bars = axes.barh(
-            [visible(e.recipe) for e in entries], [e.bytes / 1e6 for e in entries], color=_MARK
+            [visible(e.recipe) for e in entries], [e.bytes / 1e6 for e in entries], color=MARK
         )
         axes.bar_label(bars, [megabytes(e.bytes) for e in entries], padding=4)
         axes.set_xlabel("size on disk, MB")
@@ -102,7 +109,7 @@ def draw_chart(figure: Figure, chart: SizeChart) -> None:
     label = "nothing else is as small and as close"
     if not speeds:
         label += "; speed was not measured"
-    (steps,) = axes.plot(xs, ys, "--", color=_MARK, label=label)
+    (steps,) = axes.plot(xs, ys, "--", color=MARK, label=label)
     # Viridis is readable in grey and by the colour-blind.
     scale: Any = ScalarMappable(None, colormaps["viridis"].resampled(_COLOURS))
     if speeds:
@@ -112,29 +119,29 @@ def draw_chart(figure: Figure, chart: SizeChart) -> None:
             *(point.megabytes, point.divergence, "o"),
             color=scale.to_rgba(point.speed) if point.speed else "#888888",
             markersize=12,
-            markeredgecolor=_INK,
+            markeredgecolor=INK,
             gid=f"point-{number}",
         )
     axes.set(xlim=chart.x, ylim=chart.y, yscale="log")
     axes.set_xticks(chart.x_ticks, [f"{tick:,g}" for tick in chart.x_ticks])
     axes.set_yticks(chart.y_ticks, [f"{tick:g}" for tick in chart.y_ticks])
     axes.minorticks_off()
-    axes.tick_params(color=_SOFT, labelcolor=_SOFT)
-    axes.set_xlabel("size on disk, MB", color=_SOFT)
-    axes.set_ylabel("mean KL divergence from the original, nats", color=_SOFT)
-    axes.grid(color=_LINE, linewidth=0.6)
+    axes.tick_params(color=SOFT, labelcolor=SOFT)
+    axes.set_xlabel("size on disk, MB", color=SOFT)
+    axes.set_ylabel("mean KL divergence from the original, nats", color=SOFT)
+    axes.grid(color=LINE, linewidth=0.6)
     axes.set(axisbelow=True, facecolor="none")
-    axes.spines[:].set_color(_SOFT)
+    axes.spines[:].set_color(SOFT)
     axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(loc="outside lower left", frameon=False, labelcolor=_SOFT)
+    figure.legend(loc="outside lower left", frameon=False, labelcolor=SOFT)
     if len(set(speeds)) > 1:
         ends = [min(speeds), max(speeds)]
         bar: Any = figure.colorbar(scale, ax=axes, ticks=ends, format="{x:,.0f}")
         bar.minorticks_off()
         bar.outline.set_visible(False)
         bar.solids.set_edgecolor("face")  # else what is behind shows between its steps
-        bar.ax.tick_params(color=_SOFT, labelcolor=_SOFT)
-        bar.set_label("decode, tokens per second", color=_SOFT)
+        bar.ax.tick_params(color=SOFT, labelcolor=SOFT)
+        bar.set_label("decode, tokens per second", color=SOFT)
     _label_points(figure, axes, chart, steps)
 
 
@@ -152,7 +159,7 @@ def _label_points(figure: Figure, axes: Any, chart: SizeChart, steps: Any) -> No
             (0, 0),
             textcoords="offset points",
             fontsize=10,
-            color=_INK,
+            color=INK,
             parse_math=False,
             gid=f"label-{number}",
         )

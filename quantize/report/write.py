@@ -90,10 +90,15 @@ def render_page(manifest: Manifest) -> str:
     if notes := _notes(manifest):
         items = "\n".join(f"<li><b>{html(name)}</b>: {html(text)}</li>" for name, text in notes)
         body += ["<h2>Notes</h2>", "<ul>", items, "</ul>"]
+    return page(f"{model.name}, quantized", body)
+
+
+def page(title: str, body: Sequence[str]) -> str:
+    """A page of these elements that needs no other file, in light and dark."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{html(model.name)}, quantized</title>\n"
+        f"<title>{html(title)}</title>\n"
         f"<style>\n{_STYLE.read_text(encoding='utf-8')}</style>\n</head>\n"
         "<body>\n<main>\n" + "\n".join(body) + "\n</main>\n</body>\n</html>\n"
     )

@@ -10,7 +10,7 @@ from runtimes.errors import ModelError
 from runtimes.machine.processes import advised
 
 if TYPE_CHECKING:
-    from runtimes.backend import MemoryEstimate
+    from runtimes.backend import MemoryEstimate, StepCost
     from runtimes.models.modelfile import ModelFile
     from runtimes.runner import Runner, Tokenizer
     from runtimes.settings import RunnerSettings
@@ -39,6 +39,12 @@ class LlamaBackend(Backend):
         from runtimes.llamacpp.memory import estimate
 
         return estimate(model, settings)
+
+    def step_cost(self, model: ModelFile) -> StepCost | None:
+        """From the header alone."""
+        from runtimes.llamacpp.memory import step_cost
+
+        return step_cost(model)
 
     def tokenizer(self, model: ModelFile) -> Tokenizer:
         """The one in the file."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from runtimes.errors import ModelError, OutOfMemoryError, RequestError
 from runtimes.llamacpp.devices import chosen, devices, offloads
-from runtimes.llamacpp.memory import cache_of, graph_bytes, kv_bytes
+from runtimes.llamacpp.memory import EMBEDDINGS, OUTPUT, cache_of, graph_bytes, kv_bytes
 from runtimes.llamacpp.native import library, recent_errors
 from runtimes.machine.selftest import ATTENTION_DEPTH, require
 from runtimes.models.gguf import read_parts
@@ -173,7 +173,6 @@ _LAYER_BLOCK = re.compile(r"blk\.(\d{1,4})\.")
 # Checked against the buffer sizes that llama.cpp 0.3.36 reports on a Vulkan device.
 
 
-_OUTPUT, _EMBEDDINGS = "output", "token_embd.weight"
 # Of a device's memory: drivers, and backends for their own kernels, take some besides.
 _LEFT_SHARE, _LEFT_AT_MOST = 1 / 16, 2**30
 
@@ -229,10 +228,10 @@ def _weights(path: Path) -> tuple[list[int], int]:
     header, _ = read_parts(path)
     blocks: Counter[int] = Counter()
     output = 0
-    own = any(one.name == f"{_OUTPUT}.weight" for one in header.tensors)
+    own = any(one.name == f"{OUTPUT}.weight" for one in header.tensors)
     for one in header.tensors:
         if found := _LAYER_BLOCK.match(one.name):
             blocks[int(found[1])] += one.nbytes
-        elif one.name.startswith(_OUTPUT) or (one.name == _EMBEDDINGS and not own):
+        elif one.name.startswith(OUTPUT) or (one.name == EMBEDDINGS and not own):
             output += one.nbytes
     return [blocks[i] for i in range(max(blocks, default=-1) + 1)], output

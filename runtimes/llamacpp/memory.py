@@ -6,9 +6,11 @@ loads (which report the same buffer sizes without allocating) for nine shapes fr
 """
 
 from dataclasses import dataclass
+from math import prod
 
-from runtimes.backend import MemoryEstimate
+from runtimes.backend import MemoryEstimate, StepCost
 from runtimes.machine.selftest import remembered
+from runtimes.models.gguf import read_parts
 from runtimes.models.modelfile import ModelFile
 from runtimes.settings import KvType, RunnerSettings, outputs_at_once
 
@@ -35,6 +37,10 @@ _RUNTIME_BYTES = 5 * 2**20
 # steps in slots. Further slots cost memory, but fill the smallest passes without other waste.
 MOST_PROBED = 32
 _GROUP = 4
+
+
+# Names of tensors: how those of the output layer begin, and the table of the embeddings.
+OUTPUT, EMBEDDINGS = "output", "token_embd.weight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +76,20 @@ def estimate(model: ModelFile, settings: RunnerSettings) -> MemoryEstimate:
         compute_bytes(model, cache) + top_k,
         vocabulary + _RUNTIME_BYTES,
     )
+
+
+def step_cost(model: ModelFile) -> StepCost | None:
+    """Without an output matrix of its own, a model has the table of the embeddings for one."""
+    tensors = read_parts(model.path)[0].tensors
+    matrices = [one for one in tensors if len(one.shape) > 1]
+    if any(len(one.shape) > 2 and one.shape[2] > 1 for one in matrices):  # experts
+        return None
+    head = f"{OUTPUT}.weight"
+    own = any(one.name == head for one in matrices)
+    table = sum(one.nbytes for one in matrices if own and one.name == EMBEDDINGS)
+    names = {one.name: prod(one.shape) for one in matrices if one.name not in (EMBEDDINGS, head)}
+    output = model.vocab_size * model.hidden
+    return StepCost(sum(one.nbytes for one in tensors) - table, sum(names.values()), output)
 
 
 def cache_of(model: ModelFile, settings: RunnerSettings) -> Cache:

@@ -56,6 +56,11 @@ class LineChild:
         self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True).start()
 
+    @property
+    def pid(self) -> int:
+        """The child's process."""
+        return self._process.pid
+
     def ask(self, question: Any, limit_s: float | None = None) -> Any:
         """The answer to ``question``. Raises LineChildError."""
         with contextlib.suppress(OSError):  # it has died: what it died of comes below

@@ -11,7 +11,7 @@ from runtimes.backend import Backend, Device
 from runtimes.errors import IngotError, ModelError
 
 if TYPE_CHECKING:
-    from runtimes.backend import MemoryEstimate
+    from runtimes.backend import MemoryEstimate, StepCost
     from runtimes.models.modelfile import ModelFile
     from runtimes.runner import Runner, Tokenizer
     from runtimes.settings import RunnerSettings
@@ -35,6 +35,12 @@ class OnnxBackend(Backend):
         from runtimes.onnx.memory import estimate
 
         return estimate(model, settings)
+
+    def step_cost(self, model: ModelFile) -> StepCost | None:
+        """From the graph."""
+        from runtimes.onnx.memory import step_cost
+
+        return step_cost(model)
 
     def tokenizer(self, model: ModelFile) -> Tokenizer:
         """From the folder's tokenizer.json."""

@@ -4,8 +4,9 @@ Measured on onnxruntime 1.31.1 with the graphs of onnxruntime-genai 0.18's build
 """
 
 from collections import defaultdict
+from math import prod
 
-from runtimes.backend import MemoryEstimate
+from runtimes.backend import MemoryEstimate, StepCost
 from runtimes.models.modelfile import GENAI_CONFIG, ModelFile, read_json
 from runtimes.onnx.graph_file import OnnxGraph, decoder_of, read_graph, shares_buffers
 from runtimes.settings import SCORED_CHUNK, RunnerSettings
@@ -84,6 +85,27 @@ def weight_bytes(graph: OnnxGraph) -> int:
         else _kept(2 * tensor.nbytes, users[name]) + 2 * tensor.nbytes
         for name, tensor in graph.initializers.items()
     )
+
+
+def step_cost(model: ModelFile) -> StepCost | None:
+    """By the products with constants: the bytes of matrix and scales in the file. The last product
+    makes the logits."""
+    graph = graph_of(model)
+    made = {output: node for node in graph.nodes for output in node.outputs}
+    nbytes, products = 0, []
+    for node in graph.nodes:
+        if node.kind not in _MATMULS or len(node.inputs) < 2:
+            continue
+        name = node.inputs[1]
+        while (source := made.get(name)) is not None and source.kind in _FOLDED and source.inputs:
+            name = source.inputs[0]
+        if (matrix := graph.initializers.get(name)) is None:
+            continue
+        beside = (graph.initializers.get(one) for one in node.inputs[2:])
+        nbytes += matrix.nbytes + sum(one.nbytes for one in beside if one is not None)
+        size = node.numbers.get("N", 0) * node.numbers.get("K", 0)
+        products.append(size or prod(matrix.shape))
+    return StepCost(nbytes, sum(products[:-1]), products[-1]) if len(products) > 1 else None
 
 
 def _kept(nbytes: int, users: set[tuple[str, int]]) -> int:

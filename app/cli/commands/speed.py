@@ -13,7 +13,7 @@ from app.cli.options import AS_OBJECT, MODEL, with_groups
 from app.console import emit, emit_json, note
 from app.options import MODEL_HELP, ModelOptions, PlanOptions, argument, option
 from runtimes.models.registry import read_model
-from runtimes.settings import MOST_SLOTS
+from runtimes.settings import KV_TYPES, MOST_SLOTS
 
 
 @with_groups
@@ -99,6 +99,9 @@ def bench(
         sizes=_numbers(asked.batch_sizes, "--batch-sizes", 1, MOST_SLOTS, "1,8,16"),
         draft=None if asked.draft is None else str(draft_path(asked.draft)),
     )
+    if asked.sweep:
+        _sweep(model, random, options, work, as_json=as_json)
+        return
     files = _files(model, random, options)
     report: list[dict[str, Any]] = []
     for name in names:
@@ -109,6 +112,68 @@ def bench(
                 emit("\n".join(lines) + "\n")
     if as_json:
         emit_json(rounded(report), indent=2)
+
+
+def _sweep(
+    model: str | None,
+    random: str | None,
+    options: ModelOptions,
+    asked: BenchOptions,
+    *,
+    as_json: bool,
+) -> None:
+    """Plan, measure, show and write; what an interrupted sweep has measured is kept."""
+    from app.bench.row_sweep import plan_sweep, run_sweep
+    from app.bench.sweep_report import as_object, check_output, write
+    from app.sweeps import text
+
+    wanted = _parts(asked.kv_type) or ["f16"]
+    if unknown := [kind for kind in wanted if kind not in KV_TYPES]:
+        problem = f"{unknown[0]!r} is none of: {', '.join(KV_TYPES)}"
+        raise BadParameter(problem, param_hint="--kv-types")
+    kinds = tuple(kind for kind in KV_TYPES if kind in wanted)
+    for path in asked.output or ():
+        check_output(path)
+    work = replace(
+        asked,
+        lengths=_lengths(asked.length),
+        kv_types=kinds,
+    )
+    plan, left_out = plan_sweep(_files(model, random, options), work)
+    for line in left_out:
+        note(line)
+    try:
+        sweep = run_sweep(plan, note)
+    except KeyboardInterrupt:
+        note("ended; the same command goes on from here")
+        raise
+    for path in asked.output or ():
+        write(sweep, path)
+    if as_json:
+        emit_json(as_object(sweep), indent=2)
+    else:
+        emit("\n".join(text(sweep)) + "\n")
+
+
+def _parts(values: list[str] | None) -> list[str]:
+    """The parts of a repeatable option that commas may separate."""
+    return [part.strip() for value in values or () for part in value.split(",")]
+
+
+def _lengths(values: list[str] | None) -> tuple[tuple[int, int], ...] | None:
+    """Pairs such as 16+128; None without the option."""
+    found = []
+    for part in _parts(values):
+        try:
+            prompt, answer = map(int, part.split("+"))
+        except ValueError:
+            prompt, answer = 0, 0
+        if not (0 < prompt <= _MOST_DEPTH and 1 < answer <= _MOST_DEPTH):
+            raise BadParameter(
+                f"{part!r} is not like 16+128, prompt and answer", param_hint="--lengths"
+            )
+        found.append((prompt, answer))
+    return tuple(dict.fromkeys(found)) or None
 
 
 _Found = tuple[list[dict[str, Any]], list[str]]  # entries for programs, lines for people
@@ -146,11 +211,13 @@ def _speed(files: list[Path], options: BenchOptions) -> Iterator[_Found]:
 
 def _names(asked: BenchOptions) -> tuple[str, ...]:
     """The benchmarks asked for, each once. With --depth, all must be able to measure there."""
+    if asked.sweep and (asked.what or asked.depth is not None):
+        raise BadParameter("it goes with neither --what nor --depth", param_hint="--sweep")
     if not asked.what:
         return (_SPEED,)
     from app.bench.suite import BENCHMARKS
 
-    names = dict.fromkeys(name.strip() for part in asked.what for name in part.split(","))
+    names = dict.fromkeys(_parts(asked.what))
     others = [name for name in names if name != _SPEED]
     if unknown := [name for name in others if name not in BENCHMARKS]:
         known = ", ".join((_SPEED, *BENCHMARKS))

@@ -18,8 +18,10 @@ from textual.widgets import Input, ProgressBar, RichLog, Sparkline, Static
 from app.figures import duration
 from app.monitor.machine import OURSELVES, MachineUse
 from app.monitor.monitor import Event, MonitorSample, TokenRates
+from app.sweeps import last
 from app.tui.app import services_of
 from app.tui.keys import bind, told
+from app.tui.screens.sweep_screen import SweepScreen
 from app.tui.textual_patches import Pane, Plain, background, latest
 from app.tui.widgets.chart import Axis, Chart, Series
 from app.tui.widgets.frame import ModeScreen
@@ -375,12 +377,16 @@ class MonitorScreen(ModeScreen):
     **Events**: which file was chosen and why, when the engine's process died and was started
     again, safer settings that follow, builds, warnings. **[monitor.filter /]** filters by words,
     **[monitor.level l]** by level.
+
+    **[monitor.sweep b]** shows how much faster many rows at once are than one after another, as
+    `ingot bench --sweep` has measured it last.
     """
     BINDINGS = [
         bind("p", "monitor.pause", "Pause"),
         bind("t", "monitor.trim", "Trim caches"),
         bind("l", "monitor.level", "Level"),
         bind("slash", "monitor.filter", "Filter"),
+        bind("b", "monitor.sweep", "Many rows"),
     ]
 
     def __init__(self) -> None:
@@ -450,6 +456,10 @@ class MonitorScreen(ModeScreen):
 
     def action_filter(self) -> None:
         self.query_one("#events-words").focus()
+
+    @background
+    async def action_sweep(self) -> None:
+        self.app.push_screen(SweepScreen(await asyncio.to_thread(last)))
 
     @latest
     async def action_trim(self) -> None:

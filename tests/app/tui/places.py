@@ -49,12 +49,14 @@ from app.tui.screens.find import FindScreen
 from app.tui.screens.models import LoadScreen, ModelsScreen
 from app.tui.screens.monitor import MonitorScreen
 from app.tui.screens.quantize import QuantizeScreen
+from app.tui.screens.sweep_screen import SweepScreen
 from app.tui.widgets.batch_form import BatchForm
 from app.tui.widgets.batch_job import BatchJob, BatchTable
 from app.tui.widgets.quantize_files import FileTable, QuantizeResult, TypesScreen
 from app.tui.widgets.repo_view import BuildTable
 from tests.app.tui.chat_app import add_turn
 from tests.app.tui.test_batch_snapshots import ROWS, frozen
+from tests.app.tui.test_sweep_screen import swept
 from tests.support import wait_until
 
 TYPES = TypeMap((0,), (("attn_v", (Cell("q8_0", "8", 0.5),)),), (), "built for a target")
@@ -140,6 +142,7 @@ async def places(
         lambda: BatchResumeScreen(foreign(run, Path("/out.jsonl"))),
         lambda: LoadScreen(entry),
         lambda: TypesScreen(said("q4_k_m"), TYPES),
+        lambda: SweepScreen((swept(), 0.0)),
     ]
     seen(Path(said("out.jsonl")))
     for make in panels:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from runtimes.backend import Backend, MemoryEstimate
+from runtimes.backend import Backend, MemoryEstimate, StepCost
 from runtimes.errors import ModelError
 from runtimes.models.modelfile import ModelFile
 from runtimes.runner import Capabilities, Logits, StepPlan
@@ -126,6 +126,9 @@ class ToyBackend(Backend):
     def estimate(self, model: ModelFile, settings: RunnerSettings) -> MemoryEstimate:
         context = settings.context or model.context_length
         return MemoryEstimate(4 * model.vocab_size**2, 8 * settings.slots * context)
+
+    def step_cost(self, model: ModelFile) -> StepCost:
+        return StepCost(4 * model.vocab_size**2, 1, model.vocab_size)
 
     def tokenizer(self, model: ModelFile) -> Words:
         return Words(model.path)

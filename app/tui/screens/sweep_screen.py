@@ -1,0 +1,53 @@
+"""The panel of the last sweep: speed by the number of rows, for each file."""
+
+from datetime import datetime
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal
+
+from app.sweeps import OURS, Sweep, about, by_side, groups, named, verdicts
+from app.tui.screens.dialogs import Panel
+from app.tui.textual_patches import Plain
+from app.tui.widgets.chart import Axis, Chart, Series
+
+_COLORS = ("$primary", "$secondary", "$success", "$warning", "$accent", "$error")
+_SIDE_BY_SIDE = 3  # charts; more would be too narrow
+NONE = "Nothing has been measured yet: `ingot bench MODEL --sweep` does it, in a shell."
+
+
+class SweepScreen(Panel[None]):
+    """A chart for each length of prompt and answer."""
+
+    HEADING = "Many rows at once"
+
+    def __init__(self, found: tuple[Sweep, float] | None) -> None:
+        """``found`` is None without a sweep; else it and when it was finished, in seconds."""
+        super().__init__()
+        self._found = found
+
+    def contents(self) -> ComposeResult:
+        if self._found is None:
+            yield Plain(NONE)
+            return
+        sweep, finished = self._found
+        with Horizontal(id="sweep-charts"):
+            for prompt, answer in list(groups(sweep))[:_SIDE_BY_SIDE]:
+                chart = Chart(x=Axis("rows", log=True), y=Axis("tok/s", low=0.0))
+                chart.border_title = f"{prompt:,} + {answer:,} tokens"
+                yield chart
+        yield Plain("\n".join(verdicts(sweep)), id="sweep-verdicts")
+        when = datetime.fromtimestamp(finished).strftime("%d %B %Y, %H:%M")
+        yield Plain(f"{about(sweep)} Measured on {when}.", id="sweep-about")
+
+    def on_mount(self) -> None:
+        if self._found is not None:
+            for chart, files in zip(
+                self.query(Chart), groups(self._found[0]).values(), strict=False
+            ):
+                series = []
+                for key, measured in files.items():
+                    rows = sorted(by_side(measured)[OURS].items())
+                    points = [(float(count), one.tps) for count, one in rows]
+                    color = _COLORS[len(series) % len(_COLORS)]
+                    series.append(Series(named(*key), points, color=color))
+                chart.show(series)
