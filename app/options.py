@@ -8,7 +8,7 @@ from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
-from runtimes.settings import MOST_THREADS
+from runtimes.settings import KV_HELP, MOST_THREADS, kv_pair
 
 if TYPE_CHECKING:
     from runtimes.request import Constraint, SamplingParams
@@ -20,7 +20,8 @@ _Options = TypeVar("_Options", "ModelOptions", "PlanOptions")
 
 def option(default: _Value, help: str, *flags: str, **more: Any) -> _Value:
     """A field with what `--help` says of its flag, in the ``panel`` of its class; ``flags`` are the
-    names of one that is not called as the field alone, ``more`` is for ``typer.Option``."""
+    names of one that is not called as the field alone, ``more`` is for ``typer.Option``; ``check``
+    among them raises RequestError for a value that is none."""
     return field(default=default, metadata={"flags": flags, "help": help, **more})
 
 
@@ -126,8 +127,8 @@ class PlanOptions:
     bits: Literal["4", "8", "any"] | None = option(
         None, "Only files of this width; 4 by default, if there are any. Widths differ in accuracy."
     )
-    kv_type: Literal["f16", "q8_0", "q4_0"] | None = option(
-        None, "llama.cpp: type of the KV cache."
+    kv_type: str | None = option(
+        None, f"llama.cpp: type of the KV cache, {KV_HELP}.", metavar="TYPE", check=kv_pair
     )
     flash_attention: Literal["auto", "on", "off"] | None = option(
         None, "llama.cpp's kernel of attention; auto: as `ingot doctor` found it faster here."

@@ -4,8 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-KvType = Literal["f16", "q8_0", "q4_0"]
-KV_TYPES: tuple[KvType, ...] = get_args(KvType)
+from runtimes.errors import RequestError
+
+# Type of keys and values in llama.cpp's cache, or "KEYS:VALUES" where they have types of their own.
+KvType = str
+KV_TYPES = ("f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")  # the largest first
+KV_HELP = f"one of {', '.join(KV_TYPES)}; or two, as q8_0:q4_0, of keys and of values"
 FlashAttention = Literal["auto", "on", "off"]
 # Where reproducible prompts are cut. Steps of 128 tokens are nearly as fast a token as longer ones;
 # of a prompt that begins like another one up to so many common tokens are computed again.
@@ -46,6 +50,15 @@ class RunnerSettings:
     # then the same to the last bit. Not with unified_kv.
     reproducible: bool = False
     draft: Path | None = None  # a smaller model file beside, whose guesses the engine may verify
+
+
+def kv_pair(kind: KvType) -> tuple[str, str]:
+    """The types of keys and of values. Raises RequestError for one that there is not."""
+    keys, _, values = kind.partition(":")
+    for one in (keys, values or keys):
+        if one not in KV_TYPES:
+            raise RequestError(f"{kind!r} is not {KV_HELP}")
+    return keys, values or keys
 
 
 def outputs_at_once(settings: RunnerSettings, slots: int) -> int:

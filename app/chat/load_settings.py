@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from app.chat.templates import read_template
 from app.here import real
@@ -14,7 +14,7 @@ from runtimes.machine.state_file import load_state, save_entry
 from runtimes.models.memory import estimate
 from runtimes.models.modelfile import ModelFile
 from runtimes.models.registry import backend_of
-from runtimes.settings import KvType, RunnerSettings
+from runtimes.settings import KvType, RunnerSettings, kv_pair
 
 _STATE, _AT_MOST = "load_settings", 200
 
@@ -32,7 +32,6 @@ class LoadSettings:
 
 
 _FLAGS = {item.name: item for owner in (ModelOptions, PlanOptions) for item in fields(owner)}
-_KV_TYPES: tuple[str, ...] = get_args(KvType)
 
 
 def known_to(file: ModelFile) -> tuple[str, ...]:
@@ -80,8 +79,7 @@ def read(
 
 def _value(name: str, text: str, file: ModelFile | None) -> int | str:
     if name == "kv_type":
-        if text not in _KV_TYPES:
-            raise RequestError(f"one of {', '.join(_KV_TYPES)}")
+        kv_pair(text)
         return text
     if name in ("template", "device"):
         return text  # which devices there are, is known to the runtime alone

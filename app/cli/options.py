@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperArgument, TyperOption
 
 from app.options import MODEL_HELP, REPRODUCIBLE_HELP, SamplingOptions, argument, option
+from runtimes.errors import RequestError
 
 MODEL = argument(MODEL_HELP, metavar="MODEL")
 SYSTEM = option(None, "A system message before the prompt.")
@@ -73,6 +74,8 @@ def flags_of(kind: Any) -> Iterator[inspect.Parameter]:
 def _flag(name: str, hint: Any, field: Any, panel: str | None = None) -> inspect.Parameter:
     said = {"rich_help_panel": panel, **field.metadata}
     flags = said.pop("flags", None)
+    if check := said.pop("check", None):
+        said["callback"] = _checked(check)
     if flags == () and field.default is False:  # Typer would add a --no-... to it
         flags = (f"--{name.replace('_', '-')}",)
     found: Any = typer.Argument(**said) if flags is None else typer.Option(*flags, **said)
@@ -82,6 +85,18 @@ def _flag(name: str, hint: Any, field: Any, panel: str | None = None) -> inspect
         default=inspect.Parameter.empty if field.default is MISSING else field.default,
         annotation=Annotated[hint, found],
     )
+
+
+def _checked(check: Callable[[Any], object]) -> Callable[[Any], Any]:
+    def callback(value: Any) -> Any:
+        try:
+            if value is not None:
+                check(value)
+        except RequestError as error:
+            raise typer.BadParameter(str(error)) from error
+        return value
+
+    return callback
 
 
 def _collected(kind: Any, values: dict[str, Any]) -> Any:

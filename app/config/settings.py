@@ -247,6 +247,12 @@ _BOUNDS = {
         for item in fields(owner)
     },
 }
+_CHECKS = {
+    _MODEL + item.name: item.metadata["check"]
+    for owner in (ModelOptions, PlanOptions)
+    for item in fields(owner)
+    if "check" in item.metadata
+}
 _model = re.compile(r"(models)\.(.+)\.(\w+)")
 _preset = re.compile(r"(presets)\.(.+?)\.(system|sampling\.\w+)")
 _BOOLEANS = {
@@ -298,11 +304,13 @@ def check(key: str, value: Any) -> Any:
     if most is not None and good > most:
         raise ConfigError(f"{key} must be at most {most}, not {value!r}")
     table, _, name = setting.partition(".")
-    if table == "sampling":
-        try:
+    try:
+        if table == "sampling":
             Sampling().params(**{name: good})
-        except RequestError as error:
-            raise ConfigError(f"{key}: {error}") from error
+        elif (own := _CHECKS.get(setting)) is not None:
+            own(good)
+    except RequestError as error:
+        raise ConfigError(f"{key}: {error}") from error
     return good
 
 

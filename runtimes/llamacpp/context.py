@@ -17,11 +17,12 @@ from runtimes.machine.selftest import ATTENTION_DEPTH, require
 from runtimes.models.gguf import read_parts
 from runtimes.models.memory import gib
 from runtimes.models.modelfile import ModelFile
-from runtimes.settings import RunnerSettings, outputs_at_once
+from runtimes.settings import RunnerSettings, kv_pair, outputs_at_once
 
 log = logging.getLogger(__name__)
 
-_BLOCK = 32  # elements of a block of ggml's q8_0 and q4_0
+_BF16 = 30  # GGML_TYPE_BF16 of ggml.h, which the bindings do not name
+_BLOCK = 32  # elements of a block of ggml's types
 
 
 def with_attention(settings: RunnerSettings) -> RunnerSettings:
@@ -101,8 +102,9 @@ def make_context(
     }
     # Without it, attention too would depend on the shape of a pass.
     params.flash_attn_type = kernels["on" if settings.reproducible else settings.flash_attention]
-    types = {"f16": lib.GGML_TYPE_F16, "q8_0": lib.GGML_TYPE_Q8_0, "q4_0": lib.GGML_TYPE_Q4_0}
-    params.type_k = params.type_v = types[settings.kv_type]
+    params.type_k, params.type_v = (
+        getattr(lib, f"GGML_TYPE_{one.upper()}", _BF16) for one in kv_pair(settings.kv_type)
+    )
     if settings.threads:
         params.n_threads = params.n_threads_batch = settings.threads
     try:

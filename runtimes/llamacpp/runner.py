@@ -17,7 +17,7 @@ from runtimes.llamacpp.context import keeps_state, load_model, make_context, mix
 from runtimes.llamacpp.devices import offloaded_layers, offloads
 from runtimes.llamacpp.encoder import Embedder
 from runtimes.llamacpp.kv import LlamaSlotCache
-from runtimes.llamacpp.memory import KV_ELEMENT_BYTES, MOST_PROBED, sequences
+from runtimes.llamacpp.memory import MOST_PROBED, element_bytes, sequences
 from runtimes.llamacpp.native import NativeBatch, library, recent_errors
 from runtimes.llamacpp.omp_wait import OmpWaitPolicy
 from runtimes.llamacpp.shapes import Alike, filled, find_alike, parted
@@ -144,7 +144,7 @@ class LlamaRunner:
             vocab_size=vocabulary,
             mixed_batch=settings.unified_kv,
             kv_tokens=settings.kv_tokens if settings.unified_kv else None,
-            kv_bytes_per_token=model_file.kv_bytes_per_token(KV_ELEMENT_BYTES[settings.kv_type]),
+            kv_bytes_per_token=model_file.kv_bytes_per_token(element_bytes(settings.kv_type)),
             can_trim=self.kv.can_trim,
             whole_checkpoints=bool(self._lib.llama_model_is_recurrent(model)),
             exact_checkpoints=self._lib.llama_model_n_swa(model) == 0,

@@ -18,7 +18,7 @@ from runtimes.backend import MemoryEstimate
 from runtimes.errors import ModelError, OutOfMemoryError
 from runtimes.models.modelfile import ModelFile
 from runtimes.models.registry import backend_of, read_model
-from runtimes.settings import KV_TYPES, MOST_SLOTS, RunnerSettings
+from runtimes.settings import MOST_SLOTS, RunnerSettings
 
 logger = logging.getLogger(__name__)
 
@@ -162,7 +162,7 @@ def _advice(model: ModelFile, settings: RunnerSettings, available: int) -> list[
     if slots > 1 and shorter >= _LEAST_CONTEXT:
         fits.append(f"--slots {slots} --context {shorter}")
     if "kv_type" in backend_of(model).knows and model.head_dim % 32 == 0:
-        for smaller in KV_TYPES[KV_TYPES.index(settings.kv_type) + 1 :]:
+        for smaller in ("q8_0", "q4_0"):
             if estimate(model, replace(settings, kv_type=smaller)).total <= available:
                 fits.append(f"--slots {slots} --context {context} --kv-type {smaller}")
                 break

@@ -13,7 +13,7 @@ from app.cli.options import AS_OBJECT, MODEL, with_groups
 from app.console import emit, emit_json, note
 from app.options import MODEL_HELP, ModelOptions, PlanOptions, argument, option
 from runtimes.models.registry import read_model
-from runtimes.settings import KV_TYPES, MOST_SLOTS
+from runtimes.settings import MOST_SLOTS, kv_pair
 
 
 @with_groups
@@ -127,11 +127,9 @@ def _sweep(
     from app.bench.sweep_report import as_object, check_output, write
     from app.sweeps import text
 
-    wanted = _parts(asked.kv_type) or ["f16"]
-    if unknown := [kind for kind in wanted if kind not in KV_TYPES]:
-        problem = f"{unknown[0]!r} is none of: {', '.join(KV_TYPES)}"
-        raise BadParameter(problem, param_hint="--kv-types")
-    kinds = tuple(kind for kind in KV_TYPES if kind in wanted)
+    kinds = tuple(dict.fromkeys(_parts(asked.kv_type))) or ("f16",)
+    for kind in kinds:
+        kv_pair(kind)
     for path in asked.output or ():
         check_output(path)
     work = replace(

@@ -48,6 +48,7 @@ from runtimes.errors import IngotError
 from runtimes.machine.cpu import available_cores
 from runtimes.machine.hardware import memory_now
 from runtimes.models.memory import DEFAULT_CONTEXT
+from runtimes.settings import KV_HELP
 
 # The figures' best first, unknown last; the catalog's order decides ties.
 _KEYS: dict[str, Callable[[ModelEntry], Any]] = {
@@ -139,7 +140,7 @@ _LABELS = {
     "threads": ("Threads", "of the processor"),
     "device": ("Device", "cpu, or one that `ingot doctor` lists; several with commas between"),
     "gpu_layers": ("GPU layers", "on the GPU; -1 is all of them, 0 none"),
-    "kv_type": ("KV cache", "f16, q8_0 or q4_0: smaller types take less memory, and lose a little"),
+    "kv_type": ("KV cache", f"{KV_HELP}; smaller types take less memory, and lose a little"),
     "template": ("Template", "a file of Jinja2, or chatml, llama3, gemma, instead of the model's"),
 }
 

@@ -44,7 +44,7 @@ class SweepScreen(Panel[None]):
             for chart, files in zip(
                 self.query(Chart), groups(self._found[0]).values(), strict=False
             ):
-                series = []
+                series: list[Series] = []
                 for key, measured in files.items():
                     rows = sorted(by_side(measured)[OURS].items())
                     points = [(float(count), one.tps) for count, one in rows]
