@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from app.figures import aligned
 from app.models.library import model_file
 from app.options import ModelOptions
 from quantize.cards import Card, card_path
@@ -17,6 +18,7 @@ from quantize.report.write import render_page
 from quantize.terminal import Console
 from runtimes.models.modelfile import ModelFile
 from runtimes.models.registry import read_model
+from runtimes.settings import kv_bits
 
 _PIPE_WIDTH = 160
 _NAMES_ONCE = 139  # a wider table has columns for the file and its format
@@ -66,9 +68,23 @@ def print_cards(cards: Sequence[Card], passed: Sequence[Sequence[str]]) -> None:
             console.print(f"  {text}", soft_wrap=True, markup=False)
         for note in card.entry.notes:
             console.print(f"  note: {note}", soft_wrap=True, markup=False)
+        for line in _cache_lines(card):
+            console.print(f"  {line}", soft_wrap=True, markup=False)
     if len(cards) > 1 and (best := front(cards)):
         said = ", ".join(card.entry.path for card in best)
         console.print(f"smaller or nearer than all others: {said}", soft_wrap=True, markup=False)
+
+
+def _cache_lines(card: Card) -> list[str]:
+    """A table of the types of keys and values that were measured, the nearest first."""
+    if not card.caches:
+        return []
+    table = [["keys and values", "bits", "KL mean", "KL 99%", "same top"]]
+    for kind, found in sorted(card.caches.items(), key=lambda one: one[1].kl_mean):
+        mean = f"{found.kl_mean:.2g} ±{found.kl_error:.1g}"
+        line = [kind, f"{kv_bits(kind):.4g}", mean, f"{found.kl_p99:.2g}"]
+        table.append([*line, f"{found.same_top:.1%}"])
+    return [f"behind {card.cache_tokens:,} tokens:", *aligned(table, left=1)]
 
 
 def _verdict(card: Card) -> str:
@@ -93,6 +109,8 @@ def as_object(cards: Sequence[Card], passed: Sequence[Sequence[str]]) -> dict[st
                 "card": str(card_path(card.fingerprint)),
                 "templates": dataclasses.asdict(card.templates) if card.templates else None,
                 "weights": card.weights,
+                "caches": {kind: dataclasses.asdict(one) for kind, one in card.caches.items()},
+                "cache_tokens": card.cache_tokens,
                 "faults": list(card.faults),
                 "beyond": list(beyond),
                 "front": card in best,

@@ -6,13 +6,13 @@ folder remembers which card belongs to a path, as long as size and time are the 
 
 import dataclasses
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from quantize.disk import write_atomically
 from quantize.fromjson import from_json
-from quantize.manifest import FileEntry, ModelInfo, TokenParity
+from quantize.manifest import Fidelity, FileEntry, ModelInfo, TokenParity
 from runtimes.machine.state_file import load_state, save_entry
 from runtimes.paths import data_dir
 from runtimes.untrusted import load_json
@@ -35,6 +35,9 @@ class Card:
     templates: TokenParity | None = None  # conversations that were rendered, and came out otherwise
     weights: int | None = None  # tensors that were compared
     faults: tuple[str, ...] = ()
+    # By the type of keys and values, at the end of pieces of a text that are so long.
+    caches: dict[str, Fidelity] = field(default_factory=dict)
+    cache_tokens: int = 0
 
 
 def card_path(fingerprint: str) -> Path:

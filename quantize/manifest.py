@@ -100,7 +100,9 @@ class Allocation:
     predicted, in nats, the number of files tried, what tuning measured, and what is predicted of
     the best file that is a megabyte larger. Of a file that was
     built for speed also the seconds that a step of so many rows was predicted to take. ``rebuild``
-    is the command that builds the file exactly again."""
+    is the command that builds the file exactly again. ``cache`` is the type of keys and values that
+    was chosen with a bound of memory, ``cache_kl`` the divergence of the file with it, measured at
+    the end of ``cache_tokens`` tokens."""
 
     types: dict[str, str]
     predicted: float
@@ -110,6 +112,9 @@ class Allocation:
     step_s: float | None = None
     rows: int = 0
     rebuild: str = ""
+    cache: str = "f16"
+    cache_kl: float | None = None
+    cache_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ from quantize.options import DEFAULT_LIMIT, SourceOptions
 from quantize.progress import Reporter
 from quantize.quality import built_child, float_child
 from quantize.quality.fidelity import FloatReference, load_reference
-from quantize.quality.text import GradedQuestion, read_questions, read_text
+from quantize.quality.text import WINDOW, GradedQuestion, read_questions, read_text
 from quantize.quality.tokens import (
     Reference,
     compare_built,
@@ -51,7 +51,9 @@ from runtimes.chat import render_chat
 from runtimes.errors import IngotError, RequestError
 from runtimes.models.gguf import read_header, read_parts
 from runtimes.models.modelfile import ModelFile, fingerprint
+from runtimes.models.registry import backend_of
 from runtimes.paths import cache_dir
+from runtimes.settings import KvType
 
 logger = logging.getLogger(__name__)
 
@@ -89,6 +91,8 @@ class MeasureJob:
     questions: Path | None = None  # None: those that came with the original, if any
     speed: bool = True
     again: bool = False
+    kv_types: tuple[KvType, ...] = ()  # that GGUF files are measured with as well ...
+    context: int = 4096  # ... behind so many tokens
 
 
 @dataclass(slots=True)
@@ -188,11 +192,30 @@ def _card(file: ModelFile, original: _Original, job: MeasureJob) -> Card:
         original.progress.note(f"{file.path.name} was measured before")
         if original.info is None:
             original.info = known.original
-        save_card(file.path, known)
-        return replace(known, entry=replace(known.entry, path=file.path.name))
-    card = _measured(file, mark, original, speed=job.speed)
+        card = replace(known, entry=replace(known.entry, path=file.path.name))
+    else:
+        card = _measured(file, mark, original, speed=job.speed)
+    card = _with_caches(card, file, original, job)
     save_card(file.path, card)
     return card
+
+
+def _with_caches(card: Card, file: ModelFile, original: _Original, job: MeasureJob) -> Card:
+    """The card with those types of the cache that are not on it yet; of a file that runs, and whose
+    runtime has them."""
+    if not job.kv_types or card.entry.fidelity is None or "kv_type" not in backend_of(file).knows:
+        return card
+    reference = _distributions(original, min(job.context, file.context_length))
+    tokens = reference.windows.length
+    found = dict(card.caches) if card.cache_tokens == tokens else {}
+    for kind in dict.fromkeys(("f16", *job.kv_types)):
+        if kind in found:
+            continue
+        what = f"comparing {file.path.name} with a {kind} cache with the original"
+        call = partial(built_child.fidelity, file.path, reference, kind)
+        with original.progress.stage(what):
+            found[kind] = run_child(call, what, original.work, original.progress)
+    return replace(card, caches=found, cache_tokens=tokens)
 
 
 def _measured(file: ModelFile, mark: str, original: _Original, *, speed: bool) -> Card:
@@ -429,22 +452,28 @@ def _matrix(original: _Original, floats: Path) -> Path | None:
 def _reference(original: _Original) -> FloatReference:
     """The original's distributions over the text and its answers, of an earlier run if it has
     made them."""
-    if original.reference is not None:
-        return original.reference
-    text = read_text(original.text).sha256
-    parts = (original.origin.hash, text, original.limit, sorted(versions(["gguf"]).items()))
+    if original.reference is None:
+        original.reference = _distributions(original, WINDOW)
+        info = replace(_bare(original), perplexity=original.reference.perplexity)
+        original.info = replace(info, quality=_answers(original))
+    return original.reference
+
+
+def _distributions(original: _Original, window: int) -> FloatReference:
+    """The original's distributions over pieces of ``window`` tokens."""
+    limit, text = original.limit, read_text(original.text).sha256
+    parts: tuple[object, ...] = original.origin.hash, text, limit
+    parts += (sorted(versions(["gguf"]).items()), *([window] if window != WINDOW else []))
     folder = cache_dir() / "measure" / hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
     try:
-        original.reference = load_reference(folder)
+        found = load_reference(folder)
         original.progress.note("the original's distributions are those of an earlier run")
         folder.touch()
     except ToolError:
         with _made(folder) as made:
-            _run_original(original, made)
-        original.reference = load_reference(folder)
-    info = replace(_bare(original), perplexity=original.reference.perplexity)
-    original.info = replace(info, quality=_answers(original))
-    return original.reference
+            _run_original(original, made, window)
+        found = load_reference(folder)
+    return found
 
 
 @contextmanager
@@ -460,18 +489,16 @@ def _made(folder: Path) -> Iterator[Path]:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def _run_original(original: _Original, out: Path) -> None:
+def _run_original(original: _Original, out: Path, window: int) -> None:
     source, what = original.source, "running the original over the text"
+    given = out, original.text, original.limit, window
     where = what, original.work, original.progress
     with original.progress.stage(what):
         if source.kind == "gguf":
-            call = partial(
-                built_child.from_gguf, source.weights[0], out, original.text, original.limit
-            )
+            call = partial(built_child.from_gguf, source.weights[0], *given)
             run_child(call, *where, environment=PATIENT)
         else:
-            given = source, out, original.text, original.limit
-            run_child(partial(float_child.from_checkpoint, *given), *where, torch=True)
+            run_child(partial(float_child.from_checkpoint, source, *given), *where, torch=True)
 
 
 def _answers(original: _Original) -> Quality | None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 from quantize.errors import UsageError
 from runtimes.errors import ModelError
+from runtimes.settings import KvType
 
 if TYPE_CHECKING:
     from runtimes.models.gguf import GgufHeader
@@ -154,6 +155,7 @@ class QualityTarget:
     name: str
     context: int = 0
     rows: int = 0
+    cache: KvType = "f16"  # of a bound of memory: the type of keys and values that was chosen
 
     def fastest(self, rows: int) -> QualityTarget:
         """Target with this bound, for speed."""

@@ -223,8 +223,9 @@ class Runner(Protocol):
         leaves every slot as it was.
         """
 
-    def score(self, tokens: Sequence[int]) -> Logits:
-        """Logits after every position: [len(tokens), vocab_size]. Empties slot 0."""
+    def score(self, tokens: Sequence[int], first: int = 0) -> Logits:
+        """Logits after every position from ``first`` on: [len(tokens) - first, vocab_size].
+        Empties slot 0."""
 
     def embed(self, tokens: Sequence[int]) -> Floats:
         """The text's embedding, of length 1. Touches no slot. Raises ModelError, RequestError where

@@ -8,8 +8,10 @@ from runtimes.errors import RequestError
 
 # Type of keys and values in llama.cpp's cache, or "KEYS:VALUES" where they have types of their own.
 KvType = str
-KV_TYPES = ("f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")  # the largest first
-KV_HELP = f"one of {', '.join(KV_TYPES)}; or two, as q8_0:q4_0, of keys and of values"
+# Bits of an element, scales of its block included (ggml-common.h); the largest first.
+KV_BITS = {"f16": 16.0, "bf16": 16.0, "q8_0": 8.5, "q5_1": 6.0, "q5_0": 5.5}
+KV_BITS |= {"q4_1": 5.0, "q4_0": 4.5, "iq4_nl": 4.5}
+KV_HELP = f"one of {', '.join(KV_BITS)}; or two, as q8_0:q4_0, of keys and of values"
 FlashAttention = Literal["auto", "on", "off"]
 # Where reproducible prompts are cut. Steps of 128 tokens are nearly as fast a token as longer ones;
 # of a prompt that begins like another one up to so many common tokens are computed again.
@@ -56,9 +58,14 @@ def kv_pair(kind: KvType) -> tuple[str, str]:
     """The types of keys and of values. Raises RequestError for one that there is not."""
     keys, _, values = kind.partition(":")
     for one in (keys, values or keys):
-        if one not in KV_TYPES:
+        if one not in KV_BITS:
             raise RequestError(f"{kind!r} is not {KV_HELP}")
     return keys, values or keys
+
+
+def kv_bits(kind: KvType) -> float:
+    """Bits of an element, over keys and values, of which there are as many."""
+    return sum(KV_BITS[one] for one in kv_pair(kind)) / 2
 
 
 def outputs_at_once(settings: RunnerSettings, slots: int) -> int:

@@ -180,7 +180,7 @@ def choose(
     else:
         usable = (one for one in files.models if find_installed(one.runtime))
         file = next(usable, files.models[0]) if settings.bits else model_file(model, options)
-        base = RunnerSettings()
+        base = RunnerSettings(kv_type=file.kv_type)
         scheduling = SchedulerSettings(max_stall_s=STALL_S[settings.profile])
         logger.info(
             "not planned: %s on %s with the defaults; `ingot plan` finds the best settings",

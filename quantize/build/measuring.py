@@ -2,18 +2,18 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from quantize.build.run import Measuring, Run
+from quantize.build.run import Export, Measuring, Run
 from quantize.children import PATIENT, run_child
 from quantize.errors import CheckError, ToolError
 from quantize.fromjson import from_json
 from quantize.manifest import Fidelity, FileEntry, FileSpeeds, Quality, TokenParity
 from quantize.quality import built_child, float_child
-from quantize.quality.fidelity import FloatReference, load_reference, require_quality
+from quantize.quality.fidelity import CacheLosses, FloatReference, load_reference, require_quality
 from quantize.quality.text import GradedQuestion, read_text
 from quantize.quality.tokens import compare_built, require_parity
 from quantize.recipes import FORMATS, Recipe
@@ -23,7 +23,8 @@ from runtimes.machine.gpus import find_gpus
 
 _REFERENCE = "float-reference"  # the folder of the float model's distributions in their stage
 
-_Measured = TypeVar("_Measured", Quality, Fidelity, FileSpeeds)
+_Measured = TypeVar("_Measured", Quality, Fidelity, FileSpeeds, CacheLosses)
+_DEEP = 2048  # scored tokens at the end of long pieces
 
 
 def plan_measuring(run: Run, questions: Sequence[GradedQuestion]) -> Measuring | None:
@@ -112,6 +113,48 @@ def divergence(
     what = f"comparing {recipe.name} with the float model"
     call = partial(built_child.fidelity, path, reference)
     return _kept(run, "fidelity", inputs, what, Fidelity, call)
+
+
+@dataclass(frozen=True, slots=True)
+class DeepReference:
+    """The half-precision file's distributions at the end of long pieces of a text."""
+
+    key: str
+    found: FloatReference
+
+
+def cache_divergence(
+    run: Run, recipe: Recipe, path: Path, sha256: Mapping[str, str], base: DeepReference, kind: str
+) -> Fidelity:
+    """Divergence of a GGUF file with this type of cache behind long texts."""
+    inputs = {**_file(recipe, sha256), "reference": base.key, "cache": kind}
+    what = f"comparing {recipe.name} with a {kind} cache with the float model"
+    call = partial(built_child.fidelity, path, base.found, kind)
+    return _kept(run, "fidelity", inputs, what, Fidelity, call)
+
+
+def cache_losses(run: Run, export: Export, base: DeepReference) -> CacheLosses:
+    """Divergences of the half-precision file itself with each type of keys, and of values."""
+    what = "measuring the types of keys and values"
+    inputs = {"reference": base.key, "kinds": built_child.SMALLER}
+    call = partial(built_child.cache_losses, export.path, base.found)
+    return _kept(run, "caches", inputs, what, CacheLosses, call)
+
+
+def refer_deep(run: Run, export: Export, text: Path, context: int) -> DeepReference:
+    """Distributions over pieces of ``context`` tokens, or of the text where that is shorter."""
+    known = {"text": read_text(text, _DEEP).sha256, "limit": _DEEP, "window": context}
+    key = stage_key("reference", {"file": export.sha256, "text": known, "with": versions(["gguf"])})
+    what = f"running the float model over texts of {context:,} tokens"
+
+    def refer(folder: Path) -> None:
+        call = partial(
+            built_child.from_gguf, export.path, folder / _REFERENCE, text, _DEEP, context
+        )
+        run_child(call, what, run.space.work, run.progress, environment=PATIENT)
+
+    stage = run.stages.run("reference", key, refer, what)
+    return DeepReference(key, load_reference(stage.folder / _REFERENCE))
 
 
 def read_measured(text: Path | None, limit: int) -> JsonObject:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from quantize.allocate.caches import choose_cache
 from quantize.allocate.measure import calibration_text, sensitivities, split_texts
 from quantize.allocate.solve import (
     Figure,
@@ -29,9 +30,17 @@ from quantize.allocate.solve import (
     solve,
 )
 from quantize.allocate.speed import StepTimes
-from quantize.build.measuring import divergence, know_original, read_measured, refer_to
+from quantize.build.measuring import (
+    cache_divergence,
+    cache_losses,
+    divergence,
+    know_original,
+    read_measured,
+    refer_deep,
+    refer_to,
+)
 from quantize.build.run import BuildJob, Measuring, Run, is_build
-from quantize.build.target_files import Maker, gguf_maker, onnx_maker
+from quantize.build.target_files import GgufMaker, Maker, gguf_maker, onnx_maker
 from quantize.disk import human
 from quantize.errors import MissedTargetError, SourceError, UsageError
 from quantize.gguf.quantize import LONGEST
@@ -41,6 +50,8 @@ from quantize.options import Options
 from quantize.recipes import ONNX, W8A8, QualityTarget, Recipe
 from quantize.source import SourceModel
 from quantize.stages import JsonObject, Stage, stage_key, versions
+from runtimes.models.gguf import CACHE_KEY
+from runtimes.settings import KvType
 
 _ANY_SIZE = QualityTarget("bytes", 0.0, "")
 
@@ -113,7 +124,27 @@ def plan_target(run: Run, recipe: Recipe, target: QualityTarget) -> TargetPlan:
 
     if recipe.format != ONNX:
         table = _with(table, asked)
+    if target.bound == "memory" and isinstance(maker, GgufMaker) and maker.caches_have_types:
+        target = _with_cache(run, maker, table, tune, target)
     return TargetPlan(run, recipe, target, table, maker, tune, times)
+
+
+def _with_cache(
+    run: Run, maker: GgufMaker, table: TypeTable, text: Path, target: QualityTarget
+) -> QualityTarget:
+    """The target with the types of keys and values that leave the best weights the most room for
+    what they lose themselves."""
+    base = refer_deep(run, maker.export, text, target.context)
+    losses = cache_losses(run, maker.export, base)
+
+    def room(kind: KvType) -> float:
+        return target.value - maker.besides(table, replace(target, cache=kind))
+
+    kind = choose_cache(mixes(table.units), room, losses)
+    saved = human(int(room(kind) - room("f16")))
+    why = f"{saved} less at {target.context:,} tokens" if kind != "f16" else "the best here"
+    run.progress.note(f"keys and values of {kind}: {why}")
+    return replace(target, cache=kind)
 
 
 def _with(table: TypeTable, wanted: Callable[[Unit, TypeChoice], bool]) -> TypeTable:
@@ -163,13 +194,15 @@ def rebuild_line(options: Options, source: SourceModel, recipe: Recipe) -> str:
     return shlex.join([*words, "--allocation", f"{NAME}#{recipe.name}"])
 
 
-def described(target: str, types: Types, line: str) -> dict[str, str]:
-    """Metadata of a file: its ``target``, the tensors of every type, and the ``line`` that
-    builds it again."""
+def described(target: str, types: Types, line: str, cache: KvType = "f16") -> dict[str, str]:
+    """Metadata of a file: its ``target``, the tensors of every type, the ``line`` that builds it
+    again, and the type of keys and values that it was chosen with."""
     tensors: dict[str, list[str]] = {}
     for name, kind in types.items():
         tensors.setdefault(kind, []).append(name.removeprefix("blk.").removesuffix(".weight"))
     found = {"ingot.target": target}
+    if cache != "f16":
+        found[CACHE_KEY] = cache
     for kind, names in sorted(tensors.items()):
         pieces = textwrap.wrap(" ".join(sorted(names)), LONGEST)
         found |= {f"ingot.allocation.{kind}.{i}": piece for i, piece in enumerate(pieces)}
@@ -193,7 +226,8 @@ def make_again(run: Run, job: BuildJob, listed: FileEntry) -> Stage:
     table = TypeTable((), 0, "")
     if recipe.format == ONNX:  # rounded by what the table says of input channels
         table = chosen_table(run, recipe, maker, calibrate)
-    metadata = described(recipe.target.name, allocation.types, allocation.rebuild)
+    told = allocation.types, allocation.rebuild, allocation.cache
+    metadata = described(recipe.target.name, *told)
 
     def make(folder: Path) -> JsonObject:
         made = maker.make(recipe, table, allocation.types, metadata, folder)
@@ -265,13 +299,18 @@ def make_target(run: Run, job: BuildJob, target: QualityTarget) -> Stage:
     plan = plan_target(run, job.recipe, target)
     tries = _search(plan) if target.bound == "kl" else _within(plan)
     done = tries[-1]
+    cached: Fidelity | None = None
+    if plan.target.cache != "f16" and isinstance(plan.maker, GgufMaker):
+        base = refer_deep(run, plan.maker.export, plan.tune, target.context)
+        file = run, job.recipe, done.path, done.stage.sha256
+        cached = cache_divergence(*file, base, plan.target.cache)
 
     def keep(folder: Path) -> JsonObject:
         if done.path.is_dir():
             shutil.copytree(done.path, folder / done.path.name, copy_function=os.link)
         else:
             os.link(done.path, folder / done.path.name)
-        return {**done.stage.value, "allocation": asdict(_allocation(plan, tries))}
+        return {**done.stage.value, "allocation": asdict(_allocation(plan, tries, cached))}
 
     return run.stages.run("build", job.key, keep, valid=is_build)
 
@@ -361,7 +400,7 @@ def _build(plan: TargetPlan, types: Types, number: int) -> _Try:
     key = stage_key("try", {**inputs, "tools": versions([recipe.format])})
 
     def make(folder: Path) -> JsonObject:
-        metadata = described(plan.target.name, types, line)
+        metadata = described(plan.target.name, types, line, plan.target.cache)
         return plan.maker.make(recipe, plan.table, types, metadata, folder)
 
     text = f"quantizing to {recipe.name}, try {number}"
@@ -379,7 +418,7 @@ def _measured(plan: TargetPlan, measuring: Measuring, made: _Try) -> _Try:
     return replace(made, over=made.verdict - plan.target.value)
 
 
-def _allocation(plan: TargetPlan, tries: Sequence[_Try]) -> Allocation:
+def _allocation(plan: TargetPlan, tries: Sequence[_Try], cached: Fidelity | None) -> Allocation:
     done, table = tries[-1], plan.table
     total = table.total(done.types)
     larger = solve(table.units, loss, size, total.bytes + _MEGABYTE)
@@ -392,6 +431,9 @@ def _allocation(plan: TargetPlan, tries: Sequence[_Try]) -> Allocation:
         step_s=plan.times.step(table, done.types) if plan.times else None,
         rows=plan.target.rows,
         rebuild=plan.line,
+        cache=plan.target.cache,
+        cache_kl=cached.kl_mean if cached else None,
+        cache_tokens=plan.target.context if cached else 0,
     )
 
 

@@ -97,6 +97,11 @@ class GgufMaker:
         whole = estimate(read_model(self.export.path), _one_chat(target))
         return overhead + whole.total - whole.weights
 
+    @property
+    def caches_have_types(self) -> bool:
+        """Whether keys and values can have smaller types: their heads are whole blocks."""
+        return read_model(self.export.path).head_dim % 32 == 0
+
     def taken(self, path: Path, target: QualityTarget) -> float:
         """Bytes of a file that count for the bound."""
         if target.bound == "bits":
@@ -146,7 +151,7 @@ def gguf_maker(run: Run, text: Path) -> GgufMaker:
 
 
 def _one_chat(target: QualityTarget) -> RunnerSettings:
-    return RunnerSettings(slots=1, context=target.context)
+    return RunnerSettings(slots=1, context=target.context, kv_type=target.cache)
 
 
 _FLOAT = 4  # bytes of a weight that is not rounded

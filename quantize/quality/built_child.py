@@ -6,16 +6,23 @@ from pathlib import Path
 from quantize.arrays import Floats
 from quantize.children import report_progress
 from quantize.manifest import Fidelity, FileSpeeds, Quality
-from quantize.quality.fidelity import FloatReference, compare, joined, record, summed_up
+from quantize.quality.fidelity import (
+    CacheLosses,
+    FloatReference,
+    compare,
+    joined,
+    record,
+    summed_up,
+)
 from quantize.quality.peak import gpu_peak, peak_resident
-from quantize.quality.text import GradedQuestion, Windows, cut, grade, read_text
+from quantize.quality.text import WINDOW, GradedQuestion, Windows, cut, grade, read_text
 from runtimes.engine.engine import Engine
 from runtimes.engine.loading import load_runner
 from runtimes.errors import ModelError
 from runtimes.models.modelfile import ModelFile
 from runtimes.models.registry import read_model, tokenizer_of
 from runtimes.request import FinishReason, Request, SamplingParams
-from runtimes.settings import RunnerSettings
+from runtimes.settings import KV_BITS, KvType, RunnerSettings
 
 _QUESTION = "What is the capital of France?"
 _CONTEXT = 1024
@@ -24,6 +31,7 @@ _SAMPLE_S = 1.0
 # With fewer tokens in a call ggml's attention on a CPU adds up in half precision, which shows in
 # small divergences (GGML_FA_TILE_Q).
 _AT_ONCE = 64
+SMALLER = [kind for kind, bits in KV_BITS.items() if bits < 16]  # types of keys and values
 
 
 def ask(path: Path) -> str:
@@ -79,11 +87,11 @@ def speed(path: Path) -> FileSpeeds:
     )
 
 
-def fidelity(path: Path, reference: FloatReference) -> Fidelity:
-    """Figures of the file or folder ``path`` against the distributions in ``reference``. No more
-    than one window's logits of each model are held."""
+def fidelity(path: Path, reference: FloatReference, kv_type: KvType = "f16") -> Fidelity:
+    """Figures of the file or folder ``path`` with this type of cache against the distributions in
+    ``reference``. No more than one window's logits of each model are held."""
     windows = reference.windows
-    rows = _scored_logits(read_model(path), windows)
+    rows = _scored_logits(read_model(path), windows, kv_type)
     parts = [
         compare(base, tops, logits, targets)
         for targets, logits, (base, tops) in zip(
@@ -93,28 +101,40 @@ def fidelity(path: Path, reference: FloatReference) -> Fidelity:
     return summed_up(joined(parts), reference.perplexity)
 
 
-def from_gguf(path: Path, out: Path, text: Path | None, limit: int) -> None:
-    """Run a GGUF file of half or single precision, which is its own float model, over the text;
-    what it gives goes to the folder ``out``."""
+def cache_losses(path: Path, reference: FloatReference) -> CacheLosses:
+    """Divergences of the GGUF file ``path`` from its own ``reference``, with each smaller type of
+    the keys alone, and of the values alone."""
+    kinds = [pair for kind in SMALLER for pair in (f"{kind}:f16", f"f16:{kind}")]
+    losses = {kind: fidelity(path, reference, kind).kl_mean for kind in kinds}
+    return CacheLosses(reference.windows.length, losses)
+
+
+def from_gguf(path: Path, out: Path, text: Path | None, limit: int, window: int = WINDOW) -> None:
+    """Run a GGUF file of half or single precision, which is its own float model, over the text in
+    pieces of ``window`` tokens; what it gives goes to the folder ``out``."""
     given = read_text(text, limit)
     model = read_model(path)
     tokenizer = tokenizer_of(model)
     ids = tokenizer.encode(given.content, add_special=True, parse_special=False)
     alone = tokenizer.encode("", add_special=True)  # BOS, if it begins every text
     bos = alone[0] if alone and ids and ids[0] == alone[0] else None
-    windows = cut(ids, model.context_length, bos, limit)
+    windows = cut(ids, model.context_length, bos, limit, window)
     record(out, windows, given, _scored_logits(model, windows))
 
 
-def _scored_logits(model: ModelFile, windows: Windows) -> Iterator[Floats]:
+def _scored_logits(model: ModelFile, windows: Windows, kv_type: KvType = "f16") -> Iterator[Floats]:
     """Each window's float32 logits [scored, vocab] after its scored positions, by the runtime with
     one slot that holds a window. Raises as ``load_runner``."""
     settings = RunnerSettings(
-        slots=1, context=windows.length, batch=windows.length, scored=_AT_ONCE
+        slots=1,
+        context=windows.length,
+        batch=min(windows.length, WINDOW),
+        scored=_AT_ONCE,
+        kv_type=kv_type,
     )
     runner, _ = load_runner(model, settings)
     for done, ids in enumerate(windows.ids):
         report_progress(done, len(windows.ids), "windows")
-        yield runner.score(ids)[windows.first : -1]
+        yield runner.score(ids, windows.first)[:-1]
     report_progress(len(windows.ids), len(windows.ids), "windows")
     runner.close()

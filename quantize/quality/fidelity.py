@@ -23,6 +23,7 @@ from quantize.fromjson import from_json
 from quantize.manifest import Fidelity, Perplexity
 from quantize.quality.text import Text, Windows
 from quantize.recipes import Recipe
+from runtimes.settings import KvType
 
 _GARBLED = (ValueError, ArithmeticError, RecursionError)
 _NAME, _BASE, _TOPS = "reference.json", "base.f16", "tops.i64"
@@ -126,6 +127,19 @@ class FloatReference:
                         f"{self.folder} is shorter than it was written; start the run again"
                     )
                 yield half.reshape(rows, self.vocab), top
+
+
+@dataclass(frozen=True, slots=True)
+class CacheLosses:
+    """Mean KL divergence, in nats, that a type of the keys alone ("q8_0:f16") or of the values
+    alone ("f16:q8_0") adds, scored at the end of pieces of ``tokens`` tokens."""
+
+    tokens: int
+    losses: dict[KvType, float]
+
+    def of(self, keys: str, values: str) -> float:
+        """Both together: small errors of the two add up."""
+        return sum(max(self.losses.get(one, 0.0), 0.0) for one in (f"{keys}:f16", f"f16:{values}"))
 
 
 def record(folder: Path, windows: Windows, text: Text, scored: Iterable[Floats]) -> None:

@@ -16,7 +16,7 @@ from quantize.arrays import Floats
 from quantize.children import report_progress, report_step
 from quantize.manifest import Quality
 from quantize.quality.fidelity import record
-from quantize.quality.text import GradedQuestion, cut, grade, read_text
+from quantize.quality.text import WINDOW, GradedQuestion, cut, grade, read_text
 from quantize.source import SourceModel
 from runtimes.machine.hardware import memory_now
 
@@ -27,9 +27,11 @@ _SHARE = 0.5  # of the memory that is free, for weights in single precision
 _SMALL = 2**20  # parameters of a module that are widened once and for all
 
 
-def from_checkpoint(source: SourceModel, out: Path, text: Path | None, limit: int) -> None:
-    """Run the Hugging Face model ``source`` over the text; what it gives goes to the folder
-    ``out``."""
+def from_checkpoint(
+    source: SourceModel, out: Path, text: Path | None, limit: int, window: int = WINDOW
+) -> None:
+    """Run the Hugging Face model ``source`` over the text in pieces of ``window`` tokens; what it
+    gives goes to the folder ``out``."""
     import torch
 
     given = read_text(text, limit)
@@ -37,7 +39,7 @@ def from_checkpoint(source: SourceModel, out: Path, text: Path | None, limit: in
     ids, bos = encode(source, given.content)
     report_step("loading the float model")
     network = load_network(source)
-    windows = cut(ids, _context(network.config), bos, limit)
+    windows = cut(ids, _context(network.config), bos, limit, window)
     keeps = "logits_to_keep" in inspect.signature(network.forward).parameters
 
     def scored() -> Iterator[Floats]:

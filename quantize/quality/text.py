@@ -17,6 +17,7 @@ from runtimes.untrusted import parse_json
 BUNDLED = Path(__file__).resolve().parents[1] / "data" / "evaluation.txt"
 WINDOW = 512
 _FEWEST = 32  # ids that a text must have
+_MOST_SCORED = 1024  # of a window, whose logits are held together
 _MOST = 2_000_000_000  # bytes
 _CHARACTERS_PER_TOKEN = 16  # of a long text no more is tokenized than may be needed
 
@@ -76,19 +77,26 @@ def read_text(path: Path | None, limit: int = DEFAULT_LIMIT) -> Text:
     return Text(name, content[:most], hashlib.sha256(data).hexdigest())
 
 
-def cut(ids: Sequence[int], context: int, bos: int | None, limit: int = DEFAULT_LIMIT) -> Windows:
-    """Cut a text's ids for a model whose context is ``context``; at most ``limit`` are scored.
+def cut(
+    ids: Sequence[int],
+    context: int,
+    bos: int | None,
+    limit: int = DEFAULT_LIMIT,
+    window: int = WINDOW,
+) -> Windows:
+    """Cut a text's ids for a model whose context is ``context``; at most ``limit`` are scored, of
+    each piece of ``window`` ids its second half, or its last ids where that would be many.
 
     A text shorter than a window is one window. ``bos`` is the id that begins every piece, None
     where the tokenizer adds none. Raises UsageError for a text that is too short to say anything.
     """
-    length = min(WINDOW, context, len(ids))
+    length = min(window, context, len(ids))
     if length < _FEWEST:
         raise UsageError(
             f"the text to measure with has {len(ids)} tokens and the model a context of {context};"
             f" at least {_FEWEST} are needed. Give a longer text with --measure-text"
         )
-    first, left = length // 2, limit
+    first, left = max(length // 2, length - _MOST_SCORED), limit
     pieces = []
     for start in range(0, len(ids) - length + 1, length):
         take = min(length, first + 1 + left)

@@ -159,7 +159,7 @@ class LlamaEncoder:
         """There are no steps."""
         raise self._refusal()
 
-    def score(self, tokens: Sequence[int]) -> Logits:
+    def score(self, tokens: Sequence[int], first: int = 0) -> Logits:
         """There are no logits."""
         raise self._refusal()
 

@@ -12,11 +12,8 @@ from runtimes.backend import MemoryEstimate, StepCost
 from runtimes.machine.selftest import remembered
 from runtimes.models.gguf import read_parts
 from runtimes.models.modelfile import ModelFile
-from runtimes.settings import KvType, RunnerSettings, kv_pair, outputs_at_once
+from runtimes.settings import KvType, RunnerSettings, kv_bits, outputs_at_once
 
-# Bytes of a block of 32 elements (ggml's block types, ggml-common.h).
-_BLOCK_BYTES = {"f16": 64, "bf16": 64, "q8_0": 34, "q5_1": 24, "q5_0": 22}
-_BLOCK_BYTES |= {"q4_1": 20, "q4_0": 18, "iq4_nl": 18}
 _CELL_BLOCK = 256  # llama.cpp rounds the length of a cache up to this
 _MASK_BYTES = {True: 2, False: 4}  # flash attention's is f16
 _FLOAT = 4
@@ -132,12 +129,7 @@ def kv_bytes(model: ModelFile, cache: Cache, kv_type: KvType) -> int:
     full, windowed = _cells(model, cache)
     elements = full * model.kv_elements + windowed * model.window_elements
     states = _FLOAT * cache.slots * model.state.layers * model.state.floats if model.state else 0
-    return int(elements * cache.number * element_bytes(kv_type)) + states
-
-
-def element_bytes(kv_type: KvType) -> float:
-    """Bytes of an element, of keys and values together: there are as many of both."""
-    return sum(_BLOCK_BYTES[one] for one in kv_pair(kv_type)) / 64
+    return int(elements * cache.number * kv_bits(kv_type) / 8) + states
 
 
 def compute_bytes(model: ModelFile, cache: Cache) -> int:

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runtimes.errors import ModelError
-from runtimes.models.gguf import MOST_ELEMENTS, GgufHeader, read_parts, read_start
+from runtimes.errors import ModelError, RequestError
+from runtimes.models.gguf import CACHE_KEY, MOST_ELEMENTS, GgufHeader, read_parts, read_start
 from runtimes.models.modelfile import ModelFile, StateShape
+from runtimes.settings import KvType, kv_pair
 from runtimes.untrusted import visible
 
 _MOST_LAYERS = MOST_ELEMENTS  # no model has more; so many values by layer are read
@@ -168,7 +169,18 @@ def _described(
         state=_state(keys, sum(recurrent)),
         encodes=encodes,
         scores_pairs=_scores_pairs(keys, header),
+        kv_type=_kv_type(header),
     )
+
+
+def _kv_type(header: GgufHeader) -> KvType:
+    """What `quantize --fits` has chosen; what no version of ours has written is left out."""
+    said = header.metadata.get(CACHE_KEY)
+    try:
+        kv_pair(said if isinstance(said, str) else "")
+    except RequestError:
+        return "f16"
+    return str(said)
 
 
 def _scores_pairs(keys: _Keys, header: GgufHeader) -> bool:

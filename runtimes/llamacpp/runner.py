@@ -17,7 +17,7 @@ from runtimes.llamacpp.context import keeps_state, load_model, make_context, mix
 from runtimes.llamacpp.devices import offloaded_layers, offloads
 from runtimes.llamacpp.encoder import Embedder
 from runtimes.llamacpp.kv import LlamaSlotCache
-from runtimes.llamacpp.memory import MOST_PROBED, element_bytes, sequences
+from runtimes.llamacpp.memory import MOST_PROBED, sequences
 from runtimes.llamacpp.native import NativeBatch, library, recent_errors
 from runtimes.llamacpp.omp_wait import OmpWaitPolicy
 from runtimes.llamacpp.shapes import Alike, filled, find_alike, parted
@@ -26,7 +26,7 @@ from runtimes.llamacpp.top_k import TopKSamplers
 from runtimes.machine.cpu import available_cores
 from runtimes.models.modelfile import ModelFile
 from runtimes.runner import Capabilities, Logits, StepPlan, StepRow, TopKLogits, consecutive_runs
-from runtimes.settings import MOST_SLOTS, RunnerSettings, outputs_at_once
+from runtimes.settings import MOST_SLOTS, RunnerSettings, kv_bits, outputs_at_once
 
 # LoRA adapters beside a model in llama.cpp, which applies them to a whole context at a time.
 
@@ -144,7 +144,7 @@ class LlamaRunner:
             vocab_size=vocabulary,
             mixed_batch=settings.unified_kv,
             kv_tokens=settings.kv_tokens if settings.unified_kv else None,
-            kv_bytes_per_token=model_file.kv_bytes_per_token(element_bytes(settings.kv_type)),
+            kv_bytes_per_token=model_file.kv_bytes_per_token(kv_bits(settings.kv_type) / 8),
             can_trim=self.kv.can_trim,
             whole_checkpoints=bool(self._lib.llama_model_is_recurrent(model)),
             exact_checkpoints=self._lib.llama_model_n_swa(model) == 0,
@@ -252,8 +252,8 @@ class LlamaRunner:
         self.kv.remove(0, 0)
         return self._scored(range(count), 0)
 
-    def score(self, tokens: Sequence[int]) -> Logits:
-        """Logits after every position: [len(tokens), vocab_size]."""
+    def score(self, tokens: Sequence[int], first: int = 0) -> Logits:
+        """See ``Runner.score``."""
         if len(tokens) > self.capabilities.context:
             raise ModelError(f"{len(tokens)} tokens do not fit the context")
         self.kv.trim(0, 0)
@@ -261,10 +261,11 @@ class LlamaRunner:
             self.adapters.use(None)
         if self._top_k:
             self._top_k.off()
-        parts = [
-            self._scored(tokens[start : start + self._outputs], start)
-            for start in range(0, len(tokens), self._outputs)
-        ]
+        parts = []
+        for start in range(0, len(tokens), self._outputs):
+            part = self._scored(tokens[start : start + self._outputs], start)
+            if (behind := first - start) < len(part):
+                parts.append(part[max(behind, 0) :])
         self.kv.trim(0, 0)
         return np.concatenate(parts)
 

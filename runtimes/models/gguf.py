@@ -77,6 +77,7 @@ MOST_ELEMENTS = 1024  # of an array that is kept
 _MOST_LENGTH = 2**32  # of any array
 _MOST_KEPT = 2**25  # bytes of all texts and arrays that are kept, about
 _MOST_SIZE = 2**63 - 1  # elements of a tensor, and bytes of a file
+CACHE_KEY = "ingot.kv_type"  # what a file says of the keys and values that it was made for
 _MOST_PARTS = 99_999  # what names of parts have digits for
 _AGAIN = "the file's header is damaged: download or build it again"
 _PART_NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from runtimes.errors import ModelError, RequestError
+from runtimes.settings import KvType
 from runtimes.untrusted import load_json
 
 RuntimeName = str  # a key of ``runtimes.models.registry.MODULES``
@@ -68,6 +69,7 @@ class ModelFile:
     further: tuple[Path, ...] = ()  # a split model's other files
     encodes: bool = False  # it gives embeddings and continues no text
     scores_pairs: bool = False  # of an encoder: it says how well two texts go together
+    kv_type: KvType = "f16"  # of keys and values, where nobody says: what the file was made for
 
     def require_writer(self) -> None:
         """Raises RequestError for a model that only embeds texts."""

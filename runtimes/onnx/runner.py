@@ -101,8 +101,8 @@ class OnnxRunner:
                 self.kv.trim(row.slot, row.position)
             raise
 
-    def score(self, tokens: Sequence[int]) -> Logits:
-        """Logits after every position: [len(tokens), vocab_size].
+    def score(self, tokens: Sequence[int], first: int = 0) -> Logits:
+        """See ``Runner.score``.
 
         A graph that gives the last position's only is fed one token at a time.
         """
@@ -116,7 +116,7 @@ class OnnxRunner:
             part = tokens[at : at + most]
             parts.append(self._prefill(StepRow(0, at, part, len(part))).copy())
         self.kv.trim(0, 0)
-        return np.concatenate(parts)
+        return np.concatenate(parts)[first:]
 
     def _prefill(self, row: StepRow) -> Logits:
         """The logits after at least as many of the last tokens as the row wants."""

@@ -136,7 +136,7 @@ def candidates(models: Iterable[ModelFile], task: PlanTask) -> list[Candidate]:
         packed = task.profile == "memory" and model.head_dim % 32 == 0
         choices = itertools.product(
             _values(model, task, "unified_kv", False, layouts),
-            _values(model, task, "kv_type", "f16", ("q8_0",) if packed else ("f16",)),
+            _values(model, task, "kv_type", "f16", (_cache(model, packed=packed),)),
             _values(model, task, "gpu_layers", 0, layers_to_try),
             _values(model, task, "device_sampling", False, (False,)),
             places,
@@ -152,6 +152,11 @@ def candidates(models: Iterable[ModelFile], task: PlanTask) -> list[Candidate]:
             )
             found.append(Candidate(model, settings))
     return found
+
+
+def _cache(model: ModelFile, *, packed: bool) -> KvType:
+    """The type that the file was made for, else half the bytes where memory counts most."""
+    return "q8_0" if packed and model.kv_type == "f16" else model.kv_type
 
 
 def _values(

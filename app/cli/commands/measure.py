@@ -11,6 +11,7 @@ from app.cli.options import AS_TABLE, with_groups
 from app.exitcodes import ExitCode
 from app.options import MODEL_HELP, argument, option
 from runtimes.errors import RequestError
+from runtimes.settings import KV_HELP, kv_pair
 
 _BOUNDS = {"rich_help_panel": "Bounds (exit code 1 where a file is beyond)", "metavar": "NATS"}
 
@@ -36,6 +37,13 @@ def measure(
     ),
     max_kl: float | None = option(None, "The mean KL divergence.", **_BOUNDS),
     max_kl99: float | None = option(None, "Its 99% quantile.", "--max-kl99", **_BOUNDS),
+    kv_types: list[str] | None = option(
+        None,
+        f"Also with these types of llama.cpp's cache, behind --context tokens: {KV_HELP};"
+        " repeatable, or separated by commas.",
+        metavar="TYPE",
+    ),
+    context: int = option(4096, "Tokens that --kv-types are measured behind.", min=64),
     no_speed: bool = option(False, "Do not measure speed and memory."),
     again: bool = option(False, "Measure again what has been measured."),
     output: Path | None = option(
@@ -60,12 +68,17 @@ def measure(
     from quantize.options import DEFAULT_LIMIT, SourceOptions
     from quantize.progress import ConsoleReporter, beating
 
+    kinds = tuple(kind for text in kv_types or () for kind in text.split(","))
+    for kind in kinds:
+        kv_pair(kind)
     job = MeasureJob(
         resolved(files),
         SourceOptions(against, trust_remote_code=trust_remote_code),
         *(text, limit or DEFAULT_LIMIT, questions),
         speed=not no_speed,
         again=again,
+        kv_types=kinds,
+        context=context,
     )
     reporter = ConsoleReporter()
     with beating(reporter):

@@ -93,7 +93,7 @@ class Bigrams:
             self.kv.held[row.slot][row.position :] = row.tokens
         return self._logits[[row.tokens[-1] for row in plan.rows if row.logits]]
 
-    def score(self, tokens: Sequence[int]) -> Logits:
+    def score(self, tokens: Sequence[int], first: int = 0) -> Logits:
         self.kv.trim(0, 0)
         return self._logits[list(tokens)]
 
