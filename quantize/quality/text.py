@@ -97,6 +97,8 @@ def cut(
             f" at least {_FEWEST} are needed. Give a longer text with --measure-text"
         )
     first, left = max(length // 2, length - _MOST_SCORED), limit
+    if window > WINDOW:  # a piece is whole: it is there for what its end has behind it
+        first = max(first, length - 1 - limit)
     pieces = []
     for start in range(0, len(ids) - length + 1, length):
         take = min(length, first + 1 + left)

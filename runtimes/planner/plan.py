@@ -22,8 +22,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from runtimes.errors import RequestError
 from runtimes.models.modelfile import RuntimeName
-from runtimes.settings import MOST_SLOTS, MOST_THREADS, RunnerSettings, SchedulerSettings
+from runtimes.settings import MOST_SLOTS, MOST_THREADS, RunnerSettings, SchedulerSettings, kv_pair
 
 PlanWorkload = Literal["chat", "batch"]
 Profile = Literal["latency", "balanced", "throughput", "memory"]
@@ -162,6 +163,10 @@ def _nested(data: dict[str, Any], names: list[str]) -> dict[str, Any]:
     values = {name: value for name, value in data.items() if name not in names}
     settings = {name: data[name] for name in names if name in data}
     _check(RunnerSettings, settings)
+    try:
+        kv_pair(settings.get("kv_type", "f16"))
+    except RequestError as error:
+        raise ValueError(str(error)) from error
     for name, most in (("slots", MOST_SLOTS), ("threads", MOST_THREADS)):
         if not 1 <= (settings.get(name) or 1) <= most:
             raise ValueError(f"{name} is {settings[name]}")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from app.measured import as_object, print_cards
 from quantize.cards import card_path, known_cards, load_card
 from quantize.errors import SourceError, UsageError
 from quantize.measure import (
@@ -102,6 +103,33 @@ def test_an_original_that_is_a_gguf_file_of_floats_and_bounds(pebble_f16: Path, 
     for bound in (0, -1, math.nan, math.inf):
         with pytest.raises(UsageError, match="above 0"):
             bounds_passed(card, bound, None)
+
+
+def test_types_of_the_cache_behind_long_texts(
+    pebble: Path, pebble_built: Path, capsys: pytest.CaptureFixture[str]
+):
+    paths = [pebble_built / "pebble-q8_0.gguf", pebble_built / "onnx-int4"]
+    notes = _Notes()
+    job = _job(pebble, *paths, kv_types=("q4_0", "q8_0"), context=700, limit=200)
+    gguf, onnx = measure(job, notes)
+    assert onnx.caches == {}  # its graph has a type of its own
+    assert set(gguf.caches) == {"f16", "q4_0", "q8_0"}
+    assert gguf.cache_tokens == 700
+    full, four, eight = (gguf.caches[kind].kl_mean for kind in ("f16", "q4_0", "q8_0"))
+    assert four > 2 * max(full, eight) > 0
+    # Only what is not known is measured again.
+    job = replace(job, files=job.files[:1], kv_types=("q8_0", "q8_0:q4_0"))
+    (again,) = measure(job, notes)
+    assert again.caches == gguf.caches | {"q8_0:q4_0": again.caches["q8_0:q4_0"]}
+    assert load_card(again.fingerprint) == again
+    print_cards([again], [()])
+    lines = capsys.readouterr().out.splitlines()
+    at = next(i for i, line in enumerate(lines) if "behind 700 tokens" in line)
+    assert [line.split()[:2] for line in lines[at + 2 :]][-2:] == [
+        ["q8_0:q4_0", "6.5"],
+        ["q4_0", "4.5"],
+    ]
+    assert as_object([again], [()])["files"][0]["caches"]["q4_0"]["kl_mean"] == four
 
 
 def test_a_file_that_cannot_be_compared_does_not_end_the_others(

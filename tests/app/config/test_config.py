@@ -378,7 +378,7 @@ def test_a_model_has_settings_of_its_own(file: Path) -> None:
         ("slots = 100000", "models.small.slots must be at most"),
         ("context = 7", "models.small.context must be at least 8, not 7"),
         ('context = "4k"', "models.small.context must be a whole number, not '4k'"),
-        ('kv_type = "q9"', "models.small.kv_type must be one of f16, q8_0, q4_0, not 'q9'"),
+        ('kv_type = "q9"', "models.small.kv_type: 'q9' is not one of f16, bf16, q8_0, "),
         ('aliases = "gpt-4o"', "models.small.aliases must be a list of texts, not 'gpt-4o'"),
         ("unified_kv = 1", "models.small.unified_kv must be true or false, not 1"),
         ("slotz = 4", "there is no setting models.small.slotz; did you mean slots?"),

@@ -82,8 +82,14 @@ def test_every_bound_is_kept(made: Made):
     assert (made.out / size.path).stat().st_size == size.bytes <= 330_000
     assert size.bytes > 0.98 * 330_000  # what there is is used
     assert gguf_bits(read_header(made.out / bits.path)) <= 5.5
-    memory = estimate(read_model(made.out / fits.path), RunnerSettings(slots=1, context=256))
+    file = read_model(made.out / fits.path)
+    memory = estimate(file, RunnerSettings(slots=1, context=256, kv_type=file.kv_type))
     assert 0.97 * 8e6 < memory.total <= 8e6
+    assert fits.allocation is not None
+    assert fits.allocation.cache == file.kv_type  # what it was made for is what it runs with
+    if file.kv_type != "f16":
+        assert fits.allocation.cache_tokens == 256
+        assert 0 < (fits.allocation.cache_kl or 0) < 1
     # Smaller than the recipe and nearer to the model: that is what it is for.
     assert fixed is not None
     assert fixed.fidelity is not None

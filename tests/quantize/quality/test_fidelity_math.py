@@ -55,6 +55,14 @@ def test_a_short_context_or_text_makes_shorter_windows():
         cut(range(20), 4096, None)
 
 
+def test_of_long_windows_the_end_is_scored():
+    windows = cut(range(9000), 8192, None, 1500, window=4096)
+    assert [len(ids) for ids in windows.ids] == [4096, 3073 + 477]
+    assert (windows.first, windows.scored) == (3072, 1500)
+    assert windows.targets[0][0] == 3073
+    assert cut(range(9000), 8192, None, 500, window=600).first == 300
+
+
 @pytest.mark.parametrize("limit", [1, 255, 256, 400])
 def test_a_limit_is_kept_to_the_token(limit: int):
     windows = cut(range(3000), 4096, None, limit)

@@ -252,17 +252,25 @@ def test_full_slots_are_left_as_they_are(runner, close):
         assert close(step(runner, (slot, CONTEXT - 1, long[-1:])), expected)
 
 
-@pytest.mark.parametrize("kv_type", ["q8_0", "q4_0"])
+@pytest.mark.parametrize(
+    ("kv_type", "block", "likeness"),
+    [
+        *(("bf16", 64, 0.999), ("q8_0", 34, 0.995), ("q5_1", 24, 0.98), ("q5_0", 22, 0.97)),
+        *(("q4_1", 20, 0.95), ("q4_0", 18, 0.95), ("iq4_nl", 18, 0.95)),
+        *(("q8_0:q4_0", 26, 0.97), ("f16:q8_0", 49, 0.995)),
+    ],
+)
 @pytest.mark.parametrize("unified", ["", " unified"])
-def test_quantized_keys_and_values(pebble_built: Path, kv_type: str, unified: str):
+def test_quantized_keys_and_values(
+    pebble_built: Path, kv_type: str, block: int, likeness: float, unified: str
+):
     plain = open_case(pebble_built, "q8_0" + unified)
     packed = open_case(pebble_built, "q8_0" + unified, kv_type=kv_type)
-    blocks = {"q8_0": 34 / 32, "q4_0": 18 / 32}[kv_type]
     share = packed.capabilities.kv_bytes_per_token / plain.capabilities.kv_bytes_per_token
-    assert share == blocks / 2
+    assert share == block / 64
     exact, near = fresh(plain, PROMPT)[0], fresh(packed, PROMPT)[0]
     assert np.isfinite(near).all()
-    assert np.corrcoef(exact, near)[0, 1] > {"q8_0": 0.995, "q4_0": 0.95}[kv_type]
+    assert np.corrcoef(exact, near)[0, 1] > likeness
     step(packed, (0, 0, PROMPT))
     sizes = []
     for length in (60, 20):
