@@ -131,7 +131,7 @@ def _genai_rows(folder: str, threads: int) -> Loop:
 
 
 def _openvino(folder: str, threads: int) -> Loop:
-    """A batch of OpenVINO GenAI's pipeline, of a folder that optimum-intel has exported."""
+    """A batch of OpenVINO GenAI's pipeline, of a GGUF file or a folder of optimum-intel's."""
     import numpy as np
     import openvino_genai as ov
     from openvino import Tensor

@@ -103,7 +103,7 @@ class BenchOptions:
         None,
         "Who else does the same work: ingot-serve, llama-server[=PROGRAM],"
         " llama-batched-bench[=PROGRAM], llama-cpp-python, onnxruntime-genai,"
-        " openvino-genai=FOLDER, transformers=FOLDER, or a server's URL; repeatable.",
+        " openvino-genai[=FOLDER], transformers=FOLDER, or a server's URL; repeatable.",
         metavar="NAME",
         rich_help_panel=_SWEEP,
     )

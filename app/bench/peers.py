@@ -158,13 +158,13 @@ def _batched_bench(program: Path, work: Work) -> Iterator[OpenedSide]:
 # The names that `--against` takes.
 
 _LOOPING = "llama_cpp.Llama"
-# Of libraries: the module, the loop, whose files they take; those without take a folder of their
-# own, which is named after the equals sign.
-_LIBRARIES: dict[str, tuple[str, str, str | None]] = {
-    "llama-cpp-python": ("llama_cpp", _LOOPING, "llamacpp"),
-    "onnxruntime-genai": ("onnxruntime_genai", "batched onnxruntime-genai", "onnx"),
-    "openvino-genai": ("openvino_genai", "openvino-genai", None),
-    "transformers": ("transformers", "transformers", None),
+# Of libraries: the module, the loop, whose files they take, and whether a folder of their own may
+# be named after the equals sign; those that take nobody's files need one.
+_LIBRARIES: dict[str, tuple[str, str, str | None, bool]] = {
+    "llama-cpp-python": ("llama_cpp", _LOOPING, "llamacpp", False),
+    "onnxruntime-genai": ("onnxruntime_genai", "batched onnxruntime-genai", "onnx", False),
+    "openvino-genai": ("openvino_genai", "openvino-genai", "llamacpp", True),
+    "transformers": ("transformers", "transformers", None, True),
 }
 NAMES = ("ingot-serve", "llama-server", "llama-batched-bench", *_LIBRARIES)
 
@@ -191,12 +191,14 @@ def _side(text: str, options: BenchOptions) -> Side:
         return Side(name, partial(_batched_bench, program), "llamacpp")
     if name not in _LIBRARIES:
         raise RequestError(f"--against {name!r}: known are {', '.join(NAMES)}, and a server's URL")
-    module, loop, runtime = _LIBRARIES[name]
+    module, loop, runtime, own = _LIBRARIES[name]
     if find_spec(module) is None:
         raise RequestError(f"--against {name}: it is not installed here")
-    if (runtime is None) != bool(where):
-        wanted = "takes no folder" if where else "needs a folder of its own: =FOLDER"
-        raise RequestError(f"--against {name} {wanted}")
+    if where and not own:
+        raise RequestError(f"--against {name} takes no folder")
+    if not where and runtime is None:
+        raise RequestError(f"--against {name} needs a folder of its own: =FOLDER")
+    runtime = None if where else runtime
     return Side(name, partial(_loop, loop, where), runtime, one_by_one=loop == _LOOPING)
 
 
