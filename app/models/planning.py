@@ -266,8 +266,23 @@ def as_text(plan: Plan, files: PlanFiles, task: PlanTask, *, remembered: bool) -
         ]
         all_files = "These files differ in accuracy:"
         lines += ["", all_files if said else "Files of other widths differ in accuracy", *said]
+    if lost := cache_losses(Path(plan.path)):
+        lines += ["", lost]
     lines += ["", f"Memory of {plan.name} in GiB, slots by tokens of context (- does not fit)"]
     return "\n".join([*lines, *_indented(_memory_table(plan, files, task))]) + "\n"
+
+
+def cache_losses(path: Path) -> str:
+    """The divergence of a file with each type of keys and values that `ingot measure` has measured;
+    empty without any."""
+    from quantize.cards import known_cards
+
+    card = known_cards([path]).get(path)
+    if card is None or not card.caches:
+        return ""
+    found = sorted(card.caches.items(), key=lambda one: one[1].kl_mean)
+    told = ", ".join(f"{kind} {fidelity.kl_mean:.2g}" for kind, fidelity in found)
+    return f"KL by the type of keys and values, behind {card.cache_tokens:,} tokens: {told}"
 
 
 def _depth(plan: Plan) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.measured import as_object, print_cards
+from app.models.planning import cache_losses
 from quantize.cards import card_path, known_cards, load_card
 from quantize.errors import SourceError, UsageError
 from quantize.measure import (
@@ -130,6 +131,10 @@ def test_types_of_the_cache_behind_long_texts(
         ["q4_0", "4.5"],
     ]
     assert as_object([again], [()])["files"][0]["caches"]["q4_0"]["kl_mean"] == four
+    told = cache_losses(paths[0])
+    assert told.startswith("KL by the type of keys and values, behind 700 tokens: ")
+    assert told.endswith(f"q4_0 {four:.2g}")
+    assert cache_losses(paths[1]) == ""
 
 
 def test_a_file_that_cannot_be_compared_does_not_end_the_others(

@@ -34,7 +34,7 @@ from app.models.catalog import (
     type_of,
     with_bits,
 )
-from app.models.planning import LoadChoice, choose
+from app.models.planning import LoadChoice, cache_losses, choose
 from app.options import PlanOptions
 from app.tui.keys import bind
 from app.tui.screens.dialogs import ConfirmScreen, ListPanel, Panel, bind_first, list_keys
@@ -205,7 +205,8 @@ class LoadForm(Form):
             return
         free = memory_now()[1]
         fits = "fits" if needs <= free else "does not fit"
-        shown.update(f"Memory: needs {human(needs)}, {human(free)} are free: {fits}")
+        lines = [f"Memory: needs {human(needs)}, {human(free)} are free: {fits}"]
+        shown.update("\n".join(filter(None, (*lines, cache_losses(self._choice.file.path)))))
         shown.set_class(needs > free, "bad")
 
 
