@@ -11,7 +11,13 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from app.openai.constraints import constraint_changes
-from app.openai.reasoning import CHAT_REASONING, chat_reasoning, template_variables
+from app.openai.reasoning import (
+    BUDGETS,
+    CHAT_REASONING,
+    chat_reasoning,
+    place_of,
+    template_variables,
+)
 from app.openai.task import Task, task_at
 from app.openai.tools import Tools, chat_function, tools_of
 from app.openai.validation import (
@@ -81,10 +87,11 @@ def body_task(
     ids = not chat and not isinstance(prompt, str)
     task = Task(ids=tuple(prompt)) if ids else task_at(prompt, f"body.{name}")
     variables = template_variables(body) if chat else None
-    thoughts = chat_reasoning(body) if chat else {}
+    at = place_of(body) if served and not chat else None
+    thoughts = chat_reasoning(body) if chat or at else {}
     sampling = sampling_of(body, endpoint, defaults, thoughts)
     tools = tools_of(body, chat_function, ignored) if chat else None
-    own = {"raw": not chat, "variables": variables}
+    own = {"raw": not chat, "variables": variables, "at": at}
     return completed(task, body, tools, sampling, ignored, defaults, **own)
 
 
@@ -204,7 +211,8 @@ _FIELDS = {
         names
         | {_PROMPT[endpoint]}
         | (_TOOLS | CHAT_REASONING if endpoint == "chat" else {"reasoning_effort"})
-        | (OF_SERVERS if served else set()),
+        | (OF_SERVERS if served else set())
+        | ({"thinking_at", *BUDGETS} if served and endpoint == "completions" else set()),
         HINTS,
     )
     for endpoint, names in _NAMES.items()

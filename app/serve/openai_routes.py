@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse, Response
 from app.openai.answer import Answer
 from app.openai.completions import completion_tasks, has_several
 from app.openai.request import Generating, body_task
-from app.openai.response import IDS, answer_body, delta_body
+from app.openai.response import IDS, answer_body, delta_body, thought_body
 from app.openai.task import Task
 from app.openai.tool_parser import ContentDelta
 from app.openai.validation import InputError, require_object
@@ -208,14 +208,17 @@ async def _chunks(
     if with_ids:
         async for chunk in generation.stream:
             told[chunk.index] += len(chunk.token_ids)
-            yield event({**_piece(chunk.index, chunk.text), "token_ids": chunk.token_ids})
+            said = thought_body(chunk.text) if chunk.thought else {"text": chunk.text}
+            yield event({**_piece(chunk.index, ""), **said, "token_ids": chunk.token_ids})
     else:
         text_event = _text_events(event, chat=chat)
         async for index, delta in generation.deltas():
             if isinstance(delta, ContentDelta):
                 yield text_event(index, delta.text)
-            else:
+            elif chat:
                 yield event(_piece(index, delta_body(delta)))
+            else:
+                yield event(_piece(index, "") | delta_body(delta))
     try:
         answer = await generation.answer()
     except HttpError as error:

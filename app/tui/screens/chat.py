@@ -26,6 +26,7 @@ from app.tui.widgets.prompt import Prompt
 from app.tui.widgets.prompt_box import QueuedMessages
 from app.tui.widgets.welcome import Starter
 from runtimes.errors import IngotError
+from runtimes.thinking import choice_of
 
 if TYPE_CHECKING:
     from textual.screen import Screen
@@ -510,6 +511,11 @@ class ChatScreen(ChatFrame):
         changed = replace(self.params(conversation), **{name: wanted})
         conversation.update(sampling=sampling_form.to_mapping(changed, defaults))
         said = sampling_form.summary(changed, defaults)
+        host = self.services.host
+        if host.engine is not None:
+            template = host.template or host.engine.model.chat_template
+            why = choice_of(template, changed.thinking).unknown
+            said += f" ({why})" if why else ""
         self.say(f"Sampling: {said}" if said else "Sampling is as the settings say.")
         self.chat_changed()
 
