@@ -140,8 +140,9 @@ def test_a_thought_is_told_from_its_answer(pebble_thinks: Path, pebble_built: Pa
     assert thinker.text == plain.text == "The capital of France is Paris."
     assert (plain.thought, plain.unheeded) == ("", "the chat template cannot turn thinking on")
     assert 0 < thinker.thought_tokens < thinker.tokens == len(thinker.token_ids)
-    pieces = "".join(thinker.piece(i) for i in range(len(thinker.token_ids)))
-    assert pieces.removeprefix(thinker.thought[:1]) == thinker.written[1:]  # some share a piece
+    pieces = {thinker.place(i): thinker.piece(i) for i in range(len(thinker.token_ids))}
+    assert "".join(pieces.values()) == thinker.written == f"{thinker.thought}\n\n{thinker.text}"
+    assert pieces[len(thinker.thought) + 2] == "The"
     assert report.agreements[0].parting.places == (0, 0)  # type: ignore[union-attr]
     page = as_markdown(report)
     assert f"Thinking:\n\n> {thinker.thought.splitlines()[0]}" in page
