@@ -147,13 +147,13 @@ def test_the_host_takes_it_as_a_model(address):
 @pytest.fixture(scope="module")
 def thinkers(pebble_thinks):
     """The model that thinks as a file, and as one of a server."""
+    own, there = EngineHost(), EngineHost()
     with running({"thinks": pebble_thinks}, slots=1) as server:
-        for host in (own, there) in [(EngineHost(), EngineHost())]:
-            own.load(str(pebble_thinks))
-            there.load(server.address)
-            yield host
-            own.close()
-            there.close()
+        own.load(str(pebble_thinks))
+        there.load(server.address)
+        yield own, there
+        own.close()
+        there.close()
 
 
 THINKING = [{}, {"thinking": "off"}, {"thinking": "high"}, {"think_tokens": 4}, {"max_tokens": 3}]
