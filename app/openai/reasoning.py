@@ -7,11 +7,11 @@ Sources: OpenAI's ``reasoning_effort`` and ``reasoning``, Anthropic's ``thinking
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any
 
 from app.openai.validation import InputError, check_bounds, require_object, shown, wrong_kind
 from runtimes.errors import RequestError
-from runtimes.request import MOST_THINK_TOKENS, ThinkingLevel, ThinkingPlace
+from runtimes.request import MOST_THINK_TOKENS, ThinkingLevel
 from runtimes.thinking import check_variables
 
 BUDGETS = ("think_tokens", "thinking_budget_tokens")  # names in the bodies of every dialect
@@ -72,15 +72,6 @@ def message_reasoning(body: Mapping[str, Any]) -> dict[str, Any]:
         raise InputError("invalid_value", said)
     own = ("thinking.budget_tokens", given.get("budget_tokens"))
     return {"thinking": "on"} | _budget(body, own)
-
-
-def place_of(body: Mapping[str, Any]) -> ThinkingPlace | None:
-    """What the prompt of a text completion ends within; None where no thought is told apart. Raises
-    InputError."""
-    place: ThinkingPlace | None = body.get("thinking_at")
-    if place not in (None, *(places := get_args(ThinkingPlace))):
-        raise InputError("invalid_value", f"thinking_at must be one of {', '.join(places)}")
-    return place
 
 
 def _effort(value: Any, name: str) -> dict[str, Any]:

@@ -510,12 +510,12 @@ class ChatScreen(ChatFrame):
         wanted = value[0] if value else getattr(defaults, name)
         changed = replace(self.params(conversation), **{name: wanted})
         conversation.update(sampling=sampling_form.to_mapping(changed, defaults))
-        said = sampling_form.summary(changed, defaults)
         host = self.services.host
-        if host.engine is not None:
+        if name == "thinking" and host.engine is not None:
             template = host.template or host.engine.model.chat_template
-            why = choice_of(template, changed.thinking).unknown
-            said += f" ({why})" if why else ""
+            if why := choice_of(template, changed.thinking).unknown:
+                self.notify(why, severity="warning")
+        said = sampling_form.summary(changed, defaults)
         self.say(f"Sampling: {said}" if said else "Sampling is as the settings say.")
         self.chat_changed()
 
