@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, Literal, get_args
 
 from app.openai.constraints import constraint_changes
-from app.openai.reasoning import BUDGETS, CHAT_REASONING, chat_reasoning, template_variables
+from app.openai.reasoning import CHAT_REASONING, chat_reasoning, template_variables
 from app.openai.task import Task, task_at
 from app.openai.tools import Tools, chat_function, tools_of
 from app.openai.validation import (
@@ -47,6 +47,7 @@ HINTS = frozenset(
 )
 OF_SERVERS = frozenset({"priority", "reproducible"})  # a batch has its own
 _TOOLS = {"tools", "tool_choice", "parallel_tool_calls"}
+_PLACED = CHAT_REASONING - {"chat_template_kwargs"} | {"thinking_at"}  # of text completions
 _PRIORITIES = {name: one for one in Priority for name in (one.name.lower(), str(int(one)))}
 _MOST_INT = 2**31 - 1
 _MOST_SEED = 2**63
@@ -215,7 +216,7 @@ _FIELDS = {
         | {_PROMPT[endpoint]}
         | (_TOOLS | CHAT_REASONING if endpoint == "chat" else {"reasoning_effort"})
         | (OF_SERVERS if served else set())
-        | ({"thinking_at", *BUDGETS} if served and endpoint == "completions" else set()),
+        | (_PLACED if served and endpoint == "completions" else set()),
         HINTS,
     )
     for endpoint, names in _NAMES.items()

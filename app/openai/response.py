@@ -51,7 +51,7 @@ def answer_body(answer: Answer, endpoint: Generating, name: str, model: str) -> 
     return body
 
 
-def thought_body(text: str) -> dict[str, str]:
+def _thought(text: str) -> dict[str, str]:
     """A thought by both names that clients read."""
     return {"reasoning_content": text, "reasoning": text}
 
@@ -62,7 +62,7 @@ def delta_body(delta: Delta) -> dict[str, Any]:
         case ContentDelta():
             return {"content": delta.text}
         case ThoughtDelta():
-            return thought_body(delta.text)
+            return _thought(delta.text)
         case CallBegin():
             function = {"name": delta.name, "arguments": ""}
             call = {"id": delta.id, "type": "function", "function": function}
@@ -73,7 +73,7 @@ def delta_body(delta: Delta) -> dict[str, Any]:
 
 def _choice(index: int, choice: Choice, *, chat: bool) -> dict[str, Any]:
     tokens, reason = choice.get("logprobs"), choice["finish_reason"]
-    thought = thought_body(choice["reasoning"]) if "reasoning" in choice else {}
+    thought = _thought(choice["reasoning"]) if "reasoning" in choice else {}
     said: dict[str, Any] = {
         "text": choice["text"],
         "logprobs": _text_logprobs(choice["text"], tokens),
