@@ -47,7 +47,6 @@ HINTS = frozenset(
 )
 OF_SERVERS = frozenset({"priority", "reproducible"})  # a batch has its own
 _TOOLS = {"tools", "tool_choice", "parallel_tool_calls"}
-_PLACED = CHAT_REASONING - {"chat_template_kwargs"} | {"thinking_at"}  # of text completions
 _PRIORITIES = {name: one for one in Priority for name in (one.name.lower(), str(int(one)))}
 _MOST_INT = 2**31 - 1
 _MOST_SEED = 2**63
@@ -216,11 +215,12 @@ _FIELDS = {
         | {_PROMPT[endpoint]}
         | (_TOOLS | CHAT_REASONING if endpoint == "chat" else {"reasoning_effort"})
         | (OF_SERVERS if served else set())
-        | (_PLACED if served and endpoint == "completions" else set()),
+        | (CHAT_REASONING - {"chat_template_kwargs"} | {"thinking_at"} if placed else set()),
         HINTS,
     )
     for endpoint, names in _NAMES.items()
     for served in (False, True)
+    for placed in [served and endpoint == "completions"]
 }
 
 
