@@ -15,6 +15,7 @@ _ids = itertools.count(1)
 MOST_TOP_LOGPROBS = 20
 MOST_SAMPLES = 64
 ThinkingLevel = Literal["on", "off", "low", "medium", "high"]
+ThinkingPlace = Literal["prompt", "thought", "answer"]
 MOST_THINK_TOKENS = 2**31 - 1
 
 
@@ -72,7 +73,7 @@ class Thinking:
     """
 
     form: ThoughtForm
-    at: Literal["prompt", "thought", "answer"] = "prompt"
+    at: ThinkingPlace = "prompt"
     expected: bool = True
 
 

@@ -114,10 +114,7 @@ class RemoteEngine(EngineApi):
         raise RequestError("a server scores no texts: name a file")
 
     def submit(self, request: Request) -> Stream:
-        """See ``EngineApi.submit``. Raises RequestError for a bound of a thought: what a server
-        continues is plain text."""
-        if request.params.think_tokens is not None:
-            raise RequestError("the server's model cannot be bounded in its thoughts from here")
+        """See ``EngineApi.submit``."""
         stream = Stream(request.id, self.cancel)
         with self._lock:
             self._running[request.id] = stream
@@ -311,7 +308,7 @@ class _Parts:
 
     def __init__(self, request: Request) -> None:
         self._request = request
-        self._text, self._ids = "", list[int]()
+        self._text, self._thought, self._ids = "", "", list[int]()
         self._usage = Usage(len(request.prompt), 0)
         self._timings: dict[str, float] = {}
         self.reason, self.error = FinishReason.ERROR, None  # type: tuple[FinishReason, str | None]
@@ -327,11 +324,12 @@ class _Parts:
         for choice in event["choices"]:
             if choice["finish_reason"] is not None:
                 self.reason = FinishReason(choice["finish_reason"])
-            ids = tuple(choice.get("token_ids") or ())
+            ids, thought = tuple(choice.get("token_ids") or ()), choice.get("reasoning_content", "")
             self._text += choice["text"]
+            self._thought += thought
             self._ids += ids
-            if choice["text"] or ids:
-                return Chunk(choice["text"], ids)
+            if thought or choice["text"] or ids:
+                return Chunk(thought or choice["text"], ids, thought=bool(thought))
         return None
 
     def completion(self) -> Completion:
@@ -353,6 +351,7 @@ class _Parts:
             usage,
             timings,
             error=self.error,
+            thought=self._thought or None,
         )
 
 
@@ -376,6 +375,8 @@ def _body(name: str, request: Request) -> dict[str, Any]:
         if (value := getattr(params, field.name)) != getattr(_DEFAULTS, field.name)
         and field.name != "thinking"  # its template was told with the prompt
     }
+    if request.thinking is not None:
+        changed["thinking_at"] = request.thinking.at
     return {
         # The server's defaults may be others.
         "temperature": params.temperature,

@@ -82,8 +82,11 @@ class Side(Told):
     state: SideState
     file: str | None = None
     runtime: str | None = None
-    token_ids: tuple[int, ...] = ()
-    starts: tuple[int, ...] = ()  # of each token in ``text``; its end for one without text
+    thought: str = ""
+    thought_tokens: int = 0
+    unheeded: str | None = None  # why the file thinks in another way than it was asked to
+    token_ids: tuple[int, ...] = ()  # of the thought too
+    starts: tuple[int, ...] = ()  # of each token in ``written``; its end for one without text
     # From nothing to an engine that is warm: reading the file is not part of the other figures.
     load_s: float | None = None
     prefill_tps: float | None = None
@@ -96,6 +99,11 @@ class Side(Told):
     probe: tuple[int, ...] = ()  # those of a fixed text, by which vocabularies are told apart
 
     @property
+    def written(self) -> str:
+        """The thought, and below it the answer."""
+        return "\n\n".join(filter(None, (self.thought, self.text)))
+
+    @property
     def whole(self) -> bool:
         """Whether the answer ended by itself, so that its end is part of what it says."""
         return self.finish_reason == "stop"
@@ -106,14 +114,14 @@ class Side(Told):
         return index > last or (self.whole and index == last)
 
     def place(self, index: int) -> int:
-        """Position in the text at which the token at ``index`` begins."""
-        return self.starts[index] if index < len(self.starts) else len(self.text)
+        """Position in ``written`` at which the token at ``index`` begins."""
+        return self.starts[index] if index < len(self.starts) else len(self.written)
 
     def piece(self, index: int) -> str:
         """The text of the token at ``index``; empty for one that ends the answer."""
         begin = self.place(index)
         later = (start for start in self.starts[index + 1 :] if start > begin)
-        return self.text[begin : next(later, None)]
+        return self.written[begin : next(later, None)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +143,7 @@ class Parting:
     index: int  # in the agreement's unit
     mine: str | None  # what the first file has: None is the end of an answer, and ...
     theirs: str | None  # ... the other; "" is a token without text
-    places: tuple[int, int]  # where these begin in the two texts
+    places: tuple[int, int]  # where these begin in what the two have ``written``
     # How much likelier the best token was than the second best: natural log-probabilities.
     gaps: tuple[float | None, ...] = (None, None)
     # Of ``mine`` and ``theirs``: a pair in each file.
@@ -180,7 +188,7 @@ class Agreement:
 
 
 def agreement(first: Side, other: Side) -> Agreement | None:
-    """``other`` against ``first``; None while one of them has nothing.
+    """``other`` against ``first``, from their thoughts on; None while one of them has nothing.
 
     Token by token where both use the same vocabulary, else character by character. An answer that
     was cut (by its length limit or by the user) says nothing of what would have followed: it agrees
@@ -189,8 +197,8 @@ def agreement(first: Side, other: Side) -> Agreement | None:
     if not all((first.probe, other.probe, first.token_ids, other.token_ids)):
         return None
     tokens = same_vocabulary(first, other)
-    mine = first.token_ids if tokens else first.text
-    theirs = other.token_ids if tokens else other.text
+    mine = first.token_ids if tokens else first.written
+    theirs = other.token_ids if tokens else other.written
     same = equal_from_start(mine, theirs)
     ended = first.state.ended and other.state.ended
     # Where one is the beginning of the other, the shorter one must have ended there by itself.
@@ -258,4 +266,4 @@ def _at_character(first: Side, other: Side, index: int) -> Parting:
     def word(text: str) -> str | None:
         return text[index : index + 12] if index < len(text) else None
 
-    return Parting(index, word(first.text), word(other.text), (index, index))
+    return Parting(index, word(first.written), word(other.written), (index, index))

@@ -38,13 +38,15 @@ def figures_of(side: Side, *, speed: bool = True) -> list[str]:
     """List what is known, as in ["25.1 tok/s", "first token 120 ms", ...]; without ``speed`` all
     but the first."""
     ended = side.state is SideState.DONE and side.finish_reason not in (None, "stop")
+    where = " within the reasoning" if side.thought and not side.text else ""
     parts = (
         speed and side.decode_tps is not None and rate(side.decode_tps),
         side.ttft_s is not None and f"first token {duration(side.ttft_s)}",
         side.prefill_tps is not None and f"prefill {rate(side.prefill_tps)}",
         side.peak_bytes is not None and f"{human(side.peak_bytes)} memory",
         side.tokens > 0 and f"{side.tokens:,} tokens",
-        ended and f"ended by {side.finish_reason}",
+        side.thought_tokens > 0 and f"{side.thought_tokens:,} of thinking",
+        ended and f"ended by {side.finish_reason}{where}",
     )
     return [part for part in parts if part]
 
@@ -70,7 +72,11 @@ def agreement_line(found: Agreement | None, side: Side, first: Side) -> str:
     line += f" for {found.same:,} of {found.longest:,} {found.unit} ({found.same_share:.0%})"
     if found.share is not None:
         line += f", {found.share:.0%} in common"
-    return f"{line}; then {parting_text(found.parting)}"
+    line += f"; then {parting_text(found.parting)}"
+    if found.parting.places[0] < len(first.thought):
+        line += ", while thinking"
+        line += "; the answers are the same" if first.text == side.text else ""
+    return line
 
 
 def parting_text(parting: Parting) -> str:
@@ -93,6 +99,8 @@ def lines(report: CompareReport) -> list[str]:
         said = side.error or " · ".join(figures_of(side)) or str(side.state)
         stopped = "stopped · " if side.state is SideState.STOPPED else ""
         shown.append(f"{side.label:<{wide}}  {stopped}{said}")
+        if side.unheeded:
+            shown.append(f"{'':<{wide}}  --thinking: {side.unheeded}")
     if agreements := agreement_lines(report):
         shown += [f"Against {report.sides[0].label}:", *(f"  {line}" for line in agreements)]
     return shown
@@ -101,7 +109,8 @@ def lines(report: CompareReport) -> list[str]:
 def as_json(report: CompareReport) -> dict[str, Any]:
     """Return the comparison for programs."""
     params = report.question.params
-    sampling = {name: getattr(params, name) for name in ("temperature", "max_tokens", "seed")}
+    names = ("temperature", "max_tokens", "seed", "thinking", "think_tokens")
+    sampling = {name: getattr(params, name) for name in names}
     return {
         "messages": [dict(message) for message in report.question.messages],
         "sampling": sampling,
@@ -125,6 +134,7 @@ def as_markdown(report: CompareReport) -> str:
         parts += [f"- {markdown(line)}" for line in agreements]
     for side in report.sides:
         parts += ["", f"## {markdown(side.label)}", ""]
+        parts += ["Thinking:", "", *_quote(side.thought), ""] if side.thought else []
         parts += [f"Failed: {markdown(side.error)}"] if side.error else _quote(side.text)
     return "\n".join(parts) + "\n"
 
@@ -155,9 +165,11 @@ def _side_json(side: Side) -> dict[str, Any]:
         "runtime": side.runtime,
         "state": str(side.state),
         "text": side.text,
+        "reasoning": side.thought or None,
         "token_ids": list(side.token_ids),
         "prompt_tokens": len(side.prompt) or None,
         "completion_tokens": side.tokens,
+        "reasoning_tokens": side.thought_tokens,
         "load_s": side.load_s,
         "ttft_s": side.ttft_s,
         "prefill_tps": side.prefill_tps,

@@ -34,7 +34,8 @@ from quantize.quality.peak import peak_resident
 from runtimes.errors import IngotError, RequestError
 from runtimes.machine.hardware import memory_now
 from runtimes.models.memory import estimate
-from runtimes.request import MOST_TOP_LOGPROBS, Completion, FinishReason, Request, SamplingParams
+from runtimes.request import MOST_TOP_LOGPROBS, Chunk, Completion, FinishReason, SamplingParams
+from runtimes.thinking import choice_of
 
 if TYPE_CHECKING:
     from runtimes.worker.engine import WorkerEngine
@@ -98,7 +99,10 @@ class AskedFile:
         if choice is None or self._stopped:
             return
         file = choice.file
-        self._set(state=SideState.LOADING, file=str(file.path), runtime=file.runtime)
+        unheeded = choice_of(file.chat_template, question.params.thinking).unknown
+        self._set(
+            state=SideState.LOADING, file=str(file.path), runtime=file.runtime, unheeded=unheeded
+        )
         with self._failing():
             engine = load_engine(file, choice.settings, choice.scheduling, begun=self._begun)
             self._ask(engine, question, begun)
@@ -144,27 +148,30 @@ class AskedFile:
             self._set(peak_bytes=max(before, peak_resident(self._engine.pid)) or None)
 
     def _ask(self, engine: WorkerEngine, question: Question, begun: float) -> None:
-        prompt = prepare(Task(), engine, question.params, messages=question.messages).ids
+        asked = prepare(Task(), engine, question.params, messages=question.messages)
         probe = engine.encode(PROBE)
         # The first steps read the file; they are not the answer's.
         engine.generate([probe[:_WARM_TOKENS]], SamplingParams(max_tokens=2, ignore_eos=True))
         self._set(
             state=SideState.ANSWERING,
             load_s=time.monotonic() - begun,
-            prompt=tuple(prompt),
+            prompt=tuple(asked.ids),
             probe=tuple(probe),
         )
-        stream = engine.submit(Request(prompt, question.params, followed=False))
+        stream = engine.submit(asked.request(followed=False))
         self._halted_by(stream.cancel)
         for chunk in stream:
-            self._add(chunk.text, chunk.token_ids)
+            self._add(chunk)
         self._finish(stream.result())
 
-    def _add(self, text: str, ids: Sequence[int]) -> None:
-        side, now = self._side, time.monotonic()
+    def _add(self, chunk: Chunk) -> None:
+        ids, now = chunk.token_ids, time.monotonic()
         self._first = self._first or now
-        starts = (*side.starts, *[len(side.text)] * len(ids))
-        self._set(text=side.text + text, token_ids=(*side.token_ids, *ids), starts=starts)
+        part = "thought" if chunk.thought else "text"
+        self._set(**{part: getattr(self._side, part) + chunk.text})
+        side = self._side
+        starts = (*side.starts, *[len(side.written) - len(chunk.text)] * len(ids))
+        self._set(token_ids=(*side.token_ids, *ids), starts=starts)
         if len(starts) > 1 and now > self._first:
             speed = (len(starts) - 1) / (now - self._first)
             self._set(tokens=len(starts), decode_tps=speed)
@@ -173,13 +180,14 @@ class AskedFile:
         ids, timings = completion.token_ids, completion.timings
         with self._lock:
             self._look_at_memory()
+            self._set(text=completion.text, thought=completion.thought or "")
             starts = self._side.starts
-            starts += (len(completion.text),) * (len(ids) - len(starts))
+            starts += (len(self._side.written),) * (len(ids) - len(starts))
             self._set(
-                text=completion.text,
                 token_ids=tuple(ids),
                 starts=starts,
                 tokens=completion.usage.completion_tokens,
+                thought_tokens=completion.usage.thought_tokens,
                 ttft_s=timings.ttft_s,
                 prefill_tps=timings.prefill_tps,
                 decode_tps=timings.decode_tps,

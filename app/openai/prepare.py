@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from app.openai.task import Task, merged
 from app.openai.tool_forms import ToolForm, form_messages, form_of, own_messages, tools_constraint
@@ -17,7 +17,7 @@ from runtimes.api import Encoder
 from runtimes.chat import Message
 from runtimes.errors import RequestError
 from runtimes.models.registry import gives_embeddings
-from runtimes.request import Priority, Request, SamplingParams, Thinking
+from runtimes.request import Priority, Request, SamplingParams, Thinking, ThinkingPlace
 from runtimes.thinking import choice_of, switched_off, thought_form
 
 _PLAIN, _RAW = PromptStyle(), PromptStyle(raw=True)
@@ -110,11 +110,15 @@ def prepare(
     if task.embed is not None:
         return _embedded(task, encoder)
     if task.ids:
-        return Prepared(_fitting(list(task.ids), encoder), PromptForm((), params))
+        ids = _fitting(list(task.ids), encoder)
+        thinking = _thinking(encoder.model.chat_template, (), {}, task.at) if task.at else None
+        return Prepared(ids, PromptForm((), params), thinking=thinking)
     if task.then is not None:
         params = _SCORED
     given = conversation(style, task.opening if messages is None else messages)
-    known = None if style.raw else template or encoder.model.chat_template
+    known = template or encoder.model.chat_template
+    if style.raw and task.at is None:
+        known = None
     choice = choice_of(known, "off" if task.then is not None else params.thinking)
     variables = {**choice.variables, **(task.variables or {})}
     if choice.budget is not None and params.think_tokens is None:
@@ -139,19 +143,22 @@ def prepare(
         raise RequestError("the prompt has no tokens")
     if bounded:
         _fitting(ids, encoder)
-    thinking = _thinking(known, sent, variables) if task.then is None else None
+    thinking = _thinking(known, sent, variables, task.at) if task.then is None else None
     form = replace(said, messages=sent)
     return Prepared(ids, form, first, thinking=thinking, variables=variables)
 
 
 def _thinking(
-    template: str | None, sent: Sequence[Message], variables: Mapping[str, Any]
+    template: str | None,
+    sent: Sequence[Message],
+    variables: Mapping[str, Any],
+    at: ThinkingPlace | None,
 ) -> Thinking | None:
     form = thought_form(template)
     if form is None:
         return None
     begun = bool(sent) and sent[-1]["role"] == "assistant"  # the answer goes on with its text
-    at: Literal["prompt", "answer"] = "answer" if begun else "prompt"
+    at = at or ("answer" if begun else "prompt")
     return Thinking(form, at, expected=not switched_off(variables))
 
 

@@ -8,7 +8,7 @@ Accepted beside OpenAI's parameters: ``top_k``, ``min_p``, ``repetition_penalty`
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from app.openai.constraints import constraint_changes
 from app.openai.reasoning import CHAT_REASONING, chat_reasoning, template_variables
@@ -28,7 +28,7 @@ from app.openai.validation import (
     wrong_kind,
 )
 from runtimes.errors import RequestError
-from runtimes.request import Priority, SamplingParams
+from runtimes.request import Priority, SamplingParams, ThinkingPlace
 
 Endpoint = Literal["chat", "completions", "embeddings"]
 Generating = Literal["chat", "completions"]
@@ -81,11 +81,12 @@ def body_task(
     ids = not chat and not isinstance(prompt, str)
     task = Task(ids=tuple(prompt)) if ids else task_at(prompt, f"body.{name}")
     variables = template_variables(body) if chat else None
-    thoughts = chat_reasoning(body) if chat else {}
+    at = _place(body) if served and not chat else None
+    thoughts = chat_reasoning(body) if chat or at else {}
     sampling = sampling_of(body, endpoint, defaults, thoughts)
     tools = tools_of(body, chat_function, ignored) if chat else None
     own = {"raw": not chat, "variables": variables}
-    return completed(task, body, tools, sampling, ignored, defaults, **own)
+    return completed(task, body, tools, sampling, ignored, defaults, at=at, **own)
 
 
 def completed(
@@ -123,6 +124,15 @@ def priority_of(value: Any, name: str) -> Priority:
         said = f"{name} must be one of {known} or 0 to 3, not {str(value)[:40]!r}"
         raise InputError("invalid_value", said)
     return priority
+
+
+def _place(body: Mapping[str, Any]) -> ThinkingPlace | None:
+    """What the prompt of a text completion ends within; None where no thought is told apart. Raises
+    InputError."""
+    place: ThinkingPlace | None = body.get("thinking_at")
+    if place not in (None, *(places := get_args(ThinkingPlace))):
+        raise InputError("invalid_value", f"thinking_at must be one of {', '.join(places)}")
+    return place
 
 
 def are_ids(prompt: Any) -> bool:
@@ -204,11 +214,13 @@ _FIELDS = {
         names
         | {_PROMPT[endpoint]}
         | (_TOOLS | CHAT_REASONING if endpoint == "chat" else {"reasoning_effort"})
-        | (OF_SERVERS if served else set()),
+        | (OF_SERVERS if served else set())
+        | (CHAT_REASONING - {"chat_template_kwargs"} | {"thinking_at"} if placed else set()),
         HINTS,
     )
     for endpoint, names in _NAMES.items()
     for served in (False, True)
+    for placed in [served and endpoint == "completions"]
 }
 
 

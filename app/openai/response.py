@@ -73,19 +73,19 @@ def delta_body(delta: Delta) -> dict[str, Any]:
 
 def _choice(index: int, choice: Choice, *, chat: bool) -> dict[str, Any]:
     tokens, reason = choice.get("logprobs"), choice["finish_reason"]
+    thought = _thought(choice["reasoning"]) if "reasoning" in choice else {}
     said: dict[str, Any] = {
         "text": choice["text"],
         "logprobs": _text_logprobs(choice["text"], tokens),
+        **thought,
     }
     if chat:
         calls = choice.get("tool_calls")
         message: dict[str, Any] = {"role": "assistant", "content": choice["text"], "refusal": None}
         if calls:
             message |= {"content": choice["text"] or None, "tool_calls": calls}
-        if "reasoning" in choice:
-            message |= _thought(choice["reasoning"])
         said = {
-            "message": message,
+            "message": message | thought,
             "logprobs": None if tokens is None else {"content": tokens, "refusal": None},
         }
     # A full context is a length to OpenAI's clients.

@@ -20,7 +20,7 @@ from app.openai.validation import (
     shown,
 )
 from runtimes.chat import Message
-from runtimes.request import Priority, SamplingParams
+from runtimes.request import Priority, SamplingParams, ThinkingPlace
 
 if TYPE_CHECKING:
     from app.adapters import AdapterFile
@@ -47,6 +47,8 @@ class Task:
     sampling: SamplingParams | None = None  # its own, complete; None for the job's
     priority: Priority = Priority.NORMAL
     raw: bool = False  # a single turn that goes in without the chat template
+    # What a prompt ends within that is raw or of ids; None: no thought is told from its answer.
+    at: ThinkingPlace | None = None
     tools: Tools | None = None  # what the answer may call
     reproducible: bool = False  # only an engine that always computes alike may answer
     ids: tuple[int, ...] = ()  # the prompt as tokens, in place of history and turns

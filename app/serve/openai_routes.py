@@ -16,7 +16,7 @@ from app.openai.completions import completion_tasks, has_several
 from app.openai.request import Generating, body_task
 from app.openai.response import IDS, answer_body, delta_body
 from app.openai.task import Task
-from app.openai.tool_parser import ContentDelta
+from app.openai.tool_parser import ContentDelta, ThoughtDelta
 from app.openai.validation import InputError, require_object
 from app.serve.bodies import body_of, json_body, read_task
 from app.serve.errors import HttpError
@@ -208,14 +208,18 @@ async def _chunks(
     if with_ids:
         async for chunk in generation.stream:
             told[chunk.index] += len(chunk.token_ids)
-            yield event({**_piece(chunk.index, chunk.text), "token_ids": chunk.token_ids})
+            said = _piece(chunk.index, "" if chunk.thought else chunk.text)
+            said |= delta_body(ThoughtDelta(chunk.text)) if chunk.thought else {}
+            yield event({**said, "token_ids": chunk.token_ids})
     else:
         text_event = _text_events(event, chat=chat)
         async for index, delta in generation.deltas():
             if isinstance(delta, ContentDelta):
                 yield text_event(index, delta.text)
-            else:
+            elif chat:
                 yield event(_piece(index, delta_body(delta)))
+            else:
+                yield event(_piece(index, "") | delta_body(delta))
     try:
         answer = await generation.answer()
     except HttpError as error:

@@ -1,7 +1,8 @@
-"""Codex, Claude Code and opencode, as they are published, against a server of this checkout: each
-is asked twice, and must have an answer, and the second time 99% of its prompt from the cache.
+"""Codex, Claude Code, opencode and Continue's cn, as they are published, against a server of this
+checkout: each is asked twice, and must have an answer, and the second time 99% of its prompt from
+the cache.
 
-    npm install --prefix DIR @openai/codex @anthropic-ai/claude-code opencode-ai
+    npm install --prefix DIR @openai/codex @anthropic-ai/claude-code opencode-ai @continuedev/cli
     python -m tests.real.agents DIR
 
 They come from npm, which no test needs, so that pytest does not collect this. What is not there is
@@ -34,6 +35,14 @@ _ANSWER = 200  # tokens
 _CACHED = 0.99
 _SECONDS = 1800
 _ASKED = "Say hello."
+_CONTINUE = """\
+name: Ingot
+version: 0.0.1
+schema: v1
+models:
+  - {{name: agent, provider: openai, model: agent, apiBase: "{address}/v1", apiKey: none}}
+"""
+_CLIENTS = ("codex", "claude", "opencode", "cn")
 _CODEX = """\
 model = "agent"
 model_provider = "ingot"
@@ -64,9 +73,9 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("folder", type=Path, help="where npm has installed the clients")
-    parser.add_argument("--only", choices=("codex", "claude", "opencode"), help="one of them")
+    parser.add_argument("--only", choices=_CLIENTS, help="one of them")
     given = parser.parse_args()
-    names = [given.only] if given.only else ["codex", "claude", "opencode"]
+    names = [given.only] if given.only else _CLIENTS
     found = {name: given.folder / "node_modules" / ".bin" / name for name in names}
     for name in [name for name, path in found.items() if not path.exists()]:
         _say(f"{name}: not in {given.folder}; left out")
@@ -154,6 +163,9 @@ def _settings(
         text = _CODEX.format(address=address, context=_CONTEXT)
         (home / "config.toml").write_text(text)
         return [path, "exec", "--skip-git-repo-check", _ASKED], {"CODEX_HOME": str(home)}
+    if name == "cn":
+        (home / "config.yaml").write_text(_CONTINUE.format(address=address))
+        return [path, "--config", home / "config.yaml", "-p", _ASKED], {}
     if name == "claude":
         variables = {
             "ANTHROPIC_BASE_URL": address,

@@ -245,6 +245,8 @@ def _one(
         emit_json(as_object(report))
     else:
         for side in report.sides:
+            if side.thought and shows_thoughts():
+                emit_thought(f"== {side.label}, thinking\n{side.thought}\n\n")
             if side.text:
                 emit(f"== {side.label}\n{side.text.rstrip()}\n\n")
         for line in lines(report):

@@ -26,6 +26,7 @@ from app.tui.widgets.prompt import Prompt
 from app.tui.widgets.prompt_box import QueuedMessages
 from app.tui.widgets.welcome import Starter
 from runtimes.errors import IngotError
+from runtimes.thinking import choice_of
 
 if TYPE_CHECKING:
     from textual.screen import Screen
@@ -509,6 +510,11 @@ class ChatScreen(ChatFrame):
         wanted = value[0] if value else getattr(defaults, name)
         changed = replace(self.params(conversation), **{name: wanted})
         conversation.update(sampling=sampling_form.to_mapping(changed, defaults))
+        host = self.services.host
+        if name == "thinking" and host.engine is not None:
+            template = host.template or host.engine.model.chat_template
+            if why := choice_of(template, changed.thinking).unknown:
+                self.notify(why, severity="warning")
         said = sampling_form.summary(changed, defaults)
         self.say(f"Sampling: {said}" if said else "Sampling is as the settings say.")
         self.chat_changed()

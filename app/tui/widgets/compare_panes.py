@@ -78,7 +78,7 @@ class ComparePane(Vertical):
         base: float | None,
     ) -> None:
         """Show ``side``; ``first`` is the one that the others are compared with."""
-        lengths, figures = (len(side.text), len(side.token_ids)), tuple(figures_of(side))
+        lengths, figures = (len(side.written), len(side.token_ids)), tuple(figures_of(side))
         key = (side.state, side.error, lengths, parting, figures, fastest, base)
         if key == self._shown:
             return
@@ -95,7 +95,7 @@ class ComparePane(Vertical):
             self._draw(body(side, parting, first=first, hue=self.hue))
         if side.state.ended and (not before or before[0] is not side.state):
             place = parting.places[0 if first else 1] if parting is not None else 0
-            self.call_after_refresh(self._go_to, place, len(side.text))
+            self.call_after_refresh(self._go_to, place, len(side.written))
 
     def on_resize(self) -> None:
         """In the border stands the state, and before it what there is room for of the file."""
@@ -121,11 +121,11 @@ class ComparePane(Vertical):
 
 
 def body(side: Side, parting: Parting | None, *, first: bool, hue: str) -> Content:
-    """The answer, with a sign before the place where it parts; what differs is in reverse, and all
-    that follows in the file's hue."""
-    if side.error is not None and not side.text:
+    """The answer below its thought, which is dim, with a sign before the place where it parts; what
+    differs is in reverse, and all that follows in the file's hue."""
+    text, thought = side.written, len(side.thought)
+    if side.error is not None and not text:
         return Content(f"No answer: {side.error}")
-    text = side.text
     if parting is None:
         content = Content(text)
     else:
@@ -135,6 +135,9 @@ def body(side: Side, parting: Parting | None, *, first: bool, hue: str) -> Conte
         marked = marked.replace("\n", "⏎\n")
         content = Content(text[:at]) + Content(_MARK + marked).stylize(f"{_STYLE} {hue}")
         content += Content(text[at + len(piece or "") :]).stylize(hue)
+        thought = min(thought, at)
+    if thought:
+        content = content.stylize("$text-muted", 0, thought)
     if side.error is not None:
         content += Content(f"\n\nEnded by an error: {side.error}")
     return content

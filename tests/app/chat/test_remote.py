@@ -6,14 +6,20 @@ import threading
 
 import pytest
 
+from app.chat import remote
+from app.chat.conversation import Conversation
 from app.chat.host import EngineHost, HostState
 from app.chat.remote import KEY, connect
+from app.chat.thinking import split
+from app.chat.turn import Turn
 from app.models.library import load_engine
 from runtimes.errors import ModelError, RequestError
 from runtimes.models.registry import read_model
 from runtimes.request import FinishReason, Request, SamplingParams
 from runtimes.settings import RunnerSettings
 from tests.app import endless
+from tests.app.chat.conftest import answer
+from tests.app.chat.conftest import until as until_done
 from tests.app.serve.conftest import running
 from tests.support import until
 
@@ -72,6 +78,58 @@ def test_an_answer_can_be_stopped(endless_gguf):
         assert found.finish_reason is FinishReason.CANCELLED
         assert found.text
         until(lambda: engine.stats().running == 0)
+
+
+@pytest.fixture(scope="module")
+def thinkers(pebble_thinks):
+    """The model that thinks as a file, and as one of a server."""
+    own, there = EngineHost(), EngineHost()
+    with running({"thinks": pebble_thinks}, slots=1) as server:
+        own.load(str(pebble_thinks))
+        there.load(server.address)
+        yield own, there
+        own.close()
+        there.close()
+
+
+THINKING = [{}, {"thinking": "off"}, {"thinking": "high"}, {"think_tokens": 4}, {"max_tokens": 3}]
+
+
+@pytest.mark.parametrize("params", THINKING, ids=str)
+def test_thoughts_are_kept_as_those_of_a_file(thinkers, store, params):
+    """Apart from the answer, under a bound, where the answer ends within one, and in later turns;
+    an answer that was cut goes on within its thought."""
+    kept = []
+    for host in thinkers:
+        conversation = Conversation.new(store)
+        given = {"max_tokens": 200, **params}
+        first = answer(host, conversation, "What is the capital of France?", **given)
+        if first.figures.finish_reason == "length":
+            more = SamplingParams(max_tokens=200)
+            turn = Turn.start(host, conversation, conversation.path[-2], more, continues=first)
+            first = until_done(turn).message
+        answer(host, conversation, "What is the capital of Italy?", **given)
+        kept.append([(one.text, one.token_ids) for one in conversation.path])
+        prompt = conversation.prompt(conversation.path[-2].id)
+    assert kept[0] == kept[1]
+    if params.get("thinking") == "off":
+        assert "reasoning_content" not in prompt[1]
+    else:
+        assert first.text.startswith("<think>\n")
+        assert prompt[1]["reasoning_content"]
+    assert prompt[1]["content"] == "The capital of France is Paris."
+
+
+def test_an_older_server_has_its_thoughts_found_in_the_text(thinkers, store, monkeypatch):
+    def older(name, request, known=remote._body):
+        return {key: value for key, value in known(name, request).items() if key != "thinking_at"}
+
+    monkeypatch.setattr(remote, "_body", older)
+    conversation = Conversation.new(store)
+    said = answer(thinkers[1], conversation, "What is the capital of France?", max_tokens=200)
+    thought, text = split(said.text)
+    assert thought.thinking
+    assert (text.thinking, text.text) == (False, "The capital of France is Paris.")
 
 
 @pytest.mark.parametrize("by", ["cancel", "close"])

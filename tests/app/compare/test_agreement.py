@@ -96,6 +96,25 @@ def test_other_vocabularies_are_compared_by_characters():
     assert agreement(with_bos, first).unit == "tokens"  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize(
+    ("theirs", "said"),
+    [
+        ("hm. ", "'so. ' became 'hm. ', while thinking; the answers are the same"),
+        ("so. ", "'yes' became 'no'"),
+    ],
+)
+def test_thoughts_stand_before_the_answers(theirs: str, said: str):
+    mine = ("so. ", "a", "\n\n", "yes")
+    other = (theirs, "a", "\n\n", "no" if theirs == "so. " else "yes")
+    first, second = (
+        replace(side(*words), thought="".join(words[:2]), text=words[3]) for words in (mine, other)
+    )
+    assert first.written == "".join(mine)
+    found = agreement(first, second)
+    assert found is not None
+    assert agreement_line(found, second, first).endswith(said)
+
+
 def test_nothing_to_compare_before_both_have_said_something():
     nothing = replace(side("a"), token_ids=(), text="", starts=())
     assert agreement(nothing, side("a")) is None

@@ -131,6 +131,43 @@ def test_equal_answers_and_files_for_people_and_programs(pebble_built: Path, sto
     assert page.count("\n| ") == 3  # a header and two rows
 
 
+def test_a_thought_is_told_from_its_answer(pebble_thinks: Path, pebble_built: Path):
+    """Piece by piece and at the end, and where a file that does not think parts from it."""
+    contenders = [Contender(str(pebble_thinks)), *of(pebble_built, "q8_0")]
+    asked = question("What is the capital of France?", max_tokens=200, thinking="low")
+    report = finished(Comparison(contenders, asked))
+    thinker, plain = report.sides
+    assert thinker.text == plain.text == "The capital of France is Paris."
+    assert (plain.thought, plain.unheeded) == ("", "the chat template cannot turn thinking on")
+    assert 0 < thinker.thought_tokens < thinker.tokens == len(thinker.token_ids)
+    pieces = {thinker.place(i): thinker.piece(i) for i in range(len(thinker.token_ids))}
+    assert "".join(pieces.values()) == thinker.written == f"{thinker.thought}\n\n{thinker.text}"
+    assert pieces[len(thinker.thought) + 2] == "The"
+    assert report.agreements[0].parting.places == (0, 0)  # type: ignore[union-attr]
+    page = as_markdown(report)
+    assert f"Thinking:\n\n> {thinker.thought.splitlines()[0]}" in page
+    said = "\n".join(lines(report))
+    assert f"{thinker.thought_tokens} of thinking" in said
+    assert "--thinking: the chat template knows no effort: low turns thinking on" in said
+
+
+def test_a_bound_of_thoughts_and_the_end_within_one(
+    command: Any, pebble_thinks: Path, gguf_file: Path
+):
+    asked = ("compare", pebble_thinks, "What is the capital of France?", "--also", gguf_file)
+    done = command(*asked, "--think-tokens", "3", "--json")
+    data = json.loads(done.stdout)
+    assert data["sampling"]["think_tokens"] == 3
+    thinker, plain = data["files"]
+    assert thinker["reasoning"].endswith("I have to answer now.")
+    assert thinker["text"]
+    assert 3 < thinker["reasoning_tokens"] < thinker["completion_tokens"]
+    assert (plain["reasoning"], plain["reasoning_tokens"]) == (None, 0)
+    done = command(*asked, "--max-tokens", "4")
+    assert done.stdout.startswith(f"== {gguf_file.name}\n")  # the other has no answer
+    assert "ended by length within the reasoning" in done.stderr
+
+
 def test_what_cannot_answer_does_not_keep_the_others_from_it(
     pebble_built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from openai import BadRequestError
 
+from app.chat.remote import connect
 from tests.app.serve.conftest import Running, running
 
 QUESTIONS = ("What is the capital of France?", "How much is 4 + 5?", "Spell the word cat.")
@@ -220,3 +221,29 @@ def test_responses_have_items(thinker: Running) -> None:
     said = [{"role": "user", "content": QUESTIONS[0]}, *answer.output]
     said.append({"role": "user", "content": QUESTIONS[1]})
     assert client.responses.create(model="thinks", input=said).output
+
+
+def test_a_text_completion_tells_a_thought_where_it_is_asked_to(thinker: Running) -> None:
+    """For tokens and for text, whole and streamed; without the word for it, nothing is told."""
+    engine, client = connect(thinker.address), thinker.client()
+    ids = engine.encode_chat([{"role": "user", "content": QUESTIONS[0]}])
+    asked = {"model": "thinks", "max_tokens": 200, "temperature": 0, "prompt": ids}
+    told, by_chat = {"thinking_at": "prompt"}, chat(thinker).choices[0].message
+    whole = client.completions.create(**asked, extra_body=told).choices[0]
+    assert (whole.reasoning_content, whole.text) == (by_chat.reasoning_content, by_chat.content)
+    for more in ({}, {"return_token_ids": True}):
+        thought = text = ""
+        for event in client.completions.create(**asked, stream=True, extra_body=told | more):
+            thought += getattr(event.choices[0], "reasoning_content", "")
+            text += event.choices[0].text
+        assert (thought, text) == (whole.reasoning_content, whole.text)
+    plain = client.completions.create(**asked, extra_body={"think_tokens": 3}).choices[0]
+    assert "</think>" in plain.text
+    short = client.completions.create(**asked, extra_body=told | {"think_tokens": 3}).choices[0]
+    assert short.reasoning_content.endswith(CLOSING)
+    for place, thinks in (("thought", True), ("answer", False)):
+        asked["prompt"] = "The capital of France is"
+        found = client.completions.create(**asked, extra_body={"thinking_at": place}).choices[0]
+        assert hasattr(found, "reasoning_content") is thinks
+    with pytest.raises(BadRequestError, match="thinking_at must be one of prompt, thought, answer"):
+        client.completions.create(**asked, extra_body={"thinking_at": "here"})

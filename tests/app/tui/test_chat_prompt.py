@@ -80,6 +80,13 @@ async def test_slash_commands_do_it_or_say_what_is_wrong(make: Any):
         screen.prompt.fill("/set temperature lots")
         await pilot.press("enter")
         await wait_until(lambda: "temperature" in str(screen.menu.visual))
+        screen.prompt.fill("/think on")
+        await pilot.press("enter")
+        told = "the chat template cannot turn thinking on"
+        await wait_until(lambda: told in [one.message for one in app._notifications])
+        screen.prompt.fill("/think default")
+        await pilot.press("enter")
+        await wait_until(lambda: screen.session.conversation.chat.sampling == {})
         screen.prompt.fill("/system Be brief.")
         await pilot.press("enter")
         await wait_until(lambda: screen.session.conversation.chat.system == "Be brief.")

@@ -288,6 +288,16 @@ def test_the_difference_is_marked_by_a_sign_and_not_by_colour() -> None:
     )
 
 
+def test_a_thought_is_dim_up_to_the_difference() -> None:
+    side = replace(frozen().sides[0], thought="Hm, so.", text="Yes.")
+    whole = body(side, None, first=True, hue="$hue-1")
+    assert whole.plain == "Hm, so.\n\nYes."
+    (dim,) = whole.spans
+    assert (dim.start, dim.end, dim.style) == (0, len("Hm, so."), "$text-muted")
+    parting = Parting(1, "so", "no", (4, 4))
+    assert body(side, parting, first=True, hue="$hue-1").spans[-1].end == 4
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_picture(bare: Any, snap: Any, size: tuple[int, int]) -> None:
     async def open_it(pilot: Any) -> None:
