@@ -188,7 +188,7 @@ def verdicts(sweep: Sweep) -> list[str]:
         if times:
             said.append(
                 f"{prompt} + {answer} tokens: batched over one after another at most {times:.2f}x"
-                f" ({name}, {rows} rows)"
+                f" ({name}, {rows} row{'s' * (rows > 1)})"
             )
         firsts: dict[str, list[int]] = {}
         for count in sorted({rows for found in ours.values() for rows in found}):

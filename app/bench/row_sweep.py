@@ -122,7 +122,7 @@ def run_sweep(plan: SweepPlan, tell: Callable[[str], None]) -> Sweep:
             file.write(_line(found))
             file.flush()
             left, size, spent = left - cell.size, size + cell.size, time.monotonic() - begun
-            rest = f", {duration(spent * left / size)} left" if left > 0 else ""
+            rest = f", {duration(spent * left / size)} left" if left > 0.5 else ""
             tell(f"[{number}/{len(plan.cells)}] {told(cell)}: {_outcome(found)}{rest}")
     hardware = detect()
     sweep = Sweep(
