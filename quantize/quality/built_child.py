@@ -112,7 +112,7 @@ def _scored_logits(model: ModelFile, windows: Windows) -> Iterator[Floats]:
     settings = RunnerSettings(
         slots=1, context=windows.length, batch=windows.length, scored=_AT_ONCE
     )
-    runner, _ = load_runner(model, settings)
+    runner = load_runner(model, settings)
     for done, ids in enumerate(windows.ids):
         report_progress(done, len(windows.ids), "windows")
         yield runner.score(ids)[windows.first : -1]

@@ -14,7 +14,7 @@ from runtimes.llamacpp.omp_wait import OmpWaitPolicy
 from runtimes.llamacpp.tokenizer import LlamaTokenizer
 from runtimes.machine.cpu import available_cores
 from runtimes.models.modelfile import ModelFile
-from runtimes.runner import Capabilities, Logits, StepPlan, StepRow
+from runtimes.runner import Capabilities, Logits, StepRow, StepRows
 from runtimes.settings import SCORED_CHUNK, RunnerSettings
 
 Vector = npt.NDArray[np.float32]
@@ -155,7 +155,7 @@ class LlamaEncoder:
             raise ModelError(f"llama.cpp gave no embedding: {recent_errors()}")
         return np.ctypeslib.as_array(pointer, (rows, self._width)).copy()
 
-    def execute(self, plan: StepPlan) -> Logits:
+    def execute(self, rows: StepRows) -> Logits:
         """There are no steps."""
         raise self._refusal()
 

@@ -25,7 +25,7 @@ from runtimes.planner.candidates import PlanTask
 from runtimes.planner.measure import Workload, measure_depths
 from runtimes.planner.search import make_plan
 from runtimes.request import SamplingParams
-from runtimes.runner import Logits, StepPlan
+from runtimes.runner import Logits, StepRows
 from runtimes.settings import RunnerSettings
 from tests.conftest import ROOT
 
@@ -111,11 +111,11 @@ def test_speed_is_that_of_all_rows_however_slowly_their_prompts_go_in(
             super().__init__(*words)
             self.capabilities = replace(self.capabilities, mixed_batch=False)
 
-        def execute(self, plan: StepPlan) -> Logits:
-            if len(plan.rows[0].tokens) > 1:
+        def execute(self, plan: StepRows) -> Logits:
+            if len(plan[0].tokens) > 1:
                 time.sleep(0.3)  # a user's rows would wait for two such prompts, not for a third
             else:
-                decoded.append(len(plan.rows))
+                decoded.append(len(plan))
             return super().execute(plan)
 
     monkeypatch.setattr("toy_backend.Bigrams", Slow)

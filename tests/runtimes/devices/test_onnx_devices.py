@@ -28,7 +28,7 @@ from runtimes.onnx.device import target_of
 from runtimes.onnx.device_steps import DeviceCache, rows_are_right
 from runtimes.onnx.runner import OnnxRunner
 from runtimes.request import Completion, Request, SamplingParams
-from runtimes.runner import Logits, StepPlan, StepRow, TopKLogits, require_full_logits
+from runtimes.runner import Logits, StepRow, StepRows, TopKLogits, require_full_logits
 from runtimes.settings import RunnerSettings
 from runtimes.worker.engine import WorkerEngine
 from tests.runtimes.devices.crossings import Crossings
@@ -263,11 +263,9 @@ def test_the_largest_logits_are_found_there(
         counted = Crossings(monkeypatch)
         assert runner.capabilities.top_k_logits
 
-        def rows(position: int, *needed: int) -> StepPlan:
+        def rows(position: int, *needed: int) -> StepRows:
             each = enumerate(needed)
-            return StepPlan(
-                tuple(StepRow(s, position, [3 + s], 1, top_k_needed=n) for s, n in each)
-            )
+            return tuple(StepRow(s, position, [3 + s], 1, top_k_needed=n) for s, n in each)
 
         for slot in range(3):
             step(runner, StepRow(slot, 0, PROMPTS[1], 1, top_k_needed=5))
@@ -304,7 +302,7 @@ def test_answers_do_not_depend_on_who_looks_for_the_largest(
 def test_auto_and_cpu_are_answered_by_every_package(folder: Path) -> None:
     for where in ("auto", "cpu"):
         model = read_model(folder)
-        runner, _ = backend_of(model).open(model, RunnerSettings(slots=1, context=16, device=where))
+        runner = backend_of(model).open(model, RunnerSettings(slots=1, context=16, device=where))
         runner.close()
 
 

@@ -15,7 +15,7 @@ from runtimes.engine.draft import Draft
 from runtimes.engine.propose import Proposer
 from runtimes.engine.sequence import Sequence
 from runtimes.request import Request, SamplingParams
-from runtimes.runner import Capabilities, StepPlan
+from runtimes.runner import Capabilities, StepRows
 from runtimes.settings import SchedulerSettings
 from tests.runtimes.engine.histories import (
     History,
@@ -42,15 +42,15 @@ class TokenRunner:
             "tokens", slots, context, batch=20, vocab_size=VOCABULARY, mixed_batch=mixed
         )
 
-    def execute(self, plan: StepPlan) -> np.ndarray:
-        slots = [row.slot for row in plan.rows]
+    def execute(self, plan: StepRows) -> np.ndarray:
+        slots = [row.slot for row in plan]
         assert slots == sorted(set(slots))
-        assert sum(len(row.tokens) for row in plan.rows) <= self.capabilities.batch
-        alone = len(plan.rows) == 1 or all(len(row.tokens) == 1 for row in plan.rows)
+        assert sum(len(row.tokens) for row in plan) <= self.capabilities.batch
+        alone = len(plan) == 1 or all(len(row.tokens) == 1 for row in plan)
         assert alone or self.capabilities.mixed_batch
         self.steps += 1
         found = []
-        for row in plan.rows:
+        for row in plan:
             held = self.kv.held[row.slot]
             assert row.position == len(held), "no gap"
             held += row.tokens

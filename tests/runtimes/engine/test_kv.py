@@ -14,7 +14,7 @@ from runtimes.engine.loading import load_runner
 from runtimes.errors import ModelError
 from runtimes.llamacpp.kv import with_streams
 from runtimes.models.registry import read_model
-from runtimes.runner import Logits, Runner, StepPlan, StepRow
+from runtimes.runner import Logits, Runner, StepRow
 from runtimes.settings import RunnerSettings
 from tests.runtimes.machine.tiny_gguf import write_tiny_gguf
 
@@ -31,7 +31,7 @@ REGROUPED = 0.5
 def open_case(folder: Path, case: str, slots: int = 4, context: int = CONTEXT, **more) -> Runner:
     recipe, _, unified = case.partition(" ")
     settings = RunnerSettings(slots=slots, context=context, unified_kv=bool(unified), **more)
-    return load_runner(read_model(resolve(folder, recipe=recipe)), settings)[0]
+    return load_runner(read_model(resolve(folder, recipe=recipe)), settings)
 
 
 @pytest.fixture(scope="module", params=CASES)
@@ -73,7 +73,7 @@ def close_beside(case: str, loaded: Runner):
 
 def step(runner: Runner, *rows: tuple[int, int, list[int]]) -> Logits:
     """Rows of (slot, position, tokens); logits after each."""
-    plan = StepPlan(tuple(StepRow(slot, at, tokens, 1) for slot, at, tokens in rows))
+    plan = tuple(StepRow(slot, at, tokens, 1) for slot, at, tokens in rows)
     return runner.execute(plan).copy()
 
 
@@ -282,7 +282,7 @@ def test_heads_that_fit_no_block_are_refused(tmp_path: Path):
     """The self-test's model with 16 heads of 16 elements in place of 4 of 64."""
     path = tmp_path / "heads.gguf"
     write_tiny_gguf(path, head_count=16, head_count_kv=8, dimension_count=16)
-    load_runner(read_model(path), RunnerSettings(context=64))[0].close()
+    load_runner(read_model(path), RunnerSettings(context=64)).close()
     with pytest.raises(ModelError, match=r"multiple of 32\. Use kv_type f16"):
         load_runner(read_model(path), RunnerSettings(context=64, kv_type="q8_0"))
 

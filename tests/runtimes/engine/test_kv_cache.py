@@ -126,7 +126,7 @@ def read(scheduler: Scheduler, tokens: list[int], **fields) -> tuple[int, list[i
     ends = []
     while not row.output:
         step = scheduler.schedule(0.0)
-        for planned in step.plan.rows:
+        for planned in step.rows:
             scheduler.kv._kv.held[planned.slot] += planned.tokens
         scheduler.commit(step, [[1] for _ in step.sampled])
         ends.append(row.computed)

@@ -16,7 +16,7 @@ from runtimes.errors import ModelError
 from runtimes.models.registry import read_model
 from runtimes.onnx.graph import Graph
 from runtimes.onnx.runner import OnnxRunner
-from runtimes.runner import Logits, StepPlan, StepRow
+from runtimes.runner import Logits, StepRow
 from runtimes.settings import MOST_ADAPTERS, RunnerSettings
 from tests.adapters import write_adapter
 
@@ -66,7 +66,7 @@ def prompt(slot: int) -> list[int]:
 def prefilled(runner: OnnxRunner, slot: int, adapter: str | None) -> Logits:
     runner.kv.trim(slot, 0)
     row = StepRow(slot, 0, prompt(slot), 1, adapter=adapter)
-    return runner.execute(StepPlan((row,)))[0].copy()
+    return runner.execute((row,))[0].copy()
 
 
 def decoded(runner: OnnxRunner, adapters: dict[int, str | None]) -> Logits:
@@ -74,7 +74,7 @@ def decoded(runner: OnnxRunner, adapters: dict[int, str | None]) -> Logits:
         StepRow(slot, len(prompt(slot)), [50 + slot], 1, adapter=name)
         for slot, name in adapters.items()
     )
-    return runner.execute(StepPlan(tuple(rows))).copy()
+    return runner.execute(rows).copy()
 
 
 def logits(runner: OnnxRunner, slot: int, adapter: str | None) -> Logits:

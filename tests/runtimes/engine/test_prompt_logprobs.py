@@ -89,7 +89,7 @@ def test_as_the_float_model_has_them(engine, texts, pebble):
 def test_as_the_same_file_has_them_at_once(engine, file, texts):
     ids = engine.encode(texts[-1])
     assert len(ids) > 200
-    runner = load_runner(read_model(file), RunnerSettings(slots=1, context=512))[0]
+    runner = load_runner(read_model(file), RunnerSettings(slots=1, context=512))
     with contextlib.closing(runner):
         logs = softmax_logs(runner.score(ids))
     done = score(engine, ids)
@@ -188,7 +188,7 @@ def test_in_other_caches(pebble_built, texts, settings):
             streams.append(other.submit(Request(ids[:100], SamplingParams(max_tokens=30))))
         first, *rest = [known(stream.result(120)) for stream in streams[:3]]
         assert streams[3].result(120).error is None
-        runner = load_runner(read_model(path), RunnerSettings(slots=1, context=512))[0]
+        runner = load_runner(read_model(path), RunnerSettings(slots=1, context=512))
         with contextlib.closing(runner):
             logs = softmax_logs(runner.score(ids))[np.arange(len(ids) - 1), ids[1:]]
         assert near(first, logs)

@@ -18,7 +18,7 @@ from runtimes.engine.engine import Engine
 from runtimes.engine.propose import History, Proposer
 from runtimes.engine.sequence import Sequence
 from runtimes.request import Completion, Constraint, FinishReason, Request, SamplingParams
-from runtimes.runner import StepPlan, StepRow
+from runtimes.runner import StepRow
 from runtimes.sampling import SamplerState, sample
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from tests.runtimes.engine.histories import make_sequence
@@ -278,12 +278,12 @@ def test_sampled_tokens_keep_their_distribution(engines):
     def logits() -> None:
         kv, guesses = runner.kv, prompt[4:8]
         kv.trim(0, 0)
-        runner.execute(StepPlan((StepRow(0, 0, prompt, 1),)))
-        rows = runner.execute(StepPlan((StepRow(0, len(prompt), guesses, len(guesses)),)))
+        runner.execute((StepRow(0, 0, prompt, 1),))
+        rows = runner.execute((StepRow(0, len(prompt), guesses, len(guesses)),))
         found.append(np.array(rows[2]))
         kv.trim(0, len(prompt))
         for at, token in enumerate(guesses[:3]):
-            single = runner.execute(StepPlan((StepRow(0, len(prompt) + at, (token,), 1),)))
+            single = runner.execute((StepRow(0, len(prompt) + at, (token,), 1),))
         found.append(np.array(single[0]))
         kv.trim(0, 0)
 

@@ -248,7 +248,7 @@ def test_any_number_of_tokens_can_be_committed():
     row = add(scheduler, Request([1, 2], SamplingParams(max_tokens=50)))
     scheduler.commit(scheduler.schedule(0.0), [[7, 8, 9]])
     step = scheduler.schedule(0.0)
-    assert [list(one.tokens) for one in step.plan.rows] == [[7, 8, 9]]
+    assert [list(one.tokens) for one in step.rows] == [[7, 8, 9]]
     assert step.sampled == (row,)
     scheduler.commit(step, [[]])
     assert row.output == [7, 8, 9]

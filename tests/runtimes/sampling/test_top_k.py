@@ -15,7 +15,7 @@ from runtimes.llamacpp.top_k import _PATIENCE, WIDTH
 from runtimes.models.registry import backend, read_model
 from runtimes.planner.candidates import Candidate, Overrides, PlanTask, sampling_variants
 from runtimes.request import Request, SamplingParams
-from runtimes.runner import Runner, StepPlan, StepRow, TopKLogits
+from runtimes.runner import Runner, StepRow, TopKLogits
 from runtimes.sampling import SamplerState, sample
 from runtimes.settings import RunnerSettings
 from tests.runtimes.engine.gates import held
@@ -40,7 +40,7 @@ def runner(request: pytest.FixtureRequest, q8_0: Path) -> Iterator[Runner]:
     settings = RunnerSettings(
         slots=3, context=256, unified_kv=request.param, device_sampling=True, scored=4
     )
-    runner, _ = load_runner(read_model(q8_0), settings)
+    runner = load_runner(read_model(q8_0), settings)
     yield runner
     runner.close()
 
@@ -91,7 +91,7 @@ def step(runner: Runner, position: int, enough: tuple[int, ...], tokens=(7,)):
     rows = (
         StepRow(slot, position, tokens, 1, top_k_needed=count) for slot, count in enumerate(enough)
     )
-    return runner.execute(StepPlan(tuple(rows)))
+    return runner.execute(rows)
 
 
 def test_llama_cpp_hands_out_the_largest_logits(runner):
@@ -102,11 +102,11 @@ def test_llama_cpp_hands_out_the_largest_logits(runner):
         runner.kv.trim(slot, 0)
     for slot in range(3):
         prompt = [5, 17, 33, 8, 90, 5 + slot]
-        plan = StepPlan((StepRow(slot, 0, prompt, 1, top_k_needed=1),))
+        plan = (StepRow(slot, 0, prompt, 1, top_k_needed=1),)
         found = runner.execute(plan)
         assert isinstance(found, TopKLogits)
         runner.kv.trim(slot, 0)
-        whole = runner.execute(StepPlan((StepRow(slot, 0, prompt, 1),)))
+        whole = runner.execute((StepRow(slot, 0, prompt, 1),))
         assert isinstance(whole, np.ndarray)
         assert found.ids.shape == (1, WIDTH)
         best = np.argsort(-whole[0], kind="stable")[:WIDTH]
@@ -114,7 +114,7 @@ def test_llama_cpp_hands_out_the_largest_logits(runner):
         assert np.array_equal(found.values[0], whole[0][found.ids[0]])
         # Whole logits were asked for a moment ago.
         for at in range(_PATIENCE):
-            plan = StepPlan((StepRow(slot, 6 + at, (9,), 1, top_k_needed=4),))
+            plan = (StepRow(slot, 6 + at, (9,), 1, top_k_needed=4),)
             assert isinstance(runner.execute(plan), np.ndarray)
         runner.kv.trim(slot, 6)
     together = step(runner, 6, (1, 40, WIDTH - 1))
@@ -126,12 +126,12 @@ def test_llama_cpp_hands_out_the_largest_logits(runner):
 def test_rows_apart_are_joined_and_scores_are_whole(runner):
     for slot in range(3):
         runner.kv.trim(slot, 0)
-        runner.execute(StepPlan((StepRow(slot, 0, (4, 5, 6 + slot), 1),)))
+        runner.execute((StepRow(slot, 0, (4, 5, 6 + slot), 1),))
     for at in range(_PATIENCE + 1):
         step(runner, 3 + at, (1, 1, 1))
     at = 4 + _PATIENCE
     rows = (StepRow(0, at, (7, 8), 1, top_k_needed=1), StepRow(2, at, (7,), 1, top_k_needed=1))
-    found = runner.execute(StepPlan(rows))  # two calls where the slots have caches of their own
+    found = runner.execute(rows)  # two calls where the slots have caches of their own
     assert isinstance(found, TopKLogits)
     assert len(found) == 2
     assert runner.score([4, 5, 6, 7, 8]).shape == (5, runner.capabilities.vocab_size)
