@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import random
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -60,18 +59,6 @@ def test_a_row_is_moved_if_that_is_worth_its_time(token_bytes, row_s, worth):
     assert history.cache.moves == worth
     assert [row.slot for row in step.sequences] == [0, 1 if worth else 4]
     history.run_out()
-    for row in history.finished:
-        assert row.output == expected_output(row.request)
-
-
-def test_rows_of_an_adapter_lie_together_where_it_has_passes_of_its_own():
-    history, dice = History(Shape(9, 1000, mixed=False, adapters_apart=True)), random.Random(3)
-    for number in range(40):
-        adapter = dice.choice([None, "a", "b", "c"])
-        history.add([number] * 9, dice.randint(5, 12), adapter=adapter)
-    history.run_out()  # ``step`` looks at their order
-    assert history.cache.moves > 0
-    assert len(history.finished) == 40
     for row in history.finished:
         assert row.output == expected_output(row.request)
 

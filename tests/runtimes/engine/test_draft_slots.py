@@ -169,6 +169,18 @@ def test_a_long_row_is_caught_up_by_a_pass_at_a_time():
     assert draft.guess({long: 1}) == {long: [next_token(long.prompt)]}
 
 
+def test_what_a_row_leaves_serves_the_next():
+    runner = TokenRunner(1, mixed=False)
+    draft = Draft("tokens", runner, VOCABULARY)
+    first, second = (make_sequence(Request([*range(40), n], SamplingParams())) for n in (50, 60))
+    while not draft.guess({first: 1}):
+        pass  # it is caught up
+    draft.forget(first)
+    before = runner.steps
+    assert draft.guess({second: 1}) == {second: [next_token(second.prompt)]}
+    assert runner.steps == before + 1
+
+
 class Priced(Draft):
     """A draft whose steps take what the test says, in steps of the model."""
 

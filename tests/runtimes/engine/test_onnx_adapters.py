@@ -70,10 +70,10 @@ def prefilled(runner: OnnxRunner, slot: int, adapter: str | None) -> Logits:
 
 
 def decoded(runner: OnnxRunner, adapters: dict[int, str | None]) -> Logits:
-    rows = (
+    rows = [
         StepRow(slot, len(prompt(slot)), [50 + slot], 1, adapter=name)
         for slot, name in adapters.items()
-    )
+    ]
     return runner.execute(rows).copy()
 
 

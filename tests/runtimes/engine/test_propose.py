@@ -255,18 +255,6 @@ def test_a_full_context_and_few_tokens_end_alike(engines):
         assert plain.finish_reason is eager.finish_reason
 
 
-def test_who_never_guesses(pebble_built):
-    path = resolve(pebble_built, recipe="q8_0")
-    settings = RunnerSettings(slots=1, context=256, reproducible=True)
-    with Engine.load(path, settings, SchedulerSettings(speculation=True)) as engine:
-        assert engine._core.scheduler.proposer is None
-        params = SamplingParams(
-            max_tokens=100, constraint=Constraint("json_schema", json.dumps(SCHEMA))
-        )
-        done = engine.submit(Request(chat(engine, "Make a record."), params)).result(120)
-        assert done.timings.forced_tokens == 0
-
-
 def test_sampled_tokens_keep_their_distribution(engines):
     """10,000 draws behind a guess, by the logits of a step with guesses, against the probabilities
     by steps of one token: a chi-square test. The draws have fixed seeds."""

@@ -106,24 +106,6 @@ def test_stop_texts_count_in_the_answer_only(engine: Engine) -> None:
     assert "I" not in stop.text
 
 
-def test_reproducible_engines_agree(path: Path) -> None:
-    params = SamplingParams(max_tokens=60, think_tokens=5, constraint=SCHEMA)
-    settings = RunnerSettings(slots=2, context=512, reproducible=True)
-    with Engine.load(path, settings) as alone:
-        first = ask(alone, params)
-        again = ask(alone, params)
-    assert (first.thought, first.text) == (again.thought, again.text)
-    assert set(json.loads(first.text)) == {"a"}
-
-
-def test_speculation_changes_nothing(path: Path, engine: Engine) -> None:
-    params = SamplingParams(max_tokens=60, think_tokens=20)
-    plain = ask(engine, params)
-    settings = RunnerSettings(slots=4, context=512)
-    with Engine.load(path, settings, SchedulerSettings(speculation=True)) as guessing:
-        assert ask(guessing, params).text == plain.text
-
-
 def test_a_worker_hands_on_both(path: Path, engine: Engine) -> None:
     params = SamplingParams(max_tokens=60, think_tokens=6)
     with WorkerEngine.load(path, RunnerSettings(slots=4, context=512)) as worker:
