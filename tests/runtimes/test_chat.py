@@ -64,9 +64,3 @@ def test_a_last_answer_is_continued_as_transformers_does_it(pebble, pebble_built
 def test_without_a_template_the_message_says_what_to_do():
     with pytest.raises(RequestError, match="--raw"):
         render_chat(None, CONVERSATION)
-
-
-def test_tojson_keeps_letters_as_they_are():
-    assert render_chat("{{ messages[0] | tojson }}", [{"role": "é", "content": "<"}]) == (
-        '{"role": "é", "content": "<"}'
-    )

@@ -120,20 +120,6 @@ def test_a_shared_cache_gives_the_same_answers(pebble_built):
     near_ties(*answers, within)
 
 
-def test_rows_join_and_leave_at_any_step(engine):
-    """Late arrivals and early leavers change nothing for the others."""
-    asked = [chat(engine, question) for question in QUESTIONS]
-    expected = [engine.submit(Request(prompt, GREEDY)).result(60) for prompt in asked]
-    streams = []
-    for prompt in asked * 2:
-        streams.append(engine.submit(Request(prompt, GREEDY)))
-        time.sleep(0.004)
-        if len(streams) % 5 == 0:
-            streams[-1].cancel()
-    done = [stream.result(60) for stream in streams]
-    near_ties(expected * 2, done, near_tie(engine.model))
-
-
 def test_what_ends_an_answer(engine):
     whole = ask(engine, "Count from 3 to 9.", max_tokens=40)
     assert "7" in whole.text
@@ -157,18 +143,6 @@ def test_context_full_ends_with_its_own_reason(pebble_file):
         assert again.token_ids == done.token_ids[:4]
 
 
-def test_a_long_prompt_in_chunks_gives_what_one_piece_gives(pebble_file):
-    text = " ".join(QUESTIONS) * 2
-    params = SamplingParams(max_tokens=8, logprobs=True)
-    results = []
-    for batch in (16, 512):
-        with Engine.load(pebble_file, RunnerSettings(slots=2, context=1000, batch=batch)) as engine:
-            results += engine.generate([chat(engine, text)], params)
-    chunked, whole = results
-    assert chunked.usage.prompt_tokens > 200
-    assert chunked.logprobs[0] == pytest.approx(whole.logprobs[0], abs=0.05)
-
-
 def test_prompts_that_cannot_be_served_are_refused_at_once(engine):
     with pytest.raises(RequestError, match="tokens; the context holds"):
         engine.submit(Request([5] * (engine.context + 1)))
@@ -176,24 +150,6 @@ def test_prompts_that_cannot_be_served_are_refused_at_once(engine):
         engine.submit(Request([10**6]))
     with pytest.raises(RequestError, match="no tokens"):
         Request([])
-
-
-def test_submit_from_many_threads(engine):
-    results: dict[int, str] = {}
-
-    def work(number: int) -> None:
-        question = QUESTIONS[number % len(QUESTIONS)]
-        results[number] = ask(engine, question, max_tokens=16).text
-
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(40)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert len(results) == 40
-    stats = engine.stats()
-    assert (stats.queued, stats.running) == (0, 0)
-    assert stats.decode_tps > 0
 
 
 def test_close_cancels_or_drains(pebble_built):
@@ -215,16 +171,6 @@ def test_close_cancels_or_drains(pebble_built):
         with pytest.raises(RequestError, match="closed"):
             engine.encode("its vocabulary has been freed")
         engine.close()
-
-
-def test_an_idle_engine_sleeps(engine):
-    def works() -> bool:
-        before = time.process_time()
-        time.sleep(0.5)
-        return time.process_time() - before >= 0.25
-
-    # What the tests before have left to do may take a while; to wait for work would never end.
-    assert not all(works() for _ in range(20))
 
 
 def test_a_truncated_graph_is_refused(pebble_built, tmp_path):

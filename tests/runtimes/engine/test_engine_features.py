@@ -195,16 +195,6 @@ def test_a_command_that_fails_harms_no_other(gguf, tmp_path):
         assert "Paris" in run(engine, QUESTIONS[0], GREEDY).text, "it takes requests as before"
 
 
-def test_trim_frees_what_is_cached(engine):
-    run(engine, " ".join(QUESTIONS), GREEDY)
-    run(engine, "x" + " ".join(QUESTIONS[::-1]), GREEDY)
-    assert engine.stats().kv_tokens > 0
-    engine.trim()
-    stats = engine.stats()
-    assert (stats.kv_tokens, stats.prefix_bytes) == (0, 0)
-    assert run(engine, " ".join(QUESTIONS), GREEDY).usage.cached_tokens == 0
-
-
 def test_a_conversation_survives_on_disk(pebble_file, engine, tmp_path):
     prompt = chat(engine, " ".join(QUESTIONS))
     expected = engine.submit(Request(prompt, GREEDY)).result(60)

@@ -67,25 +67,6 @@ def near(found: np.ndarray, expected: np.ndarray) -> bool:
     return bool(gaps.max() < REGROUPED and gaps.mean() < REGROUPED_MEAN)
 
 
-def test_as_the_float_model_has_them(engine, texts, pebble):
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(pebble, dtype=torch.float32)
-    gaps = []
-    for text in texts:
-        ids = engine.encode(text)
-        with torch.no_grad():
-            logits = model(torch.tensor([ids])).logits[0].numpy()
-        expected = softmax_logs(logits)[np.arange(len(ids) - 1), ids[1:]]
-        found = known(score(engine, ids))
-        assert len(found) == len(ids) - 1
-        gaps.append(np.abs(found - expected))
-        # What 8 bits change of a text's probability is little beside it.
-        assert found.sum() == pytest.approx(expected.sum(), rel=0.03)
-    assert np.concatenate(gaps).mean() < 0.03
-
-
 def test_as_the_same_file_has_them_at_once(engine, file, texts):
     ids = engine.encode(texts[-1])
     assert len(ids) > 200

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 import os
 import re
 import subprocess
@@ -143,14 +142,6 @@ def test_a_source_with_another_checksum_is_refused(
     assert not list((tmp_path / "cache" / "sdists").iterdir())
     # A version without a pinned checksum is taken as it comes, and kept.
     assert source.sdist_path("9.9.9").read_bytes() == b"something else"
-
-
-def test_the_installed_build_names_its_flags() -> None:
-    installed = find_installed("llamacpp")
-    assert installed is not None
-    stamp = json.loads((installed.package / "ingot-build.json").read_text())
-    if "Free Software" in stamp["compiler"] or "g++" in stamp["compiler"]:
-        assert "-fno-dse" in stamp["cxx_flags"]
 
 
 def _gcc() -> str | None:

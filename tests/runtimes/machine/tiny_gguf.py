@@ -10,22 +10,22 @@ everywhere, since they come from a hash function.
 from __future__ import annotations
 
 import hashlib
-import struct
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from runtimes.models.registry import backend
+from tests.fuzz.headers import Gguf
+from tests.runtimes.models.sparse_gguf import padded, said
 
 _VOCABULARY, _CONTEXT = 64, 128
 _HIDDEN, _FFN, _HEADS, _KV_HEADS = 256, 256, 4, 2
 _KV_WIDTH = _HIDDEN // _HEADS * _KV_HEADS
-_ALIGNMENT = 32
 
 Bytes = npt.NDArray[np.uint8]
 
-# GGUF's ids of the tensor types, and of the metadata value types.
+# GGUF's ids of the tensor types.
 _TYPE_IDS = {
     "F32": 0,
     "F16": 1,
@@ -36,8 +36,6 @@ _TYPE_IDS = {
     "Q5_K": 13,
     "Q6_K": 14,
 }
-_UINT32, _FLOAT32, _STRING = 4, 6, 8
-
 # Every type stands where its rows are long enough for its blocks.
 _MATRICES = (
     ("attn_q", "Q4_0", _HIDDEN, _HIDDEN),
@@ -52,43 +50,34 @@ _MATRICES = (
 
 def write_tiny_gguf(path: Path, **changed: int) -> None:
     """Write the model, 0.3 MB. ``changed`` are values of the metadata by the end of their keys."""
-    tensors = _tensors()
-    head = bytearray(struct.pack("<4sIQQ", b"GGUF", 3, len(tensors), len(_METADATA)))
-    for key, value_kind, usual in _METADATA:
+    pairs = []
+    for key, usual in _METADATA.items():
         value = changed.get(key.rpartition(".")[2], usual)
-        head += _text(key) + struct.pack("<I", value_kind)
-        if value_kind == _STRING:
-            head += _text(str(value))
-        else:
-            head += struct.pack(_FORMATS[value_kind], value)
-    offset = 0
-    for name, kind, shape, data in tensors:
-        head += _text(name) + struct.pack("<I", len(shape))
+        form = "f" if isinstance(value, float) else "I"
+        pairs.append((key.encode(), *said(value if isinstance(value, str) else (form, value))))
+    tensors, body = [], b""
+    for name, kind, shape, data in _tensors():
         # GGUF lists the fastest dimension first.
-        head += struct.pack(f"<{len(shape)}Q", *reversed(shape))
-        head += struct.pack("<IQ", _TYPE_IDS[kind], offset)
-        offset += _padded(len(data))
-    with path.open("wb") as stream:
-        stream.write(head.ljust(_padded(len(head)), b"\0"))
-        for _, _, _, data in tensors:
-            stream.write(data.ljust(_padded(len(data)), b"\0"))
+        tensors.append((name.encode(), shape[::-1], _TYPE_IDS[kind], len(body)))
+        body += data.ljust(padded(len(data)), b"\0")
+    head = Gguf(pairs, tensors).encoded()
+    path.write_bytes(head.ljust(padded(len(head)), b"\0") + body)
 
 
-_FORMATS = {_UINT32: "<I", _FLOAT32: "<f"}
-_METADATA: tuple[tuple[str, int, str | int | float], ...] = (
-    ("general.architecture", _STRING, "llama"),
-    ("general.name", _STRING, "ingot-selftest"),
-    ("llama.context_length", _UINT32, _CONTEXT),
-    ("llama.embedding_length", _UINT32, _HIDDEN),
-    ("llama.block_count", _UINT32, 1),
-    ("llama.feed_forward_length", _UINT32, _FFN),
-    ("llama.attention.head_count", _UINT32, _HEADS),
-    ("llama.attention.head_count_kv", _UINT32, _KV_HEADS),
-    ("llama.attention.layer_norm_rms_epsilon", _FLOAT32, 1e-5),
-    ("llama.rope.dimension_count", _UINT32, _HIDDEN // _HEADS),
-    ("llama.vocab_size", _UINT32, _VOCABULARY),
-    ("tokenizer.ggml.model", _STRING, "no_vocab"),
-)
+_METADATA: dict[str, str | int | float] = {
+    "general.architecture": "llama",
+    "general.name": "ingot-selftest",
+    "llama.context_length": _CONTEXT,
+    "llama.embedding_length": _HIDDEN,
+    "llama.block_count": 1,
+    "llama.feed_forward_length": _FFN,
+    "llama.attention.head_count": _HEADS,
+    "llama.attention.head_count_kv": _KV_HEADS,
+    "llama.attention.layer_norm_rms_epsilon": 1e-5,
+    "llama.rope.dimension_count": _HIDDEN // _HEADS,
+    "llama.vocab_size": _VOCABULARY,
+    "tokenizer.ggml.model": "no_vocab",
+}
 
 
 def _tensors() -> list[tuple[str, str, tuple[int, ...], bytes]]:
@@ -177,15 +166,6 @@ def _half(value: float, count: int) -> Bytes:
 
 def _join(*columns: Bytes) -> bytes:
     return np.concatenate(columns, axis=1).tobytes()
-
-
-def _text(text: str) -> bytes:
-    raw = text.encode()
-    return struct.pack("<Q", len(raw)) + raw
-
-
-def _padded(size: int) -> int:
-    return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
 if __name__ == "__main__":

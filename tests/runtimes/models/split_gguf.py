@@ -14,6 +14,7 @@ from runtimes.models.gguf import (
     _skip_array,
     read_header,
 )
+from tests.runtimes.models.sparse_gguf import padded
 
 _UINT16, _INT32, _STRING, _ARRAY = 2, 5, 8, 9
 
@@ -24,7 +25,7 @@ def split_gguf(path: Path, folder: Path, counts: Sequence[int], name: str = "mod
     pairs, at = _pairs(data)
     assert "general.alignment" not in header.metadata
     start = at + sum(_table_bytes(tensor) for tensor in header.tensors)
-    start = _padded(start)
+    start = padded(start)
     left = list(header.tensors)
     shares = [[left.pop(0) for _ in range(count)] for count in counts] + [left]
     parts = []
@@ -40,10 +41,10 @@ def split_gguf(path: Path, folder: Path, counts: Sequence[int], name: str = "mod
         for tensor in share:
             head += _entry(tensor, offset)
             piece = data[start + tensor.offset : start + tensor.offset + tensor.nbytes]
-            body += piece.ljust(_padded(len(piece)), b"\0")
+            body += piece.ljust(padded(len(piece)), b"\0")
             offset = len(body)
         part = folder / f"{name}-{number + 1:05}-of-{len(shares):05}.gguf"
-        part.write_bytes(head.ljust(_padded(len(head)), b"\0") + body)
+        part.write_bytes(head.ljust(padded(len(head)), b"\0") + body)
         parts.append(part)
     return parts
 
@@ -75,7 +76,3 @@ def _entry(tensor: TensorInfo, offset: int) -> bytes:
 
 def _table_bytes(tensor: TensorInfo) -> int:
     return len(_entry(tensor, 0))
-
-
-def _padded(size: int) -> int:
-    return -(-size // 32) * 32

@@ -26,26 +26,7 @@ from runtimes.onnx.graph_file import ParseWork, fields, read_graph
 from runtimes.onnx.tokenizer import OnnxTokenizer
 from runtimes.settings import RunnerSettings
 from tests.fuzz.headers import Gguf, chunk
-
-_FORMS = {"B": 0, "b": 1, "I": 4, "i": 5, "f": 6, "Q": 10, "q": 11, "d": 12}
-
-
-def said(value: Any) -> tuple[int, bytes]:
-    """A GGUF value: a pair is a number's form and the number, lists are arrays."""
-    match value:
-        case (str(form), number) if isinstance(value, tuple):
-            return _FORMS[form], struct.pack("<" + form, number)
-        case bool():
-            return 7, bytes([value])
-        case bytes() | str():
-            raw = value.encode() if isinstance(value, str) else value
-            return 8, struct.pack("<Q", len(raw)) + raw
-        case []:
-            return 9, struct.pack("<IQ", 4, 0)
-        case [*values]:
-            parts = [said(one) for one in values]
-            return 9, struct.pack("<IQ", parts[0][0], len(parts)) + b"".join(p for _, p in parts)
-    raise AssertionError(value)
+from tests.runtimes.models.sparse_gguf import said
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,7 @@ from runtimes.planner.candidates import (
     Overrides,
     PlanTask,
     candidates,
+    sampling_variants,
     split_by_memory,
     thread_variants,
 )
@@ -98,6 +99,12 @@ def test_what_is_tried(models) -> None:
         ("onnx", "cpu"),
     }
     assert {c.settings.kv_type for c in candidates([gguf], task(profile="memory"))} == {"q8_0"}
+    [found_there] = sampling_variants(with_gpu[0], task("chat", gpus=GPUS))
+    assert found_there.settings.device_sampling
+    assert found_there.memory(task(), 2) > with_gpu[0].memory(task(), 2)
+    assert sampling_variants(with_gpu[1], task("chat", gpus=GPUS)) == []  # no layers there
+    fixed = Overrides(device_sampling=False)
+    assert sampling_variants(with_gpu[0], task("chat", gpus=GPUS, overrides=fixed)) == []
     assert thread_variants(found[0], task(cores=2)) == []
     assert [c.settings.threads for c in thread_variants(found[0], task(cores=8))] == [7, 4]
 
@@ -169,9 +176,8 @@ def test_memory_decides_what_is_tried(models) -> None:
         make_plan(models, task(free=1 << 20))
 
 
-@pytest.mark.parametrize("which", [0, 1])
-def test_what_is_said_to_fit_is_what_a_plan_would_take(models, which) -> None:
-    model = models[which]
+def test_what_is_said_to_fit_is_what_a_plan_would_take(models) -> None:
+    model = models[0]
     fixed = Overrides(slots=64, context=512, batch=256)
     # What fits the free memory, though not the part of it that a plan may take.
     need = estimate(model, RunnerSettings(slots=64, context=512, batch=256)).total
@@ -348,10 +354,9 @@ def test_a_depth_is_filled_as_far_as_time_and_room_allow() -> None:
     assert depth_to_fill(2048, room=4000, prefill_tps=0.1) == LEAST_DEPTH
 
 
-@pytest.mark.parametrize("unified", [False, True])
-@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize(("which", "unified"), [(0, True), (1, False)])
 def test_a_trial_stands_behind_its_depth(models, which, unified) -> None:
-    settings = RunnerSettings(threads=1, gpu_layers=0, unified_kv=unified and which == 0)
+    settings = RunnerSettings(threads=1, gpu_layers=0, unified_kv=unified)
     candidate = Candidate(models[which], settings)
     with load_trial(candidate, task(depth=200), 3) as trial:
         for rows in (3, 1, 2):

@@ -13,7 +13,6 @@ from runtimes.engine.engine import Engine
 from runtimes.engine.loading import load_runner
 from runtimes.llamacpp.top_k import _PATIENCE, WIDTH
 from runtimes.models.registry import backend, read_model
-from runtimes.planner.candidates import Candidate, Overrides, PlanTask, sampling_variants
 from runtimes.request import Request, SamplingParams
 from runtimes.runner import Runner, StepRow, TopKLogits
 from runtimes.sampling import SamplerState, sample
@@ -163,22 +162,3 @@ def test_answers_do_not_depend_on_who_looks_for_the_largest(q8_0):
             done = [stream.result(60) for stream in streams]
             answers.append([[choice.text for choice in one.choices] for one in done])
     assert answers[0] == answers[1]
-
-
-def test_the_planner_tries_it_on_a_gpu_only(q8_0):
-    model = read_model(q8_0)
-    task = PlanTask("chat", "balanced", cores=2, free=2**40, gpus=frozenset({"llamacpp"}))
-    candidate = Candidate(model, RunnerSettings(threads=2, gpu_layers=-1))
-    [other] = sampling_variants(candidate, task)
-    assert other.settings.device_sampling
-    assert other.memory(task, 2) > candidate.memory(task, 2)
-    assert sampling_variants(Candidate(model, RunnerSettings(threads=2, gpu_layers=0)), task) == []
-    fixed = PlanTask(
-        "chat",
-        "balanced",
-        cores=2,
-        free=2**40,
-        gpus=frozenset({"llamacpp"}),
-        overrides=Overrides(device_sampling=False),
-    )
-    assert sampling_variants(candidate, fixed) == []
