@@ -141,7 +141,7 @@ class Scheduler:
     def _preempt(self) -> None:
         """Send running sequences back to the queue for its head, if that makes room for it."""
         head, kv = self._waiting[0], self.kv
-        if not self._settings.preempt or self._settings.strategy != "continuous":
+        if self._settings.strategy != "continuous":
             return
         while not (kv.free_slots and kv.fits(head, kv.running)):
             running = kv.running

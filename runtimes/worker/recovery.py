@@ -29,7 +29,7 @@ from typing import Any
 import psutil
 
 from runtimes.errors import ModelError
-from runtimes.machine.cgroup import ROOT, groups, kernel_text
+from runtimes.machine import cgroup
 from runtimes.machine.cpu import cpu_identity
 from runtimes.machine.installed import find_installed
 from runtimes.machine.processes import advised, ending, import_failure
@@ -160,18 +160,18 @@ def free_share() -> float:
     return float(memory.available / memory.total)
 
 
-def oom_kills(root: Path = ROOT) -> int | None:
+def oom_kills() -> int | None:
     """Processes that Linux has killed for memory: of this control group, else of the machine.
 
     None where it does not tell.
     """
-    files = [group / name for controller, name in _FILES for group in groups(controller, root)]
-    counts = (_count(path) for path in (*files, root / "proc/vmstat"))
+    files = [group / name for controller, name in _FILES for group in cgroup.groups(controller)]
+    counts = (_count(path) for path in (*files, cgroup.ROOT / "proc/vmstat"))
     return next((count for count in counts if count is not None), None)
 
 
 def _count(path: Path) -> int | None:
-    found = re.search(r"^oom_kill (\d+)$", kernel_text(path), re.MULTILINE)
+    found = re.search(r"^oom_kill (\d+)$", cgroup.kernel_text(path), re.MULTILINE)
     return int(found[1]) if found else None
 
 

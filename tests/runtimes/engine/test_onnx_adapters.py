@@ -26,9 +26,9 @@ TOLERANCE = 0.4
 NAMES = [f"a{seed}" for seed in range(MOST_ADAPTERS)]
 
 
-@pytest.fixture(scope="module", params=["onnx-int8", "onnx-int4"])
-def folder(request: pytest.FixtureRequest, pebble_built: Path) -> Path:
-    return resolve(pebble_built, recipe=request.param)
+@pytest.fixture(scope="module")
+def folder(pebble_built: Path) -> Path:
+    return resolve(pebble_built, recipe="onnx-int8")
 
 
 @pytest.fixture(scope="module")

@@ -64,7 +64,6 @@ shapes = st.builds(
         strategy=st.sampled_from(STRATEGIES),
         max_stall_s=st.sampled_from([None, 0.0, 0.02]),
         aging_s=st.sampled_from([0.0, 0.1]),
-        preempt=st.booleans(),
         prefix_cache=st.booleans(),
         speculation=st.booleans(),
     ),

@@ -84,8 +84,7 @@ def test_without_a_seed_every_request_draws_its_own():
     assert len({SamplerState(params).uniform() for _ in range(50)}) == 50
 
 
-@pytest.mark.parametrize("vocabulary", [300, 6000])
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(("vocabulary", "temperature"), [(300, 0.0), (6000, 1.0)])
 def test_no_end_of_sequence_below_min_tokens(vocabulary, temperature):
     logits = np.zeros((2, vocabulary), np.float32)
     logits[:, 7] = 50.0
