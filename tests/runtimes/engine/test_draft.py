@@ -96,7 +96,7 @@ VARIANTS = {
     "stop": {"stop": ("the",)},
     "samples": {"temperature": 0.7, "seed": 9, "n": 2},
     "json": {"constraint": Constraint("json_schema", json.dumps(ANIMAL))},
-    "long": {"ignore_eos": True, "max_tokens": 400},
+    "long": {"ignore_eos": True, "max_tokens": 120},
 }
 
 

@@ -112,7 +112,7 @@ def with_draft(shape: Shape, wrong: int) -> tuple[History, Drafting]:
     return history, drafting
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(events, shapes)
 def test_slots_follow_their_rows_whatever_happens(events, shape):
     """Accepted and wrong guesses, cancellations, preemption, failed steps, moved rows."""

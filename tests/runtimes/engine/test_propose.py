@@ -172,7 +172,7 @@ def engines(request, pebble_built: Path) -> Iterator[list[Engine]]:
     """Without speculation, and with guesses at every step."""
     recipe, unified, slots = request.param
     path = resolve(pebble_built, recipe=recipe)
-    settings = RunnerSettings(slots=slots, context=512, unified_kv=unified)
+    settings = RunnerSettings(slots=slots, context=256, unified_kv=unified)
     with (
         Engine.load(path, settings) as plain,
         Engine.load(path, settings, SchedulerSettings(speculation=True)) as eager,
@@ -191,7 +191,7 @@ VARIANTS = {
     "bias": {"logit_bias": ((300, 2.0),)},
     "stop": {"stop": ("sea, the",)},
     "samples": {"temperature": 0.7, "seed": 9, "n": 2},
-    "long": {"ignore_eos": True, "max_tokens": 300},
+    "long": {"ignore_eos": True, "max_tokens": 150},
 }
 
 
@@ -247,7 +247,7 @@ def test_a_constraint_forces_tokens_and_changes_none(engines):
 
 
 def test_a_full_context_and_few_tokens_end_alike(engines):
-    for most in (1, 2, 3, 500):
+    for most in (1, 2, 3, 300):
         params = SamplingParams(max_tokens=most, ignore_eos=True)
         plain, eager = ask_both(engines, REPEAT, params)
         assert len(plain.token_ids) == len(eager.token_ids)

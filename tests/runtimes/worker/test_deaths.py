@@ -148,19 +148,22 @@ def test_a_worker_that_was_stopped_is_no_reason_for_other_settings(gguf):
     assert worker.pid is None
 
 
-def test_requests_that_come_while_there_is_no_worker(worker, monkeypatch):
-    """They are taken at once and served by the next one; a cancelled one is not."""
-    ids = prompt(worker)
+Start = Callable[[], WorkerProcess]
+
+
+def kill(worker: WorkerEngine, patch: pytest.MonkeyPatch, change: Callable[[Start], Start]) -> None:
+    """End the process; the next one is started as ``change`` has it."""
     os.kill(worker.pid, signal.SIGKILL)
     while worker.pid is not None:
         time.sleep(0.01)
-    taken, start = threading.Event(), worker._supervisor._new_process
+    supervisor = worker._supervisor
+    patch.setattr(supervisor, "_new_process", change(supervisor._new_process))
 
-    def held() -> WorkerProcess:
-        assert taken.wait(120)
-        return start()
 
-    monkeypatch.setattr(worker._supervisor, "_new_process", held)
+def test_requests_that_come_while_there_is_no_worker(worker, monkeypatch):
+    """They are taken at once and served by the next one; a cancelled one is not."""
+    ids, taken = prompt(worker), threading.Event()
+    kill(worker, monkeypatch, lambda start: lambda: taken.wait(120) and start())
     streams = [worker.submit(Request(ids, SHORT)) for _ in range(4)]
     streams[0].cancel()
     taken.set()
@@ -170,19 +173,18 @@ def test_requests_that_come_while_there_is_no_worker(worker, monkeypatch):
 
 
 def test_closing_while_a_worker_is_being_started(worker, monkeypatch):
-    ids = prompt(worker)
-    os.kill(worker.pid, signal.SIGKILL)
-    while worker.pid is not None:
-        time.sleep(0.01)
-    started, start = threading.Event(), worker._supervisor._new_process
+    ids, started = prompt(worker), threading.Event()
 
-    def stopped() -> WorkerProcess:
-        process = start()
-        os.kill(process.pid, signal.SIGSTOP)  # it gets no further
-        started.set()
-        return process
+    def stopped(start: Start) -> Start:
+        def begin() -> WorkerProcess:
+            process = start()
+            os.kill(process.pid, signal.SIGSTOP)  # it gets no further
+            started.set()
+            return process
 
-    monkeypatch.setattr(worker._supervisor, "_new_process", stopped)
+        return begin
+
+    kill(worker, monkeypatch, stopped)
     stream = worker.submit(Request(ids, SHORT))
     assert started.wait(120)
     worker.close()
