@@ -63,18 +63,6 @@ def test_a_row_is_moved_if_that_is_worth_its_time(token_bytes, row_s, worth):
         assert row.output == expected_output(row.request)
 
 
-def test_a_row_that_could_not_be_moved_is_computed_again():
-    history = moved_history(50, 1, 0.1)
-    history.kv.breaks = 1
-    history.schedule()
-    assert history.scheduler.waiting == 1
-    history.kv.breaks = 0
-    history.run_out()
-    assert len(history.finished) == 5
-    for row in history.finished:
-        assert row.output == expected_output(row.request)
-
-
 def test_the_last_row_of_many_runs_in_the_first_slot(engine):
     """Its text is that of the same request alone; the slots hold what they are thought to hold."""
     greedy = SamplingParams(ignore_eos=True, top_logprobs=2)
