@@ -25,17 +25,18 @@ _KV_WIDTH = _HIDDEN // _HEADS * _KV_HEADS
 
 Bytes = npt.NDArray[np.uint8]
 
-# GGUF's ids of the tensor types.
-_TYPE_IDS = {
-    "F32": 0,
-    "F16": 1,
-    "Q4_0": 2,
-    "Q4_1": 3,
-    "Q8_0": 8,
-    "Q4_K": 12,
-    "Q5_K": 13,
-    "Q6_K": 14,
+# Of each type: its id in GGUF, the weights of a block, and its parts: so many random bytes, a
+# float16 of so many times the spread of the weights, or (negative) so many small scales of both
+# signs, as a real file has them.
+_TYPES: dict[str, tuple[int, int, tuple[int | float, ...]]] = {
+    "Q4_0": (2, 32, (1 / 4.6, 16)),
+    "Q4_1": (3, 32, (1 / 4.6, -7.5 / 4.6, 16)),
+    "Q8_0": (8, 32, (1 / 74, 32)),
+    "Q4_K": (12, 256, (1 / 170, 7.5 / 170, 140)),  # scales, then quants
+    "Q5_K": (13, 256, (1 / 340, 15.5 / 340, 172)),  # scales, high bits, low bits
+    "Q6_K": (14, 256, (192, -16, 1 / 170)),  # low bits, high bits, scales
 }
+_IDS = {"F32": 0, "F16": 1, **{name: id for name, (id, *_) in _TYPES.items()}}
 # Every type stands where its rows are long enough for its blocks.
 _MATRICES = (
     ("attn_q", "Q4_0", _HIDDEN, _HIDDEN),
@@ -58,7 +59,7 @@ def write_tiny_gguf(path: Path, **changed: int) -> None:
     tensors, body = [], b""
     for name, kind, shape, data in _tensors():
         # GGUF lists the fastest dimension first.
-        tensors.append((name.encode(), shape[::-1], _TYPE_IDS[kind], len(body)))
+        tensors.append((name.encode(), shape[::-1], _IDS[kind], len(body)))
         body += data.ljust(padded(len(data)), b"\0")
     head = Gguf(pairs, tensors).encoded()
     path.write_bytes(head.ljust(padded(len(head)), b"\0") + body)
@@ -103,69 +104,26 @@ def _matrix(
         uniform = _random(name, rows * columns).astype(np.float32) / 255 - 0.5
         data = (uniform * np.float32(scale * 12**0.5)).astype(np.float16).tobytes()
     else:
-        data = _BLOCKS[kind](name, rows * columns, scale)
+        data = _blocks(name, kind, rows * columns, scale)
     return name, kind, (rows, columns), data
 
 
-def _q4_0(name: str, count: int, scale: float) -> bytes:
-    quants = _random(name, count // 2).reshape(-1, 16)
-    return _join(_half(scale / 4.6, len(quants)), quants)
-
-
-def _q4_1(name: str, count: int, scale: float) -> bytes:
-    quants = _random(name, count // 2).reshape(-1, 16)
-    step = scale / 4.6
-    return _join(_half(step, len(quants)), _half(-7.5 * step, len(quants)), quants)
-
-
-def _q8_0(name: str, count: int, scale: float) -> bytes:
-    quants = _random(name, count).reshape(-1, 32)
-    return _join(_half(scale / 74, len(quants)), quants)
-
-
-def _q4_k(name: str, count: int, scale: float) -> bytes:
-    blocks = count // 256
-    packed = _random(name, blocks * 140).reshape(-1, 140)  # scales, then quants
-    step = scale / 170
-    return _join(_half(step, blocks), _half(7.5 * step, blocks), packed)
-
-
-def _q5_k(name: str, count: int, scale: float) -> bytes:
-    blocks = count // 256
-    packed = _random(name, blocks * 172).reshape(-1, 172)  # scales, high bits, low bits
-    step = scale / 340
-    return _join(_half(step, blocks), _half(15.5 * step, blocks), packed)
-
-
-def _q6_k(name: str, count: int, scale: float) -> bytes:
-    blocks = count // 256
-    quants = _random(name, blocks * 192).reshape(-1, 192)  # low bits, then high bits
-    # Scales are signed: small ones of both signs, as a real file has them.
-    scales = (_random(name + ".scales", blocks * 16) % 32 - 16).astype(np.uint8).reshape(-1, 16)
-    return _join(quants, scales, _half(scale / 170, blocks))
-
-
-_BLOCKS = {
-    "Q4_0": _q4_0,
-    "Q4_1": _q4_1,
-    "Q8_0": _q8_0,
-    "Q4_K": _q4_k,
-    "Q5_K": _q5_k,
-    "Q6_K": _q6_k,
-}
+def _blocks(name: str, kind: str, count: int, scale: float) -> bytes:
+    _, size, parts = _TYPES[kind]
+    columns: list[Bytes] = []
+    for part in parts:
+        if isinstance(part, float):
+            column = np.full((count // size, 1), part * scale, np.float16).view(np.uint8)
+        elif part > 0:
+            column = _random(name, count // size * part)
+        else:
+            column = (_random(name + ".scales", count // size * -part) % 32 - 16).astype(np.uint8)
+        columns.append(column.reshape(count // size, -1))
+    return np.concatenate(columns, axis=1).tobytes()
 
 
 def _random(name: str, count: int) -> Bytes:
     return np.frombuffer(hashlib.shake_256(name.encode()).digest(count), np.uint8)
-
-
-def _half(value: float, count: int) -> Bytes:
-    """One float16 a block, as bytes."""
-    return np.full((count, 1), value, np.float16).view(np.uint8)
-
-
-def _join(*columns: Bytes) -> bytes:
-    return np.concatenate(columns, axis=1).tobytes()
 
 
 if __name__ == "__main__":
