@@ -210,17 +210,13 @@ def test_a_shared_cache_may_be_smaller_than_all_slots_at_their_longest(pebble_bu
     settings = RunnerSettings(slots=8, context=512, unified_kv=True, kv_tokens=300)
     params = SamplingParams(max_tokens=60, ignore_eos=True, top_logprobs=2)
     with Engine.load(path, replace(settings, kv_tokens=None)) as roomy:
-        wanted = [run(roomy, question, params) for question in QUESTIONS[:8]]
+        asked = [Request(chat(roomy, question), params) for question in QUESTIONS[:8]]
+        wanted = [stream.result() for stream in [roomy.submit(one) for one in asked]]
         within = near_tie(roomy.model, unified=True)
     with Engine.load(path, settings) as engine:
         seen: list[EngineStats] = []
         with held(engine):
-            streams = [
-                Watched(
-                    engine, Request(chat(engine, q), params), lambda: seen.append(engine.stats())
-                )
-                for q in QUESTIONS[:8]
-            ]
+            streams = [Watched(engine, one, lambda: seen.append(engine.stats())) for one in asked]
         got = [stream.result() for stream in streams]
         stats = engine.stats()
         long = Request(chat(engine, "hi"), SamplingParams(max_tokens=600, ignore_eos=True))
@@ -241,7 +237,7 @@ def test_a_budget_needs_a_shared_cache(pebble_built, recipe):
 
 
 def test_stats_say_what_the_engine_does(engine):
-    params = SamplingParams(max_tokens=80, ignore_eos=True)
+    params = SamplingParams(max_tokens=50, ignore_eos=True)
     seen: list[EngineStats] = []
     with held(engine):
         streams = [
@@ -252,7 +248,7 @@ def test_stats_say_what_the_engine_does(engine):
         stream.result(300)  # on a device of software
     assert max(stats.decoding for stats in seen) == 8
     assert max(stats.queued for stats in seen) >= 1
-    assert max(stats.kv_tokens for stats in seen) > 8 * 60
+    assert max(stats.kv_tokens for stats in seen) > 8 * 40
     last = engine.stats()
     assert last.running == last.queued == 0
     assert last.ttft_s.p50 <= last.ttft_s.p90 <= last.ttft_s.p99
