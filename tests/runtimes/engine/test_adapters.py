@@ -49,8 +49,8 @@ def files(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, P
     return {name: write_adapter(pebble, folder / f"{name}.gguf", int(name[1:])) for name in names}
 
 
-def prompts(engine: Engine | WorkerEngine, count: int = 6) -> list[list[int]]:
-    return [engine.encode(f"What is {20 + i} and {i}? Tell me all of it.") for i in range(count)]
+def prompts(engine: Engine | WorkerEngine) -> list[list[int]]:
+    return [engine.encode(f"What is {20 + i} and {i}? Tell me all of it.") for i in range(4)]
 
 
 def answer(engine: Engine | WorkerEngine, prompt: list[int], adapter: str | None) -> Completion:
@@ -86,7 +86,7 @@ def test_rows_of_all_adapters_run_together(model, files, alone, unified):
         for name in names:
             engine.load_adapter(name, files[name])
         assert engine.adapters == set(names)
-        asked = [(name, number) for name in (None, *names) for number in range(6)] * 2
+        asked = [(name, number) for name in (None, *names) for number in range(4)] * 2
         random.Random(5).shuffle(asked)
         texts = prompts(engine)
         streams = [
@@ -103,7 +103,7 @@ def test_a_draft_guesses_what_adapters_say(model, files, alone, pebble_built):
     with drafting(model, draft, context=128, **rows) as engine:
         for name in ("a0", "a1"):
             engine.load_adapter(name, files[name])
-        asked = [(name, number) for number in range(6) for name in (None, "a0", "a1")]
+        asked = [(name, number) for number in range(4) for name in (None, "a0", "a1")]
         texts = prompts(engine)
         streams = [
             engine.submit(Request(texts[number], PARAMS, adapter=name)) for name, number in asked
@@ -129,8 +129,8 @@ def test_swapped_under_load_no_answer_is_of_another(model, files, alone):
             at[f"name{slot}"] = f"a{slot}"
             engine.load_adapter(f"name{slot}", files[f"a{slot}"])
         running: list = []
-        for _ in range(160):
-            name, number = chance.choice([None, *at]), chance.randrange(6)
+        for _ in range(120):
+            name, number = chance.choice([None, *at]), chance.randrange(4)
             request = Request(texts[number], PARAMS, adapter=name)
             running.append((at.get(name), number, engine.submit(request)))
             if chance.random() < 0.2:

@@ -85,7 +85,7 @@ def answers(model: Path, slots: int, order: int, *, cache: bool) -> list[list[An
             streams[index] = engine.submit(Request(wanted[index], params, priority=priority))
             other = engine.submit(
                 Request(
-                    wanted[7][: chance.randrange(100, 400)],
+                    wanted[7][: chance.randrange(20, 250)],
                     SamplingParams(max_tokens=12, ignore_eos=True),
                     priority=chance.choice(list(Priority)),
                 )
