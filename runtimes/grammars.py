@@ -193,7 +193,6 @@ def _started() -> LineChild:
 
 _COMPILERS = _Compilers()
 
-
 # In the child
 
 

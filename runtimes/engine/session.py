@@ -35,7 +35,6 @@ _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _KEY = "ingot_session"
 _MOST_HEADER_BYTES = 64 * 2**20  # some 8 million tokens; what is longer is no header
 
-
 # Fields of a session that say what its payload is of: model, runtime, library and kv_type.
 SessionHeader = dict[str, str]
 

@@ -20,7 +20,6 @@ from runtimes.settings import SCORED_CHUNK, RunnerSettings
 Vector = npt.NDArray[np.float32]
 _LAST = b"3"  # llama.h's LLAMA_POOLING_TYPE_LAST, as the header of a file has it
 
-
 # Embeddings: the model's last hidden states, on a context of their own beside the runner's.
 
 

@@ -30,8 +30,6 @@ from runtimes.runner import KvSlots, SavedKv, StepRow
 #
 # The number of streams is the slots of a split cache and 1 of a unified one; a sequence is in one
 # of them. Recurrent states and the caches of a few architectures look otherwise.
-
-
 _PARTIAL = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY of llama.h
 
 _PREFIX = 8

@@ -125,8 +125,6 @@ def attention(heads: int, kv_heads: int, size: int, nbytes: int) -> bytes:
 
 
 # Tensors on a device: how they are allocated, copied, and bound to a graph, whole or in part.
-
-
 LIKELIEST = 64  # tokens of a row, where not all are wanted; as many as llama.cpp is asked for
 
 
@@ -458,18 +456,13 @@ def open_steps(
 
 _TOKENS = 80  # more than kernels take at a time
 
-
 _CONTEXT = _TOKENS + 16
-
 
 # Whether a device computes attention as the processor does.
 #
 # Keys and values are written in place, as steps do it: devices have kernels of their own for
 # that.
-
-
 _LENGTHS = (5, _TOKENS, 30)  # of rows that go together
-
 
 _TOLERANCE = 0.05  # of values around 0.3; floats of 16 bits leave a tenth of it
 

@@ -22,13 +22,8 @@ from runtimes.planner.candidates import PlanTask
 from runtimes.planner.plan import SHORT_PROMPT, Plan
 
 _PLANS, _SEEN = "plans", "fingerprints"
-
-
 _REVISION = 3  # of the planner: what an older one chose does not count
-
-
 _PLANS_KEPT, _SEEN_KEPT = 64, 256
-
 
 _MOST_POWER = 20  # of two: plans are looked for up to a depth of a million tokens
 

@@ -48,8 +48,6 @@ from runtimes.worker.wire import Ready
 # Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst), and of the whole machine
 # (``oom_kill`` in /proc/vmstat). Other killers (earlyoom, systemd-oomd) leave no count: they act
 # when little has been free for a while.
-
-
 _LINE_SHOWN = 300
 
 # What a native library says before it aborts, and what it says when it has no memory.
@@ -179,8 +177,6 @@ def _count(path: Path) -> int | None:
 #
 # Limits hold for a model's contents, the native library's files and the processor together: a
 # rebuilt library, another model or another machine starts without them.
-
-
 STATE = "worker"  # the state file
 FORGET = f"{advised('runtimes.worker')} --forget"
 
