@@ -81,9 +81,9 @@ def test_what_is_too_large_or_too_deep_is_refused(kind: Any, source: str, said: 
     ],
     ids=["definitions", "deep definitions", "rules", "choices"],
 )
-def test_what_is_allowed_is_followed_by_an_engine(kind: Any, source: str, pebble_built) -> None:
+def test_what_is_allowed_is_followed_by_an_engine(kind: Any, source: str, gguf) -> None:
     """An engine compiles with more stack than the process that has tried it."""
-    with Engine.load(pebble_built / "pebble-q8_0.gguf") as engine:
+    with Engine.load(gguf) as engine:
         params = SamplingParams(max_tokens=4, constraint=Constraint(kind, source))
         answer = engine.submit(Request(engine.encode("Hello"), params)).result()
     assert answer.error is None

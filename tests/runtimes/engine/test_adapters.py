@@ -96,11 +96,10 @@ def test_rows_of_all_adapters_run_together(model, files, alone, unified):
         check([alone[one] for one in asked], found)
 
 
-def test_a_draft_guesses_what_adapters_say(model, files, alone, pebble_built):
+def test_a_draft_guesses_what_adapters_say(model, files, alone, gguf):
     """It has no adapter itself: what it guesses is verified with the row's own."""
-    draft = resolve(pebble_built, recipe="q8_0")
     rows = {"slots": 2, "unified_kv": True} if model.suffix == ".gguf" else {"slots": 1}
-    with drafting(model, draft, context=128, **rows) as engine:
+    with drafting(model, gguf, context=128, **rows) as engine:
         for name in ("a0", "a1"):
             engine.load_adapter(name, files[name])
         asked = [(name, number) for number in range(4) for name in (None, "a0", "a1")]
@@ -143,8 +142,7 @@ def test_swapped_under_load_no_answer_is_of_another(model, files, alone):
         check(expected, [stream.result() for _, _, stream in running])
 
 
-def test_what_is_refused(model, files, tmp_path, pebble_built):
-    gguf = resolve(pebble_built, recipe="q8_0")
+def test_what_is_refused(model, files, tmp_path, gguf):
     with Engine.load(model, SETTINGS) as engine:
         ids = prompts(engine)[0]
         with pytest.raises(RequestError, match="no adapter 'a0' is loaded; there is: none"):

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quantize.resolve import resolve
 from runtimes.engine.engine import Engine
 from runtimes.request import Request, SamplingParams
 from runtimes.settings import RunnerSettings, SchedulerSettings
@@ -22,11 +21,10 @@ from tests.runtimes.ties import near_tie, near_ties
 SLOTS = 6
 
 
-@pytest.fixture(scope="module", params=["q8_0", "onnx-int4"])
-def engine(request: pytest.FixtureRequest, pebble_built: Path) -> Iterator[Engine]:
-    path = resolve(pebble_built, recipe=request.param)
+@pytest.fixture(scope="module")
+def engine(pebble_file: Path) -> Iterator[Engine]:
     settings = RunnerSettings(slots=SLOTS, context=256)
-    with Engine.load(path, settings, SchedulerSettings(max_stall_s=None)) as engine:
+    with Engine.load(pebble_file, settings, SchedulerSettings(max_stall_s=None)) as engine:
         yield engine
 
 

@@ -60,11 +60,6 @@ def drafting(model: Path, draft: Path, **fields) -> Engine:
     return engine
 
 
-@pytest.fixture(scope="module")
-def q8_0(pebble_built: Path) -> Path:
-    return resolve(pebble_built, recipe="q8_0")
-
-
 @pytest.fixture(
     scope="module",
     params=[
@@ -120,26 +115,26 @@ def test_answers_are_the_same(engines, name):
         assert stats.accepted_drafts > 0.5 * stats.drafted_tokens > 100
 
 
-def test_another_vocabulary_is_refused(q8_0):
+def test_another_vocabulary_is_refused(gguf):
     other = LLAMACPP.selftest
     with pytest.raises(
         ModelError, match=r"cannot be the draft of .*: token \d+ is .* to the model"
     ):
-        Engine.load(q8_0, RunnerSettings(slots=1, context=128, draft=other))
+        Engine.load(gguf, RunnerSettings(slots=1, context=128, draft=other))
 
 
 @pytest.mark.parametrize("cut", [None, 100_000])
-def test_a_missing_or_truncated_draft_is_refused(q8_0, tmp_path, cut):
+def test_a_missing_or_truncated_draft_is_refused(gguf, tmp_path, cut):
     draft = tmp_path / "small.gguf"
     if cut:
-        draft.write_bytes(q8_0.read_bytes()[:cut])
+        draft.write_bytes(gguf.read_bytes()[:cut])
     with pytest.raises(ModelError, match=r"small\.gguf"):
-        Engine.load(q8_0, RunnerSettings(slots=1, context=128, draft=draft))
+        Engine.load(gguf, RunnerSettings(slots=1, context=128, draft=draft))
 
 
-def test_it_counts_in_the_estimate_and_is_left_out_where_memory_is_short(q8_0, monkeypatch, caplog):
-    model, settings = read_model(q8_0), RunnerSettings(slots=2, context=512, gpu_layers=0)
-    with_draft = replace(settings, draft=q8_0)
+def test_it_counts_in_the_estimate_and_is_left_out_where_memory_is_short(gguf, monkeypatch, caplog):
+    model, settings = read_model(gguf), RunnerSettings(slots=2, context=512, gpu_layers=0)
+    with_draft = replace(settings, draft=gguf)
     alone = estimate(model, settings).total
     both = estimate(model, with_draft).total
     assert both == alone + estimate(model, draft_settings(with_draft)).total
@@ -148,18 +143,18 @@ def test_it_counts_in_the_estimate_and_is_left_out_where_memory_is_short(q8_0, m
         runner, draft = load_with_draft(model, with_draft)
     runner.close()
     assert draft is None
-    assert f"without the draft {q8_0.name}" in caplog.text
+    assert f"without the draft {gguf.name}" in caplog.text
 
 
-def test_who_cannot_verify_has_none(q8_0, caplog):
-    settings = RunnerSettings(slots=1, context=256, reproducible=True, draft=q8_0)
-    with caplog.at_level(logging.WARNING), Engine.load(q8_0, settings) as engine:
+def test_who_cannot_verify_has_none(gguf, caplog):
+    settings = RunnerSettings(slots=1, context=256, reproducible=True, draft=gguf)
+    with caplog.at_level(logging.WARNING), Engine.load(gguf, settings) as engine:
         assert engine.stats().draft is None
     assert "cannot verify guesses in reproducible steps" in caplog.text
 
 
-def test_a_draft_that_fails_is_left_out(q8_0, caplog):
-    with drafting(q8_0, q8_0) as engine:
+def test_a_draft_that_fails_is_left_out(gguf, caplog):
+    with drafting(gguf, gguf) as engine:
         draft = engine._core.scheduler.proposer.draft
 
         def broken(plan):

@@ -107,13 +107,12 @@ def test_a_row_does_not_depend_on_its_companions(engine, record_property):
     assert max(differences) <= within
 
 
-def test_a_shared_cache_gives_the_same_answers(pebble_built):
+def test_a_shared_cache_gives_the_same_answers(gguf):
     """llama.cpp with one cache for all slots, where steps mix prefill and decode."""
-    path = resolve(pebble_built, recipe="q8_0")
     answers = []
     for unified in (False, True):
         settings = RunnerSettings(slots=8, context=256, unified_kv=unified)
-        with Engine.load(path, settings) as engine:
+        with Engine.load(gguf, settings) as engine:
             prompts = [chat(engine, question) for question in QUESTIONS]
             answers.append(engine.generate(prompts, replace(GREEDY, max_tokens=24)))
             within = near_tie(engine.model, unified=unified)
@@ -152,10 +151,9 @@ def test_prompts_that_cannot_be_served_are_refused_at_once(engine):
         Request([])
 
 
-def test_close_cancels_or_drains(pebble_built):
+def test_close_cancels_or_drains(gguf):
     for drain, expected in ((False, FinishReason.CANCELLED), (True, FinishReason.LENGTH)):
-        path = resolve(pebble_built, recipe="q8_0")
-        engine = Engine.load(path, RunnerSettings(slots=2, context=512))
+        engine = Engine.load(gguf, RunnerSettings(slots=2, context=512))
         params = SamplingParams(max_tokens=120, ignore_eos=True)
         closer = threading.Thread(target=engine.close, kwargs={"drain": drain})
         with held(engine):

@@ -10,7 +10,6 @@ from queue import SimpleQueue
 
 import pytest
 
-from quantize.resolve import resolve
 from runtimes.engine.engine import Engine
 from runtimes.engine.metrics import EngineStats
 from runtimes.engine.sequence import RequestState, Sequence
@@ -25,21 +24,10 @@ from tests.runtimes.ties import near_tie, near_ties
 GREEDY = SamplingParams(max_tokens=32, top_logprobs=2)
 
 
-@pytest.fixture(scope="module", params=["q8_0", "onnx-int4"])
-def pebble_file(request: pytest.FixtureRequest, pebble_built: Path) -> Path:
-    """One file of each runtime: what is tested here is above them."""
-    return resolve(pebble_built, recipe=request.param)
-
-
 @pytest.fixture(scope="module")
 def engine(pebble_file: Path) -> Iterator[Engine]:
     with Engine.load(pebble_file, RunnerSettings(slots=8, context=512)) as engine:
         yield engine
-
-
-@pytest.fixture
-def gguf(pebble_built: Path) -> Path:
-    return next(pebble_built.glob("*q8_0*.gguf"))
 
 
 def run(engine: Engine, text: str, params: SamplingParams, **fields) -> Completion:
@@ -205,15 +193,14 @@ def test_a_full_context_can_be_shifted(gguf):
         assert again.token_ids[:20] == done.token_ids[:20]
 
 
-def test_a_shared_cache_may_be_smaller_than_all_slots_at_their_longest(pebble_built):
-    path = resolve(pebble_built, recipe="q8_0")
+def test_a_shared_cache_may_be_smaller_than_all_slots_at_their_longest(gguf):
     settings = RunnerSettings(slots=8, context=512, unified_kv=True, kv_tokens=300)
     params = SamplingParams(max_tokens=60, ignore_eos=True, top_logprobs=2)
-    with Engine.load(path, replace(settings, kv_tokens=None)) as roomy:
+    with Engine.load(gguf, replace(settings, kv_tokens=None)) as roomy:
         asked = [Request(chat(roomy, question), params) for question in QUESTIONS[:8]]
         wanted = [stream.result() for stream in [roomy.submit(one) for one in asked]]
         within = near_tie(roomy.model, unified=True)
-    with Engine.load(path, settings) as engine:
+    with Engine.load(gguf, settings) as engine:
         seen: list[EngineStats] = []
         with held(engine):
             streams = [Watched(engine, one, lambda: seen.append(engine.stats())) for one in asked]
@@ -230,10 +217,9 @@ def test_a_shared_cache_may_be_smaller_than_all_slots_at_their_longest(pebble_bu
     assert last.finish_reason is FinishReason.CONTEXT
 
 
-@pytest.mark.parametrize("recipe", ["q8_0", "onnx-int8"])
-def test_a_budget_needs_a_shared_cache(pebble_built, recipe):
+def test_a_budget_needs_a_shared_cache(pebble_file):
     with pytest.raises(RequestError, match="unified"):
-        Engine.load(resolve(pebble_built, recipe=recipe), RunnerSettings(kv_tokens=700))
+        Engine.load(pebble_file, RunnerSettings(kv_tokens=700))
 
 
 def test_stats_say_what_the_engine_does(engine):

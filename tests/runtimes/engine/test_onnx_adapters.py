@@ -151,7 +151,7 @@ def changed(path: Path, out: Path, old: bytes, new: bytes) -> Path:
     return out
 
 
-def test_what_does_not_fit_is_refused_and_nothing_is_lost(folder, files, pebble_built, tmp_path):
+def test_what_does_not_fit_is_refused_and_nothing_is_lost(folder, files, gguf, tmp_path):
     good = files["a0"]
     data = good.read_bytes()
     name = b"blk.0.attn_q.weight.lora_a"
@@ -170,7 +170,7 @@ def test_what_does_not_fit_is_refused_and_nothing_is_lost(folder, files, pebble_
         ): "do not belong together",
         smaller: f"blk.0.attn_q is {columns}x{columns} there.* for {columns}x{columns // 2}",
         cut: "truncated",
-        resolve(pebble_built, recipe="q8_0"): "is no LoRA adapter",
+        gguf: "is no LoRA adapter",
         folder / "model.onnx": "not a GGUF file",
     }
     with opened(folder, 2) as runner:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantize.resolve import resolve
 from runtimes.engine.loading import load_runner
 from runtimes.errors import RequestError
 from runtimes.machine import selftest
@@ -20,11 +19,6 @@ from runtimes.runner import StepRow
 from runtimes.settings import FlashAttention, RunnerSettings
 
 SETTINGS = RunnerSettings(slots=3, context=512, threads=1)
-
-
-@pytest.fixture(scope="module")
-def gguf(pebble_built: Path) -> Path:
-    return resolve(pebble_built, recipe="q8_0")
 
 
 @pytest.fixture

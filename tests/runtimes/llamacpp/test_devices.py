@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from quantize.resolve import resolve
 from runtimes.engine.engine import Engine
 from runtimes.errors import ModelError
 from runtimes.llamacpp import context, native
@@ -36,11 +35,6 @@ QUESTIONS = (
 )
 GREEDY = SamplingParams(max_tokens=24, temperature=0.0, logprobs=True, top_logprobs=2)
 SETTINGS = RunnerSettings(slots=4, context=512)
-
-
-@pytest.fixture(scope="module")
-def gguf(pebble_built: Path) -> Path:
-    return resolve(pebble_built, recipe="q8_0")
 
 
 @pytest.fixture(scope="module")

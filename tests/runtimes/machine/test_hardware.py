@@ -129,17 +129,16 @@ def system(root: Path, group: str, files: dict[str, str], monkeypatch: pytest.Mo
 
 
 def test_what_is_loaded_is_measured_against_the_containers_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pebble_built: Path
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gguf: Path
 ) -> None:
     """Models, slots, prefixes: each asks what is free, and none the machine instead."""
     limits = version_2("")
     limits["sys/fs/cgroup/memory.max"] = str(213 * MIB)  # 1 MiB is left
     system(tmp_path, V2, limits, monkeypatch)
     assert free_memory() == hardware.buffer_bytes() * 8 == MIB
-    path = pebble_built / "pebble-q8_0.gguf"
     with pytest.raises(OutOfMemoryError, match=r"0\.00 GiB"):
-        load_runner(read_model(path), RunnerSettings())
-    assert fit(ModelEntry(str(path), "pebble", "q8_0", Origin.FILE, path)).free == MIB
+        load_runner(read_model(gguf), RunnerSettings())
+    assert fit(ModelEntry(str(gguf), "pebble", "q8_0", Origin.FILE, gguf)).free == MIB
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/cpuinfo")

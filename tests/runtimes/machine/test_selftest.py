@@ -17,7 +17,6 @@ from runtimes.machine import selftest
 from runtimes.machine.installed import Installed, find_installed, library_identity
 from runtimes.machine.selftest_child import compare
 from runtimes.machine.state_file import load_state, save_state
-from tests.runtimes.worker.faults import build_fault_library
 
 Fault = Callable[[str], None]
 
@@ -27,20 +26,6 @@ linux_only = pytest.mark.skipif(sys.platform != "linux", reason="uses LD_PRELOAD
 @pytest.fixture(autouse=True)
 def fresh_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INGOT_HOME", str(tmp_path / "home"))
-
-
-@pytest.fixture(scope="session")
-def fault_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_fault_library(tmp_path_factory.mktemp("fault"))
-
-
-@pytest.fixture
-def fault(fault_library: Path, monkeypatch: pytest.MonkeyPatch) -> Fault:
-    def choose(kind: str) -> None:
-        monkeypatch.setenv("LD_PRELOAD", str(fault_library))
-        monkeypatch.setenv("INGOT_TEST_FAULT", kind)
-
-    return choose
 
 
 def forbid_children(monkeypatch: pytest.MonkeyPatch) -> None:

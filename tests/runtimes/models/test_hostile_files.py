@@ -30,8 +30,8 @@ from tests.runtimes.models.sparse_gguf import said
 
 
 @pytest.fixture(scope="module")
-def header(pebble_built: Path) -> Gguf:
-    return Gguf.read(pebble_built / "pebble-q8_0.gguf")
+def header(gguf: Path) -> Gguf:
+    return Gguf.read(gguf)
 
 
 def write(path: Path, header: Gguf, **changed: Any) -> Path:

@@ -70,21 +70,6 @@ def test_estimates_of_other_caches(gguf: Path) -> None:
     assert third.estimate.total - second.estimate.total == pytest.approx(grown, rel=0.07)
 
 
-@pytest.fixture(scope="module", params=["q8_0", "onnx-int4"])
-def pebble_file(request: pytest.FixtureRequest, pebble_built: Path) -> Path:
-    return resolve(pebble_built, recipe=request.param)
-
-
-@pytest.fixture
-def gguf(pebble_built: Path) -> Path:
-    return resolve(pebble_built, recipe="q8_0")
-
-
-@pytest.fixture
-def onnx(pebble_built: Path) -> Path:
-    return resolve(pebble_built, recipe="onnx-int4")
-
-
 SHAPES = {
     "llama": {"hidden": 576, "feed_forward": 1536, "heads": 9, "kv_heads": 3, "head_dim": 64},
     "qwen3": {"hidden": 512, "feed_forward": 512, "heads": 32, "kv_heads": 4, "head_dim": 128},
@@ -235,9 +220,10 @@ def test_steps_that_are_too_long_are_what_is_to_be_lowered(gguf: Path) -> None:
         require_fit(model, asked(1, 1024, batch=step + 1), free)
 
 
-def test_the_graph_is_read_right(onnx: Path) -> None:
+def test_the_graph_is_read_right(pebble_built: Path) -> None:
     import onnx as reference
 
+    onnx = resolve(pebble_built, recipe="onnx-int4")
     expected = reference.load(onnx / "model.onnx", load_external_data=False).graph
     graph = read_graph(onnx / "model.onnx")
     assert [(n.name, n.kind, n.inputs, n.outputs) for n in graph.nodes] == [

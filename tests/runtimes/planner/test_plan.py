@@ -446,8 +446,8 @@ def test_a_trial_that_dies_says_of_what(models) -> None:
             trial.sample(16, 2)
 
 
-def test_the_size_of_a_step_is_measured_where_there_is_a_choice(pebble_built):
-    [model] = [read_model(path) for path in pebble_built.glob("*q8_0.gguf")]
+def test_the_size_of_a_step_is_measured_where_there_is_a_choice(gguf):
+    model = read_model(gguf)
     candidate = Candidate(model, RunnerSettings(threads=2, gpu_layers=0))
     tokens, [reason] = step_size(candidate, task(), slots=4, prefill_tps=5000.0)
     tried = {

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quantize.resolve import resolve
 from runtimes.engine.engine import Engine
 from runtimes.engine.loading import load_runner
 from runtimes.llamacpp.top_k import _PATIENCE, WIDTH
@@ -29,17 +28,12 @@ PARAMS = (
 )
 
 
-@pytest.fixture(scope="module")
-def q8_0(pebble_built: Path) -> Path:
-    return resolve(pebble_built, recipe="q8_0")
-
-
 @pytest.fixture(scope="module", params=[False, True], ids=["split", "unified"])
-def runner(request: pytest.FixtureRequest, q8_0: Path) -> Iterator[Runner]:
+def runner(request: pytest.FixtureRequest, gguf: Path) -> Iterator[Runner]:
     settings = RunnerSettings(
         slots=3, context=256, unified_kv=request.param, device_sampling=True, scored=4
     )
-    runner = load_runner(read_model(q8_0), settings)
+    runner = load_runner(read_model(gguf), settings)
     yield runner
     runner.close()
 
@@ -136,11 +130,11 @@ def test_rows_apart_are_joined_and_scores_are_whole(runner):
     assert runner.score([4, 5, 6, 7, 8]).shape == (5, runner.capabilities.vocab_size)
 
 
-def test_answers_do_not_depend_on_who_looks_for_the_largest(q8_0):
+def test_answers_do_not_depend_on_who_looks_for_the_largest(gguf):
     answers = []
     for device in (False, True):
         settings = RunnerSettings(slots=4, context=256, device_sampling=device)
-        with Engine.load(q8_0, settings) as engine:
+        with Engine.load(gguf, settings) as engine:
             wanted = [
                 *({"seed": 5, **fields} for fields in PARAMS),
                 {"temperature": 0.9, "top_k": 20, "n": 3, "seed": 2},

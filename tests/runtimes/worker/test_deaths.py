@@ -29,7 +29,6 @@ from runtimes.worker import supervisor
 from runtimes.worker.engine import WorkerEngine
 from runtimes.worker.process import WorkerProcess
 from runtimes.worker.recovery import STATE, DeathLimit, limit_lines
-from tests.runtimes.worker.faults import build_fault_library
 
 SETTINGS = RunnerSettings(slots=8, context=256, threads=1)
 # Where a GPU computes, to do without it is tried before the special kernels are blamed.
@@ -46,21 +45,10 @@ def worker(gguf: Path) -> Iterator[WorkerEngine]:
         yield engine
 
 
-@pytest.fixture(scope="session")
-def fault_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_fault_library(tmp_path_factory.mktemp("fault"))
-
-
 @pytest.fixture
-def fault(fault_library: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Makes llama.cpp fail in the processes that are started from now on."""
+def fault(fault: Callable[[str], None]) -> Callable[[str], None]:
     assert ensure("llamacpp").extra_buffers  # remembered before anything fails
-
-    def choose(kind: str) -> None:
-        monkeypatch.setenv("LD_PRELOAD", str(fault_library))
-        monkeypatch.setenv("INGOT_TEST_FAULT", kind)
-
-    return choose
+    return fault
 
 
 def prompt(worker: WorkerEngine) -> list[int]:
