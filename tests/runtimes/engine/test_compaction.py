@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from runtimes.engine.engine import Engine
@@ -15,7 +13,6 @@ from runtimes.request import Request, SamplingParams
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from tests.runtimes.engine.gates import held
 from tests.runtimes.engine.histories import History, Shape, expected_output
-from tests.runtimes.engine.test_kv import CASES, OTHER, PROMPT, REGROUPED, open_case, step
 from tests.runtimes.ties import near_tie, near_ties
 
 SLOTS = 6
@@ -81,27 +78,3 @@ def test_the_last_row_of_many_runs_in_the_first_slot(engine):
     again = [engine.submit(one).result(60) for one in asked[:-1]]
     near_ties(alone[:-1], again, near_tie(engine.model))
     assert all(one.usage.cached_tokens >= len(asked[0].prompt) - 1 for one in again)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_two_slots_change_places(case, pebble_built):
-    """Rows go on as if nothing had happened, whether both slots hold something or one."""
-    bound = REGROUPED if "unified" in case else 0.0
-    ends = ((0, len(PROMPT), [7]), (3, len(OTHER), [9]))
-    with contextlib.closing(open_case(pebble_built, case)) as runner:
-        step(runner, (0, 0, PROMPT))
-        step(runner, (3, 0, OTHER))
-        alone = [step(runner, end) for end in ends]
-        runner.kv.trim(0, len(PROMPT))
-        runner.kv.trim(3, len(OTHER))
-        runner.kv.swap(0, 3)
-        moved = [step(runner, (3 - slot, at, tokens)) for slot, at, tokens in ends]
-        runner.kv.trim(0, 0)
-        runner.kv.swap(3, 0)
-        runner.kv.trim(0, len(PROMPT))
-        back = step(runner, ends[0])
-        runner.kv.swap(1, 2)  # of nothing
-        anew = [step(runner, (slot, 0, PROMPT)) for slot in (1, 2, 3)]  # none holds anything
-    for logits, other in ((alone[0], moved[0]), (alone[1], moved[1]), (alone[0], back)):
-        assert np.abs(logits - other).max() <= bound
-    assert all(np.abs(logits - anew[0]).max() <= bound for logits in anew)

@@ -120,6 +120,27 @@ def test_copies_decode_together(runner, close_beside):
         assert close_beside(row[None], expected)
 
 
+def test_two_slots_change_places(runner, close):
+    """Rows go on as if nothing had happened, whether both slots hold something or one."""
+    ends = ((0, len(PROMPT), [7]), (3, len(OTHER), [9]))
+    step(runner, (0, 0, PROMPT))
+    step(runner, (3, 0, OTHER))
+    alone = [step(runner, end) for end in ends]
+    runner.kv.trim(0, len(PROMPT))
+    runner.kv.trim(3, len(OTHER))
+    runner.kv.swap(0, 3)
+    moved = [step(runner, (3 - slot, at, tokens)) for slot, at, tokens in ends]
+    runner.kv.trim(0, 0)
+    runner.kv.swap(3, 0)
+    runner.kv.trim(0, len(PROMPT))
+    back = step(runner, ends[0])
+    runner.kv.swap(1, 2)  # of nothing
+    anew = [step(runner, (slot, 0, PROMPT)) for slot in (1, 2, 3)]  # none holds anything
+    for one, other in ((alone[0], moved[0]), (alone[1], moved[1]), (alone[0], back)):
+        assert close(one, other)
+    assert all(close(one, anew[0]) for one in anew)
+
+
 def test_a_part_is_copied(runner, close):
     expected = fresh(runner, PROMPT[:31])
     step(runner, (3, 0, PROMPT))
