@@ -9,7 +9,7 @@ from typing import Any
 from tests.fuzz.headers import Gguf
 
 _F32, _Q8_0 = 0, 8
-_FORMS = {"B": 0, "b": 1, "I": 4, "i": 5, "f": 6, "Q": 10, "q": 11, "d": 12}
+_FORMS = {"B": 0, "b": 1, "H": 2, "I": 4, "i": 5, "f": 6, "Q": 10, "q": 11, "d": 12}
 
 
 def said(value: Any) -> tuple[int, bytes]:
