@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,21 +34,21 @@ TEXTS = "one two three four five\nPebble is a small model of words\n"
 REGISTER = "from runtimes.models import registry\nregistry.MODULES['toy'] = 'toy_backend'\n"
 
 
-@pytest.fixture
-def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A model of the toy runtime, which is registered here and in every child process."""
-    folder = tmp_path / "toy"
-    folder.mkdir()
+    folder = tmp_path_factory.mktemp("toy")
     shutil.copy(Path(__file__).parent / "toy" / "toy_backend.py", folder)
     (folder / "sitecustomize.py").write_text(REGISTER)
     (folder / "tiny.toy").write_text(TEXTS)
-    monkeypatch.syspath_prepend(folder)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), str(ROOT)]))
-    monkeypatch.setenv("INGOT_HOME", str(tmp_path / "home"))
-    monkeypatch.setitem(registry.MODULES, "toy", "toy_backend")
-    monkeypatch.delitem(sys.modules, "toy_backend", raising=False)
-    python("runtimes.machine.selftest_child", "toy", "--record")
-    return folder / "tiny.toy"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(folder), str(ROOT)]))
+        patch.setenv("INGOT_HOME", str(tmp_path_factory.mktemp("home")))
+        patch.setitem(registry.MODULES, "toy", "toy_backend")
+        patch.delitem(sys.modules, "toy_backend", raising=False)
+        python("runtimes.machine.selftest_child", "toy", "--record")
+        yield folder / "tiny.toy"
 
 
 def python(*words: object) -> str:
