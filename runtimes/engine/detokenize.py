@@ -2,8 +2,6 @@
 
 import codecs
 
-from runtimes.sampling.thoughts import overlap
-
 
 class Detokenizer:
     """Text of one completion, fed with each token's bytes.
@@ -14,6 +12,7 @@ class Detokenizer:
     def __init__(self, stop: tuple[str, ...] = ()) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._stop = stop
+        self._begun = [_Begun(text) for text in stop]
         self._held = ""
         self.text = ""
         self.stopped_by: str | None = None
@@ -40,6 +39,8 @@ class Detokenizer:
             return ""
         self._held += text
         if not may_stop:
+            for begun in self._begun:
+                begun.length = 0
             out, self._held = self._held, ""
             self.text += out
             return out
@@ -49,8 +50,37 @@ class Detokenizer:
             at, self.stopped_by = found
             out, self._held = self._held[:at], ""
         else:
-            begun = (len(overlap(self._held, stop)) for stop in self._stop)
-            cut = len(self._held) - (0 if final else max(begun, default=0))
+            # The longest tail that a stop string begins with.
+            undecided = max((begun.feed(text) for begun in self._begun), default=0)
+            cut = len(self._held) - (0 if final else undecided)
             out, self._held = self._held[:cut], self._held[cut:]
         self.text += out
         return out
+
+
+class _Begun:
+    """How much of one stop string the text ends with, kept up to date in linear time (Knuth,
+    Morris and Pratt, "Fast pattern matching in strings", 1977)."""
+
+    def __init__(self, stop: str) -> None:
+        self._stop = stop
+        self.length = 0
+        # For each beginning of it, the length of the longest shorter one that it ends with.
+        self._shorter = [0]
+        length = 0
+        for char in stop[1:]:
+            length = self._after(char, length)
+            self._shorter.append(length)
+
+    def feed(self, text: str) -> int:
+        """The length after ``text``, in which the stop string itself does not end."""
+        length = self.length
+        for char in text:
+            length = self._after(char, length)
+        self.length = length
+        return length
+
+    def _after(self, char: str, length: int) -> int:
+        while length and self._stop[length] != char:
+            length = self._shorter[length - 1]
+        return length + 1 if self._stop[length] == char else 0

@@ -219,7 +219,7 @@ class Thoughts:
         if not self._cut or self._answer is not None:
             return text
         held = (self._held + text).replace(self._form.closes, "")
-        cut = len(held) - len(overlap(held, self._form.closes))
+        cut = len(held) - len(_overlap(held, self._form.closes))
         self._held = held[cut:]
         return held[:cut]
 
@@ -231,7 +231,7 @@ class Thoughts:
 
     def _begun_tag(self) -> str:
         """As much of the closing tag as the text ends with."""
-        return overlap(self._held, self._form.closes)
+        return _overlap(self._held, self._form.closes)
 
     def _plan(self) -> None:
         """Force the thought's end where it is due, and what stands before a constrained answer."""
@@ -281,7 +281,7 @@ class Thoughts:
         if self.phase is ThoughtPhase.INSIDE:
             at = held.find(form.closes)
             if at < 0:
-                keep = len(overlap(held, form.closes))
+                keep = len(_overlap(held, form.closes))
                 cut = len(held[: len(held) - keep].rstrip("\n"))
                 self._held = held[cut:]
                 return Said(held[:cut], "")
@@ -314,13 +314,11 @@ def repeats(ids: Sequence[int]) -> bool:
     return any(np.array_equal(tail[period:], tail[:-period]) for period in periods)
 
 
-def overlap(text: str, tag: str) -> str:
+def _overlap(text: str, tag: str) -> str:
     """The longest beginning of ``tag``, but not all of it, that ``text`` ends with."""
-    at = max(len(text) - len(tag) + 1, 0)
-    while (at := text.find(tag[0], at)) >= 0:
-        if tag.startswith(tail := text[at:]):
-            return tail
-        at += 1
+    for size in range(min(len(tag) - 1, len(text)), 0, -1):
+        if text.endswith(tag[:size]):
+            return tag[:size]
     return ""
 
 
