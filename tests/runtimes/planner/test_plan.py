@@ -290,12 +290,25 @@ def test_a_damaged_plan_is_none(wrong) -> None:
         Plan.from_json(said)
 
 
-def test_a_real_plan_is_remembered(models, tmp_path, monkeypatch) -> None:
+@pytest.fixture
+def broken(gguf, tmp_path) -> ModelFile:
+    """The header stays whole; llama.cpp misses a tensor that its architecture needs."""
+    path = tmp_path / "broken.gguf"
+    path.write_bytes(gguf.read_bytes().replace(b"output_norm.weight", b"output_morn.weight"))
+    return read_model(path)
+
+
+def test_a_real_plan_is_remembered(models, broken, tmp_path, monkeypatch) -> None:
+    """With a file beside it that does not run."""
     monkeypatch.setenv("INGOT_HOME", str(tmp_path))
     asked = task("chat", overrides=Overrides(context=256))
+    models = [broken, *models]
     assert load_plan(models, asked) is None
     plan = make_plan(models, asked)
-    assert plan.path in {str(model.path) for model in models}
+    assert plan.path in {str(model.path) for model in models[1:]}
+    [failed] = [one for one in plan.alternatives if one.failure]
+    assert failed.file == "broken.gguf"
+    assert "cannot load" in failed.failure
     assert (plan.settings.slots, plan.settings.context, plan.settings.threads) == (1, 256, 2)
     assert plan.figures.prefill_tps > 0
     assert {a.file for a in plan.alternatives} == {model.path.name for model in models}
@@ -305,7 +318,7 @@ def test_a_real_plan_is_remembered(models, tmp_path, monkeypatch) -> None:
     # Other questions are not answered by it.
     assert load_plan(models, task("batch", overrides=asked.overrides)) is None
     assert load_plan(models, task("chat")) is None
-    assert load_plan(models[:1], asked) is None
+    assert load_plan(models[1:], asked) is None
     assert load_plan(models, dataclasses.replace(asked, cores=1)) is None
     assert load_plan(models, dataclasses.replace(asked, free=plan.memory - 1)) is None
     assert plan.scheduling().max_stall_s == 0.5
@@ -415,19 +428,10 @@ def test_reasons_compare_what_was_measured_in_one_round(models) -> None:
     assert "2.61 s for 256 prompt tokens and 128 of answer behind 2,048;" in said[0]
 
 
-def test_a_file_that_does_not_run_is_listed_and_another_is_chosen(models, tmp_path) -> None:
-    broken = tmp_path / "broken.gguf"
-    data = models[0].path.read_bytes()
-    # The header stays whole; llama.cpp misses a tensor that its architecture needs.
-    broken.write_bytes(data.replace(b"output_norm.weight", b"output_morn.weight"))
-    bad = read_model(broken)
-    plan = make_plan([bad, models[0]], task("chat", overrides=Overrides(context=128)))
-    assert plan.path == str(models[0].path)
-    failed = {a.file: a.failure for a in plan.alternatives if a.failure}
-    assert "cannot load" in str(failed["broken.gguf"])
+def test_where_no_file_runs_each_way_is_tried_and_told(broken) -> None:
     said: list[str] = []
     with pytest.raises(ModelError, match=r"broken\.gguf"):
-        make_plan([bad], task("chat", gpus=GPUS), said.append)
+        make_plan([broken], task("chat", gpus=GPUS), said.append)
     # Layers on a GPU, and without one.
     assert [line.removeprefix("trying broken.gguf") for line in said] == [
         " with the GPU on 2 threads",
