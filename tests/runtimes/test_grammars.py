@@ -60,7 +60,7 @@ HOSTILE = [
     ("grammar", "\x00", "cannot be used"),
     ("regex", "(" * 3000 + "a" + ")" * 3000, "nested"),
     ("regex", "a" * 300_000, "characters, above 262,144"),
-    ("choices", json.dumps([f"{number}" for number in range(40_000)]), "40,000 choices, above"),
+    ("choices", json.dumps([f"{number}" for number in range(17_000)]), "17,000 choices, above"),
     ("choices", json.dumps(["x" * 2_000_000]), "characters, above 1,048,576"),
 ]
 
