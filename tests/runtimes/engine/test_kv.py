@@ -156,6 +156,8 @@ def test_a_slot_is_cut_and_goes_on(runner, close):
     step(runner, (0, 40, OTHER))
     runner.kv.trim(0, 40)
     runner.kv.trim(0, 100)  # it holds less: nothing to forget
+    with pytest.raises(ModelError, match="slot 0 holds 40 tokens, not 41"):
+        runner.kv.copy(0, 1, 41)
     step(runner, (0, 40, PROMPT[40:60]))
     assert close(step(runner, (0, 60, PROMPT[60:])), expected)
 
