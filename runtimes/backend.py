@@ -111,7 +111,7 @@ class Backend(ABC):
         """The tokenizer without the weights; raises ModelError."""
 
     @abstractmethod
-    def open(self, model: ModelFile, settings: RunnerSettings) -> tuple[Runner, Tokenizer]:
+    def open(self, model: ModelFile, settings: RunnerSettings) -> Runner:
         """Load the model. Raises ModelError, OutOfMemoryError or RuntimeMissingError."""
 
     def adapter_problem(self, model: ModelFile, path: Path) -> str | None:

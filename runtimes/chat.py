@@ -29,7 +29,6 @@ THINKING = ("think", "thinking", "reasoning")
 # At the end of a prompt whose template begins the answer with a thought.
 THOUGHT_BEGUN = re.compile(rf"(<(?:{'|'.join(THINKING)})>)\s*$", re.IGNORECASE)
 
-
 _MOST_SOURCE = 2**17  # characters of a template; the longest known has 40,000
 _MOST_SAID = 500  # characters of a reason
 _MADE_FOR_EACH = 16  # characters that a template may make for each that it is given

@@ -21,7 +21,6 @@ from runtimes.settings import MOST_ADAPTERS
 JSON_WHITESPACE = r" |\n {0,16}"
 _JSON_OPTIONS: Any = {"whitespace_pattern": JSON_WHITESPACE}
 
-
 _ADAPTER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 
 

@@ -20,12 +20,12 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from subprocess import DEVNULL, PIPE
 from typing import Any
 
 from runtimes.checks import check_room, grammar_text, refused
 from runtimes.errors import IngotError, RequestError, WorkerError
-from runtimes.machine.processes import Child, ending
+from runtimes.machine.linechild import LineChild, LineChildError, exchange
+from runtimes.machine.processes import ending
 from runtimes.request import Constraint, Request, SamplingParams
 from runtimes.untrusted import Bounds, excess
 
@@ -99,7 +99,7 @@ class _Compilers:
 
     def __init__(self) -> None:
         self._lock = threading.Condition()
-        self._idle: list[_Compiler] = []
+        self._idle: list[LineChild] = []
         self._running: set[Constraint] = set()
         self._waiting = self._size = 0
         self._found: OrderedDict[Constraint, str | RequestError] = OrderedDict()
@@ -139,20 +139,37 @@ class _Compilers:
             return None
 
     def _compiled(self, constraint: Constraint) -> str | RequestError:
-        compiler: _Compiler | None = None
         try:
-            with self._lock:
-                compiler = self._idle.pop() if self._idle else None
-            compiler = compiler or _Compiler()
-            found = compiler.compile(constraint)
+            found = self._asked(constraint)
             self._keep(constraint, found)
             return found
         finally:
             with self._lock:
                 self._running.discard(constraint)
-                if compiler is not None and compiler.alive:
-                    self._idle.append(compiler)
                 self._lock.notify_all()
+
+    def _asked(self, constraint: Constraint) -> str | RequestError:
+        """Have a child compile a constraint: its grammar, or the reason of a refusal, also where
+        the child dies."""
+        with self._lock:
+            child = self._idle.pop() if self._idle else None
+        child = child or _started()
+        try:
+            good, said = child.ask([constraint.kind, constraint.source], LIMIT_S)
+        except BaseException as error:  # Ctrl-C too: its answer would be taken for the next one's
+            child.close()
+            if not isinstance(error, LineChildError):
+                raise
+            why = f"the process that compiled it died ({ending(error.code)})"
+            if error.why == "hung":
+                why = f"it takes longer than {LIMIT_S:g} s to compile"
+            elif ending(error.code) == "SIGXCPU":
+                why = f"it takes more than {LIMIT_CPU_S} s of a processor to compile"
+            log.warning("a %s was refused: %s", constraint.kind, why)
+            return refused(constraint, why)
+        with self._lock:
+            self._idle.append(child)
+        return str(said) if good else refused(constraint, str(said))
 
     def _keep(self, constraint: Constraint, found: str | RequestError) -> None:
         size = len(constraint.source) + len(str(found))
@@ -167,67 +184,14 @@ class _Compilers:
                 self._size -= len(old.source) + len(str(value))
 
 
-class _Compiler:
-    """One child. Used by one thread at a time."""
-
-    def __init__(self) -> None:
-        try:
-            self._child = Child(
-                *("-m", "runtimes.grammars"), stdin=PIPE, stdout=PIPE, stderr=DEVNULL
-            )
-        except OSError as error:
-            raise WorkerError(f"no process could be started for a grammar: {error}") from error
-        self.alive = True
-
-    def compile(self, constraint: Constraint) -> str | RequestError:
-        """Compile a constraint in the child: its grammar, or the reason of a refusal, also where
-        the child dies."""
-        child = self._child
-        assert child.stdin is not None
-        assert child.stdout is not None
-        order = json.dumps([constraint.kind, constraint.source]).encode() + b"\n"
-        late = threading.Event()
-
-        def stop() -> None:
-            late.set()
-            child.kill()
-
-        timer = threading.Timer(LIMIT_S, stop)
-        timer.daemon = True
-        timer.start()
-        try:
-            child.stdin.write(order)
-            child.stdin.flush()
-            line = child.stdout.readline()
-        except OSError:  # it died before it had read all
-            line = b""
-        except BaseException:  # Ctrl-C: what it answers now would be taken for the next one's
-            self._end()
-            raise
-        finally:
-            timer.cancel()
-        if late.is_set() or not line.endswith(b"\n"):
-            how = self._end()
-        if line.endswith(b"\n"):
-            good, said = json.loads(line)
-            return str(said) if good else refused(constraint, str(said))
-        why = f"the process that compiled it died ({ending(how)})"
-        if late.is_set():
-            why = f"it takes longer than {LIMIT_S:g} s to compile"
-        elif ending(how) == "SIGXCPU":
-            why = f"it takes more than {LIMIT_CPU_S} s of a processor to compile"
-        log.warning("a %s was refused: %s", constraint.kind, why)
-        return refused(constraint, why)
-
-    def _end(self) -> int:
-        self.alive = False
-        with contextlib.suppress(OSError), self._child as child:  # whose pipes are closed
-            child.kill()
-        return self._child.wait()
+def _started() -> LineChild:
+    try:
+        return LineChild("runtimes.grammars", name="a compiler of grammars")
+    except OSError as error:
+        raise WorkerError(f"no process could be started for a grammar: {error}") from error
 
 
 _COMPILERS = _Compilers()
-
 
 # In the child
 
@@ -385,18 +349,15 @@ def _bound(kind: str, soft: int, hard: int | None = None) -> None:
 
 
 def _serve() -> None:
-    for line in sys.stdin.buffer:
+    questions, answer = exchange()
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # nobody reads what native code says
+    for kind, source in questions:
         _bound("RLIMIT_CPU", math.ceil(time.process_time()) + LIMIT_CPU_S)  # ends with SIGXCPU
-        kind, source = json.loads(line)
-        sys.stdout.write(json.dumps(_answer(kind, source)) + "\n")
-        sys.stdout.flush()
+        answer(_answer(kind, source))
 
 
 def main() -> None:
     """Compile what stdin says, a JSON list of kind and source a line, until it ends."""
-    import signal
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for the parent
     _bound("RLIMIT_AS", _CHILD_MEMORY, _CHILD_MEMORY)
     _bound("RLIMIT_CORE", 0, 0)
     if sys.platform != "win32":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+from runtimes.errors import ModelError
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
@@ -37,6 +40,15 @@ class TopKLogits:
 
 
 StepLogits = Logits | TopKLogits  # of the rows of a step
+
+
+def joined(parts: Sequence[StepLogits]) -> StepLogits:
+    """The rows of several passes; those without outputs are full logits of no rows."""
+    short = [part for part in parts if isinstance(part, TopKLogits)]
+    if not short:
+        return np.concatenate([require_full_logits(part) for part in parts])
+    ids, values = [part.ids for part in short], [part.values for part in short]
+    return TopKLogits(np.concatenate(ids), np.concatenate(values))
 
 
 def require_full_logits(found: StepLogits) -> Logits:
@@ -92,11 +104,8 @@ class StepRow:
     adapter: str | None = None  # what changes the weights for this row; one that is loaded
 
 
-@dataclass(frozen=True, slots=True)
-class StepPlan:
-    """One forward pass. Rows are in ascending slot order, no slot twice."""
-
-    rows: tuple[StepRow, ...]
+# One forward pass: rows in ascending slot order, no slot twice
+StepRows = Sequence[StepRow]
 
 
 def consecutive_runs(
@@ -138,15 +147,38 @@ class Tokenizer(Protocol):
         """The bytes that a token stands for; empty for control tokens."""
 
 
-class KvSlots(Protocol):
-    """The keys and values of every slot. A slot that no step has written is empty."""
+class KvSlots(ABC):
+    """The keys and values of every slot. A slot that no step has written is empty.
 
+    ``lengths`` is how many tokens each slot holds, ``context`` how many it may.
+    """
+
+    def __init__(self, slots: int, context: int) -> None:
+        self.context = context
+        self.lengths = [0] * slots
+
+    def full(self) -> set[int]:
+        """Slots that hold as many tokens as they can."""
+        return {slot for slot, length in enumerate(self.lengths) if length >= self.context}
+
+    def require_held(self, slot: int, length: int) -> None:
+        """Raise ModelError where the slot holds fewer tokens."""
+        if length > self.lengths[slot]:
+            raise ModelError(f"slot {slot} holds {self.lengths[slot]} tokens, not {length}")
+
+    def require_room(self, length: int) -> None:
+        """Raise ModelError for more saved tokens than a slot may hold."""
+        if length > self.context:
+            raise ModelError(f"{length} saved tokens do not fit a context of {self.context}")
+
+    @abstractmethod
     def copy(self, source: int, target: int, length: int) -> None:
         """Make ``target`` hold the first ``length`` tokens of ``source``, and nothing else.
 
         Without ``can_trim`` the length must be all that the source holds.
         """
 
+    @abstractmethod
     def trim(self, slot: int, length: int) -> None:
         """Forget what the slot holds from position ``length`` on; 0 frees it."""
 
@@ -154,18 +186,23 @@ class KvSlots(Protocol):
         """State at the end of the slot's tokens that later steps overwrite: recurrent states and
         the cells of sliding windows. Empty where ``trim`` needs none.
         """
+        return b""
 
     def rewind(self, slot: int, data: SavedKv, length: int) -> None:
         """Bring a slot back to its first ``length`` tokens, whose ``checkpoint`` is ``data``. After
         ModelError the slot is empty.
         """
+        self.trim(slot, length)
 
+    @abstractmethod
     def swap(self, first: int, second: int) -> None:
         """Exchange what two slots hold, whole. After ModelError neither is to be trusted."""
 
+    @abstractmethod
     def save(self, slot: int) -> SavedKv:
         """All that the slot holds."""
 
+    @abstractmethod
     def load(self, slot: int, data: SavedKv, length: int) -> None:
         """Make the slot hold what ``save`` gave of ``length`` tokens, by a runner of this model
         with the same ``kv_type``. Raises ModelError if it cannot, and leaves the slot empty.
@@ -174,8 +211,9 @@ class KvSlots(Protocol):
     def shift(self, slot: int, keep: int, discard: int) -> None:
         """Drop ``discard`` tokens behind the first ``keep``; the later ones move down.
 
-        Only with ``can_shift``.
+        Raises ModelError without ``can_shift``.
         """
+        raise ModelError("this runtime cannot shift a slot's tokens; submit the shorter text again")
 
 
 class AdapterSlots(Protocol):
@@ -215,7 +253,7 @@ class Runner(Protocol):
     def graphs_reused(self) -> int | None:
         """How many forward passes went without building a new graph; None where not known."""
 
-    def execute(self, plan: StepPlan) -> StepLogits:
+    def execute(self, rows: StepRows) -> StepLogits:
         """Run one step: float32 [logits asked for, vocab_size], in the order of rows and tokens.
 
         Where every such row says that fewer logits are enough, it may be TopKLogits of at least as

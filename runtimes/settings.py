@@ -88,7 +88,6 @@ class SchedulerSettings:
     max_stall_s: float | None = 0.5
     aging_s: float = 10.0  # a request overtakes those one priority above that come so much later
     batch_timeout_s: float = 0.05  # how long strategies other than continuous wait for a batch
-    preempt: bool = True
     prefix_cache: bool = True
     # Several tokens of a row may go in at once: what its constraint forces, and guesses, where they
     # pay. The answers are the same, but for near-ties: logits are computed in other company.

@@ -20,7 +20,6 @@ _EFFORT = "reasoning_effort"
 # Variables of a template that no request may set: the renderer gives them.
 _OWN = frozenset("messages tools documents add_generation_prompt bos_token eos_token".split())
 
-
 _CHANNELS = ThoughtForm(
     "<|channel|>analysis<|message|>",
     "<|end|>",

@@ -108,7 +108,12 @@ FAULTS = [
         "retryable=False",
     ),
     # The runtimes and their files
-    Fault("runtimes/onnx/kv.py", "length >= self.context}", "length > self.context}"),
+    Fault(
+        "runtimes/runner.py",
+        "length >= self.context}",
+        "length > self.context}",
+        "tests/runtimes/devices/test_onnx_devices.py",
+    ),
     Fault(
         "runtimes/onnx/kv.py",
         "self._copy(source, target, length)",

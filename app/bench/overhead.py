@@ -17,7 +17,7 @@ from runtimes.engine.loading import load_runner
 from runtimes.errors import RequestError
 from runtimes.models.registry import read_model
 from runtimes.request import SamplingParams
-from runtimes.runner import Logits, Runner, StepPlan, StepRow, require_full_logits
+from runtimes.runner import Logits, Runner, StepRow, require_full_logits
 from runtimes.sampling import Sampled, SamplerState, sample
 from runtimes.settings import RunnerSettings
 
@@ -45,7 +45,7 @@ def sampling(path: Path, options: BenchOptions) -> BenchResult:
     rows, repeats = options.rows, options.repeats
     context = _PROMPT + _WARM_UP + repeats * len(PARAMETERS) + 1
     settings = RunnerSettings(slots=rows, context=context, threads=options.cores)
-    runner, _ = load_runner(read_model(path), settings)
+    runner = load_runner(read_model(path), settings)
     try:
         if runner.capabilities.context < context:
             raise RequestError(
@@ -107,7 +107,7 @@ def _measure(
 
 
 def _step(runner: Runner, rows: Sequence[StepRow]) -> Logits:
-    return require_full_logits(runner.execute(StepPlan(tuple(rows))))
+    return require_full_logits(runner.execute(rows))
 
 
 def _timed(logits: Logits, states: Sequence[SamplerState]) -> float:

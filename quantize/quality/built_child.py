@@ -132,7 +132,7 @@ def _scored_logits(model: ModelFile, windows: Windows, kv_type: KvType = "f16") 
         scored=_AT_ONCE,
         kv_type=kv_type,
     )
-    runner, _ = load_runner(model, settings)
+    runner = load_runner(model, settings)
     for done, ids in enumerate(windows.ids):
         report_progress(done, len(windows.ids), "windows")
         yield runner.score(ids, windows.first)[:-1]

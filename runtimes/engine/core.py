@@ -131,7 +131,7 @@ class EngineCore:
             return False
         try:
             native_begin = time.perf_counter()
-            logits = self._runner.execute(step.plan)
+            logits = self._runner.execute(step.rows)
             native = time.perf_counter() - native_begin
             at = _score_prompts(step, logits)
             sampled = _sample(logits, at, step.sampled)
@@ -297,7 +297,7 @@ def _score_prompts(step: Step, logits: StepLogits) -> list[int]:
         return list(range(len(logits)))
     whole, found, at = require_full_logits(logits), list[int](), 0
     sampled = set(step.sampled)
-    for sequence, row in zip(step.sequences, step.plan.rows, strict=True):
+    for sequence, row in zip(step.sequences, step.rows, strict=True):
         drawn = 1 + len(step.proposed.get(sequence, ())) if sequence in sampled else 0
         scored = row.logits - drawn
         if scored and sequence.state.scores is not None:

@@ -20,7 +20,7 @@ from runtimes.engine.metrics import averaged
 from runtimes.engine.prefix_pool import common_prefix
 from runtimes.engine.sequence import RowTokens, Sequence
 from runtimes.errors import IngotError
-from runtimes.runner import Runner, StepPlan, StepRow, require_full_logits
+from runtimes.runner import Runner, StepRow, require_full_logits
 
 logger = logging.getLogger(__name__)
 
@@ -64,9 +64,9 @@ class Draft:
             for _ in range(_TRIED_STEPS):
                 self._cut(0, 0)
                 begin = time.perf_counter()
-                self._runner.execute(StepPlan((StepRow(0, 0, tokens, 0),)))
+                self._runner.execute((StepRow(0, 0, tokens, 0),))
                 middle = time.perf_counter()
-                self._runner.execute(StepPlan((StepRow(0, count, tokens[:1], 1),)))
+                self._runner.execute((StepRow(0, count, tokens[:1], 1),))
                 self._token_s = (middle - begin) / count
                 times.append(time.perf_counter() - middle)
             self._cut(0, 0)
@@ -183,11 +183,9 @@ class Draft:
         """One step of the runner."""
         rows = sorted(new, key=lambda one: self._of[one])
         slots = [self._slots[self._of[one]] for one in rows]
-        plan = StepPlan(
-            tuple(
-                StepRow(self._of[one], len(slot.held), new[one], logits)
-                for one, slot in zip(rows, slots, strict=True)
-            )
+        plan = tuple(
+            StepRow(self._of[one], len(slot.held), new[one], logits)
+            for one, slot in zip(rows, slots, strict=True)
         )
         given = require_full_logits(self._runner.execute(plan))
         for one, slot in zip(rows, slots, strict=True):

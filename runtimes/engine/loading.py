@@ -24,7 +24,7 @@ from runtimes.settings import PROMPT_CHUNK, RunnerSettings
 logger = logging.getLogger(__name__)
 
 
-def load_runner(model: ModelFile, settings: RunnerSettings) -> tuple[Runner, Tokenizer]:
+def load_runner(model: ModelFile, settings: RunnerSettings) -> Runner:
     """The runner for ``model``, with what ``settings`` leaves open filled in.
 
     Raises ModelError, RuntimeMissingError, OutOfMemoryError, or RequestError for settings that the
@@ -65,7 +65,7 @@ def load_with_draft(model: ModelFile, settings: RunnerSettings) -> tuple[Runner,
     """
     if settings.draft is not None and not backend_of(model).on_gpu(settings):
         settings = spare_draft(model, settings, memory_now()[1])
-    runner, _ = load_runner(model, settings)
+    runner = load_runner(model, settings)
     try:
         return runner, _load_draft(model, runner, settings)
     except BaseException:
@@ -89,7 +89,7 @@ def _load_draft(model: ModelFile, runner: Runner, settings: RunnerSettings) -> D
         return None
     asked = replace(settings, slots=one.slots, context=one.context)
     try:
-        other, vocabulary = load_runner(file, draft_settings(asked))
+        other = load_runner(file, draft_settings(asked))
     except OutOfMemoryError as error:
         logger.warning("without the draft %s: %s", file.path.name, error)
         return None
@@ -99,7 +99,7 @@ def _load_draft(model: ModelFile, runner: Runner, settings: RunnerSettings) -> D
                 f"{file.path} cannot be a draft: it cannot forget a wrong guess (sliding window or"
                 " recurrent state)"
             )
-        _require_same(file, vocabulary, model, runner.tokenizer)
+        _require_same(file, other.tokenizer, model, runner.tokenizer)
         return Draft(file.path.name, other, one.vocab_size)
     except IngotError:
         other.close()

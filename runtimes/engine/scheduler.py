@@ -23,7 +23,7 @@ from runtimes.engine.kv_cache import KvCache
 from runtimes.engine.metrics import Guessed, averaged
 from runtimes.engine.propose import Proposer
 from runtimes.engine.sequence import RowTokens, Sequence
-from runtimes.runner import StepPlan, StepRow
+from runtimes.runner import StepRow, StepRows
 from runtimes.settings import SchedulerSettings
 
 
@@ -31,7 +31,7 @@ from runtimes.settings import SchedulerSettings
 class Step:
     """A planned step: what the runner executes, and the sequences behind it in the same order."""
 
-    plan: StepPlan
+    rows: StepRows
     sequences: tuple[Sequence, ...]
     sampled: tuple[Sequence, ...]  # those whose tokens are all in, in the same order
     prefill: int  # tokens of sequences that were not decoding
@@ -141,7 +141,7 @@ class Scheduler:
     def _preempt(self) -> None:
         """Send running sequences back to the queue for its head, if that makes room for it."""
         head, kv = self._waiting[0], self.kv
-        if not self._settings.preempt or self._settings.strategy != "continuous":
+        if self._settings.strategy != "continuous":
             return
         while not (kv.free_slots and kv.fits(head, kv.running)):
             running = kv.running
@@ -235,7 +235,7 @@ class Scheduler:
         sampled = tuple(one for one in sequences if shares[one] == one.pending)
         decoding = sum(shares[one] for one in sequences if one.output and one.decoding)
         return Step(
-            StepPlan(rows),
+            rows,
             sequences,
             sampled,
             prefill=sum(shares.values()) - decoding,
@@ -258,7 +258,7 @@ class Scheduler:
             self._prefill_rate = averaged(self._prefill_rate, step.prefill / seconds)
             self.kv.token_s = 1 / self._prefill_rate
         self._stalled = 0.0 if step.decoded else self._stalled + seconds
-        for sequence, row in zip(step.sequences, step.plan.rows, strict=True):
+        for sequence, row in zip(step.sequences, step.rows, strict=True):
             sequence.computed += len(row.tokens)
             if sequence.stops:
                 self.kv.take_checkpoint(sequence)
@@ -276,7 +276,7 @@ class Scheduler:
                 if right < len(guessed) and not self.kv.cut(sequence):
                     self._requeue(sequence)
         if proposer and not step.prefill:
-            more = sum(len(row.tokens) for row in step.plan.rows) - len(step.sequences)
+            more = sum(len(row.tokens) for row in step.rows) - len(step.sequences)
             took = seconds - step.drafting_s
             proposer.learn(len(step.sequences), more, took, accepted)
         return total

@@ -18,15 +18,14 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import os
-import tempfile
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from runtimes.errors import ModelError, OutOfMemoryError
 from runtimes.machine.installed import find_installed
-from runtimes.models.modelfile import ModelFile, fingerprint
+from runtimes.machine.state_file import replacement
+from runtimes.models.modelfile import ModelFile, fingerprint, reading
 
 if TYPE_CHECKING:
     from runtimes.runner import SavedKv
@@ -35,7 +34,6 @@ _VERSION = 3
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _KEY = "ingot_session"
 _MOST_HEADER_BYTES = 64 * 2**20  # some 8 million tokens; what is longer is no header
-
 
 # Fields of a session that say what its payload is of: model, runtime, library and kv_type.
 SessionHeader = dict[str, str]
@@ -60,25 +58,15 @@ def write_session(path: Path, header: SessionHeader, tokens: list[int], data: Sa
     """
     fields = {_KEY: _VERSION, **header, "tokens": tokens}
     line = json.dumps({**fields, "crc32": _checksum(fields, data)})
-    part: Path | None = None
     try:
-        number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        part = Path(name)
-        with os.fdopen(number, "wb") as file:
+        with replacement(path) as file:
             file.write(line.encode() + b"\n")
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-        part = None
     except OSError as error:
         message = f"the session cannot be written to {path}: {error.strerror or error}"
         if error.errno in _NO_ROOM:
             raise OutOfMemoryError(f"{message} ({len(data):,} bytes)") from error
         raise ModelError(message) from error
-    finally:
-        if part is not None:
-            part.unlink(missing_ok=True)
 
 
 def read_session(path: Path, expected: SessionHeader) -> tuple[list[int], bytes]:
@@ -88,13 +76,10 @@ def read_session(path: Path, expected: SessionHeader) -> tuple[list[int], bytes]
     missing, damaged, of another Ingot's format, or of another model, runtime or type of keys and
     values.
     """
-    try:
-        with path.open("rb") as file:
-            fields = _fields(path, file)
-            _require_match(path, fields, expected)
-            data = file.read()
-    except OSError as error:
-        raise ModelError(f"{path} cannot be read: {error.strerror or error}") from error
+    with reading(path), path.open("rb") as file:
+        fields = _fields(path, file)
+        _require_match(path, fields, expected)
+        data = file.read()
     crc = fields.pop("crc32", None)
     if crc != _checksum(fields, data):
         raise ModelError(f"{path} is damaged: its checksum is another. Start the conversation anew")
@@ -103,11 +88,8 @@ def read_session(path: Path, expected: SessionHeader) -> tuple[list[int], bytes]
 
 def session_tokens(path: Path) -> list[int]:
     """The tokens that a file says it holds; nothing else of it is checked. Raises ModelError."""
-    try:
-        with path.open("rb") as file:
-            return _tokens(path, _fields(path, file))
-    except OSError as error:
-        raise ModelError(f"{path} cannot be read: {error.strerror or error}") from error
+    with reading(path), path.open("rb") as file:
+        return _tokens(path, _fields(path, file))
 
 
 def _tokens(path: Path, fields: dict[str, Any]) -> list[int]:

@@ -52,17 +52,15 @@ class LlamaBackend(Backend):
 
         return LlamaTokenizer.load(model.path)
 
-    def open(self, model: ModelFile, settings: RunnerSettings) -> tuple[Runner, Tokenizer]:
+    def open(self, model: ModelFile, settings: RunnerSettings) -> Runner:
         """The model with a context."""
         if model.encodes:
             from runtimes.llamacpp.encoder import LlamaEncoder
 
-            encoder = LlamaEncoder(model, settings)
-            return encoder, encoder.tokenizer
+            return LlamaEncoder(model, settings)
         from runtimes.llamacpp.runner import LlamaRunner
 
-        runner = LlamaRunner(model, settings)
-        return runner, runner.tokenizer
+        return LlamaRunner(model, settings)
 
     def adapter_problem(self, model: ModelFile, path: Path) -> str | None:
         """By what its header says."""

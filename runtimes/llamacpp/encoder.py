@@ -14,12 +14,11 @@ from runtimes.llamacpp.omp_wait import OmpWaitPolicy
 from runtimes.llamacpp.tokenizer import LlamaTokenizer
 from runtimes.machine.cpu import available_cores
 from runtimes.models.modelfile import ModelFile
-from runtimes.runner import Capabilities, Logits, StepPlan, StepRow
+from runtimes.runner import Capabilities, Logits, StepRow, StepRows
 from runtimes.settings import SCORED_CHUNK, RunnerSettings
 
 Vector = npt.NDArray[np.float32]
 _LAST = b"3"  # llama.h's LLAMA_POOLING_TYPE_LAST, as the header of a file has it
-
 
 # Embeddings: the model's last hidden states, on a context of their own beside the runner's.
 
@@ -155,7 +154,7 @@ class LlamaEncoder:
             raise ModelError(f"llama.cpp gave no embedding: {recent_errors()}")
         return np.ctypeslib.as_array(pointer, (rows, self._width)).copy()
 
-    def execute(self, plan: StepPlan) -> Logits:
+    def execute(self, rows: StepRows) -> Logits:
         """There are no steps."""
         raise self._refusal()
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from runtimes.errors import ModelError
 from runtimes.llamacpp.native import NativeBatch, library, recent_errors
-from runtimes.runner import SavedKv, StepRow
+from runtimes.runner import KvSlots, SavedKv, StepRow
 
 # llama.cpp's serialised state of one sequence, for caches of another layout than its own.
 #
@@ -30,8 +30,6 @@ from runtimes.runner import SavedKv, StepRow
 #
 # The number of streams is the slots of a split cache and 1 of a unified one; a sequence is in one
 # of them. Recurrent states and the caches of a few architectures look otherwise.
-
-
 _PARTIAL = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY of llama.h
 
 _PREFIX = 8
@@ -96,8 +94,8 @@ def _end(state: Bytes, start: int, has_values: bool) -> int:
     return at
 
 
-class LlamaSlotCache:
-    """Implements ``runtimes.runner.KvSlots``; ``lengths`` is how many tokens a slot holds.
+class LlamaSlotCache(KvSlots):
+    """Implements ``runtimes.runner.KvSlots``.
 
     ``can_trim`` False means that a slot's tokens are kept or dropped as a whole. ``unified`` slots
     share one cache, where a copy refers to the source's cells.
@@ -106,10 +104,10 @@ class LlamaSlotCache:
     def __init__(
         self, context: Any, slots: int, length: int, *, unified: bool, can_trim: bool
     ) -> None:
+        super().__init__(slots, length)
         self._lib = library()
         self._context = context
         self._memory = self._lib.llama_get_memory(context)
-        self._most = length
         self._unified = unified
         self._streams = 1 if unified else slots
         self._lone = NativeBatch(1)
@@ -117,11 +115,6 @@ class LlamaSlotCache:
         self._turning = False  # keys wait for the next step to be rotated to a shifted position
         self.can_trim = can_trim
         self.can_shift = bool(self._lib.llama_memory_can_shift(self._memory)) and can_trim
-        self.lengths = [0] * slots
-
-    def full(self) -> set[int]:
-        """Slots that hold as many tokens as they can."""
-        return {slot for slot, length in enumerate(self.lengths) if length >= self._most}
 
     def remove(self, slot: int, start: int) -> bool:
         """Forget what the slot holds from position ``start`` on; False where that cannot be."""
@@ -146,7 +139,7 @@ class LlamaSlotCache:
     def rewind(self, slot: int, data: SavedKv, length: int) -> None:
         """See ``KvSlots.rewind``."""
         if not self.can_trim:
-            self._require_held(slot, length)
+            self.require_held(slot, length)
             self._write(slot, np.frombuffer(data, np.uint8), _PARTIAL)
         if not self.remove(slot, length):
             self.trim(slot, 0)
@@ -194,8 +187,7 @@ class LlamaSlotCache:
     def load(self, slot: int, data: SavedKv, length: int) -> None:
         """See ``KvSlots.load``."""
         self.trim(slot, 0)
-        if length > self._most:
-            raise ModelError(f"{length} saved tokens do not fit a context of {self._most}")
+        self.require_room(length)
         if length == 0:
             return
         self._write(slot, with_streams(np.frombuffer(data, np.uint8), self._streams))
@@ -224,12 +216,8 @@ class LlamaSlotCache:
         self.lengths[slot] -= discard
         self._turning = True
 
-    def _require_held(self, slot: int, length: int) -> None:
-        if length > self.lengths[slot]:
-            raise ModelError(f"slot {slot} holds {self.lengths[slot]} tokens, not {length}")
-
     def _require(self, slot: int, length: int) -> None:
-        self._require_held(slot, length)
+        self.require_held(slot, length)
         if not self._loses_tail(slot, length):
             raise ModelError(
                 f"slot {slot} holds {self.lengths[slot]} tokens of a model that keeps them as a "

@@ -15,11 +15,10 @@ import ctypes
 import logging
 import os
 import threading
-import time
 from functools import cache
 from typing import Any
 
-from runtimes.machine.cpu import allowed_cpus
+from runtimes.machine.cpu import allowed_cpus, cpu_use, others_share
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +67,7 @@ class OmpWaitPolicy:
 
     def _watch(self) -> None:
         free = 0
-        usage = _Usage()
+        usage = cpu_use()
         while not self._closed.is_set():
             if not self._running:
                 self._work.clear()
@@ -76,12 +75,13 @@ class OmpWaitPolicy:
                 self._work.set()
             if not self._work.is_set():
                 self._work.wait()
-                usage = _Usage()
+                usage = cpu_use()
             self._closed.wait(_LOOK_S)
             if not self._running:
                 continue  # this engine rests: who has the cores now does not matter
-            before, usage = usage, _Usage()
-            over = excess(self._threads, usage.others_since(before), _cores())
+            before, usage = usage, cpu_use()
+            others = others_share([(before, usage)]) * _cores()
+            over = excess(self._threads, others, _cores())
             free = free + 1 if over < _FREE else 0
             if over > _CROWDED and self._asleep is None:
                 logger.debug("other processes are busy: waiting threads sleep")
@@ -92,28 +92,6 @@ class OmpWaitPolicy:
                 self._asleep = None
         if self._asleep is not None:
             self._asleep.set()
-
-
-class _Usage:
-    """Processor seconds up to now: of everything on our cores, and of this process."""
-
-    def __init__(self) -> None:
-        import psutil
-
-        self.at = time.monotonic()
-        self.own = time.process_time()
-        allowed = allowed_cpus()
-        self.all = sum(
-            getattr(core, kind, 0.0)
-            for number, core in enumerate(psutil.cpu_times(percpu=True))
-            if number in allowed
-            for kind in ("user", "nice", "system", "irq", "softirq")
-        )
-
-    def others_since(self, before: _Usage) -> float:
-        """Cores that other processes kept busy."""
-        span = max(self.at - before.at, 1e-3)
-        return max(0.0, (self.all - before.all) - (self.own - before.own)) / span
 
 
 def _idle_team() -> threading.Event:

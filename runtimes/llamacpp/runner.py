@@ -25,7 +25,15 @@ from runtimes.llamacpp.tokenizer import LlamaTokenizer
 from runtimes.llamacpp.top_k import TopKSamplers
 from runtimes.machine.cpu import available_cores
 from runtimes.models.modelfile import ModelFile
-from runtimes.runner import Capabilities, Logits, StepPlan, StepRow, TopKLogits, consecutive_runs
+from runtimes.runner import (
+    Capabilities,
+    Logits,
+    StepRow,
+    StepRows,
+    TopKLogits,
+    consecutive_runs,
+    joined,
+)
 from runtimes.settings import MOST_SLOTS, RunnerSettings, kv_bits, outputs_at_once
 
 # LoRA adapters beside a model in llama.cpp, which applies them to a whole context at a time.
@@ -75,12 +83,12 @@ class LlamaAdapters:
             self._lib.llama_set_adapters_lora(self._context, one, 1, (ctypes.c_float * 1)(1.0))
         self._used = name
 
-    def groups(self, rows: tuple[StepRow, ...]) -> list[tuple[StepRow, ...]]:
+    def groups(self, rows: StepRows) -> list[StepRows]:
         """Rows of one adapter together, in their order; the group that needs no change first."""
         if all(row.adapter == self._used for row in rows):
             return [rows]
         by_adapter = sorted(rows, key=lambda row: (row.adapter != self._used, row.adapter or ""))
-        return [tuple(group) for _, group in groupby(by_adapter, key=lambda row: row.adapter)]
+        return [list(group) for _, group in groupby(by_adapter, key=lambda row: row.adapter)]
 
 
 logger = logging.getLogger(__name__)
@@ -182,33 +190,31 @@ class LlamaRunner:
         """llama.cpp's own count; it keeps it whether or not it measures times."""
         return int(self._lib.llama_perf_context(self._context).n_reused)
 
-    def execute(self, plan: StepPlan) -> Logits | TopKLogits:
+    def execute(self, rows: StepRows) -> Logits | TopKLogits:
         """Run one step; see ``Runner.execute``. A failed step leaves every slot as it was."""
         parts: list[Logits | TopKLogits] = []
-        groups = self.adapters.groups(plan.rows) if self.adapters else [plan.rows]
-        calls = [rows for group in groups for rows in self._calls(group)]
-        together = not self.capabilities.mixed_batch and all(
-            len(row.tokens) == 1 for row in plan.rows
-        )
+        groups = self.adapters.groups(rows) if self.adapters else [rows]
+        calls = [call for group in groups for call in self._calls(group)]
+        together = not self.capabilities.mixed_batch and all(len(row.tokens) == 1 for row in rows)
         if self._top_k:
-            self._top_k.ready(plan.rows)
+            self._top_k.ready(rows)
         try:
-            for rows in calls:
+            for call in calls:
                 if self.adapters:
-                    self.adapters.use(rows[0].adapter)
-                found = self._pass(rows, together=together)
+                    self.adapters.use(call[0].adapter)
+                found = self._pass(call, together=together)
                 parts.append(found if len(calls) == 1 else found[np.arange(len(found))])
         except Exception:
-            for row in plan.rows:
+            for row in rows:
                 self.kv.remove(row.slot, row.position)
                 self.kv.lengths[row.slot] = row.position
             raise
         if len(parts) == 1:
             return parts[0]
-        joined = _joined(parts)
-        return joined if len(groups) == 1 else joined[_places(plan.rows, calls)]
+        found = joined(parts)
+        return found if len(groups) == 1 else found[_places(rows, calls)]
 
-    def _calls(self, rows: Sequence[StepRow]) -> list[list[StepRow]]:
+    def _calls(self, rows: StepRows) -> list[list[StepRow]]:
         """The batches that a step is made of."""
         if self.capabilities.mixed_batch:
             return [list(rows)]
@@ -322,14 +328,3 @@ def _places(rows: Sequence[StepRow], calls: Sequence[Sequence[StepRow]]) -> list
         starts[row.slot] = at
         at += row.logits
     return [starts[row.slot] + i for row in rows for i in range(row.logits)]
-
-
-def _joined(parts: Sequence[Logits | TopKLogits]) -> Logits | TopKLogits:
-    """The rows of all calls; those without outputs are full logits of no rows."""
-    short = [part for part in parts if isinstance(part, TopKLogits)]
-    if not short:
-        return np.concatenate([part for part in parts if not isinstance(part, TopKLogits)])
-    return TopKLogits(
-        np.concatenate([part.ids for part in short]),
-        np.concatenate([part.values for part in short]),
-    )

@@ -83,11 +83,7 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-# What llama.cpp is built with for each kind of GPU. Standard library only, as ``build``.
-
-
-# What llama.cpp is built with for each kind of GPU. Standard library only, as ``build``.
-
+# What llama.cpp is built with for each kind of GPU
 
 NONE = "none"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ class LlamaTokenizer:
         self.vocab_size = int(self._lib.llama_vocab_n_tokens(self._vocab))
         self.bos_token = self._token_text(self._lib.llama_vocab_bos(self._vocab))
         self.eos_token = self._token_text(self._lib.llama_vocab_eos(self._vocab))
-        self._bytes: dict[int, bytes] = {}
+        self.token_bytes = cache(self._piece)
 
     @classmethod
     def load(cls, path: Path) -> LlamaTokenizer:
@@ -63,14 +63,8 @@ class LlamaTokenizer:
             room = -count
         raise ModelError("llama.cpp could not tokenize the text")
 
-    def token_bytes(self, token: int) -> bytes:
-        """The bytes of one token; empty for control tokens."""
-        piece = self._bytes.get(token)
-        if piece is None:
-            piece = self._bytes[token] = self._piece(token)
-        return piece
-
     def _piece(self, token: int) -> bytes:
+        """The bytes of one token; empty for control tokens."""
         if self._lib.llama_vocab_type(self._vocab) == _NO_VOCABULARY:
             return b""  # llama.cpp would end the process
         room = 64

@@ -9,26 +9,26 @@ from pathlib import Path, PurePosixPath
 ROOT = Path("/")
 
 
-def groups(controller: str, root: Path) -> list[Path]:
+def groups(controller: str) -> list[Path]:
     """Folders of the groups that this process is in, its own before those around it; version 2's
     ``controller`` is "".
 
     Within a container its own group is the top one, whatever /proc says of it.
     """
-    for line in kernel_text(root / "proc/self/cgroup").splitlines():
+    for line in kernel_text(ROOT / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if controller in controllers.split(","):
             own = PurePosixPath(path.lstrip("/"))
-            top = root / "sys/fs/cgroup" / controller
+            top = ROOT / "sys/fs/cgroup" / controller
             return [top / group for group in (own, *own.parents)]
     return []
 
 
 def processors() -> float | None:
     """How many processors' time the process may use; None without a quota."""
-    quotas = [kernel_text(group / "cpu.max").partition(" ")[::2] for group in groups("", ROOT)]
-    for group in groups("cpu", ROOT):
+    quotas = [kernel_text(group / "cpu.max").partition(" ")[::2] for group in groups("")]
+    for group in groups("cpu"):
         quota, period = (kernel_text(group / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
         quotas.append((quota, period))
     found = [int(quota) / int(period) for quota, period in quotas if _positive(quota, period)]
@@ -45,7 +45,7 @@ def memory() -> list[tuple[int, int]]:
         ("", "memory.max", "memory.current", ""),
         ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
     ):
-        for group in groups(controller, ROOT):
+        for group in groups(controller):
             limit, usage = kernel_text(group / most), kernel_text(group / used)
             if _positive(limit) and usage.isdigit():
                 left = int(limit) - int(usage) + _file_pages(group, prefix)

@@ -149,8 +149,6 @@ def available_cores() -> int:
 
 
 # Which logical processors share a core, and which cores are near the same memory.
-
-
 _SYSTEM = Path("/sys/devices/system")
 
 

@@ -58,8 +58,6 @@ log = logging.getLogger(__name__)
 
 _BUFFER = 256 << 20  # bytes
 # Measured memory bandwidth: what bounds the speed of decoding one row.
-
-
 _MEASURE_S = 0.25
 
 

@@ -22,11 +22,12 @@ class LineChildError(IngotError):
     """The child gave no answer; the text says why.
 
     ``why``: it was ended by a "signal", "hung", could not "import" a module, or "failed" otherwise.
+    ``code`` is its exit code, where it has ended.
     """
 
-    def __init__(self, text: str, why: str) -> None:
+    def __init__(self, text: str, why: str, code: int = 0) -> None:
         super().__init__(text)
-        self.why = why
+        self.why, self.code = why, code
 
 
 class LineChild:
@@ -76,7 +77,7 @@ class LineChild:
             raise LineChildError(
                 f"{self._name} gave no answer within {limit_s:g} s", "hung"
             ) from None
-        if not line:
+        if not line.endswith(b"\n"):  # nothing, or what it had said of an answer
             raise self._ended()
         return json.loads(line)
 
@@ -106,14 +107,14 @@ class LineChild:
         code = self._process.wait()
         self._lines.put(b"")  # for whoever asks again
         if signal_name(code):
-            return LineChildError(f"{self._name} was ended by {ending(code)}", "signal")
+            return LineChildError(f"{self._name} was ended by {ending(code)}", "signal", code)
         self._said.seek(0)
         said = self._said.read().decode(errors="replace").strip()
         if failure := import_failure(said):
-            return LineChildError(f"{self._name} {failure}", "import")
+            return LineChildError(f"{self._name} {failure}", "import", code)
         log.debug("%s said:", self._process.args, extra={"output": said})
         last = said.splitlines()[-1:] or ["it said nothing"]
-        return LineChildError(f"{self._name} ended with {ending(code)}: {last[0]}", "failed")
+        return LineChildError(f"{self._name} ended with {ending(code)}: {last[0]}", "failed", code)
 
 
 def exchange() -> tuple[Iterator[Any], Callable[[Any], None]]:

@@ -66,7 +66,7 @@ def ensure(runtime: RuntimeName, *, again: bool = False, announce: bool = True) 
     installed = find_installed(runtime)
     if installed is None:
         return Health(runtime, False, False, None, (), _missing(runtime))
-    if not again and (known := _from_record(load_state(_STATE).get(_key(installed)))):
+    if not again and (known := _known(installed)):
         return known
     log.info("testing %s %s on this processor", backend(runtime).label, installed.version)
     health = _test(installed)
@@ -81,7 +81,7 @@ def remembered(runtime: RuntimeName) -> Health | None:
     """Return the stored result for the installed library; None if it was not tested yet. Takes
     milliseconds."""
     installed = find_installed(runtime)
-    return _from_record(load_state(_STATE).get(_key(installed))) if installed else None
+    return _known(installed) if installed else None
 
 
 def require(runtime: RuntimeName) -> Health:
@@ -169,8 +169,9 @@ def _typed(said: dict[str, Any]) -> dict[str, Any]:
     return {**said, "kernels": tuple(said["kernels"]), "devices": devices}
 
 
-def _from_record(record: Any) -> Health | None:
-    """A remembered finding; None when it is not one."""
+def _known(installed: Installed) -> Health | None:
+    """A remembered finding; None when there is none."""
+    record = load_state(_STATE).get(_key(installed))
     if not isinstance(record, dict):
         return None
     try:

@@ -24,7 +24,7 @@ from runtimes.machine.linechild import exchange
 from runtimes.machine.selftest import ATTENTION_DEPTH
 from runtimes.models.modelfile import ModelFile
 from runtimes.models.registry import MODULES, backend, read_model
-from runtimes.runner import Logits, Runner, StepPlan, StepRow, require_full_logits
+from runtimes.runner import Logits, Runner, StepRow, StepRows, require_full_logits
 from runtimes.settings import FlashAttention, RunnerSettings
 
 Result = npt.NDArray[np.float32]
@@ -54,12 +54,12 @@ def exercise(runner: Runner, vocabulary: int) -> Result:
     return np.concatenate(collected)
 
 
-def _plans(vocabulary: int) -> Iterator[StepPlan]:
+def _plans(vocabulary: int) -> Iterator[StepRows]:
     rows = [_tokens(slot, length + 2 * _STEPS, vocabulary) for slot, length in enumerate(_PROMPTS)]
     for slot, length in enumerate(_PROMPTS[:-1]):
         yield _plan((slot, 0, rows[slot][:length]))
     last, length = SLOTS - 1, _PROMPTS[-1]
-    yield StepPlan((StepRow(last, 0, rows[last][:_SPLIT_AT], 0),))
+    yield (StepRow(last, 0, rows[last][:_SPLIT_AT], 0),)
     yield _plan((last, _SPLIT_AT, rows[last][_SPLIT_AT:length]))
     for step in range(_STEPS):
         yield _plan((0, _PROMPTS[0] + step, [rows[0][_PROMPTS[0] + step]]))
@@ -68,8 +68,8 @@ def _plans(vocabulary: int) -> Iterator[StepPlan]:
         yield _plan(*((slot, at, [rows[slot][at]]) for slot, at in enumerate(positions)))
 
 
-def _plan(*rows: tuple[int, int, list[int]]) -> StepPlan:
-    return StepPlan(tuple(StepRow(slot, at, tokens, 1) for slot, at, tokens in rows))
+def _plan(*rows: tuple[int, int, list[int]]) -> StepRows:
+    return tuple(StepRow(slot, at, tokens, 1) for slot, at, tokens in rows)
 
 
 def _tokens(slot: int, count: int, vocabulary: int) -> list[int]:
@@ -91,7 +91,7 @@ def attention_ratio(tested: Backend, model: ModelFile, safe: bool) -> float | No
                 threads=1,
                 flash_attention=kind,
             )
-            runner, _ = tested.open(model, settings)
+            runner = tested.open(model, settings)
             seconds[kind] = min(seconds[kind], _behind(runner, model.vocab_size))
             runner.close()
     return seconds["off"] / seconds["on"]
@@ -132,7 +132,7 @@ def main() -> int:
     _, answer = exchange()
     tested = backend(options.runtime)
     model = read_model(tested.selftest)
-    runner, _ = tested.open(model, exercise_settings(extra_buffers=not options.safe))
+    runner = tested.open(model, exercise_settings(extra_buffers=not options.safe))
     logits = exercise(runner, model.vocab_size)
     runner.close()
     recorded = tested.selftest.with_name("logits.npy")

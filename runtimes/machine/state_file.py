@@ -1,12 +1,13 @@
 """Small JSON files in the state folder: what was learned about this machine."""
 
+import contextlib
 import json
 import logging
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from runtimes.machine.locks import one_writer
 from runtimes.paths import state_dir
@@ -54,7 +55,9 @@ def change_state(
     path = _path(name)
     try:
         with one_writer(path.parent):
-            _write(path, change({} if anew else _read(name)))
+            value = change({} if anew else _read(name))
+            with replacement(path) as file:
+                file.write(json.dumps(value, indent=1).encode())
     except OSError as error:
         log.info("cannot remember %s: %s", path, error)
 
@@ -71,15 +74,19 @@ def _read(name: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _write(path: Path, value: dict[str, Any]) -> None:
-    """In one step. Raises OSError."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-")
+@contextlib.contextmanager
+def replacement(path: Path) -> Iterator[BinaryIO]:
+    """A file that takes the place of ``path`` once all of it is on the disk: readers see the old
+    one or the new one, never a part. Only its owner can read it. Raises OSError."""
+    number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            json.dump(value, stream, indent=1)
-        os.replace(temporary, path)
+        with os.fdopen(number, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
     except BaseException:
-        os.unlink(temporary)
+        os.unlink(name)
         raise
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -94,13 +96,11 @@ def fingerprint(model: ModelFile) -> str:
     if path.is_dir():
         files = sorted(p for p in path.rglob("*") if p.is_file())
     digest = hashlib.sha256()
-    try:
+    with reading(path):
         for file in files:
             inner = file.relative_to(path).as_posix() if path.is_dir() else ""
             digest.update(struct.pack("<Q", file.stat().st_size) + inner.encode() + b"\0")
             _update(digest, file)
-    except OSError as error:
-        raise ModelError(f"{path} cannot be read: {error.strerror or error}") from error
     return digest.hexdigest()
 
 
@@ -117,6 +117,15 @@ def _update(digest: hashlib._Hash, path: Path) -> None:
             digest.update(file.read(min(_BLOCK, step)))
         file.seek(size - _EDGE)
         digest.update(file.read())
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """An OSError within is a ModelError that names ``path``."""
+    try:
+        yield
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 def read_json(path: Path) -> dict[str, Any]:

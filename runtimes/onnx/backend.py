@@ -48,22 +48,19 @@ class OnnxBackend(Backend):
 
         return OnnxTokenizer(model.path)
 
-    def open(self, model: ModelFile, settings: RunnerSettings) -> tuple[Runner, Tokenizer]:
+    def open(self, model: ModelFile, settings: RunnerSettings) -> Runner:
         """A session over the graph, on the processor where ``auto`` finds no device that can."""
         from runtimes.onnx.runner import OnnxRunner
 
-        runner, problem = None, ""
         try:
-            runner = OnnxRunner(model, settings)
+            return OnnxRunner(model, settings)
         except IngotError as error:
-            # What the failed try holds must be gone before the next: so not in this block.
             if settings.device != "auto" or not self.on_gpu(settings):
                 raise
             problem = str(error)
-        if runner is None:
-            log.warning("%s runs on the processor: %s", model.name, problem)
-            runner = OnnxRunner(model, replace(settings, device="cpu"))
-        return runner, runner.tokenizer
+        # What the failed try holds must be gone before the next: so not in the block above.
+        log.warning("%s runs on the processor: %s", model.name, problem)
+        return OnnxRunner(model, replace(settings, device="cpu"))
 
     def on_gpu(self, settings: RunnerSettings) -> bool:
         """With a device that is asked for, or one that ``auto`` finds."""

@@ -31,7 +31,15 @@ from runtimes.onnx.graph_file import (
 )
 from runtimes.onnx.kv import Slots
 from runtimes.onnx.steps import Steps, singly
-from runtimes.runner import Logits, SavedKv, StepRow, TopKLogits, consecutive_runs
+from runtimes.runner import (
+    Logits,
+    SavedKv,
+    StepRow,
+    TopKLogits,
+    consecutive_runs,
+    joined,
+    require_full_logits,
+)
 from runtimes.settings import RunnerSettings
 
 log = logging.getLogger(__name__)
@@ -117,8 +125,6 @@ def attention(heads: int, kv_heads: int, size: int, nbytes: int) -> bytes:
 
 
 # Tensors on a device: how they are allocated, copied, and bound to a graph, whole or in part.
-
-
 LIKELIEST = 64  # tokens of a row, where not all are wanted; as many as llama.cpp is asked for
 
 
@@ -345,7 +351,7 @@ class DeviceSteps(Steps):
         wanted = row.logits
         if not self._whole_prompts:
             found = [self._decode((one,), few=False) for one in singly(row, wanted)]
-            return np.concatenate([one for one in found if not isinstance(one, TopKLogits)])
+            return require_full_logits(joined(found))
         graph, kv = self._graph, self.kv
         place, first = kv.place[row.slot], np.array([-wanted])
         # Not kept: its logits may be many.
@@ -367,12 +373,7 @@ class DeviceSteps(Steps):
         asked = [row.top_k_needed for row in rows if row.logits]
         # Less than the whole width: a list that is cut among equal logits is cut below them.
         few = self.likeliest and bool(asked) and all(0 < most < LIKELIEST for most in asked)
-        found = [self._decode(part, few) for part in passes]
-        lists = [one for one in found if isinstance(one, TopKLogits)]
-        if not lists:
-            return np.concatenate([one for one in found if not isinstance(one, TopKLogits)])
-        ids, values = [one.ids for one in lists], [one.values for one in lists]
-        return TopKLogits(np.concatenate(ids), np.concatenate(values))
+        return joined([self._decode(part, few) for part in passes])
 
     def _decode(self, rows: Sequence[StepRow], few: bool) -> Logits | TopKLogits:
         """A pass for slots that lie side by side, or for one slot."""
@@ -455,18 +456,13 @@ def open_steps(
 
 _TOKENS = 80  # more than kernels take at a time
 
-
 _CONTEXT = _TOKENS + 16
-
 
 # Whether a device computes attention as the processor does.
 #
 # Keys and values are written in place, as steps do it: devices have kernels of their own for
 # that.
-
-
 _LENGTHS = (5, _TOKENS, 30)  # of rows that go together
-
 
 _TOLERANCE = 0.05  # of values around 0.3; floats of 16 bits leave a tenth of it
 

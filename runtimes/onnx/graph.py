@@ -92,12 +92,16 @@ def run(session: Any, binding: Any) -> None:
 
 def bind_input(binding: Any, name: str, array: Array) -> None:
     """Have the graph read ``array``."""
-    binding.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+    binding.bind_input(name, *_place(array))
 
 
 def bind_output(binding: Any, name: str, array: Array) -> None:
     """Have the graph write into ``array``."""
-    binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+    binding.bind_output(name, *_place(array))
+
+
+def _place(array: Array) -> tuple[Any, ...]:
+    return "cpu", 0, array.dtype, array.shape, array.ctypes.data
 
 
 def load_graph(

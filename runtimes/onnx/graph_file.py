@@ -23,7 +23,6 @@ from runtimes.untrusted import check_name, open_regular
 # anybody: what is read of it is bounded by a `ParseWork`, and no message is read because another
 # one nests it.
 
-
 # A message: the values of each field, numbers or, where they have a length, bytes.
 Fields = defaultdict[int, list[Any]]
 

@@ -1,24 +1,21 @@
 """The slot cache of a graph, allocated once."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable
 
 import numpy as np
 
 from runtimes.errors import ModelError, OutOfMemoryError
 from runtimes.onnx.graph import Array, Graph
-from runtimes.runner import SavedKv
+from runtimes.runner import KvSlots, SavedKv
 
 
-class Slots(ABC):
-    """Implements ``runtimes.runner.KvSlots``: where keys and values lie is what differs.
-
-    ``lengths`` is how many tokens each slot holds.
-    """
+class Slots(KvSlots):
+    """Slots that keep every token's keys and values: where these lie is what differs."""
 
     def __init__(self, slots: int, context: int, bytes_per_token: int) -> None:
-        self.context, self.bytes_per_token = context, bytes_per_token
-        self.lengths = [0] * slots
+        super().__init__(slots, context)
+        self.bytes_per_token = bytes_per_token
 
     def hold(self, slot: int, length: int) -> None:
         """Note that the slot holds its first ``length`` tokens, whatever it held before."""
@@ -28,25 +25,9 @@ class Slots(ABC):
         """See ``KvSlots.trim``."""
         self.lengths[slot] = min(self.lengths[slot], length)
 
-    def checkpoint(self, slot: int) -> bytes:
-        """See ``KvSlots.checkpoint``: slots keep every token's keys and values."""
-        return b""
-
-    def rewind(self, slot: int, data: SavedKv, length: int) -> None:
-        """See ``KvSlots.rewind``."""
-        self.trim(slot, length)
-
     @abstractmethod
     def _copy(self, source: int, target: int, length: int) -> None:
         """Copy what another slot holds."""
-
-    @abstractmethod
-    def swap(self, first: int, second: int) -> None:
-        """See ``KvSlots.swap``."""
-
-    @abstractmethod
-    def save(self, slot: int) -> bytes:
-        """See ``KvSlots.save``: each layer's keys and values, head after head."""
 
     @abstractmethod
     def _load(self, slot: int, data: SavedKv, length: int) -> None:
@@ -65,30 +46,20 @@ class Slots(ABC):
     def close(self) -> None:
         """Let go of the memory."""
 
-    def full(self) -> set[int]:
-        """Slots that hold as many tokens as they can."""
-        return {slot for slot, length in enumerate(self.lengths) if length >= self.context}
-
     def copy(self, source: int, target: int, length: int) -> None:
         """See ``KvSlots.copy``; raises ModelError when the source holds fewer tokens."""
-        if length > self.lengths[source]:
-            raise ModelError(f"slot {source} holds {self.lengths[source]} tokens, not {length}")
+        self.require_held(source, length)
         self._copy(source, target, length)
         self.hold(target, length)
 
     def load(self, slot: int, data: SavedKv, length: int) -> None:
         """See ``KvSlots.load``."""
         self.trim(slot, 0)
-        if length > self.context:
-            raise ModelError(f"{length} saved tokens do not fit a context of {self.context}")
+        self.require_room(length)
         if len(data) != length * self.bytes_per_token:
             raise ModelError(f"{len(data)} bytes are not {length} tokens of this model")
         self._load(slot, data, length)
         self.hold(slot, length)
-
-    def shift(self, slot: int, keep: int, discard: int) -> None:
-        """The graphs store rotated keys and offer nothing to rotate them further."""
-        raise ModelError("ONNX Runtime cannot shift a slot's tokens; submit the shorter text again")
 
 
 class SlotCache(Slots):

@@ -188,7 +188,6 @@ _ARCHITECTURES = {
 _TURNED = frozenset({"llama"})  # rows of queries and keys lie as llama.cpp rotates them
 _ENDS = (".weight.lora_a", ".weight.lora_b")
 
-
 # Delta of one weight [outputs, inputs]: the transpose of the second times the first.
 # They are [rank, inputs], and [rank, outputs] with the adapter's scale in it.
 Pair = tuple[Matrix, Matrix]

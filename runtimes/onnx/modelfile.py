@@ -6,7 +6,7 @@ from typing import Any
 
 from runtimes.errors import ModelError
 from runtimes.models.gguf import MOST_TEXT
-from runtimes.models.modelfile import GENAI_CONFIG, ModelFile, read_json
+from runtimes.models.modelfile import GENAI_CONFIG, ModelFile, read_json, reading
 from runtimes.onnx.graph_file import decoder_of
 from runtimes.untrusted import check_whole, open_regular
 
@@ -46,7 +46,7 @@ def read_folder(folder: Path) -> ModelFile:
     if isinstance(window, dict):
         decoder = {**decoder, "sliding_window": window.get("window_size")}
     architecture = model.get("type", "")
-    try:
+    with reading(folder):
         return ModelFile(
             path=folder,
             runtime="onnx",
@@ -65,8 +65,6 @@ def read_folder(folder: Path) -> ModelFile:
             kv_elements=2 * layers * kv_heads * head_dim,
             hidden=whole(decoder, "hidden_size", default=0),
         )
-    except OSError as error:
-        raise ModelError(f"{folder} cannot be read: {error.strerror or error}") from error
 
 
 def _chat_template(folder: Path) -> str | None:

@@ -19,8 +19,8 @@ from runtimes.onnx.tokenizer import OnnxTokenizer
 from runtimes.runner import (
     Capabilities,
     Logits,
-    StepPlan,
     StepRow,
+    StepRows,
     TopKLogits,
     require_full_logits,
 )
@@ -82,9 +82,8 @@ class OnnxRunner:
             steps, reopen = self._steps, partial(_reopen, self._steps, model_file, settings)
             steps.adapters = self.adapters = OnnxAdapters(model_file, reopen, steps.forget, place)
 
-    def execute(self, plan: StepPlan) -> Logits | TopKLogits:
+    def execute(self, rows: StepRows) -> Logits | TopKLogits:
         """Run one step; see ``Runner.execute``. Prefill rows run alone, decode rows together."""
-        rows = plan.rows
         try:
             for row in rows:
                 self._check(row.tokens)
@@ -126,10 +125,10 @@ class OnnxRunner:
         self.kv.trim(row.slot, row.position)
         return self._one_by_one(singly(row, len(row.tokens)))
 
-    def _one_by_one(self, rows: Sequence[StepRow]) -> Logits:
+    def _one_by_one(self, rows: StepRows) -> Logits:
         return np.concatenate([self._decode((row,)) for row in rows])
 
-    def _decode(self, rows: Sequence[StepRow]) -> Logits:
+    def _decode(self, rows: StepRows) -> Logits:
         """A copy of the logits."""
         return require_full_logits(self._steps.decode(rows)).copy()
 

@@ -46,7 +46,7 @@ class OnnxTokenizer:
         texts = read_json(config) if config.is_file() else {}
         self.bos_token = _token_text(texts.get("bos_token"))
         self.eos_token = _token_text(texts.get("eos_token"))
-        self._bytes: dict[int, bytes] = {}
+        self.token_bytes = cache(self._piece)
         self._mode = threading.Condition()  # guards encode_special_tokens of the tokenizer
         self._as_text = self._tokenizer.encode_special_tokens
         self._encoding = 0  # texts in that mode
@@ -75,14 +75,8 @@ class OnnxTokenizer:
                 self._mode.notify_all()
         return list(found.ids)
 
-    def token_bytes(self, token: int) -> bytes:
-        """The bytes of one token; empty for special tokens and ids without a piece."""
-        piece = self._bytes.get(token)
-        if piece is None:
-            piece = self._bytes[token] = self._piece(token)
-        return piece
-
     def _piece(self, token: int) -> bytes:
+        """The bytes of one token; empty for special tokens and ids without a piece."""
         if token in self._added:
             return self._added[token]
         text = self._tokenizer.id_to_token(token)

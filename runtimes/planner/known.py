@@ -16,19 +16,14 @@ from runtimes.errors import ModelError
 from runtimes.machine.cpu import cpu_identity
 from runtimes.machine.installed import find_installed
 from runtimes.machine.state_file import load_state, save_entry
-from runtimes.models.modelfile import ModelFile, fingerprint
+from runtimes.models.modelfile import ModelFile, fingerprint, reading
 from runtimes.models.registry import MODULES
 from runtimes.planner.candidates import PlanTask
 from runtimes.planner.plan import SHORT_PROMPT, Plan
 
 _PLANS, _SEEN = "plans", "fingerprints"
-
-
 _REVISION = 3  # of the planner: what an older one chose does not count
-
-
 _PLANS_KEPT, _SEEN_KEPT = 64, 256
-
 
 _MOST_POWER = 20  # of two: plans are looked for up to a depth of a million tokens
 
@@ -128,11 +123,9 @@ def _stamp(path: Path, *further: Path) -> str:
     place of another may have its size, and may have been given its time."""
     files = sorted(p for p in path.rglob("*") if p.is_file()) or [path, *further]
     digest = hashlib.sha256()
-    try:
+    with reading(path):
         for file in files:
             status = file.stat()
             own = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
             digest.update(f"{file} {own}\n".encode())
-    except OSError as error:
-        raise ModelError(f"{path} cannot be read: {error.strerror or error}") from error
     return digest.hexdigest()[:32]

@@ -24,7 +24,7 @@ from runtimes.engine.loading import load_runner
 from runtimes.machine.linechild import exchange
 from runtimes.models.registry import backend_of, read_model
 from runtimes.planner.trial_child import prefill, prompt_tokens
-from runtimes.runner import Runner, StepPlan, StepRow
+from runtimes.runner import Runner, StepRow
 from runtimes.settings import RunnerSettings
 
 _SMAPS = Path("/proc/self/smaps")
@@ -43,7 +43,7 @@ def main(path: str, settings: str) -> int:
     before, _ = _resident()
     repacked = _Repacked()
     logging.getLogger(own("runtimes.llamacpp.native")).addHandler(repacked)
-    runner, _ = load_runner(model, RunnerSettings(**json.loads(settings)))
+    runner = load_runner(model, RunnerSettings(**json.loads(settings)))
     length = _fill(runner)
     for _ in range(2):
         _steps(runner, length)
@@ -94,7 +94,7 @@ def _steps(runner: Runner, length: int) -> None:
     for slot in range(caps.slots):
         _cut(runner, slot, length)
     rows = [StepRow(slot, length, [5], 1) for slot in range(caps.slots)]
-    runner.execute(StepPlan(tuple(rows)))
+    runner.execute(rows)
     budget, again = caps.batch, []
     for slot in range(caps.slots if caps.mixed_batch else 1):
         if not (count := min(budget, length)):
@@ -102,7 +102,7 @@ def _steps(runner: Runner, length: int) -> None:
         _cut(runner, slot, length - count)
         again.append(StepRow(slot, length - count, prompt[length - count :], 1))
         budget -= count
-    runner.execute(StepPlan(tuple(again)))
+    runner.execute(again)
 
 
 def _cut(runner: Runner, slot: int, length: int) -> None:

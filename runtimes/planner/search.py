@@ -24,13 +24,13 @@ from runtimes.planner.plan import TRIAL_PROMPT, Alternative, Figures, Plan
 from runtimes.planner.trial import Trial, TrialError, load_trial
 from runtimes.settings import RunnerSettings
 
+logger = logging.getLogger(__name__)
+
 # The best few in turn, round by round, until it is clear which is the fastest.
 #
 # The samples of a round follow each other, so that what else the machine does falls on all of
 # them alike: settings are compared within a round, whose common drift is divided out of its
 # figures.
-
-
 LEAST_ROUNDS, MOST_ROUNDS = 4, 20
 _BEHIND = 0.85  # of the leader's score: what is slower than this is not measured again
 _SURE, _FINE = 2.0, 0.01  # standard errors that part two settings; an error that is small enough
@@ -121,15 +121,11 @@ def _taken(contender: Contender, rounds: Sequence[Round]) -> list[float]:
     return [one.decode[contender] for one in rounds if contender in one.decode]
 
 
-logger = logging.getLogger(__name__)
-
-_SIZES = (128, 256, 512)
 # How many tokens a step may have: measured on the chosen file alone.
 #
 # It decides how a long prompt is cut. Smaller steps need less memory and keep other rows waiting
 # less, larger ones feed wide hardware better; on one file's own kernels that is quickly seen.
-
-
+_SIZES = (128, 256, 512)
 _GPU_SIZES = (*_SIZES, 1024, 2048)
 _ROUNDS = 3
 _SAMPLE_S = 2.5  # a prompt that takes longer is too long to be tried three times
@@ -343,8 +339,3 @@ def _raise_for_memory(found: Sequence[Candidate], task: PlanTask) -> NoReturn:
     said = f"may be used: three quarters of the {gib(task.free)} that are free"
     require_fit(smallest.model, smallest.sized(task, slots), task.usable, said=said)
     raise AssertionError("a candidate was refused that fits")
-
-
-# Plans that were made before: found again by model, machine, libraries and what was asked.
-#
-# Nothing native is imported, and a folder that has not changed is not read again.

@@ -18,7 +18,7 @@ from runtimes.errors import IngotError
 from runtimes.machine.linechild import exchange
 from runtimes.models.registry import read_model
 from runtimes.planner.plan import DECODE_STEPS, SHORT_PROMPT, TRIAL_PROMPT, TRIAL_TOKENS
-from runtimes.runner import Runner, SavedKv, StepPlan, StepRow, TopKLogits
+from runtimes.runner import Runner, SavedKv, StepRow, TopKLogits
 from runtimes.settings import RunnerSettings
 
 FILL_S = 8.0  # the most that filling a depth may take at the speed of a prompt in an empty cache
@@ -33,7 +33,7 @@ def main(path: str, settings: str) -> int:
     """Command line of this module."""
     questions, answer = exchange()
     try:
-        runner, _ = load_runner(read_model(path), RunnerSettings(**json.loads(settings)))
+        runner = load_runner(read_model(path), RunnerSettings(**json.loads(settings)))
     except IngotError as error:
         answer({"error": str(error)})
         return 0
@@ -136,9 +136,9 @@ class _Bench:
         """One greedy step of all rows, each with a token of its own as experts differ by them;
         seconds."""
         tokens = prompt_tokens(self._runner, rows)
-        parts = (StepRow(s, position, (tokens[s],), 1, top_k_needed=1) for s in range(rows))
+        parts = [StepRow(s, position, (tokens[s],), 1, top_k_needed=1) for s in range(rows)]
         begin = time.perf_counter()
-        found = self._runner.execute(StepPlan(tuple(parts)))
+        found = self._runner.execute(parts)
         (found.values if isinstance(found, TopKLogits) else found).argmax(axis=1)
         return time.perf_counter() - begin
 
@@ -153,7 +153,7 @@ def prefill(
     begin = time.perf_counter()
     for at in range(0, length, batch):
         part, last = tokens[at : at + batch], at + batch >= length
-        runner.execute(StepPlan((StepRow(slot, start + at, part, last),)))
+        runner.execute((StepRow(slot, start + at, part, last),))
     return time.perf_counter() - begin
 
 

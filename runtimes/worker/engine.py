@@ -24,7 +24,6 @@ from runtimes.worker.wire import Call, Reply, Submit
 
 log = logging.getLogger(__name__)
 
-LOAD_LIMIT_S = 300.0  # without any sign of life
 _STATS_S = 0.2  # how long figures are waited for before the last ones have to do
 _CALL_TRIES = 3
 
@@ -38,7 +37,8 @@ class WorkerEngine(EngineApi):
     ``retryable``; the next request starts another (see runtimes.worker.recovery). Settings may then
     be safer, so that ``slots`` and ``context`` can become smaller, and ``stats`` counts anew. A
     step that takes longer than ``step_limit_s`` counts as a death, and so does a load that does
-    nothing at all for ``load_limit_s``: one that computes or reads may take any time.
+    nothing at all for as long, or 300 s if that is longer: one that computes or reads may take any
+    time.
 
     Done callbacks run on the thread that delivers everything else: what waits for the engine raises
     RuntimeError there.
@@ -56,7 +56,6 @@ class WorkerEngine(EngineApi):
         scheduling: SchedulerSettings | None = None,
         *,
         step_limit_s: float = STEP_LIMIT_S,
-        load_limit_s: float | None = None,
         deaths: DeathLimit | None = None,
         begun: Callable[[WorkerEngine], None] | None = None,
         place: Placement | None = None,
@@ -64,7 +63,6 @@ class WorkerEngine(EngineApi):
         """Start a process that loads the model at ``path``. Processes run at ``place``, also those
         that are started later.
 
-        ``load_limit_s`` None means 300 s, or ``step_limit_s`` if that is longer.
         ``begun`` is given the engine before it has loaded: another thread may end the loading with
         ``close``, and nothing else. Raises ModelError, RuntimeMissingError, OutOfMemoryError,
         WorkerError when no process can be started, or RequestError when it was closed meanwhile.
@@ -72,10 +70,7 @@ class WorkerEngine(EngineApi):
         """
         path = Path(path).absolute()
         recovery = Recovery(path, settings or RunnerSettings(), deaths or DeathLimit())
-        if load_limit_s is None:
-            load_limit_s = max(LOAD_LIMIT_S, step_limit_s)
-        place = place or Placement()
-        supervisor = Supervisor(path, scheduling, recovery, place, step_limit_s, load_limit_s)
+        supervisor = Supervisor(path, scheduling, recovery, place or Placement(), step_limit_s)
         engine = cls(supervisor)
         try:
             if begun is not None:

@@ -29,7 +29,7 @@ from typing import Any
 import psutil
 
 from runtimes.errors import ModelError
-from runtimes.machine.cgroup import ROOT, groups, kernel_text
+from runtimes.machine import cgroup
 from runtimes.machine.cpu import cpu_identity
 from runtimes.machine.installed import find_installed
 from runtimes.machine.processes import advised, ending, import_failure
@@ -48,8 +48,6 @@ from runtimes.worker.wire import Ready
 # Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst), and of the whole machine
 # (``oom_kill`` in /proc/vmstat). Other killers (earlyoom, systemd-oomd) leave no count: they act
 # when little has been free for a while.
-
-
 _LINE_SHOWN = 300
 
 # What a native library says before it aborts, and what it says when it has no memory.
@@ -160,18 +158,18 @@ def free_share() -> float:
     return float(memory.available / memory.total)
 
 
-def oom_kills(root: Path = ROOT) -> int | None:
+def oom_kills() -> int | None:
     """Processes that Linux has killed for memory: of this control group, else of the machine.
 
     None where it does not tell.
     """
-    files = [group / name for controller, name in _FILES for group in groups(controller, root)]
-    counts = (_count(path) for path in (*files, root / "proc/vmstat"))
+    files = [group / name for controller, name in _FILES for group in cgroup.groups(controller)]
+    counts = (_count(path) for path in (*files, cgroup.ROOT / "proc/vmstat"))
     return next((count for count in counts if count is not None), None)
 
 
 def _count(path: Path) -> int | None:
-    found = re.search(r"^oom_kill (\d+)$", kernel_text(path), re.MULTILINE)
+    found = re.search(r"^oom_kill (\d+)$", cgroup.kernel_text(path), re.MULTILINE)
     return int(found[1]) if found else None
 
 
@@ -179,8 +177,6 @@ def _count(path: Path) -> int | None:
 #
 # Limits hold for a model's contents, the native library's files and the processor together: a
 # rebuilt library, another model or another machine starts without them.
-
-
 STATE = "worker"  # the state file
 FORGET = f"{advised('runtimes.worker')} --forget"
 

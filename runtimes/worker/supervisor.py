@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 
 STEP_LIMIT = "INGOT_STEP_LIMIT_S"  # the command line's environment variable for step_limit_s
 STEP_LIMIT_S = 120.0
+LOAD_LIMIT_S = 300.0  # without any sign of life
 _CLOSE_S = 3.0  # for the step that runs when an engine is closed without draining
 
 
@@ -166,16 +167,15 @@ class Supervisor:
         recovery: Recovery,
         place: Placement,
         step_limit_s: float,
-        load_limit_s: float,
     ) -> None:
         """A process is ended when a step takes longer than ``step_limit_s``, one that loads when it
-        does nothing for ``load_limit_s``."""
+        does nothing for as long and for ``LOAD_LIMIT_S``."""
         self._watchdog = Watchdog(step_limit_s, self._look, self._hangs)
         self.in_flight = InFlight(self._watchdog.moved)
         self._lock = self.in_flight.lock
         self.adapters: dict[str, Path] = {}  # every process is to have them
         self._path, self._scheduling, self.recovery = path, scheduling, recovery
-        self._place, self._load_limit_s = place, load_limit_s
+        self._place, self._load_limit_s = place, max(LOAD_LIMIT_S, step_limit_s)
         self.process: WorkerProcess | None = None  # ready
         self.closing = False
         self.draining = False

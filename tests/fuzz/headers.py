@@ -89,8 +89,8 @@ class Gguf:
     tail: bytes = b""
 
     @classmethod
-    def read(cls, path: Path, most: int = 2**16) -> Gguf:
-        """The header of a whole file, its long arrays cut to a few elements."""
+    def read(cls, path: Path, most: int = 4) -> Gguf:
+        """The header of a whole file: ``most`` elements of each array, and twice as many tensors."""
         data = path.read_bytes()
         tensors, pairs = struct.unpack_from("<QQ", data, 8)
         found, at = cls([], [], size=len(data)), 24
@@ -106,14 +106,11 @@ class Gguf:
             if kind == _ARRAY:
                 of, length = struct.unpack_from("<IQ", data, at)
                 at += 12
+                cut = at
                 for number in range(length):
-                    if number == 4:
-                        begin_cut = at
                     at = text(at)[1] if of == _STRING else at + struct.calcsize("<" + _SCALARS[of])
-                if length > 4:
-                    value = struct.pack("<IQ", of, 4) + data[begin + 12 : begin_cut]
-                else:
-                    value = data[begin:at]
+                    cut = at if number < most else cut
+                value = struct.pack("<IQ", of, min(length, most)) + data[begin + 12 : cut]
             else:
                 at = text(at)[1] if kind == _STRING else at + struct.calcsize("<" + _SCALARS[kind])
                 value = data[begin:at]
@@ -125,7 +122,7 @@ class Gguf:
             kind, offset = struct.unpack_from("<IQ", data, at + 4 + 8 * dims)
             at += 16 + 8 * dims
             found.tensors.append((name, shape, kind, offset))
-        del found.tensors[8:]
+        del found.tensors[2 * most :]
         return found
 
     def encoded(self) -> bytes:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from runtimes.planner.candidates import PlanTask
 from runtimes.planner.measure import Workload, measure_depths
 from runtimes.planner.search import make_plan
 from runtimes.request import SamplingParams
-from runtimes.runner import Logits, StepPlan
+from runtimes.runner import Logits, StepRows
 from runtimes.settings import RunnerSettings
 from tests.conftest import ROOT
 
@@ -33,21 +34,21 @@ TEXTS = "one two three four five\nPebble is a small model of words\n"
 REGISTER = "from runtimes.models import registry\nregistry.MODULES['toy'] = 'toy_backend'\n"
 
 
-@pytest.fixture
-def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A model of the toy runtime, which is registered here and in every child process."""
-    folder = tmp_path / "toy"
-    folder.mkdir()
+    folder = tmp_path_factory.mktemp("toy")
     shutil.copy(Path(__file__).parent / "toy" / "toy_backend.py", folder)
     (folder / "sitecustomize.py").write_text(REGISTER)
     (folder / "tiny.toy").write_text(TEXTS)
-    monkeypatch.syspath_prepend(folder)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), str(ROOT)]))
-    monkeypatch.setenv("INGOT_HOME", str(tmp_path / "home"))
-    monkeypatch.setitem(registry.MODULES, "toy", "toy_backend")
-    monkeypatch.delitem(sys.modules, "toy_backend", raising=False)
-    python("runtimes.machine.selftest_child", "toy", "--record")
-    return folder / "tiny.toy"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(folder), str(ROOT)]))
+        patch.setenv("INGOT_HOME", str(tmp_path_factory.mktemp("home")))
+        patch.setitem(registry.MODULES, "toy", "toy_backend")
+        patch.delitem(sys.modules, "toy_backend", raising=False)
+        python("runtimes.machine.selftest_child", "toy", "--record")
+        yield folder / "tiny.toy"
 
 
 def python(*words: object) -> str:
@@ -111,11 +112,11 @@ def test_speed_is_that_of_all_rows_however_slowly_their_prompts_go_in(
             super().__init__(*words)
             self.capabilities = replace(self.capabilities, mixed_batch=False)
 
-        def execute(self, plan: StepPlan) -> Logits:
-            if len(plan.rows[0].tokens) > 1:
+        def execute(self, plan: StepRows) -> Logits:
+            if len(plan[0].tokens) > 1:
                 time.sleep(0.3)  # a user's rows would wait for two such prompts, not for a third
             else:
-                decoded.append(len(plan.rows))
+                decoded.append(len(plan))
             return super().execute(plan)
 
     monkeypatch.setattr("toy_backend.Bigrams", Slow)

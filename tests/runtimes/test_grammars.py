@@ -60,7 +60,7 @@ HOSTILE = [
     ("grammar", "\x00", "cannot be used"),
     ("regex", "(" * 3000 + "a" + ")" * 3000, "nested"),
     ("regex", "a" * 300_000, "characters, above 262,144"),
-    ("choices", json.dumps([f"{number}" for number in range(40_000)]), "40,000 choices, above"),
+    ("choices", json.dumps([f"{number}" for number in range(17_000)]), "17,000 choices, above"),
     ("choices", json.dumps(["x" * 2_000_000]), "characters, above 1,048,576"),
 ]
 
@@ -81,9 +81,9 @@ def test_what_is_too_large_or_too_deep_is_refused(kind: Any, source: str, said: 
     ],
     ids=["definitions", "deep definitions", "rules", "choices"],
 )
-def test_what_is_allowed_is_followed_by_an_engine(kind: Any, source: str, pebble_built) -> None:
+def test_what_is_allowed_is_followed_by_an_engine(kind: Any, source: str, gguf) -> None:
     """An engine compiles with more stack than the process that has tried it."""
-    with Engine.load(pebble_built / "pebble-q8_0.gguf") as engine:
+    with Engine.load(gguf) as engine:
         params = SamplingParams(max_tokens=4, constraint=Constraint(kind, source))
         answer = engine.submit(Request(engine.encode("Hello"), params)).result()
     assert answer.error is None
@@ -94,8 +94,8 @@ def test_a_process_that_dies_ends_one_request_and_is_replaced(monkeypatch) -> No
     first = Constraint("regex", "a+")
     assert compilers.grammar_of(first)
     (idle,) = compilers._idle
-    os.kill(idle._child.pid, signal.SIGKILL)
-    idle._child.wait()
+    idle._process.kill()
+    idle._process.wait()
     with pytest.raises(RequestError, match=r"the process that compiled it died \(SIGKILL"):
         compilers.grammar_of(Constraint("regex", "b+"))
     assert compilers.grammar_of(Constraint("regex", "c+"))
@@ -103,7 +103,7 @@ def test_a_process_that_dies_ends_one_request_and_is_replaced(monkeypatch) -> No
         compilers.grammar_of(Constraint("regex", "b+"))
     monkeypatch.setattr(grammars, "LIMIT_S", 0.3)
     (idle,) = compilers._idle
-    os.kill(idle._child.pid, signal.SIGSTOP)
+    os.kill(idle._process.pid, signal.SIGSTOP)
     with pytest.raises(RequestError, match=r"longer than 0\.3 s"):
         compilers.grammar_of(Constraint("regex", "d+"))
     monkeypatch.undo()
@@ -120,10 +120,10 @@ def test_not_everybody_waits_for_a_slow_one(monkeypatch) -> None:
         compilers.grammar_of(Constraint("regex", name))
     running = [compilers._idle[0]]
     if len(compilers._idle) < 2:
-        running.append(grammars._Compiler())
+        running.append(grammars._started())
         compilers._idle.append(running[1])
     for one in running:
-        os.kill(one._child.pid, signal.SIGSTOP)
+        os.kill(one._process.pid, signal.SIGSTOP)
     threads = [
         threading.Thread(target=compilers.grammar_of, args=(Constraint("regex", f"{n}+"),))
         for n in range(3)
@@ -135,7 +135,7 @@ def test_not_everybody_waits_for_a_slow_one(monkeypatch) -> None:
     with pytest.raises(WorkerError, match="too many"):
         compilers.grammar_of(Constraint("regex", "z+"))
     for one in running:
-        os.kill(one._child.pid, signal.SIGCONT)
+        os.kill(one._process.pid, signal.SIGCONT)
     for thread in threads:
         thread.join(30)
     assert not compilers._running
@@ -144,13 +144,13 @@ def test_not_everybody_waits_for_a_slow_one(monkeypatch) -> None:
 def test_many_that_come_at_once_are_compiled_each_kind_once(monkeypatch) -> None:
     """A server that starts, and 64 clients with a few schemas between them."""
     compilers, counted = grammars._Compilers(), []
-    compile = grammars._Compiler.compile
+    asked_of = compilers._asked
 
-    def count(self, constraint: Constraint) -> str | RequestError:
+    def count(constraint: Constraint) -> str | RequestError:
         counted.append(constraint)
-        return compile(self, constraint)
+        return asked_of(constraint)
 
-    monkeypatch.setattr(grammars._Compiler, "compile", count)
+    monkeypatch.setattr(compilers, "_asked", count)
     asked = [Constraint("regex", f"[a-z]{{{1 + n % 4}}}") for n in range(64)]
     with ThreadPoolExecutor(64) as pool:
         found = list(pool.map(compilers.grammar_of, asked))

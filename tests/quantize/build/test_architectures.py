@@ -46,7 +46,7 @@ def _original(source: Path, sliding_window: int | None = None) -> Table:
 
 @cache
 def _built(out: Path, recipe: str) -> Table:
-    runner, _ = load_runner(
+    runner = load_runner(
         read_model(resolve(out, recipe=recipe)), RunnerSettings(slots=1, context=128, scored=64)
     )
     try:

@@ -31,7 +31,7 @@ from runtimes.engine.loading import load_runner
 from runtimes.models.registry import read_model
 from runtimes.onnx.runner import OnnxRunner
 from runtimes.request import Request, SamplingParams
-from runtimes.runner import Logits, StepPlan, StepRow
+from runtimes.runner import Logits, StepRow
 from runtimes.settings import RunnerSettings
 from tests.quantize.build import builds_child
 from tests.quantize.conftest import run_quantize
@@ -114,7 +114,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tiny]:
 
 def _open(path: Path, slots: int = 1, **more: object) -> OnnxRunner:
     settings = RunnerSettings(slots=slots, context=128, **more)  # type: ignore[arg-type]
-    runner = load_runner(read_model(path), settings)[0]
+    runner = load_runner(read_model(path), settings)
     assert isinstance(runner, OnnxRunner)
     return runner
 
@@ -128,7 +128,7 @@ def test_files_agree_with_transformers(tiny: dict[str, Tiny], arch: str, kind: s
     """
     model = tiny[arch]
     path = getattr(model, kind)
-    runner, _ = load_runner(read_model(path), RunnerSettings(slots=1, context=128, scored=64))
+    runner = load_runner(read_model(path), RunnerSettings(slots=1, context=128, scored=64))
     found = _log_softmax(runner.score(TOKENS))
     runner.close()
     assert np.ptp(model.original) > 5
@@ -251,7 +251,7 @@ def runner(concat: OnnxRunner) -> OnnxRunner:
 
 
 def step(runner: OnnxRunner, *rows: tuple[int, int, list[int]]) -> Logits:
-    plan = StepPlan(tuple(StepRow(slot, at, tokens, 1) for slot, at, tokens in rows))
+    plan = tuple(StepRow(slot, at, tokens, 1) for slot, at, tokens in rows)
     return runner.execute(plan).copy()
 
 

@@ -178,7 +178,7 @@ def test_half_precision_is_the_export_itself_and_a_copy_of_anything_else(
 
 def log_probabilities(path: Path, tokens: list[list[int]]) -> np.ndarray:
     settings = RunnerSettings(slots=1, context=_PIECE, gpu_layers=0, scored=64)
-    runner, _ = load_runner(read_model(path), settings)
+    runner = load_runner(read_model(path), settings)
     try:
         logits = np.concatenate([runner.score(piece) for piece in tokens]).astype(np.float64)
     finally:

@@ -15,7 +15,7 @@ from runtimes.errors import ModelError
 from runtimes.models.registry import read_model
 from runtimes.planner.measure import Workload, measure_depths
 from runtimes.request import Priority, Request, SamplingParams
-from runtimes.runner import Logits, Runner, StepPlan, StepRow
+from runtimes.runner import Logits, Runner, StepRow
 from runtimes.settings import RunnerSettings
 
 BATCH = 32
@@ -33,7 +33,7 @@ def loaded(request: pytest.FixtureRequest, builds) -> Iterator[Runner]:
     if model.runtime == "llamacpp":  # genai_config.json does not say
         assert model.sliding_window == 16
     settings = RunnerSettings(slots=3, context=512, batch=BATCH, unified_kv=bool(unified))
-    runner, _ = load_runner(model, settings)
+    runner = load_runner(model, settings)
     yield runner
     runner.close()
 
@@ -48,7 +48,7 @@ def runner(loaded: Runner) -> Runner:
 def prefill(runner: Runner, slot: int, start: int, end: int) -> Logits:
     for at in range(start, end, BATCH):
         part = TOKENS[at : min(end, at + BATCH)]
-        logits = runner.execute(StepPlan((StepRow(slot, at, part, 1),))).copy()
+        logits = runner.execute((StepRow(slot, at, part, 1),)).copy()
     return logits
 
 

@@ -9,7 +9,7 @@ import pytest
 from quantize.resolve import resolve
 from runtimes.engine.loading import load_runner
 from runtimes.models.registry import read_model
-from runtimes.runner import StepPlan, StepRow
+from runtimes.runner import StepRow
 from runtimes.settings import RunnerSettings
 from tests.adapters import make_adapter
 from tests.quantize.conftest import run_quantize
@@ -19,7 +19,7 @@ TOKENS = [1, 40, 70, 90, 33, 200, 51, 8]
 
 def logits(path: Path, adapter: Path | None = None):
     with contextlib.closing(
-        load_runner(read_model(path), RunnerSettings(slots=1, context=64, scored=len(TOKENS)))[0]
+        load_runner(read_model(path), RunnerSettings(slots=1, context=64, scored=len(TOKENS)))
     ) as runner:
         assert runner.adapters is not None
         base = runner.score(TOKENS).copy()
@@ -27,7 +27,7 @@ def logits(path: Path, adapter: Path | None = None):
             return base
         runner.adapters.load("one", adapter)
         rows = StepRow(0, 0, TOKENS, len(TOKENS), adapter="one")
-        found = runner.execute(StepPlan((rows,))).copy()
+        found = runner.execute((rows,)).copy()
         assert np.array_equal(runner.score(TOKENS), base)
         return found
 

@@ -12,7 +12,7 @@ from quantize.resolve import resolve
 from runtimes.engine.loading import load_runner
 from runtimes.errors import ModelError
 from runtimes.models.registry import read_model
-from runtimes.runner import StepPlan, StepRow
+from runtimes.runner import StepRow
 from runtimes.settings import RunnerSettings
 from tests.adapters import make_adapter, write_adapter
 from tests.quantize.conftest import run_quantize
@@ -26,15 +26,15 @@ EVERYTHING = ("_proj", "lm_head")
 def logits(path: Path, adapter: Path | None = None):
     """After every token: the first ones in one step, the last by itself."""
     settings = RunnerSettings(slots=2, context=64, scored=len(TOKENS))
-    with contextlib.closing(load_runner(read_model(path), settings)[0]) as runner:
+    with contextlib.closing(load_runner(read_model(path), settings)) as runner:
         if adapter:
             assert runner.adapters is not None
             runner.adapters.load("one", adapter)
         name = "one" if adapter else None
         rows = StepRow(0, 0, TOKENS[:-1], len(TOKENS) - 1, adapter=name)
-        first = runner.execute(StepPlan((rows,))).copy()
+        first = runner.execute((rows,)).copy()
         row = StepRow(0, len(TOKENS) - 1, TOKENS[-1:], 1, adapter=name)
-        return np.concatenate([first, runner.execute(StepPlan((row,)))])
+        return np.concatenate([first, runner.execute((row,))])
 
 
 @pytest.mark.parametrize("name", ["pebble", "mistral", "qwen2", "qwen3", "phi3", "gemma3"])

@@ -16,7 +16,7 @@ from quantize.onnx.rounding import PAIR_LIMIT, limit_pairs, round_channels
 from quantize.onnx.w8a8 import quantize_w8a8
 from runtimes.models.registry import read_model
 from runtimes.onnx.runner import OnnxRunner
-from runtimes.runner import StepPlan, StepRow
+from runtimes.runner import StepRow
 from runtimes.settings import RunnerSettings
 from tests.quantize.conftest import Built
 
@@ -46,14 +46,12 @@ def _log_probabilities(folder: Path, prompts: list[list[int]], steps: int) -> li
     runner = OnnxRunner(read_model(folder), RunnerSettings(slots=len(prompts), context=64))
     rows: list[list[Floats]] = [[] for _ in prompts]
     for slot, prompt in enumerate(prompts):
-        plan = StepPlan((StepRow(slot, 0, tuple(prompt), 1),))
+        plan = (StepRow(slot, 0, tuple(prompt), 1),)
         rows[slot].append(runner.execute(plan)[0].copy())
     for step in range(steps):
-        plan = StepPlan(
-            tuple(
-                StepRow(slot, len(prompt) + step, (prompt[0] + step + 1,), 1)
-                for slot, prompt in enumerate(prompts)
-            )
+        plan = tuple(
+            StepRow(slot, len(prompt) + step, (prompt[0] + step + 1,), 1)
+            for slot, prompt in enumerate(prompts)
         )
         for slot, logits in enumerate(runner.execute(plan)):
             rows[slot].append(logits.copy())

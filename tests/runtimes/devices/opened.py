@@ -13,7 +13,7 @@ import runtimes.onnx.device
 from runtimes.models.registry import read_model
 from runtimes.onnx.device import Provider
 from runtimes.onnx.runner import OnnxRunner
-from runtimes.runner import Logits, StepPlan, StepRow, require_full_logits
+from runtimes.runner import Logits, StepRow, require_full_logits
 from runtimes.settings import RunnerSettings
 
 PROCESSOR = Provider("Processor", "CPUExecutionProvider", "cpu", "", addresses=True)
@@ -28,7 +28,7 @@ def opened(folder: Path, where: str, slots: int = 3, context: int = 60) -> Itera
 
 
 def step(runner: OnnxRunner, *rows: StepRow) -> Logits:
-    return require_full_logits(runner.execute(StepPlan(rows))).copy()
+    return require_full_logits(runner.execute(rows)).copy()
 
 
 def halved(folder: Path, out: Path) -> None:

@@ -68,7 +68,7 @@ def history(runner: OnnxRunner, files: dict[str, Path]) -> list[Logits]:
     for slot, name in enumerate(ADAPTERS):
         found.append(step(runner, StepRow(slot, 0, PROMPT, 1, adapter=name)))
     for token in (9, 10):
-        rows = (StepRow(s, length, [token], 1, adapter=name) for s, name in enumerate(ADAPTERS))
+        rows = [StepRow(s, length, [token], 1, adapter=name) for s, name in enumerate(ADAPTERS)]
         found.append(step(runner, *rows))
         length += 1
         assert runner.adapters is not None

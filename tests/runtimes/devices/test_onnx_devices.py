@@ -18,21 +18,19 @@ import numpy as np
 import pytest
 
 import runtimes.onnx.device
-from quantize.resolve import resolve
 from runtimes.engine.engine import Engine
 from runtimes.errors import IngotError, ModelError, OutOfMemoryError, RuntimeMissingError
-from runtimes.machine.installed import find_installed
-from runtimes.models.registry import backend_of, read_model
+from runtimes.models.registry import read_model
 from runtimes.onnx import device_steps
 from runtimes.onnx.device import target_of
 from runtimes.onnx.device_steps import DeviceCache, rows_are_right
 from runtimes.onnx.runner import OnnxRunner
 from runtimes.request import Completion, Request, SamplingParams
-from runtimes.runner import Logits, StepPlan, StepRow, TopKLogits, require_full_logits
+from runtimes.runner import Logits, StepRow, StepRows, TopKLogits, require_full_logits
 from runtimes.settings import RunnerSettings
 from runtimes.worker.engine import WorkerEngine
 from tests.runtimes.devices.crossings import Crossings
-from tests.runtimes.devices.opened import PROCESSOR, PROVIDERS, halved, opened, step
+from tests.runtimes.devices.opened import PROCESSOR, halved, opened, step
 from tests.runtimes.machine import tiny_onnx
 
 # The processor as a device is named twice to ONNX Runtime, which says so.
@@ -91,15 +89,6 @@ def test_what_a_slot_holds_goes_to_another_and_to_the_processor(folder: Path, de
         with pytest.raises(ModelError, match="bytes are not"):
             there.kv.load(0, saved[:-1], len(prompt))
         assert there.kv.save(0) == b""
-
-
-def test_texts_of_several_slots_and_of_cached_prompts(folder: Path, device: str) -> None:
-    with Engine.load(folder, RunnerSettings(slots=3, context=90, device="cpu")) as engine:
-        expected = [one.token_ids for one in texts(engine)]
-    with Engine.load(folder, RunnerSettings(slots=3, context=90, device=device)) as engine:
-        assert [one.token_ids for one in texts(engine)] == expected
-        assert [one.token_ids for one in texts(engine)] == expected
-        assert engine.stats().cached_tokens > 0
 
 
 def test_a_worker_and_a_session(folder: Path, device: str, tmp_path: Path) -> None:
@@ -256,18 +245,15 @@ def test_rows_go_together_beside_one_that_is_full(folder: Path, device: str) -> 
 def test_the_largest_logits_are_found_there(
     folder: Path, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (device_steps, device_steps):
-        monkeypatch.setattr(module, "LIKELIEST", 16)  # of 64 tokens
+    monkeypatch.setattr(device_steps, "LIKELIEST", 16)  # of 64 tokens
     settings = RunnerSettings(slots=3, context=60, device=device, device_sampling=True)
     with contextlib.closing(OnnxRunner(read_model(folder), settings)) as runner:
         counted = Crossings(monkeypatch)
         assert runner.capabilities.top_k_logits
 
-        def rows(position: int, *needed: int) -> StepPlan:
+        def rows(position: int, *needed: int) -> StepRows:
             each = enumerate(needed)
-            return StepPlan(
-                tuple(StepRow(s, position, [3 + s], 1, top_k_needed=n) for s, n in each)
-            )
+            return tuple(StepRow(s, position, [3 + s], 1, top_k_needed=n) for s, n in each)
 
         for slot in range(3):
             step(runner, StepRow(slot, 0, PROMPTS[1], 1, top_k_needed=5))
@@ -282,38 +268,6 @@ def test_the_largest_logits_are_found_there(
             np.testing.assert_allclose(values, logits[ids], atol=CLOSE)
             assert logits[ids].min() >= np.sort(logits)[-16] - CLOSE
         assert len(require_full_logits(runner.execute(rows(10, 1, 16, 15)))) == 3
-
-
-def test_answers_do_not_depend_on_who_looks_for_the_largest(
-    pebble_built: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(runtimes.onnx.device, "_PROVIDERS", PROVIDERS)
-    params = SamplingParams(max_tokens=24, temperature=0.9, top_k=20, seed=3, n=3)
-    answers = []
-    for on_device in (False, True):
-        settings = RunnerSettings(
-            slots=3, context=200, device=PROCESSOR.name, device_sampling=on_device
-        )
-        with Engine.load(resolve(pebble_built, recipe="onnx-int8"), settings) as engine:
-            prompt = engine.tokenizer.encode("The captain looked at the sea and")
-            done = engine.submit(Request(prompt, params)).result(300)
-            answers.append([one.token_ids for one in done.choices])
-    assert answers[0] == answers[1]
-
-
-def test_auto_and_cpu_are_answered_by_every_package(folder: Path) -> None:
-    for where in ("auto", "cpu"):
-        model = read_model(folder)
-        runner, _ = backend_of(model).open(model, RunnerSettings(slots=1, context=16, device=where))
-        runner.close()
-
-
-def test_the_package_is_known_whichever_it_is() -> None:
-    import onnxruntime as ort
-
-    installed = find_installed("onnx")
-    assert installed is not None
-    assert installed.version == ort.__version__
 
 
 def test_a_provider_that_the_package_has_not(folder: Path) -> None:

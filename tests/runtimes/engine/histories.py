@@ -295,7 +295,7 @@ class History:
         self.check(step)
         if fails:
             return True  # not committed: its rows come again
-        for planned in step.plan.rows:
+        for planned in step.rows:
             end = planned.position + len(planned.tokens)
             cells = [
                 cell(token, planned.position, end, planned.adapter) for token in planned.tokens
@@ -334,7 +334,7 @@ class History:
         return tokens
 
     def check(self, step: Step) -> None:
-        shape, rows = self.shape, step.plan.rows
+        shape, rows = self.shape, step.rows
         slots = [row.slot for row in rows]
         assert slots == sorted(set(slots)), "ascending slots, none twice"
         assert all(0 <= slot < shape.slots for slot in slots)

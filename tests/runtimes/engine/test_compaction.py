@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
-import random
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from quantize.resolve import resolve
 from runtimes.engine.engine import Engine
 from runtimes.request import Request, SamplingParams
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from tests.runtimes.engine.gates import held
 from tests.runtimes.engine.histories import History, Shape, expected_output
-from tests.runtimes.engine.test_kv import CASES, OTHER, PROMPT, REGROUPED, open_case, step
 from tests.runtimes.ties import near_tie, near_ties
 
 SLOTS = 6
 
 
-@pytest.fixture(scope="module", params=["q8_0", "onnx-int4"])
-def engine(request: pytest.FixtureRequest, pebble_built: Path) -> Iterator[Engine]:
-    path = resolve(pebble_built, recipe=request.param)
+@pytest.fixture(scope="module")
+def engine(pebble_file: Path) -> Iterator[Engine]:
     settings = RunnerSettings(slots=SLOTS, context=256)
-    with Engine.load(path, settings, SchedulerSettings(max_stall_s=None)) as engine:
+    with Engine.load(pebble_file, settings, SchedulerSettings(max_stall_s=None)) as engine:
         yield engine
 
 
@@ -64,30 +58,6 @@ def test_a_row_is_moved_if_that_is_worth_its_time(token_bytes, row_s, worth):
         assert row.output == expected_output(row.request)
 
 
-def test_rows_of_an_adapter_lie_together_where_it_has_passes_of_its_own():
-    history, dice = History(Shape(9, 1000, mixed=False, adapters_apart=True)), random.Random(3)
-    for number in range(40):
-        adapter = dice.choice([None, "a", "b", "c"])
-        history.add([number] * 9, dice.randint(5, 12), adapter=adapter)
-    history.run_out()  # ``step`` looks at their order
-    assert history.cache.moves > 0
-    assert len(history.finished) == 40
-    for row in history.finished:
-        assert row.output == expected_output(row.request)
-
-
-def test_a_row_that_could_not_be_moved_is_computed_again():
-    history = moved_history(50, 1, 0.1)
-    history.kv.breaks = 1
-    history.schedule()
-    assert history.scheduler.waiting == 1
-    history.kv.breaks = 0
-    history.run_out()
-    assert len(history.finished) == 5
-    for row in history.finished:
-        assert row.output == expected_output(row.request)
-
-
 def test_the_last_row_of_many_runs_in_the_first_slot(engine):
     """Its text is that of the same request alone; the slots hold what they are thought to hold."""
     greedy = SamplingParams(ignore_eos=True, top_logprobs=2)
@@ -108,27 +78,3 @@ def test_the_last_row_of_many_runs_in_the_first_slot(engine):
     again = [engine.submit(one).result(60) for one in asked[:-1]]
     near_ties(alone[:-1], again, near_tie(engine.model))
     assert all(one.usage.cached_tokens >= len(asked[0].prompt) - 1 for one in again)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_two_slots_change_places(case, pebble_built):
-    """Rows go on as if nothing had happened, whether both slots hold something or one."""
-    bound = REGROUPED if "unified" in case else 0.0
-    ends = ((0, len(PROMPT), [7]), (3, len(OTHER), [9]))
-    with contextlib.closing(open_case(pebble_built, case)) as runner:
-        step(runner, (0, 0, PROMPT))
-        step(runner, (3, 0, OTHER))
-        alone = [step(runner, end) for end in ends]
-        runner.kv.trim(0, len(PROMPT))
-        runner.kv.trim(3, len(OTHER))
-        runner.kv.swap(0, 3)
-        moved = [step(runner, (3 - slot, at, tokens)) for slot, at, tokens in ends]
-        runner.kv.trim(0, 0)
-        runner.kv.swap(3, 0)
-        runner.kv.trim(0, len(PROMPT))
-        back = step(runner, ends[0])
-        runner.kv.swap(1, 2)  # of nothing
-        anew = [step(runner, (slot, 0, PROMPT)) for slot in (1, 2, 3)]  # none holds anything
-    for logits, other in ((alone[0], moved[0]), (alone[1], moved[1]), (alone[0], back)):
-        assert np.abs(logits - other).max() <= bound
-    assert all(np.abs(logits - anew[0]).max() <= bound for logits in anew)

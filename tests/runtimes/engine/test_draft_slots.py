@@ -15,7 +15,7 @@ from runtimes.engine.draft import Draft
 from runtimes.engine.propose import Proposer
 from runtimes.engine.sequence import Sequence
 from runtimes.request import Request, SamplingParams
-from runtimes.runner import Capabilities, StepPlan
+from runtimes.runner import Capabilities, StepRows
 from runtimes.settings import SchedulerSettings
 from tests.runtimes.engine.histories import (
     History,
@@ -42,15 +42,15 @@ class TokenRunner:
             "tokens", slots, context, batch=20, vocab_size=VOCABULARY, mixed_batch=mixed
         )
 
-    def execute(self, plan: StepPlan) -> np.ndarray:
-        slots = [row.slot for row in plan.rows]
+    def execute(self, plan: StepRows) -> np.ndarray:
+        slots = [row.slot for row in plan]
         assert slots == sorted(set(slots))
-        assert sum(len(row.tokens) for row in plan.rows) <= self.capabilities.batch
-        alone = len(plan.rows) == 1 or all(len(row.tokens) == 1 for row in plan.rows)
+        assert sum(len(row.tokens) for row in plan) <= self.capabilities.batch
+        alone = len(plan) == 1 or all(len(row.tokens) == 1 for row in plan)
         assert alone or self.capabilities.mixed_batch
         self.steps += 1
         found = []
-        for row in plan.rows:
+        for row in plan:
             held = self.kv.held[row.slot]
             assert row.position == len(held), "no gap"
             held += row.tokens
@@ -112,7 +112,7 @@ def with_draft(shape: Shape, wrong: int) -> tuple[History, Drafting]:
     return history, drafting
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(events, shapes)
 def test_slots_follow_their_rows_whatever_happens(events, shape):
     """Accepted and wrong guesses, cancellations, preemption, failed steps, moved rows."""
@@ -167,6 +167,18 @@ def test_a_long_row_is_caught_up_by_a_pass_at_a_time():
     assert draft.guess({long: 1}) == {}
     assert len(held_by(draft)[long]) == 40
     assert draft.guess({long: 1}) == {long: [next_token(long.prompt)]}
+
+
+def test_what_a_row_leaves_serves_the_next():
+    runner = TokenRunner(1, mixed=False)
+    draft = Draft("tokens", runner, VOCABULARY)
+    first, second = (make_sequence(Request([*range(40), n], SamplingParams())) for n in (50, 60))
+    while not draft.guess({first: 1}):
+        pass  # it is caught up
+    draft.forget(first)
+    before = runner.steps
+    assert draft.guess({second: 1}) == {second: [next_token(second.prompt)]}
+    assert runner.steps == before + 1
 
 
 class Priced(Draft):

@@ -20,9 +20,8 @@ TEXTS = ["The capital of France is Paris.", "What is 12 + 30?", "Paris lies in F
 
 
 @pytest.fixture(scope="module")
-def engine(pebble_built: Path) -> Iterator[Engine]:
-    path = resolve(pebble_built, recipe="q8_0")
-    with Engine.load(path, RunnerSettings(slots=2, context=256)) as engine:
+def engine(gguf: Path) -> Iterator[Engine]:
+    with Engine.load(gguf, RunnerSettings(slots=2, context=256)) as engine:
         yield engine
 
 

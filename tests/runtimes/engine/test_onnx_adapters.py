@@ -16,7 +16,7 @@ from runtimes.errors import ModelError
 from runtimes.models.registry import read_model
 from runtimes.onnx.graph import Graph
 from runtimes.onnx.runner import OnnxRunner
-from runtimes.runner import Logits, StepPlan, StepRow
+from runtimes.runner import Logits, StepRow
 from runtimes.settings import MOST_ADAPTERS, RunnerSettings
 from tests.adapters import write_adapter
 
@@ -26,9 +26,9 @@ TOLERANCE = 0.4
 NAMES = [f"a{seed}" for seed in range(MOST_ADAPTERS)]
 
 
-@pytest.fixture(scope="module", params=["onnx-int8", "onnx-int4"])
-def folder(request: pytest.FixtureRequest, pebble_built: Path) -> Path:
-    return resolve(pebble_built, recipe=request.param)
+@pytest.fixture(scope="module")
+def folder(pebble_built: Path) -> Path:
+    return resolve(pebble_built, recipe="onnx-int8")
 
 
 @pytest.fixture(scope="module")
@@ -66,15 +66,15 @@ def prompt(slot: int) -> list[int]:
 def prefilled(runner: OnnxRunner, slot: int, adapter: str | None) -> Logits:
     runner.kv.trim(slot, 0)
     row = StepRow(slot, 0, prompt(slot), 1, adapter=adapter)
-    return runner.execute(StepPlan((row,)))[0].copy()
+    return runner.execute((row,))[0].copy()
 
 
 def decoded(runner: OnnxRunner, adapters: dict[int, str | None]) -> Logits:
-    rows = (
+    rows = [
         StepRow(slot, len(prompt(slot)), [50 + slot], 1, adapter=name)
         for slot, name in adapters.items()
-    )
-    return runner.execute(StepPlan(tuple(rows))).copy()
+    ]
+    return runner.execute(rows).copy()
 
 
 def logits(runner: OnnxRunner, slot: int, adapter: str | None) -> Logits:
@@ -151,7 +151,7 @@ def changed(path: Path, out: Path, old: bytes, new: bytes) -> Path:
     return out
 
 
-def test_what_does_not_fit_is_refused_and_nothing_is_lost(folder, files, pebble_built, tmp_path):
+def test_what_does_not_fit_is_refused_and_nothing_is_lost(folder, files, gguf, tmp_path):
     good = files["a0"]
     data = good.read_bytes()
     name = b"blk.0.attn_q.weight.lora_a"
@@ -170,7 +170,7 @@ def test_what_does_not_fit_is_refused_and_nothing_is_lost(folder, files, pebble_
         ): "do not belong together",
         smaller: f"blk.0.attn_q is {columns}x{columns} there.* for {columns}x{columns // 2}",
         cut: "truncated",
-        resolve(pebble_built, recipe="q8_0"): "is no LoRA adapter",
+        gguf: "is no LoRA adapter",
         folder / "model.onnx": "not a GGUF file",
     }
     with opened(folder, 2) as runner:

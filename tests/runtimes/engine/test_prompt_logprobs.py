@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quantize.resolve import resolve
 from runtimes.engine.engine import Engine
 from runtimes.engine.loading import load_runner
 from runtimes.errors import ParameterError, RequestError
@@ -25,14 +24,9 @@ SCORE = SamplingParams(max_tokens=0, prompt_logprobs=3)
 REGROUPED, REGROUPED_MEAN = 0.5, 0.02
 
 
-@pytest.fixture(scope="module", params=["q8_0", "onnx-int8"])
-def file(request: pytest.FixtureRequest, pebble_built: Path) -> Path:
-    return resolve(pebble_built, recipe=request.param)
-
-
 @pytest.fixture(scope="module")
-def engine(file: Path) -> Iterator[Engine]:
-    with Engine.load(file, RunnerSettings(slots=4, context=512)) as engine:
+def engine(pebble_file: Path) -> Iterator[Engine]:
+    with Engine.load(pebble_file, RunnerSettings(slots=4, context=512)) as engine:
         yield engine
 
 
@@ -67,29 +61,10 @@ def near(found: np.ndarray, expected: np.ndarray) -> bool:
     return bool(gaps.max() < REGROUPED and gaps.mean() < REGROUPED_MEAN)
 
 
-def test_as_the_float_model_has_them(engine, texts, pebble):
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(pebble, dtype=torch.float32)
-    gaps = []
-    for text in texts:
-        ids = engine.encode(text)
-        with torch.no_grad():
-            logits = model(torch.tensor([ids])).logits[0].numpy()
-        expected = softmax_logs(logits)[np.arange(len(ids) - 1), ids[1:]]
-        found = known(score(engine, ids))
-        assert len(found) == len(ids) - 1
-        gaps.append(np.abs(found - expected))
-        # What 8 bits change of a text's probability is little beside it.
-        assert found.sum() == pytest.approx(expected.sum(), rel=0.03)
-    assert np.concatenate(gaps).mean() < 0.03
-
-
-def test_as_the_same_file_has_them_at_once(engine, file, texts):
+def test_as_the_same_file_has_them_at_once(engine, pebble_file, texts):
     ids = engine.encode(texts[-1])
     assert len(ids) > 200
-    runner = load_runner(read_model(file), RunnerSettings(slots=1, context=512))[0]
+    runner = load_runner(read_model(pebble_file), RunnerSettings(slots=1, context=512))
     with contextlib.closing(runner):
         logs = softmax_logs(runner.score(ids))
     done = score(engine, ids)
@@ -179,16 +154,15 @@ def test_beside_others(engine, texts):
 
 
 @pytest.mark.parametrize("settings", [{"unified_kv": True}, {"reproducible": True}])
-def test_in_other_caches(pebble_built, texts, settings):
-    path = resolve(pebble_built, recipe="q8_0")
-    with Engine.load(path, RunnerSettings(slots=4, context=512, **settings)) as other:
+def test_in_other_caches(gguf, texts, settings):
+    with Engine.load(gguf, RunnerSettings(slots=4, context=512, **settings)) as other:
         ids = other.encode(texts[-1])
         with held(other):
             streams = [other.submit(Request(ids, SCORE)) for _ in range(3)]
             streams.append(other.submit(Request(ids[:100], SamplingParams(max_tokens=30))))
         first, *rest = [known(stream.result(120)) for stream in streams[:3]]
         assert streams[3].result(120).error is None
-        runner = load_runner(read_model(path), RunnerSettings(slots=1, context=512))[0]
+        runner = load_runner(read_model(gguf), RunnerSettings(slots=1, context=512))
         with contextlib.closing(runner):
             logs = softmax_logs(runner.score(ids))[np.arange(len(ids) - 1), ids[1:]]
         assert near(first, logs)
@@ -203,11 +177,11 @@ def test_in_other_caches(pebble_built, texts, settings):
         assert tail.usage.cached_tokens >= 128
 
 
-def test_one_that_loses_its_slot_goes_on(file, engine, texts):
+def test_one_that_loses_its_slot_goes_on(pebble_file, engine, texts):
     """A long prompt is scored behind a request that is answered; an urgent one takes its slot."""
     ids = engine.encode(texts[-1])
     expected = known(score(engine, ids))
-    with Engine.load(file, RunnerSettings(slots=1, context=512)) as one_slot:
+    with Engine.load(pebble_file, RunnerSettings(slots=1, context=512)) as one_slot:
         urgent = []
 
         def interrupt() -> None:

@@ -19,7 +19,7 @@ from runtimes.llamacpp.shapes import Alike, filled, parted
 from runtimes.models.memory import estimate
 from runtimes.models.registry import backend_of, read_model
 from runtimes.request import Priority, Request, SamplingParams
-from runtimes.runner import Logits, StepPlan, StepRow, require_full_logits
+from runtimes.runner import Logits, StepRow, require_full_logits
 from runtimes.settings import RunnerSettings, SchedulerSettings
 
 # Each has kernels of its own; the second half is made here from the first file.
@@ -85,7 +85,7 @@ def answers(model: Path, slots: int, order: int, *, cache: bool) -> list[list[An
             streams[index] = engine.submit(Request(wanted[index], params, priority=priority))
             other = engine.submit(
                 Request(
-                    wanted[7][: chance.randrange(100, 400)],
+                    wanted[7][: chance.randrange(20, 250)],
                     SamplingParams(max_tokens=12, ignore_eos=True),
                     priority=chance.choice(list(Priority)),
                 )
@@ -109,13 +109,13 @@ def test_a_row_is_the_same_to_the_last_bit_whatever_happens_around_it(model):
 def test_rows_in_slots_far_apart_are_the_same(pebble_built, name):
     """A pass that is filled up reaches into slots whose rows have a pass of their own."""
     settings = RunnerSettings(slots=16, context=64, reproducible=True)
-    runner, _ = load_runner(read_model(pebble_built / name), settings)
+    runner = load_runner(read_model(pebble_built / name), settings)
     prompts = {slot: list(range(slot + 20, slot + 26)) for slot in range(16)}
     for slot, tokens in prompts.items():
-        runner.execute(StepPlan((StepRow(slot, 0, tokens, 0),)))
+        runner.execute((StepRow(slot, 0, tokens, 0),))
 
     def decode(*slots: int) -> dict[int, Logits]:
-        plan = StepPlan(tuple(StepRow(slot, 6, (7,), 1) for slot in slots))
+        plan = tuple(StepRow(slot, 6, (7,), 1) for slot in slots)
         logits = require_full_logits(runner.execute(plan)).copy()
         for slot in slots:
             runner.kv.trim(slot, 6)
@@ -128,13 +128,13 @@ def test_rows_in_slots_far_apart_are_the_same(pebble_built, name):
     runner.close()
 
 
-@pytest.mark.parametrize("slots", [1, 3, 8])
+@pytest.mark.parametrize("slots", [1, 3])
 def test_what_it_takes_is_known_before(pebble_built, slots, caplog):
     """Further slots and the room for tokens that fill a pass up are counted, as llama.cpp does."""
     model = read_model(pebble_built / BUILT[0])
     with caplog.at_level(logging.DEBUG, logger="runtimes.llamacpp.native"):
         settings = RunnerSettings(slots=slots, context=1000, reproducible=True)
-        load_runner(model, settings)[0].close()
+        load_runner(model, settings).close()
     taken = sum(map(float, re.findall(r"KV buffer size = +([\d.]+) MiB", caplog.text))) * 2**20
     usual = RunnerSettings(slots=sequences(slots), context=1000 + MOST_PROBED)
     expected = backend_of(model).estimate(model, usual).kv

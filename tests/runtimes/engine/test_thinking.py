@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from quantize.resolve import resolve
 from runtimes.engine.engine import Engine
 from runtimes.request import Completion, Constraint, Request, SamplingParams, Thinking
 from runtimes.settings import RunnerSettings, SchedulerSettings
@@ -27,14 +26,9 @@ OBJECT = {
 SCHEMA = Constraint("json_schema", json.dumps(OBJECT))
 
 
-@pytest.fixture(scope="module", params=["q8_0", "onnx-int4"])
-def path(request: pytest.FixtureRequest, pebble_built: Path) -> Path:
-    return resolve(pebble_built, recipe=request.param)
-
-
 @pytest.fixture(scope="module")
-def engine(path: Path) -> Iterator[Engine]:
-    with Engine.load(path, RunnerSettings(slots=4, context=512)) as engine:
+def engine(pebble_file: Path) -> Iterator[Engine]:
+    with Engine.load(pebble_file, RunnerSettings(slots=4, context=512)) as engine:
         yield engine
 
 
@@ -67,10 +61,10 @@ def test_a_bound_is_kept(engine: Engine) -> None:
     assert not done.thinks
 
 
-def test_forced_tokens_cost_no_step(path: Path, engine: Engine) -> None:
+def test_forced_tokens_cost_no_step(pebble_file: Path, engine: Engine) -> None:
     params = SamplingParams(max_tokens=60, think_tokens=4, constraint=SCHEMA)
     settings = RunnerSettings(slots=4, context=512)
-    with Engine.load(path, settings, SchedulerSettings(speculation=True)) as guessing:
+    with Engine.load(pebble_file, settings, SchedulerSettings(speculation=True)) as guessing:
         done = ask(guessing, params)
         assert guessing.stats().steps < done.usage.completion_tokens - 15
     assert set(json.loads(done.text)) == {"a"}
@@ -106,27 +100,9 @@ def test_stop_texts_count_in_the_answer_only(engine: Engine) -> None:
     assert "I" not in stop.text
 
 
-def test_reproducible_engines_agree(path: Path) -> None:
-    params = SamplingParams(max_tokens=60, think_tokens=5, constraint=SCHEMA)
-    settings = RunnerSettings(slots=2, context=512, reproducible=True)
-    with Engine.load(path, settings) as alone:
-        first = ask(alone, params)
-        again = ask(alone, params)
-    assert (first.thought, first.text) == (again.thought, again.text)
-    assert set(json.loads(first.text)) == {"a"}
-
-
-def test_speculation_changes_nothing(path: Path, engine: Engine) -> None:
-    params = SamplingParams(max_tokens=60, think_tokens=20)
-    plain = ask(engine, params)
-    settings = RunnerSettings(slots=4, context=512)
-    with Engine.load(path, settings, SchedulerSettings(speculation=True)) as guessing:
-        assert ask(guessing, params).text == plain.text
-
-
-def test_a_worker_hands_on_both(path: Path, engine: Engine) -> None:
+def test_a_worker_hands_on_both(pebble_file: Path, engine: Engine) -> None:
     params = SamplingParams(max_tokens=60, think_tokens=6)
-    with WorkerEngine.load(path, RunnerSettings(slots=4, context=512)) as worker:
+    with WorkerEngine.load(pebble_file, RunnerSettings(slots=4, context=512)) as worker:
         stream = worker.submit(request_of(engine, params))
         chunks, done = list(stream), stream.result(60)
     assert "".join(chunk.text for chunk in chunks if chunk.thought) == done.thought

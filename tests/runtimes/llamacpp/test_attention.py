@@ -10,21 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantize.resolve import resolve
 from runtimes.engine.loading import load_runner
 from runtimes.errors import RequestError
 from runtimes.machine import selftest
 from runtimes.models.memory import estimate
 from runtimes.models.registry import read_model
-from runtimes.runner import StepPlan, StepRow
+from runtimes.runner import StepRow
 from runtimes.settings import FlashAttention, RunnerSettings
 
 SETTINGS = RunnerSettings(slots=3, context=512, threads=1)
-
-
-@pytest.fixture(scope="module")
-def gguf(pebble_built: Path) -> Path:
-    return resolve(pebble_built, recipe="q8_0")
 
 
 @pytest.fixture
@@ -44,15 +38,15 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Any:
 def logits(path: Path, kernel: FlashAttention, **settings: Any) -> Any:
     """Behind a prompt and a turn, and of three rows that decode behind them."""
     wanted = replace(SETTINGS, flash_attention=kernel, **settings)
-    runner, _ = load_runner(read_model(path), wanted)
+    runner = load_runner(read_model(path), wanted)
     tokens = [(7919 * i + 11) % runner.capabilities.vocab_size for i in range(400)]
     pieces: list[tuple[StepRow, ...]] = [(StepRow(0, 0, tokens[:300], 1),)]
     pieces.append((StepRow(0, 300, tokens[300:340], 1),))
-    said = [np.array(runner.execute(StepPlan(piece))) for piece in pieces]
+    said = [np.array(runner.execute(piece)) for piece in pieces]
     for slot in (1, 2):
         runner.kv.copy(0, slot, 340)
     rows = tuple(StepRow(slot, 340, (tokens[340 + slot],), 1) for slot in range(3))
-    said.append(np.array(runner.execute(StepPlan(rows))))
+    said.append(np.array(runner.execute(rows)))
     runner.close()
     return np.concatenate(said)
 

@@ -7,27 +7,21 @@ and GGML_VK_DISABLE_FUSION=1 (version 22.3 dies of a fused kernel).
 from __future__ import annotations
 
 import logging
-import os
 import re
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from app.exitcodes import ExitCode
-from quantize.resolve import resolve
 from runtimes.engine.engine import Engine
 from runtimes.errors import ModelError
 from runtimes.llamacpp import context, native
 from runtimes.llamacpp.context import device_bytes, layers_that_fit
 from runtimes.models.memory import with_defaults
 from runtimes.models.registry import backend, read_model
-from runtimes.request import Completion, FinishReason, Request, SamplingParams
-from runtimes.settings import RunnerSettings, SchedulerSettings
+from runtimes.request import Completion, Request, SamplingParams
+from runtimes.settings import RunnerSettings
 from runtimes.worker.engine import WorkerEngine
 from tests.runtimes.ties import REGROUPED_TIE, near_ties
 
@@ -41,11 +35,6 @@ QUESTIONS = (
 )
 GREEDY = SamplingParams(max_tokens=24, temperature=0.0, logprobs=True, top_logprobs=2)
 SETTINGS = RunnerSettings(slots=4, context=512)
-
-
-@pytest.fixture(scope="module")
-def gguf(pebble_built: Path) -> Path:
-    return resolve(pebble_built, recipe="q8_0")
 
 
 @pytest.fixture(scope="module")
@@ -107,23 +96,6 @@ def test_a_session_of_the_device_goes_on_there_and_on_the_processor(
             found = engine.submit(Request(told, GREEDY)).result(300)
             assert found.usage.cached_tokens > len(ids)
             near_ties([on], [found], REGROUPED_TIE)
-
-
-@pytest.mark.timeout(600)
-def test_a_worker_that_dies_is_followed_by_another_on_the_device(
-    gguf: Path, device: str, expected: list[Completion]
-) -> None:
-    settings = RunnerSettings(slots=4, context=512, device=device)
-    with WorkerEngine.load(gguf, settings, SchedulerSettings()) as worker:
-        near_ties(expected, answers(worker), REGROUPED_TIE)
-        dead = worker.pid
-        assert dead is not None
-        stream = worker.submit(Request(worker.encode("Once"), SamplingParams(max_tokens=400)))
-        next(iter(stream))
-        os.kill(dead, signal.SIGKILL)
-        assert stream.result(300).finish_reason in (FinishReason.ERROR, FinishReason.LENGTH)
-        near_ties(expected, answers(worker), REGROUPED_TIE)
-        assert worker.pid != dead
 
 
 class Buffers(logging.Handler):
@@ -195,19 +167,3 @@ def test_a_device_that_is_not_there(gguf: Path, name: str) -> None:
     with pytest.raises(ModelError, match="has no device") as raised:
         Engine.load(gguf, RunnerSettings(slots=1, context=64, device=name))
     assert "there is: cpu" in str(raised.value)
-
-
-@pytest.mark.parametrize("recipe", ["q8_0", "onnx-int8"])
-def test_the_command_says_so(pebble_built: Path, recipe: str) -> None:
-    command = [sys.executable, "-m", "app", "run", str(pebble_built), "Hi", "--recipe", recipe]
-    done = subprocess.run(
-        [*command, "--device", "Nothing7"], capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == ExitCode.MODEL
-    assert "no device 'Nothing7' here; there is: cpu" in done.stderr
-    assert "Traceback" not in done.stderr
-    good = subprocess.run(
-        [*command, "--device", "cpu"], capture_output=True, text=True, timeout=300
-    )
-    assert good.returncode == 0, good.stderr
-    assert good.stdout.strip()

@@ -66,7 +66,7 @@ def expected(weights: dict[str, Array], layers: int, size: int, interleaved: boo
     """What ``exercise`` should collect: logits at the end of each row that wants them."""
     vocabulary = len(weights["token_embd"])
     plans = list(selftest_child._plans(vocabulary))
-    longest = 1 + max(r.position + len(r.tokens) for plan in plans for r in plan.rows)
+    longest = 1 + max(r.position + len(r.tokens) for plan in plans for r in plan)
     full = {
         slot: forward(
             weights, layers, selftest_child._tokens(slot, longest, vocabulary), size, interleaved
@@ -77,7 +77,7 @@ def expected(weights: dict[str, Array], layers: int, size: int, interleaved: boo
         [
             full[row.slot][row.position + len(row.tokens) - 1]
             for plan in plans
-            for row in plan.rows
+            for row in plan
             if row.logits
         ],
         np.float32,

@@ -14,7 +14,6 @@ from runtimes.engine.loading import load_runner
 from runtimes.errors import OutOfMemoryError
 from runtimes.machine import cgroup, cpu, hardware
 from runtimes.machine.cpu import CpuUse, cpu_use, others_share
-from runtimes.machine.state_file import load_state, save_state
 from runtimes.models.registry import read_model
 from runtimes.settings import RunnerSettings
 
@@ -130,17 +129,16 @@ def system(root: Path, group: str, files: dict[str, str], monkeypatch: pytest.Mo
 
 
 def test_what_is_loaded_is_measured_against_the_containers_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pebble_built: Path
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gguf: Path
 ) -> None:
     """Models, slots, prefixes: each asks what is free, and none the machine instead."""
     limits = version_2("")
     limits["sys/fs/cgroup/memory.max"] = str(213 * MIB)  # 1 MiB is left
     system(tmp_path, V2, limits, monkeypatch)
     assert free_memory() == hardware.buffer_bytes() * 8 == MIB
-    path = pebble_built / "pebble-q8_0.gguf"
     with pytest.raises(OutOfMemoryError, match=r"0\.00 GiB"):
-        load_runner(read_model(path), RunnerSettings())
-    assert fit(ModelEntry(str(path), "pebble", "q8_0", Origin.FILE, path)).free == MIB
+        load_runner(read_model(gguf), RunnerSettings())
+    assert fit(ModelEntry(str(gguf), "pebble", "q8_0", Origin.FILE, gguf)).free == MIB
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/cpuinfo")
@@ -156,33 +154,12 @@ def test_instruction_sets_of_other_processors(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_bandwidth() -> None:
-    # From a slow memory card's controller to the largest server socket.
-    assert 0.5e9 < hardware.memory_bandwidth(hardware.detect().usable_cores) < 2e12
-
-
-def test_more_is_swept_than_the_caches_hold() -> None:
-    """A buffer that fits the cache would report the cache's speed, ten times the memory's."""
+    # A buffer that fits the cache would report the cache's speed, ten times the memory's.
     caches = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")
     cache = int(caches.read_text().strip().rstrip("K")) << 10 if caches.exists() else 1 << 20
     assert cache < hardware.buffer_bytes() < psutil.virtual_memory().total / 4
-
-
-def test_what_is_remembered_survives_and_what_is_damaged_is_forgotten(tmp_path: Path) -> None:
-    assert load_state("thing") == {}
-    save_state("thing", {"a": 1})
-    assert load_state("thing") == {"a": 1}
-    assert [p.name for p in (tmp_path / "state").iterdir()] == ["thing.json"]
-    (tmp_path / "state" / "thing.json").write_bytes(b'{"a": \xff')
-    assert load_state("thing") == {}
-
-
-def test_a_state_folder_that_cannot_be_made_is_no_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("INGOT_HOME", str(tmp_path / "file"))
-    save_state("thing", {"a": 1})
-    assert load_state("thing") == {}
+    # From a slow memory card's controller to the largest server socket.
+    assert 0.5e9 < hardware.memory_bandwidth(hardware.detect().usable_cores) < 2e12
 
 
 def test_what_other_programs_take_of_the_processor():

@@ -17,7 +17,6 @@ from runtimes.machine import selftest
 from runtimes.machine.installed import Installed, find_installed, library_identity
 from runtimes.machine.selftest_child import compare
 from runtimes.machine.state_file import load_state, save_state
-from tests.runtimes.worker.faults import build_fault_library
 
 Fault = Callable[[str], None]
 
@@ -27,20 +26,6 @@ linux_only = pytest.mark.skipif(sys.platform != "linux", reason="uses LD_PRELOAD
 @pytest.fixture(autouse=True)
 def fresh_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INGOT_HOME", str(tmp_path / "home"))
-
-
-@pytest.fixture(scope="session")
-def fault_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_fault_library(tmp_path_factory.mktemp("fault"))
-
-
-@pytest.fixture
-def fault(fault_library: Path, monkeypatch: pytest.MonkeyPatch) -> Fault:
-    def choose(kind: str) -> None:
-        monkeypatch.setenv("LD_PRELOAD", str(fault_library))
-        monkeypatch.setenv("INGOT_TEST_FAULT", kind)
-
-    return choose
 
 
 def forbid_children(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +154,11 @@ def test_what_an_older_version_found_does_not_count(monkeypatch: pytest.MonkeyPa
     assert selftest.ensure("onnx").usable
 
 
-def test_a_rebuilt_library_is_tested_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rebuilt_library_is_tested_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "libx.so").write_bytes(b"one")
+    before = library_identity(tmp_path)
+    (tmp_path / "libx.so").write_bytes(b"longer")
+    assert library_identity(tmp_path) != before
     selftest.ensure("onnx")
     (known,) = load_state("selftest")
     real = find_installed("onnx")
@@ -181,14 +170,6 @@ def test_a_rebuilt_library_is_tested_again(monkeypatch: pytest.MonkeyPatch) -> N
     assert known in load_state("selftest")
 
 
-def test_identity_follows_the_files(tmp_path: Path) -> None:
-    (tmp_path / "libx.so").write_bytes(b"one")
-    before = library_identity(tmp_path)
-    assert library_identity(tmp_path) == before
-    (tmp_path / "libx.so").write_bytes(b"longer")
-    assert library_identity(tmp_path) != before
-
-
 @pytest.mark.parametrize(
     ("runtime", "said"), [("llamacpp", "runtimes.llamacpp.build"), ("onnx", "pip install onnx")]
 )
@@ -198,15 +179,6 @@ def test_without_a_runtime_the_error_says_what_to_install(
     monkeypatch.setattr(selftest, "find_installed", lambda _runtime: None)
     with pytest.raises(RuntimeMissingError, match=said):
         selftest.require(runtime)
-
-
-@pytest.mark.parametrize("damage", ["{", "[]", '{"x": 1}'])
-def test_a_damaged_state_file_is_replaced(damage: str, tmp_path: Path) -> None:
-    selftest.ensure("onnx")
-    (file,) = (tmp_path / "home" / "state").glob("*.json")
-    file.write_text(damage)
-    assert selftest.ensure("onnx").usable
-    assert load_state("selftest")
 
 
 def test_compare_refuses_what_is_not_finite() -> None:

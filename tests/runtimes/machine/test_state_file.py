@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from app.models import library
 from runtimes.machine.state_file import load_state, save_entry, save_state
 from runtimes.paths import state_dir
 
@@ -22,7 +21,7 @@ import sys
 from runtimes.machine.state_file import save_entry
 
 sys.stdin.readline()
-for number in range(30):
+for number in range(20):
     save_entry("things", f"{sys.argv[1]}-{number}", number, 1000)
 """
 
@@ -36,14 +35,14 @@ def _path(name: str = "things") -> Path:
 def test_what_several_programs_save_at_once_is_all_there() -> None:
     writers = [
         subprocess.Popen([sys.executable, "-c", _SAVE, str(one)], stdin=subprocess.PIPE, cwd=ROOT)
-        for one in range(6)
+        for one in range(3)
     ]
     for one in writers:  # they begin together, once they have started
         assert one.stdin is not None
         one.stdin.write(b"\n")
         one.stdin.close()
-    assert [one.wait(120) for one in writers] == [0] * 6
-    assert len(load_state("things")) == 6 * 30
+    assert [one.wait(120) for one in writers] == [0] * 3
+    assert len(load_state("things")) == 3 * 20
     assert [one.name for one in state_dir().iterdir()] == ["things.json"]
 
 
@@ -65,8 +64,14 @@ def test_a_file_that_cannot_be_read_stays_as_it_is(kind: str) -> None:
     assert (path.lstat().st_ino, load_state("things")) == (before.st_ino, {})
 
 
-def test_a_pipe_is_not_waited_for() -> None:
+def test_a_pipe_is_not_waited_for_and_no_folder_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     os.mkfifo(_path())
+    assert load_state("things") == {}
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("INGOT_HOME", str(tmp_path / "file"))
+    save_state("things", {"a": 1})
     assert load_state("things") == {}
 
 
@@ -77,15 +82,3 @@ def test_the_latest_entries_stay() -> None:
     assert load_state("things") == {"2": 2, "4": 4}
     save_state("things", {"x": 1})
     assert json.loads(_path().read_text()) == {"x": 1}
-
-
-def test_models_that_were_used_are_remembered_by_all(tmp_path: Path) -> None:
-    code = "import sys; from app.models.library import note_used; note_used(sys.argv[1])"
-    models = [tmp_path / f"{number}.gguf" for number in range(6)]
-    for model in models:
-        model.touch()
-    writers = [
-        subprocess.Popen([sys.executable, "-c", code, str(model)], cwd=ROOT) for model in models
-    ]
-    assert [one.wait(120) for one in writers] == [0] * 6
-    assert sorted(library.recently_used()) == models

@@ -10,34 +10,33 @@ everywhere, since they come from a hash function.
 from __future__ import annotations
 
 import hashlib
-import struct
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from runtimes.models.registry import backend
+from tests.fuzz.headers import Gguf
+from tests.runtimes.models.sparse_gguf import padded, said
 
 _VOCABULARY, _CONTEXT = 64, 128
 _HIDDEN, _FFN, _HEADS, _KV_HEADS = 256, 256, 4, 2
 _KV_WIDTH = _HIDDEN // _HEADS * _KV_HEADS
-_ALIGNMENT = 32
 
 Bytes = npt.NDArray[np.uint8]
 
-# GGUF's ids of the tensor types, and of the metadata value types.
-_TYPE_IDS = {
-    "F32": 0,
-    "F16": 1,
-    "Q4_0": 2,
-    "Q4_1": 3,
-    "Q8_0": 8,
-    "Q4_K": 12,
-    "Q5_K": 13,
-    "Q6_K": 14,
+# Of each type: its id in GGUF, the weights of a block, and its parts: so many random bytes, a
+# float16 of so many times the spread of the weights, or (negative) so many small scales of both
+# signs, as a real file has them.
+_TYPES: dict[str, tuple[int, int, tuple[int | float, ...]]] = {
+    "Q4_0": (2, 32, (1 / 4.6, 16)),
+    "Q4_1": (3, 32, (1 / 4.6, -7.5 / 4.6, 16)),
+    "Q8_0": (8, 32, (1 / 74, 32)),
+    "Q4_K": (12, 256, (1 / 170, 7.5 / 170, 140)),  # scales, then quants
+    "Q5_K": (13, 256, (1 / 340, 15.5 / 340, 172)),  # scales, high bits, low bits
+    "Q6_K": (14, 256, (192, -16, 1 / 170)),  # low bits, high bits, scales
 }
-_UINT32, _FLOAT32, _STRING = 4, 6, 8
-
+_IDS = {"F32": 0, "F16": 1, **{name: id for name, (id, *_) in _TYPES.items()}}
 # Every type stands where its rows are long enough for its blocks.
 _MATRICES = (
     ("attn_q", "Q4_0", _HIDDEN, _HIDDEN),
@@ -52,43 +51,34 @@ _MATRICES = (
 
 def write_tiny_gguf(path: Path, **changed: int) -> None:
     """Write the model, 0.3 MB. ``changed`` are values of the metadata by the end of their keys."""
-    tensors = _tensors()
-    head = bytearray(struct.pack("<4sIQQ", b"GGUF", 3, len(tensors), len(_METADATA)))
-    for key, value_kind, usual in _METADATA:
+    pairs = []
+    for key, usual in _METADATA.items():
         value = changed.get(key.rpartition(".")[2], usual)
-        head += _text(key) + struct.pack("<I", value_kind)
-        if value_kind == _STRING:
-            head += _text(str(value))
-        else:
-            head += struct.pack(_FORMATS[value_kind], value)
-    offset = 0
-    for name, kind, shape, data in tensors:
-        head += _text(name) + struct.pack("<I", len(shape))
+        form = "f" if isinstance(value, float) else "I"
+        pairs.append((key.encode(), *said(value if isinstance(value, str) else (form, value))))
+    tensors, body = [], b""
+    for name, kind, shape, data in _tensors():
         # GGUF lists the fastest dimension first.
-        head += struct.pack(f"<{len(shape)}Q", *reversed(shape))
-        head += struct.pack("<IQ", _TYPE_IDS[kind], offset)
-        offset += _padded(len(data))
-    with path.open("wb") as stream:
-        stream.write(head.ljust(_padded(len(head)), b"\0"))
-        for _, _, _, data in tensors:
-            stream.write(data.ljust(_padded(len(data)), b"\0"))
+        tensors.append((name.encode(), shape[::-1], _IDS[kind], len(body)))
+        body += data.ljust(padded(len(data)), b"\0")
+    head = Gguf(pairs, tensors).encoded()
+    path.write_bytes(head.ljust(padded(len(head)), b"\0") + body)
 
 
-_FORMATS = {_UINT32: "<I", _FLOAT32: "<f"}
-_METADATA: tuple[tuple[str, int, str | int | float], ...] = (
-    ("general.architecture", _STRING, "llama"),
-    ("general.name", _STRING, "ingot-selftest"),
-    ("llama.context_length", _UINT32, _CONTEXT),
-    ("llama.embedding_length", _UINT32, _HIDDEN),
-    ("llama.block_count", _UINT32, 1),
-    ("llama.feed_forward_length", _UINT32, _FFN),
-    ("llama.attention.head_count", _UINT32, _HEADS),
-    ("llama.attention.head_count_kv", _UINT32, _KV_HEADS),
-    ("llama.attention.layer_norm_rms_epsilon", _FLOAT32, 1e-5),
-    ("llama.rope.dimension_count", _UINT32, _HIDDEN // _HEADS),
-    ("llama.vocab_size", _UINT32, _VOCABULARY),
-    ("tokenizer.ggml.model", _STRING, "no_vocab"),
-)
+_METADATA: dict[str, str | int | float] = {
+    "general.architecture": "llama",
+    "general.name": "ingot-selftest",
+    "llama.context_length": _CONTEXT,
+    "llama.embedding_length": _HIDDEN,
+    "llama.block_count": 1,
+    "llama.feed_forward_length": _FFN,
+    "llama.attention.head_count": _HEADS,
+    "llama.attention.head_count_kv": _KV_HEADS,
+    "llama.attention.layer_norm_rms_epsilon": 1e-5,
+    "llama.rope.dimension_count": _HIDDEN // _HEADS,
+    "llama.vocab_size": _VOCABULARY,
+    "tokenizer.ggml.model": "no_vocab",
+}
 
 
 def _tensors() -> list[tuple[str, str, tuple[int, ...], bytes]]:
@@ -114,78 +104,26 @@ def _matrix(
         uniform = _random(name, rows * columns).astype(np.float32) / 255 - 0.5
         data = (uniform * np.float32(scale * 12**0.5)).astype(np.float16).tobytes()
     else:
-        data = _BLOCKS[kind](name, rows * columns, scale)
+        data = _blocks(name, kind, rows * columns, scale)
     return name, kind, (rows, columns), data
 
 
-def _q4_0(name: str, count: int, scale: float) -> bytes:
-    quants = _random(name, count // 2).reshape(-1, 16)
-    return _join(_half(scale / 4.6, len(quants)), quants)
-
-
-def _q4_1(name: str, count: int, scale: float) -> bytes:
-    quants = _random(name, count // 2).reshape(-1, 16)
-    step = scale / 4.6
-    return _join(_half(step, len(quants)), _half(-7.5 * step, len(quants)), quants)
-
-
-def _q8_0(name: str, count: int, scale: float) -> bytes:
-    quants = _random(name, count).reshape(-1, 32)
-    return _join(_half(scale / 74, len(quants)), quants)
-
-
-def _q4_k(name: str, count: int, scale: float) -> bytes:
-    blocks = count // 256
-    packed = _random(name, blocks * 140).reshape(-1, 140)  # scales, then quants
-    step = scale / 170
-    return _join(_half(step, blocks), _half(7.5 * step, blocks), packed)
-
-
-def _q5_k(name: str, count: int, scale: float) -> bytes:
-    blocks = count // 256
-    packed = _random(name, blocks * 172).reshape(-1, 172)  # scales, high bits, low bits
-    step = scale / 340
-    return _join(_half(step, blocks), _half(15.5 * step, blocks), packed)
-
-
-def _q6_k(name: str, count: int, scale: float) -> bytes:
-    blocks = count // 256
-    quants = _random(name, blocks * 192).reshape(-1, 192)  # low bits, then high bits
-    # Scales are signed: small ones of both signs, as a real file has them.
-    scales = (_random(name + ".scales", blocks * 16) % 32 - 16).astype(np.uint8).reshape(-1, 16)
-    return _join(quants, scales, _half(scale / 170, blocks))
-
-
-_BLOCKS = {
-    "Q4_0": _q4_0,
-    "Q4_1": _q4_1,
-    "Q8_0": _q8_0,
-    "Q4_K": _q4_k,
-    "Q5_K": _q5_k,
-    "Q6_K": _q6_k,
-}
+def _blocks(name: str, kind: str, count: int, scale: float) -> bytes:
+    _, size, parts = _TYPES[kind]
+    columns: list[Bytes] = []
+    for part in parts:
+        if isinstance(part, float):
+            column = np.full((count // size, 1), part * scale, np.float16).view(np.uint8)
+        elif part > 0:
+            column = _random(name, count // size * part)
+        else:
+            column = (_random(name + ".scales", count // size * -part) % 32 - 16).astype(np.uint8)
+        columns.append(column.reshape(count // size, -1))
+    return np.concatenate(columns, axis=1).tobytes()
 
 
 def _random(name: str, count: int) -> Bytes:
     return np.frombuffer(hashlib.shake_256(name.encode()).digest(count), np.uint8)
-
-
-def _half(value: float, count: int) -> Bytes:
-    """One float16 a block, as bytes."""
-    return np.full((count, 1), value, np.float16).view(np.uint8)
-
-
-def _join(*columns: Bytes) -> bytes:
-    return np.concatenate(columns, axis=1).tobytes()
-
-
-def _text(text: str) -> bytes:
-    raw = text.encode()
-    return struct.pack("<Q", len(raw)) + raw
-
-
-def _padded(size: int) -> int:
-    return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
 if __name__ == "__main__":

@@ -9,23 +9,19 @@ from runtimes.models.gguf import read_header
 from runtimes.models.registry import backend_of, read_model
 
 
-@pytest.fixture(scope="module")
-def q8(pebble_built):
-    return next(pebble_built.glob("*q8_0*.gguf"))
-
-
-def test_header_promises_exactly_the_file(q8):
-    header = read_header(q8)
-    assert 0 <= q8.stat().st_size - header.data_bytes_expected < 64  # padding after the last tensor
+def test_header_promises_exactly_the_file(gguf):
+    header = read_header(gguf)
+    padding = gguf.stat().st_size - header.data_bytes_expected  # after the last tensor
+    assert 0 <= padding < 64
     assert header.metadata["general.architecture"] == "llama"
     assert {t.type_name for t in header.tensors} >= {"Q8_0", "F32"}
 
 
-def test_model_file_agrees_with_the_config(q8, pebble, pebble_built):
+def test_model_file_agrees_with_the_config(gguf, pebble, pebble_built):
     import json
 
     config = json.loads((pebble / "config.json").read_text())
-    for model in (read_model(q8), read_model(pebble_built / "onnx-int8")):
+    for model in (read_model(gguf), read_model(pebble_built / "onnx-int8")):
         assert model.layers == config["num_hidden_layers"]
         assert model.heads == config["num_attention_heads"]
         assert model.kv_heads == config["num_key_value_heads"]
@@ -36,8 +32,8 @@ def test_model_file_agrees_with_the_config(q8, pebble, pebble_built):
         assert model.chat_template
 
 
-def test_any_cut_is_noticed(q8, tmp_path):
-    data = q8.read_bytes()
+def test_any_cut_is_noticed(gguf, tmp_path):
+    data = gguf.read_bytes()
     cut = tmp_path / "cut.gguf"
     for size in (0, 3, 4, 8, 24, 100, 5000, len(data) // 2, len(data) - 100):
         cut.write_bytes(data[:size])
@@ -54,20 +50,11 @@ def test_other_files_are_named_for_what_they_are(tmp_path):
         read_model(tmp_path)
 
 
-def test_a_header_with_absurd_counts_ends_with_an_error(q8, tmp_path):
-    data = bytearray(q8.read_bytes())
-    data[8:16] = (2**60).to_bytes(8, "little")
-    bad = tmp_path / "absurd.gguf"
-    bad.write_bytes(data)
-    with pytest.raises(ModelError):
-        read_header(bad)
-
-
-def test_the_first_bytes_tell_what_the_whole_file_does(q8):
-    data, whole = q8.read_bytes(), read_model(q8)
+def test_the_first_bytes_tell_what_the_whole_file_does(gguf):
+    data, whole = gguf.read_bytes(), read_model(gguf)
     tokens = data.index(b"tokenizer.ggml.tokens") + 200
     for size in (tokens, len(data)):
-        seen = backend_of(whole).peek(data[:size], q8, len(data))
+        seen = backend_of(whole).peek(data[:size], gguf, len(data))
         assert seen is not None
         same = "architecture context_length layers heads kv_heads head_dim vocab_size kv_elements"
         for name in f"{same} hidden feed_forward nbytes".split():
@@ -75,9 +62,9 @@ def test_the_first_bytes_tell_what_the_whole_file_does(q8):
     assert seen.merges == whole.merges
 
 
-def test_first_bytes_that_do_not_tell_or_are_damaged(q8):
-    data, backend = q8.read_bytes(), backend_of(read_model(q8))
+def test_first_bytes_that_do_not_tell_or_are_damaged(gguf):
+    data, backend = gguf.read_bytes(), backend_of(read_model(gguf))
     for size in (0, 3, 4, 24, 60):
-        assert backend.peek(data[:size], q8, len(data)) is None
+        assert backend.peek(data[:size], gguf, len(data)) is None
     for byte in range(0, 400, 3):
-        backend.peek(data[:byte] + b"\xff" * 8 + data[byte + 8 : 4000], q8, len(data))
+        backend.peek(data[:byte] + b"\xff" * 8 + data[byte + 8 : 4000], gguf, len(data))

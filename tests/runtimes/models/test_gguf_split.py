@@ -20,20 +20,15 @@ from runtimes.settings import RunnerSettings
 from tests.runtimes.models.split_gguf import split_gguf
 
 
-@pytest.fixture(scope="module")
-def q8(pebble_built: Path) -> Path:
-    return pebble_built / "pebble-q8_0.gguf"
-
-
 @pytest.fixture
-def parts(q8: Path, tmp_path: Path) -> list[Path]:
-    return split_gguf(q8, tmp_path, (4, 10))
+def parts(gguf: Path, tmp_path: Path) -> list[Path]:
+    return split_gguf(gguf, tmp_path, (4, 10))
 
 
 @pytest.mark.parametrize("counts", [(4, 10), (0, 10)])  # gguf-split --no-tensor-first-split
-def test_a_split_model_is_the_whole_model(q8: Path, tmp_path: Path, counts: tuple[int, int]):
-    first, *_ = parts = split_gguf(q8, tmp_path, counts)
-    whole, model = read_model(q8), read_model(first)
+def test_a_split_model_is_the_whole_model(gguf: Path, tmp_path: Path, counts: tuple[int, int]):
+    first, *_ = parts = split_gguf(gguf, tmp_path, counts)
+    whole, model = read_model(gguf), read_model(first)
     assert model.nbytes == sum(part.stat().st_size for part in parts)
     assert model.quantization == whole.quantization
     extra = model.nbytes - whole.nbytes
@@ -41,7 +36,7 @@ def test_a_split_model_is_the_whole_model(q8: Path, tmp_path: Path, counts: tupl
     assert estimate(model, asked).total == estimate(whole, asked).total + extra
     params, prompts = SamplingParams(max_tokens=24), [[5, 6, 7, 8], [1, 100, 200]]
     settings = RunnerSettings(slots=2, context=256, reproducible=True)
-    with Engine.load(q8, settings) as engine, Engine.load(first, settings) as other:
+    with Engine.load(gguf, settings) as engine, Engine.load(first, settings) as other:
         wanted, got = (one.generate(prompts, params) for one in (engine, other))
     assert [done.token_ids for done in got] == [done.token_ids for done in wanted]
 
@@ -60,7 +55,7 @@ def test_every_part_counts_in_the_fingerprint(
     assert fingerprint_of(model) == fingerprint(model), "what is remembered is of all parts"
 
 
-def test_a_part_that_is_not_there_or_not_the_first(parts: list[Path], q8: Path, tmp_path: Path):
+def test_a_part_that_is_not_there_or_not_the_first(parts: list[Path], gguf: Path, tmp_path: Path):
     with pytest.raises(ModelError, match=r"give the first, .*model-00001-of-00003\.gguf"):
         read_model(parts[1])
     for part, content, said in (
@@ -72,7 +67,7 @@ def test_a_part_that_is_not_there_or_not_the_first(parts: list[Path], q8: Path, 
         with pytest.raises(ModelError, match=said):
             read_model(parts[0])
         part.write_bytes(kept)
-    other = split_gguf(q8, tmp_path, (3, 10), name="other")
+    other = split_gguf(gguf, tmp_path, (3, 10), name="other")
     shutil.copy(other[2], parts[2])
     shutil.copy(other[1], parts[1])
     with pytest.raises(ModelError, match="do not belong together"):

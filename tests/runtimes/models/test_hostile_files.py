@@ -26,31 +26,12 @@ from runtimes.onnx.graph_file import ParseWork, fields, read_graph
 from runtimes.onnx.tokenizer import OnnxTokenizer
 from runtimes.settings import RunnerSettings
 from tests.fuzz.headers import Gguf, chunk
-
-_FORMS = {"B": 0, "b": 1, "I": 4, "i": 5, "f": 6, "Q": 10, "q": 11, "d": 12}
-
-
-def said(value: Any) -> tuple[int, bytes]:
-    """A GGUF value: a pair is a number's form and the number, lists are arrays."""
-    match value:
-        case (str(form), number) if isinstance(value, tuple):
-            return _FORMS[form], struct.pack("<" + form, number)
-        case bool():
-            return 7, bytes([value])
-        case bytes() | str():
-            raw = value.encode() if isinstance(value, str) else value
-            return 8, struct.pack("<Q", len(raw)) + raw
-        case []:
-            return 9, struct.pack("<IQ", 4, 0)
-        case [*values]:
-            parts = [said(one) for one in values]
-            return 9, struct.pack("<IQ", parts[0][0], len(parts)) + b"".join(p for _, p in parts)
-    raise AssertionError(value)
+from tests.runtimes.models.sparse_gguf import said
 
 
 @pytest.fixture(scope="module")
-def header(pebble_built: Path) -> Gguf:
-    return Gguf.read(pebble_built / "pebble-q8_0.gguf")
+def header(gguf: Path) -> Gguf:
+    return Gguf.read(gguf)
 
 
 def write(path: Path, header: Gguf, **changed: Any) -> Path:
@@ -94,21 +75,22 @@ NUMBERS = (
 
 
 @pytest.mark.parametrize("key", NUMBERS)
-@pytest.mark.parametrize("name", STRANGE)
-def test_a_number_of_another_kind(header: Gguf, tmp_path: Path, key: str, name: str) -> None:
-    path = write(tmp_path / "m.gguf", header, **{key: STRANGE[name]})
-    with pytest.raises(ModelError) as caught:
-        read_model(path)
-    assert str(path) in str(caught.value)
-    assert name == "lists" or key in str(caught.value)
-    assert name == "lists" or "download or build it again" in str(caught.value)
-    start = path.read_bytes()[:60_000]
-    if not key.startswith(("general.alignment", "split")):
-        with pytest.raises(ModelError):
-            peek(start, path, 10**6)
-    if key == "split.count":
-        with pytest.raises(SourceError):
-            open_gguf(path, requantize=True)
+def test_a_number_of_another_kind(header: Gguf, tmp_path: Path, key: str) -> None:
+    for name, value in STRANGE.items():
+        path = write(tmp_path / "m.gguf", header, **{key: value})
+        with pytest.raises(ModelError) as caught:
+            read_model(path)
+        assert str(path) in str(caught.value)
+        assert name == "lists" or key in str(caught.value)
+        assert name == "lists" or "download or build it again" in str(caught.value)
+        with path.open("rb") as file:
+            start = file.read(60_000)
+        if not key.startswith(("general.alignment", "split")):
+            with pytest.raises(ModelError):
+                peek(start, path, 10**6)
+        if key == "split.count":
+            with pytest.raises(SourceError):
+                open_gguf(path, requantize=True)
     (entry,) = (one for one in catalog([path]) if one.path == path)
     assert file_quality(entry).kl is None
     with pytest.raises(ModelError):
@@ -271,80 +253,60 @@ def test_graphs_of_too_many_parts(tmp_path: Path, graph: bytes) -> None:
     assert time.process_time() - begun < 10
 
 
-@pytest.mark.parametrize(
-    "value",
-    [None, "x", "12", -7, 2**70, 1.5, float("nan"), float("inf"), [1], {"a": 1}, True],
-    ids=str,
-)
-@pytest.mark.parametrize(
-    "key",
-    ["context_length", "vocab_size", "decoder.num_attention_heads", "decoder.num_hidden_layers",
-     "decoder.head_size", "decoder.filename", "decoder", "search"],
-)  # fmt: skip
-def test_settings_of_another_kind(folder: Path, key: str, value: Any) -> None:
-    config = json.loads((folder / GENAI_CONFIG).read_text())
-    part = config if key == "search" else config["model"]
+ANY = [None, "x", "12", -7, 2**70, 1.5, float("nan"), float("inf"), [1], {"a": 1}, True]
+ELSEWHERE = ["../model.onnx", "/etc/passwd", "a/../model.onnx", "**", "", "."]
+SETTINGS: dict[str, list[Any]] = {
+    "model.context_length": ANY,
+    "model.vocab_size": ANY,
+    "model.decoder": ANY,
+    "model.decoder.num_attention_heads": ANY,
+    "model.decoder.num_hidden_layers": ANY,
+    "model.decoder.head_size": ANY,
+    "model.decoder.filename": ANY + ELSEWHERE,
+    "model.eos_token_id": ["x", [1, "x"], [[1]], 1.5, {"a": 1}, 2**70],
+    "search": [value for value in ANY if not isinstance(value, dict)],
+}
+
+
+@pytest.mark.parametrize("key", SETTINGS)
+def test_settings_of_another_kind(folder: Path, key: str) -> None:
+    whole = (folder / GENAI_CONFIG).read_text()
     *sections, last = key.split(".")
-    for section in sections:
-        part = part[section]
-    part[last] = value
-    (folder / GENAI_CONFIG).write_text(json.dumps(config))
-    if key == "search" and isinstance(value, dict):
-        return
-    with pytest.raises(ModelError, match=r"onnx-int4"):
-        estimate(read_model(folder), RunnerSettings(slots=1))
+    for value in SETTINGS[key]:
+        config = part = json.loads(whole)
+        for section in sections:
+            part = part[section]
+        part[last] = value
+        (folder / GENAI_CONFIG).write_text(json.dumps(config))
+        if last == "eos_token_id":
+            with pytest.raises(ModelError, match=last):
+                OnnxTokenizer(folder)
+        else:
+            with pytest.raises(ModelError, match=r"onnx-int4"):
+                estimate(read_model(folder), RunnerSettings(slots=1))
 
 
-@pytest.mark.parametrize("name", ["../model.onnx", "/etc/passwd", "a/../model.onnx", "**", "", "."])
-def test_graphs_elsewhere(folder: Path, name: str) -> None:
-    config = json.loads((folder / GENAI_CONFIG).read_text())
-    config["model"]["decoder"]["filename"] = name
-    (folder / GENAI_CONFIG).write_text(json.dumps(config))
-    with pytest.raises(ModelError, match=r"onnx-int4"):
-        read_model(folder)
+NO_OBJECT = [b"[" * 100_000, b"[]", b"{", b"\xff", b" " * 2**26]
+CONTENTS = {
+    GENAI_CONFIG: [*NO_OBJECT, b'{"model": {}}', b'{"model": []}'],
+    "tokenizer_config.json": NO_OBJECT,
+    "tokenizer.json": [b"[" * 100_000, b"{}", b"\xff", b"", b'{"model": {"type": "BPE"}}'],
+    "chat_template.jinja": [b"\xff", b"x" * 2**21],
+}
 
 
-@pytest.mark.parametrize(
-    "data",
-    [b"[" * 100_000, b"[]", b"{", b"\xff", b'{"model": {}}', b'{"model": []}', b" " * 2**26],
-    ids=range(7),
-)
-@pytest.mark.parametrize("name", [GENAI_CONFIG, "tokenizer_config.json"])
-def test_settings_that_are_none(folder: Path, name: str, data: bytes) -> None:
-    (folder / "chat_template.jinja").unlink()
-    (folder / name).write_bytes(data)
-    if name == GENAI_CONFIG or not data.startswith(b'{"'):
+@pytest.mark.parametrize("name", CONTENTS)
+def test_files_that_are_none(folder: Path, name: str) -> None:
+    if name == "tokenizer_config.json":
+        (folder / "chat_template.jinja").unlink()  # else nothing is read of it
+    for data in CONTENTS[name]:
+        (folder / name).write_bytes(data)
         with pytest.raises(ModelError, match=name):
-            read_model(folder)
-
-
-@pytest.mark.parametrize(
-    "data", [b"[" * 100_000, b"{}", b"\xff", b"", b'{"model": {"type": "BPE"}}'], ids=range(5)
-)
-def test_tokenizers_that_are_none(folder: Path, data: bytes) -> None:
-    (folder / "tokenizer.json").write_bytes(data)
-    with pytest.raises(ModelError, match=r"tokenizer\.json"):
-        OnnxTokenizer(folder)
-
-
-@pytest.mark.parametrize("ends", ["x", [1, "x"], [[1]], 1.5, {"a": 1}, 2**70])
-def test_ends_of_another_kind(folder: Path, ends: Any) -> None:
-    config = json.loads((folder / GENAI_CONFIG).read_text())
-    config["model"]["eos_token_id"] = ends
-    (folder / GENAI_CONFIG).write_text(json.dumps(config))
-    with pytest.raises(ModelError, match="eos_token_id"):
-        OnnxTokenizer(folder)
-
-
-@pytest.mark.parametrize("data", [b"\xff", b"x" * 2**21], ids=["bytes", "long"])
-def test_templates_that_are_no_text(folder: Path, data: bytes) -> None:
-    (folder / "chat_template.jinja").write_bytes(data)
-    with pytest.raises(ModelError, match=r"chat_template\.jinja"):
-        read_model(folder)
+            (OnnxTokenizer if name == "tokenizer.json" else read_model)(folder)
 
 
 def test_mutated_headers(pebble_built: Path) -> None:
     """A few; `make fuzz` looks at more, and other seeds."""
-    figures = chunk(7, pebble_built, 800)
-    assert figures["cases"] == 800
-    assert min(figures["opened"], figures["refused"]) > 100
+    figures = chunk(7, pebble_built, 300)
+    assert figures["cases"] == 300
+    assert min(figures["opened"], figures["refused"]) > 30

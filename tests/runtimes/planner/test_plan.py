@@ -23,6 +23,7 @@ from runtimes.planner.candidates import (
     Overrides,
     PlanTask,
     candidates,
+    sampling_variants,
     split_by_memory,
     thread_variants,
 )
@@ -98,6 +99,12 @@ def test_what_is_tried(models) -> None:
         ("onnx", "cpu"),
     }
     assert {c.settings.kv_type for c in candidates([gguf], task(profile="memory"))} == {"q8_0"}
+    [found_there] = sampling_variants(with_gpu[0], task("chat", gpus=GPUS))
+    assert found_there.settings.device_sampling
+    assert found_there.memory(task(), 2) > with_gpu[0].memory(task(), 2)
+    assert sampling_variants(with_gpu[1], task("chat", gpus=GPUS)) == []  # no layers there
+    fixed = Overrides(device_sampling=False)
+    assert sampling_variants(with_gpu[0], task("chat", gpus=GPUS, overrides=fixed)) == []
     assert thread_variants(found[0], task(cores=2)) == []
     assert [c.settings.threads for c in thread_variants(found[0], task(cores=8))] == [7, 4]
 
@@ -169,9 +176,8 @@ def test_memory_decides_what_is_tried(models) -> None:
         make_plan(models, task(free=1 << 20))
 
 
-@pytest.mark.parametrize("which", [0, 1])
-def test_what_is_said_to_fit_is_what_a_plan_would_take(models, which) -> None:
-    model = models[which]
+def test_what_is_said_to_fit_is_what_a_plan_would_take(models) -> None:
+    model = models[0]
     fixed = Overrides(slots=64, context=512, batch=256)
     # What fits the free memory, though not the part of it that a plan may take.
     need = estimate(model, RunnerSettings(slots=64, context=512, batch=256)).total
@@ -284,12 +290,25 @@ def test_a_damaged_plan_is_none(wrong) -> None:
         Plan.from_json(said)
 
 
-def test_a_real_plan_is_remembered(models, tmp_path, monkeypatch) -> None:
+@pytest.fixture
+def broken(gguf, tmp_path) -> ModelFile:
+    """The header stays whole; llama.cpp misses a tensor that its architecture needs."""
+    path = tmp_path / "broken.gguf"
+    path.write_bytes(gguf.read_bytes().replace(b"output_norm.weight", b"output_morn.weight"))
+    return read_model(path)
+
+
+def test_a_real_plan_is_remembered(models, broken, tmp_path, monkeypatch) -> None:
+    """With a file beside it that does not run."""
     monkeypatch.setenv("INGOT_HOME", str(tmp_path))
     asked = task("chat", overrides=Overrides(context=256))
+    models = [broken, *models]
     assert load_plan(models, asked) is None
     plan = make_plan(models, asked)
-    assert plan.path in {str(model.path) for model in models}
+    assert plan.path in {str(model.path) for model in models[1:]}
+    [failed] = [one for one in plan.alternatives if one.failure]
+    assert failed.file == "broken.gguf"
+    assert "cannot load" in failed.failure
     assert (plan.settings.slots, plan.settings.context, plan.settings.threads) == (1, 256, 2)
     assert plan.figures.prefill_tps > 0
     assert {a.file for a in plan.alternatives} == {model.path.name for model in models}
@@ -299,7 +318,7 @@ def test_a_real_plan_is_remembered(models, tmp_path, monkeypatch) -> None:
     # Other questions are not answered by it.
     assert load_plan(models, task("batch", overrides=asked.overrides)) is None
     assert load_plan(models, task("chat")) is None
-    assert load_plan(models[:1], asked) is None
+    assert load_plan(models[1:], asked) is None
     assert load_plan(models, dataclasses.replace(asked, cores=1)) is None
     assert load_plan(models, dataclasses.replace(asked, free=plan.memory - 1)) is None
     assert plan.scheduling().max_stall_s == 0.5
@@ -348,10 +367,9 @@ def test_a_depth_is_filled_as_far_as_time_and_room_allow() -> None:
     assert depth_to_fill(2048, room=4000, prefill_tps=0.1) == LEAST_DEPTH
 
 
-@pytest.mark.parametrize("unified", [False, True])
-@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize(("which", "unified"), [(0, True), (1, False)])
 def test_a_trial_stands_behind_its_depth(models, which, unified) -> None:
-    settings = RunnerSettings(threads=1, gpu_layers=0, unified_kv=unified and which == 0)
+    settings = RunnerSettings(threads=1, gpu_layers=0, unified_kv=unified)
     candidate = Candidate(models[which], settings)
     with load_trial(candidate, task(depth=200), 3) as trial:
         for rows in (3, 1, 2):
@@ -410,19 +428,10 @@ def test_reasons_compare_what_was_measured_in_one_round(models) -> None:
     assert "2.61 s for 256 prompt tokens and 128 of answer behind 2,048;" in said[0]
 
 
-def test_a_file_that_does_not_run_is_listed_and_another_is_chosen(models, tmp_path) -> None:
-    broken = tmp_path / "broken.gguf"
-    data = models[0].path.read_bytes()
-    # The header stays whole; llama.cpp misses a tensor that its architecture needs.
-    broken.write_bytes(data.replace(b"output_norm.weight", b"output_morn.weight"))
-    bad = read_model(broken)
-    plan = make_plan([bad, models[0]], task("chat", overrides=Overrides(context=128)))
-    assert plan.path == str(models[0].path)
-    failed = {a.file: a.failure for a in plan.alternatives if a.failure}
-    assert "cannot load" in str(failed["broken.gguf"])
+def test_where_no_file_runs_each_way_is_tried_and_told(broken) -> None:
     said: list[str] = []
     with pytest.raises(ModelError, match=r"broken\.gguf"):
-        make_plan([bad], task("chat", gpus=GPUS), said.append)
+        make_plan([broken], task("chat", gpus=GPUS), said.append)
     # Layers on a GPU, and without one.
     assert [line.removeprefix("trying broken.gguf") for line in said] == [
         " with the GPU on 2 threads",
@@ -441,8 +450,8 @@ def test_a_trial_that_dies_says_of_what(models) -> None:
             trial.sample(16, 2)
 
 
-def test_the_size_of_a_step_is_measured_where_there_is_a_choice(pebble_built):
-    [model] = [read_model(path) for path in pebble_built.glob("*q8_0.gguf")]
+def test_the_size_of_a_step_is_measured_where_there_is_a_choice(gguf):
+    model = read_model(gguf)
     candidate = Candidate(model, RunnerSettings(threads=2, gpu_layers=0))
     tokens, [reason] = step_size(candidate, task(), slots=4, prefill_tps=5000.0)
     tried = {

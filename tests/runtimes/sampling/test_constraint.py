@@ -32,12 +32,9 @@ SCHEMA = Constraint("json_schema", json.dumps(PERSON))
 CHOICES = ["Paris", "Rome", 'a "quoted" \\ one', "über\n☃"]
 
 
-@pytest.fixture(scope="module", params=["q8_0", "onnx-int8"])
-def engine(request: pytest.FixtureRequest, pebble_built: Path) -> Iterator[Engine]:
-    from quantize.resolve import resolve
-
-    path = resolve(pebble_built, recipe=request.param)
-    with Engine.load(path, RunnerSettings(slots=8, context=256)) as engine:
+@pytest.fixture(scope="module")
+def engine(pebble_file: Path) -> Iterator[Engine]:
+    with Engine.load(pebble_file, RunnerSettings(slots=8, context=256)) as engine:
         yield engine
 
 
@@ -203,9 +200,8 @@ def test_what_is_compiled_holds_nobody_up(engine, monkeypatch):
 
 
 @pytest.mark.parametrize("drain", [True, False])
-def test_an_engine_that_is_closed_while_it_compiles(pebble_built, monkeypatch, drain):
-    path = pebble_built / "pebble-q8_0.gguf"
-    with Engine.load(path, RunnerSettings(slots=1, context=256)) as engine:
+def test_an_engine_that_is_closed_while_it_compiles(gguf, monkeypatch, drain):
+    with Engine.load(gguf, RunnerSettings(slots=1, context=256)) as engine:
         go_on = hold_back(engine, monkeypatch)
         stream = ask(engine, Constraint("choices", '["yes"]'))
         closing = threading.Thread(target=engine.close, kwargs={"drain": drain})

@@ -8,14 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quantize.resolve import resolve
 from runtimes.engine.engine import Engine
 from runtimes.engine.loading import load_runner
 from runtimes.llamacpp.top_k import _PATIENCE, WIDTH
 from runtimes.models.registry import backend, read_model
-from runtimes.planner.candidates import Candidate, Overrides, PlanTask, sampling_variants
 from runtimes.request import Request, SamplingParams
-from runtimes.runner import Runner, StepPlan, StepRow, TopKLogits
+from runtimes.runner import Runner, StepRow, TopKLogits
 from runtimes.sampling import SamplerState, sample
 from runtimes.settings import RunnerSettings
 from tests.runtimes.engine.gates import held
@@ -30,17 +28,12 @@ PARAMS = (
 )
 
 
-@pytest.fixture(scope="module")
-def q8_0(pebble_built: Path) -> Path:
-    return resolve(pebble_built, recipe="q8_0")
-
-
 @pytest.fixture(scope="module", params=[False, True], ids=["split", "unified"])
-def runner(request: pytest.FixtureRequest, q8_0: Path) -> Iterator[Runner]:
+def runner(request: pytest.FixtureRequest, gguf: Path) -> Iterator[Runner]:
     settings = RunnerSettings(
         slots=3, context=256, unified_kv=request.param, device_sampling=True, scored=4
     )
-    runner, _ = load_runner(read_model(q8_0), settings)
+    runner = load_runner(read_model(gguf), settings)
     yield runner
     runner.close()
 
@@ -88,10 +81,10 @@ def test_how_many_logits_are_enough(fields, enough):
 
 
 def step(runner: Runner, position: int, enough: tuple[int, ...], tokens=(7,)):
-    rows = (
+    rows = [
         StepRow(slot, position, tokens, 1, top_k_needed=count) for slot, count in enumerate(enough)
-    )
-    return runner.execute(StepPlan(tuple(rows)))
+    ]
+    return runner.execute(rows)
 
 
 def test_llama_cpp_hands_out_the_largest_logits(runner):
@@ -102,11 +95,11 @@ def test_llama_cpp_hands_out_the_largest_logits(runner):
         runner.kv.trim(slot, 0)
     for slot in range(3):
         prompt = [5, 17, 33, 8, 90, 5 + slot]
-        plan = StepPlan((StepRow(slot, 0, prompt, 1, top_k_needed=1),))
+        plan = (StepRow(slot, 0, prompt, 1, top_k_needed=1),)
         found = runner.execute(plan)
         assert isinstance(found, TopKLogits)
         runner.kv.trim(slot, 0)
-        whole = runner.execute(StepPlan((StepRow(slot, 0, prompt, 1),)))
+        whole = runner.execute((StepRow(slot, 0, prompt, 1),))
         assert isinstance(whole, np.ndarray)
         assert found.ids.shape == (1, WIDTH)
         best = np.argsort(-whole[0], kind="stable")[:WIDTH]
@@ -114,7 +107,7 @@ def test_llama_cpp_hands_out_the_largest_logits(runner):
         assert np.array_equal(found.values[0], whole[0][found.ids[0]])
         # Whole logits were asked for a moment ago.
         for at in range(_PATIENCE):
-            plan = StepPlan((StepRow(slot, 6 + at, (9,), 1, top_k_needed=4),))
+            plan = (StepRow(slot, 6 + at, (9,), 1, top_k_needed=4),)
             assert isinstance(runner.execute(plan), np.ndarray)
         runner.kv.trim(slot, 6)
     together = step(runner, 6, (1, 40, WIDTH - 1))
@@ -126,22 +119,22 @@ def test_llama_cpp_hands_out_the_largest_logits(runner):
 def test_rows_apart_are_joined_and_scores_are_whole(runner):
     for slot in range(3):
         runner.kv.trim(slot, 0)
-        runner.execute(StepPlan((StepRow(slot, 0, (4, 5, 6 + slot), 1),)))
+        runner.execute((StepRow(slot, 0, (4, 5, 6 + slot), 1),))
     for at in range(_PATIENCE + 1):
         step(runner, 3 + at, (1, 1, 1))
     at = 4 + _PATIENCE
     rows = (StepRow(0, at, (7, 8), 1, top_k_needed=1), StepRow(2, at, (7,), 1, top_k_needed=1))
-    found = runner.execute(StepPlan(rows))  # two calls where the slots have caches of their own
+    found = runner.execute(rows)  # two calls where the slots have caches of their own
     assert isinstance(found, TopKLogits)
     assert len(found) == 2
     assert runner.score([4, 5, 6, 7, 8]).shape == (5, runner.capabilities.vocab_size)
 
 
-def test_answers_do_not_depend_on_who_looks_for_the_largest(q8_0):
+def test_answers_do_not_depend_on_who_looks_for_the_largest(gguf):
     answers = []
     for device in (False, True):
         settings = RunnerSettings(slots=4, context=256, device_sampling=device)
-        with Engine.load(q8_0, settings) as engine:
+        with Engine.load(gguf, settings) as engine:
             wanted = [
                 *({"seed": 5, **fields} for fields in PARAMS),
                 {"temperature": 0.9, "top_k": 20, "n": 3, "seed": 2},
@@ -163,30 +156,3 @@ def test_answers_do_not_depend_on_who_looks_for_the_largest(q8_0):
             done = [stream.result(60) for stream in streams]
             answers.append([[choice.text for choice in one.choices] for one in done])
     assert answers[0] == answers[1]
-
-
-def test_the_planner_tries_it_of_either_runtime(pebble_built):
-    model = read_model(resolve(pebble_built, recipe="onnx-int8"))
-    task = PlanTask("batch", "balanced", cores=2, free=2**40, gpus=frozenset({"onnx"}))
-    [other] = sampling_variants(Candidate(model, RunnerSettings(threads=2)), task)
-    assert other.settings.device_sampling
-    assert sampling_variants(Candidate(model, RunnerSettings(device="cpu")), task) == []
-
-
-def test_the_planner_tries_it_on_a_gpu_only(q8_0):
-    model = read_model(q8_0)
-    task = PlanTask("chat", "balanced", cores=2, free=2**40, gpus=frozenset({"llamacpp"}))
-    candidate = Candidate(model, RunnerSettings(threads=2, gpu_layers=-1))
-    [other] = sampling_variants(candidate, task)
-    assert other.settings.device_sampling
-    assert other.memory(task, 2) > candidate.memory(task, 2)
-    assert sampling_variants(Candidate(model, RunnerSettings(threads=2, gpu_layers=0)), task) == []
-    fixed = PlanTask(
-        "chat",
-        "balanced",
-        cores=2,
-        free=2**40,
-        gpus=frozenset({"llamacpp"}),
-        overrides=Overrides(device_sampling=False),
-    )
-    assert sampling_variants(candidate, fixed) == []

@@ -10,7 +10,7 @@ import numpy as np
 from runtimes.backend import Backend, MemoryEstimate, StepCost
 from runtimes.errors import ModelError
 from runtimes.models.modelfile import ModelFile
-from runtimes.runner import Capabilities, Logits, StepPlan
+from runtimes.runner import Capabilities, KvSlots, Logits, SavedKv, StepRows
 from runtimes.settings import RunnerSettings
 
 END = "\n"  # every line is a text that was seen
@@ -36,8 +36,9 @@ class Words:
         return b"" if token in self.eos_ids else f" {self.words[token]}".encode()
 
 
-class Slots:
-    def __init__(self, count: int) -> None:
+class Slots(KvSlots):
+    def __init__(self, count: int, context: int) -> None:
+        super().__init__(count, context)
         self.held: list[list[int]] = [[] for _ in range(count)]  # the "keys and values"
 
     def copy(self, source: int, target: int, length: int) -> None:
@@ -49,20 +50,11 @@ class Slots:
     def swap(self, first: int, second: int) -> None:
         self.held[first], self.held[second] = self.held[second], self.held[first]
 
-    def checkpoint(self, slot: int) -> bytes:
-        return b""
-
-    def rewind(self, slot: int, data: bytes, length: int) -> None:
-        self.trim(slot, length)
-
     def save(self, slot: int) -> bytes:
         return np.array(self.held[slot], np.int64).tobytes()
 
-    def load(self, slot: int, data: bytes, length: int) -> None:
+    def load(self, slot: int, data: SavedKv, length: int) -> None:
         self.held[slot] = np.frombuffer(data, np.int64).tolist()
-
-    def shift(self, slot: int, keep: int, discard: int) -> None:
-        raise NotImplementedError
 
 
 class Bigrams:
@@ -81,17 +73,17 @@ class Bigrams:
             mixed_batch=True,
             kv_bytes_per_token=8,
         )
-        self.kv = Slots(settings.slots)
+        self.kv = Slots(settings.slots, self.capabilities.context)
         self._logits = np.zeros((size, size), np.float32)
         for line in self.tokenizer.lines:
             ids = self.tokenizer.encode(" ".join(line))
             for one, following in zip(ids, [*ids[1:], *self.tokenizer.eos_ids], strict=True):
                 self._logits[one, following] += 10
 
-    def execute(self, plan: StepPlan) -> Logits:
-        for row in plan.rows:
+    def execute(self, plan: StepRows) -> Logits:
+        for row in plan:
             self.kv.held[row.slot][row.position :] = row.tokens
-        return self._logits[[row.tokens[-1] for row in plan.rows if row.logits]]
+        return self._logits[[row.tokens[-1] for row in plan if row.logits]]
 
     def score(self, tokens: Sequence[int], first: int = 0) -> Logits:
         self.kv.trim(0, 0)
@@ -133,9 +125,8 @@ class ToyBackend(Backend):
     def tokenizer(self, model: ModelFile) -> Words:
         return Words(model.path)
 
-    def open(self, model: ModelFile, settings: RunnerSettings) -> tuple[Bigrams, Words]:
-        runner = Bigrams(model, settings)
-        return runner, runner.tokenizer
+    def open(self, model: ModelFile, settings: RunnerSettings) -> Bigrams:
+        return Bigrams(model, settings)
 
     def kernels(self) -> list[str]:
         return ["numpy"]

@@ -25,8 +25,3 @@ def state(worker_home: Path) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def nothing_remembered(state: None) -> None:
     forget()
-
-
-@pytest.fixture(scope="session")
-def gguf(pebble_built: Path) -> Path:
-    return next(pebble_built.glob("*q8_0*.gguf"))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from runtimes.machine import cgroup
 from runtimes.worker import recovery
 from runtimes.worker.recovery import Cause, OomDetector, explain, free_share, oom_kills
 from tests.support import set_clock
@@ -29,12 +30,13 @@ V1 = "5:devices:/\n4:cpu,memory:/docker/abc\n0::/\n"
         ("", {"proc/vmstat": "nr_free_pages 3297000\n"}, None),
     ],
 )
-def test_whom_the_system_killed(tmp_path: Path, group: str, files: dict[str, str], expected: int):
+def test_whom_the_system_killed(tmp_path: Path, monkeypatch, group, files, expected):
     for name, text in {"proc/self/cgroup": group, "proc/vmstat": VMSTAT, **files}.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text.format(count=9 if name == "proc/vmstat" else 7))
-    assert oom_kills(tmp_path) == expected
+    monkeypatch.setattr(cgroup, "ROOT", tmp_path)
+    assert oom_kills() == expected
 
 
 def test_the_system_killed_somebody_lately_or_long_ago(monkeypatch):

@@ -25,10 +25,10 @@ from runtimes.machine.state_file import load_state
 from runtimes.request import Completion, FinishReason, Request, SamplingParams
 from runtimes.settings import RunnerSettings
 from runtimes.stream import Stream
+from runtimes.worker import supervisor
 from runtimes.worker.engine import WorkerEngine
 from runtimes.worker.process import WorkerProcess
 from runtimes.worker.recovery import STATE, DeathLimit, limit_lines
-from tests.runtimes.worker.faults import build_fault_library
 
 SETTINGS = RunnerSettings(slots=8, context=256, threads=1)
 # Where a GPU computes, to do without it is tried before the special kernels are blamed.
@@ -45,21 +45,10 @@ def worker(gguf: Path) -> Iterator[WorkerEngine]:
         yield engine
 
 
-@pytest.fixture(scope="session")
-def fault_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_fault_library(tmp_path_factory.mktemp("fault"))
-
-
 @pytest.fixture
-def fault(fault_library: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Makes llama.cpp fail in the processes that are started from now on."""
+def fault(fault: Callable[[str], None]) -> Callable[[str], None]:
     assert ensure("llamacpp").extra_buffers  # remembered before anything fails
-
-    def choose(kind: str) -> None:
-        monkeypatch.setenv("LD_PRELOAD", str(fault_library))
-        monkeypatch.setenv("INGOT_TEST_FAULT", kind)
-
-    return choose
+    return fault
 
 
 def prompt(worker: WorkerEngine) -> list[int]:
@@ -147,19 +136,22 @@ def test_a_worker_that_was_stopped_is_no_reason_for_other_settings(gguf):
     assert worker.pid is None
 
 
-def test_requests_that_come_while_there_is_no_worker(worker, monkeypatch):
-    """They are taken at once and served by the next one; a cancelled one is not."""
-    ids = prompt(worker)
+Start = Callable[[], WorkerProcess]
+
+
+def kill(worker: WorkerEngine, patch: pytest.MonkeyPatch, change: Callable[[Start], Start]) -> None:
+    """End the process; the next one is started as ``change`` has it."""
     os.kill(worker.pid, signal.SIGKILL)
     while worker.pid is not None:
         time.sleep(0.01)
-    taken, start = threading.Event(), worker._supervisor._new_process
+    supervisor = worker._supervisor
+    patch.setattr(supervisor, "_new_process", change(supervisor._new_process))
 
-    def held() -> WorkerProcess:
-        assert taken.wait(120)
-        return start()
 
-    monkeypatch.setattr(worker._supervisor, "_new_process", held)
+def test_requests_that_come_while_there_is_no_worker(worker, monkeypatch):
+    """They are taken at once and served by the next one; a cancelled one is not."""
+    ids, taken = prompt(worker), threading.Event()
+    kill(worker, monkeypatch, lambda start: lambda: taken.wait(120) and start())
     streams = [worker.submit(Request(ids, SHORT)) for _ in range(4)]
     streams[0].cancel()
     taken.set()
@@ -169,44 +161,22 @@ def test_requests_that_come_while_there_is_no_worker(worker, monkeypatch):
 
 
 def test_closing_while_a_worker_is_being_started(worker, monkeypatch):
-    ids = prompt(worker)
-    os.kill(worker.pid, signal.SIGKILL)
-    while worker.pid is not None:
-        time.sleep(0.01)
-    started, start = threading.Event(), worker._supervisor._new_process
+    ids, started = prompt(worker), threading.Event()
 
-    def stopped() -> WorkerProcess:
-        process = start()
-        os.kill(process.pid, signal.SIGSTOP)  # it gets no further
-        started.set()
-        return process
+    def stopped(start: Start) -> Start:
+        def begin() -> WorkerProcess:
+            process = start()
+            os.kill(process.pid, signal.SIGSTOP)  # it gets no further
+            started.set()
+            return process
 
-    monkeypatch.setattr(worker._supervisor, "_new_process", stopped)
+        return begin
+
+    kill(worker, monkeypatch, stopped)
     stream = worker.submit(Request(ids, SHORT))
     assert started.wait(120)
     worker.close()
     assert stream.result(0).finish_reason is FinishReason.CANCELLED
-
-
-def test_a_worker_that_is_killed_while_it_loads(gguf):
-    killed: list[int] = []
-
-    def kill_the_first(worker: WorkerEngine) -> None:
-        start = worker._supervisor._new_process
-
-        def new_process() -> WorkerProcess:
-            process = start()
-            if not killed:
-                os.kill(process.pid, signal.SIGKILL)
-                killed.append(process.pid)
-            return process
-
-        worker._supervisor._new_process = new_process
-
-    with WorkerEngine.load(gguf, SETTINGS, begun=kill_the_first) as worker:
-        assert worker.pid not in killed
-        assert worker.generate([prompt(worker)], SHORT)[0].error is None
-    assert killed
 
 
 _PARENT = """
@@ -259,12 +229,13 @@ def test_safer_settings_are_found_remembered_and_announced_once(gguf, fault, cap
 
 
 @linux_only
-def test_a_native_load_that_never_returns(gguf, fault):
+def test_a_native_load_that_never_returns(gguf, fault, monkeypatch):
     """Python's threads in the worker process go on meanwhile."""
     fault("hang")
     limit = DeathLimit(deaths=1)
+    monkeypatch.setattr(supervisor, "LOAD_LIMIT_S", 0.4)
     with pytest.raises(ModelError, match=r"died 1 times .* neither computed nor read .* for 0.4 s"):
-        WorkerEngine.load(gguf, SETTINGS, load_limit_s=0.4, deaths=limit)
+        WorkerEngine.load(gguf, SETTINGS, step_limit_s=0.4, deaths=limit)
     assert "neither computed" in str(load_state(STATE))  # once may be chance; twice would not be
 
 

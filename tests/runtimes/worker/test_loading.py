@@ -23,7 +23,7 @@ from runtimes.machine.selftest import ensure
 from runtimes.machine.state_file import load_state
 from runtimes.request import SamplingParams
 from runtimes.settings import RunnerSettings
-from runtimes.worker import process
+from runtimes.worker import process, supervisor
 from runtimes.worker.engine import WorkerEngine
 from runtimes.worker.process import LoadMonitor
 from runtimes.worker.recovery import STATE
@@ -51,7 +51,7 @@ def first_child(parent: int, known: Collection[psutil.Process] = ()) -> psutil.P
         time.sleep(0.005)
 
 
-def test_a_worker_that_is_stopped_while_it_loads(gguf, caplog):
+def test_a_worker_that_is_stopped_while_it_loads(gguf, caplog, monkeypatch):
     assert ensure("llamacpp").usable
     stopped: list[int] = []
     known = psutil.Process().children()  # engines that other tests share
@@ -63,7 +63,8 @@ def test_a_worker_that_is_stopped_while_it_loads(gguf, caplog):
 
     stopper = threading.Thread(target=stop_first)
     stopper.start()
-    with WorkerEngine.load(gguf, SETTINGS, load_limit_s=2) as one:
+    monkeypatch.setattr(supervisor, "LOAD_LIMIT_S", 2)
+    with WorkerEngine.load(gguf, SETTINGS, step_limit_s=2) as one:
         stopper.join(60)
         assert one.pid not in stopped
         assert not psutil.pid_exists(stopped[0])
@@ -112,8 +113,10 @@ def test_what_counts_as_a_sign_of_life(gguf, monkeypatch):
 _PARENT = """
 import sys
 from runtimes.settings import RunnerSettings
+from runtimes.worker import supervisor
 from runtimes.worker.engine import WorkerEngine
-with WorkerEngine.load(sys.argv[1], RunnerSettings(slots=1, context=64), load_limit_s=2.5) as one:
+supervisor.LOAD_LIMIT_S = 2.5
+with WorkerEngine.load(sys.argv[1], RunnerSettings(slots=1, context=64), step_limit_s=2.5) as one:
     print(one.pid)
 """
 

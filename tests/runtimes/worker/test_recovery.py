@@ -52,62 +52,49 @@ def recovery(model: ModelFile, asked: RunnerSettings = ASKED) -> Recovery:
     return Recovery(model.path, asked, DeathLimit())
 
 
-def test_memory_fewer_slots_then_a_smaller_context(model):
-    one = recovery(model)
+KILLED, CRASHED = Death(Cause.KILLED, "was killed"), Death(Cause.CRASH, "died of SIGSEGV")
+SHORT_OF_MEMORY = Death(Cause.MEMORY, "was killed")
+
+
+def test_memory_costs_the_draft_then_slots_then_context(model):
+    asked = replace(ASKED, draft=model.path)
+    one = recovery(model, asked)
     seen = []
-    while one.died(Death(Cause.MEMORY, "was killed"), ready(model, one)):
+    while one.died(SHORT_OF_MEMORY, ready(model, one)):
         settings = one.settings()
+        assert settings.draft is None
+        assert "without a draft" in limit_lines()[0]
         seen.append((settings.slots, settings.context))
-    assert seen == [(8, 1024), (4, 1024), (2, 1024), (1, 1024), (1, 512), (1, 256)]
+    assert seen == [(16, 1024), (8, 1024), (4, 1024), (2, 1024), (1, 1024), (1, 512), (1, 256)]
     # Remembered as a number of tokens: what needs less is not touched.
     small = RunnerSettings(slots=1, context=200)
     assert recovery(model, small).settings() == small
     assert recovery(model).settings().slots == 1
     forget()
-    assert Recovery(model.path, ASKED, DeathLimit()).settings() == ASKED
+    assert recovery(model, asked).settings() == asked
     assert limit_lines() == []
-
-
-def test_memory_costs_the_draft_first(model):
-    asked = replace(ASKED, draft=model.path)
-    one = recovery(model, asked)
-    killed = Death(Cause.MEMORY, "was killed")
-    assert one.died(killed, ready(model, one))
-    assert one.settings() == ASKED
-    assert "without a draft" in limit_lines()[0]
-    assert one.died(killed, ready(model, one))
-    assert one.settings().slots == 8
-    forget()
-    assert Recovery(model.path, asked, DeathLimit()).settings() == asked
 
 
 def test_a_crash_on_a_gpu_first_tries_without_it(model):
     one = recovery(model)
-    crash = Death(Cause.CRASH, "died of SIGSEGV")
-    assert one.died(crash, ready(model, one, gpu=True))
-    assert one.settings() == ASKED
-    assert one.died(crash, ready(model, one, gpu=True))
-    assert (one.settings().gpu_layers, one.settings().extra_buffers) == (0, True)
-    assert one.died(crash, ready(model, one))
-    assert (one.settings().gpu_layers, one.settings().extra_buffers) == (0, False)
+    for gpu, layers, buffers in ((True, -1, True), (True, 0, True), (False, 0, False)):
+        assert one.died(CRASHED, ready(model, one, gpu=gpu))
+        assert (one.settings().gpu_layers, one.settings().extra_buffers) == (layers, buffers)
     assert recovery(model).settings() == one.settings()
     # It was none of that.
-    assert not one.died(crash, ready(model, one))
-    assert one.settings() == ASKED
-    assert recovery(model).settings() == ASKED
+    assert not one.died(CRASHED, ready(model, one))
+    assert one.settings() == recovery(model).settings() == ASKED
 
 
 def test_a_crash_while_it_loads_may_be_the_gpus(model, home):
     """Which devices there are is known from the self-test."""
     health = ensure(model.runtime)
-    crash = Death(Cause.CRASH, "died of SIGSEGV")
     for devices, layers in (((), -1), ((Device("Vulkan0", "a GPU"),), 0)):
         (key,) = load_state("selftest")
         save_entry("selftest", key, asdict(replace(health, devices=devices)), 1)
         forget()
-        one = Recovery(model.path, ASKED, DeathLimit())
-        assert one.died(crash, None)
-        assert one.died(crash, None)
+        one = recovery(model)
+        assert all(one.died(CRASHED, None) for _ in range(2))
         assert one.settings().gpu_layers == layers
 
 
@@ -121,13 +108,12 @@ def test_a_crash_counts_as_repeated_in_the_next_process_too(model):
 
 def test_kills_from_outside_change_no_settings(model):
     one = recovery(model)
-    kill = Death(Cause.KILLED, "was killed")
-    assert all(one.died(kill, ready(model, one)) for _ in range(20))
+    assert all(one.died(KILLED, ready(model, one)) for _ in range(20))
     assert one.settings() == ASKED
     # Nobody waits for ever for a model that somebody does not let load.
-    assert [one.died(kill, None) for _ in range(4)] == [True, True, True, False]
-    one.died(Death(Cause.CRASH, "died of SIGSEGV"), ready(model, one))  # it did load once
-    assert one.died(kill, None)
+    assert [one.died(KILLED, None) for _ in range(4)] == [True, True, True, False]
+    one.died(CRASHED, ready(model, one))  # it did load once
+    assert one.died(KILLED, None)
 
 
 def test_kills_while_memory_is_scarce_cost_slots_for_a_while(model, monkeypatch):
@@ -146,15 +132,14 @@ def test_kills_while_memory_is_scarce_cost_slots_for_a_while(model, monkeypatch)
     # What is remembered stays; the slots that were asked for come back.
     later = time.monotonic() + 1801
     set_clock(monkeypatch, recovery_module, lambda: later)
-    one.died(Death(Cause.KILLED, "was killed"), ready(model, one))
+    one.died(KILLED, ready(model, one))
     assert (one.settings().slots, one.settings().extra_buffers) == (16, False)
 
 
 def test_a_device_that_was_named_and_is_not_used_is_told(model, caplog):
     one = recovery(model, replace(ASKED, device="Vulkan0"))
-    crash = Death(Cause.CRASH, "died of SIGSEGV")
     for _ in range(2):
-        one.died(crash, ready(model, one, gpu=True))
+        one.died(CRASHED, ready(model, one, gpu=True))
     caplog.clear()
     assert recovery(model).settings().gpu_layers == 0
     assert caplog.text == ""
@@ -165,7 +150,7 @@ def test_a_device_that_was_named_and_is_not_used_is_told(model, caplog):
 def test_what_ran_out_of_memory_is_tried_in_full_a_week_later(model, monkeypatch):
     one = recovery(model)
     one.died(Death(Cause.ILLEGAL, "died of SIGILL"), ready(model, one))
-    one.died(Death(Cause.MEMORY, "was killed"), ready(model, one))
+    one.died(SHORT_OF_MEMORY, ready(model, one))
     bound = recovery(model).settings()
     assert (bound.slots, bound.extra_buffers) == (8, False)
     later = time.time() + 8 * 24 * 3600
@@ -190,10 +175,9 @@ def test_bounds_leave_other_settings_alone():
 
 def test_deaths_are_counted_and_forgotten_with_time(model, monkeypatch):
     one = Recovery(model.path, ASKED, DeathLimit(deaths=2, seconds=60))
-    kill = Death(Cause.KILLED, "was killed")
-    one.died(kill, ready(model, one))
+    one.died(KILLED, ready(model, one))
     assert one.refusal() is None
-    one.died(kill, ready(model, one))
+    one.died(KILLED, ready(model, one))
     assert "died 2 times" in (one.refusal() or "")
     later = time.monotonic() + 61
     set_clock(monkeypatch, recovery_module, lambda: later)

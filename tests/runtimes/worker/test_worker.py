@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -92,19 +93,12 @@ def test_errors_keep_their_class_and_their_words(worker, gguf, tmp_path):
 
 def test_many_threads_and_many_requests(worker):
     prompt = prompts(worker)[0]
-    counts: list[int] = []
     before = worker.stats().completion_tokens
-
-    def work() -> None:
-        done = worker.generate([prompt] * 100, SamplingParams(max_tokens=2))
-        counts.extend(len(one.token_ids) for one in done)
-
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(600)
-    assert counts == [2] * 300
+    with ThreadPoolExecutor(3) as threads:
+        done = threads.map(
+            worker.generate, [[prompt] * 100] * 3, [SamplingParams(max_tokens=2)] * 3
+        )
+    assert [len(one.token_ids) for some in done for one in some] == [2] * 300
     assert worker.stats().completion_tokens - before == 600
 
 
@@ -234,11 +228,11 @@ def test_an_idle_worker_sleeps(worker):
     assert not all(works() for _ in range(20))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_parent_decides_about_signals(worker, number):
+def test_the_parent_decides_about_signals(worker):
     """A terminal's Ctrl-C goes to both processes."""
     stream = worker.submit(Request(prompts(worker)[2], SamplingParams(max_tokens=60)))
-    os.kill(worker.pid, number)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        os.kill(worker.pid, number)
     assert stream.result(120).error is None
 
 
