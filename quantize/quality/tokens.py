@@ -27,7 +27,7 @@ Ids = list[int]
 Meanings = Mapping[str, str]  # what ids stand for
 Messages = list[dict[str, str]]
 
-# Lines by what they try, and conversations of one and more turns, with and without a system message.
+# Lines by what they try, and conversations of one and more turns.
 _PARITY = Path(__file__).resolve().parents[1] / "data" / "parity.json"
 # First and last code points: space, Latin, Greek to Greek Extended.
 _BLOCKS = ((0x20, 0x20), (0xA1, 0x2FF), (0x370, 0x1FFF))
