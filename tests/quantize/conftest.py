@@ -78,7 +78,6 @@ def kill_during(stage: str, how: signal.Signals, *arguments: object) -> tuple[in
         text=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )
-    assert process.stderr is not None
     seen = ""
     for line in process.stderr:
         seen += line

@@ -72,12 +72,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
 
 def test_every_bound_is_kept(made: Made):
     kl, size, bits, fits, fixed = map(made.manifest.entry, (*TARGETS, "q4_0"))
-    assert kl is not None
-    assert size is not None
-    assert bits is not None
-    assert fits is not None
     assert kl.path == "tiny-kl0.03.gguf"
-    assert kl.fidelity is not None
     assert kl.fidelity.kl_mean + kl.fidelity.kl_error <= 0.03
     assert (made.out / size.path).stat().st_size == size.bytes <= 330_000
     assert size.bytes > 0.98 * 330_000  # what there is is used
@@ -85,9 +80,6 @@ def test_every_bound_is_kept(made: Made):
     memory = estimate(read_model(made.out / fits.path), RunnerSettings(slots=1, context=256))
     assert 0.97 * 8e6 < memory.total <= 8e6
     # Smaller than the recipe and nearer to the model: that is what it is for.
-    assert fixed is not None
-    assert fixed.fidelity is not None
-    assert size.fidelity is not None
     assert size.bytes < fixed.bytes
     assert size.fidelity.kl_mean < fixed.fidelity.kl_mean
 
@@ -95,8 +87,6 @@ def test_every_bound_is_kept(made: Made):
 def test_manifest_and_file_say_every_type(made: Made):
     for name in TARGETS:
         entry = made.manifest.entry(name)
-        assert entry is not None
-        assert entry.allocation is not None
         header = read_header(made.out / entry.path)
         types = {t.name: t.type_name.lower() for t in header.tensors if len(t.shape) > 1}
         assert entry.allocation.types == types
@@ -118,16 +108,11 @@ def test_manifest_and_file_say_every_type(made: Made):
 
 def test_onnx_folders_keep_targets_too(made: Made):
     kl, size = map(made.manifest.entry, IN_ONNX)
-    assert kl is not None
     assert kl.path == "onnx-kl0.05"
-    assert kl.fidelity is not None
     assert kl.fidelity.kl_mean + kl.fidelity.kl_error <= 0.05
-    assert size is not None
     there = [file.stat().st_size for file in (made.out / size.path).iterdir()]
     assert 0.98 * 440_000 < sum(there) == size.bytes <= 440_000
     for entry in (kl, size):
-        assert entry.allocation is not None
-        assert entry.fidelity is not None
         assert entry.allocation.predicted == pytest.approx(entry.fidelity.kl_mean, rel=0.2)
         types = entry.allocation.types
         graph = ir.load(made.out / entry.path / "model.onnx")
@@ -160,9 +145,6 @@ def test_a_target_begins_with_how_far_those_before_were_off(made: Made, tmp_path
     out = Path(shutil.copytree(made.out, tmp_path / "out"))
     known = load_manifest(out)
     entry = known.entry("kl0.03")
-    assert entry is not None
-    assert entry.allocation is not None
-    assert entry.fidelity is not None
     lost = max(entry.fidelity.kl_mean + entry.fidelity.kl_error, entry.allocation.tuned or 0.0)
     # As if it had lost twice what was predicted.
     allocation = replace(entry.allocation, predicted=lost / 2)
@@ -276,8 +258,6 @@ def test_a_killed_run_goes_on_at_the_layer_where_it_was(made: Made, tmp_path: Pa
     process.wait()
     run_quantize(*command)
     entry = load_manifest(tmp_path / "out").entry("350kb")
-    assert entry is not None
-    assert entry.allocation is not None
     assert entry.bytes <= 350_000
     assert {k for n, k in entry.allocation.types.items() if "attn_q" in n} == {"q8_0"}
     assert not list(folder.glob("*.partial"))
@@ -290,8 +270,6 @@ def test_a_line_builds_every_file_exactly_again(made: Made, tmp_path: Path):
     report = (made.out / "report.html").read_text()
     for name in again:
         entry = made.manifest.entry(name)
-        assert entry is not None
-        assert entry.allocation is not None
         assert entry.allocation.rebuild == f"quantize tiny --allocation 'manifest.json#{name}'"
         assert escape(entry.allocation.rebuild) in report
     header = read_header(made.out / "tiny-kl0.03.gguf")
@@ -310,7 +288,6 @@ def test_a_line_builds_every_file_exactly_again(made: Made, tmp_path: Path):
     assert not [text for text in told.stages if "try" in text]
     for name in again:
         entry = manifest.entry(name)
-        assert entry is not None
         assert entry.sha256 == listed[name].sha256
         assert entry.allocation == listed[name].allocation
         assert f"{name} is byte for byte the file that is listed" in told.notes
@@ -318,7 +295,6 @@ def test_a_line_builds_every_file_exactly_again(made: Made, tmp_path: Path):
 
 def test_a_mix_may_have_products_of_integers_whose_loss_is_predicted(made: Made, tmp_path: Path):
     listed = find_listed(f"{made.out}#onnx-440kb")
-    assert listed.allocation is not None
     names = listed.allocation.types
     types = {name: "w8a8" if name.startswith("blk.") else "8s32" for name in names}
     options = Options(
@@ -336,7 +312,6 @@ def test_a_mix_may_have_products_of_integers_whose_loss_is_predicted(made: Made,
     kinds = [node.op_type for node in graph]
     assert kinds.count("MatMulInteger") == len([name for name in names if name.startswith("blk.")])
     assert kinds.count("MatMulNBits") == 1  # the output layer
-    assert entry.fidelity is not None
     tables = list((cache_dir() / "sensitivities").glob("*.json"))
     (path,) = [path for path in tables if "w8a8" in path.read_text()]
     table = read_table(path)
@@ -377,6 +352,5 @@ def test_a_run_killed_while_it_tries_and_measures_gives_the_same_file(made: Made
     assert "quantizing" not in done.stderr  # that was finished
     (entry,) = load_manifest(out).files
     undisturbed = made.manifest.entry("kl0.03")
-    assert undisturbed is not None
     assert entry.sha256 == undisturbed.sha256
     assert entry.allocation == undisturbed.allocation

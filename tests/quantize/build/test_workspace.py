@@ -33,7 +33,6 @@ def _holder(out: Path) -> subprocess.Popen[str]:
         stderr=subprocess.DEVNULL,
         text=True,
     )
-    assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     return process
 

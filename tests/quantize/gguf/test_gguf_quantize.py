@@ -212,6 +212,5 @@ def test_losses_on_pebble_come_in_order_and_the_matrix_lessens_them(
     assert sorted(losses, key=losses.__getitem__) == order, losses
     for name, loss in losses.items():
         limits = find_recipe(name).limits
-        assert limits is not None
         assert loss < limits.kl_mean
     assert divergence("q4_0", pebble_matrix) < losses["q4_0"]

@@ -21,7 +21,6 @@ def logits(path: Path, adapter: Path | None = None):
     with contextlib.closing(
         load_runner(read_model(path), RunnerSettings(slots=1, context=64, scored=len(TOKENS)))[0]
     ) as runner:
-        assert runner.adapters is not None
         base = runner.score(TOKENS).copy()
         if adapter is None:
             return base

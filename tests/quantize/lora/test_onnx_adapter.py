@@ -28,7 +28,6 @@ def logits(path: Path, adapter: Path | None = None):
     settings = RunnerSettings(slots=2, context=64, scored=len(TOKENS))
     with contextlib.closing(load_runner(read_model(path), settings)[0]) as runner:
         if adapter:
-            assert runner.adapters is not None
             runner.adapters.load("one", adapter)
         name = "one" if adapter else None
         rows = StepRow(0, 0, TOKENS[:-1], len(TOKENS) - 1, adapter=name)

@@ -151,7 +151,6 @@ def test_a_terminal_gets_a_bar_unless_it_is_dumb(clock: Clock, environ: dict[str
             reporter.advance(1, None, "files")
         reporter.advance(3e6, 4e6, "bytes")
         if live:
-            assert reporter._live is not None
             reporter._live.refresh()
     text = stream.getvalue()
     assert f"{long_name}: 2.0 s" in text
@@ -230,9 +229,6 @@ def test_a_reader_that_goes_away_does_not_end_the_build():
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    assert process.stderr is not None
     assert json.loads(process.stdout.readline())["event"] == "start"
     process.stdout.close()
     process.stdin.close()
