@@ -12,7 +12,6 @@ import pytest
 
 from quantize.children import run_child
 from tests.quantize.allocate import sweeping
-from tests.quantize.gguf.test_gguf_mixture import _MIXTRAL
 from tests.quantize.shapes import SHAPES, Shape, make_random_model
 
 SMALL = {"hidden_size": 64, "num_hidden_layers": 3, "intermediate_size": 96}
@@ -23,7 +22,7 @@ MODELS: dict[str, tuple[Shape, dict[str, object]]] = {
     "half": (replace(SHAPES["llama"], dtype="bfloat16"), {**SMALL, "tie_word_embeddings": True}),
     "gemma3": (SHAPES["gemma3"], {}),
     "gpt2": (SHAPES["gpt2"], {"n_embd": 64, "n_layer": 2}),
-    "mixtral": (_MIXTRAL, {"num_hidden_layers": 2}),
+    "mixtral": (SHAPES["mixtral"], {"num_hidden_layers": 2}),
 }
 WINDOWS = [random.Random(n).choices(range(3, 250), k=24) for n in range(3)]
 

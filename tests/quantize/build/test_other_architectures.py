@@ -29,66 +29,11 @@ from runtimes.settings import PROMPT_CHUNK, RunnerSettings, SchedulerSettings
 from runtimes.stream import Stream
 from tests.quantize.build import builds_child
 from tests.quantize.logits import scored
-from tests.quantize.shapes import Shape
+from tests.quantize.shapes import SHAPES
 from tests.runtimes.engine.gates import held
 from tests.runtimes.ties import near_ties
 
-_SIZE = {
-    "hidden_size": 128,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 4,
-    "max_position_embeddings": 512,
-    "tie_word_embeddings": False,
-}
-_MODELS = {
-    "mamba2": Shape(
-        "Mamba2Config",
-        "Mamba2ForCausalLM",
-        {
-            "hidden_size": 128,
-            "num_hidden_layers": 2,
-            "state_size": 32,
-            "num_heads": 8,
-            "head_dim": 32,
-            "n_groups": 2,
-            "tie_word_embeddings": False,
-        },
-    ),
-    "lfm2": Shape(
-        "Lfm2Config",
-        "Lfm2ForCausalLM",
-        {
-            **_SIZE,
-            "num_key_value_heads": 2,
-            "layer_types": ["conv", "full_attention"],
-            "conv_L_cache": 3,
-            "block_auto_adjust_ff_dim": False,
-            "block_ff_dim": 128,
-            "tie_word_embeddings": True,
-        },
-    ),
-    "deepseek3": Shape(
-        "DeepseekV3Config",
-        "DeepseekV3ForCausalLM",
-        {
-            **_SIZE,
-            "kv_lora_rank": 64,
-            "q_lora_rank": 32,
-            "qk_rope_head_dim": 32,
-            "qk_nope_head_dim": 32,
-            "v_head_dim": 32,
-            "n_routed_experts": 4,
-            "num_experts_per_tok": 2,
-            "moe_intermediate_size": 64,
-            "first_k_dense_replace": 1,
-            "n_group": 2,
-            "topk_group": 1,
-        },
-    ),
-}
-_BERT = Shape("BertConfig", "BertForMaskedLM", {**_SIZE})
+_MODELS = ("mamba2", "lfm2", "deepseek3")
 TOKENS = random.Random(7).choices(range(10, 380), k=70)
 KEEP_A_STATE = ("mamba2", "lfm2")
 # Log-probabilities, weights in 16 bits, those of the original in 32. Measured: 0.003 to 0.009; a
@@ -104,7 +49,7 @@ GREEDY = SamplingParams(max_tokens=12, ignore_eos=True, top_logprobs=2)
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a GGUF file of each, and transformers' log-probabilities after each token."""
     root = tmp_path_factory.mktemp("others")
-    shapes = {**_MODELS, "bert": _BERT}
+    shapes = {name: SHAPES[name] for name in (*_MODELS, "bert")}
     call = partial(builds_child.make, root, shapes, TOKENS, list(_MODELS))
     run_child(call, what="making models", work=root, torch=True)
     return root

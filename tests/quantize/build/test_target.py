@@ -34,7 +34,6 @@ from runtimes.paths import cache_dir
 from runtimes.settings import RunnerSettings
 from tests.quantize.build.test_pipeline import Told
 from tests.quantize.conftest import kill_during, run_quantize
-from tests.quantize.gguf.test_gguf_mixture import _MIXTRAL
 from tests.quantize.shapes import SHAPES, make_random_model
 from tests.support import own_home, until
 
@@ -217,7 +216,7 @@ def test_texts_that_share_a_passage_are_refused_before_anything(made: Made, tmp_
 
 
 def test_experts_in_onnx_are_refused(tmp_path: Path):
-    model = make_random_model(tmp_path / "experts", _MIXTRAL, num_hidden_layers=1)
+    model = make_random_model(tmp_path / "experts", SHAPES["mixtral"], num_hidden_layers=1)
     recipes = (find_recipe("kl0.1"), find_recipe("onnx-kl0.1"))
     with pytest.raises(UsageError, match=r"^onnx-kl0\.1: how experts are stored .* --to gguf"):
         build(Options(SourceOptions(str(model)), recipes, out=tmp_path / "out"), Reporter())
