@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
@@ -20,6 +20,7 @@ import pytest
 from filelock import FileLock
 
 from tests import parallel
+from tests.quantize.hub.fakehub import FakeHub
 from tests.quantize.shapes import SHAPES, make_random_model
 
 _PATIENCE = 2400  # seconds; a busy machine may take ten times as long as an idle one
@@ -176,6 +177,17 @@ def _measure(model: Path, folder: Path) -> None:
     done = run_quantize(source, *asked_of)
     said = {"stdout": done.stdout, "stderr": done.stderr}
     (folder / "said.json").write_text(json.dumps(said))
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
+    """A hub, without a token, and a home where nothing of it is known."""
+    served = FakeHub()
+    monkeypatch.setenv("HF_ENDPOINT", served.url)
+    monkeypatch.setenv("INGOT_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    yield served
+    served.close()
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ from quantize.manifest import load_manifest
 from quantize.report.write import FILES
 from runtimes.engine.engine import Engine
 from runtimes.request import SamplingParams
-from tests.quantize.hashing import hash_files
+from tests.quantize.entries import hash_files
 
 from .conftest import Built, kill_during, run_quantize
 

@@ -12,8 +12,6 @@ from quantize.manifest import (
     FileEntry,
     FileSpeeds,
     Manifest,
-    ModelInfo,
-    ModelOrigin,
     Perplexity,
     Quality,
     TokenParity,
@@ -22,24 +20,11 @@ from quantize.manifest import (
 )
 from quantize.resolve import resolve
 from runtimes.errors import ModelError
-
-
-def _entry(recipe: str, path: str, **more: object) -> FileEntry:
-    entry = FileEntry(
-        format="onnx" if recipe.startswith("onnx") else "gguf",
-        recipe=recipe,
-        bits=4,
-        path=path,
-        bytes=3,
-        sha256={path: "0" * 64},
-        source=ModelOrigin("m", "abc"),
-        tools={"torch": "2"},
-    )
-    return dataclasses.replace(entry, **more)  # type: ignore[arg-type]
+from tests.quantize.entries import MODEL, entry_of
 
 
 def _manifest(*entries: FileEntry) -> Manifest:
-    return Manifest(ModelInfo("m", "LlamaForCausalLM", 5, Quality(0.5, 2, {"a": 0.5})), entries)
+    return Manifest(dataclasses.replace(MODEL, quality=Quality(0.5, 2, {"a": 0.5})), entries)
 
 
 @pytest.fixture
@@ -52,16 +37,16 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "onnx-int4" / "model.onnx").write_text("x")
     names = "onnx-int4/genai_config.json", "onnx-int4/model.onnx"
     entries = [
-        _entry("q8_0", "m-q8_0.gguf"),
-        _entry("onnx-int4", "onnx-int4", sha256=dict.fromkeys(names, "0" * 64)),
-        _entry("q4_k_m", "m-q4_k_m.gguf"),
+        entry_of("q8_0", "m-q8_0.gguf"),
+        entry_of("onnx-int4", "onnx-int4", sha256=dict.fromkeys(names, "0" * 64)),
+        entry_of("q4_k_m", "m-q4_k_m.gguf"),
     ]
     write_manifest(tmp_path, _manifest(*entries))
     return tmp_path
 
 
 def test_round_trip(tmp_path: Path):
-    full = _entry(
+    full = entry_of(
         "q8_0",
         "m.gguf",
         token_parity=TokenParity(300, 0),
@@ -69,14 +54,16 @@ def test_round_trip(tmp_path: Path):
         speed=FileSpeeds(1.0, 2.0, 3.0),
         notes=("größer",),
     )
-    manifest = _manifest(full, _entry("onnx-int4", "onnx-int4"))
+    manifest = _manifest(full, entry_of("onnx-int4", "onnx-int4"))
     write_manifest(tmp_path, manifest)
     assert load_manifest(tmp_path) == manifest
     assert [p.name for p in tmp_path.iterdir()] == [NAME]
 
 
 def test_a_new_build_takes_the_place_of_the_old(tmp_path: Path):
-    manifest = _manifest(_entry("q8_0", "a"), _entry("q4_0", "b")).with_entry(_entry("q8_0", "c"))
+    manifest = _manifest(entry_of("q8_0", "a"), entry_of("q4_0", "b")).with_entry(
+        entry_of("q8_0", "c")
+    )
     assert [(e.recipe, e.path) for e in manifest.files] == [("q4_0", "b"), ("q8_0", "c")]
 
 
@@ -88,7 +75,7 @@ def test_paths_do_not_leave_the_folder(tmp_path: Path, path: str):
     inside.mkdir()
     (tmp_path / "x.gguf").write_bytes(b"")
     (inside / "link.gguf").symlink_to(tmp_path / "x.gguf")
-    write_manifest(inside, _manifest(_entry("q8_0", path)))
+    write_manifest(inside, _manifest(entry_of("q8_0", path)))
     with pytest.raises(ModelError, match="outside"):
         resolve(inside)
 
@@ -184,7 +171,7 @@ def test_figures_that_make_no_sense_are_read(folder: Path):
     assert scatter(speed) == 0.5
     text = Perplexity(9.0, 0.1, 100, "text", "0")
     for kl in (1e308, float("inf"), float("nan"), -1.0, 0.0):
-        make_chart([_entry("q8_0", "m.gguf", fidelity=Fidelity(text, kl, kl, kl, 0.9))])
+        make_chart([entry_of("q8_0", "m.gguf", fidelity=Fidelity(text, kl, kl, kl, 0.9))])
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a\nb", "x\x1b[2J", "a/./b", "a" * 300])

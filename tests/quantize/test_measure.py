@@ -20,20 +20,13 @@ from quantize.options import SourceOptions
 from quantize.progress import Reporter
 from runtimes.errors import ModelError
 from runtimes.models.registry import read_model
+from tests.quantize.hub.hubs import Notes
 from tests.quantize.planted import PLANTED, plant
 
 _TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
     "{% if tools %}{{ tools | tojson }}{% endif %}{% if add_generation_prompt %}<a>{% endif %}"
 )
-
-
-class _Notes(Reporter):
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +54,7 @@ def test_files_of_both_formats_and_what_is_wrong_with_some(
     names = ("no BOS", "chat template", "rope base")
     bad = [plant(name, good, tmp_path) for name in names]
     paths = [good, pebble_built / "onnx-int4", *bad]
-    notes = _Notes()
+    notes = Notes()
     cards = measure(_job(pebble, *paths, questions=few), notes)
     for card, name in zip(cards[2:], names, strict=True):
         assert any(fault.startswith(PLANTED[name][1]) for fault in card.faults), card.faults

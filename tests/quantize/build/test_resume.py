@@ -11,19 +11,11 @@ from pathlib import Path
 import pytest
 
 from quantize.build.workspace import WORK, Workspace
-from quantize.manifest import (
-    NAME,
-    FileEntry,
-    Manifest,
-    ModelInfo,
-    ModelOrigin,
-    load_manifest,
-    write_manifest,
-)
+from quantize.manifest import NAME, FileEntry, load_manifest, write_manifest
 from quantize.report.write import FILES
 from quantize.stages import RECORD, Stages, stage_key
 from tests.quantize.conftest import LIMIT, Built, kill_during, run_quantize
-from tests.quantize.hashing import hash_files
+from tests.quantize.entries import MODEL, entry_of, hash_files, manifest_of
 
 KEY = stage_key("build", {"recipe": "q8_0"})
 
@@ -98,17 +90,10 @@ class _Killed(BaseException):
     """Stands for SIGKILL: nothing that would clean up is run."""
 
 
-MODEL = ModelInfo("m", "LlamaForCausalLM", 5)
-
-
 def _entry(path: Path, content: str) -> FileEntry:
     path.write_text(content)
-    return FileEntry(
-        *("gguf", "q8_0", 8, "m.gguf", len(content)),
-        sha256={"m.gguf": hash_files(path)[path.name]},
-        source=ModelOrigin("m", "abc"),
-        tools={},
-    )
+    sums = {"m.gguf": hash_files(path)[path.name]}
+    return entry_of("q8_0", "m.gguf", bytes=len(content), sha256=sums)
 
 
 @pytest.mark.parametrize("step", ["plan", "unlist", "move", "list"])
@@ -121,7 +106,7 @@ def test_killed_while_publishing(
     out = tmp_path / "out"
     with Workspace(out) as space:
         if replaces:
-            write_manifest(out, Manifest(MODEL, (_entry(out / "m.gguf", "old"),)))
+            write_manifest(out, manifest_of(_entry(out / "m.gguf", "old")))
         space.open(MODEL)
         new = _entry(space.work / "made", "new")
         # The steps by hand, as a run that is killed leaves them.

@@ -32,8 +32,8 @@ from runtimes.models.memory import estimate
 from runtimes.models.registry import read_model
 from runtimes.paths import cache_dir
 from runtimes.settings import RunnerSettings
-from tests.quantize.build.test_pipeline import Told
 from tests.quantize.conftest import kill_during, run_quantize
+from tests.quantize.hub.hubs import Notes
 from tests.quantize.shapes import SHAPES, make_random_model
 from tests.support import own_home, until
 
@@ -64,7 +64,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
         measure=MeasureOptions(limit=1024),
     )
     with own_home(folder / "home"):
-        told = Told()
+        told = Notes()
         out, manifest = build(options, told)
         yield Made(options, out, manifest, told.notes, told.stages)
 
@@ -132,7 +132,7 @@ def test_one_pass_makes_the_tables_of_both_formats(made: Made):
 
 
 def test_a_second_target_takes_the_table_of_the_first(made: Made):
-    told = Told()
+    told = Notes()
     options = replace(made.options, recipes=(find_recipe("320kb"), find_recipe("kl0.03")))
     build(options, told)
     assert "the table of sensitivities is the one measured before" in told.notes
@@ -148,7 +148,7 @@ def test_a_target_begins_with_how_far_those_before_were_off(made: Made, tmp_path
     # As if it had lost twice what was predicted.
     allocation = replace(entry.allocation, predicted=lost / 2)
     write_manifest(out, known.with_entry(replace(entry, allocation=allocation)))
-    told = Told()
+    told = Notes()
     build(replace(made.options, out=out, recipes=(find_recipe("kl0.04"),)), told)
     tries = [note for note in told.notes if note.startswith("kl0.04, a bound of")]
     predicted = float(tries[0].split("predicted ")[1].split(",")[0])
@@ -281,7 +281,7 @@ def test_a_line_builds_every_file_exactly_again(made: Made, tmp_path: Path):
         measure=MeasureOptions(enabled=False),
         allocations=listed,
     )
-    told = Told()
+    told = Notes()
     with own_home(tmp_path / "home"):
         _, manifest = build(options, told)
     assert not [text for text in told.stages if "try" in text]

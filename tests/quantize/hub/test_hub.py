@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -42,16 +42,6 @@ def model(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, b
     files = files_of(small_model(pebble, tmp_path_factory.mktemp("hub") / "tiny"))
     junk = ("pytorch_model.bin", "consolidated.safetensors", "onnx/model.onnx", "evil.py")
     return {**files, **dict.fromkeys(junk, b"never fetched " * 9), "README.md": b"x"}
-
-
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
-    served = FakeHub()
-    monkeypatch.setenv("HF_ENDPOINT", served.url)
-    monkeypatch.setenv("INGOT_HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("HF_TOKEN", raising=False)
-    yield served
-    served.close()
 
 
 def get(name: HubName = TINY, hub: Hub = PATIENT, notes: Notes | None = None) -> Path:

@@ -13,19 +13,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from quantize.manifest import FileEntry, ModelOrigin
 from quantize.progress import ConsoleReporter, JsonReporter, Pace, beating, figures
+from tests.quantize.entries import entry_of
 
-ENTRY = FileEntry(
-    format="gguf",
-    recipe="q8_0",
-    bits=8,
-    path="größe-q8_0.gguf",
-    bytes=5_256_096,
-    sha256={"größe-q8_0.gguf": "0" * 64},
-    source=ModelOrigin("m", "abc"),
-    tools={},
-)
+ENTRY = entry_of("q8_0", "größe-q8_0.gguf", bytes=5_256_096)
 
 
 class Clock:

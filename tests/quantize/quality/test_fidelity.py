@@ -28,33 +28,20 @@ from runtimes.engine.engine import Engine
 from runtimes.models.gguf import read_header
 from runtimes.planner.measure import prefill_tps
 from runtimes.settings import RunnerSettings
+from tests.quantize.hub.hubs import Notes
 from tests.quantize.shapes import SHAPES, make_random_model
 
 LIMIT = 600
 
 
-class Heard(Reporter):
-    """Remembers what a child reported."""
-
-    def __init__(self) -> None:
-        self.last: tuple[float, float | None, str] | None = None
-        self.steps: list[str] = []
-
-    def advance(self, done: float, total: float | None, unit: str) -> None:
-        self.last = (done, total, unit)
-
-    def step(self, text: str) -> None:
-        self.steps.append(text)
-
-
 @pytest.fixture(scope="module")
 def reference(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> FloatReference:
     source = open_source(SourceOptions(str(pebble)), Reporter())
-    heard = Heard()
+    heard = Notes()
     work = tmp_path_factory.mktemp("reference")
     call = partial(float_child.from_checkpoint, source, work / "out", None, LIMIT)
     run_child(call, what="the float model", work=work, progress=heard, torch=True)
-    assert heard.last == (3, 3, "windows")
+    assert heard.moved[-1] == (3, 3, "windows")
     assert "loading the float model" in heard.steps
     return load_reference(work / "out")
 

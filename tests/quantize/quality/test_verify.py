@@ -4,16 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from quantize.manifest import (
-    FileEntry,
-    Manifest,
-    ModelInfo,
-    ModelOrigin,
-    findings,
-    is_whole,
-    write_manifest,
-)
-from tests.quantize.hashing import hash_files
+from quantize.manifest import Manifest, findings, is_whole, write_manifest
+from tests.quantize.entries import entry_in, manifest_of
 
 
 @pytest.fixture
@@ -23,21 +15,8 @@ def built(tmp_path: Path) -> tuple[Path, Manifest]:
     (tmp_path / "onnx-int4").mkdir()
     (tmp_path / "onnx-int4" / "model.onnx").write_bytes(b"graph")
     (tmp_path / "onnx-int4" / "model.onnx.data").write_bytes(b"weights")
-    entries = []
-    for recipe, name, size in (("q8_0", "m.gguf", 2048), ("onnx-int4", "onnx-int4", 12)):
-        entries.append(
-            FileEntry(
-                format="onnx" if recipe.startswith("onnx") else "gguf",
-                recipe=recipe,
-                bits=4,
-                path=name,
-                bytes=size,
-                sha256=hash_files(tmp_path / name),
-                source=ModelOrigin("m", "abc"),
-                tools={},
-            )
-        )
-    manifest = Manifest(ModelInfo("m", "LlamaForCausalLM", 5), tuple(entries))
+    names = {"q8_0": "m.gguf", "onnx-int4": "onnx-int4"}
+    manifest = manifest_of(*(entry_in(tmp_path, *named) for named in names.items()))
     write_manifest(tmp_path, manifest)
     return tmp_path, manifest
 

@@ -19,6 +19,7 @@ from quantize.source import open_source
 from runtimes.errors import ModelError
 from runtimes.models.gguf import read_header
 from tests.quantize.conftest import run_quantize
+from tests.quantize.entries import entry_in, manifest_of
 from tests.quantize.hub.hubs import Notes, files_of, small_model
 from tests.runtimes.models.split_gguf import split_gguf
 
@@ -267,15 +268,7 @@ def test_pickled_weights_of_a_model_that_is_called_weights(folder: Path):
 
 def test_a_folder_of_huggingface_hubs_cache(folder: Path, tmp_path: Path):
     """All of its files are links to blobs elsewhere in the cache."""
-    from quantize.manifest import (
-        FileEntry,
-        Manifest,
-        ModelInfo,
-        ModelOrigin,
-        digest,
-        is_whole,
-        write_manifest,
-    )
+    from quantize.manifest import is_whole, write_manifest
     from quantize.resolve import resolve
 
     cache = tmp_path / "models--org--tiny"
@@ -283,10 +276,8 @@ def test_a_folder_of_huggingface_hubs_cache(folder: Path, tmp_path: Path):
     snapshot.mkdir(parents=True)
     (cache / "blobs").mkdir()
     (folder / "tiny.gguf").write_bytes(b"GGUF")
-    found = digest(folder / "tiny.gguf")
-    sums = {"tiny.gguf": found.sha256}
-    entry = FileEntry("gguf", "q8_0", 8, "tiny.gguf", found.bytes, sums, ModelOrigin("m", "h"), {})
-    write_manifest(folder, Manifest(ModelInfo("m", "L", 1), (entry,)))
+    entry = entry_in(folder, "q8_0", "tiny.gguf")
+    write_manifest(folder, manifest_of(entry))
     for number, path in enumerate(folder.iterdir()):
         path.rename(cache / "blobs" / str(number))
         (snapshot / path.name).symlink_to(f"../../blobs/{number}")
