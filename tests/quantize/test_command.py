@@ -104,19 +104,14 @@ def test_too_large_for_the_disk(sources: dict[str, Path], tmp_path: Path):
     assert list(tmp_path.iterdir()) == [model]
 
 
-@pytest.mark.parametrize(
-    ("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 128 + signal.SIGTERM)]
-)
-def test_an_interrupted_run_leaves_nothing(
-    sources: dict[str, Path], tmp_path: Path, how: signal.Signals, code: int
-):
+def test_an_interrupted_run_leaves_nothing(sources: dict[str, Path], tmp_path: Path):
     out = tmp_path / "out"
     command = (sources["llama"], "--recipe", "q8_0", "--out", out, "--no-measure")
-    got, said = kill_during("reading", how, *command)
-    assert got == code
+    code, said = kill_during("reading", signal.SIGINT, *command)
+    assert code == 130
     assert not out.exists()
     assert "Traceback" not in said
-    assert how is not signal.SIGINT or "resumes from what is finished" in said
+    assert "resumes from what is finished" in said
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for the child in /proc")
@@ -192,11 +187,11 @@ def test_an_output_folder_of_another_model(measured_llama: Built, sources: dict[
 
 
 def test_the_table_is_on_stdout_and_progress_on_stderr(qwen2: Built):
-    for name in ("qwen2-q4_k_m.gguf", "onnx-int4", "q8_0", "383/383"):
+    for name in ("qwen2-q8_0.gguf", "onnx-int8", "383/383"):
         assert name in qwen2.stdout
     assert "\x1b" not in qwen2.stdout + qwen2.stderr
-    assert "building onnx-int4" in qwen2.stderr
-    assert "building onnx-int4" not in qwen2.stdout
+    assert "building onnx-int8" in qwen2.stderr
+    assert "building onnx-int8" not in qwen2.stdout
 
 
 def test_every_file_answers_on_its_own_runtime(built: Built):

@@ -1,13 +1,16 @@
-"""Run in child processes: ggml's own functions."""
+"""Run in child processes: ggml's own functions, and comparisons of several files at once."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
+from pathlib import Path
 
 import numpy as np
 
 from quantize.arrays import Bytes, Floats
 from quantize.gguf.ggml import packed, rounded
+from quantize.gguf.weights import WeightComparison, compare_weights, other_tokens
 
 
 def stored(rows: Floats, kinds: Sequence[str]) -> dict[str, tuple[Bytes, Floats]]:
@@ -23,3 +26,13 @@ def many_times(rows: Floats, kinds: Sequence[str], times: int) -> float:
         again = (rounded(rows, kind, means) for _ in range(times))
         worst = max(worst, *(float(np.abs(other - first).max()) for other in again))
     return worst
+
+
+def compared(
+    files: Sequence[Path], floats: Path, matrices: Sequence[Path]
+) -> list[WeightComparison]:
+    return [compare_weights(*pair) for pair in zip(files, repeat(floats), matrices, strict=False)]
+
+
+def vocabularies(files: Sequence[Path], good: Path) -> list[list[str]]:
+    return [other_tokens(path, good) for path in files]

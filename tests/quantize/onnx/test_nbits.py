@@ -127,7 +127,7 @@ def test_a_mix_says_how_each_tensor_is_stored_and_weighed(tmp_path: Path):
 
 def test_tensors_of_the_builders_nodes(qwen2: Built):
     """Qwen2 has one product for queries, keys and values; its output layer is the table."""
-    graph = ir.load(qwen2.out / "onnx-int4" / "model.onnx").graph
+    graph = ir.load(qwen2.out / "onnx-int8" / "model.onnx").graph
     products = {node.name[:-3] for node in graph if node.op_type == "MatMulNBits"}
     with safe_open(next(qwen2.source.glob("*.safetensors")), "np") as file:
         shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118

@@ -21,7 +21,7 @@ from quantize.quality.tokens import (
     require_parity,
 )
 from quantize.source import open_source
-from tests.quantize.conftest import Built, recipes_of, run_quantize
+from tests.quantize.conftest import RECIPES, Built, run_quantize
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def test_the_lines_are_many_and_varied():
 
 def test_every_build_splits_text_as_the_original_does(built: Built):
     manifest = load_manifest(built.out)
-    assert len(manifest.files) == len(recipes_of(built.source.name).split(","))
+    assert len(manifest.files) == len(RECIPES[built.source.name].split(","))
     for entry in manifest.files:
         assert entry.token_parity.differences == 0
         assert entry.token_parity.lines >= 300
@@ -66,7 +66,7 @@ def test_text_that_llama_cpp_cannot_normalize_is_told(qwen2: Built):
 
 
 def test_a_broken_tokenizer_is_noticed(qwen2: Built, reference: Reference, tmp_path: Path):
-    folder = Path(shutil.copytree(qwen2.out / "onnx-int4", tmp_path / "onnx-int4"))
+    folder = Path(shutil.copytree(qwen2.out / "onnx-int8", tmp_path / "onnx-int8"))
     assert compare_built(folder, reference, tmp_path).differences == ()
     path = folder / "tokenizer.json"
     state = json.loads(path.read_text())
@@ -75,7 +75,7 @@ def test_a_broken_tokenizer_is_noticed(qwen2: Built, reference: Reference, tmp_p
     comparison = compare_built(folder, reference, tmp_path)
     assert 0 < comparison.parity.differences < comparison.parity.lines
     with pytest.raises(TokenMismatchError) as error:
-        require_parity(comparison, "onnx-int4")
+        require_parity(comparison, "onnx-int8")
     first = comparison.differences[0]
     assert repr(first.text) in str(error.value)
     at = next(
@@ -89,7 +89,7 @@ def test_a_broken_tokenizer_is_noticed(qwen2: Built, reference: Reference, tmp_p
 
 
 def test_a_changed_chat_template_is_noticed(qwen2: Built, reference: Reference, tmp_path: Path):
-    folder = Path(shutil.copytree(qwen2.out / "onnx-int4", tmp_path / "onnx-int4"))
+    folder = Path(shutil.copytree(qwen2.out / "onnx-int8", tmp_path / "onnx-int8"))
     template = folder / "chat_template.jinja"
     template.write_text(template.read_text().replace("'\\n'", "' '"))
     comparison = compare_built(folder, reference, tmp_path)
