@@ -33,43 +33,23 @@ def test_help_loads_no_torch():
     assert not loaded & {"torch", "transformers", "onnx", "onnxruntime", "llama_cpp"}
 
 
+# Others are in tests/golden, and where they are raised.
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["{source}", "--target", "tpu"], "--target takes cpu, cuda, webgpu"),
-        (["{source}", "--recipe", "onnx-fp16"], "is for GPUs: --target cuda or webgpu"),
-        (["{source}", "--override", "q8_0"], "REGEX=TYPE"),
-        (["{source}", "--override", "ffn=q9"], "unknown tensor type"),
-        (["{source}", "--recipe", "iq2_xxs"], "importance matrix"),
-        (["{source}", "--imatrix", "no.txt"], "no.txt cannot be read"),
-        (["{source}", "--measure-text", "no.txt"], "no.txt"),
-        (["{source}", "--lora", "no-adapter"], "no-adapter is not a folder"),
-        (["{source}", "--revision", "main"], "a model on the hub"),
-        (["{source}", "--recipe", "q4_km"], "did you mean q4_k_m"),
-        (["{source}", "--bits", "3"], "--bits takes 4 and 8"),
-        (["{source}", "--bits", "four"], "--bits takes numbers"),
-        (["{source}", "--to", "mlx"], "gguf, onnx"),
-        (["{source}", "--out", "{source}"], "choose another"),
-        ([], "Missing argument"),
+        ("--recipe onnx-fp16", "is for GPUs: --target cuda or webgpu"),
+        ("--imatrix no.txt", "no.txt cannot be read"),
+        ("--revision main", "a model on the hub"),
+        ("--bits four", "--bits takes numbers"),
+        ("--out {source}", "choose another"),
     ],
 )
-def test_usage_errors(sources: dict[str, Path], arguments: list[str], says: str):
-    filled = [text.format(source=sources["qwen2"]) for text in arguments]
-    done = run_quantize(*filled, check=False)
-    assert done.returncode == 2
+def test_usage_errors(sources: dict[str, Path], arguments: str, says: str):
+    source = str(sources["qwen2"])
+    done = run_quantize(source, *arguments.format(source=source).split(), check=False)
+    assert (done.returncode, done.stdout) == (2, "")
     assert says in done.stderr
-    assert done.stdout == ""
     assert "Traceback" not in done.stderr
-
-
-def test_a_truncated_source(sources: dict[str, Path], tmp_path: Path):
-    model = Path(shutil.copytree(sources["qwen2"], tmp_path / "cut"))
-    with (model / "model.safetensors").open("r+b") as file:
-        file.truncate(1_000_000)
-    done = run_quantize(model, check=False)
-    assert done.returncode == 3
-    assert "truncated" in done.stderr
-    assert list(tmp_path.iterdir()) == [model]
 
 
 def test_weights_that_do_not_fit_the_configuration(sources: dict[str, Path], tmp_path: Path):

@@ -32,9 +32,8 @@ def test_a_layer_at_a_time_is_the_whole_at_once(name: str, tmp_path: Path):
     shape, settings = MODELS[name]
     model = make_random_model(tmp_path / name, shape, **settings)
     (tmp_path / "state").mkdir()
-    call = partial(sweeping.swept, model, WINDOWS, tmp_path / "state", killed_after=2)
-    found = run_child(call, "sweeping", tmp_path, torch=True)
-    whole = run_child(partial(sweeping.plain, model, WINDOWS), "whole", tmp_path, torch=True)
+    call = partial(sweeping.both, model, WINDOWS, tmp_path / "state")
+    whole, found = run_child(call, "sweeping", tmp_path, torch=True)
     # By their sums: names and the order of rows are GGUF's on one side.
     ours = sorted(float(fisher.sum(dtype=np.float64)) for _, fisher, _ in found.values())
     theirs = []

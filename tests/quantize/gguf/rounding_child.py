@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import repeat
 from pathlib import Path
 
@@ -13,8 +13,10 @@ from quantize.gguf.ggml import packed, rounded
 from quantize.gguf.weights import WeightComparison, compare_weights, other_tokens
 
 
-def stored(rows: Floats, kinds: Sequence[str]) -> dict[str, tuple[Bytes, Floats]]:
-    return {kind: (packed(rows, kind), rounded(rows, kind)) for kind in kinds}
+def stored(rows: Mapping[str, Floats], kinds: Mapping[str, str]) -> dict[str, tuple[Bytes, Floats]]:
+    return {
+        name: (packed(rows[name], kind), rounded(rows[name], kind)) for name, kind in kinds.items()
+    }
 
 
 def many_times(rows: Floats, kinds: Sequence[str], times: int) -> float:
