@@ -55,26 +55,17 @@ def _entry(path: str) -> FileEntry:
     return entry_of("q8_0", path)
 
 
-@pytest.mark.parametrize("name", ["", "stages", "scratch", "manifest.json", "child-x"])
+@pytest.mark.parametrize("name", ["", "stages", "scratch", "manifest.json", "child-x", "above"])
 def test_a_link_in_the_work_folder_is_refused(tmp_path: Path, theirs: Path, name: str):
     out = tmp_path / "out"
     link = out / WORK / name if name else out / WORK
     link.parent.mkdir(parents=True)
-    link.symlink_to(theirs)
+    link.symlink_to("../.." if name == "above" else theirs)
     with pytest.raises(UsageError, match=r"is a link.*remove it"), Workspace(out):
         pass
     assert link.is_symlink()
     with pytest.raises(UsageError, match="is a link"), Workspace(out):
         pass  # the lock was given back
-
-
-def test_a_link_to_a_folder_above_is_refused(tmp_path: Path):
-    out = tmp_path / "repository" / "m-built"
-    out.mkdir(parents=True)
-    (out / WORK).symlink_to("../..")
-    with pytest.raises(UsageError, match="is a link"), Workspace(out):
-        pass
-    assert (tmp_path / "documents").is_dir()
 
 
 def test_a_link_among_the_stages_is_refused(tmp_path: Path, theirs: Path):
@@ -216,18 +207,11 @@ def test_a_stage_that_no_run_has_made_is_made_again(
 
     root = tmp_path / "stages"
     root.mkdir()
-    damage(_stage(root))
+    made = _stage(root)
+    assert Stages(root, "model").find("build", KEY, is_build)
+    damage(made)
     assert Stages(root, "model").find("build", KEY, is_build) is None
     assert list(root.iterdir()) == []
-
-
-def test_a_whole_stage_is_valid(tmp_path: Path):
-    from quantize.build.run import is_build
-
-    root = tmp_path / "stages"
-    root.mkdir()
-    _stage(root)
-    assert Stages(root, "model").find("build", KEY, is_build)
 
 
 def test_a_pipe_in_the_place_of_a_manifest_is_not_waited_for(tmp_path: Path):

@@ -52,12 +52,16 @@ def test_space_counts_the_export_every_output_and_what_is_measured_with(tmp_path
 def test_a_files_space_is_what_it_will_have(pebble: Path, pebble_built: Path) -> None:
     """Small models have more bits a weight than a recipe's name says."""
     source, entries = open_source(str(pebble)), load_manifest(pebble_built).files
-    recipes = [RECIPES[entry.recipe] for entry in entries]
-    parts = space_parts(source, recipes, _options(), known_sizes(source))
+    sizes = known_sizes(source)
+    assert sizes.keys() == RECIPES.keys()
+    parts = space_parts(source, [RECIPES[e.recipe] for e in entries], _options(), sizes)
     for entry in entries:
+        told = sizes[entry.recipe]
+        assert told.bytes == pytest.approx(entry.bytes, rel=0.02)  # as `predict_sizes` promises
+        assert told.bits_per_weight == pytest.approx(entry.bits_per_weight, rel=0.001)
         assert entry.bytes <= parts[entry.recipe] <= 1.1 * entry.bytes, entry.recipe
     # The largest graph that is made anew lies there twice.
-    onnx = [entry.bytes for entry in entries if RECIPES[entry.recipe].format == "onnx"]
+    onnx = [entry.bytes for entry in entries if entry.format == "onnx"]
     assert parts["scratch"] >= max(onnx)
 
 

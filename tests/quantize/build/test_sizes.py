@@ -9,22 +9,12 @@ import pytest
 from quantize.build.preflight import predict_sizes
 from quantize.gguf.converter import export_f16
 from quantize.gguf.quantize import quantize_gguf
-from quantize.manifest import load_manifest
 from quantize.quality.tokens import Reference
 from quantize.recipes import RECIPES, bits_per_weight
 from quantize.source import open_source
 from tests.quantize.shapes import SHAPES, make_random_model
 
 _TOLD = 0.02  # what `predict_sizes` promises
-
-
-def test_each_built_file_has_what_was_told(pebble: Path, pebble_built: Path) -> None:
-    told = predict_sizes(open_source(str(pebble)))
-    assert told.keys() == RECIPES.keys()
-    for entry in load_manifest(pebble_built).files:
-        size = told[entry.recipe]
-        assert size.bytes == pytest.approx(entry.bytes, rel=_TOLD)
-        assert size.bits_per_weight == pytest.approx(entry.bits_per_weight, rel=0.001)
 
 
 def test_tensors_that_fall_back_are_counted(tmp_path: Path) -> None:

@@ -42,16 +42,6 @@ def _fail_in(out: Path, error: BaseException) -> None:
         raise error
 
 
-def test_publishing_moves_a_file_out(tmp_path: Path):
-    out = tmp_path / "a" / "out"
-    with Workspace(out) as space:
-        made = space.work / "model.gguf"
-        made.write_bytes(b"new")
-        assert not (out / "model.gguf").exists()
-        space.move_out(made, "model.gguf")
-    assert [p.name for p in out.iterdir()] == ["model.gguf"]
-
-
 def test_an_error_leaves_nothing(tmp_path: Path):
     out = tmp_path / "out"
     with pytest.raises(RuntimeError):

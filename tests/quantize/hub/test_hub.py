@@ -78,6 +78,8 @@ def test_a_model_from_the_hub(hub: FakeHub, model: dict[str, bytes]):
     before = len(hub.requests)
     assert open_source(SourceOptions("org/tiny", revision=commit)).folder == source.folder
     assert len(hub.requests) == before
+    trusted = open_source(SourceOptions("org/tiny", trust_remote_code=True))
+    assert (trusted.folder / "evil.py").is_file()
 
 
 def test_a_broken_connection_is_taken_up_where_it_broke(hub: FakeHub, model: dict[str, bytes]):
@@ -311,20 +313,6 @@ def test_refused_before_any_weights_come(hub: FakeHub, model: dict[str, bytes]):
         with pytest.raises(kind, match=words):
             get(HubName(repo))
     assert not any(r.path.endswith(WEIGHTS) for r in hub.requests)
-
-
-def test_built_in_models_need_no_code_of_their_own(hub: FakeHub, model: dict[str, bytes]):
-    config = (
-        model["config.json"].rstrip().removesuffix(b"}") + b', "auto_map": {"AutoModel": "m.M"}}'
-    )
-    hub.add("org/tiny", {**model, "config.json": config})
-    notes = Notes()
-    source = open_source(SourceOptions("org/tiny"), notes)
-    assert "built-in model is used" in notes.notes[0]
-    assert not list(source.folder.glob("*.py"))
-    assert not source.trust_remote_code
-    trusted = open_source(SourceOptions("org/tiny", trust_remote_code=True))
-    assert (trusted.folder / "evil.py").is_file()
 
 
 def test_a_disk_that_is_too_small(
