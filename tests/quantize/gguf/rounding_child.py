@@ -10,7 +10,9 @@ import numpy as np
 
 from quantize.arrays import Bytes, Floats
 from quantize.gguf.ggml import packed, rounded
+from quantize.gguf.quantize import _quantize
 from quantize.gguf.weights import WeightComparison, compare_weights, other_tokens
+from quantize.recipes import find_recipe
 
 
 def stored(rows: Mapping[str, Floats], kinds: Mapping[str, str]) -> dict[str, tuple[Bytes, Floats]]:
@@ -28,6 +30,12 @@ def many_times(rows: Floats, kinds: Sequence[str], times: int) -> float:
         again = (rounded(rows, kind, means) for _ in range(times))
         worst = max(worst, *(float(np.abs(other - first).max()) for other in again))
     return worst
+
+
+def quantized(floats: Path, jobs: Sequence[tuple[Path, str, Path | None]]) -> None:
+    """Files, each by its recipe and its importance matrix."""
+    for out, recipe, matrix in jobs:
+        _quantize(floats, out, find_recipe(recipe).ftype, matrix, {}, {})
 
 
 def compared(

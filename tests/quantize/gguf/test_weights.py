@@ -11,10 +11,8 @@ import pytest
 from quantize.children import run_child
 from quantize.gguf.imatrix import compute
 from quantize.gguf.imatrixfile import read_matrix, write_matrix
-from quantize.gguf.quantize import quantize_gguf
 from quantize.gguf.weights import WeightComparison, other_settings
 from quantize.quality.text import BUNDLED
-from quantize.recipes import find_recipe
 from runtimes.models.gguf import read_header
 from tests.quantize.gguf import rounding_child
 from tests.quantize.planted import PLANTED, plant
@@ -31,10 +29,12 @@ def matrix(pebble_f16: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return work / "m.gguf"
 
 
-def _built(floats: Path, recipe: str, folder: Path, matrix: Path | None = None) -> Path:
-    out = folder / f"{recipe}{'-' + matrix.stem if matrix else ''}.gguf"
-    quantize_gguf(floats, out, find_recipe(recipe), folder, matrix)
-    return out
+def _built(floats: Path, folder: Path, jobs: Sequence[tuple[str, Path | None]]) -> list[Path]:
+    """Files by their recipes and matrices, in one child."""
+    files = [folder / f"{recipe}{'-' + by.stem if by else ''}.gguf" for recipe, by in jobs]
+    named = [(path, *job) for path, job in zip(files, jobs, strict=True)]
+    run_child(partial(rounding_child.quantized, floats, named), "", folder)
+    return files
 
 
 def _compared(
@@ -46,7 +46,7 @@ def _compared(
 
 
 def test_good_files_have_no_fault(pebble_f16: Path, matrix: Path, tmp_path: Path):
-    files = [_built(pebble_f16, recipe, tmp_path) for recipe in _PLAIN]
+    files = _built(pebble_f16, tmp_path, [(recipe, None) for recipe in _PLAIN])
     found = _compared(files, pebble_f16, [matrix] * len(files))
     assert dict(zip(_PLAIN, found, strict=True)) == dict.fromkeys(_PLAIN, WeightComparison(56, ()))
 
@@ -64,7 +64,8 @@ def test_a_matrix_of_another_text_is_no_fault_and_one_that_does_not_fit_is(
     }
     write_matrix(tmp_path / "old.gguf", replace(given, entries=entries))
     pairs = (chats, matrix), (matrix, chats), (tmp_path / "old.gguf", matrix)
-    files = [_built(pebble_f16, recipe, tmp_path, by) for recipe in _BY_MATRIX for by, _ in pairs]
+    jobs = [(recipe, by) for recipe in _BY_MATRIX for by, _ in pairs]
+    files = _built(pebble_f16, tmp_path, jobs)
     found = _compared(files, pebble_f16, [measured for _, measured in pairs] * len(_BY_MATRIX))
     for path, one in zip(files, found, strict=True):
         assert len(one.faults) == ("old" in path.name), (path.name, one)
