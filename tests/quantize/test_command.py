@@ -16,8 +16,6 @@ import pytest
 
 from quantize.manifest import load_manifest
 from quantize.report.write import FILES
-from runtimes.engine.engine import Engine
-from runtimes.request import SamplingParams
 from tests.quantize.entries import hash_files
 
 from .conftest import Built, kill_during, run_quantize
@@ -172,12 +170,3 @@ def test_the_table_is_on_stdout_and_progress_on_stderr(qwen2: Built):
     assert "\x1b" not in qwen2.stdout + qwen2.stderr
     assert "building onnx-int8" in qwen2.stderr
     assert "building onnx-int8" not in qwen2.stdout
-
-
-def test_every_file_answers_on_its_own_runtime(built: Built):
-    for entry in load_manifest(built.out).files:
-        with Engine.load(built.out / entry.path) as engine:
-            prompt = engine.encode_chat([{"role": "user", "content": "Hello"}])
-            (done,) = engine.generate([prompt], SamplingParams(max_tokens=5, ignore_eos=True))
-        assert len(done.token_ids) == 5
-        assert done.error is None
