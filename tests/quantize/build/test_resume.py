@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from quantize.build.workspace import WORK, Workspace
+from quantize.build.workspace import Workspace
 from quantize.manifest import NAME, FileEntry, load_manifest, write_manifest
-from quantize.report.write import FILES
 from quantize.stages import RECORD, Stages, stage_key
 from tests.quantize.conftest import Built, kill_during, run_quantize
 from tests.quantize.entries import MODEL, entry_of, hash_files, manifest_of
@@ -148,28 +147,6 @@ def test_an_error_while_publishing_is_cleared_up_at_once(
         with pytest.raises(KeyboardInterrupt):
             space.publish(new, made)
         assert load_manifest(space.out).files == (new,)
-
-
-def test_a_run_that_is_killed_again_and_again_gives_the_same_file(
-    measured_llama: Built, tmp_path: Path
-):
-    """Each next run goes on from the stages before, and the last leaves its files alone."""
-    out = tmp_path / "out"
-    command = (measured_llama.source, "--recipe", "q8_0", "--out", out, "--no-measure")
-    for stage in ("converting", "checking q8_0"):
-        code, said = kill_during(stage, signal.SIGKILL, *command)
-        assert code == -signal.SIGKILL
-        assert [path.name for path in out.iterdir()] == [WORK]
-        # Once the export is there it is never made again.
-        assert ("converting to GGUF, half precision ..." in said) == (stage != "checking q8_0")
-    done = run_quantize(*command)
-    assert "converting to GGUF, half precision: an earlier run has done this" not in done.stderr
-    assert "quantizing to q8_0: an earlier run has done this" in done.stderr
-    assert {path.name for path in out.iterdir()} == {"llama-q8_0.gguf", NAME, *FILES}
-    (made,) = load_manifest(out).files
-    undisturbed = load_manifest(measured_llama.out).entry("q8_0")
-    assert made.sha256 == undisturbed.sha256
-    assert hash_files(out / made.path) == made.sha256
 
 
 def test_only_a_damaged_file_is_built_again(measured_llama: Built, tmp_path: Path):

@@ -308,8 +308,10 @@ def test_a_run_killed_again_and_again_gives_the_same_file(
         ("quantizing to kl0.03, try 1", ""),
         ("measuring the speed of kl0.03", ""),
     ):
-        code, _ = kill_during(stage, signal.SIGKILL, *command, there=there and (home, there))
+        code, said = kill_during(stage, signal.SIGKILL, *command, there=there and (home, there))
         assert code == -signal.SIGKILL
+        # Once the export is there it is never made again.
+        assert ("converting to GGUF, half precision ..." in said) == bool(there)
         assert [path.name for path in out.iterdir()] == [WORK]  # nothing is published
     done = run_quantize(*command)
     assert "quantizing" not in done.stderr  # that was finished
