@@ -9,9 +9,10 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast, get_args
+from typing import TYPE_CHECKING, cast, get_args
 
 import typer
+from typer import Argument, Option
 
 from quantize.errors import DiskFullError, UsageError
 from quantize.recipes import (
@@ -38,143 +39,97 @@ Several = list[str] | None  # an option that may be repeated
 
 
 def command(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="Folder of a Hugging Face model, ORG/NAME or ORG/NAME@REVISION on the hub, or a"
-            " GGUF file of floats. `recipes` lists the recipes.",
-        ),
-    ],
-    to: Annotated[
-        str | None,
-        typer.Option(help="Formats, comma-separated: gguf,onnx; default both (targets: gguf)"),
-    ] = None,
-    bits: Annotated[
-        str | None, typer.Option(help="Sizes, comma-separated: 4,8 (default: both).")
-    ] = None,
-    recipe: Annotated[
-        Several,
-        typer.Option(help="A recipe by name: q4_k_m, onnx-int8, q6_k ... Repeat for more."),
-    ] = None,
-    max_kl: Annotated[
-        Several,
-        typer.Option(
-            metavar="NATS",
-            help="The smallest file with at most this KL divergence from the float model, such as"
-            " 0.02: every tensor gets a type of its own. Repeatable, as the other targets.",
-        ),
-    ] = None,
-    max_size: Annotated[
-        Several,
-        typer.Option(metavar="SIZE", help="The best file of at most this size, such as 1.2GB."),
-    ] = None,
-    bits_per_weight: Annotated[
-        Several,
-        typer.Option(metavar="BITS", help="The best file of so many bits a weight, such as 4.5."),
-    ] = None,
-    fits: Annotated[
-        Several,
-        typer.Option(
-            metavar="SIZE", help="The best file that runs in so much memory with --context."
-        ),
-    ] = None,
-    context: Annotated[
-        int, typer.Option(min=64, help="Tokens of the chat that --fits leaves room for.")
-    ] = 4096,
-    fastest: Annotated[
-        bool,
-        typer.Option(
-            "--fastest", help="Of the files that keep a target the fastest, by kernels timed here."
-        ),
-    ] = False,
-    rows: Annotated[
-        int, typer.Option(min=1, help="Rows of a step that --fastest is for: 1 is a chat.")
-    ] = 1,
-    allocation: Annotated[
-        Several,
-        typer.Option(
-            metavar="MANIFEST#NAME",
-            help="Build a target's file exactly again, with the types that a manifest.json lists.",
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Output folder (default: MODEL-built beside the model).")
-    ] = None,
-    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
-    lora: Annotated[
-        str | None, typer.Option(help="Merge this adapter first: a folder, or ORG/NAME on the hub.")
-    ] = None,
-    adapter: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIR",
-            help="Only make a GGUF file of this LoRA adapter of MODEL, to load beside its"
-            " quantized files: a folder, or ORG/NAME on the hub. --out says where.",
-        ),
-    ] = None,
-    imatrix: Annotated[
-        Path | None,
-        typer.Option(
-            help="Importance matrix for GGUF types: a text to compute it from, or a ready one."
-            " A text also smooths the activations of onnx-w8a8."
-        ),
-    ] = None,
-    override: Annotated[
-        Several,
-        typer.Option(
-            metavar="REGEX=TYPE",
-            help="Use this llama.cpp type for tensors whose names match. Repeatable.",
-        ),
-    ] = None,
-    target: Annotated[
-        str, typer.Option(help="What ONNX graphs are built for: cpu, cuda or webgpu.")
-    ] = "cpu",
-    no_measure: Annotated[
-        bool, typer.Option("--no-measure", help="Do not measure quality and speed.")
-    ] = False,
-    measure_text: Annotated[
-        Path | None, typer.Option(help="Compare with the float model on this text.")
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="Compare on this many tokens at most.")
-    ] = None,
-    measure_again: Annotated[
-        bool,
-        typer.Option("--measure-again", help="Measure again, for example if the machine was busy."),
-    ] = False,
-    no_gates: Annotated[
-        bool,
-        typer.Option("--no-gates", help="Publish files that are worse than their recipe's limit."),
-    ] = False,
-    allow_token_mismatch: Annotated[
-        bool,
-        typer.Option(
-            "--allow-token-mismatch", help="Publish files whose tokens differ from the original's."
-        ),
-    ] = False,
-    allow_pickle: Annotated[
-        bool, typer.Option("--allow-pickle", help="Accept pickle weights if there are no others.")
-    ] = False,
-    allow_requantize: Annotated[
-        bool,
-        typer.Option("--allow-requantize", help="Accept a GGUF file that is quantized already."),
-    ] = False,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run Python code that comes with the model.")
-    ] = False,
-    push: Annotated[
-        str | None, typer.Option(metavar="ORG/NAME", help="Upload the result to the hub.")
-    ] = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Build files again that are already there.")
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print events as JSON lines instead of the table.")
-    ] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show the output of the tools.")
-    ] = False,
+    model: str = Argument(
+        ...,
+        metavar="MODEL",
+        help="Folder of a Hugging Face model, ORG/NAME or ORG/NAME@REVISION on the hub, or a"
+        " GGUF file of floats. `recipes` lists the recipes.",
+    ),
+    to: str | None = Option(
+        None, help="Formats, comma-separated: gguf,onnx; default both (targets: gguf)"
+    ),
+    bits: str | None = Option(None, help="Sizes, comma-separated: 4,8 (default: both)."),
+    recipe: Several = Option(
+        None, help="A recipe by name: q4_k_m, onnx-int8, q6_k ... Repeat for more."
+    ),
+    max_kl: Several = Option(
+        None,
+        metavar="NATS",
+        help="The smallest file with at most this KL divergence from the float model, such as"
+        " 0.02: every tensor gets a type of its own. Repeatable, as the other targets.",
+    ),
+    max_size: Several = Option(
+        None, metavar="SIZE", help="The best file of at most this size, such as 1.2GB."
+    ),
+    bits_per_weight: Several = Option(
+        None, metavar="BITS", help="The best file of so many bits a weight, such as 4.5."
+    ),
+    fits: Several = Option(
+        None, metavar="SIZE", help="The best file that runs in so much memory with --context."
+    ),
+    context: int = Option(4096, min=64, help="Tokens of the chat that --fits leaves room for."),
+    fastest: bool = Option(
+        False,
+        "--fastest",
+        help="Of the files that keep a target the fastest, by kernels timed here.",
+    ),
+    rows: int = Option(1, min=1, help="Rows of a step that --fastest is for: 1 is a chat."),
+    allocation: Several = Option(
+        None,
+        metavar="MANIFEST#NAME",
+        help="Build a target's file exactly again, with the types that a manifest.json lists.",
+    ),
+    out: Path | None = Option(None, help="Output folder (default: MODEL-built beside the model)."),
+    revision: str | None = Option(None, help="Branch, tag or commit on the hub."),
+    lora: str | None = Option(
+        None, help="Merge this adapter first: a folder, or ORG/NAME on the hub."
+    ),
+    adapter: str | None = Option(
+        None,
+        metavar="DIR",
+        help="Only make a GGUF file of this LoRA adapter of MODEL, to load beside its"
+        " quantized files: a folder, or ORG/NAME on the hub. --out says where.",
+    ),
+    imatrix: Path | None = Option(
+        None,
+        help="Importance matrix for GGUF types: a text to compute it from, or a ready one."
+        " A text also smooths the activations of onnx-w8a8.",
+    ),
+    override: Several = Option(
+        None,
+        metavar="REGEX=TYPE",
+        help="Use this llama.cpp type for tensors whose names match. Repeatable.",
+    ),
+    target: str = Option("cpu", help="What ONNX graphs are built for: cpu, cuda or webgpu."),
+    no_measure: bool = Option(False, "--no-measure", help="Do not measure quality and speed."),
+    measure_text: Path | None = Option(None, help="Compare with the float model on this text."),
+    limit: int | None = Option(None, min=1, help="Compare on this many tokens at most."),
+    measure_again: bool = Option(
+        False, "--measure-again", help="Measure again, for example if the machine was busy."
+    ),
+    no_gates: bool = Option(
+        False, "--no-gates", help="Publish files that are worse than their recipe's limit."
+    ),
+    allow_token_mismatch: bool = Option(
+        False,
+        "--allow-token-mismatch",
+        help="Publish files whose tokens differ from the original's.",
+    ),
+    allow_pickle: bool = Option(
+        False, "--allow-pickle", help="Accept pickle weights if there are no others."
+    ),
+    allow_requantize: bool = Option(
+        False, "--allow-requantize", help="Accept a GGUF file that is quantized already."
+    ),
+    trust_remote_code: bool = Option(
+        False, "--trust-remote-code", help="Run Python code that comes with the model."
+    ),
+    push: str | None = Option(None, metavar="ORG/NAME", help="Upload the result to the hub."),
+    fresh: bool = Option(False, "--fresh", help="Build files again that are already there."),
+    as_json: bool = Option(
+        False, "--json", help="Print events as JSON lines instead of the table."
+    ),
+    verbose: bool = Option(False, "--verbose", "-v", help="Show the output of the tools."),
 ) -> None:
     """Melt a Hugging Face model down into 4- and 8-bit GGUF and ONNX files.
 

@@ -102,6 +102,17 @@ def write_atomically(path: Path, text: str, work: Path | None = None) -> None:
         raise
 
 
+@contextlib.contextmanager
+def made_whole(target: Path) -> Iterator[Path]:
+    """Give the block a path where it makes a file or a folder, which takes the place of ``target``
+    at the end: what is there is whole. Missing folders are made."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".partial-", dir=target.parent) as scratch:
+        made = Path(scratch) / target.name
+        yield made
+        made.replace(target)
+
+
 _LINKS = 40  # one after another, as Linux has it
 _DESCRIPTOR = re.compile(r"/(?:dev|proc/(?:self|(\d+))(?:/task/\d+)?)/fd/(\d{1,6})")
 _NO_FOLDER = "no such folder"

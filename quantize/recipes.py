@@ -240,7 +240,7 @@ class Recipe:
     options: Mapping[str, str] = field(default_factory=dict)
     limits: Limits | None = None
     needs_imatrix: bool = False  # cannot be made without an importance matrix
-    published_kl: float | None = None  # of the type on Llama-3-8B, in nats; see ``_gguf``
+    published_kl: float | None = None  # of the type on Llama-3-8B, in nats
     target: QualityTarget | None = None  # each tensor's type is chosen to keep it
 
     @property
@@ -283,91 +283,26 @@ def limits_for(published_kl: float | None) -> Limits | None:
     return Limits(kl_mean=kl, same_top=max(0.0, 1.0 - _TOP_SLACK * math.sqrt(kl)))
 
 
-def _gguf(
-    name: str,
-    ftype: int,
-    size: float,
-    kl: float | None,
-    advice: str,
-) -> Recipe:
-    """A type of llama.cpp. ``size`` is measured on Llama-3.1-8B where llama.cpp's
-    tools/quantize/README.md has the figure, else the type's blocks. ``kl`` is the mean divergence
-    from the half-precision Llama-3-8B on WikiText-2 (llama.cpp's tools/perplexity/README.md,
-    without importance matrix where there is such a row)."""
+def _read(line: str) -> Recipe:
+    """The recipe of a line of data/recipes.txt, which says what its columns are."""
+    name, ftype, bits, kl, how, advice = line.split(None, 5)
+    size = int(re.findall(r"\d+", name)[0])  # which the name begins with after letters
+    published = None if kl == "-" else float(kl)
+    limits = limits_for(published)
+    if ftype == "-":
+        precision, *stored = how.split(":")
+        options = dict(zip(("usual", "careful"), stored, strict=False))
+        return Recipe(name, "onnx", size, float(bits), advice, -1, precision, options, limits)
     return Recipe(
-        *(name, "gguf", _first_number(name), size, advice, ftype),
-        limits=limits_for(kl),
-        needs_imatrix=name in _NEEDY,
-        published_kl=kl,
+        *(name, "gguf", size, float(bits), advice, int(ftype)),
+        limits=limits,
+        needs_imatrix=how == "imatrix",
+        published_kl=published,
     )
 
 
-def _onnx(
-    name: str, size: float, precision: str, kl: float | None, advice: str, **options: str
-) -> Recipe:
-    bits, limits = _first_number(name), limits_for(kl)
-    return Recipe(name, "onnx", bits, size, advice, -1, precision, options, limits)
-
-
-def _first_number(name: str) -> int:
-    """The size class, which a recipe's name begins with after letters."""
-    return int(re.findall(r"\d+", name)[0])
-
-
-# Those that have tensors that llama.cpp does not quantize without an importance matrix
-# (``tensor_requires_imatrix`` in src/llama-quant.cpp).
-_NEEDY = "q2_k_s iq3_xs iq3_xxs iq2_m iq2_s iq2_xs iq2_xxs iq1_m iq1_s".split()
-_TERNARY = "only for models that were trained with weights of three values"
-_BATCHES = "8-bit activations too: the fastest in batches on processors with VNNI or AMX"
-_MIXED = "4-bit, the most sensitive layers in 8 bits"
-_ALL_4 = "4-bit, all layers alike: smaller than onnx-int4, and worse"
-_EIGHT = "8-bit: hardly any loss"
-_TINY = "only to fit a large model into very little memory"
-
-# Ordered as `quantize recipes` shows them: the usual ones from large to small, then the rest.
-_ALL = (
-    _gguf("q8_0", 7, 8.5, 0.001355, "8-bit: hardly any loss; when there is room"),
-    _gguf("q6_k", 18, 6.6, 0.005452, "6-bit: next to no loss, a quarter smaller than q8_0"),
-    _gguf("q5_k_m", 17, 5.7, 0.010762, "5-bit: when q4_k_m loses too much"),
-    _gguf("q4_k_m", 15, 4.9, 0.031273, "4-bit: where to begin; the report says what is lost"),
-    _gguf("q4_0", 2, 4.7, 0.071940, "4-bit, simplest: the fastest on most processors"),
-    _gguf("iq4_xs", 30, 4.5, 0.036334, "4-bit, smallest: nearly q4_k_m's quality with --imatrix"),
-    _gguf("q5_k_s", 16, 5.6, 0.016595, "a little smaller and worse than q5_k_m"),
-    _gguf("q5_1", 9, 6.0, 0.018045, "older 5-bit type; prefer q5_k_m"),
-    _gguf("q5_0", 8, 5.6, 0.022239, "older 5-bit type; prefer q5_k_m"),
-    _gguf("q4_k_s", 14, 4.7, 0.043136, "a little smaller and worse than q4_k_m"),
-    _gguf("q4_1", 3, 5.1, 0.071683, "older 4-bit type; prefer q4_k_m"),
-    _gguf("iq4_nl", 25, 4.7, 0.035742, "like iq4_xs, for rows of any multiple of 32"),
-    _gguf("q3_k_l", 13, 4.3, 0.087176, "3-bit, large; iq4_xs is little larger and better"),
-    _gguf("q3_k_m", 12, 4.0, 0.101913, "3-bit: a visible loss, less with --imatrix"),
-    _gguf("iq3_m", 27, 3.8, 0.102534, "3-bit: as good as q3_k_m and smaller"),
-    _gguf("iq3_s", 26, 3.7, 0.111278, "3-bit: a little smaller than iq3_m"),
-    _gguf("q3_k_s", 11, 3.6, 0.228217, "3-bit, small; prefer iq3_s"),
-    _gguf("iq3_xs", 22, 3.5, 0.138693, "3-bit: a clear loss"),
-    _gguf("iq3_xxs", 23, 3.3, 0.183625, "3-bit, smallest: a clear loss"),
-    _gguf("q2_k", 10, 3.2, 0.445132, f"2-bit: a large loss; {_TINY}"),
-    _gguf("q2_k_s", 21, 3.0, 0.403360, f"2-bit: a large loss; {_TINY}"),
-    _gguf("iq2_m", 29, 2.9, 0.325989, f"2-bit: a large loss; {_TINY}"),
-    _gguf("iq2_s", 28, 2.7, 0.439197, f"2-bit: a large loss; {_TINY}"),
-    _gguf("iq2_xs", 20, 2.6, 0.546290, f"2-bit: a large loss; {_TINY}"),
-    _gguf("iq2_xxs", 19, 2.4, 0.812022, f"2-bit: a large loss; {_TINY}"),
-    _gguf("iq1_m", 31, 2.1, 1.393084, "1-bit: answers suffer badly"),
-    _gguf("iq1_s", 24, 2.0, 2.211278, "1-bit: answers suffer badly"),
-    _gguf("tq2_0", 37, 2.1, None, _TERNARY),
-    _gguf("tq1_0", 36, 1.7, None, _TERNARY),
-    _gguf("q2_0", 41, 2.3, None, "only for models that were trained for this type"),
-    _gguf("q1_0", 40, 1.1, None, "only for models that were trained for this type"),
-    _gguf("mxfp4_moe", 38, 4.3, None, "mixtures of experts that were published in MXFP4"),
-    _gguf("f16", 1, 16.0, None, "half precision: the reference for llama.cpp"),
-    _gguf("bf16", 32, 16.0, None, "as f16, with bfloat16's range"),
-    _gguf("f32", 0, 32.0, None, "single precision: twice f16's size for nothing"),
-    _onnx("onnx-int8", 8.5, "int8", 0.001355, _EIGHT, usual="8s32", careful="8s32"),
-    _onnx("onnx-w8a8", 8.5, "w8a8", 0.01, _BATCHES),
-    _onnx("onnx-int4", 6.3, "int4", 0.031273, _MIXED, usual="4z32", careful="8s128"),
-    _onnx("onnx-int4-rtn", 4.5, "int4", 0.071940, _ALL_4, usual="4s32", careful="4s32"),
-    _onnx("onnx-fp16", 16.0, "fp16", None, "half precision, for GPUs: --target cuda, webgpu"),
-    _onnx("onnx-fp32", 32.0, "fp32", None, "single precision: the reference for ONNX Runtime"),
-)
+_LINES = (Path(__file__).parent / "data" / "recipes.txt").read_text(encoding="utf-8").splitlines()
+_ALL = (_read(line) for line in _LINES if not line.startswith("#"))
 RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in _ALL}
 
 # The usual ones.

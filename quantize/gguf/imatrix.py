@@ -10,7 +10,6 @@ import ctypes
 import hashlib
 import importlib.metadata
 import shutil
-import tempfile
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,7 @@ import numpy.typing as npt
 
 from quantize.arrays import Array, Doubles
 from quantize.children import report_progress, run_child
-from quantize.disk import sha256_of
+from quantize.disk import made_whole, sha256_of
 from quantize.errors import UsageError
 from quantize.gguf.ggml import library_of
 from quantize.gguf.imatrixfile import (
@@ -217,9 +216,8 @@ def prepare_imatrix(
             " thousand more"
         )
     try:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".partial-", dir=kept.parent) as scratch:
-            Path(shutil.copyfile(out, Path(scratch) / "made")).replace(kept)
+        with made_whole(kept) as made:
+            shutil.copyfile(out, made)
     except OSError as error:
         progress.note(f"the importance matrix is not kept for later runs: {error}")
     return out

@@ -21,7 +21,6 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
@@ -29,7 +28,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import quote
 
-from quantize.disk import FULL, full_disk_explained, human, require_room, write_atomically
+from quantize.disk import (
+    FULL,
+    full_disk_explained,
+    human,
+    made_whole,
+    require_room,
+    write_atomically,
+)
 from quantize.errors import UsageError
 from quantize.fromjson import GARBLED, from_json
 from quantize.hub.client import (
@@ -338,16 +344,13 @@ class Store(Repository):
 
 def _link(source: Path, target: Path) -> None:
     """Put ``source`` at ``target``, as a hard link where the disk allows it, else as a copy."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".partial-", dir=target.parent) as made:
-        partial = Path(made) / "file"
+    with made_whole(target) as made:
         try:
-            os.link(source, partial)
+            os.link(source, made)
         except OSError as error:
             if error.errno in FULL:
                 raise
-            shutil.copyfile(source, partial)
-        partial.replace(target)
+            shutil.copyfile(source, made)
 
 
 _BESIDE = (NAME, "README.md", "report.html", "report.png")

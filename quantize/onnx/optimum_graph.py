@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from quantize.arrays import Array, Doubles, Ints
+from quantize.arrays import Array, Floats, Ints
 from quantize.errors import CheckError, SourceError
+from quantize.quality.fidelity import compare, shifted
 from quantize.recipes import Mix, Recipe
 from quantize.source import SourceModel
 from runtimes.errors import ModelError
@@ -162,9 +163,11 @@ def _require_agreement(source: SourceModel, graph: Path, decoder: dict[str, Any]
     most = min(_TOKENS, getattr(model.config, "max_position_embeddings", _TOKENS))
     ids = np.random.default_rng(0).integers(0, model.config.vocab_size, (1, most))
     with torch.inference_mode():
-        wanted = _log_softmax(model(torch.from_numpy(ids)).logits[0].numpy())
+        wanted = model(torch.from_numpy(ids)).logits[0].numpy()
     del model
-    found = float((np.exp(wanted) * (wanted - _exported(graph, decoder, ids))).sum(axis=-1).mean())
+    tops = wanted.argmax(axis=1)
+    scores = compare(shifted(wanted), tops, _exported(graph, decoder, ids), tops)
+    found = float(scores.kl.mean())
     if not found <= _MOST_DIVERGENCE:  # nan fails too
         raise CheckError(
             f"optimum's export does not compute what the original model computes (mean KL"
@@ -172,7 +175,7 @@ def _require_agreement(source: SourceModel, graph: Path, decoder: dict[str, Any]
         )
 
 
-def _exported(graph: Path, decoder: dict[str, Any], ids: Ints) -> Doubles:
+def _exported(graph: Path, decoder: dict[str, Any], ids: Ints) -> Floats:
     from quantize.onnx.graphfile import open_session, step_feeds
 
     session = open_session(str(graph))
@@ -183,13 +186,7 @@ def _exported(graph: Path, decoder: dict[str, Any], ids: Ints) -> Doubles:
         outputs = session.run(None, step_feeds(session, decoder, ids[:, begin:end], begin, past))
         past = dict(zip(names, outputs, strict=True))
         rows.append(past.pop("logits")[0])
-    return _log_softmax(np.concatenate(rows))
-
-
-def _log_softmax(logits: Array) -> Doubles:
-    wide = logits.astype(np.float64)
-    wide -= wide.max(axis=-1, keepdims=True)
-    return np.asarray(wide - np.log(np.exp(wide).sum(axis=-1, keepdims=True)))
+    return np.concatenate(rows)
 
 
 def _describe(graph: Any, source: SourceModel) -> dict[str, Any]:

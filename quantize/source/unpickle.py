@@ -5,13 +5,12 @@ import json
 import os
 import pickle
 import shutil
-import tempfile
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from quantize.children import report_progress, run_child
-from quantize.disk import require_room, sha256_of
+from quantize.disk import made_whole, require_room, sha256_of
 from quantize.errors import SourceError, first_line
 from quantize.progress import Reporter
 from quantize.source.files import INDEX, PICKLE_INDEX, PICKLE_SINGLE, SINGLE, weight_files
@@ -37,16 +36,13 @@ def converted(folder: Path, progress: Reporter) -> Path:
     weights = base / "weights"
     if not weights.is_dir():
         require_room(base, sum(path.stat().st_size for path in files), "converting pickled weights")
-        base.mkdir(parents=True, exist_ok=True)
         with (
             progress.stage("converting pickled weights to safetensors"),
-            tempfile.TemporaryDirectory(prefix="work-", dir=base) as work,
+            made_whole(weights) as made,
         ):
-            made = Path(work) / "weights"
             made.mkdir()
             call = partial(_convert, files, made)
-            run_child(call, "converting pickled weights", Path(work), progress)
-            made.replace(weights)
+            run_child(call, "converting pickled weights", made.parent, progress)
     # Of any name, also that of the weights, which are kept.
     model = base / "model" / name
     # The other files are links: they may be edited, the weights above may not.

@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
@@ -20,20 +20,19 @@ import pytest
 from filelock import FileLock
 
 from tests import parallel
+from tests.quantize.hub.fakehub import FakeHub
 from tests.quantize.shapes import SHAPES, make_random_model
+from tests.support import until
 
 _PATIENCE = 2400  # seconds; a busy machine may take ten times as long as an idle one
 LIMIT = 256  # tokens that a measured build is compared on
-# The first architecture is built in files of all widths, the second without those of 4 bits, and
-# the third as it is exported only: every recipe takes seconds.
+# By the name of the folder; each recipe takes seconds. llama.cpp gives models with "phi3" in their
+# name Phi-3's special tokens; a Phi3 model with a GPT-2 tokenizer is called Phi-4.
 RECIPES = {
-    "qwen2": "f16,q8_0,q4_k_m,onnx-fp32,onnx-int8,onnx-int4",
-    "gemma3": "f16,q8_0,onnx-fp32,onnx-int8",
+    "qwen2": "f16,q8_0,onnx-fp32,onnx-int8",
+    "gemma3": "f16,onnx-int8",
     "phi4": "f16,onnx-fp32",
 }
-# Folder name and architecture. llama.cpp gives models with "phi3" in their name Phi-3's special
-# tokens; a Phi3 model with a GPT-2 tokenizer is called Phi-4.
-ARCHITECTURES = {"qwen2": "qwen2", "phi4": "phi3", "gemma3": "gemma3"}
 
 
 @dataclass(frozen=True)
@@ -42,10 +41,6 @@ class Built:
     out: Path
     stdout: str
     stderr: str
-
-
-def recipes_of(name: str) -> str:
-    return RECIPES[name]
 
 
 def run_quantize(*arguments: object, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -68,9 +63,11 @@ def run_quantize(*arguments: object, check: bool = True) -> subprocess.Completed
     return subprocess.CompletedProcess(arguments, code, out.getvalue(), said)
 
 
-def kill_during(stage: str, how: signal.Signals, *arguments: object) -> tuple[int, str]:
+def kill_during(
+    stage: str, how: signal.Signals, *arguments: object, there: tuple[Path, str] | None = None
+) -> tuple[int, str]:
     """Start a build, send it a signal as it begins ``stage``, whose work is done by a process that
-    it has yet to start; its exit code and stderr."""
+    it has yet to start, or once a path is ``there``; its exit code and stderr."""
     process = subprocess.Popen(
         [sys.executable, "-m", "quantize", *map(str, arguments)],
         stdout=subprocess.DEVNULL,
@@ -78,11 +75,11 @@ def kill_during(stage: str, how: signal.Signals, *arguments: object) -> tuple[in
         text=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )
-    assert process.stderr is not None
     seen = ""
     for line in process.stderr:
         seen += line
         if line.startswith(stage):
+            until(lambda: not there or process.poll() is not None or any(there[0].glob(there[1])))
             process.send_signal(how)
             break
     seen += process.stderr.read()
@@ -108,12 +105,11 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def sources(workplace: Path) -> dict[str, Path]:
-    architectures = {**ARCHITECTURES, "llama": "llama"}
     with FileLock(workplace / "sources.lock"):
-        for name, arch in architectures.items():
+        for name in (*RECIPES, "llama"):
             if not (workplace / name).exists():
-                make_random_model(workplace / name, SHAPES[arch])
-    return {name: workplace / name for name in architectures}
+                make_random_model(workplace / name, SHAPES["phi3" if name == "phi4" else name])
+    return {name: workplace / name for name in (*RECIPES, "llama")}
 
 
 @pytest.fixture(scope="session")
@@ -127,7 +123,7 @@ def builds(sources: dict[str, Path]) -> Callable[[str], Built]:
         with FileLock(out.with_suffix(".lock")):
             if (kept := out.with_suffix(".json")).exists():
                 return Built(source, out, **json.loads(kept.read_text()))
-            done = run_quantize(source, "--recipe", recipes_of(name), "--no-measure")
+            done = run_quantize(source, "--recipe", RECIPES[name], "--no-measure")
             said = {"stdout": done.stdout, "stderr": done.stderr}
             kept.write_text(json.dumps(said))
         return Built(source, out, **said)
@@ -135,7 +131,7 @@ def builds(sources: dict[str, Path]) -> Callable[[str], Built]:
     return run
 
 
-@pytest.fixture(params=list(ARCHITECTURES))
+@pytest.fixture(params=list(RECIPES))
 def built(request: pytest.FixtureRequest, builds: Callable[[str], Built]) -> Built:
     return builds(request.param)
 
@@ -177,6 +173,17 @@ def _measure(model: Path, folder: Path) -> None:
     done = run_quantize(source, *asked_of)
     said = {"stdout": done.stdout, "stderr": done.stderr}
     (folder / "said.json").write_text(json.dumps(said))
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
+    """A hub, without a token, and a home where nothing of it is known."""
+    served = FakeHub()
+    monkeypatch.setenv("HF_ENDPOINT", served.url)
+    monkeypatch.setenv("INGOT_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    yield served
+    served.close()
 
 
 @pytest.fixture(scope="session")

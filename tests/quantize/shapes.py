@@ -109,81 +109,12 @@ def byte_fallback(options: dict[str, Any]) -> Tokenizer:
     return tokenizer
 
 
-_TINY: dict[str, Any] = {
-    "hidden_size": 256,
-    "intermediate_size": 512,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
-}
+def _shape(tokenizer: str = "byte_level", **more: Any) -> Shape:
+    return Shape(**more, tokenizer=byte_fallback if tokenizer == "byte_fallback" else byte_level)
 
-SHAPES: dict[str, Shape] = {
-    "llama": Shape(
-        "LlamaConfig",
-        "LlamaForCausalLM",
-        {**_TINY, "tie_word_embeddings": False},
-        tokenizer=byte_fallback,
-        add_bos=True,
-    ),
-    "qwen2": Shape("Qwen2Config", "Qwen2ForCausalLM", {**_TINY, "tie_word_embeddings": True}),
-    "qwen3": Shape(
-        "Qwen3Config", "Qwen3ForCausalLM", {**_TINY, "head_dim": 64, "tie_word_embeddings": True}
-    ),
-    "phi3": Shape(
-        "Phi3Config",
-        "Phi3ForCausalLM",
-        {
-            **_TINY,
-            "original_max_position_embeddings": 512,
-            "sliding_window": None,
-            "tie_word_embeddings": False,
-        },
-        tokenizer_class="GPT2Tokenizer",  # Phi-4's, the kind that needs no sentencepiece model
-    ),
-    "gemma3": Shape(
-        "Gemma3TextConfig",
-        "Gemma3ForCausalLM",
-        {
-            **_TINY,
-            "num_hidden_layers": 6,
-            "head_dim": 64,
-            "query_pre_attn_scalar": 64,
-            "sliding_window": 16,
-            "layer_types": ["sliding_attention"] * 5 + ["full_attention"],
-            "tie_word_embeddings": True,
-        },
-    ),
-    "mistral": Shape(
-        "MistralConfig",
-        "MistralForCausalLM",
-        {**_TINY, "sliding_window": 16, "tie_word_embeddings": False},
-        tokenizer=byte_fallback,
-        add_bos=True,
-    ),
-    # Two that onnxruntime-genai's builder does not know.
-    "gpt2": Shape(
-        "GPT2Config",
-        "GPT2LMHeadModel",
-        {"n_embd": 256, "n_layer": 4, "n_head": 4, "n_positions": 512, "tie_word_embeddings": True},
-        tokenizer_class="GPT2Tokenizer",
-    ),
-    "gpt_neox": Shape(
-        "GPTNeoXConfig",
-        "GPTNeoXForCausalLM",
-        {
-            "hidden_size": 256,
-            "intermediate_size": 512,
-            "num_hidden_layers": 4,
-            "num_attention_heads": 4,
-            "max_position_embeddings": 512,
-            # Not the defaults, which a converter that misses the settings would take.
-            "rope_parameters": {
-                "rope_type": "default",
-                "rope_theta": 50_000.0,
-                "partial_rotary_factor": 0.5,
-            },
-            "tie_word_embeddings": False,
-        },
-    ),
-}
+
+_FILE = Path(__file__).with_suffix(".json")
+# Phi-4's tokenizer class is the kind that needs no sentencepiece model. onnxruntime-genai's builder
+# does not know GPT-2 and GPT-NeoX; the settings of the latter are not the defaults, which a
+# converter that misses them would take.
+SHAPES = {name: _shape(**said) for name, said in json.loads(_FILE.read_text()).items()}

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import struct
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from quantize.manifest import load_manifest
 from quantize.report.write import FILES
-from runtimes.engine.engine import Engine
-from runtimes.request import SamplingParams
-from tests.quantize.hashing import hash_files
+from tests.quantize.entries import hash_files
 
 from .conftest import Built, kill_during, run_quantize
 
@@ -33,43 +29,23 @@ def test_help_loads_no_torch():
     assert not loaded & {"torch", "transformers", "onnx", "onnxruntime", "llama_cpp"}
 
 
+# Others are in tests/golden, and where they are raised.
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["{source}", "--target", "tpu"], "--target takes cpu, cuda, webgpu"),
-        (["{source}", "--recipe", "onnx-fp16"], "is for GPUs: --target cuda or webgpu"),
-        (["{source}", "--override", "q8_0"], "REGEX=TYPE"),
-        (["{source}", "--override", "ffn=q9"], "unknown tensor type"),
-        (["{source}", "--recipe", "iq2_xxs"], "importance matrix"),
-        (["{source}", "--imatrix", "no.txt"], "no.txt cannot be read"),
-        (["{source}", "--measure-text", "no.txt"], "no.txt"),
-        (["{source}", "--lora", "no-adapter"], "no-adapter is not a folder"),
-        (["{source}", "--revision", "main"], "a model on the hub"),
-        (["{source}", "--recipe", "q4_km"], "did you mean q4_k_m"),
-        (["{source}", "--bits", "3"], "--bits takes 4 and 8"),
-        (["{source}", "--bits", "four"], "--bits takes numbers"),
-        (["{source}", "--to", "mlx"], "gguf, onnx"),
-        (["{source}", "--out", "{source}"], "choose another"),
-        ([], "Missing argument"),
+        ("--recipe onnx-fp16", "is for GPUs: --target cuda or webgpu"),
+        ("--imatrix no.txt", "no.txt cannot be read"),
+        ("--revision main", "a model on the hub"),
+        ("--bits four", "--bits takes numbers"),
+        ("--out {source}", "choose another"),
     ],
 )
-def test_usage_errors(sources: dict[str, Path], arguments: list[str], says: str):
-    filled = [text.format(source=sources["qwen2"]) for text in arguments]
-    done = run_quantize(*filled, check=False)
-    assert done.returncode == 2
+def test_usage_errors(sources: dict[str, Path], arguments: str, says: str):
+    source = str(sources["qwen2"])
+    done = run_quantize(source, *arguments.format(source=source).split(), check=False)
+    assert (done.returncode, done.stdout) == (2, "")
     assert says in done.stderr
-    assert done.stdout == ""
     assert "Traceback" not in done.stderr
-
-
-def test_a_truncated_source(sources: dict[str, Path], tmp_path: Path):
-    model = Path(shutil.copytree(sources["qwen2"], tmp_path / "cut"))
-    with (model / "model.safetensors").open("r+b") as file:
-        file.truncate(1_000_000)
-    done = run_quantize(model, check=False)
-    assert done.returncode == 3
-    assert "truncated" in done.stderr
-    assert list(tmp_path.iterdir()) == [model]
 
 
 def test_weights_that_do_not_fit_the_configuration(sources: dict[str, Path], tmp_path: Path):
@@ -104,57 +80,19 @@ def test_too_large_for_the_disk(sources: dict[str, Path], tmp_path: Path):
     assert list(tmp_path.iterdir()) == [model]
 
 
-@pytest.mark.parametrize(
-    ("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 128 + signal.SIGTERM)]
-)
-def test_an_interrupted_run_leaves_nothing(
-    sources: dict[str, Path], tmp_path: Path, how: signal.Signals, code: int
-):
+def test_an_interrupted_run_leaves_nothing(sources: dict[str, Path], tmp_path: Path):
     out = tmp_path / "out"
     command = (sources["llama"], "--recipe", "q8_0", "--out", out, "--no-measure")
-    got, said = kill_during("reading", how, *command)
-    assert got == code
+    code, said = kill_during("reading", signal.SIGINT, *command)
+    assert code == 130
     assert not out.exists()
     assert "Traceback" not in said
-    assert how is not signal.SIGINT or "resumes from what is finished" in said
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="looks for the child in /proc")
-def test_a_killed_converter(sources: dict[str, Path], tmp_path: Path):
-    """As the kernel does it when memory runs out."""
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "quantize", sources["llama"], "--recipe", "q8_0"),
-            *("--out", tmp_path / "out", "--no-measure"),
-        ],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stderr is not None
-    for line in process.stderr:
-        if line.startswith("converting"):
-            break
-    server = _first_child(process.pid)  # which has imported torch
-    os.kill(_first_child(server), signal.SIGKILL)
-    said = process.stderr.read()
-    assert process.wait() == 4
-    assert "converting to GGUF was killed, most likely because memory ran out" in said
-    assert list(tmp_path.iterdir()) == []
-
-
-def _first_child(pid: int) -> int:
-    children = Path(f"/proc/{pid}/task/{pid}/children")
-    while not (found := children.read_text().split()):
-        time.sleep(0.02)
-    return int(found[0])
-
-
-def test_nothing_but_the_results_is_left(measured_llama: Built):
-    names = {path.name for path in measured_llama.out.iterdir()}
-    assert names == {"llama-q8_0.gguf", "onnx-int8", "manifest.json", *FILES}
+    assert "resumes from what is finished" in said
 
 
 def test_json_events_tell_of_each_file_and_the_manifest_lists_it(measured_llama: Built):
+    names = {path.name for path in measured_llama.out.iterdir()}
+    assert names == {"llama-q8_0.gguf", "onnx-int8", "manifest.json", *FILES}  # and nothing else
     manifest = load_manifest(measured_llama.out)
     events = [json.loads(line) for line in measured_llama.stdout.splitlines()]
     assert events[0]["event"] == "start"
@@ -173,16 +111,12 @@ def test_json_events_tell_of_each_file_and_the_manifest_lists_it(measured_llama:
 def test_graded_questions_and_speed_are_measured(measured_llama: Built):
     """The answers in the graded set are the float model's own."""
     manifest = load_manifest(measured_llama.out)
-    assert manifest.model.quality is not None
     assert manifest.model.quality.task_accuracy == 1.0
     assert manifest.model.quality.tasks == {"even": 1.0, "odd": 1.0}
     for entry in manifest.files:
-        assert entry.quality is not None
         assert entry.quality.questions == 8
         assert entry.quality.task_accuracy >= 0.25
-        assert entry.fidelity is not None
         assert 0 <= entry.fidelity.kl_mean < 0.1
-        assert entry.speed is not None
         figures = (entry.speed.prefill_tps, entry.speed.decode_tps_1, entry.speed.decode_tps_16)
         assert min(figures) > 0
 
@@ -197,17 +131,8 @@ def test_an_output_folder_of_another_model(measured_llama: Built, sources: dict[
 
 
 def test_the_table_is_on_stdout_and_progress_on_stderr(qwen2: Built):
-    for name in ("qwen2-q4_k_m.gguf", "onnx-int4", "q8_0", "383/383"):
+    for name in ("qwen2-q8_0.gguf", "onnx-int8", "383/383"):
         assert name in qwen2.stdout
     assert "\x1b" not in qwen2.stdout + qwen2.stderr
-    assert "building onnx-int4" in qwen2.stderr
-    assert "building onnx-int4" not in qwen2.stdout
-
-
-def test_every_file_answers_on_its_own_runtime(built: Built):
-    for entry in load_manifest(built.out).files:
-        with Engine.load(built.out / entry.path) as engine:
-            prompt = engine.encode_chat([{"role": "user", "content": "Hello"}])
-            (done,) = engine.generate([prompt], SamplingParams(max_tokens=5, ignore_eos=True))
-        assert len(done.token_ids) == 5
-        assert done.error is None
+    assert "building onnx-int8" in qwen2.stderr
+    assert "building onnx-int8" not in qwen2.stdout

@@ -12,34 +12,21 @@ from quantize.manifest import (
     FileEntry,
     FileSpeeds,
     Manifest,
-    ModelInfo,
-    ModelOrigin,
     Perplexity,
     Quality,
     TokenParity,
+    findings,
+    is_whole,
     load_manifest,
     write_manifest,
 )
 from quantize.resolve import resolve
 from runtimes.errors import ModelError
-
-
-def _entry(recipe: str, path: str, **more: object) -> FileEntry:
-    entry = FileEntry(
-        format="onnx" if recipe.startswith("onnx") else "gguf",
-        recipe=recipe,
-        bits=4,
-        path=path,
-        bytes=3,
-        sha256={path: "0" * 64},
-        source=ModelOrigin("m", "abc"),
-        tools={"torch": "2"},
-    )
-    return dataclasses.replace(entry, **more)  # type: ignore[arg-type]
+from tests.quantize.entries import MODEL, entry_in, entry_of, manifest_of
 
 
 def _manifest(*entries: FileEntry) -> Manifest:
-    return Manifest(ModelInfo("m", "LlamaForCausalLM", 5, Quality(0.5, 2, {"a": 0.5})), entries)
+    return Manifest(dataclasses.replace(MODEL, quality=Quality(0.5, 2, {"a": 0.5})), entries)
 
 
 @pytest.fixture
@@ -52,16 +39,16 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "onnx-int4" / "model.onnx").write_text("x")
     names = "onnx-int4/genai_config.json", "onnx-int4/model.onnx"
     entries = [
-        _entry("q8_0", "m-q8_0.gguf"),
-        _entry("onnx-int4", "onnx-int4", sha256=dict.fromkeys(names, "0" * 64)),
-        _entry("q4_k_m", "m-q4_k_m.gguf"),
+        entry_of("q8_0", "m-q8_0.gguf"),
+        entry_of("onnx-int4", "onnx-int4", sha256=dict.fromkeys(names, "0" * 64)),
+        entry_of("q4_k_m", "m-q4_k_m.gguf"),
     ]
     write_manifest(tmp_path, _manifest(*entries))
     return tmp_path
 
 
 def test_round_trip(tmp_path: Path):
-    full = _entry(
+    full = entry_of(
         "q8_0",
         "m.gguf",
         token_parity=TokenParity(300, 0),
@@ -69,14 +56,16 @@ def test_round_trip(tmp_path: Path):
         speed=FileSpeeds(1.0, 2.0, 3.0),
         notes=("größer",),
     )
-    manifest = _manifest(full, _entry("onnx-int4", "onnx-int4"))
+    manifest = _manifest(full, entry_of("onnx-int4", "onnx-int4"))
     write_manifest(tmp_path, manifest)
     assert load_manifest(tmp_path) == manifest
     assert [p.name for p in tmp_path.iterdir()] == [NAME]
 
 
 def test_a_new_build_takes_the_place_of_the_old(tmp_path: Path):
-    manifest = _manifest(_entry("q8_0", "a"), _entry("q4_0", "b")).with_entry(_entry("q8_0", "c"))
+    manifest = _manifest(entry_of("q8_0", "a"), entry_of("q4_0", "b")).with_entry(
+        entry_of("q8_0", "c")
+    )
     assert [(e.recipe, e.path) for e in manifest.files] == [("q4_0", "b"), ("q8_0", "c")]
 
 
@@ -88,7 +77,7 @@ def test_paths_do_not_leave_the_folder(tmp_path: Path, path: str):
     inside.mkdir()
     (tmp_path / "x.gguf").write_bytes(b"")
     (inside / "link.gguf").symlink_to(tmp_path / "x.gguf")
-    write_manifest(inside, _manifest(_entry("q8_0", path)))
+    write_manifest(inside, _manifest(entry_of("q8_0", path)))
     with pytest.raises(ModelError, match="outside"):
         resolve(inside)
 
@@ -184,7 +173,7 @@ def test_figures_that_make_no_sense_are_read(folder: Path):
     assert scatter(speed) == 0.5
     text = Perplexity(9.0, 0.1, 100, "text", "0")
     for kl in (1e308, float("inf"), float("nan"), -1.0, 0.0):
-        make_chart([_entry("q8_0", "m.gguf", fidelity=Fidelity(text, kl, kl, kl, 0.9))])
+        make_chart([entry_of("q8_0", "m.gguf", fidelity=Fidelity(text, kl, kl, kl, 0.9))])
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a\nb", "x\x1b[2J", "a/./b", "a" * 300])
@@ -194,3 +183,56 @@ def test_checksums_of_files_elsewhere(folder: Path, name: str):
     (folder / NAME).write_text(json.dumps(data))
     with pytest.raises(ModelError, match="names the file"):
         load_manifest(folder)
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> tuple[Path, Manifest]:
+    """A GGUF file and an ONNX folder of two files, with their checksums."""
+    (tmp_path / "m.gguf").write_bytes(bytes(range(256)) * 8)
+    (tmp_path / "onnx-int4").mkdir()
+    (tmp_path / "onnx-int4" / "model.onnx").write_bytes(b"graph")
+    (tmp_path / "onnx-int4" / "model.onnx.data").write_bytes(b"weights")
+    names = {"q8_0": "m.gguf", "onnx-int4": "onnx-int4"}
+    manifest = manifest_of(*(entry_in(tmp_path, *named) for named in names.items()))
+    write_manifest(tmp_path, manifest)
+    return tmp_path, manifest
+
+
+def _problems(folder: Path, manifest: Manifest) -> dict[str, str]:
+    return {
+        found.path.relative_to(folder).as_posix(): found.problem
+        for entry in manifest.files
+        for found in findings(folder, entry)
+        if found.problem
+    }
+
+
+def test_whole_files_have_no_problem(built: tuple[Path, Manifest]):
+    folder, manifest = built
+    assert _problems(folder, manifest) == {}
+    assert sum(f.bytes for entry in manifest.files for f in findings(folder, entry)) == 2060
+    assert all(is_whole(folder, entry) for entry in manifest.files)
+
+
+@pytest.mark.parametrize("position", [0, 1000, 2047])
+def test_one_flipped_bit_is_found(built: tuple[Path, Manifest], position: int):
+    folder, manifest = built
+    data = bytearray((folder / "m.gguf").read_bytes())
+    data[position] ^= 0x10
+    (folder / "m.gguf").write_bytes(data)
+    assert _problems(folder, manifest) == {"m.gguf": "has other bytes than were built"}
+
+
+def test_a_truncated_a_missing_and_a_foreign_file(built: tuple[Path, Manifest]):
+    folder, manifest = built
+    (folder / "m.gguf").write_bytes(b"")
+    data = folder / "onnx-int4" / "model.onnx.data"
+    outside = folder.parent / f"{folder.name}-outside"
+    data.rename(outside)
+    data.symlink_to(outside)
+    problems = _problems(folder, manifest)
+    assert "0 bytes and was built with 2,048" in problems["m.gguf"]
+    assert problems["onnx-int4/model.onnx.data"] == "lies outside the folder"
+    data.unlink()
+    assert "5 bytes and was built with 12" in _problems(folder, manifest)["onnx-int4"]
+    assert not is_whole(folder, manifest.files[1])

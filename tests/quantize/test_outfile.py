@@ -131,25 +131,24 @@ def test_a_device_is_written_to(name: str, tmp_path: Path) -> None:
     assert link.is_symlink()
 
 
-@pytest.mark.parametrize(
-    "name", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "link", "/dev/stderr", "folder/1"]
-)
 @pytest.mark.parametrize("mode", ["wb", "ab"])
-def test_descriptors_of_this_process_are_written_to(tmp_path: Path, name: str, mode: str) -> None:
+def test_descriptors_of_this_process_are_written_to(tmp_path: Path, mode: str) -> None:
     """Also where they lead to a file, which keeps what stands before and gets what comes after."""
     (tmp_path / "link").symlink_to("/dev/stdout")
     (tmp_path / "folder").symlink_to("/dev/fd")
+    names = ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "link", "folder/1", "/dev/stderr")
     code = (
         "import sys; from pathlib import Path; from quantize.disk import outfile\n"
-        "stream = sys.stderr if 'err' in sys.argv[1] else sys.stdout\n"
-        "print('before', file=stream)\n"
-        "with outfile(Path(sys.argv[1])) as partial: partial.write_text('new\\n')\n"
-        "print('after', file=stream)\n"
+        "for name in sys.argv[1:]:\n"
+        "    stream = sys.stderr if 'err' in name else sys.stdout\n"
+        "    print('before', name, file=stream)\n"
+        "    with outfile(Path(name)) as partial: partial.write_text('new\\n')\n"
+        "    print('after', file=stream)\n"
+        "    stream.flush()\n"
     )
-    log = tmp_path / "log"
-    with log.open(mode) as out:
+    with (tmp_path / "log").open(mode) as out:
         subprocess.run(
-            [sys.executable, "-c", code, name],
+            [sys.executable, "-c", code, *names],
             cwd=tmp_path,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             stdout=out,
@@ -157,7 +156,8 @@ def test_descriptors_of_this_process_are_written_to(tmp_path: Path, name: str, m
             check=True,
             timeout=60,
         )
-    assert log.read_text() == "before\nnew\nafter\n"
+    expected = "".join(f"before {name}\nnew\nafter\n" for name in names)
+    assert (tmp_path / "log").read_text() == expected
 
 
 def test_what_cannot_be_written_is_refused_before_and_after(tmp_path: Path) -> None:

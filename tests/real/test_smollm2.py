@@ -85,16 +85,12 @@ def test_a_built_file_is_the_checkpoint(quantized: tuple[Manifest, str]) -> None
     manifest, table = quantized
     (file,) = manifest.files
     assert manifest.model.parameters == pytest.approx(134.5e6, rel=0.001)
-    assert file.token_parity is not None
     assert file.token_parity.lines > 400
     assert file.token_parity.differences == 0
-    assert file.fidelity is not None
     assert 0 < file.fidelity.kl_mean < 0.01
     assert file.fidelity.same_top > 0.9
-    assert manifest.model.perplexity is not None
     perplexities = (manifest.model.perplexity.value, file.fidelity.perplexity.value)
     assert perplexities[1] == pytest.approx(perplexities[0], rel=0.02)
-    assert file.speed is not None
     assert min(file.speed.prefill_tps, file.speed.decode_tps_1, file.speed.decode_tps_16) > 0
     for shown in (*(f"{value:.2f}" for value in perplexities), f"{file.bytes / 1e6:.0f}"):
         assert shown in table
@@ -119,7 +115,6 @@ def test_perplexity_is_that_of_transformers(
     checkpoint: Path, quantized: tuple[Manifest, str]
 ) -> None:
     found = quantized[0].model.perplexity
-    assert found is not None
     assert found.tokens == WINDOW - WINDOW // 2 - 1
     expected = float(run(_PERPLEXITY, checkpoint, BUNDLED, WINDOW))
     assert found.value == pytest.approx(expected, rel=1e-4)

@@ -71,6 +71,10 @@ def plain(model: Path, windows: Sequence[Sequence[int]]) -> dict[str, Any]:
     return found
 
 
+def both(model: Path, windows: Sequence[Sequence[int]], folder: Path) -> tuple[Any, Any]:
+    return plain(model, windows), swept(model, windows, folder, killed_after=2)
+
+
 def rounding_of_one_linear() -> tuple[float, float]:
     """What `_watch` says that 8-bit inputs of a last layer cost, and the divergence itself."""
     import contextlib

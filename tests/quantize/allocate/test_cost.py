@@ -10,44 +10,28 @@ from quantize.recipes import find_recipe
 from quantize.source import open_source
 from tests.quantize.shapes import SHAPES, make_random_model
 
-LAYERS, HIDDEN, INNER, KEYS, VOCAB = 32, 4096, 14336, 1024, 128256
+VOCAB, HIDDEN = 128256, 4096
 
 
 def test_a_model_of_8_billion_weights_takes_less_than_20_gib(tmp_path: Path) -> None:
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     model = make_random_model(tmp_path / "large", SHAPES["llama"])
-    shapes = {"model.embed_tokens": (VOCAB, HIDDEN), "lm_head": (VOCAB, HIDDEN)}
-    for n in range(LAYERS):
-        for name, shape in {
-            **dict.fromkeys(("self_attn.q_proj", "self_attn.o_proj"), (HIDDEN, HIDDEN)),
-            **dict.fromkeys(("self_attn.k_proj", "self_attn.v_proj"), (KEYS, HIDDEN)),
-            **dict.fromkeys(("mlp.gate_proj", "mlp.up_proj"), (INNER, HIDDEN)),
-            "mlp.down_proj": (HIDDEN, INNER),
-        }.items():
-            shapes[f"model.layers.{n}.{name}"] = shape
+    sizes = {"intermediate_size": 14336, "num_key_value_heads": 8, "vocab_size": VOCAB}
+    config = LlamaConfig(hidden_size=HIDDEN, **sizes)
+    with torch.device("meta"):
+        network = LlamaForCausalLM(config)
     end, header = 0, {}
-    for name, (rows, width) in shapes.items():
-        begin, end = end, end + rows * width * 2
-        header[f"{name}.weight"] = {
-            "dtype": "BF16",
-            "shape": [rows, width],
-            "data_offsets": [begin, end],
-        }
+    for name, weight in network.named_parameters():
+        begin, end = end, end + weight.numel() * 2
+        header[name] = {"dtype": "BF16", "shape": [*weight.shape], "data_offsets": [begin, end]}
     head = json.dumps(header).encode()
     with (model / "model.safetensors").open("wb") as file:
         file.write(struct.pack("<Q", len(head)) + head)
         file.truncate(8 + len(head) + end)  # a hole: nothing is read
-    config = json.loads((model / "config.json").read_text())
-    config |= {
-        "hidden_size": HIDDEN,
-        "intermediate_size": INNER,
-        "num_hidden_layers": LAYERS,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "vocab_size": VOCAB,
-        "tie_word_embeddings": False,
-    }
-    (model / "config.json").write_text(json.dumps(config))
+    config.architectures = ["LlamaForCausalLM"]
+    config.save_pretrained(model)
     source = open_source(str(model))
     assert 8.0e9 < source.parameters < 8.1e9
     recipes = (find_recipe("kl0.02"),)

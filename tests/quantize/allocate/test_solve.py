@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
+from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quantize.allocate.solve import TypeChoice, TypeTable, Unit, loss, size, solve
+from quantize.allocate.solve import (
+    TypeChoice,
+    TypeTable,
+    Unit,
+    loss,
+    read_table,
+    size,
+    solve,
+    write_table,
+)
+from quantize.errors import ToolError
 
 
 def table(seed: int, units: int, kinds: int) -> TypeTable:
@@ -34,35 +47,23 @@ def every(found: TypeTable) -> list[tuple[int, float]]:
     ]
 
 
-@settings(max_examples=25, deadline=None)
-@given(st.integers(0, 10**6), st.integers(1, 6), st.floats(0.0, 1.0))
-def test_the_smallest_file_is_that_of_an_exhaustive_search(seed: int, units: int, share: float):
-    found = table(seed, units, 4)
-    all_of_them = every(found)
-    kls = sorted(kl for _, kl in all_of_them)
-    bound = kls[int(share * (len(kls) - 1))]
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 6), st.floats(0.0, 1.0), st.booleans())
+def test_the_choice_is_that_of_an_exhaustive_search(
+    seed: int, units: int, share: float, smallest: bool
+):
+    """The smallest file of a divergence, or the best file of a size."""
+    found, (cost, bound) = table(seed, units, 4), (size, loss) if smallest else (loss, size)
+    all_of_them = [figures if smallest else figures[::-1] for figures in every(found)]
+    limits = sorted(taken for _, taken in all_of_them)
+    limit = limits[int(share * (len(limits) - 1))]
     # A thousandth of the bound is what counting in steps may leave unused.
-    fewest = min(taken for taken, kl in all_of_them if kl <= kls[0] + (bound - kls[0]) * 0.999)
-    types = solve(found.units, size, loss, bound)
-    assert types is not None
-    total = found.total(types)
-    assert total.kl <= bound * (1 + 1e-9)
-    assert total.bytes <= fewest
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.integers(0, 10**6), st.integers(1, 6), st.floats(0.0, 1.0))
-def test_the_best_file_is_that_of_an_exhaustive_search(seed: int, units: int, share: float):
-    found = table(seed, units, 4)
-    all_of_them = every(found)
-    sizes = sorted(taken for taken, _ in all_of_them)
-    room = sizes[int(share * (len(sizes) - 1))]
-    least = min(kl for taken, kl in all_of_them if taken <= sizes[0] + (room - sizes[0]) * 0.999)
-    types = solve(found.units, loss, size, room)
-    assert types is not None
-    total = found.total(types)
-    assert total.bytes <= room
-    assert total.kl <= least * (1 + 1e-9)
+    kept = limits[0] + (limit - limits[0]) * 0.999
+    least = min(price for price, taken in all_of_them if taken <= kept)
+    total = found.total(solve(found.units, cost, bound, limit))
+    price, taken = (total.bytes, total.kl) if smallest else (total.kl, total.bytes)
+    assert taken <= limit * (1 + 1e-9)
+    assert price <= least * (1 + 1e-9)
 
 
 def test_what_nothing_can_keep_has_no_solution():
@@ -89,5 +90,40 @@ def test_eight_groups_with_all_types_are_within_two_percent_of_all_that_there_is
         for taken, kl in left
     )
     types = solve(found.units, size, loss, bound)
-    assert types is not None
     assert found.total(types).bytes <= fewest * 1.02
+
+
+UNITS = (
+    Unit(
+        "blk.0.attn_q.weight",
+        1,
+        2,
+        32,
+        (TypeChoice("q8_0", 68, 1e-4), TypeChoice("q4_0", 36, 1e-2)),
+    ),
+)
+
+
+def test_a_table_is_read_as_it_was_written(tmp_path: Path):
+    table = TypeTable(UNITS, 4096, "text.txt")
+    write_table(tmp_path / "t.json", table)
+    assert read_table(tmp_path / "t.json") == table
+    total = table.total({"blk.0.attn_q.weight": "q4_0"})
+    assert (total.bytes, total.kl) == (36, 1e-2)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text.replace("0.01", "0.001"),
+        lambda text: text[: len(text) // 2],
+        lambda _: "[]",
+        lambda text: json.dumps({**json.loads(text), "sha256": None}),
+    ],
+)
+def test_a_table_that_was_changed_is_refused(tmp_path: Path, damage):
+    path = tmp_path / "t.json"
+    write_table(path, TypeTable(UNITS, 4096, "text.txt"))
+    path.write_text(damage(path.read_text()))
+    with pytest.raises(ToolError, match=r"t\.json was changed or damaged.*delete it"):
+        read_table(path)

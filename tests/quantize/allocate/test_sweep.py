@@ -12,7 +12,6 @@ import pytest
 
 from quantize.children import run_child
 from tests.quantize.allocate import sweeping
-from tests.quantize.gguf.test_gguf_mixture import _MIXTRAL
 from tests.quantize.shapes import SHAPES, Shape, make_random_model
 
 SMALL = {"hidden_size": 64, "num_hidden_layers": 3, "intermediate_size": 96}
@@ -23,7 +22,7 @@ MODELS: dict[str, tuple[Shape, dict[str, object]]] = {
     "half": (replace(SHAPES["llama"], dtype="bfloat16"), {**SMALL, "tie_word_embeddings": True}),
     "gemma3": (SHAPES["gemma3"], {}),
     "gpt2": (SHAPES["gpt2"], {"n_embd": 64, "n_layer": 2}),
-    "mixtral": (_MIXTRAL, {"num_hidden_layers": 2}),
+    "mixtral": (SHAPES["mixtral"], {"num_hidden_layers": 2}),
 }
 WINDOWS = [random.Random(n).choices(range(3, 250), k=24) for n in range(3)]
 
@@ -33,9 +32,8 @@ def test_a_layer_at_a_time_is_the_whole_at_once(name: str, tmp_path: Path):
     shape, settings = MODELS[name]
     model = make_random_model(tmp_path / name, shape, **settings)
     (tmp_path / "state").mkdir()
-    call = partial(sweeping.swept, model, WINDOWS, tmp_path / "state", killed_after=2)
-    found = run_child(call, "sweeping", tmp_path, torch=True)
-    whole = run_child(partial(sweeping.plain, model, WINDOWS), "whole", tmp_path, torch=True)
+    call = partial(sweeping.both, model, WINDOWS, tmp_path / "state")
+    whole, found = run_child(call, "sweeping", tmp_path, torch=True)
     # By their sums: names and the order of rows are GGUF's on one side.
     ours = sorted(float(fisher.sum(dtype=np.float64)) for _, fisher, _ in found.values())
     theirs = []

@@ -33,14 +33,11 @@ def onnx(jobs: list[tuple[SourceModel, Path, str, Target]]) -> None:
 def originals(models: dict[Path, Path], tokens: list[int]) -> None:
     """Log-probabilities after each token by transformers, as .npy files."""
     import numpy as np
-    import torch
-    from transformers import AutoModelForCausalLM
+
+    from tests.quantize.logits import of_transformers
 
     for model, out in models.items():
-        loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
-        with torch.inference_mode():
-            logits = loaded(torch.tensor([tokens])).logits[0].double()
-        np.save(out, torch.log_softmax(logits, -1).numpy())
+        np.save(out, of_transformers(model, tokens))
 
 
 def make(folder: Path, shapes: dict[str, Shape], tokens: list[int], scored: list[str]) -> None:

@@ -16,22 +16,14 @@ from quantize.build.preflight import require_fitting
 from quantize.build.workspace import WORK, Workspace
 from quantize.disk import write_atomically
 from quantize.errors import UsageError
-from quantize.manifest import (
-    NAME,
-    FileEntry,
-    Manifest,
-    ModelInfo,
-    ModelOrigin,
-    load_manifest,
-    write_manifest,
-)
+from quantize.manifest import NAME, FileEntry, load_manifest, write_manifest
 from quantize.options import Options, SourceOptions
 from quantize.report.write import FILES, write_report
 from quantize.source import open_source
 from quantize.stages import RECORD, Stages, stage_key
 from tests.quantize.conftest import run_quantize
+from tests.quantize.entries import MODEL, entry_of, manifest_of
 
-MODEL = ModelInfo("m", "LlamaForCausalLM", 5)
 KEY = stage_key("build", {"recipe": "q8_0"})
 
 
@@ -60,29 +52,20 @@ def _state(folder: Path) -> dict[str, object]:
 
 
 def _entry(path: str) -> FileEntry:
-    return FileEntry("gguf", "q8_0", 8, path, 3, {path: "0" * 64}, ModelOrigin("m", "abc"), {})
+    return entry_of("q8_0", path)
 
 
-@pytest.mark.parametrize("name", ["", "stages", "scratch", "manifest.json", "child-x"])
+@pytest.mark.parametrize("name", ["", "stages", "scratch", "manifest.json", "child-x", "above"])
 def test_a_link_in_the_work_folder_is_refused(tmp_path: Path, theirs: Path, name: str):
     out = tmp_path / "out"
     link = out / WORK / name if name else out / WORK
     link.parent.mkdir(parents=True)
-    link.symlink_to(theirs)
+    link.symlink_to("../.." if name == "above" else theirs)
     with pytest.raises(UsageError, match=r"is a link.*remove it"), Workspace(out):
         pass
     assert link.is_symlink()
     with pytest.raises(UsageError, match="is a link"), Workspace(out):
         pass  # the lock was given back
-
-
-def test_a_link_to_a_folder_above_is_refused(tmp_path: Path):
-    out = tmp_path / "repository" / "m-built"
-    out.mkdir(parents=True)
-    (out / WORK).symlink_to("../..")
-    with pytest.raises(UsageError, match="is a link"), Workspace(out):
-        pass
-    assert (tmp_path / "documents").is_dir()
 
 
 def test_a_link_among_the_stages_is_refused(tmp_path: Path, theirs: Path):
@@ -103,7 +86,7 @@ def test_a_planned_manifest_removes_nothing_elsewhere(tmp_path: Path, theirs: Pa
     (out / WORK).mkdir(parents=True)
     if path == "/etc":
         path = str(theirs)
-    write_manifest(out / WORK, Manifest(MODEL, (_entry(path),)))
+    write_manifest(out / WORK, manifest_of(_entry(path)))
     with Workspace(out) as space:
         space.open(MODEL)
         assert not (out / WORK / NAME).exists()
@@ -113,7 +96,7 @@ def test_a_planned_manifest_removes_nothing_through_a_link(tmp_path: Path, their
     out = tmp_path / "out"
     (out / WORK).mkdir(parents=True)
     (out / "link").symlink_to(theirs)
-    write_manifest(out / WORK, Manifest(MODEL, (_entry("link/README.md"),)))
+    write_manifest(out / WORK, manifest_of(_entry("link/README.md")))
     with pytest.raises(UsageError, match="is a link"), Workspace(out) as space:
         space.open(MODEL)
 
@@ -122,12 +105,12 @@ def test_a_planned_manifest_removes_nothing_through_a_link(tmp_path: Path, their
 def test_a_planned_manifest_removes_none_of_our_own_files(tmp_path: Path, path: str):
     out = tmp_path / "out"
     (out / WORK / "stages" / "done").mkdir(parents=True)
-    write_manifest(out / WORK, Manifest(MODEL, (_entry(path),)))
-    write_manifest(out, Manifest(MODEL))
+    write_manifest(out / WORK, manifest_of(_entry(path)))
+    write_manifest(out, manifest_of())
     with Workspace(out) as space:
         space.open(MODEL)
         assert [one.name for one in space.stages.iterdir()] == ["done"]
-        assert load_manifest(out) == Manifest(MODEL)
+        assert load_manifest(out) == manifest_of()
 
 
 @pytest.mark.parametrize("name", ["m.gguf", "onnx-int4"])
@@ -156,8 +139,8 @@ def test_what_is_written_in_one_step_goes_through_no_link(tmp_path: Path, theirs
         (out / name).symlink_to(theirs / "README.md")
         (out / f".{name}.partial").symlink_to(theirs / "README.md")
         (out / f".{name}.{os.getpid()}.partial").symlink_to(theirs / "README.md")
-    write_report(out, Manifest(MODEL))
-    write_manifest(out, Manifest(MODEL))
+    write_report(out, manifest_of())
+    write_manifest(out, manifest_of())
     assert all((out / name).is_file() and not (out / name).is_symlink() for name in names)
 
 
@@ -166,8 +149,8 @@ def test_a_file_with_a_second_name_keeps_its_content(tmp_path: Path, theirs: Pat
     out.mkdir()
     for name in (*FILES, NAME):
         (out / name).hardlink_to(theirs / "README.md")
-    write_report(out, Manifest(MODEL))
-    write_manifest(out, Manifest(MODEL))
+    write_report(out, manifest_of())
+    write_manifest(out, manifest_of())
 
 
 def test_writing_that_fails_leaves_nothing(tmp_path: Path):
@@ -224,18 +207,11 @@ def test_a_stage_that_no_run_has_made_is_made_again(
 
     root = tmp_path / "stages"
     root.mkdir()
-    damage(_stage(root))
+    made = _stage(root)
+    assert Stages(root, "model").find("build", KEY, is_build)
+    damage(made)
     assert Stages(root, "model").find("build", KEY, is_build) is None
     assert list(root.iterdir()) == []
-
-
-def test_a_whole_stage_is_valid(tmp_path: Path):
-    from quantize.build.run import is_build
-
-    root = tmp_path / "stages"
-    root.mkdir()
-    _stage(root)
-    assert Stages(root, "model").find("build", KEY, is_build)
 
 
 def test_a_pipe_in_the_place_of_a_manifest_is_not_waited_for(tmp_path: Path):
@@ -271,7 +247,7 @@ def test_the_command_beside_a_hostile_folder(tmp_path: Path, theirs: Path, pebbl
             True,
         )
         (out / link).unlink()
-    write_manifest(out / WORK, Manifest(MODEL, (_entry("../documents"),)))
+    write_manifest(out / WORK, manifest_of(_entry("../documents")))
     for name in FILES:
         (out / name).symlink_to(theirs / "README.md")
     done = run_quantize(*command)

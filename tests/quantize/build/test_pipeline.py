@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -23,20 +21,7 @@ from quantize.recipes import RECIPES, Limits, gguf_bits
 from quantize.report.facts import comparable_parts
 from quantize.report.table import build_table
 from runtimes.models.gguf import read_header
-
-
-class Told(Reporter):
-    def __init__(self) -> None:
-        self.stages: list[str] = []
-        self.notes: list[str] = []
-
-    @contextlib.contextmanager
-    def stage(self, text: str) -> Iterator[None]:
-        self.stages.append(text)
-        yield
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
+from tests.quantize.hub.hubs import Notes
 
 
 def test_a_file_beyond_its_limit_is_not_published_but_kept_for_no_gates(
@@ -55,7 +40,7 @@ def test_a_file_beyond_its_limit_is_not_published_but_kept_for_no_gates(
     assert [entry.recipe for entry in load_manifest(out).files] == ["q8_0"]
     assert list(out.glob("*q4_0*")) == []
     assert (out / WORK).is_dir()
-    told = Told()
+    told = Notes()
     _, manifest = build(replace(options, measure=MeasureOptions(limit=64, gates=False)), told)
     assert {entry.recipe for entry in manifest.files} == {"q8_0", "q4_0"}
     assert "quantizing to q4_0: an earlier run has done this" in told.notes
@@ -79,7 +64,7 @@ def test_what_the_quantizer_says_is_told_and_listed(pebble_f16: Path, tmp_path: 
         measure=MeasureOptions(enabled=False),
         overrides={"ffn_up": "q8_0"},
     )
-    told = Told()
+    told = Notes()
     _, manifest = build(options, told)
     (entry,) = manifest.files
     note = "f16 is not quantized, single tensors neither"
@@ -101,13 +86,12 @@ def test_a_quantized_file_is_rounded_again_and_says_so(pebble_built: Path, tmp_p
         out=tmp_path / "out",
         measure=MeasureOptions(limit=64),
     )
-    told = Told()
+    told = Notes()
     out, manifest = build(options, told)
     (entry,) = manifest.files
     assert entry.path == "pebble-q8_0-q4_0.gguf"
     types = {t.type_name for t in read_header(out / entry.path).tensors if len(t.shape) > 1}
     assert "Q4_0" in types
-    assert entry.fidelity is not None
     assert entry.fidelity.kl_mean > 0
     (note,) = [note for note in entry.notes if "quantized before" in note]
     assert "43 Q8_0" in note
@@ -154,12 +138,11 @@ def test_a_second_run_with_another_limit_measures_everything_again(
     out, before, options = copied(measured, tmp_path)
     older = tuple(replace(entry, bits_per_weight=None) for entry in before.files)
     write_manifest(out, replace(before, files=older))
-    told = Told()
+    told = Notes()
     again = replace(options, recipes=(RECIPES["q4_1"],), measure=MeasureOptions(limit=100))
     _, manifest = build(again, told)
     assert [entry.recipe for entry in manifest.files] == ["q8_0", "q4_0", "q4_1"]
     assert not [text for text in told.stages if "quantizing to q8_0" in text]
-    assert manifest.model.perplexity is not None
     figures = [e.fidelity.perplexity for e in manifest.files if e.fidelity]
     tokens = {(p.tokens, p.text_sha256) for p in (manifest.model.perplexity, *figures)}
     assert tokens == {(100, manifest.model.perplexity.text_sha256)}
@@ -174,17 +157,15 @@ def test_a_second_run_with_another_limit_measures_everything_again(
 def test_a_file_that_cannot_be_measured_again_is_shown_apart(measured: Options, tmp_path: Path):
     out, before, options = copied(measured, tmp_path)
     old = before.entry("q8_0")
-    assert old is not None
     with (out / old.path).open("r+b") as file:
         file.truncate(old.bytes - 1)
     again = replace(options, recipes=(RECIPES["q4_0"],), measure=MeasureOptions(limit=100))
-    told = Told()
+    told = Notes()
     _, manifest = build(again, told)
     assert any(note.startswith("q8_0 keeps") for note in told.notes)
     main, apart = comparable_parts(manifest)
     assert [entry.recipe for entry in main.files] == ["q4_0"]
     assert [entry.recipe for entry in apart.files] == ["q8_0"]
-    assert main.model.perplexity is not None
     assert main.model.perplexity.tokens == 100
     assert apart.model.perplexity is None
     page = (out / "report.html").read_text(encoding="utf-8")

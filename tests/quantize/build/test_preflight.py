@@ -10,16 +10,21 @@ import pytest
 from quantize.build.preflight import (
     known_sizes,
     memory_parts,
+    predict_sizes,
     require_memory,
     require_space,
     space_parts,
 )
 from quantize.errors import DiskFullError
+from quantize.gguf.converter import export_f16
+from quantize.gguf.quantize import quantize_gguf
 from quantize.manifest import load_manifest
 from quantize.options import MeasureOptions, Options, SourceOptions
-from quantize.recipes import RECIPES
+from quantize.quality.tokens import Reference
+from quantize.recipes import RECIPES, bits_per_weight
 from quantize.source import SourceModel, open_source
 from runtimes.errors import OutOfMemoryError
+from tests.quantize.shapes import SHAPES, make_random_model
 
 BILLION = 1_000_000_000
 
@@ -52,12 +57,16 @@ def test_space_counts_the_export_every_output_and_what_is_measured_with(tmp_path
 def test_a_files_space_is_what_it_will_have(pebble: Path, pebble_built: Path) -> None:
     """Small models have more bits a weight than a recipe's name says."""
     source, entries = open_source(str(pebble)), load_manifest(pebble_built).files
-    recipes = [RECIPES[entry.recipe] for entry in entries]
-    parts = space_parts(source, recipes, _options(), known_sizes(source))
+    sizes = known_sizes(source)
+    assert sizes.keys() == RECIPES.keys()
+    parts = space_parts(source, [RECIPES[e.recipe] for e in entries], _options(), sizes)
     for entry in entries:
+        told = sizes[entry.recipe]
+        assert told.bytes == pytest.approx(entry.bytes, rel=0.02)  # as `predict_sizes` promises
+        assert told.bits_per_weight == pytest.approx(entry.bits_per_weight, rel=0.001)
         assert entry.bytes <= parts[entry.recipe] <= 1.1 * entry.bytes, entry.recipe
     # The largest graph that is made anew lies there twice.
-    onnx = [entry.bytes for entry in entries if RECIPES[entry.recipe].format == "onnx"]
+    onnx = [entry.bytes for entry in entries if entry.format == "onnx"]
     assert parts["scratch"] >= max(onnx)
 
 
@@ -89,3 +98,35 @@ def test_memory_is_asked_for_before_any_work(tmp_path: Path):
     require_memory(memory_parts(huge, [RECIPES["q4_k_m"]], _options()))
     with pytest.raises(OutOfMemoryError, match="running the float model"):
         require_memory(memory_parts(huge, [RECIPES["q4_k_m"]], _options(measure=True)))
+
+
+_TOLD = 0.02  # what `predict_sizes` promises
+
+
+def test_tensors_that_fall_back_are_counted(tmp_path: Path) -> None:
+    """Rows of 288 weights are no multiple of 256, as K-types need; those of 128 for q1_0, which has
+    nothing to fall back to, are all that is not told."""
+    sides = {"hidden_size": 288, "intermediate_size": 544, "head_dim": 72}
+    source = open_source(str(make_random_model(tmp_path / "narrow", SHAPES["llama"], **sides)))
+    floats = tmp_path / "narrow-f16.gguf"
+    export_f16(source.folder, floats, Reference([], [], [], [], [], None), tmp_path)
+    recipes = [RECIPES[name] for name in ("q4_k_m", "q2_k", "q4_0", "f16")]
+    told, again = predict_sizes(source), predict_sizes(open_source(str(floats)))
+    assert "q1_0" not in told.keys() | again.keys()
+    for recipe in recipes:
+        out = tmp_path / f"{recipe.name}.gguf"
+        quantize_gguf(floats, out, recipe, tmp_path)
+        bits = bits_per_weight(out, source.parameters)
+        for size in (told[recipe.name], again[recipe.name]):
+            assert size.bits_per_weight == pytest.approx(bits, rel=0.001)
+            assert size.bytes == pytest.approx(out.stat().st_size, rel=_TOLD)
+    assert told["q4_k_m"].bits_per_weight > RECIPES["q4_k_m"].bits_per_weight + 0.5
+
+
+def test_tables_of_positions_are_no_weights(pebble: Path, pebble_built: Path) -> None:
+    """Of Pebble's 4.9 million weights 3,328 are norms; the others are codes of 8 bits in blocks of
+    32 with a scale of 16 bits."""
+    weights, norms = open_source(str(pebble)).parameters, 3328
+    bits = 8.5 * (weights - norms) + 32 * norms
+    found = bits_per_weight(pebble_built / "onnx-int8", weights)
+    assert found == pytest.approx(bits / weights, abs=1e-3)

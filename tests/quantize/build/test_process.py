@@ -133,26 +133,6 @@ def test_a_disk_so_full_that_no_answer_can_be_written(tmp_path: Path):
         _run(misbehaving.fill_the_disk, tmp_path)
 
 
-def test_no_child_outlives_a_killed_parent(tmp_path: Path):
-    script = (
-        "import signal, sys; from pathlib import Path\n"
-        "from quantize.children import run_child\n"
-        "run_child(signal.pause, what='x', work=Path(sys.argv[1]))"
-    )
-    parent = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)])
-    started: list[str] = []
-    while parent.poll() is None:
-        task = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
-        if not task.exists():
-            pytest.skip("this system has no /proc with children")
-        if started := task.read_text().split():
-            break
-        time.sleep(0.05)
-    parent.send_signal(signal.SIGKILL)
-    parent.wait()
-    _wait_for_the_end_of(int(started[0]))
-
-
 def _wait_for_the_end_of(pid: int) -> None:
     limit = time.monotonic() + 60
     while _alive(pid):

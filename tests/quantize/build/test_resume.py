@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
 from collections.abc import Callable
@@ -10,20 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from quantize.build.workspace import WORK, Workspace
-from quantize.manifest import (
-    NAME,
-    FileEntry,
-    Manifest,
-    ModelInfo,
-    ModelOrigin,
-    load_manifest,
-    write_manifest,
-)
-from quantize.report.write import FILES
+from quantize.build.workspace import Workspace
+from quantize.manifest import NAME, FileEntry, load_manifest, write_manifest
 from quantize.stages import RECORD, Stages, stage_key
-from tests.quantize.conftest import LIMIT, Built, kill_during, run_quantize
-from tests.quantize.hashing import hash_files
+from tests.quantize.conftest import Built, kill_during, run_quantize
+from tests.quantize.entries import MODEL, entry_of, hash_files, manifest_of
 
 KEY = stage_key("build", {"recipe": "q8_0"})
 
@@ -98,17 +88,10 @@ class _Killed(BaseException):
     """Stands for SIGKILL: nothing that would clean up is run."""
 
 
-MODEL = ModelInfo("m", "LlamaForCausalLM", 5)
-
-
 def _entry(path: Path, content: str) -> FileEntry:
     path.write_text(content)
-    return FileEntry(
-        *("gguf", "q8_0", 8, "m.gguf", len(content)),
-        sha256={"m.gguf": hash_files(path)[path.name]},
-        source=ModelOrigin("m", "abc"),
-        tools={},
-    )
+    sums = {"m.gguf": hash_files(path)[path.name]}
+    return entry_of("q8_0", "m.gguf", bytes=len(content), sha256=sums)
 
 
 @pytest.mark.parametrize("step", ["plan", "unlist", "move", "list"])
@@ -121,7 +104,7 @@ def test_killed_while_publishing(
     out = tmp_path / "out"
     with Workspace(out) as space:
         if replaces:
-            write_manifest(out, Manifest(MODEL, (_entry(out / "m.gguf", "old"),)))
+            write_manifest(out, manifest_of(_entry(out / "m.gguf", "old")))
         space.open(MODEL)
         new = _entry(space.work / "made", "new")
         # The steps by hand, as a run that is killed leaves them.
@@ -166,56 +149,20 @@ def test_an_error_while_publishing_is_cleared_up_at_once(
         assert load_manifest(space.out).files == (new,)
 
 
-def test_a_run_that_is_killed_again_and_again_gives_the_same_file(
-    measured_llama: Built, tmp_path: Path
-):
-    """Each next run goes on from the stages before, and the last leaves its files alone."""
-    out = tmp_path / "out"
-    command = (measured_llama.source, "--recipe", "q8_0", "--out", out, "--no-measure")
-    for stage in ("converting", "checking the export", "checking q8_0"):
-        code, said = kill_during(stage, signal.SIGKILL, *command)
-        assert code == -signal.SIGKILL
-        assert [path.name for path in out.iterdir()] == [WORK]
-        # Once the export is there it is never made again.
-        assert ("converting to GGUF, half precision ..." in said) == (stage != "checking q8_0")
-    done = run_quantize(*command)
-    assert "converting to GGUF, half precision: an earlier run has done this" not in done.stderr
-    assert "quantizing to q8_0: an earlier run has done this" in done.stderr
-    assert {path.name for path in out.iterdir()} == {"llama-q8_0.gguf", NAME, *FILES}
-    (made,) = load_manifest(out).files
-    undisturbed = load_manifest(measured_llama.out).entry("q8_0")
-    assert undisturbed is not None
-    assert made.sha256 == undisturbed.sha256
-    assert hash_files(out / made.path) == made.sha256
-
-
-def test_what_is_already_built_is_only_compared(measured_llama: Built):
-    path = measured_llama.out / "llama-q8_0.gguf"
-    before = path.stat().st_ino
-    command = (measured_llama.source, "--out", measured_llama.out, "--limit", LIMIT)
-    done = run_quantize(*command, "--recipe", "q8_0", "--json")
-    assert path.stat().st_ino == before
-    events = [json.loads(line) for line in done.stdout.splitlines()]
-    assert events[-1]["event"] == "done"
-    assert not [event for event in events if event["event"] == "file"]
-    notes = [event["text"] for event in events if event["event"] == "note"]
-    assert any("already built" in note for note in notes)
-
-
 def test_only_a_damaged_file_is_built_again(measured_llama: Built, tmp_path: Path):
     out = Path(shutil.copytree(measured_llama.out, tmp_path / "out"))
-    before = load_manifest(out)
+    before, graph = load_manifest(out), out / "onnx-int8" / "model.onnx"
+    inode = graph.stat().st_ino
     data = bytearray((out / "llama-q8_0.gguf").read_bytes())
     data[len(data) // 2] ^= 1
     (out / "llama-q8_0.gguf").write_bytes(data)
     done = run_quantize(measured_llama.source, "--out", out, "--bits", "8", "--no-measure")
     assert "llama-q8_0.gguf is not as it was built" in done.stderr
     assert "onnx-int8 is already built" in done.stderr
+    assert graph.stat().st_ino == inode
     after = load_manifest(out)
     for recipe in ("q8_0", "onnx-int8"):
         one, other = before.entry(recipe), after.entry(recipe)
-        assert one is not None
-        assert other is not None
         assert hash_files(out / other.path) == one.sha256 == other.sha256
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from html import escape
@@ -20,7 +19,7 @@ from quantize.build import target as building
 from quantize.build.pipeline import build
 from quantize.build.target import find_listed
 from quantize.build.workspace import WORK
-from quantize.errors import MissedTargetError, SourceError, ToolError, UsageError
+from quantize.errors import MissedTargetError, SourceError, UsageError
 from quantize.manifest import Manifest, load_manifest, write_manifest
 from quantize.onnx.nbits import tensor_of
 from quantize.options import MeasureOptions, Options, SourceOptions
@@ -32,11 +31,10 @@ from runtimes.models.memory import estimate
 from runtimes.models.registry import read_model
 from runtimes.paths import cache_dir
 from runtimes.settings import RunnerSettings
-from tests.quantize.build.test_pipeline import Told
 from tests.quantize.conftest import kill_during, run_quantize
-from tests.quantize.gguf.test_gguf_mixture import _MIXTRAL
+from tests.quantize.hub.hubs import Notes
 from tests.quantize.shapes import SHAPES, make_random_model
-from tests.support import own_home, until
+from tests.support import link_source, own_home
 
 TARGETS = ("kl0.03", "330kb", "5.5bpw", "fits-8mb-256")
 IN_ONNX = ("onnx-kl0.05", "onnx-440kb")
@@ -49,8 +47,7 @@ class Made:
     options: Options
     out: Path
     manifest: Manifest
-    notes: list[str]
-    stages: list[str]
+    told: Notes
 
 
 @pytest.fixture(scope="module")
@@ -64,20 +61,16 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
         out=folder / "out",
         measure=MeasureOptions(limit=1024),
     )
+    link_source(folder / "home")
     with own_home(folder / "home"):
-        told = Told()
+        told = Notes()
         out, manifest = build(options, told)
-        yield Made(options, out, manifest, told.notes, told.stages)
+        yield Made(options, out, manifest, told)
 
 
 def test_every_bound_is_kept(made: Made):
     kl, size, bits, fits, fixed = map(made.manifest.entry, (*TARGETS, "q4_0"))
-    assert kl is not None
-    assert size is not None
-    assert bits is not None
-    assert fits is not None
     assert kl.path == "tiny-kl0.03.gguf"
-    assert kl.fidelity is not None
     assert kl.fidelity.kl_mean + kl.fidelity.kl_error <= 0.03
     assert (made.out / size.path).stat().st_size == size.bytes <= 330_000
     assert size.bytes > 0.98 * 330_000  # what there is is used
@@ -91,18 +84,15 @@ def test_every_bound_is_kept(made: Made):
         assert fits.allocation.cache_tokens == 256
         assert 0 < (fits.allocation.cache_kl or 0) < 1
     # Smaller than the recipe and nearer to the model: that is what it is for.
-    assert fixed is not None
-    assert fixed.fidelity is not None
-    assert size.fidelity is not None
     assert size.bytes < fixed.bytes
     assert size.fidelity.kl_mean < fixed.fidelity.kl_mean
+    # One pass makes the tables of both formats.
+    assert len([text for text in made.told.stages if "how much each tensor matters" in text]) == 1
 
 
 def test_manifest_and_file_say_every_type(made: Made):
     for name in TARGETS:
         entry = made.manifest.entry(name)
-        assert entry is not None
-        assert entry.allocation is not None
         header = read_header(made.out / entry.path)
         types = {t.name: t.type_name.lower() for t in header.tensors if len(t.shape) > 1}
         assert entry.allocation.types == types
@@ -124,16 +114,11 @@ def test_manifest_and_file_say_every_type(made: Made):
 
 def test_onnx_folders_keep_targets_too(made: Made):
     kl, size = map(made.manifest.entry, IN_ONNX)
-    assert kl is not None
     assert kl.path == "onnx-kl0.05"
-    assert kl.fidelity is not None
     assert kl.fidelity.kl_mean + kl.fidelity.kl_error <= 0.05
-    assert size is not None
     there = [file.stat().st_size for file in (made.out / size.path).iterdir()]
     assert 0.98 * 440_000 < sum(there) == size.bytes <= 440_000
     for entry in (kl, size):
-        assert entry.allocation is not None
-        assert entry.fidelity is not None
         assert entry.allocation.predicted == pytest.approx(entry.fidelity.kl_mean, rel=0.2)
         types = entry.allocation.types
         graph = ir.load(made.out / entry.path / "model.onnx")
@@ -149,52 +134,47 @@ def test_onnx_folders_keep_targets_too(made: Made):
         assert len(" ".join(told).split()) == len(types)
 
 
-def test_one_pass_makes_the_tables_of_both_formats(made: Made):
-    assert len([text for text in made.stages if "how much each tensor matters" in text]) == 1
-
-
-def test_a_second_target_takes_the_table_of_the_first(made: Made):
-    told = Told()
-    options = replace(made.options, recipes=(find_recipe("320kb"), find_recipe("kl0.03")))
-    build(options, told)
-    assert "the table of sensitivities is the one measured before" in told.notes
-    assert "tiny-kl0.03.gguf is already built (--fresh builds it again)" in told.notes
-    assert not [text for text in told.stages if "how much each tensor matters" in text]
-
-
-def test_a_target_begins_with_how_far_those_before_were_off(made: Made, tmp_path: Path):
+def test_further_targets_take_the_table_and_begin_with_how_far_those_before_were_off(
+    made: Made, tmp_path: Path
+):
     out = Path(shutil.copytree(made.out, tmp_path / "out"))
     known = load_manifest(out)
     entry = known.entry("kl0.03")
-    assert entry is not None
-    assert entry.allocation is not None
-    assert entry.fidelity is not None
     lost = max(entry.fidelity.kl_mean + entry.fidelity.kl_error, entry.allocation.tuned or 0.0)
     # As if it had lost twice what was predicted.
     allocation = replace(entry.allocation, predicted=lost / 2)
     write_manifest(out, known.with_entry(replace(entry, allocation=allocation)))
-    told = Told()
-    build(replace(made.options, out=out, recipes=(find_recipe("kl0.04"),)), told)
+    told, names = Notes(), ("kl0.03", "kl0.04")
+    build(replace(made.options, out=out, recipes=tuple(map(find_recipe, names))), told)
+    assert "the table of sensitivities is the one measured before" in told.notes
+    assert "tiny-kl0.03.gguf is already built (--fresh builds it again)" in told.notes
+    assert not [text for text in told.stages if "how much each tensor matters" in text]
     tries = [note for note in told.notes if note.startswith("kl0.04, a bound of")]
     predicted = float(tries[0].split("predicted ")[1].split(",")[0])
     assert 0.4 * 0.04 < predicted <= 0.5 * 0.04
+    # What the user asks for a tensor stays.
+    options = replace(made.options, out=out, overrides={"attn_q": "q8_0"})
+    options = replace(options, recipes=(find_recipe("350kb"),), measure=MeasureOptions(False))
+    _, manifest = build(options, Notes())
+    entry = manifest.entry("350kb")
+    assert entry.bytes <= 350_000
+    assert {k for n, k in entry.allocation.types.items() if "attn_q" in n} == {"q8_0"}
 
 
-@pytest.mark.parametrize(
-    ("name", "why"),
-    [
-        ("kl1e-9", "tiny is predicted to lose"),
-        ("100kb", "the smallest file of tiny"),
-        ("1.1bpw", "tiny takes at least .* bits a weight"),
-        ("fits-1mb-256", "tiny takes at least .* MB with 256 tokens of context"),
-    ],
-)
-def test_a_target_that_nothing_keeps_is_refused(made: Made, name: str, why: str):
+def test_targets_that_nothing_keeps_are_refused(made: Made):
+    whys = {
+        "kl1e-9": "tiny is predicted to lose",
+        "100kb": "the smallest file of tiny",
+        "1.1bpw": "tiny takes at least .* bits a weight",
+        "fits-1mb-256": "tiny takes at least .* MB with 256 tokens of context",
+    }
     before = sorted(made.out.glob("*.gguf"))
-    with pytest.raises(MissedTargetError, match=f"{name} cannot be kept: .*{why}"):
-        build(replace(made.options, recipes=(find_recipe(name),)), Reporter())
+    with pytest.raises(MissedTargetError) as told:
+        build(replace(made.options, recipes=tuple(map(find_recipe, whys))), Reporter())
+    for name, why in whys.items():
+        assert re.search(f"{name} cannot be kept: .*{why}", str(told.value))
+        assert load_manifest(made.out).entry(name) is None
     assert sorted(made.out.glob("*.gguf")) == before
-    assert load_manifest(made.out).entry(name) is None
 
 
 def test_a_bound_that_is_missed_keeps_the_nearest_file_aside(
@@ -212,36 +192,18 @@ def test_a_bound_that_is_missed_keeps_the_nearest_file_aside(
     assert load_manifest(made.out).entry("kl0.04") is None
 
 
-def test_a_table_that_was_changed_is_refused(made: Made):
-    table = max(
-        (cache_dir() / "sensitivities").glob("*.json"), key=lambda path: "q5_1" in path.read_text()
-    )
-    whole = table.read_text()
-    table.write_text(whole.replace('"kl": ', '"kl": 1', 1))
-    try:
-        with pytest.raises(ToolError, match="was changed or damaged"):
-            build(replace(made.options, recipes=(find_recipe("310kb"),)), Reporter())
-    finally:
-        table.write_text(whole)
-    assert load_manifest(made.out).entry("310kb") is None
-
-
 def test_texts_that_share_a_passage_are_refused_before_anything(made: Made, tmp_path: Path):
     again = tmp_path / "text.txt"
     again.write_text("Another beginning. " * 300 + BUNDLED.read_text())
-    options = replace(
-        made.options,
-        out=tmp_path / "out",
-        imatrix=again,
-        measure=replace(made.options.measure, text=BUNDLED),
-    )
+    measure = replace(made.options.measure, text=BUNDLED)
+    options = replace(made.options, out=tmp_path / "out", imatrix=again, measure=measure)
     with pytest.raises(UsageError, match="share a passage"):
         build(options, Reporter())
     assert not (tmp_path / "out").exists()
 
 
 def test_experts_in_onnx_are_refused(tmp_path: Path):
-    model = make_random_model(tmp_path / "experts", _MIXTRAL, num_hidden_layers=1)
+    model = make_random_model(tmp_path / "experts", SHAPES["mixtral"], num_hidden_layers=1)
     recipes = (find_recipe("kl0.1"), find_recipe("onnx-kl0.1"))
     with pytest.raises(UsageError, match=r"^onnx-kl0\.1: how experts are stored .* --to gguf"):
         build(Options(SourceOptions(str(model)), recipes, out=tmp_path / "out"), Reporter())
@@ -260,35 +222,6 @@ def test_what_a_target_needs_is_told_before_anything(made: Made, pebble_f16: Pat
         build(replace(made.options, target="cuda"), Reporter())
 
 
-def test_a_killed_run_goes_on_at_the_layer_where_it_was(made: Made, tmp_path: Path):
-    folder = cache_dir() / "sensitivities"
-    command = [
-        *(made.options.source.model, "--max-size", "350kB", "--no-measure"),
-        *("--out", str(tmp_path / "out"), "--override", "attn_q=q8_0"),
-    ]
-    # Another text: a table of its own.
-    text = tmp_path / "text.txt"
-    text.write_text(BUNDLED.read_text())
-    verdict = tmp_path / "verdict.txt"
-    verdict.write_text("One two three. " * 200)
-    command += ["--imatrix", str(text), "--measure-text", str(verdict)]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "quantize", *command],
-        stderr=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-    )
-    until(lambda: list(folder.glob("*.partial/done.json")) or process.poll() is not None)
-    process.kill()
-    process.wait()
-    run_quantize(*command)
-    entry = load_manifest(tmp_path / "out").entry("350kb")
-    assert entry is not None
-    assert entry.allocation is not None
-    assert entry.bytes <= 350_000
-    assert {k for n, k in entry.allocation.types.items() if "attn_q" in n} == {"q8_0"}
-    assert not list(folder.glob("*.partial"))
-
-
 def test_a_line_builds_every_file_exactly_again(made: Made, tmp_path: Path):
     """In another home, so that nothing is known: the importance matrix and, for ONNX, the table are
     made again too. Types are not searched: no file is tried."""
@@ -296,8 +229,6 @@ def test_a_line_builds_every_file_exactly_again(made: Made, tmp_path: Path):
     report = (made.out / "report.html").read_text()
     for name in again:
         entry = made.manifest.entry(name)
-        assert entry is not None
-        assert entry.allocation is not None
         assert entry.allocation.rebuild == f"quantize tiny --allocation 'manifest.json#{name}'"
         assert escape(entry.allocation.rebuild) in report
     header = read_header(made.out / "tiny-kl0.03.gguf")
@@ -310,13 +241,13 @@ def test_a_line_builds_every_file_exactly_again(made: Made, tmp_path: Path):
         measure=MeasureOptions(enabled=False),
         allocations=listed,
     )
-    told = Told()
+    told = Notes()
+    link_source(tmp_path / "home")
     with own_home(tmp_path / "home"):
         _, manifest = build(options, told)
     assert not [text for text in told.stages if "try" in text]
     for name in again:
         entry = manifest.entry(name)
-        assert entry is not None
         assert entry.sha256 == listed[name].sha256
         assert entry.allocation == listed[name].allocation
         assert f"{name} is byte for byte the file that is listed" in told.notes
@@ -324,7 +255,6 @@ def test_a_line_builds_every_file_exactly_again(made: Made, tmp_path: Path):
 
 def test_a_mix_may_have_products_of_integers_whose_loss_is_predicted(made: Made, tmp_path: Path):
     listed = find_listed(f"{made.out}#onnx-440kb")
-    assert listed.allocation is not None
     names = listed.allocation.types
     types = {name: "w8a8" if name.startswith("blk.") else "8s32" for name in names}
     options = Options(
@@ -342,7 +272,6 @@ def test_a_mix_may_have_products_of_integers_whose_loss_is_predicted(made: Made,
     kinds = [node.op_type for node in graph]
     assert kinds.count("MatMulInteger") == len([name for name in names if name.startswith("blk.")])
     assert kinds.count("MatMulNBits") == 1  # the output layer
-    assert entry.fidelity is not None
     tables = list((cache_dir() / "sensitivities").glob("*.json"))
     (path,) = [path for path in tables if "w8a8" in path.read_text()]
     table = read_table(path)
@@ -372,17 +301,28 @@ def test_what_cannot_be_built_again_is_told(made: Made, tmp_path: Path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_run_killed_while_it_tries_and_measures_gives_the_same_file(made: Made, tmp_path: Path):
-    out = tmp_path / "out"
+def test_a_run_killed_again_and_again_gives_the_same_file(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """While it measures sensitivities, in another home, while it tries and while it measures."""
+    out, home = tmp_path / "out", tmp_path / "home"
+    link_source(home)
+    monkeypatch.setenv("INGOT_HOME", str(home))
     command = (made.options.source.model, "--max-kl", "0.03", "--limit", "1024", "--out", out)
-    for stage in ("quantizing to kl0.03, try 1", "measuring the speed of kl0.03"):
-        code, _ = kill_during(stage, signal.SIGKILL, *command)
+    for stage, there in (
+        ("measuring how much", "cache/sensitivities/*.partial/done.json"),
+        ("quantizing to kl0.03, try 1", ""),
+        ("measuring the speed of kl0.03", ""),
+    ):
+        code, said = kill_during(stage, signal.SIGKILL, *command, there=there and (home, there))
         assert code == -signal.SIGKILL
+        # Once the export is there it is never made again.
+        assert ("converting to GGUF, half precision ..." in said) == bool(there)
         assert [path.name for path in out.iterdir()] == [WORK]  # nothing is published
     done = run_quantize(*command)
     assert "quantizing" not in done.stderr  # that was finished
+    assert not list(home.glob("cache/sensitivities/*.partial"))
     (entry,) = load_manifest(out).files
     undisturbed = made.manifest.entry("kl0.03")
-    assert undisturbed is not None
     assert entry.sha256 == undisturbed.sha256
     assert entry.allocation == undisturbed.allocation

@@ -1,17 +1,24 @@
-"""Run in child processes: ggml's own functions."""
+"""Run in child processes: ggml's own functions, and comparisons of several files at once."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import repeat
+from pathlib import Path
 
 import numpy as np
 
 from quantize.arrays import Bytes, Floats
 from quantize.gguf.ggml import packed, rounded
+from quantize.gguf.quantize import _quantize
+from quantize.gguf.weights import WeightComparison, compare_weights, other_tokens
+from quantize.recipes import find_recipe
 
 
-def stored(rows: Floats, kinds: Sequence[str]) -> dict[str, tuple[Bytes, Floats]]:
-    return {kind: (packed(rows, kind), rounded(rows, kind)) for kind in kinds}
+def stored(rows: Mapping[str, Floats], kinds: Mapping[str, str]) -> dict[str, tuple[Bytes, Floats]]:
+    return {
+        name: (packed(rows[name], kind), rounded(rows[name], kind)) for name, kind in kinds.items()
+    }
 
 
 def many_times(rows: Floats, kinds: Sequence[str], times: int) -> float:
@@ -23,3 +30,19 @@ def many_times(rows: Floats, kinds: Sequence[str], times: int) -> float:
         again = (rounded(rows, kind, means) for _ in range(times))
         worst = max(worst, *(float(np.abs(other - first).max()) for other in again))
     return worst
+
+
+def quantized(floats: Path, jobs: Sequence[tuple[Path, str, Path | None]]) -> None:
+    """Files, each by its recipe and its importance matrix."""
+    for out, recipe, matrix in jobs:
+        _quantize(floats, out, find_recipe(recipe).ftype, matrix, {}, {})
+
+
+def compared(
+    files: Sequence[Path], floats: Path, matrices: Sequence[Path]
+) -> list[WeightComparison]:
+    return [compare_weights(*pair) for pair in zip(files, repeat(floats), matrices, strict=False)]
+
+
+def vocabularies(files: Sequence[Path], good: Path) -> list[list[str]]:
+    return [other_tokens(path, good) for path in files]

@@ -16,33 +16,15 @@ from quantize.gguf.quantize import quantize_gguf
 from quantize.quality.tokens import Reference
 from quantize.recipes import find_recipe
 from runtimes.models.gguf import read_header
-from tests.quantize.shapes import Shape, byte_fallback, make_random_model
+from tests.quantize.shapes import SHAPES, make_random_model
 
 _USED = 2  # experts for each token
-_MIXTRAL = Shape(
-    "MixtralConfig",
-    "MixtralForCausalLM",
-    {
-        "hidden_size": 256,
-        "intermediate_size": 192,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 512,
-        "num_local_experts": 4,
-        "num_experts_per_tok": _USED,
-        "tie_word_embeddings": False,
-        "sliding_window": None,
-    },
-    tokenizer=byte_fallback,
-    add_bos=True,
-)
 
 
 @pytest.fixture(scope="module")
 def mixtral(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("mixtral")
-    model = make_random_model(folder / "model", _MIXTRAL)
+    model = make_random_model(folder / "model", SHAPES["mixtral"])
     export_f16(model, folder / "f16.gguf", Reference([], [], [], [], [], None), folder)
     return folder / "f16.gguf"
 

@@ -18,6 +18,7 @@ from quantize.gguf.imatrixfile import ImatrixEntry, ImportanceMatrix, read_matri
 from quantize.options import SourceOptions
 from quantize.progress import Reporter
 from quantize.source import SourceModel, open_source
+from tests.quantize.hub.hubs import Notes
 
 # Channels of Hugging Face's Llama by the weight tensor that reads them.
 _INPUTS = {
@@ -29,16 +30,6 @@ _INPUTS = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-
-
-class Notes(Reporter):
-    """Remembers what it is told."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.said.append(text)
 
 
 def a_matrix(seed: int = 0) -> ImportanceMatrix:
@@ -56,6 +47,9 @@ def test_a_file_read_back_equals_what_was_written(tmp_path: Path):
     matrix = a_matrix()
     write_matrix(tmp_path / "m.gguf", matrix)
     again = read_matrix(tmp_path / "m.gguf")
+    (tmp_path / "cut.gguf").write_bytes((tmp_path / "m.gguf").read_bytes()[:-200])
+    with pytest.raises(UsageError, match="truncated"):
+        read_matrix(tmp_path / "cut.gguf")
     assert (again.chunks, again.chunk_size) == (3, 512)
     assert again.entries.keys() == matrix.entries.keys()
     for name, entry in matrix.entries.items():
@@ -123,14 +117,6 @@ def test_damage_is_told(tmp_path: Path, data: bytes, why: str):
         read_matrix(tmp_path / "m")
 
 
-def test_a_cut_file_is_told(tmp_path: Path):
-    write_matrix(tmp_path / "m.gguf", a_matrix())
-    data = (tmp_path / "m.gguf").read_bytes()
-    (tmp_path / "m.gguf").write_bytes(data[:-200])
-    with pytest.raises(UsageError, match="truncated"):
-        read_matrix(tmp_path / "m.gguf")
-
-
 def test_chunks_hold_every_token_once():
     chunks = chunked(range(10), 4, 99)
     assert chunks == [[99, 0, 1, 2], [99, 3, 4, 5], [99, 6, 7, 8], [99, 9]]
@@ -193,14 +179,14 @@ def test_a_computed_matrix_is_kept_and_used_again(
     made = prepare_imatrix(text, source(pebble), pebble_f16, tmp_path, first)
     (kept,) = (tmp_path / "home" / "cache" / "imatrix").iterdir()
     assert kept.read_bytes() == made.read_bytes()
-    assert "tokens" in first.said[0]  # so short a text is remarked upon
+    assert "tokens" in first.notes[0]  # so short a text is remarked upon
     made.unlink()
     # Recognisable: if it were computed again, this would be gone.
     marked = read_matrix(kept)
     write_matrix(kept, ImportanceMatrix(marked.entries, "marked", 1, 2))
     again = prepare_imatrix(text, source(pebble), pebble_f16, tmp_path, second)
     assert read_matrix(again).chunk_size == 2
-    assert second.said == ["the importance matrix of words.txt is the one computed before"]
+    assert second.notes == ["the importance matrix of words.txt is the one computed before"]
     kept.write_bytes(kept.read_bytes()[:-100])
     whole = prepare_imatrix(text, source(pebble), pebble_f16, tmp_path, Notes())
     assert read_matrix(whole).chunk_size != 2
@@ -220,7 +206,7 @@ def test_a_cache_that_cannot_be_written_costs_only_the_next_run(
     text.write_text(pebble_texts[0].read_text()[:4000])
     made = prepare_imatrix(text, source(pebble), pebble_f16, tmp_path, notes)
     assert read_matrix(made).chunks > 0
-    assert notes.said[-1].startswith("the importance matrix is not kept")
+    assert notes.notes[-1].startswith("the importance matrix is not kept")
 
 
 def test_a_ready_file_is_checked_against_the_model(

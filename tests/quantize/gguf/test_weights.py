@@ -1,5 +1,6 @@
 """Weights of GGUF files against the original's: what is found, and what is not mistaken for it."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,14 +11,14 @@ import pytest
 from quantize.children import run_child
 from quantize.gguf.imatrix import compute
 from quantize.gguf.imatrixfile import read_matrix, write_matrix
-from quantize.gguf.quantize import quantize_gguf
-from quantize.gguf.weights import WeightComparison, compare_weights, other_settings, other_tokens
+from quantize.gguf.weights import WeightComparison, other_settings
 from quantize.quality.text import BUNDLED
-from quantize.recipes import find_recipe
 from runtimes.models.gguf import read_header
+from tests.quantize.gguf import rounding_child
 from tests.quantize.planted import PLANTED, plant
 
-_PLAIN = ("f16", "bf16", "q8_0", "q6_k", "q5_k_m", "q4_k_m", "q4_0", "q3_k_m", "q2_k", "iq4_xs")
+_PLAIN = ("bf16", "q8_0", "q6_k", "q4_k_m", "q4_0", "q3_k_m", "q2_k", "iq4_xs")
+_BY_MATRIX = ("q4_k_m", "q3_k_m", "iq4_xs")
 
 
 @pytest.fixture(scope="module")
@@ -28,63 +29,63 @@ def matrix(pebble_f16: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return work / "m.gguf"
 
 
-def _built(floats: Path, recipe: str, folder: Path, matrix: Path | None = None) -> Path:
-    out = folder / f"{recipe}.gguf"
-    quantize_gguf(floats, out, find_recipe(recipe), folder, matrix)
-    return out
+def _built(floats: Path, folder: Path, jobs: Sequence[tuple[str, Path | None]]) -> list[Path]:
+    """Files by their recipes and matrices, in one child."""
+    files = [folder / f"{recipe}{'-' + by.stem if by else ''}.gguf" for recipe, by in jobs]
+    named = [(path, *job) for path, job in zip(files, jobs, strict=True)]
+    run_child(partial(rounding_child.quantized, floats, named), "", folder)
+    return files
 
 
-def _compared(path: Path, floats: Path, matrix: Path) -> WeightComparison:
-    return run_child(partial(compare_weights, path, floats, matrix), "", path.parent)
+def _compared(
+    files: Sequence[Path], floats: Path, matrices: Sequence[Path]
+) -> list[WeightComparison]:
+    """Every file by its matrix, in one child."""
+    call = partial(rounding_child.compared, files, floats, matrices)
+    return run_child(call, "", files[0].parent)
 
 
-@pytest.mark.parametrize("recipe", _PLAIN)
-def test_good_files_have_no_fault(recipe: str, pebble_f16: Path, matrix: Path, tmp_path: Path):
-    found = _compared(_built(pebble_f16, recipe, tmp_path), pebble_f16, matrix)
-    assert found == WeightComparison(56, ())
+def test_good_files_have_no_fault(pebble_f16: Path, matrix: Path, tmp_path: Path):
+    files = _built(pebble_f16, tmp_path, [(recipe, None) for recipe in _PLAIN])
+    found = _compared(files, pebble_f16, [matrix] * len(files))
+    assert dict(zip(_PLAIN, found, strict=True)) == dict.fromkeys(_PLAIN, WeightComparison(56, ()))
 
 
-@pytest.mark.parametrize("recipe", ["q4_k_m", "q3_k_m", "q4_0", "iq4_xs"])
-def test_a_matrix_of_another_text_is_no_fault(
-    recipe: str, pebble_f16: Path, pebble_matrix: Path, matrix: Path, tmp_path: Path
+def test_a_matrix_of_another_text_is_no_fault_and_one_that_does_not_fit_is(
+    pebble_f16: Path, pebble_matrix: Path, matrix: Path, tmp_path: Path
 ):
-    """One of chats where prose is measured on, and the other way round."""
-    built = _built(pebble_f16, recipe, tmp_path, pebble_matrix)
-    assert _compared(built, pebble_f16, matrix).faults == ()
-    built = _built(pebble_f16, recipe, tmp_path, matrix)
-    assert _compared(built, pebble_f16, pebble_matrix).faults == ()
-
-
-@pytest.mark.parametrize("recipe", ["q4_k_m", "q3_k_m", "q6_k", "q4_0", "iq4_xs"])
-def test_a_matrix_that_does_not_fit_is_found(
-    recipe: str, pebble_f16: Path, matrix: Path, tmp_path: Path
-):
+    """One of chats where prose is measured on, and the other way round; and one of dice."""
+    chats = tmp_path / "chats.gguf"
+    chats.write_bytes(pebble_matrix.read_bytes())
     given, dice = read_matrix(matrix), np.random.default_rng(0)
     entries = {
         name: replace(entry, sums=dice.permutation(entry.sums, axis=1))
         for name, entry in given.entries.items()
     }
     write_matrix(tmp_path / "old.gguf", replace(given, entries=entries))
-    built = _built(pebble_f16, recipe, tmp_path, tmp_path / "old.gguf")
-    (fault,) = _compared(built, pebble_f16, matrix).faults
-    assert "importance matrix that does not fit" in fault
+    pairs = (chats, matrix), (matrix, chats), (tmp_path / "old.gguf", matrix)
+    jobs = [(recipe, by) for recipe in _BY_MATRIX for by, _ in pairs]
+    files = _built(pebble_f16, tmp_path, jobs)
+    found = _compared(files, pebble_f16, [measured for _, measured in pairs] * len(_BY_MATRIX))
+    for path, one in zip(files, found, strict=True):
+        assert len(one.faults) == ("old" in path.name), (path.name, one)
+        assert all("importance matrix that does not fit" in fault for fault in one.faults)
 
 
-@pytest.mark.parametrize("name", list(PLANTED))
 @pytest.mark.parametrize("recipe", ["q4_k_m", "q8_0"])
 def test_what_is_planted_is_found(
-    name: str, recipe: str, pebble_built: Path, pebble_f16: Path, matrix: Path, tmp_path: Path
+    recipe: str, pebble_built: Path, pebble_f16: Path, matrix: Path, tmp_path: Path
 ):
-    path = plant(name, pebble_built / f"pebble-{recipe}.gguf", tmp_path)
-    settings = other_settings(read_header(path), read_header(pebble_f16))
-    weights = _compared(path, pebble_f16, matrix).faults
-    found = [*(f"settings: {one}" for one in settings), *(f"weights: {one}" for one in weights)]
-    _, begins = PLANTED[name]
-    if begins.startswith(("weights", "settings")):
-        assert len(found) == 1
-        assert found[0].startswith(begins)
-    else:  # another gate's: `test_measure.py` has them
-        assert weights == ()
+    files = [plant(name, pebble_built / f"pebble-{recipe}.gguf", tmp_path) for name in PLANTED]
+    weights = _compared(files, pebble_f16, [matrix] * len(files))
+    for path, (_, begins), one in zip(files, PLANTED.values(), weights, strict=True):
+        settings = other_settings(read_header(path), read_header(pebble_f16))
+        found = [*(f"settings: {text}" for text in settings)]
+        found += [f"weights: {text}" for text in one.faults]
+        if begins.startswith(("weights", "settings")):
+            assert [text[: len(begins)] for text in found] == [begins], (path.name, found)
+        else:  # another gate's: `test_measure.py` has them
+            assert one.faults == (), path.name
 
 
 def test_another_vocabulary_is_found(pebble_built: Path, tmp_path: Path):
@@ -94,6 +95,7 @@ def test_another_vocabulary_is_found(pebble_built: Path, tmp_path: Path):
     at = data.index(b"The", start)
     assert at < end
     (tmp_path / "other.gguf").write_bytes(data[:at] + b"Thy" + data[at + 3 :])
-    (fault,) = run_child(partial(other_tokens, tmp_path / "other.gguf", good), "", tmp_path)
+    call = partial(rounding_child.vocabularies, [tmp_path / "other.gguf", good], good)
+    (fault,), none = run_child(call, "", tmp_path)
     assert "Thy" in fault
-    assert run_child(partial(other_tokens, good, good), "", tmp_path) == []
+    assert none == []

@@ -6,6 +6,7 @@ redirects of large ones to a storage host on another port, byte ranges, and uplo
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import re
@@ -108,18 +109,6 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, *_: Any) -> None:
         pass
 
-    def do_GET(self) -> None:
-        self._begin()
-
-    def do_HEAD(self) -> None:
-        self._begin()
-
-    def do_POST(self) -> None:
-        self._begin()
-
-    def do_PUT(self) -> None:
-        self._begin()
-
     def _begin(self) -> None:
         url = urlsplit(self.path)
         path = unquote(url.path)
@@ -142,27 +131,26 @@ class _Handler(BaseHTTPRequestHandler):
             return self._storage(path, body)
         return self._hub(path, body)
 
+    do_GET = do_HEAD = do_POST = do_PUT = _begin
+
     # The hub itself
 
     def _hub(self, path: str, body: bytes) -> None:
-        if path == "/api/validate-yaml":
-            return self._json({"errors": [], "warnings": []})
-        if path == "/api/models":
-            return self._search(self.seen.asked)
-        if path == "/api/whoami-v2":
-            return self._whoami()
-        if path == "/api/repos/create":
-            return self._create(json.loads(body))
-        if match := re.fullmatch(r"/api/models/([^/]+/[^/]+)/preupload/[^/]+", path):
-            return self._preupload(json.loads(body))
-        if match := re.fullmatch(r"/([^/]+/[^/]+)\.git/info/lfs/objects/batch", path):
-            return self._batch(json.loads(body))
-        if match := re.fullmatch(r"/api/models/([^/]+/[^/]+)/commit/[^/]+", path):
-            return self._commit(match[1], body)
-        if match := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/revision/(.+))?", path):
-            return self._info(match[1], match[2] or "main")
-        if match := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
-            return self._resolve(match[1], match[2], match[3])
+        repo, model = "([^/]+/[^/]+)", "/api/models/([^/]+/[^/]+)"
+        routes: dict[str, Callable[..., None]] = {
+            "/api/validate-yaml": lambda: self._json({"errors": [], "warnings": []}),
+            "/api/models": lambda: self._search(self.seen.asked),
+            "/api/whoami-v2": self._whoami,
+            "/api/repos/create": lambda: self._create(json.loads(body)),
+            f"{model}/preupload/[^/]+": lambda _: self._preupload(json.loads(body)),
+            rf"/{repo}\.git/info/lfs/objects/batch": lambda _: self._batch(json.loads(body)),
+            f"{model}/commit/[^/]+": lambda repo: self._commit(repo, body),
+            f"{model}(?:/revision/(.+))?": self._info,
+            f"/{repo}/resolve/([^/]+)/(.+)": self._resolve,
+        }
+        for pattern, answer in routes.items():
+            if match := re.fullmatch(pattern, path):
+                return answer(*match.groups())
         return self._error(404)
 
     def _allowed(self, repo: str) -> bool:
@@ -179,24 +167,22 @@ class _Handler(BaseHTTPRequestHandler):
             return True
         return False
 
-    def _info(self, repo: str, revision: str) -> None:
+    def _info(self, repo: str, revision: str | None) -> None:
         if not self._allowed(repo):
             return
         commit = self.hub.commit(repo)
-        if revision not in ("main", "v1", commit):
+        if revision not in (None, "main", "v1", commit):
             self._error(404, **{"X-Error-Code": "RevisionNotFound"})
             return
         siblings = []
         for name, data in self.hub.repos[repo].items():
-            entry: dict[str, Any] = {"rfilename": name, "size": len(data)}
-            entry["blobId"] = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+            blob = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+            siblings.append({"rfilename": name, "size": len(data), "blobId": blob})
             if len(data) >= LARGE:
                 sha = hashlib.sha256(data).hexdigest()
-                entry["lfs"] = {"sha256": sha, "size": len(data), "pointerSize": 134}
-            siblings.append(entry)
-        about = self._described(repo)
-        said = {**about, "sha": commit, "siblings": siblings, "private": False}
-        self._json(self.hub.lie(said))
+                siblings[-1]["lfs"] = {"sha256": sha, "size": len(data), "pointerSize": 134}
+        said = {"sha": commit, "siblings": siblings, "private": False}
+        self._json(self.hub.lie({**self._described(repo), **said}))
 
     def _described(self, repo: str) -> dict[str, Any]:
         """What the hub says of a repository beside its files."""
@@ -214,9 +200,11 @@ class _Handler(BaseHTTPRequestHandler):
             self._error(401)
             return
         words, tags = asked.get("search", [""])[0].lower().split(), set(asked.get("filter", []))
-        found = [self._described(repo) for repo in self.hub.repos]
-        found = [one for one in found if tags <= set(one["tags"])]
-        found = [one for one in found if all(word in one["id"].lower() for word in words)]
+        found = [
+            one
+            for one in map(self._described, self.hub.repos)
+            if tags <= {*one["tags"]} and all(word in one["id"].lower() for word in words)
+        ]
         found.sort(key=lambda one: one[asked["sort"][0]], reverse=True)
         first = int(asked.get("cursor", ["0"])[0])
         last = first + min(int(asked["limit"][0]), self.hub.page)
@@ -247,15 +235,18 @@ class _Handler(BaseHTTPRequestHandler):
             about["ETag"] = f'"{hashlib.sha1(b"blob %d" % len(data) + data).hexdigest()}"'
             self._content(data, about)
 
-    def _whoami(self) -> None:
-        if self.seen.headers.get("authorization") == "Bearer hf_good":
-            self._json({"type": "user", "name": "me"})
-        else:
+    def _is_known(self) -> bool:
+        known = self.seen.headers.get("authorization") == "Bearer hf_good"
+        if not known:
             self._error(401)
+        return known
+
+    def _whoami(self) -> None:
+        if self._is_known():
+            self._json({"type": "user", "name": "me"})
 
     def _create(self, asked: dict[str, Any]) -> None:
-        if self.seen.headers.get("authorization") != "Bearer hf_good":
-            self._error(401)
+        if not self._is_known():
             return
         repo = f"{asked.get('organization') or 'me'}/{asked['name']}"
         if repo in self.hub.repos:
@@ -280,8 +271,6 @@ class _Handler(BaseHTTPRequestHandler):
         self._json({"transfer": "basic", "objects": objects})
 
     def _commit(self, repo: str, body: bytes) -> None:
-        import base64
-
         for line in map(json.loads, body.decode().splitlines()):
             value = line["value"]
             if line["key"] == "file":

@@ -16,12 +16,13 @@ AT_ONCE = Hub(Patience(read_s=20.0, attempts=1, pause_s=0.05, wait_s=1.0))
 
 
 class Notes(Reporter):
-    """Keeps what is said, and the last figure of each stage."""
+    """Keeps what is said, and every figure."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
         self.stages: list[str] = []
         self.moved: list[tuple[float, float | None, str]] = []
+        self.steps: list[str] = []
 
     def stage(self, text: str) -> contextlib.AbstractContextManager[None]:
         self.stages.append(text)
@@ -31,7 +32,7 @@ class Notes(Reporter):
         self.moved.append((done, total, unit))
 
     def step(self, text: str) -> None:
-        """Not looked at."""
+        self.steps.append(text)
 
     def note(self, text: str) -> None:
         self.notes.append(text)

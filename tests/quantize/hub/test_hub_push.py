@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,30 +7,19 @@ import pytest
 from quantize.errors import UsageError
 from quantize.hub.client import HubError
 from quantize.hub.transfer import push, require_push
-from quantize.manifest import (
-    FileEntry,
-    Manifest,
-    ModelInfo,
-    ModelOrigin,
-    load_manifest,
-    write_manifest,
-)
+from quantize.manifest import write_manifest
 from runtimes.errors import ModelError
-from tests.quantize.hashing import hash_files
+from tests.quantize.entries import entry_in, manifest_of
 from tests.quantize.hub.fakehub import FakeHub
 from tests.quantize.hub.hubs import Notes
 
 
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+@pytest.fixture(autouse=True)
+def _may_write(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 
-    served = FakeHub()
-    monkeypatch.setenv("HF_ENDPOINT", served.url)
     monkeypatch.setenv("HF_TOKEN", "hf_good")
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)  # its storage is not faked
-    yield served
-    served.close()
 
 
 @pytest.fixture
@@ -45,15 +32,8 @@ def folder(tmp_path: Path) -> Path:
     (out / "README.md").write_text("# tiny")
     (out / ".partial-7").write_bytes(b"half" * 50)
     (out / "notes.txt").write_text("my own")
-    entries = []
-    for recipe, path in (("q4_0", "tiny-Q4_0.gguf"), ("onnx-int4", "tiny-onnx-int4")):
-        kind = "gguf" if recipe == "q4_0" else "onnx"
-        digests = hash_files(out / path)
-        size = sum((out / name).stat().st_size for name in digests)
-        entries.append(
-            FileEntry(kind, recipe, 4, path, size, digests, ModelOrigin("tiny", "0"), {})
-        )
-    write_manifest(out, Manifest(ModelInfo("tiny", "X", 1), tuple(entries)))
+    files = (("q4_0", "tiny-Q4_0.gguf"), ("onnx-int4", "tiny-onnx-int4"))
+    write_manifest(out, manifest_of(*(entry_in(out, recipe, path) for recipe, path in files)))
     return out
 
 
@@ -118,9 +98,7 @@ def test_no_file_of_this_machine_is_uploaded_through_a_link(
 
 
 def test_names_are_no_patterns(hub: FakeHub, folder: Path):
-    manifest = load_manifest(folder)
     (folder / "tiny-Q4_0.gguf").rename(folder / "*")
-    first = replace(manifest.files[0], path="*", sha256=hash_files(folder / "*"))
-    write_manifest(folder, replace(manifest, files=(first,)))
+    write_manifest(folder, manifest_of(entry_in(folder, "q4_0", "*")))
     push(folder, "me/tiny", Notes())
     assert set(hub.repos["me/tiny"]) == {"manifest.json", "README.md", "*"}

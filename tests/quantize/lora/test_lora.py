@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -148,15 +147,6 @@ def test_an_adapter_with_a_larger_vocabulary(base: SourceModel, tmp_path: Path):
     assert (logits_of(merged.folder) - expected).abs().max() < 1e-4
     assert "<|new|>" in (merged.folder / "tokenizer.json").read_text()
     assert json.loads((merged.folder / "config.json").read_text())["vocab_size"] == len(tokenizer)
-
-
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
-    served = FakeHub()
-    monkeypatch.setenv("HF_ENDPOINT", served.url)
-    monkeypatch.setenv("INGOT_HOME", str(tmp_path / "home"))
-    yield served
-    served.close()
 
 
 def test_an_adapter_from_the_hub(hub: FakeHub, base: SourceModel, adapter: Path):

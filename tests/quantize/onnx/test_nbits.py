@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
-import onnxruntime as ort
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 from safetensors import safe_open
 
 from quantize.onnx.graphfile import EMBEDDING, HEAD
@@ -20,6 +19,7 @@ from quantize.recipes import Mix, parse_variant
 from quantize.source.shapes import gguf_name
 from runtimes.errors import ModelError
 from tests.quantize.conftest import Built
+from tests.quantize.onnx.graphs import computed, graph_of
 
 Floats = npt.NDArray[np.float32]
 
@@ -44,25 +44,10 @@ def _model(weights: dict[str, Floats]) -> ir.Model:
         helper.make_node("MatMul", ["up", DOWN], ["down"], name=DOWN),
         helper.make_node("MatMul", ["down", HEAD], ["logits"], name=HEAD),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "model",
-        [helper.make_tensor_value_info("ids", TensorProto.INT64, ["rows"])],
-        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["rows", ROWS])],
-        [
-            numpy_helper.from_array(weights[EMBEDDING], "table"),
-            *(numpy_helper.from_array(np.ascontiguousarray(w), n) for n, w in constants.items()),
-        ],
-    )
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
-    return ir.from_proto(helper.make_model(graph, opset_imports=opsets, ir_version=10))
-
-
-def _logits(model: ir.Model, ids: npt.NDArray[np.int64]) -> Floats:
-    session = ort.InferenceSession(
-        ir.to_proto(model).SerializeToString(), providers=["CPUExecutionProvider"]
-    )
-    return np.asarray(session.run(None, {"ids": ids})[0])
+    given = ("ids", TensorProto.INT64, ["rows"])
+    wanted = ("logits", TensorProto.FLOAT, ["rows", ROWS])
+    constants["table"] = weights[EMBEDDING]
+    return ir.from_proto(graph_of(nodes, given, wanted, constants))
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -82,7 +67,7 @@ def test_every_node_has_its_own(head: str, tied: bool):
     ids = np.arange(0, ROWS, 4)
     expected = table[ids] @ kept[UP].T @ kept[DOWN].T @ kept[HEAD].T
     # Activations are rounded to 8 bits in each product.
-    off = _logits(model, ids) - expected
+    off = computed(ir.to_proto(model), ids=ids) - expected
     assert np.sqrt(np.square(off).mean() / np.square(expected).mean()) < 0.02
     products = [node for node in model.graph if node.op_type == "MatMulNBits"]
     stored = {
@@ -127,7 +112,7 @@ def test_a_mix_says_how_each_tensor_is_stored_and_weighed(tmp_path: Path):
 
 def test_tensors_of_the_builders_nodes(qwen2: Built):
     """Qwen2 has one product for queries, keys and values; its output layer is the table."""
-    graph = ir.load(qwen2.out / "onnx-int4" / "model.onnx").graph
+    graph = ir.load(qwen2.out / "onnx-int8" / "model.onnx").graph
     products = {node.name[:-3] for node in graph if node.op_type == "MatMulNBits"}
     with safe_open(next(qwen2.source.glob("*.safetensors")), "np") as file:
         shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118

@@ -18,14 +18,7 @@ from quantize.onnx.optimum import older_config
 from quantize.progress import Reporter
 from runtimes.errors import RuntimeMissingError
 from runtimes.machine.locks import Lock
-
-
-class Notes(Reporter):
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
+from tests.quantize.hub.hubs import Notes
 
 
 @pytest.fixture

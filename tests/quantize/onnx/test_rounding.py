@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnxruntime as ort
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 from onnxruntime.quantization.neural_compressor import weight_only
 
 from quantize.errors import UsageError
 from quantize.onnx.rounding import Rounded, dequantize, round_matrix
 from quantize.recipes import parse_variant
+from tests.quantize.onnx.graphs import computed, graph_of
 
 Floats = npt.NDArray[np.float32]
 
@@ -167,14 +167,6 @@ def _multiply(x: Floats, rounded: Rounded) -> Floats:
             **{**settings, "K": rounded.inputs, "N": outputs},
         ),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "product",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", rounded.inputs])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", outputs])],
-        [numpy_helper.from_array(array, name) for name, array in constants.items()],
-    )
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
-    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    return np.asarray(session.run(None, {"x": x})[0])
+    given = ("x", TensorProto.FLOAT, ["rows", rounded.inputs])
+    wanted = ("y", TensorProto.FLOAT, ["rows", outputs])
+    return computed(graph_of(nodes, given, wanted, constants), x=x)

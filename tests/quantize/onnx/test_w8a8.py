@@ -19,6 +19,8 @@ from runtimes.onnx.runner import OnnxRunner
 from runtimes.runner import StepRow
 from runtimes.settings import RunnerSettings
 from tests.quantize.conftest import Built
+from tests.quantize.logits import Table, divergence, log_softmax
+from tests.quantize.onnx.graphs import computed, graph_of
 
 Floats = npt.NDArray[np.float32]
 
@@ -41,7 +43,7 @@ def w8a8(floats: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def _log_probabilities(folder: Path, prompts: list[list[int]], steps: int) -> list[Floats]:
+def _log_probabilities(folder: Path, prompts: list[list[int]], steps: int = 8) -> list[Table]:
     """After each prompt and after each of ``steps`` tokens decoded together: [1 + steps, vocab]."""
     runner = OnnxRunner(read_model(folder), RunnerSettings(slots=len(prompts), context=64))
     rows: list[list[Floats]] = [[] for _ in prompts]
@@ -56,17 +58,11 @@ def _log_probabilities(folder: Path, prompts: list[list[int]], steps: int) -> li
         for slot, logits in enumerate(runner.execute(plan)):
             rows[slot].append(logits.copy())
     runner.close()
-    return [_log_softmax(np.stack(parts)) for parts in rows]
+    return [log_softmax(np.stack(parts)) for parts in rows]
 
 
-def _log_softmax(logits: Floats) -> Floats:
-    shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
-    return (shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))).astype(np.float32)
-
-
-def _kl(reference: list[Floats], tested: list[Floats]) -> float:
-    a, b = np.concatenate(reference), np.concatenate(tested)
-    return float((np.exp(a) * (a - b)).sum(axis=-1).mean())
+def _kl(reference: list[Table], tested: list[Table]) -> float:
+    return divergence(np.concatenate(reference), np.concatenate(tested))
 
 
 PROMPTS = [
@@ -76,15 +72,15 @@ PROMPTS = [
 
 
 def test_a_row_is_what_it_is_alone(w8a8: Path):
-    together = _log_probabilities(w8a8, PROMPTS, 8)
+    together = _log_probabilities(w8a8, PROMPTS)
     for prompt, row in zip(PROMPTS, together, strict=True):
-        alone = _log_probabilities(w8a8, [prompt], 8)[0]
+        alone = _log_probabilities(w8a8, [prompt])[0]
         assert np.abs(alone - row).max() < 1e-3
 
 
 def test_it_is_close_to_the_float_graph(floats: Path, w8a8: Path):
-    reference = _log_probabilities(floats, PROMPTS, 8)
-    assert 0 < _kl(reference, _log_probabilities(w8a8, PROMPTS, 8)) < 0.01
+    reference = _log_probabilities(floats, PROMPTS)
+    assert 0 < _kl(reference, _log_probabilities(w8a8, PROMPTS)) < 0.01
     assert _size(w8a8) < 0.3 * _size(floats)
 
 
@@ -125,9 +121,9 @@ def test_smoothing_takes_outliers_out(qwen2: Built, tmp_path: Path):
     quantize_w8a8(hard, plain)
     notes = quantize_w8a8(hard, smooth, text)
     assert any("calibration.txt" in note for note in notes)
-    reference = _log_probabilities(usual, PROMPTS, 8)
-    assert _kl(reference, _log_probabilities(hard, PROMPTS, 8)) < 1e-6
-    losses = [_kl(reference, _log_probabilities(f, PROMPTS, 8)) for f in (plain, smooth)]
+    reference = _log_probabilities(usual, PROMPTS)
+    assert _kl(reference, _log_probabilities(hard, PROMPTS)) < 1e-6
+    losses = [_kl(reference, _log_probabilities(f, PROMPTS)) for f in (plain, smooth)]
     assert losses[1] < losses[0] / 3
 
 
@@ -171,23 +167,12 @@ def _multiply(
     rows: npt.NDArray[np.uint8], codes: npt.NDArray[np.int8], no_prepack: str
 ) -> npt.NDArray[np.int32]:
     node = helper.make_node("MatMulInteger", ["a", "b", "zero"], ["y"])
-    graph = helper.make_graph(
-        [node],
-        "product",
-        [helper.make_tensor_value_info("a", TensorProto.UINT8, ["rows", len(codes)])],
-        [helper.make_tensor_value_info("y", TensorProto.INT32, ["rows", codes.shape[1]])],
-        [
-            numpy_helper.from_array(np.ascontiguousarray(codes), "b"),
-            numpy_helper.from_array(np.array(128, np.uint8), "zero"),
-        ],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    given = ("a", TensorProto.UINT8, ["rows", len(codes)])
+    wanted = ("y", TensorProto.INT32, ["rows", codes.shape[1]])
+    constants = {"b": codes, "zero": np.array(128, np.uint8)}
     options = ort.SessionOptions()
     options.add_session_config_entry("session.disable_prepacking", no_prepack)
-    session = ort.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    return session.run(None, {"a": rows})[0]
+    return computed(graph_of([node], given, wanted, constants), options, a=rows)
 
 
 def _scale(tensor: onnx.TensorProto, change: Callable[[Floats], None]) -> None:
