@@ -55,21 +55,26 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class CheckLine:
-    """One check, done or skipped."""
+    """One check, done or skipped, as the report for programs has it."""
 
     check: str
-    subject: Subject
-    found: CheckResult
+    runtime: str
+    device: str
+    file: str
+    verdict: Verdict
+    found: str
     seconds: float
+    figures: dict[str, Any] = field(default_factory=dict)
 
 
-class Skip(Exception):
-    """A check that cannot be done here; the text says why."""
+def skipped(why: str) -> CheckResult:
+    """A check that cannot be done here."""
+    return CheckResult("skipped", why)
 
 
 def counts(lines: list[CheckLine]) -> dict[Verdict, int]:
     """Number of lines with each verdict."""
-    return {name: sum(line.found.verdict == name for line in lines) for name in get_args(Verdict)}
+    return {name: sum(line.verdict == name for line in lines) for name in get_args(Verdict)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,17 +225,17 @@ def cancel(target: VerifyTarget) -> CheckResult:
             if running.result().finish_reason is FinishReason.CANCELLED:
                 break
         else:
-            raise Skip(f"{_TRIES} answers had ended before they could be cancelled")
+            return skipped(f"{_TRIES} answers had ended before they could be cancelled")
         figures = {"tokens_after": len(_answer(engine, prompt).token_ids)}
         return CheckResult("passed", "a cancelled request made room for the next", figures)
 
 
-def _long(engine: WorkerEngine, prompt: list[int]) -> Request:
+def _long(engine: EngineApi, prompt: list[int]) -> Request:
     """A request that takes as long as there is room."""
     return Request(prompt, greedy(engine.context - len(prompt)))
 
 
-def _answer(engine: WorkerEngine, prompt: list[int]) -> Completion:
+def _answer(engine: EngineApi, prompt: list[int]) -> Completion:
     """An answer, asked again where the process died before it had the request.
 
     Raises IngotError when it does not come.
@@ -283,9 +288,9 @@ _BUSY = 0.1  # what others take of the processor before figures of speed say lit
 def memory(target: VerifyTarget) -> CheckResult:
     """The estimate against what a process takes that has every slot full."""
     if target.device != PROCESSOR:
-        raise Skip("only what a process takes of the machine's memory is measured")
+        return skipped("only what a process takes of the machine's memory is measured")
     if not Path("/proc/self").is_dir():
-        raise Skip("memory is measured through /proc, which this system lacks")
+        return skipped("memory is measured through /proc, which this system lacks")
     (row,) = memory_check(target.model.path, [target.settings(ROWS)])
     estimated, ratio = row.estimate.total, row.estimate.total / row.measured
     good = abs(row.error) <= _MEMORY or abs(estimated - row.measured) <= _MEMORY_BYTES
