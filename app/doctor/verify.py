@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -90,8 +90,15 @@ class Verification:
         try:
             found = self._judge(call)
         finally:
-            about = (*astuple(subject), found.verdict, found.said)
-            self.lines.append(CheckLine(name, *about, time.monotonic() - begin, found.figures))
+            line = CheckLine(
+                name,
+                **asdict(subject),
+                verdict=found.verdict,
+                found=found.said,
+                seconds=time.monotonic() - begin,
+                figures=found.figures,
+            )
+            self.lines.append(line)
             self.ends(self)
 
     def _judge(self, call: Callable[[], CheckResult]) -> CheckResult:
