@@ -26,6 +26,7 @@ from runtimes.models.registry import backend_of
 from runtimes.planner.plan import PlanWorkload
 from runtimes.request import Completion, FinishReason, Request
 from runtimes.settings import RunnerSettings, SchedulerSettings
+from runtimes.stream import Stream
 from runtimes.worker.engine import WorkerEngine
 from runtimes.worker.recovery import FORGET
 
@@ -199,8 +200,7 @@ def restart(target: VerifyTarget) -> CheckResult:
     with target.engine(1) as engine:
         prompt = encoded(engine, PROMPTS[0])
         before = _answer(engine, prompt)
-        running = engine.submit(_long(engine, prompt))
-        next(iter(running), None)
+        running = _begun(engine, prompt)
         if engine.pid is None:
             raise IngotError("the worker was gone before it was killed")
         psutil.Process(engine.pid).kill()
@@ -219,8 +219,7 @@ def cancel(target: VerifyTarget) -> CheckResult:
     with target.engine(1) as engine:
         prompt = encoded(engine, PROMPTS[0])
         for _ in range(_TRIES):
-            running = engine.submit(_long(engine, prompt))
-            next(iter(running), None)
+            running = _begun(engine, prompt)
             running.cancel()
             if running.result().finish_reason is FinishReason.CANCELLED:
                 break
@@ -230,9 +229,11 @@ def cancel(target: VerifyTarget) -> CheckResult:
         return CheckResult("passed", "a cancelled request made room for the next", figures)
 
 
-def _long(engine: EngineApi, prompt: list[int]) -> Request:
-    """A request that takes as long as there is room."""
-    return Request(prompt, greedy(engine.context - len(prompt)))
+def _begun(engine: EngineApi, prompt: list[int]) -> Stream:
+    """An answer that takes as long as there is room, once its first piece is there."""
+    stream = engine.submit(Request(prompt, greedy(engine.context - len(prompt))))
+    next(iter(stream), None)
+    return stream
 
 
 def _answer(engine: EngineApi, prompt: list[int]) -> Completion:
