@@ -107,6 +107,18 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
+@pytest.fixture
+def hub(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A hub on 127.0.0.1 (``FakeHub``), and an own INGOT_HOME."""
+    from tests.quantize.hub.fakehub import FakeHub
+
+    served = FakeHub()
+    monkeypatch.setenv("HF_ENDPOINT", served.url)
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    yield served
+    served.close()
+
+
 @pytest.fixture(scope="session")
 def pebble() -> Path:
     """The Hugging Face folder of the demo model."""

@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 QUESTION = "What is the capital of France?"
 
 
@@ -35,22 +33,6 @@ def test_it_is_bounded_and_turned_off(command: Any, home: Path, pebble_thinks: P
         assert "reasoning" not in said
     done = command("run", pebble_thinks, QUESTION, "--thinking", "low")
     assert "the chat template knows no effort: low turns thinking on" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        (("--thinking", "much"), "thinking"),
-        (("--think-tokens", "-1"), "think-tokens"),
-        (("--raw", "--thinking", "off"), "--raw leaves out"),
-    ],
-)
-def test_what_is_wrong_is_said(
-    command: Any, home: Path, gguf_file: Path, options: tuple[str, ...], why: str
-) -> None:
-    done = command("run", gguf_file, QUESTION, *options)
-    assert done.returncode == 2
-    assert why in done.stderr
 
 
 def test_rows_have_a_column_of_their_own(
