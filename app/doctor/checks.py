@@ -37,15 +37,6 @@ Verdict = Literal["passed", "failed", "skipped"]
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """Subject of a check; a part that it is not about is empty."""
-
-    runtime: str = ""  # for people
-    device: str = ""
-    file: str = ""  # the model file's or the folder's name, without where it is
-
-
-@dataclass(frozen=True, slots=True)
 class CheckResult:
     """A check's verdict, the reason in words, and the figures for programs."""
 
@@ -54,17 +45,17 @@ class CheckResult:
     figures: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CheckLine:
-    """One check, done or skipped, as the report for programs has it."""
+    """One check, as the report for programs has it, with its result once there is one."""
 
     check: str
-    runtime: str
-    device: str
-    file: str
-    verdict: Verdict
-    found: str
-    seconds: float
+    runtime: str = ""  # for people; a part that a check is not about is empty
+    device: str = ""
+    file: str = ""  # the model file's or the folder's name, without where it is
+    verdict: Verdict = "skipped"
+    found: str = "interrupted"
+    seconds: float = 0.0
     figures: dict[str, Any] = field(default_factory=dict)
 
 
@@ -108,10 +99,9 @@ class VerifyTarget:
                 f" (`{FORGET}` has it tried again)"
             )
 
-    @property
-    def subject(self) -> Subject:
-        """Words for a line of the report."""
-        return Subject(backend_of(self.model).label, self.device, self.model.path.name)
+    def line(self, check: str) -> CheckLine:
+        """The line of a check on it."""
+        return CheckLine(check, backend_of(self.model).label, self.device, self.model.path.name)
 
 
 def devices(health: Health) -> tuple[str, ...]:

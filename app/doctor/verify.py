@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,6 @@ from app import demo
 from app.doctor.checks import (
     CheckLine,
     CheckResult,
-    Subject,
     Verdict,
     VerifyTarget,
     answers,
@@ -67,7 +66,7 @@ class Verification:
     """Findings so far. ``begins`` is called before each check, ``ends`` after each line."""
 
     minutes: float
-    begins: Callable[[str, Subject], None]
+    begins: Callable[[CheckLine], None]
     ends: Callable[["Verification"], None]
     asked: Sequence[str] = ()  # models as the user named them
     began: datetime = field(default_factory=lambda: datetime.now(UTC))
@@ -82,22 +81,15 @@ class Verification:
         """Seconds since it began."""
         return time.monotonic() - self._start
 
-    def check(self, name: str, subject: Subject, call: Callable[[], CheckResult]) -> None:
-        """One line: what ``call`` finds. Ctrl-C is raised after its line."""
-        self.begins(name, subject)
+    def check(self, line: CheckLine, call: Callable[[], CheckResult]) -> None:
+        """Add ``line`` with what ``call`` finds. Ctrl-C is raised after its line."""
+        self.begins(line)
         begin = time.monotonic()
-        found = skipped("interrupted")
         try:
             found = self._judge(call)
+            line.verdict, line.found, line.figures = found.verdict, found.said, found.figures
         finally:
-            line = CheckLine(
-                name,
-                **asdict(subject),
-                verdict=found.verdict,
-                found=found.said,
-                seconds=time.monotonic() - begin,
-                figures=found.figures,
-            )
+            line.seconds = time.monotonic() - begin
             self.lines.append(line)
             self.ends(self)
 
@@ -145,25 +137,25 @@ def verify(run: Verification) -> None:
 
 
 def _verify(run: Verification) -> None:
-    run.check("machine", Subject(), partial(_machine, run))
+    run.check(CheckLine("machine"), partial(_machine, run))
     healths = run.machine.runtimes if run.machine else ()
     usable = any(health.usable for health in healths)
     for health in healths:
-        subject = Subject(runtime=backend(health.runtime).label)
-        run.check("self-test", subject, partial(_self_test, health, usable))
+        line = CheckLine("self-test", backend(health.runtime).label)
+        run.check(line, partial(_self_test, health, usable))
     asked = run.asked
     if not asked:
-        run.check("build", Subject(file="pebble"), build_pebble)
+        run.check(CheckLine("build", file="pebble"), build_pebble)
         asked = [str(pebble())] if pebble().is_dir() else []
     working = {health.runtime: devices(health) for health in healths if health.usable}
     targets = [target for model in asked for target in _targets(run, model, working)]
     for name, check in _CHECKS.items():
         for target in targets:
-            run.check(name, target.subject, partial(check, target))
+            run.check(target.line(name), partial(check, target))
     for workload in _WORKLOADS if targets else ():
         for model in asked:
             call = partial(planner, model, workload, run.others or 0.0)
-            run.check("planner", Subject(file=Path(model).name), call)
+            run.check(CheckLine("planner", file=Path(model).name), call)
 
 
 def _machine(run: Verification) -> CheckResult:
@@ -195,15 +187,15 @@ def _targets(
         found, files = read(model)
         return found
 
-    subject = Subject(file=Path(model).name)
-    run.check("checksums", subject, partial(whole, model))
-    run.check("files", subject, read_files)
+    name = Path(model).name
+    run.check(CheckLine("checksums", file=name), partial(whole, model))
+    run.check(CheckLine("files", file=name), read_files)
     targets = []
     for file in files:
         label = backend_of(file).label
         if file.runtime not in working or file.encodes:
             why = "it embeds texts and writes none" if file.encodes else f"{label} does not work"
-            run.check("run", Subject(label, file=file.path.name), partial(skipped, why))
+            run.check(CheckLine("run", label, file=file.path.name), partial(skipped, why))
             continue
         targets += [VerifyTarget(file, device) for device in working[file.runtime]]
     return targets

@@ -17,7 +17,7 @@ from typing import Any
 
 from app import console
 from app.bench.frame import rounded
-from app.doctor.checks import CheckLine, Subject, counts
+from app.doctor.checks import CheckLine, counts
 from app.doctor.report import rows
 from app.doctor.verify import Verification
 from app.here import here, numbered, real
@@ -154,23 +154,23 @@ _COLOURS = {"passed": "green", "failed": "bold red", "skipped": "yellow"}
 # The lines as they come: a table in a terminal, plain lines elsewhere.
 
 
-def _about(subject: Subject | CheckLine) -> tuple[str, str]:
-    return " ".join(filter(None, (subject.runtime, subject.device))), subject.file
+def _about(line: CheckLine) -> tuple[str, str, str]:
+    return line.check, " ".join(filter(None, (line.runtime, line.device))), line.file
 
 
 @contextmanager
 def shown(
     *, silent: bool
-) -> Iterator[tuple[Callable[[str, Subject], None], Callable[[CheckLine], None]]]:
+) -> Iterator[tuple[Callable[[CheckLine], None], Callable[[CheckLine], None]]]:
     """Functions that show a check that begins, and a line. Where stdout is for the report itself,
     ``silent``, they show nothing."""
 
     def plain(line: CheckLine) -> None:
-        words = [line.verdict, line.check, *_about(line), line.found]
+        words = [line.verdict, *_about(line), line.found]
         console.emit("  ".join(filter(None, words)) + "\n")
 
     if silent or not sys.stdout.isatty():
-        yield lambda _check, _subject: None, (lambda _: None) if silent else plain
+        yield lambda _: None, (lambda _: None) if silent else plain
         return
     from rich.console import Group
     from rich.live import Live
@@ -187,13 +187,13 @@ def shown(
 
     with Live(console=Console(), refresh_per_second=4, vertical_overflow="visible") as live:
 
-        def begins(check: str, subject: Subject) -> None:
-            now = " ".join(filter(None, (check, *_about(subject))))
+        def begins(line: CheckLine) -> None:
+            now = " ".join(filter(None, _about(line)))
             live.update(Group(table, Spinner("dots", Text(visible(now)))))
 
         def ends(line: CheckLine) -> None:
             verdict = Text(line.verdict, style=_COLOURS[line.verdict])
-            cells = (line.check, *_about(line), line.found)
+            cells = (*_about(line), line.found)
             table.add_row(verdict, *map(Text, map(visible, cells)))
             live.update(table)
 

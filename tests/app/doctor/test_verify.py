@@ -17,16 +17,17 @@ from typing import Any
 import pytest
 
 from app import demo
-from app.doctor.checks import CheckLine, CheckResult, Subject, skipped
+from app.doctor.checks import CheckLine, CheckResult, skipped
 from app.doctor.verify import Verification, build_pebble, pebble, read
 from app.doctor.verify_report import Cleaner, ReportFiles, as_json
 from runtimes.errors import IngotError
 from runtimes.machine import processes
 from tests.runtimes.worker.faults import build_fault_library
+from tests.support import link_source
 
 
 def run_of(minutes: float = 10.0) -> Verification:
-    return Verification(minutes, lambda _check, _subject: None, lambda _run: None)
+    return Verification(minutes, lambda _line: None, lambda _run: None)
 
 
 def report_in(folder: Path) -> tuple[dict[str, Any], str]:
@@ -56,8 +57,8 @@ def test_what_a_check_may_end_with() -> None:
 
     run, short = run_of(), run_of(minutes=0.001)
     for error in (OSError(5, "no disk"), ValueError("a defect")):
-        run.check("some", Subject(), partial(fails, error))
-    short.check("endless", Subject(), lambda: threading.Event().wait(600) and skipped(""))
+        run.check(CheckLine("some"), partial(fails, error))
+    short.check(CheckLine("endless"), lambda: threading.Event().wait(600) and skipped(""))
     assert [(line.verdict, line.found) for line in (*run.lines, *short.lines)] == [
         ("failed", "[Errno 5] no disk"),
         ("failed", "internal error: ValueError: a defect"),
@@ -92,8 +93,11 @@ def test_broken_runtimes_fail_and_the_report_says_no_path(
 
 
 def test_the_demo_model_is_built_once_and_else_told_how(
-    home: Path, tmp_path: Path, pebble_built: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, pebble_built: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    home = tmp_path / "home"
+    link_source(home)
+    monkeypatch.setenv("INGOT_HOME", str(home))
     monkeypatch.setattr(demo, "BUILT", Path("assets/no-such-folder"))
     (tmp_path / "torch.py").write_text("raise ImportError('torch is not here')")
     with monkeypatch.context() as patch:
@@ -153,7 +157,7 @@ def test_who_and_where_is_taken_out() -> None:
         f" '/srv/some where/b.gguf', {run.asked[0]} in {Path.home()}:"
         " C:\\Users\\Jo\\c.gguf, 403/403, 12 tok/s, n/a"
     )
-    run.lines.append(CheckLine("x", "", "", "", "failed", said, 0.5, {"deep": [said]}))
+    run.lines.append(CheckLine("x", found=said, figures={"deep": [said]}))
     (line,) = as_json(run)["lines"]
     for text in (line["found"], line["figures"]["deep"][0]):
         for private in (str(Path.home()), "models", "Users", "Jo", "srv", "some", "own"):
