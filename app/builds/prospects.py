@@ -189,7 +189,6 @@ class BuildForecast:
     disk: Mapping[str, int]  # written at most, by what it is for
     disk_free: int  # on the disk of ``out``
     memory: Mapping[str, int]  # by what it is for; the largest part is needed at one time
-    memory_free: int
     there: tuple[str, ...] = ()  # recipes whose files an earlier run has made; not in ``disk``
     download: int = 0  # fetched first, to the cache's disk
     download_free: int = 0
@@ -197,10 +196,6 @@ class BuildForecast:
     # Why the run would be refused: the field of `Settings` that could change it, "" for none.
     wrong: tuple[tuple[str, str], ...] = ()
 
-    @property
-    def problems(self) -> tuple[str, ...]:
-        """Why the run would be refused."""
-        return tuple(text for _, text in self.wrong)
 
     @property
     def disk_needed(self) -> int:
@@ -230,7 +225,7 @@ def foresee(settings: Settings) -> BuildForecast:
     before as long as llama.cpp needs to start, for a hub model as long as it answers.
 
     Raises an IngotError for what is missing or not a model; what would be refused although the
-    model is fine is among the ``problems``.
+    model is fine is in ``wrong``.
     """
     from quantize.build import preflight
     from quantize.build.workspace import WORK
@@ -277,7 +272,6 @@ def foresee(settings: Settings) -> BuildForecast:
         disk,
         disk_free=free_space(out)[1] + reusable,
         memory=memory,
-        memory_free=memory_now()[1],
         there=tuple(r.name for r in options.recipes if r not in recipes),
         download=download,
         download_free=free_space(cache_dir())[1],

@@ -87,7 +87,7 @@ def test_a_disk_that_is_too_small_is_told_before_and_by_the_run(
     settings: Settings, small_disk: Path
 ) -> None:
     settings = replace(settings, out=str(small_disk / "out"))
-    (problem,) = foresee(settings).problems
+    ((_, problem),) = foresee(settings).wrong
     process = QuantizeProcess(settings)
     follow(process)
     assert (process.run.state, process.run.error) == (RunState.FAILED, problem)
