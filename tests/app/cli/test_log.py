@@ -61,6 +61,8 @@ def test_the_file_has_what_stderr_does_not(gguf_file: Path, tmp_path: Path, capf
 def test_an_error_has_its_traceback_in_the_file_only(tmp_path: Path, capfd):
     log, missing = tmp_path / "log", tmp_path / "no" / "log"
     asked = ["run", str(tmp_path / "none.gguf"), "x", "--log-file"]
+    assert cli.main([*asked, str(missing)]) == RequestError.exit_code
+    assert f"--log-file: {missing} cannot be written" in capfd.readouterr().err
     full = [Path("/dev/full")] if Path("/dev/full").exists() else []
     for file in (log, *full):  # a full disk changes nothing
         assert cli.main([*asked, str(file)]) == 3
@@ -69,5 +71,3 @@ def test_an_error_has_its_traceback_in_the_file_only(tmp_path: Path, capfd):
         assert said.count("\n") == 1
     assert "Traceback" in log.read_text()
     assert "none.gguf" in log.read_text()
-    assert cli.main([*asked, str(missing)]) == RequestError.exit_code
-    assert f"--log-file: {missing} cannot be written" in capfd.readouterr().err

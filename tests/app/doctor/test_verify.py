@@ -93,11 +93,9 @@ def test_broken_runtimes_fail_and_the_report_says_no_path(
 
 
 def test_the_demo_model_is_built_once_and_else_told_how(
-    tmp_path: Path, pebble_built: Path, monkeypatch: pytest.MonkeyPatch
+    home: Path, tmp_path: Path, pebble_built: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    home = tmp_path / "home"
     link_source(home)
-    monkeypatch.setenv("INGOT_HOME", str(home))
     monkeypatch.setattr(demo, "BUILT", Path("assets/no-such-folder"))
     (tmp_path / "torch.py").write_text("raise ImportError('torch is not here')")
     with monkeypatch.context() as patch:
