@@ -137,10 +137,7 @@ def test_a_folder_that_was_deleted_is_told(
     assert "was deleted: change to another one" in done.stderr
 
 
-def test_usage_errors_end_with_2_and_the_version_is_the_packages(command: Any) -> None:
-    for arguments in (["nope"], ["run"], ["--nope"], ["doctor", "extra"]):
-        done = command(*arguments)
-        assert (done.returncode, done.stdout) == (ExitCode.USAGE, ""), arguments
+def test_the_version_is_the_packages(command: Any) -> None:
     assert re.fullmatch(r"ingot \d+\.\d+\.\d+\n", command("--version").stdout)
 
 

@@ -116,26 +116,6 @@ def test_pipes_and_links_stay_what_they_are(
         assert done[:3000] == through[:3000]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["a", "--input", "x.txt"], "give texts or --input, not both"),
-        (["a", " "], "text 2 is blank"),
-        (["--input", "x.txt"], "x.txt: no such file"),
-        (["a", "-o", "nowhere/x.npy"], "no such folder"),
-        (["a", "-o", "/dev"], "it is a folder; name a file"),
-        (["--input", __file__, "-o", __file__], "would overwrite the input"),
-        (["a", "--recipe", "onnx-int8"], "ONNX graphs and rerankers give none"),
-        (["a", "--recipe", "q3"], "q3"),
-    ],
-)
-def test_what_is_refused(command: Any, pebble_built: Path, arguments: list[str], said: str) -> None:
-    done = command("embed", pebble_built, *arguments)
-    assert done.returncode in (2, 3)
-    assert said in done.stderr
-    assert done.stdout == ""
-
-
 def test_an_encoder_embeds_and_does_nothing_else(
     command: Any, encoders: Path, tmp_path: Path
 ) -> None:

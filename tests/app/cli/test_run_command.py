@@ -7,8 +7,6 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from runtimes.llamacpp.backend import BACKEND as LLAMACPP
 
 QUESTION = "What is the capital of France?"
@@ -107,46 +105,3 @@ def test_control_c_keeps_what_there_is(ingot: Any, gguf_file: Path) -> None:
     assert b"Traceback" not in err
     assert b"Aborted" not in err
     assert b"ended by cancelled" in err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
-        (["{gguf}"], 2, "there is no prompt"),
-        ([], 2, "MODEL"),
-        (["{gguf}", "x", "--bogus"], 2, "--bogus"),
-        (["{gguf}", "x", "--threads", "100000"], 2, "--threads"),
-        (["{gguf}", "x", "--max-tokens", "many"], 2, "--max-tokens"),
-        (["{gguf}", "x", "--max-tokens", "0"], 2, "max_tokens must be at least 1"),
-        (["{gguf}", "x", "--temperature", "nan"], 2, "temperature"),
-        (["{gguf}", "x", "--raw", "--system", "y"], 2, "--system"),
-        (["{gguf}", "x", "--raw", "--thinking", "off"], 2, "--raw leaves out"),
-        (["{gguf}", "x", "--thinking", "much"], 2, "thinking"),
-        (["{gguf}", "x", "--think-tokens", "-1"], 2, "think-tokens"),
-        (["{gguf}", "x", "--recipe", "q8_0"], 2, "--recipe"),
-        (["{built}", "x", "--recipe", "onnx-int8", "--context-shift"], 2, "ONNX"),
-        (["{built}", "x", "--recipe", "q9_9"], 3, "q8_0"),
-        (["missing.gguf", "x"], 3, "missing.gguf"),
-        (["{truncated}", "x"], 3, "truncated"),
-        (["{text}", "x"], 3, "gguf"),
-        (["{gguf}", "word " * 3000], 2, "the model has no longer one"),
-        (["{gguf}", "word " * 300, "--context", "128"], 2, "--context gives a longer one"),
-    ],
-    ids=lambda value: str(value)[:40],
-)
-def test_what_goes_wrong_is_said_in_one_line(
-    command: Any,
-    pebble_built: Path,
-    gguf_file: Path,
-    tmp_path: Path,
-    arguments: list[str],
-    code: int,
-    words: str,
-) -> None:
-    truncated, text = tmp_path / "cut.gguf", tmp_path / "notes.gguf"
-    truncated.write_bytes(gguf_file.read_bytes()[: gguf_file.stat().st_size // 2])
-    text.write_text("These are notes.\n")
-    places = {"gguf": gguf_file, "built": pebble_built, "truncated": truncated, "text": text}
-    done = command("run", *(argument.format_map(places) for argument in arguments))
-    assert (done.returncode, done.stdout) == (code, "")
-    assert words in done.stderr

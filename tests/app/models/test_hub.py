@@ -166,6 +166,7 @@ def test_a_header_that_is_not_had_leaves_the_sizes(hub: FakeHub) -> None:
         found = contents(HubName(repo), AT_ONCE)
         assert found.file is None
         assert [build.need.by_header for build in found.builds] == [False]
+    assert contents(HubName(ORIGINAL), AT_ONCE).builds == ()
 
 
 # Which one to take: sizes and needs as a repository of a model of 8 billion weights has them

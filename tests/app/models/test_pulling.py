@@ -145,6 +145,8 @@ def test_the_commands(hub: FakeHub, command: Any) -> None:
 def test_files_that_quantize_pushed(hub: FakeHub, tmp_path: Path) -> None:
     """The manifest comes along, for the files that were pulled, and MODEL is what is loaded."""
     files = files_of(built(tmp_path / "built"))
+    hub.add("org/half", {name: data for name, data in files.items() if "onnx" not in name})
+    assert get("org/half").name == "tiny-q4_k_m.gguf"  # the other one is not there
     hub.add("org/tiny-built", files)
     path = get("org/tiny-built:q4_k_m")
     assert path.read_bytes() == files["tiny-q4_k_m.gguf"]
