@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +21,6 @@ from tests.runtimes.worker.faults import build_fault_library
 from tests.support import questions, write_rows
 
 QUESTION = "What is the capital of France?"
-ONE = ["--threads", "1"]
 NATIVE = {"llama_cpp", "onnxruntime", "tokenizers", "numpy"}
 HEAVY = NATIVE | {"torch", "transformers", "textual", "onnx"}
 
@@ -43,10 +43,10 @@ sys.exit(code)
 """
 
 
-def imported(code: str, *arguments: str | Path) -> tuple[str, set[str]]:
+def imported(code: str, *arguments: str) -> tuple[str, set[str]]:
     """The output of a process, and the modules that it had at its end."""
     done = subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)],
+        [sys.executable, "-c", code, *arguments],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -69,21 +69,24 @@ def test_help_imports_little_more_than_the_smallest_typer_command() -> None:
     assert len(more) < 60  # modules of options and names, each a few milliseconds at most
 
 
-@pytest.mark.parametrize("arguments", [["run", "--help"], ["chat", "--help"]])
-def test_help_imports_no_engine(arguments: list[str]) -> None:
-    assert not HEAVY & packages(imported(_OURS, *arguments)[1])
-
-
-@pytest.mark.parametrize(("command", "model"), [("run", "gguf_file"), ("batch", "onnx_folder")])
+@pytest.mark.parametrize(
+    ("line", "shown", "absent"),
+    [
+        ("run --help", "MODEL", HEAVY),
+        ("chat --help", "MODEL", HEAVY),
+        ("run {gguf} 'What is the capital of France?' --threads 1", "Paris", NATIVE),
+        ("batch {rows} - --model {onnx} --max-tokens 12 --threads 1", "Paris", NATIVE),
+    ],
+)
 def test_a_command_itself_loads_nothing_native(
-    command: str, model: str, request: pytest.FixtureRequest, tmp_path: Path
+    gguf_file: Path, onnx_folder: Path, tmp_path: Path, line: str, shown: str, absent: set[str]
 ) -> None:
-    file, rows = request.getfixturevalue(model), tmp_path / "rows.txt"
+    rows = tmp_path / "rows.txt"
     rows.write_text(f"{QUESTION}\n" * 3)
-    words = {"run": [file, QUESTION], "batch": [rows, "-", "--model", file, "--max-tokens", "12"]}
-    shown, modules = imported(_OURS, command, *words[command], *ONE)
-    assert "Paris" in shown
-    assert not NATIVE & packages(modules)
+    words = shlex.split(line.format(gguf=gguf_file, onnx=onnx_folder, rows=rows))
+    out, modules = imported(_OURS, *words)
+    assert shown in out
+    assert not absent & packages(modules)
 
 
 @pytest.mark.parametrize(

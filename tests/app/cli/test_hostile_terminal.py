@@ -8,7 +8,6 @@ import json
 import os
 import re
 import shutil
-import struct
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +22,7 @@ from app.console import messages
 from tests.app.tui.terminal import Terminal
 from tests.hostile import harmful
 from tests.quantize.hub.fakehub import FakeHub
+from tests.runtimes.models.sparse_gguf import write_sparse_gguf
 from tests.support import know_runtimes, link_source
 
 WORST = "PWNED[red]\x1b]2;PWNED\x07\x1b[2J\x1b[4;95m\x9b31m\u202e\u2028\x08\x7f"
@@ -156,24 +156,9 @@ def test_comparisons(run: Run, model: Path, pebble_built: Path, tmp_path: Path) 
     assert not re.search(r"(?<!\\)<img|(?<!\\)!?\[i|(?<!\\)\[red", text)
 
 
-def broken_gguf(path: Path, architecture: str) -> None:
-    """A GGUF file of another architecture."""
-    key, value = b"general.architecture", architecture.encode()
-    path.write_bytes(
-        b"GGUF"
-        + struct.pack("<IQQ", 3, 1, 1)
-        + struct.pack("<Q", len(key))
-        + key
-        + struct.pack("<IQ", 8, len(value))
-        + value
-        + struct.pack("<QsIQIQ", 1, b"t", 1, 32, 0, 0)  # a tensor of 32 floats
-        + bytes(256)
-    )
-
-
 def test_an_architecture(run: Run, tmp_path: Path) -> None:
-    file = tmp_path / "odd.gguf"
-    broken_gguf(file, WORST)
+    shape = {"hidden": 32, "feed_forward": 32, "layers": 1, "heads": 1, "kv_heads": 1, "vocab": 32}
+    file = write_sparse_gguf(tmp_path / "odd.gguf", WORST, head_dim=32, **shape)
     for command in (("run", file, "Hello"), ("plan", file), ("-v", "run", file, "Hello")):
         run(*command)
     run("doctor", "--checksums", tmp_path, tried=False)

@@ -45,6 +45,11 @@ REFUSED = (
     ("plan nothing", 3, "nothing"),
     ("plan {built} --workload dance", 2, "--workload"),
     ("plan {built} --recipe a --file b", 2, "both pick a file"),
+    ("measure {gguf}", 2, "--against ORIGINAL"),
+    ("measure {gguf} --against {gguf}", 2, "quantized already"),
+    ("measure {gguf} --against /nowhere", 2, "there is no folder"),
+    ("measure /nowhere.gguf --against {floats}", 3, "no such file"),
+    ("measure {cut} --against {floats}", 3, "cut"),
     ("doctor extra", 2, "--checksums"),
     ("doctor --checksums nothing", 3, "not in the library"),
     ("doctor --checksums .", 3, "no manifest.json"),
@@ -64,7 +69,11 @@ REFUSED = (
 
 @pytest.fixture(scope="module")
 def places(
-    pebble: Path, pebble_built: Path, gguf_file: Path, tmp_path_factory: pytest.TempPathFactory
+    pebble: Path,
+    pebble_built: Path,
+    gguf_file: Path,
+    float_gguf: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, Path | str]:
     folder = tmp_path_factory.mktemp("refused")
     text, cut = folder / "notes.gguf", folder / "cut.gguf"
@@ -74,6 +83,7 @@ def places(
     rows = write_rows(folder / "in.jsonl", [{"prompt": "x"}])
     return {
         "gguf": gguf_file,
+        "floats": float_gguf,
         "built": pebble_built,
         "cut": cut,
         "text": text,
