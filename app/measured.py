@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from app.figures import aligned
-from app.models.library import model_file
+from app.models.library import model_paths
 from app.options import ModelOptions
 from quantize.cards import Card, card_path
 from quantize.disk import outfile
-from quantize.manifest import NAME, entry_path, load_manifest
 from quantize.measure import front, manifest_of
 from quantize.report.facts import Figure, of_fidelity
 from quantize.report.table import COLUMNS, build_table
@@ -43,14 +42,8 @@ _COLUMNS = {
 def resolved(names: Sequence[str]) -> list[ModelFile]:
     """The files of ``names``, each once; of a folder of several built files all that it lists.
     Raises ModelError or RequestError."""
-    found: dict[Path, ModelFile] = {}
-    for name in names:
-        folder = Path(name)
-        several = (folder / NAME).is_file() if folder.is_dir() else False
-        paths = [entry_path(folder, e) for e in load_manifest(folder).files] if several else []
-        for file in map(read_model, paths) if several else [model_file(name, ModelOptions())]:
-            found.setdefault(file.path.absolute(), file)
-    return [*found.values()]
+    paths = [path for name in names for path in model_paths(name, ModelOptions())]
+    return [read_model(path) for path in {path.absolute(): path for path in paths}.values()]
 
 
 def print_cards(cards: Sequence[Card], passed: Sequence[Sequence[str]]) -> None:

@@ -107,6 +107,18 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
+@pytest.fixture
+def hub(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A hub on 127.0.0.1 (``FakeHub``), and an own INGOT_HOME."""
+    from tests.quantize.hub.fakehub import FakeHub
+
+    served = FakeHub()
+    monkeypatch.setenv("HF_ENDPOINT", served.url)
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    yield served
+    served.close()
+
+
 @pytest.fixture(scope="session")
 def pebble() -> Path:
     """The Hugging Face folder of the demo model."""
@@ -124,14 +136,7 @@ def pebble_built(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
         return Path(ready)
 
     def make(out: Path) -> None:
-        done = subprocess.run(
-            [sys.executable, "-m", "quantize", str(pebble), "--out", str(out), "--no-measure"],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
-        assert done.returncode == 0, done.stderr[-4000:]
+        _python("-m", "quantize", pebble, "--out", out, "--no-measure")
 
     return parallel.once(tmp_path_factory, "pebble-built", make)
 
@@ -159,15 +164,8 @@ def pebble_thinks(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
         config = source / "tokenizer_config.json"  # its template would go before the file
         said = json.loads(config.read_text())
         config.write_text(json.dumps({k: v for k, v in said.items() if k != "chat_template"}))
-        what = ["--lora", str(thinks), "--recipe", "q8_0", "--no-measure"]
-        done = subprocess.run(
-            [sys.executable, "-m", "quantize", str(source), "--out", str(out / "built"), *what],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
-        assert done.returncode == 0, done.stderr[-4000:]
+        what = ("--lora", thinks, "--recipe", "q8_0", "--no-measure")
+        _python("-m", "quantize", source, "--out", out / "built", *what)
 
     folder = parallel.once(tmp_path_factory, "pebble-thinks", make)
     (file,) = (folder / "built").glob("*.gguf")
@@ -180,16 +178,15 @@ def encoders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     which needs torch."""
 
     def make(out: Path) -> None:
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.encoders", str(out)],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-        assert done.returncode == 0, done.stderr[-4000:]
+        _python("-m", "tests.encoders", out)
 
     return parallel.once(tmp_path_factory, "encoders", make)
+
+
+def _python(*words: object) -> None:
+    command = [sys.executable, *map(str, words)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-4000:]
 
 
 @pytest.fixture(scope="session", autouse=True)

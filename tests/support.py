@@ -18,6 +18,8 @@ import pytest
 from runtimes.paths import cache_dir, state_dir
 
 T = TypeVar("T")
+# What all tests share, before one of them has a home of its own.
+_STATE, _CACHE = state_dir(), cache_dir()
 
 
 def until(look: Callable[[], T], enough: Callable[[T], object] = bool, seconds: float = 120.0) -> T:
@@ -47,7 +49,7 @@ def own_home(folder: Path) -> Iterator[Path]:
 
 def know_runtimes(home: Path) -> None:
     """Give it what is known of the runtimes: testing those takes seconds."""
-    known = state_dir() / "selftest.json"
+    known = _STATE / "selftest.json"
     if known.is_file():
         (home / "state").mkdir(parents=True)
         shutil.copyfile(known, home / "state" / known.name)
@@ -57,8 +59,8 @@ def link_source(home: Path) -> None:
     """Give it llama.cpp's source, 76 MB that pip would fetch and unpack for each build."""
     (home / "cache").mkdir(parents=True)
     for name in ("sdists", "converter"):
-        if (cache_dir() / name).is_dir():
-            (home / "cache" / name).symlink_to(cache_dir() / name, target_is_directory=True)
+        if (_CACHE / name).is_dir():
+            (home / "cache" / name).symlink_to(_CACHE / name, target_is_directory=True)
 
 
 def questions(count: int) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from app.here import here
 from app.models.catalog import kl_text
 from quantize.disk import free_space, human
 from quantize.hub.client import parse_hub_name
-from quantize.manifest import FileEntry, load_manifest
+from quantize.manifest import Fidelity, load_manifest
 from quantize.recipes import Recipe, require_matrix
 from runtimes.errors import IngotError, ModelError
 from runtimes.machine.hardware import memory_now
@@ -42,7 +42,7 @@ _PACKED = 1.1  # of an ONNX folder's bytes: a session packs its weights with sum
 @dataclass(frozen=True, slots=True)
 class Prospect:
     """A recipe's file. ``exact``: its shapes are known, or it is there; else its size goes by the
-    recipe's nominal bits. ``measured`` is the file that lies in the folder, if it was measured."""
+    recipe's nominal bits. ``measured``: what was measured of the file that lies in the folder."""
 
     recipe: Recipe
     bytes: int | None = None
@@ -50,7 +50,7 @@ class Prospect:
     exact: bool = False
     memory: int | None = None  # with one conversation of the default context
     there: bool = False
-    measured: FileEntry | None = None
+    measured: Fidelity | None = None
 
     @property
     def size_text(self) -> str:
@@ -69,20 +69,17 @@ class Prospect:
     @property
     def kl(self) -> float | None:
         """How far from the original: as measured, or as published of the type."""
-        if self.measured is not None and self.measured.fidelity is not None:
-            return self.measured.fidelity.kl_mean
-        return self.recipe.published_kl
+        return self.measured.kl_mean if self.measured else self.recipe.published_kl
 
     @property
     def quality_text(self) -> str:
         """Known distance to the original, with its source."""
-        if self.measured is not None and self.measured.fidelity is not None:
-            found = self.measured.fidelity
-            return f"{kl_text(found.kl_mean)}, {found.same_top:.1%} same top"
+        if self.measured is not None:
+            return f"{kl_text(self.measured.kl_mean)}, {self.measured.same_top:.1%} same top"
         if self.recipe.is_float:
             return "not quantized"
-        if self.recipe.published_kl is not None:
-            return f"{kl_text(self.recipe.published_kl)} on Llama-3-8B"
+        if self.kl is not None:
+            return f"{kl_text(self.kl)} on Llama-3-8B"
         return "not measured yet"
 
 
@@ -123,20 +120,17 @@ def prospects(source: SourceModel, out: Path) -> Prospects:
     found = {}
     for recipe in offered():
         size, entry = sizes.get(recipe.name), there.get(recipe.name)
-        about = estimated_size(source.parameters, recipe)
-        whole = entry.bytes if entry else size.bytes if size else about
         # What an older program has built says nothing of its bits.
-        bits = (entry.bits_per_weight if entry else None) or (
-            size.bits_per_weight if size else None
-        )
+        known = [one for one in (entry, size) if one]
+        whole = known[0].bytes if known else estimated_size(source.parameters, recipe)
         found[recipe.name] = Prospect(
             recipe,
             whole,
-            bits,
-            exact=size is not None or entry is not None,
+            next((one.bits_per_weight for one in known if one.bits_per_weight), None),
+            exact=bool(known),
             memory=_memory(like, whole, recipe) if like else None,
             there=entry is not None,
-            measured=entry if entry and entry.fidelity else None,
+            measured=entry.fidelity if entry else None,
         )
     return Prospects(found, free)
 
@@ -195,7 +189,6 @@ class BuildForecast:
     disk: Mapping[str, int]  # written at most, by what it is for
     disk_free: int  # on the disk of ``out``
     memory: Mapping[str, int]  # by what it is for; the largest part is needed at one time
-    memory_free: int
     there: tuple[str, ...] = ()  # recipes whose files an earlier run has made; not in ``disk``
     download: int = 0  # fetched first, to the cache's disk
     download_free: int = 0
@@ -203,10 +196,6 @@ class BuildForecast:
     # Why the run would be refused: the field of `Settings` that could change it, "" for none.
     wrong: tuple[tuple[str, str], ...] = ()
 
-    @property
-    def problems(self) -> tuple[str, ...]:
-        """Why the run would be refused."""
-        return tuple(text for _, text in self.wrong)
 
     @property
     def disk_needed(self) -> int:
@@ -236,7 +225,7 @@ def foresee(settings: Settings) -> BuildForecast:
     before as long as llama.cpp needs to start, for a hub model as long as it answers.
 
     Raises an IngotError for what is missing or not a model; what would be refused although the
-    model is fine is among the ``problems``.
+    model is fine is in ``wrong``.
     """
     from quantize.build import preflight
     from quantize.build.workspace import WORK
@@ -283,7 +272,6 @@ def foresee(settings: Settings) -> BuildForecast:
         disk,
         disk_free=free_space(out)[1] + reusable,
         memory=memory,
-        memory_free=memory_now()[1],
         there=tuple(r.name for r in options.recipes if r not in recipes),
         download=download,
         download_free=free_space(cache_dir())[1],

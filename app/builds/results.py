@@ -102,7 +102,7 @@ class FileRow:
     recipe: str
     format: Format
     best: bool  # the recommended one
-    measured: bool  # whether it has a point in the chart
+
     cells: tuple[str, ...]
     path: Path
     types: TypeMap | None = None  # of a file that was built for a target
@@ -136,8 +136,6 @@ def read_result(folder: Path) -> Result:
         for entry in part.files
     ]
     manifest = dataclasses.replace(main, files=(*main.files, *bare))
-    chart = make_chart(manifest.files)
-    drawn = {point.label for point in chart.points} if chart else set()
     entries = sorted(manifest.files, key=lambda e: (e.bytes, e.recipe))
     columns = [
         (heading, COLUMNS[name].of)
@@ -157,7 +155,7 @@ def read_result(folder: Path) -> Result:
                 e.recipe,
                 e.format,
                 best is not None and e.recipe == best.recipe,
-                e.recipe in drawn,
+
                 tuple(of(e) or "-" for _, of in columns),
                 folder / e.path,
                 type_map(e),
@@ -165,7 +163,7 @@ def read_result(folder: Path) -> Result:
             for e in entries
         ),
         advice=sentence(manifest, best) + remark if best else "",
-        chart=chart,
+        chart=make_chart(manifest.files),
     )
 
 

@@ -73,7 +73,6 @@ class QuantizeRun:
     kept_back: dict[str, str] = field(default_factory=dict)  # why a file is not published
     already: set[str] = field(default_factory=set)  # recipes that an earlier run has built
     error: str = ""
-    exit_code: int | None = None
     manifest: Path | None = None
     begin: float | None = None
     end: float | None = None
@@ -114,16 +113,14 @@ class QuantizeRun:
     def ended(self, code: int, last_words: str = "", *, stopped: bool = False) -> None:
         """The process is gone, with this code; ``last_words`` is the end of what it said, and
         ``stopped`` says that the user wanted it."""
-        self.exit_code = code
         for stage in self.running():
             stage.state = RunState.FAILED
         self.state = RunState.STOPPED if stopped else self.outcome or RunState.FAILED
         if self.state is RunState.STOPPED:
             self.error = ""
-        if self.outcome is not None or stopped:
-            return
-        how = f"was killed (signal {-code})" if code < 0 else f"ended with code {code}"
-        self.error = last_words.strip() or f"the run {how} and said nothing"
+        elif self.outcome is None:
+            how = f"was killed (signal {-code})" if code < 0 else f"ended with code {code}"
+            self.error = last_words.strip() or f"the run {how} and said nothing"
 
     def running(self) -> list[RunStage]:
         """Open stages, the outermost first."""
@@ -157,7 +154,7 @@ class QuantizeRun:
         self._keep_back([text])
 
     def _take_error(self, text: str, code: int, kind: str | None) -> None:
-        self.error, self.exit_code = text, code
+        self.error = text
         if code in _STOPPED_CODES:
             self.outcome = RunState.STOPPED
             return

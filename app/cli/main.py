@@ -71,12 +71,9 @@ def _commands(arguments: Sequence[str]) -> typer.Typer:
 def _print_version(wanted: bool) -> None:
     if wanted:
         # A slow import, which nothing else needs.
-        from importlib.metadata import PackageNotFoundError, version
+        from runtimes.machine.installed import versions
 
-        try:
-            typer.echo(f"ingot {version('ingot')}")
-        except PackageNotFoundError:
-            typer.echo("ingot (not installed)")
+        typer.echo(f"ingot {versions(['ingot']).get('ingot', '(not installed)')}")
         raise typer.Exit
 
 

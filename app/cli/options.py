@@ -63,11 +63,10 @@ def with_groups(command: Callable[..., Any]) -> Callable[..., Any]:
 def flags_of(kind: Any) -> Iterator[inspect.Parameter]:
     """Flags of a group; those of the groups in it come first. A field without a help is no flag."""
     hints = get_type_hints(kind)
-    for field in fields(kind):
+    for field in sorted(fields(kind), key=lambda one: not is_dataclass(hints[one.name])):
         if is_dataclass(hints[field.name]):
             yield from flags_of(hints[field.name])
-    for field in fields(kind):
-        if field.metadata:
+        elif field.metadata:
             yield _flag(field.name, hints[field.name], field, kind.panel)
 
 

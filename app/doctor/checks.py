@@ -26,6 +26,7 @@ from runtimes.models.registry import backend_of
 from runtimes.planner.plan import PlanWorkload
 from runtimes.request import Completion, FinishReason, Request
 from runtimes.settings import RunnerSettings, SchedulerSettings
+from runtimes.stream import Stream
 from runtimes.worker.engine import WorkerEngine
 from runtimes.worker.recovery import FORGET
 
@@ -33,15 +34,6 @@ PROCESSOR = "cpu"  # the device that others are compared with
 ROWS = 8  # that run together
 CONTEXT = 512  # tokens of a slot
 Verdict = Literal["passed", "failed", "skipped"]
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """Subject of a check; a part that it is not about is empty."""
-
-    runtime: str = ""  # for people
-    device: str = ""
-    file: str = ""  # the model file's or the folder's name, without where it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,23 +45,28 @@ class CheckResult:
     figures: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CheckLine:
-    """One check, done or skipped."""
+    """One check, as the report for programs has it, with its result once there is one."""
 
     check: str
-    subject: Subject
-    found: CheckResult
-    seconds: float
+    runtime: str = ""  # for people; a part that a check is not about is empty
+    device: str = ""
+    file: str = ""  # the model file's or the folder's name, without where it is
+    verdict: Verdict = "skipped"
+    found: str = "interrupted"
+    seconds: float = 0.0
+    figures: dict[str, Any] = field(default_factory=dict)
 
 
-class Skip(Exception):
-    """A check that cannot be done here; the text says why."""
+def skipped(why: str) -> CheckResult:
+    """A check that cannot be done here."""
+    return CheckResult("skipped", why)
 
 
 def counts(lines: list[CheckLine]) -> dict[Verdict, int]:
     """Number of lines with each verdict."""
-    return {name: sum(line.found.verdict == name for line in lines) for name in get_args(Verdict)}
+    return {name: sum(line.verdict == name for line in lines) for name in get_args(Verdict)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +99,9 @@ class VerifyTarget:
                 f" (`{FORGET}` has it tried again)"
             )
 
-    @property
-    def subject(self) -> Subject:
-        """Words for a line of the report."""
-        return Subject(backend_of(self.model).label, self.device, self.model.path.name)
+    def line(self, check: str) -> CheckLine:
+        """The line of a check on it."""
+        return CheckLine(check, backend_of(self.model).label, self.device, self.model.path.name)
 
 
 def devices(health: Health) -> tuple[str, ...]:
@@ -194,8 +190,7 @@ def restart(target: VerifyTarget) -> CheckResult:
     with target.engine(1) as engine:
         prompt = encoded(engine, PROMPTS[0])
         before = _answer(engine, prompt)
-        running = engine.submit(_long(engine, prompt))
-        next(iter(running), None)
+        running = _begun(engine, prompt)
         if engine.pid is None:
             raise IngotError("the worker was gone before it was killed")
         psutil.Process(engine.pid).kill()
@@ -214,23 +209,24 @@ def cancel(target: VerifyTarget) -> CheckResult:
     with target.engine(1) as engine:
         prompt = encoded(engine, PROMPTS[0])
         for _ in range(_TRIES):
-            running = engine.submit(_long(engine, prompt))
-            next(iter(running), None)
+            running = _begun(engine, prompt)
             running.cancel()
             if running.result().finish_reason is FinishReason.CANCELLED:
                 break
         else:
-            raise Skip(f"{_TRIES} answers had ended before they could be cancelled")
+            return skipped(f"{_TRIES} answers had ended before they could be cancelled")
         figures = {"tokens_after": len(_answer(engine, prompt).token_ids)}
         return CheckResult("passed", "a cancelled request made room for the next", figures)
 
 
-def _long(engine: WorkerEngine, prompt: list[int]) -> Request:
-    """A request that takes as long as there is room."""
-    return Request(prompt, greedy(engine.context - len(prompt)))
+def _begun(engine: EngineApi, prompt: list[int]) -> Stream:
+    """An answer that takes as long as there is room, once its first piece is there."""
+    stream = engine.submit(Request(prompt, greedy(engine.context - len(prompt))))
+    next(iter(stream), None)
+    return stream
 
 
-def _answer(engine: WorkerEngine, prompt: list[int]) -> Completion:
+def _answer(engine: EngineApi, prompt: list[int]) -> Completion:
     """An answer, asked again where the process died before it had the request.
 
     Raises IngotError when it does not come.
@@ -283,9 +279,9 @@ _BUSY = 0.1  # what others take of the processor before figures of speed say lit
 def memory(target: VerifyTarget) -> CheckResult:
     """The estimate against what a process takes that has every slot full."""
     if target.device != PROCESSOR:
-        raise Skip("only what a process takes of the machine's memory is measured")
+        return skipped("only what a process takes of the machine's memory is measured")
     if not Path("/proc/self").is_dir():
-        raise Skip("memory is measured through /proc, which this system lacks")
+        return skipped("memory is measured through /proc, which this system lacks")
     (row,) = memory_check(target.model.path, [target.settings(ROWS)])
     estimated, ratio = row.estimate.total, row.estimate.total / row.measured
     good = abs(row.error) <= _MEMORY or abs(estimated - row.measured) <= _MEMORY_BYTES

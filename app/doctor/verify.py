@@ -19,8 +19,6 @@ from app import demo
 from app.doctor.checks import (
     CheckLine,
     CheckResult,
-    Skip,
-    Subject,
     Verdict,
     VerifyTarget,
     answers,
@@ -29,6 +27,7 @@ from app.doctor.checks import (
     memory,
     planner,
     restart,
+    skipped,
     speed,
 )
 from app.doctor.report import Report, check_files, examine
@@ -67,7 +66,7 @@ class Verification:
     """Findings so far. ``begins`` is called before each check, ``ends`` after each line."""
 
     minutes: float
-    begins: Callable[[str, Subject], None]
+    begins: Callable[[CheckLine], None]
     ends: Callable[["Verification"], None]
     asked: Sequence[str] = ()  # models as the user named them
     began: datetime = field(default_factory=lambda: datetime.now(UTC))
@@ -82,28 +81,27 @@ class Verification:
         """Seconds since it began."""
         return time.monotonic() - self._start
 
-    def check(self, name: str, subject: Subject, call: Callable[[], CheckResult]) -> None:
-        """One line: what ``call`` finds. Ctrl-C is raised after its line."""
-        self.begins(name, subject)
+    def check(self, line: CheckLine, call: Callable[[], CheckResult]) -> None:
+        """Add ``line`` with what ``call`` finds. Ctrl-C is raised after its line."""
+        self.begins(line)
         begin = time.monotonic()
-        found = CheckResult("skipped", "interrupted")
         try:
             found = self._judge(call)
+            line.verdict, line.found, line.figures = found.verdict, found.said, found.figures
         finally:
-            self.lines.append(CheckLine(name, subject, found, time.monotonic() - begin))
+            line.seconds = time.monotonic() - begin
+            self.lines.append(line)
             self.ends(self)
 
     def _judge(self, call: Callable[[], CheckResult]) -> CheckResult:
         left = 60 * self.minutes - self.seconds
         if left <= 0:
-            return CheckResult("skipped", f"the {self.minutes:g} minutes were over")
+            return skipped(f"the {self.minutes:g} minutes were over")
         try:
             with _limit(left):
                 return call()
         except _OutOfTimeError:
-            return CheckResult("skipped", f"it did not fit the {self.minutes:g} minutes")
-        except Skip as why:
-            return CheckResult("skipped", str(why))
+            return skipped(f"it did not fit the {self.minutes:g} minutes")
         except (IngotError, OSError) as error:
             return CheckResult("failed", str(error) or type(error).__name__)
         except Exception as error:  # a defect of Ingot must not take the other lines away
@@ -139,23 +137,25 @@ def verify(run: Verification) -> None:
 
 
 def _verify(run: Verification) -> None:
-    run.check("machine", Subject(), partial(_machine, run))
+    run.check(CheckLine("machine"), partial(_machine, run))
     healths = run.machine.runtimes if run.machine else ()
     usable = any(health.usable for health in healths)
     for health in healths:
-        subject = Subject(runtime=backend(health.runtime).label)
-        run.check("self-test", subject, partial(_self_test, health, usable))
+        line = CheckLine("self-test", backend(health.runtime).label)
+        run.check(line, partial(_self_test, health, usable))
     asked = run.asked
     if not asked:
-        run.check("build", Subject(file="pebble"), build_pebble)
+        run.check(CheckLine("build", file="pebble"), build_pebble)
         asked = [str(pebble())] if pebble().is_dir() else []
     working = {health.runtime: devices(health) for health in healths if health.usable}
     targets = [target for model in asked for target in _targets(run, model, working)]
     for name, check in _CHECKS.items():
         for target in targets:
-            run.check(name, target.subject, partial(check, target))
-    if targets:
-        _planner(run, asked)
+            run.check(target.line(name), partial(check, target))
+    for workload in _WORKLOADS if targets else ():
+        for model in asked:
+            call = partial(planner, model, workload, run.others or 0.0)
+            run.check(CheckLine("planner", file=Path(model).name), call)
 
 
 def _machine(run: Verification) -> CheckResult:
@@ -170,7 +170,7 @@ def _machine(run: Verification) -> CheckResult:
 
 def _self_test(health: Health, any_usable: bool) -> CheckResult:
     if health.version is None and any_usable:
-        raise Skip(health.warning or "not installed")
+        return skipped(health.warning or "not installed")
     where = f"devices: {', '.join(devices(health))}" if health.usable else ""
     said = [health.version or "", " ".join(health.kernels), where, health.warning or ""]
     return CheckResult("passed" if health.usable else "failed", "; ".join(filter(None, said)))
@@ -180,33 +180,25 @@ def _targets(
     run: Verification, model: str, working: Mapping[str, tuple[str, ...]]
 ) -> list[VerifyTarget]:
     """The files of ``model`` on every device that can run them."""
-    readable: list[ModelFile] = []
+    files: Sequence[ModelFile] = ()
 
     def read_files() -> CheckResult:
+        nonlocal files
         found, files = read(model)
-        readable.extend(files)
         return found
 
-    subject = Subject(file=Path(model).name)
-    run.check("checksums", subject, partial(whole, model))
-    run.check("files", subject, read_files)
+    name = Path(model).name
+    run.check(CheckLine("checksums", file=name), partial(whole, model))
+    run.check(CheckLine("files", file=name), read_files)
     targets = []
-    for file in readable:
+    for file in files:
         label = backend_of(file).label
         if file.runtime not in working or file.encodes:
             why = "it embeds texts and writes none" if file.encodes else f"{label} does not work"
-            skipped = CheckResult("skipped", why)
-            run.check("run", Subject(label, file=file.path.name), lambda found=skipped: found)  # type: ignore[misc]
+            run.check(CheckLine("run", label, file=file.path.name), partial(skipped, why))
             continue
         targets += [VerifyTarget(file, device) for device in working[file.runtime]]
     return targets
-
-
-def _planner(run: Verification, asked: Sequence[str]) -> None:
-    for workload in _WORKLOADS:
-        for model in asked:
-            call = partial(planner, model, workload, run.others or 0.0)
-            run.check("planner", Subject(file=Path(model).name), call)
 
 
 # The model files that a verification runs: those of MODEL, or Pebble's.
@@ -221,12 +213,12 @@ def pebble() -> Path:
 
 
 def build_pebble() -> CheckResult:
-    """Make Pebble's files where they are not there. Raises Skip or IngotError saying what to do."""
+    """Make Pebble's files where they are not there. Raises IngotError saying what to do."""
     folder, source = pebble(), demo.ROOT / demo.MODEL
     if (folder / NAME).is_file():
         return CheckResult("passed", "there already")
     if not source.is_dir():
-        raise Skip("the demo model comes with Ingot's source only; name a MODEL to verify with")
+        return skipped("the demo model comes with Ingot's source only; name a MODEL to verify with")
     # Under another name until it is whole.
     making = folder.with_name(f"{folder.name}-making")
     command = ("-m", "quantize", source, "--out", making, "--no-measure")
@@ -245,11 +237,11 @@ def build_pebble() -> CheckResult:
 def whole(model: str) -> CheckResult:
     """Compare the bytes of the files with those that were built or pulled.
 
-    Raises Skip where nothing says what they should be, else as ``check_files``.
+    Skipped where nothing says what they should be; else raises as ``check_files``.
     """
     path = Path(model)
     if path.exists() and not (path / NAME).is_file():
-        raise Skip("there are no checksums to compare with")
+        return skipped("there are no checksums to compare with")
     found = list(check_files(model))
     damaged = [f"{one.path.name} {one.problem}" for one in found if one.problem]
     figures = {"files": len(found)}

@@ -12,18 +12,18 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from app import console
 from app.bench.frame import rounded
-from app.doctor.checks import CheckLine, Subject, counts
+from app.doctor.checks import CheckLine, counts
 from app.doctor.report import rows
 from app.doctor.verify import Verification
-from app.here import here, real
+from app.here import here, numbered, real
 from quantize.disk import write_atomically
 from runtimes.errors import RequestError
+from runtimes.machine.installed import versions
 from runtimes.output import json_text, markdown
 from runtimes.paths import cache_dir, data_dir, state_dir
 from runtimes.untrusted import visible
@@ -46,13 +46,10 @@ class ReportFiles:
     def __init__(self, folder: Path, day: str) -> None:
         """New names in ``folder``, which is made. Raises RequestError where nothing can be
         written."""
-        number = 1
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            while True:
-                stem = f"ingot-verify-{day}" + (f"-{number}" if number > 1 else "")
+            for stem in numbered(f"ingot-verify-{day}"):
                 self.json, self.markdown = folder / f"{stem}.json", folder / f"{stem}.md"
-                number += 1
                 if self.markdown.exists():
                     continue
                 with contextlib.suppress(FileExistsError):
@@ -72,12 +69,8 @@ class ReportFiles:
 
 def as_json(run: Verification) -> dict[str, Any]:
     """The report for programs."""
-    try:
-        ingot = version("ingot")
-    except PackageNotFoundError:
-        ingot = "not installed"
     data: dict[str, Any] = {
-        "ingot": ingot,
+        "ingot": versions(["ingot"]).get("ingot", "not installed"),
         "date": f"{run.began:%Y-%m-%d %H:%M} UTC",
         "minutes_allowed": run.minutes,
         "seconds": run.seconds,
@@ -85,16 +78,10 @@ def as_json(run: Verification) -> dict[str, Any]:
         "verdicts": counts(run.lines),
         "others_share_before": run.others,
         "machine": run.machine.as_json() if run.machine else None,
-        "lines": [_line(line) for line in run.lines],
+        "lines": [asdict(line) for line in run.lines],
     }
     cleaned: dict[str, Any] = Cleaner(run.asked).clean(rounded(data))
     return cleaned
-
-
-def _line(line: CheckLine) -> dict[str, Any]:
-    found = line.found
-    about = {"check": line.check, **asdict(line.subject), "verdict": found.verdict}
-    return {**about, "found": found.said, "seconds": line.seconds, "figures": found.figures}
 
 
 def as_markdown(run: Verification, data: Mapping[str, Any]) -> str:
@@ -167,23 +154,23 @@ _COLOURS = {"passed": "green", "failed": "bold red", "skipped": "yellow"}
 # The lines as they come: a table in a terminal, plain lines elsewhere.
 
 
-def _about(subject: Subject) -> tuple[str, str]:
-    return " ".join(filter(None, (subject.runtime, subject.device))), subject.file
+def _about(line: CheckLine) -> tuple[str, str, str]:
+    return line.check, " ".join(filter(None, (line.runtime, line.device))), line.file
 
 
 @contextmanager
 def shown(
     *, silent: bool
-) -> Iterator[tuple[Callable[[str, Subject], None], Callable[[CheckLine], None]]]:
+) -> Iterator[tuple[Callable[[CheckLine], None], Callable[[CheckLine], None]]]:
     """Functions that show a check that begins, and a line. Where stdout is for the report itself,
     ``silent``, they show nothing."""
 
     def plain(line: CheckLine) -> None:
-        words = [line.found.verdict, line.check, *_about(line.subject), line.found.said]
+        words = [line.verdict, *_about(line), line.found]
         console.emit("  ".join(filter(None, words)) + "\n")
 
     if silent or not sys.stdout.isatty():
-        yield lambda _check, _subject: None, (lambda _: None) if silent else plain
+        yield lambda _: None, (lambda _: None) if silent else plain
         return
     from rich.console import Group
     from rich.live import Live
@@ -200,13 +187,13 @@ def shown(
 
     with Live(console=Console(), refresh_per_second=4, vertical_overflow="visible") as live:
 
-        def begins(check: str, subject: Subject) -> None:
-            now = " ".join(filter(None, (check, *_about(subject))))
+        def begins(line: CheckLine) -> None:
+            now = " ".join(filter(None, _about(line)))
             live.update(Group(table, Spinner("dots", Text(visible(now)))))
 
         def ends(line: CheckLine) -> None:
-            found, cells = line.found, (line.check, *_about(line.subject), line.found.said)
-            verdict = Text(found.verdict, style=_COLOURS[found.verdict])
+            verdict = Text(line.verdict, style=_COLOURS[line.verdict])
+            cells = (*_about(line), line.found)
             table.add_row(verdict, *map(Text, map(visible, cells)))
             live.update(table)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -133,8 +133,8 @@ class Fit:
         return self.needs <= self.free
 
 
-def fit(entry: ModelEntry, free: int | None = None) -> Fit:
-    """Compare the memory that ``entry`` needs with ``free`` bytes (None: all that is free now).
+def fit(entry: ModelEntry) -> Fit:
+    """Compare the memory that ``entry`` needs with what is free now.
 
     Reading the header of a GGUF file with a large vocabulary takes up to half a second the first
     time. Raises ModelError for a file that cannot be read.
@@ -145,7 +145,7 @@ def fit(entry: ModelEntry, free: int | None = None) -> Fit:
         raise ModelError(f"{entry.path} cannot be read: {error.strerror or error}") from error
     context = min(DEFAULT_CONTEXT, file.context_length)
     needs = estimate(file, RunnerSettings(slots=1)).total
-    return Fit(file, context, needs, memory_now()[1] if free is None else free)
+    return Fit(file, context, needs, memory_now()[1])
 
 
 @lru_cache(maxsize=256)
@@ -338,57 +338,64 @@ def catalog(given: Iterable[str | Path] = ()) -> list[ModelEntry]:
     ``given`` are files and folders that were named by the user: they are listed even if they cannot
     be read. Takes milliseconds; damage shows in ``ModelEntry.broken`` and is never raised.
     """
-    plans = made_plans()
     found: list[ModelEntry] = []
     for path in given:
-        found += _at(Path(path), plans) or [_broken(Path(path), "no model is there")]
+        found += _at(Path(path)) or [_broken(Path(path), "no model is there")]
     for path in [*recently_used(), _DEMO, _ROOT / _DEMO]:
-        found += _at(path, plans)
+        found += _at(path)
     for model in library.models():
-        found += _pulled(model, plans)
+        found += _pulled(model)
     once: dict[Path, ModelEntry] = {}
     for entry in found:
         once.setdefault(real(entry.path), entry)
     missing: dict[str | None, str | None] = {one.format: _unusable(one) for one in backends()}
     unknown = [e.path for e in once.values() if e.fidelity is None and not e.broken]
-    cards = known_cards(unknown)
+    cards, plans = known_cards(unknown), made_plans()
     listed = [
-        replace(_carded(e, cards.get(e.path)), broken=e.broken or missing.get(e.format))
-        for e in once.values()
+        replace(
+            _carded(e, cards.get(e.path)),
+            measured=None if e.broken else _measured(path, plans),
+            broken=e.broken or missing.get(e.format),
+        )
+        for path, e in once.items()
     ]
     return sorted(listed, key=lambda e: (e.name.lower(), e.model, e.bytes or 0, e.recipe))
 
 
 def entry_of(path: Path) -> ModelEntry:
     """Describe one file that can be loaded, wherever it is."""
-    found: Iterable[ModelEntry] = _at(path, ())
-    if real(path).is_relative_to(library.library_dir().resolve()):
-        found = (entry for model in library.models() for entry in _pulled(model, ()))
-    same = (entry for entry in found if real(entry.path) == real(path))
-    return next(same, None) or _loose(path, ())
+    found: Iterable[ModelEntry] = _at(path)
+    if _in_library(path):
+        found = (entry for model in library.models() for entry in _pulled(model))
+    return next(_same(found, path), None) or _loose(path)
 
 
-def _at(path: Path, plans: Sequence[MadePlan]) -> list[ModelEntry]:
+def _same(found: Iterable[ModelEntry], path: Path) -> Iterator[ModelEntry]:
+    return (entry for entry in found if real(entry.path) == real(path))
+
+
+def _in_library(path: Path) -> bool:
+    return real(path).is_relative_to(library.library_dir().resolve())
+
+
+def _at(path: Path) -> list[ModelEntry]:
     """The models at ``path``; none when there is none."""
     try:
-        if (path.parent / MANIFEST).is_file():
-            # One of the files of a folder is listed with all that is known of it.
-            beside = _built(path.parent, plans)
-            if same := [entry for entry in beside if real(entry.path) == real(path)]:
-                return same
+        # One of the files of a folder is listed with all that is known of it.
+        if (path.parent / MANIFEST).is_file() and (same := [*_same(_built(path.parent), path)]):
+            return same
         if (path / MANIFEST).is_file():
-            return _built(path, plans)
+            return _built(path)
         if format_of(path):
-            return [_loose(path, plans)]
-        return [_loose(file, plans) for file in model_files(path)] if path.is_dir() else []
+            return [_loose(path)]
+        return [_loose(file) for file in model_files(path)] if path.is_dir() else []
     except OSError as error:
         return [_broken(path, error.strerror or str(error))]
 
 
-def _built(folder: Path, plans: Sequence[MadePlan]) -> list[ModelEntry]:
+def _built(folder: Path) -> list[ModelEntry]:
     """The files of a folder that `quantize` wrote."""
-    # A file of the library is the library's business.
-    if real(folder).is_relative_to(library.library_dir().resolve()):
+    if _in_library(folder):  # whose files are listed by its record
         return []
     try:
         manifest = load_manifest(folder)
@@ -397,15 +404,13 @@ def _built(folder: Path, plans: Sequence[MadePlan]) -> list[ModelEntry]:
     name = manifest.model.name
     return [
         _described(
-            ModelEntry(str(folder), name, one.recipe, Origin.BUILT, folder, picked=one.recipe),
-            one,
-            plans,
+            ModelEntry(str(folder), name, one.recipe, Origin.BUILT, folder, picked=one.recipe), one
         )
         for one in manifest.files
     ]
 
 
-def _described(base: ModelEntry, listed: FileEntry, plans: Sequence[MadePlan]) -> ModelEntry:
+def _described(base: ModelEntry, listed: FileEntry) -> ModelEntry:
     """``base``, whose ``path`` is the manifest's folder, with what the manifest says of a file."""
     try:
         path, broken = entry_path(base.path, listed), None
@@ -415,13 +420,12 @@ def _described(base: ModelEntry, listed: FileEntry, plans: Sequence[MadePlan]) -
         base,
         path=path,
         parity=listed.token_parity,
-        measured=None if broken else _measured(path, plans),
         broken=broken,
         **{name: getattr(listed, name) for name in _LISTED},
     )
 
 
-def _loose(path: Path, plans: Sequence[MadePlan]) -> ModelEntry:
+def _loose(path: Path) -> ModelEntry:
     """A model by itself, a file or a folder."""
     single = path.is_file()
     files = named_parts(path) if single else [file for file in path.iterdir() if file.is_file()]
@@ -435,11 +439,10 @@ def _loose(path: Path, plans: Sequence[MadePlan]) -> ModelEntry:
         format=format_of(path),
         bits=bits_of(name),
         bytes=sum(file.stat().st_size for file in files if file.is_file()),
-        measured=_measured(path, plans),
     )
 
 
-def _pulled(model: library.Model, plans: Sequence[MadePlan]) -> list[ModelEntry]:
+def _pulled(model: library.Model) -> list[ModelEntry]:
     """List the builds that were pulled of one repository."""
     if not model.builds:
         again = f"nothing of it is whole; `ingot pull {model.repo}` gets it again"
@@ -454,17 +457,15 @@ def _pulled(model: library.Model, plans: Sequence[MadePlan]) -> list[ModelEntry]
         base = ModelEntry(name, model.repo, build.label, Origin.LIBRARY, model.folder)
         listed = manifest.entry(build.label) if manifest else None
         if listed is not None:
-            base = _described(base, listed, plans)
-        path, whole = model.path(build), model.is_whole(build)
+            base = _described(base, listed)
         again = f"a file is missing or has another size; `ingot pull {name}` gets it again"
         entry = replace(
             base,
-            path=path,
+            path=model.path(build),
             format=build.kind,
             bits=base.bits or bits_of(build.label),
             bytes=build.size,
-            measured=_measured(path, plans) if whole else None,
-            broken=None if whole else again,
+            broken=None if model.is_whole(build) else again,
         )
         found.append(entry)
     return found
@@ -495,9 +496,9 @@ def bits_of(label: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def _measured(path: Path, plans: Sequence[MadePlan]) -> PlannedSpeed | None:
-    """Figures of ``path`` among ``plans`` (the latest first) that are younger than the file."""
-    whole = real(path)
+def _measured(whole: Path, plans: Sequence[MadePlan]) -> PlannedSpeed | None:
+    """Figures of ``whole``, a path without links, among ``plans`` (the latest first) that are
+    younger than the file."""
     try:
         changed = max((f.stat().st_mtime for f in (whole, *whole.glob("*.onnx*"))), default=0.0)
     except OSError:

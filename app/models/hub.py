@@ -10,14 +10,15 @@ from __future__ import annotations
 import heapq
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from app.figures import rate
 from app.models import library
@@ -47,12 +48,12 @@ from runtimes.settings import RunnerSettings
 
 FORMATS = ("gguf", "onnx", "safetensors")
 Sort = Literal["downloads", "likes", "updated"]
-SORTS: tuple[Sort, ...] = ("downloads", "likes", "updated")
+SORTS: tuple[Sort, ...] = get_args(Sort)
 FEW_BITS = 4.5  # of a weight, in the usual 4-bit files: how small a model can reasonably be had
 _PAGE = 50  # repositories a request
 _PAGES = 20  # that are asked for at most: a filter may let none of them pass
 _EXPAND: Any = ["downloads", "likes", "lastModified", "gated", "tags", "gguf", "safetensors"]
-_THEIRS: dict[Sort, str] = {"downloads": "downloads", "likes": "likes", "updated": "lastModified"}
+_THEIRS = {"updated": "lastModified"}  # orders that the hub calls otherwise
 _CHAT = "conversational"  # the hub's tag of models that have a chat template
 # "Llama-3.2-1B", "SmolLM2-135M", "Mixtral-8x7B".
 _SIZE = re.compile(r"(?:^|[-_.])(?:(\d+)x)?(\d+(?:\.\d+)?)([bm])(?=$|[-_.])", re.IGNORECASE)
@@ -84,11 +85,6 @@ class Found:
     architecture: str | None = None
     context: int | None = None  # tokens that the model knows
 
-    @property
-    def about_bytes(self) -> int | None:
-        """The size of a usual 4-bit build."""
-        return None if self.parameters is None else int(self.parameters * FEW_BITS / 8)
-
 
 def quick() -> Hub:
     """Make a client with few attempts, for a user who waits at a screen."""
@@ -102,15 +98,18 @@ def search(query: Query, hub: Hub | None = None) -> Iterator[Found]:
     """
     hub, seen = hub or quick(), set[str]()
     kinds = query.formats or (None,)
-    found = heapq.merge(
-        *(_listed(query, kind, hub) for kind in kinds), key=_ORDER[query.sort], reverse=True
-    )
+    rank = _updated if query.sort == "updated" else attrgetter(query.sort)
+    found = heapq.merge(*(_listed(query, kind, hub) for kind in kinds), key=rank, reverse=True)
     for one in found:
-        size = one.about_bytes
-        if one.repo in seen or (query.largest and size is not None and size > query.largest):
+        size = (one.parameters or 0) * FEW_BITS / 8
+        if one.repo in seen or (query.largest and size > query.largest):
             continue
         seen.add(one.repo)
         yield one
+
+
+def _updated(found: Found) -> datetime:
+    return (found.updated or datetime.min).replace(tzinfo=None)
 
 
 def look_up(name: HubName, hub: Hub | None = None) -> Found:
@@ -125,18 +124,11 @@ def look_up(name: HubName, hub: Hub | None = None) -> Found:
     return hub.patiently(ask, name, Reporter())
 
 
-_NEVER = datetime.min
-_ORDER: dict[Sort, Callable[[Found], Any]] = {
-    "downloads": lambda one: one.downloads,
-    "likes": lambda one: one.likes,
-    "updated": lambda one: (one.updated or _NEVER).replace(tzinfo=None),
-}
-
-
 def _listed(query: Query, kind: str | None, hub: Hub) -> Iterator[Found]:
     """List the models of one format, page by page."""
     tags = [tag for tag in (kind, _CHAT if query.instruct else None) if tag]
-    asked: dict[str, Any] = {"sort": _THEIRS[query.sort], "limit": _PAGE, "expand": _EXPAND}
+    sort = _THEIRS.get(query.sort, query.sort)
+    asked: dict[str, Any] = {"sort": sort, "limit": _PAGE, "expand": _EXPAND}
     asked |= {"filter": tags} if tags else {}
     asked |= {"search": query.words} if query.words else {}
     for _ in range(_PAGES):

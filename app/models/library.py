@@ -29,7 +29,7 @@ from quantize.disk import human, write_atomically
 from quantize.fromjson import from_json
 from quantize.hub.client import parse_hub_name
 from quantize.manifest import NAME as MANIFEST
-from quantize.manifest import load_manifest, write_manifest
+from quantize.manifest import entry_path, load_manifest, write_manifest
 from runtimes.errors import ModelError, RequestError
 from runtimes.machine.locks import one_writer
 from runtimes.machine.state_file import change_state, load_state
@@ -304,6 +304,18 @@ def model_file(model: str, options: ModelOptions) -> ModelFile:
     return read_model(resolve(model, recipe=options.recipe, file=options.file))
 
 
+def model_paths(model: str, options: ModelOptions) -> list[Path]:
+    """The files of MODEL: all that a folder of `quantize` lists, unless ``options`` pick one.
+    Raises ModelError or RequestError."""
+    from quantize.resolve import resolve
+
+    model = locate(model)
+    folder = Path(model)
+    if options.recipe or options.file or not (folder / MANIFEST).is_file():
+        return [resolve(model, recipe=options.recipe, file=options.file)]
+    return [entry_path(folder, entry) for entry in load_manifest(folder).files]
+
+
 def load_engine(
     model: ModelFile,
     settings: RunnerSettings,
@@ -368,13 +380,13 @@ def note_used(model: str | Path) -> None:
     path = Path(model)
     if not path.exists():
         return
-    absolute = str(path.resolve())
-    if _recent()[:1] != [absolute]:
-        change_state(_RECENT, lambda kept: {"models": _first(absolute, _models(kept))})
+    used = str(path.resolve())
 
+    def first(kept: Mapping[str, object]) -> dict[str, object]:
+        return {"models": [*dict.fromkeys((used, *_recent(kept)))][:_AT_MOST]}
 
-def _first(model: str, known: list[str]) -> list[str]:
-    return [model, *(text for text in known if text != model)][:_AT_MOST]
+    if _recent(load_state(_RECENT))[:1] != [used]:
+        change_state(_RECENT, first)
 
 
 def note_loaded(file: Path) -> None:
@@ -386,13 +398,9 @@ def note_loaded(file: Path) -> None:
 def recently_used() -> list[Path]:
     """List the models used lately that are still there, the latest first."""
     # A text that is no name of a file is none that is there: Path.exists raises for it.
-    return [Path(text) for text in _recent() if os.path.exists(text)]
+    return [Path(text) for text in _recent(load_state(_RECENT)) if os.path.exists(text)]
 
 
-def _recent() -> list[str]:
-    return _models(load_state(_RECENT))
-
-
-def _models(kept: Mapping[str, object]) -> list[str]:
+def _recent(kept: Mapping[str, object]) -> list[str]:
     models = kept.get("models")
     return [str(text) for text in models] if isinstance(models, list) else []

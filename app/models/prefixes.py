@@ -41,9 +41,8 @@ _KEEP_S = 30 * 86400.0  # as long as deleted chats can be restored
 _SUFFIX = ".prefix"
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True)
 class _Saved:
-    path: Path
     tokens: list[int]
     given: set[int | None] = field(default_factory=set)  # processes of engines that have it
 
@@ -54,7 +53,7 @@ class _Known:
 
     name: str  # what its files begin with
     adapter: str | None  # what its requests call it
-    saved: list[_Saved] = field(default_factory=list)
+    saved: dict[Path, _Saved] = field(default_factory=dict)
     looked: int = 0  # when the folder had changed last, at the last look into it
     recent: deque[list[int]] = field(default_factory=lambda: deque(maxlen=_RECENT))
     hot: list[list[int]] = field(default_factory=list)  # to be saved
@@ -62,7 +61,7 @@ class _Known:
 
     def longest(self, ids: Sequence[int]) -> int:
         """How many of these tokens are saved, or will be."""
-        have = (*self.hot, *(one.tokens for one in self.saved))
+        have = (*self.hot, *(one.tokens for one in self.saved.values()))
         return max((common_prefix(tokens, ids) for tokens in have), default=0)
 
 
@@ -108,22 +107,22 @@ class SavedPrefixes:
         if known is None:
             return
         with self._lock:
-            fits = [(common_prefix(one.tokens, ids), one) for one in known.saved]
-            common, best = max(fits, key=lambda item: item[0], default=(0, None))
-            process = engine.pid
-            if best is None or common < LEAST_TOKENS or process in best.given:
+            fits = [(common_prefix(one.tokens, ids), at) for at, one in known.saved.items()]
+            common, path = max(fits, key=lambda item: item[0], default=(0, self.folder))
+            if common < LEAST_TOKENS:
                 return
-            if common * _READ_AT_ONCE < len(best.tokens):
+            best = known.saved[path]
+            if engine.pid in best.given or common * _READ_AT_ONCE < len(best.tokens):
                 return
-            best.given.add(process)
+            best.given.add(engine.pid)
         try:
-            engine.load_session(best.path, known.adapter)
+            engine.load_session(path, known.adapter)
             log.info("%s: %d tokens of a prompt were on disk", engine.model.name, common)
         except IngotError as error:
-            log.info("%s is not used: %s", best.path, error)
-            self._drop(known, best, remove=isinstance(error, ModelError))
+            log.info("%s is not used: %s", path, error)
+            self._drop(known, path, remove=isinstance(error, ModelError))
         with suppress(OSError):  # it is gone, or nothing ever goes: the folder is read-only
-            os.utime(best.path)
+            os.utime(path)
 
     def after(
         self,
@@ -141,7 +140,7 @@ class SavedPrefixes:
             cached = timings.cached_tokens
             if timings.prefill_tps and len(ids) - cached >= LEAST_TOKENS:
                 known.read_tps = timings.prefill_tps
-            for one in known.saved:  # the engine may have dropped it since
+            for one in known.saved.values():  # the engine may have dropped it since
                 if common_prefix(one.tokens, ids) > cached + 1:
                     one.given.discard(engine.pid)
             common = max((common_prefix(other, ids) for other in known.recent), default=0)
@@ -220,22 +219,21 @@ class SavedPrefixes:
         with self._lock:
             # A chat that grew; a much shorter one is what others begin with, too.
             grown = [
-                one
-                for one in known.saved
-                if _begins(one.tokens, tokens) and len(tokens) < 2 * len(one.tokens)
+                at
+                for at, one in known.saved.items()
+                if at != path and _begins(one.tokens, tokens) and len(tokens) < 2 * len(one.tokens)
             ]
-            known.saved.append(_Saved(path, tokens[:kept], {engine.pid}))
-        for one in grown:
-            self._drop(known, one, remove=one.path != path)
+            known.saved[path] = _Saved(tokens[:kept], {engine.pid})
+        for at in grown:
+            self._drop(known, at)
         self.prune()
 
-    def _drop(self, known: _Known, one: _Saved, *, remove: bool) -> None:
+    def _drop(self, known: _Known, path: Path, *, remove: bool = True) -> None:
         with self._lock:
-            if one in known.saved:
-                known.saved.remove(one)
+            known.saved.pop(path, None)
         if remove:
             with suppress(OSError):
-                one.path.unlink()
+                path.unlink()
 
     def _of(
         self, engine: EngineApi, settings: RunnerSettings, adapter: AdapterFile | None = None
@@ -273,23 +271,22 @@ class SavedPrefixes:
             if changed == known.looked:
                 return
             known.looked = changed
-            before = {one.path for one in known.saved}
+            before = set(known.saved)
         found = set(self.folder.glob(f"{known.name}-*{_SUFFIX}"))
-        new = []
+        new = {}
         for path in found - before:
             try:
                 # A pipe would be waited for, and all of a file is read before it is checked.
                 if path.is_file() and path.stat().st_size <= self._most_bytes:
-                    new.append(_Saved(path, session_tokens(path)))
+                    new[path] = _Saved(session_tokens(path))
             except (ModelError, OSError) as error:
                 log.info("%s is not used: %s", path, error)
                 with suppress(OSError):
                     path.unlink()
-        gone = before - found
         with self._lock:
-            known.saved = [one for one in known.saved if one.path not in gone]
-            have = {one.path for one in known.saved}
-            known.saved += [one for one in new if one.path not in have]
+            for path in before - found:
+                known.saved.pop(path, None)
+            known.saved = new | known.saved
 
 
 NONE_SAVED = SavedPrefixes(Path(), 0)

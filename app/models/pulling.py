@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from app.models import library
 from app.models.library import Build, Kept
@@ -34,10 +34,6 @@ from runtimes.backend import Backend
 from runtimes.errors import IngotError, ModelError, RequestError
 from runtimes.models.registry import backends
 from runtimes.untrusted import inside
-
-if TYPE_CHECKING:
-    from quantize.progress import Reporter
-
 
 _MOST_MANIFEST = 32 * 2**20  # bytes
 _PART = re.compile(r"(.+)-\d{5}-of-\d{5}")
@@ -278,12 +274,10 @@ class PullJob(Reporter):
     cancelled or fails stays, and the next download of the same file resumes from there.
     """
 
-    def __init__(self, request: PullRequest, hub: Hub | None = None) -> None:
+    def __init__(self, request: PullRequest, patience: Patience | None = None) -> None:
         self.request = request
-        patience = hub.patience if hub is not None else Patience()
-        self._hub = _CancellableHub(patience, self._check)
+        self._hub = _CancellableHub(patience or Patience(), self._check)
         self._pace = Pace()
-        self._stages = [""]
         self._cancel = threading.Event()
         self._state = PullState()  # replaced whole, by the job's thread alone
         self._thread = threading.Thread(target=self._run, daemon=True, name="pull")
@@ -300,9 +294,7 @@ class PullJob(Reporter):
     def poll(self) -> PullState:
         """How far it is now. A cancelled job has ended for its user at once."""
         state = self._state
-        return (
-            replace(state, cancelled=True) if self._cancel.is_set() and not state.ended else state
-        )
+        return state if state.ended else replace(state, cancelled=self._cancel.is_set())
 
     def _run(self) -> None:
         try:
@@ -324,13 +316,12 @@ class PullJob(Reporter):
     def stage(self, text: str) -> Iterator[None]:
         """Begin a part of the work."""
         self._check()
-        self._stages.append(text)
+        outer = self._state.stage
         self._now(stage=text)
         try:
             yield
         finally:
-            self._stages.pop()
-            self._now(stage=self._stages[-1])
+            self._now(stage=outer)
 
     def advance(self, done: float, total: float | None, unit: str) -> None:
         """Note how many bytes there are."""

@@ -1,9 +1,10 @@
-"""LoRA adapters by the command line: of one prompt, of a batch's rows, and what is refused."""
+"""LoRA adapters by the command line: for one prompt and for the rows of a batch; refusals."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,23 @@ import pytest
 
 from app.adapters import AdapterFile, adapter_files, name_and_path
 from app.batch.journal.journal import journal_path
+from app.models.library import load_engine
+from app.oneshot import ask
+from app.prompts import PromptStyle
 from quantize.resolve import resolve
 from runtimes.errors import IngotError
 from runtimes.models.registry import read_model
+from runtimes.request import SamplingParams
+from runtimes.settings import RunnerSettings
 from tests.adapters import write_adapter
 from tests.support import read_rows, write_rows
 
 STORY = "Tell me a story about a fox."
 FEW = ["--threads", "1", "--max-tokens", "12", "--quiet"]
-HOW = ["--recipe", "q8_0", *FEW]
+RECIPES = ("q8_0", "onnx-int8")
+
+Row = dict[str, Any]
+Job = Callable[..., tuple[int, str, Any]]
 
 
 @pytest.fixture(scope="module")
@@ -31,34 +40,51 @@ def files(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, P
     }
 
 
+@pytest.fixture(scope="module")
+def alone(pebble_built: Path, files: dict[str, Path]) -> dict[str, dict[str | None, str]]:
+    """The answer of each adapter, and without one, by the recipes of files."""
+    found = {}
+    for recipe in RECIPES:
+        model, how = read_model(resolve(pebble_built, recipe=recipe)), RunnerSettings(1, threads=1)
+        beside = adapter_files([f"{name}={path}" for name, path in files.items()], model)
+        with load_engine(model, how, adapters=beside) as engine:
+            params = SamplingParams(max_tokens=12)
+            found[recipe] = {
+                name: ask(engine, STORY, PromptStyle(), params, name, None, None).completion.text
+                for name in (None, *files)
+            }
+        assert len(set(found[recipe].values())) >= 3
+    return found
+
+
+@pytest.fixture
+def job(command: Any, pebble_built: Path, tmp_path: Path) -> Job:
+    """A function that runs `ingot batch`: its exit code, what it says, and what it has written."""
+
+    def run(rows: Sequence[Row], *words: str, recipe: str = "q8_0") -> tuple[int, str, Any]:
+        source, out = write_rows(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
+        asked = ("-m", pebble_built, "--recipe", recipe, *FEW, *words)
+        done = command("batch", source, out, *asked)
+        return done.returncode, done.stderr, read_rows(out) if out.exists() else None
+
+    return run
+
+
 def given(files: dict[str, Path], *names: str) -> list[str]:
     return [f"--adapter={name}={files[name]}" for name in names]
 
 
-def answers(
-    command: Any, model: Path, files: dict[str, Path], how: list[str] = HOW
-) -> dict[str | None, str]:
-    """By `ingot run`, with each adapter and without."""
-    found = {}
-    for name in (None, *files):
-        more = given(files, name) if name else []
-        done = command("run", model, STORY, *how, "--json", *more)
-        said = json.loads(done.stdout)
-        assert said.get("adapter") == name
-        found[name] = said["text"]
-    assert len(set(found.values())) >= 3
-    return found
+def responses(rows: Any) -> list[str]:
+    return [row["response"] for row in rows]
 
 
-@pytest.mark.parametrize("recipe", ["q8_0", "onnx-int8"])
+@pytest.mark.parametrize("recipe", RECIPES)
 def test_rows_are_answered_by_the_adapter_that_they_name(
-    command: Any, pebble_built: Path, files: dict[str, Path], tmp_path: Path, recipe: str
+    job: Job, pebble_built: Path, files: dict[str, Path], alone: Any, recipe: str
 ) -> None:
-    how = ["--recipe", recipe, *FEW]
-    alone = answers(command, pebble_built, files, how)
     body = {"messages": [{"role": "user", "content": STORY}]}
     line = {"method": "POST", "url": "/v1/chat/completions"}
-    asked: list[tuple[dict[str, Any], str | None]] = [
+    asked: list[tuple[Row, str | None]] = [
         ({"prompt": STORY}, None),
         *(({"prompt": STORY, "adapter": name}, name) for name in files),
         ({"prompt": STORY, "adapter": None}, None),
@@ -66,116 +92,62 @@ def test_rows_are_answered_by_the_adapter_that_they_name(
         ({"custom_id": "b", **line, "body": {"model": "gpt-4o", **body}}, None),
         ({"custom_id": "a", **line, "body": {"model": "x/y:a3", **body}}, "a3"),
     ]
-    source = write_rows(tmp_path / "in.jsonl", [row for row, _ in asked])
-    out = tmp_path / "out.jsonl"
-    job = ["batch", source, out, "-m", pebble_built, *how]
-    assert command(*job, *given(files, *files)).returncode == 0
-    assert [row["response"] for row in read_rows(out)] == [alone[name] for _, name in asked]
-    assert read_rows(out)[1]["adapter"] == "a0"
-
-    body_of = tmp_path / "bodies.jsonl"
-    job = ["batch", source, body_of, "-m", pebble_built, *how, "--format", "openai"]
-    assert command(*job, *given(files, *files)).returncode == 0
+    rows, beside = [row for row, _ in asked], given(files, *files)
+    code, _, found = job(rows, *beside, recipe=recipe)
+    assert (code, responses(found)) == (0, [alone[recipe][name] for _, name in asked])
+    assert found[1]["adapter"] == "a0"
+    _, _, found = job(rows, *beside, "--format", "openai", "--fresh", recipe=recipe)
     name = resolve(pebble_built, recipe=recipe).name
-    models = [row["response"]["body"]["model"] for row in read_rows(body_of)]
+    models = [row["body"]["model"] for row in responses(found)]  # type: ignore[index]
     assert models[-2:] == [name, f"{name}:a3"]
 
 
 def test_a_single_adapter_answers_all_that_name_none(
-    command: Any, pebble_built: Path, files: dict[str, Path], tmp_path: Path
+    command: Any, job: Job, pebble_built: Path, files: dict[str, Path], alone: Any
 ) -> None:
-    alone = answers(command, pebble_built, files)
-    rows: list[dict[str, Any]] = [{"prompt": STORY}, {"prompt": STORY, "adapter": None}]
-    source, out = write_rows(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
-    assert (
-        command("batch", source, out, "-m", pebble_built, *HOW, *given(files, "a3")).returncode == 0
-    )
-    assert [row["response"] for row in read_rows(out)] == [alone["a3"], alone[None]]
+    one, answers = given(files, "a3"), alone["q8_0"]
+    _, _, found = job([{"prompt": STORY}, {"prompt": STORY, "adapter": None}], *one)
+    assert responses(found) == [answers["a3"], answers[None]]
+    asked = ("run", pebble_built, STORY, "--recipe", "q8_0", *FEW, *one)
+    said = json.loads(command(*asked, "--json").stdout)
+    assert (said["adapter"], said["text"]) == ("a3", answers["a3"])
 
 
-def test_an_unknown_adapter_is_the_error_of_its_row(
-    command: Any, pebble_built: Path, files: dict[str, Path], tmp_path: Path
-) -> None:
+def test_an_unknown_adapter_is_the_error_of_its_row(job: Job, files: dict[str, Path]) -> None:
     line = {"custom_id": "e", "method": "POST", "url": "/v1/embeddings"}
-    rows: list[dict[str, Any]] = [
+    rows: list[Row] = [
         {"prompt": STORY, "adapter": "nix"},
         {"prompt": STORY, "adapter": 7},
         {**line, "body": {"model": "m:a0", "input": "a"}},
     ]
-    source, out = write_rows(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
-    job = ["batch", source, out, "-m", pebble_built, *HOW]
-    done = command(*job, *given(files, "a0", "a1"))
-    assert done.returncode == 1
-    codes = [row["error"]["code"] for row in read_rows(out)]
-    assert codes == ["unknown_adapter", "wrong_type", "unsupported_parameter"]
-    assert "line 1: there is no adapter 'nix'; there is: a0, a1" in done.stderr
-    done = command(*job, "--fresh", "--strict", *given(files, "a0", "a1"))
-    assert done.returncode == 2
+    two = given(files, "a0", "a1")
+    code, said, found = job(rows, *two)
+    codes = [row["error"]["code"] for row in found]
+    assert (code, codes) == (1, ["unknown_adapter", "wrong_type", "unsupported_parameter"])
+    assert "line 1: there is no adapter 'nix'; there is: a0, a1" in said
+    assert job(rows, "--fresh", "--strict", *two)[0] == 2
     # Without adapters it is a field like any other.
-    assert command("batch", source, "-", "-m", pebble_built, *HOW, "--limit", "1").returncode == 0
+    assert job(rows[:1], "--fresh")[0] == 0
 
 
 def test_no_answer_of_another_adapter_is_reused(
-    command: Any, pebble_built: Path, files: dict[str, Path], tmp_path: Path
+    job: Job, files: dict[str, Path], alone: Any, tmp_path: Path
 ) -> None:
     """The same command, the same name, another file: only the rows of the others are kept."""
-    alone = answers(command, pebble_built, files)
+    answers = alone["q8_0"]
     file = shutil.copy(files["a0"], tmp_path / "poet.gguf")
-    rows: list[dict[str, Any]] = [{"prompt": STORY, "adapter": "poet"}, {"prompt": STORY}]
-    source, out = write_rows(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
-    job = ["batch", source, out, "-m", pebble_built, *HOW]
-    job += [f"--adapter={file}", f"--adapter=other={files['a1']}"]
-    assert command(*job).returncode == 0
-    assert [row["response"] for row in read_rows(out)] == [alone["a0"], alone[None]]
-    kept = journal_path(out).read_bytes()
-    assert command(*job).returncode == 0  # nothing to do
+    rows: list[Row] = [{"prompt": STORY, "adapter": "poet"}, {"prompt": STORY}]
+    two = (f"--adapter={file}", f"--adapter=other={files['a1']}")
+    assert responses(job(rows, *two)[2]) == [answers["a0"], answers[None]]
+    kept = journal_path(tmp_path / "out.jsonl").read_bytes()
+    assert job(rows, *two)[0] == 0  # nothing to do
     shutil.copy(files["a3"], file)
-    refused = command(*job)
-    assert refused.returncode == 2
-    assert "adapters.poet" in refused.stderr
-    assert command(*job, "--force").returncode == 0
-    assert [row["response"] for row in read_rows(out)] == [alone["a3"], alone[None]]
-    added = journal_path(out).read_bytes()[len(kept) :]
+    code, said, _ = job(rows, *two)
+    assert code == 2
+    assert "adapters.poet" in said
+    assert responses(job(rows, *two, "--force")[2]) == [answers["a3"], answers[None]]
+    added = journal_path(tmp_path / "out.jsonl").read_bytes()[len(kept) :]
     assert added.count(b'"response"') == 1  # the base model's row was not asked again
-
-
-@pytest.mark.parametrize(
-    ("more", "code", "said"),
-    [
-        (["--adapter=no.gguf"], 2, "there is no file no.gguf"),
-        (["--adapter={model}"], 3, "no LoRA adapter"),
-        (["--adapter=README.md"], 3, "README.md: not a GGUF file"),
-        (["--adapter=a:b={a0}"], 2, "cannot be called 'a:b'"),
-        (["--adapter={a0}", "--adapter=a0={a1}"], 2, "two are called 'a0'"),
-        (["--adapter={a0}", "--reproducible"], 2, "merge it instead"),
-        (["--adapter={a0}", "--task", "embed"], 2, "--task embed has no adapters"),
-        ([f"--adapter=n{number}={{a0}}" for number in range(9)], 2, "8 adapters are loaded"),
-    ],
-)
-def test_what_is_refused_before_a_model_is_loaded(
-    command: Any,
-    pebble_built: Path,
-    files: dict[str, Path],
-    tmp_path: Path,
-    more: list[str],
-    code: int,
-    said: str,
-) -> None:
-    source = write_rows(tmp_path / "in.jsonl", [{"prompt": STORY}])
-    known = {name: str(path) for name, path in files.items()}
-    known["model"] = str(resolve(pebble_built, recipe="q8_0"))
-    more = [one.format(**known) for one in more]
-    done = command("batch", source, "-", "-m", pebble_built, *HOW, *more)
-    assert done.returncode == code
-    assert said in done.stderr
-
-
-def test_one_prompt_has_one_adapter(
-    command: Any, pebble_built: Path, files: dict[str, Path]
-) -> None:
-    done = command("run", pebble_built, STORY, *HOW, *given(files, "a0", "a1"))
-    assert done.returncode == 2
-    assert "give one" in done.stderr
 
 
 def test_an_adapter_of_another_architecture(
@@ -183,12 +155,13 @@ def test_an_adapter_of_another_architecture(
 ) -> None:
     file = tmp_path / "other.gguf"
     file.write_bytes(files["a0"].read_bytes().replace(b"llama", b"qwen2", 1))
-    model = read_model(resolve(pebble_built, recipe="q8_0"))
-    with pytest.raises(IngotError, match=r"is for qwen2 models, and pebble-q8_0.gguf is a llama"):
-        adapter_files([str(file)], model)
-    folder = read_model(resolve(pebble_built, recipe="onnx-int8"))
-    with pytest.raises(IngotError, match="which is llama: it is for qwen2"):
-        adapter_files([str(file)], folder)
+    whole = (
+        r"is for qwen2 models, and pebble-q8_0.gguf is a llama",
+        "which is llama: it is for qwen2",
+    )
+    for recipe, said in zip(RECIPES, whole, strict=True):
+        with pytest.raises(IngotError, match=said):
+            adapter_files([str(file)], read_model(resolve(pebble_built, recipe=recipe)))
 
 
 def test_names(files: dict[str, Path], pebble_built: Path, tmp_path: Path) -> None:

@@ -243,9 +243,7 @@ def _numbers(
 
 
 def _files(model: str | None, random: str | None, options: ModelOptions) -> list[Path]:
-    from app.models.library import locate
-    from quantize.manifest import NAME, entry_path, load_manifest
-    from quantize.resolve import resolve
+    from app.models.library import model_paths
 
     if (model is None) == (random is None):
         raise BadParameter("name a MODEL, or a shape with --random", param_hint="MODEL")
@@ -253,8 +251,4 @@ def _files(model: str | None, random: str | None, options: ModelOptions) -> list
         from app.bench.suite import random_model
 
         model = str(random_model(random))
-    model = locate(str(model))
-    folder = Path(model)
-    if options.recipe or options.file or not (folder / NAME).is_file():
-        return [resolve(model, recipe=options.recipe, file=options.file)]
-    return [entry_path(folder, entry) for entry in load_manifest(folder).files]
+    return model_paths(str(model), options)

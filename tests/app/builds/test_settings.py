@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from app.builds.settings import DEFAULT_RECIPES, Settings, estimated_size, offered
 from quantize.errors import UsageError
@@ -29,22 +29,16 @@ def test_the_command_says_what_was_chosen(pebble: Path, tmp_path: Path) -> None:
     assert Settings(str(pebble)).arguments() == [str(pebble), "--recipe", ",".join(DEFAULT_RECIPES)]
 
 
-def test_the_command_takes_every_argument(pebble: Path, tmp_path: Path) -> None:
-    """Typer's parser, asked with an --out that is refused before any work."""
-    import typer
-
-    from quantize.cli import command
-
-    app = typer.Typer()
-    app.command()(command)
+def test_the_command_takes_every_argument(pebble: Path, tmp_path: Path, command: Any) -> None:
+    """Asked with an --out that is refused before any work."""
     (tmp_path / "text.txt").write_text("words " * 4000)
     settings = Settings(
         *(str(pebble), ("q8_0",), "1.2GB", str(pebble), str(tmp_path / "text.txt")),
         measure=False,
         fresh=True,
     )
-    done = CliRunner().invoke(app, [*settings.arguments(), "--json"])
-    assert "the model's own folder" in str(done.exception), done.output
+    done = command("quantize", *settings.arguments(), "--json")
+    assert "the model's own folder" in done.stdout + done.stderr
 
 
 def test_a_home_folder_and_a_hub_name_are_told_apart(monkeypatch: pytest.MonkeyPatch, pebble: Path):

@@ -25,8 +25,8 @@ pytestmark = pytest.mark.usefixtures("home")
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    def run(*arguments: str, code: int = 0) -> Any:
-        assert cli.main(["chats", *arguments]) == code
+    def run(*arguments: str | int, code: int = 0) -> Any:
+        assert cli.main(["chats", *map(str, arguments)]) == code
         return capsys.readouterr()
 
     return run
@@ -48,28 +48,26 @@ def chats() -> list[int]:
         return [first.id, second.id]
 
 
-def test_without_chats_nothing_is_made(run: Run) -> None:
+def test_list(run: Run, request: pytest.FixtureRequest) -> None:
     out, err = run()
     assert out == ""
     assert "no chats in" in err
     assert json.loads(run("--json")[0])["chats"] == []
     assert "no deleted chats" in run("--deleted")[1]
-    assert not default_path().exists()
-
-
-def test_list(run: Run, chats: list[int]) -> None:
+    assert not default_path().exists()  # nothing is made
+    first, second = request.getfixturevalue("chats")
     lines = run()[0].splitlines()
-    assert [line.split()[0] for line in lines] == [str(chats[1]), str(chats[0])]
+    assert [line.split()[0] for line in lines] == [str(second), str(first)]
     assert "Red ␛[31m title" in lines[0]
     assert lines[1].endswith("   3  Why is the sky blue?")
-    assert len(run("--limit", "1")[0].splitlines()) == 1
+    assert len(run("--limit", 1)[0].splitlines()) == 1
     data = json.loads(run("--json")[0])
     assert data["file"] == str(default_path())
-    assert [(one["id"], one["messages"]) for one in data["chats"]] == [(chats[1], 1), (chats[0], 3)]
+    assert [(one["id"], one["messages"]) for one in data["chats"]] == [(second, 1), (first, 3)]
     assert data["chats"][0]["updated"].endswith("+00:00")
 
 
-def test_search(run: Run, chats: list[int]) -> None:
+def test_search_and_export(run: Run, chats: list[int]) -> None:
     out, _ = run("search", "blue")
     assert "\x1b" not in out
     assert out.count("\n") == 4
@@ -80,48 +78,28 @@ def test_search(run: Run, chats: list[int]) -> None:
     assert (hit["id"], hit["message"]) == (chats[0], 2)
     out, err = run("search", "nothing like it")
     assert (out, "no chat" in err) == ("", True)
-
-
-def test_export(run: Run, chats: list[int]) -> None:
-    text = run("export", str(chats[0]))[0]
+    text = run("export", chats[0])[0]
     assert text.startswith("# Why is the sky blue?\n")
     assert "It scatters **light**." in text
     assert "Rayleigh" not in text  # of the branch that is not shown
-    data = json.loads(run("export", str(chats[0]), "--json")[0])
-    assert len(data["messages"]) == 3
-    assert data["chat"]["system"] == "Be short."
-    out, err = run("export", "99", code=2)
-    assert out == ""
-    assert "there is no chat 99" in err
+    data = json.loads(run("export", chats[0], "--json")[0])
+    assert (len(data["messages"]), data["chat"]["system"]) == (3, "Be short.")
+    out, err = run("export", 99, code=2)
+    assert (out, "there is no chat 99" in err) == ("", True)
 
 
 def test_delete_and_restore(run: Run, chats: list[int]) -> None:
-    assert "no chat 99" in run("rm", str(chats[0]), "99", code=2)[1]
+    assert "no chat 99" in run("rm", chats[0], 99, code=2)[1]
     assert len(run()[0].splitlines()) == 2  # all of them or none
-    assert f"ingot chats restore {chats[0]}" in run("rm", str(chats[0]))[1]
+    assert f"ingot chats restore {chats[0]}" in run("rm", chats[0])[1]
     assert len(run()[0].splitlines()) == 1
     assert run("--deleted")[0].split()[0] == str(chats[0])
     assert run("search", "sky")[0] == ""
-    run("restore", str(chats[0]))
+    run("restore", chats[0])
     assert len(run("search", "sky")[0].splitlines()) == 2
 
 
-def test_repair(run: Run, chats: list[int]) -> None:
-    assert "is whole: 2 chats with 4 messages" in run("repair")[1]
-    path = default_path()
-    data = path.read_bytes()
-    path.write_bytes(data[:4096] + b"\xff" * 4096 + data[8192:])
-    assert "only with --yes" in run("repair", code=2)[1]
-    assert path.read_bytes()[4096:4100] == b"\xff" * 4
-    _, err = run("repair", "--yes")
-    assert "the damaged file is" in err
-    assert "is whole" in run("repair")[1]
-    assert len([name for name in path.parent.iterdir() if "damaged" in name.name]) == 1
-
-
-def test_repair_of_a_file_that_another_program_holds(
-    run: Run, chats: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_repair(run: Run, chats: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.chat.store.database._BUSY_S", 0.1)
     path = default_path()
     holder = sqlite3.connect(path, isolation_level=None)
@@ -134,13 +112,15 @@ def test_repair_of_a_file_that_another_program_holds(
     holder.execute("COMMIT")
     holder.close()
     assert "is whole: 2 chats with 4 messages" in run("repair")[1]
-
-
-def test_repair_says_what_it_does_before(run: Run, chats: list[int]) -> None:
-    path = default_path()
-    path.write_bytes(b"nothing of it")
-    said = run("repair", "--yes")[1].split()
-    assert said.index("renamed,") < said.index("saved")
+    data = path.read_bytes()
+    path.write_bytes(data[:4096] + b"\xff" * 4096 + data[8192:])
+    assert "only with --yes" in run("repair", code=2)[1]
+    assert path.read_bytes()[4096:4100] == b"\xff" * 4
+    said = run("repair", "--yes")[1]
+    assert "the damaged file is" in said
+    assert said.index("is renamed,") < said.index("saved")  # told before it is done
+    assert "is whole" in run("repair")[1]
+    assert len([name for name in path.parent.iterdir() if "damaged" in name.name]) == 1
 
 
 def test_a_full_disk(run: Run, chats: list[int]) -> None:

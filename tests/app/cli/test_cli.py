@@ -1,8 +1,11 @@
+"""`ingot` itself: what it imports, how it ends, and what a crashing build costs."""
+
 from __future__ import annotations
 
 import errno
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,28 +15,14 @@ import pytest
 import typer
 
 from app.cli import main as cli
-from app.exitcodes import ExitCode, exit_code_for
+from app.exitcodes import ExitCode
 from runtimes.errors import IngotError, ModelError, OutOfMemoryError, RequestError
 from tests.runtimes.worker.faults import build_fault_library
 from tests.support import questions, write_rows
 
-HEAVY = {"llama_cpp", "onnxruntime", "torch", "transformers", "textual", "numpy", "onnx"}
-
-
-@pytest.mark.parametrize(
-    "arguments", [["--help"], ["--version"], ["run", "--help"], ["chat", "--help"]]
-)
-def test_help_imports_no_engine(arguments: list[str]) -> None:
-    code = (
-        "import sys; from app.cli.main import main; code = main(sys.argv[1:]); "
-        "sys.stderr.write(' '.join({m.partition('.')[0] for m in sys.modules})); sys.exit(code)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True
-    )
-    assert not HEAVY & set(done.stderr.split())
-    assert done.stdout
-
+QUESTION = "What is the capital of France?"
+NATIVE = {"llama_cpp", "onnxruntime", "tokenizers", "numpy"}
+HEAVY = NATIVE | {"torch", "transformers", "textual", "onnx"}
 
 _SMALLEST = """
 import sys, typer
@@ -48,25 +37,56 @@ finally:
 _OURS = """
 import sys
 from app.cli.main import main
-code = main(["--help"])
+code = main(sys.argv[1:])
 print(*sys.modules, file=sys.stderr)
 sys.exit(code)
 """
 
 
+def imported(code: str, *arguments: str) -> tuple[str, set[str]]:
+    """The output of a process, and the modules that it had at its end."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout, set(done.stderr.splitlines()[-1].split())
+
+
+def packages(modules: set[str]) -> set[str]:
+    return {name.partition(".")[0] for name in modules}
+
+
 def test_help_imports_little_more_than_the_smallest_typer_command() -> None:
     """Imports are what its time is made of; 0.3 s is the limit that users feel."""
-    ours, smallest = (
-        set(_run([sys.executable, "-c", code]).stderr.split()) for code in (_OURS, _SMALLEST)
-    )
+    shown, ours = imported(_OURS, "--help")
+    assert "quantize" in shown
     free = {"json", "_json", *sys.builtin_module_names}
-    more = {name for name in ours - smallest if name.partition(".")[0] not in free}
-    assert {name.partition(".")[0] for name in more} == {"app", "quantize", "runtimes"}
+    more = {one for one in ours - imported(_SMALLEST)[1] if packages({one}).isdisjoint(free)}
+    assert packages(more) == {"app", "quantize", "runtimes"}
     assert len(more) < 60  # modules of options and names, each a few milliseconds at most
 
 
-def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, check=True)
+@pytest.mark.parametrize(
+    ("line", "shown", "absent"),
+    [
+        ("run --help", "MODEL", HEAVY),
+        ("chat --help", "MODEL", HEAVY),
+        ("run {gguf} 'What is the capital of France?' --threads 1", "Paris", NATIVE),
+        ("batch {rows} - --model {onnx} --max-tokens 12 --threads 1", "Paris", NATIVE),
+    ],
+)
+def test_a_command_itself_loads_nothing_native(
+    gguf_file: Path, onnx_folder: Path, tmp_path: Path, line: str, shown: str, absent: set[str]
+) -> None:
+    rows = tmp_path / "rows.txt"
+    rows.write_text(f"{QUESTION}\n" * 3)
+    words = shlex.split(line.format(gguf=gguf_file, onnx=onnx_folder, rows=rows))
+    out, modules = imported(_OURS, *words)
+    assert shown in out
+    assert not absent & packages(modules)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +110,6 @@ def test_every_error_has_its_code(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert exit_code_for(error) == code
     broken = typer.Typer(pretty_exceptions_enable=False)
     broken.callback()(cli._root)
 
@@ -109,32 +128,20 @@ def test_every_error_has_its_code(
 
 
 def test_a_folder_that_was_deleted_is_told(
-    gguf_file: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    command: Any, gguf_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
     source = write_rows(tmp_path / "in.jsonl", questions(1))
-    asked = ["batch", source, tmp_path / "out.jsonl", "--model", gguf_file]
-    assert cli.main(list(map(str, asked))) == ExitCode.USAGE
-    assert "was deleted: change to another one" in capsys.readouterr().err
+    done = command("batch", source, tmp_path / "out.jsonl", "--model", gguf_file)
+    assert done.returncode == ExitCode.USAGE
+    assert "was deleted: change to another one" in done.stderr
 
 
-def test_usage_errors_end_with_2(ingot: Any) -> None:
-    for arguments in (["nope"], ["run"], ["--nope"], ["doctor", "extra"]):
-        done = ingot(*arguments)
-        assert done.returncode == ExitCode.USAGE, arguments
-        assert done.stdout == ""
-
-
-def test_a_missing_model_ends_with_3(ingot: Any, tmp_path: Path) -> None:
-    done = ingot("run", tmp_path / "none.gguf", "hello")
-    assert done.returncode == ExitCode.MODEL
-    assert "none.gguf" in done.stderr
+def test_the_version_is_the_packages(command: Any) -> None:
+    assert re.fullmatch(r"ingot \d+\.\d+\.\d+\n", command("--version").stdout)
 
 
 def test_a_reader_that_leaves_is_no_error() -> None:
@@ -145,12 +152,7 @@ def test_a_reader_that_leaves_is_no_error() -> None:
         [sys.executable, "-m", "app", "--help"], stdout=write, stderr=subprocess.PIPE, check=False
     )
     os.close(write)
-    assert done.stderr == b""
-    assert done.returncode == ExitCode.BROKEN_PIPE
-
-
-def test_the_version_is_the_packages(ingot: Any) -> None:
-    assert re.fullmatch(r"ingot \d+\.\d+\.\d+\n", ingot("--version").stdout)
+    assert (done.returncode, done.stderr) == (ExitCode.BROKEN_PIPE, b"")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="uses LD_PRELOAD")
@@ -162,33 +164,14 @@ def test_run_answers_on_a_build_whose_fast_kernels_crash(
         "INGOT_TEST_FAULT": "SIGILL",
         "INGOT_HOME": str(tmp_path / "home"),
     }
-    arguments = ("run", gguf_file, "What is the capital of France?", "--max-tokens", "8")
-    first = ingot(*arguments, env=environment)
-    assert first.returncode == 0, first.stderr
+    arguments = ("run", gguf_file, QUESTION, "--max-tokens", "8")
+    first, second = (ingot(*arguments, env=environment) for _ in range(2))
+    assert first.returncode == second.returncode == 0, (first.stderr, second.stderr)
     assert first.stdout.strip()
-    warnings = [line for line in first.stderr.splitlines() if "SIGILL" in line]
-    assert len(warnings) == 1
-    assert "python -P -m runtimes.llamacpp.build --force" in warnings[0]
-
-    second = ingot(*arguments, env=environment)
-    assert second.returncode == 0, second.stderr
+    [warning] = [line for line in first.stderr.splitlines() if "SIGILL" in line]
+    assert "python -P -m runtimes.llamacpp.build --force" in warning
     assert second.stdout == first.stdout
     assert "SIGILL" not in second.stderr
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="uses LD_PRELOAD")
-def test_run_says_what_to_install_when_llamacpp_is_broken(
-    ingot: Any, gguf_file: Path, tmp_path: Path
-) -> None:
-    environment = {
-        "LD_PRELOAD": str(build_fault_library(tmp_path)),
-        "INGOT_TEST_FAULT": "always",
-        "INGOT_HOME": str(tmp_path / "home"),
-    }
-    done = ingot("run", gguf_file, "hello", env=environment)
-    assert done.returncode == ExitCode.MODEL
-    assert done.stdout == ""
-    assert "python -P -m runtimes.llamacpp.build" in done.stderr
 
 
 @pytest.mark.parametrize("package", ["app", "quantize"])

@@ -13,7 +13,7 @@ import pytest
 
 from runtimes.llamacpp.backend import BACKEND
 from runtimes.worker.recovery import FORGET
-from tests.app.tui.test_terminal import Terminal
+from tests.app.tui.terminal import Terminal
 from tests.support import link_source
 
 BIN = Path(sys.executable).parent

@@ -3,11 +3,12 @@ them reaches it."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import shutil
-import struct
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,13 @@ import pytest
 
 from app.chat.conversation import Conversation
 from app.chat.store.store import ChatStore, default_path
+from app.cli import main as cli
+from app.console import messages
 from tests.app.tui.terminal import Terminal
 from tests.hostile import harmful
 from tests.quantize.hub.fakehub import FakeHub
-from tests.support import know_runtimes
+from tests.runtimes.models.sparse_gguf import write_sparse_gguf
+from tests.support import know_runtimes, link_source
 
 WORST = "PWNED[red]\x1b]2;PWNED\x07\x1b[2J\x1b[4;95m\x9b31m\u202e\u2028\x08\x7f"
 # What Rich writes itself, for colours and bars; the style in the text above is none of its own.
@@ -39,31 +43,50 @@ def model(pebble_built: Path, tmp_path: Path) -> Path:
     return file
 
 
-@pytest.fixture
-def run(home: Path, tmp_path: Path) -> Run:
-    """A function that runs `ingot` on a terminal, and returns what it wrote there."""
-    know_runtimes(home)
+class Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
-    def command(*arguments: str | Path, tried: bool = True, **env: str) -> str:
-        given = {"INGOT_HOME": str(home), "COLUMNS": "2000", **env}
-        one = Terminal(*arguments, env=given)
-        try:
-            one.ended()
-        finally:
-            one.close()
-        text = one.written.decode()
-        assert not harmful(_RICH.sub("", text)), ascii(text)
-        if tried:
-            assert "PWNED" in text, text
-        return text
+
+@pytest.fixture
+def run(home: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """A function that runs `ingot` as on a terminal, and returns what it wrote there. All of it is
+    its own: what the processes write that it starts comes through its log."""
+    know_runtimes(home)
+    link_source(home)
+    for name, value in (("COLUMNS", "2000"), ("TERM", "xterm-256color")):
+        monkeypatch.setenv(name, value)
+
+    def command(*arguments: str | Path, tried: bool = True) -> str:
+        screen = Screen()
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdin", None)
+            patch.setattr(sys, "stdout", screen)
+            patch.setattr(sys, "stderr", screen)
+            messages.cache_clear()
+            cli.main([*map(str, arguments)])
+        messages.cache_clear()
+        return checked(screen.getvalue(), tried)
 
     return command
+
+
+def checked(text: str, tried: bool = True) -> str:
+    assert not harmful(_RICH.sub("", text)), ascii(text)
+    if tried:
+        assert "PWNED" in text, text
+    return text
 
 
 def test_an_answer(run: Run, command: Any, pebble_built: Path, home: Path) -> None:
     file = next(pebble_built.glob("*q8_0*.gguf"))
     asked = ("run", file, "Hello", "--regex", r"\x1b\]2;PWNED\x07\x9b31m\r", *_ONE)
-    assert "\u241b]2;PWNED\u2407\\x9b31m\u240d" in run(*asked)
+    real = Terminal(*asked, env={"INGOT_HOME": str(home), "COLUMNS": "2000"})
+    try:
+        real.ended()
+    finally:
+        real.close()
+    assert "\u241b]2;PWNED\u2407\\x9b31m\u240d" in checked(real.written.decode())
     text = run(*asked, "--json")
     assert json.loads(text[text.index("{") : text.rindex("}") + 1])["text"].startswith("\x1b]2;PW")
     # A pipe gets data as it is.
@@ -133,58 +156,36 @@ def test_comparisons(run: Run, model: Path, pebble_built: Path, tmp_path: Path) 
     assert not re.search(r"(?<!\\)<img|(?<!\\)!?\[i|(?<!\\)\[red", text)
 
 
-def broken_gguf(path: Path, architecture: str) -> None:
-    """A GGUF file of another architecture."""
-    key, value = b"general.architecture", architecture.encode()
-    path.write_bytes(
-        b"GGUF"
-        + struct.pack("<IQQ", 3, 1, 1)
-        + struct.pack("<Q", len(key))
-        + key
-        + struct.pack("<IQ", 8, len(value))
-        + value
-        + struct.pack("<QsIQIQ", 1, b"t", 1, 32, 0, 0)  # a tensor of 32 floats
-        + bytes(256)
-    )
-
-
 def test_an_architecture(run: Run, tmp_path: Path) -> None:
-    file = tmp_path / "odd.gguf"
-    broken_gguf(file, WORST)
+    shape = {"hidden": 32, "feed_forward": 32, "layers": 1, "heads": 1, "kv_heads": 1, "vocab": 32}
+    file = write_sparse_gguf(tmp_path / "odd.gguf", WORST, head_dim=32, **shape)
     for command in (("run", file, "Hello"), ("plan", file), ("-v", "run", file, "Hello")):
         run(*command)
     run("doctor", "--checksums", tmp_path, tried=False)
 
 
 def test_quantize(run: Run, pebble: Path, tmp_path: Path) -> None:
-    changed: dict[str, dict[str, Any]] = {
-        "type": {"model_type": WORST, "architectures": [WORST]},
-        f"folder {WORST}": {"architectures": [WORST]},
-    }
-    ways: list[list[tuple[str, ...]]] = [[("--json",)], [("-v",)]]
-    for (name, changes), options in zip(changed.items(), ways, strict=True):
-        folder = tmp_path / name
-        shutil.copytree(pebble, folder)
+    changed: tuple[tuple[str, str, dict[str, Any]], ...] = (
+        ("type", "--json", {"model_type": WORST, "architectures": [WORST]}),
+        (f"folder {WORST}", "-v", {"architectures": [WORST]}),
+    )
+    for name, how, changes in changed:
+        folder = shutil.copytree(pebble, tmp_path / name)
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps({**config, **changes}))
-        for more in options:
-            run("quantize", folder, "--recipe", "q8_0", "--no-measure", *more)
+        run("quantize", folder, "--recipe", "q8_0", "--no-measure", how)
     run("quantize", tmp_path / f"none {WORST}")
     run("quantize", pebble, "--recipe", WORST, tried=False)  # in small letters
     run("quantize", pebble, "--override", WORST)
 
 
-def test_a_hub(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    hub = FakeHub()
+def test_a_hub(run: Run, hub: FakeHub) -> None:
     named = {f"{WORST}-Q4_K_M.gguf": b"GGUF" * 50, f"{WORST}-Q8_0.gguf": b"GGUF" * 60}
     hub.add("org/names", named)
     hub.add("org/marks", {"[red]PWNED-Q4_K_M.gguf": b"GGUF" * 50, "[/x]-Q8_0.gguf": b"GGUF"})
     hub.add("org/one", {"[/red]PWNED-Q4_K_M.gguf": b"GGUF" * 50})
-    try:
-        for repo in ("org/names", "org/marks", "org/one", f"org/{WORST}"):
-            run("pull", repo, HF_ENDPOINT=hub.url)
-        run("models", tried=False)  # what cannot be a name is refused before
-        run("models", "--json", tried=False)
-        run("rm", WORST)
-    finally:
-        hub.close()
+    for repo in ("org/names", "org/marks", "org/one", f"org/{WORST}"):
+        run("pull", repo)
+    run("models", tried=False)  # what cannot be a name is refused before
+    run("models", "--json", tried=False)
+    run("rm", WORST)

@@ -30,32 +30,20 @@ def missing(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     return request.param
 
 
-def test_a_folder_of_both_gives_the_file_that_can_be_loaded(
+def test_a_file_that_can_be_loaded_is_taken_and_another_says_how_its_runtime_is_installed(
     ingot: Any, pebble_built: Path, tmp_path: Path, missing: str
 ) -> None:
     rows, answers = tmp_path / "rows.txt", tmp_path / "answers.jsonl"
     rows.write_text(QUESTION + "\n")
-    there = "onnx" if missing == "llamacpp" else "llamacpp"
-    for more in ([], ["--bits", "4"]):
-        done = ingot("run", pebble_built, QUESTION, "--json", *more, *ONE)
-        assert done.returncode == 0, done.stderr
-        assert json.loads(done.stdout)["runtime"] == there
-        done = ingot("batch", rows, answers, "--model", pebble_built, *more, *ONE)
-        assert done.returncode == 0, done.stderr
-        assert "Paris" in answers.read_text()
-        answers.unlink()
-
-
-def test_a_file_that_was_asked_for_says_how_its_runtime_is_installed(
-    ingot: Any, pebble_built: Path, tmp_path: Path, missing: str
-) -> None:
-    rows = tmp_path / "rows.txt"
-    rows.write_text(QUESTION + "\n")
-    recipe = "q8_0" if missing == "llamacpp" else "onnx-int8"
-    for command in (
-        ("run", pebble_built, QUESTION),
-        ("batch", rows, tmp_path / "out.jsonl", "--model", pebble_built),
-    ):
-        done = ingot(*command, "--recipe", recipe)
+    run = ("run", pebble_built, QUESTION, *ONE)
+    batch = ("batch", rows, "--model", pebble_built, *ONE)
+    done = ingot(*run, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["runtime"] == ("onnx" if missing == "llamacpp" else "llamacpp")
+    done = ingot(*batch, answers, "--bits", "4")
+    assert done.returncode == 0, done.stderr
+    assert "Paris" in answers.read_text()
+    for command in (run, (*batch, tmp_path / "out.jsonl")):
+        done = ingot(*command, "--recipe", "q8_0" if missing == "llamacpp" else "onnx-int8")
         assert done.returncode == 3
         assert "is not installed; install it with" in done.stderr

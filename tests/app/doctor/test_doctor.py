@@ -1,21 +1,25 @@
+"""`ingot doctor`: the machine, and checksums of model files."""
+
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import pty
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app.doctor import report
+from runtimes.backend import Device
 from runtimes.machine.gpus import Gpu
 from runtimes.machine.hardware import Hardware
 from runtimes.machine.selftest import Health
-from tests.runtimes.worker.faults import build_fault_library
+from runtimes.worker.recovery import FORGET
+from tests.app.models.kept import keep
 
 MACHINE = Hardware(
     cpu="Some Xeon [v4]",
@@ -28,76 +32,72 @@ MACHINE = Hardware(
     ram_available=8 << 30,
     gpus=(Gpu(0, "H200", 141 << 30, 140 << 30, "9.0", "999.1"),),
 )
-SLOW = Health("llamacpp", True, False, "0.3.36", ("AVX2",), "llama.cpp is slow; do this")
+NO_GPU = replace(MACHINE, gpus=())
+DEVICES = (Device("GPU0", "some", 2 << 30, 1 << 30), Device("GPU1", "other"))
+SLOW = Health(
+    *("llamacpp", True, False, "0.3.36", ("AVX2",), "llama.cpp is slow; do this"),
+    devices=DEVICES,
+    attention=1.5,
+)
 MISSING = Health("onnx", False, False, None, (), "ONNX Runtime is not installed; do that")
 
 
-def test_this_machine_as_json(ingot: Any, tmp_path: Path) -> None:
-    done = ingot("doctor", "--json", env={"INGOT_HOME": str(tmp_path)})
+def test_this_machine(command: Any, home: Path) -> None:
+    done = command("doctor", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found["usable"] is True
-    assert found["problems"] == []
+    assert (found["usable"], found["problems"]) == (True, [])
     assert {r["runtime"]: r["usable"] for r in found["runtimes"]} == {
-        "llamacpp": True,
-        "onnx": True,
-    }
+        "llamacpp": True, "onnx": True
+    }  # fmt: skip
     assert found["memory_bandwidth_bytes_per_s"] > 0
     assert {"llama-cpp-python", "onnxruntime", "ingot"} <= set(found["libraries"])
     assert found["hardware"]["cpu"]
 
 
-def test_plain_lines_when_piped(ingot: Any, tmp_path: Path) -> None:
-    done = ingot("doctor", env={"INGOT_HOME": str(tmp_path)})
-    assert done.returncode == 0
-    lines = dict(line.split("  ", 1) for line in done.stdout.splitlines())
-    assert "self-test passed" in lines["llama.cpp"]
-    assert "\x1b" not in done.stdout
+def findings(*runtimes: Health) -> report.Report:
+    problems = tuple(str(health.warning) for health in runtimes)
+    bounds = ("pebble: one slot",)
+    return report.Report(MACHINE, 34e9, {"numpy": "2"}, runtimes, problems, bounds)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="uses LD_PRELOAD")
-def test_without_a_usable_runtime_it_ends_with_3(ingot: Any, tmp_path: Path) -> None:
-    # A package that cannot be imported stands in front of the installed one.
-    (tmp_path / "onnxruntime").mkdir()
-    (tmp_path / "onnxruntime" / "__init__.py").write_text("raise ImportError('no such provider')")
-    environment = {
-        "INGOT_HOME": str(tmp_path / "home"),
-        "LD_PRELOAD": str(build_fault_library(tmp_path)),
-        "INGOT_TEST_FAULT": "always",
-        "PYTHONPATH": str(tmp_path),
-    }
-    done = ingot("doctor", "--json", env=environment)
-    assert done.returncode == 3
-    found = json.loads(done.stdout)
-    assert found["usable"] is False
-    assert "python -P -m runtimes.llamacpp.build" in done.stderr
-    assert "pip install onnxruntime" in done.stderr
-
-
-def findings() -> report.Report:
-    problems = tuple(str(h.warning) for h in (SLOW, MISSING))
-    return report.Report(MACHINE, 34e9, {"numpy": "2"}, (SLOW, MISSING), problems)
-
-
-def test_rows_say_what_is_slow_and_what_is_missing() -> None:
-    rows = dict(report.rows(findings()))
-    assert rows["cores"] == "4 cores, 8 threads, 2 usable here"
-    assert rows["memory bandwidth"].startswith("34.0 GB/s")
-    assert rows["llama.cpp"] == "0.3.36, self-test passed, repacked weights off (slower)"
-    assert rows["ONNX Runtime"] == "not installed"
-    assert rows["GPU 0"].startswith("H200, 140.0 of 141.0 GiB free, compute 9.0")
-
-
-def test_a_terminal_gets_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_slow_and_what_is_missing(command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plain lines where nobody looks, a table on a terminal."""
+    monkeypatch.setattr(report, "examine", lambda: findings(SLOW, MISSING))
+    done = command("doctor")
+    rows = [[part.strip() for part in line.split("  ", 1)] for line in done.stdout.splitlines()]
+    for row in (
+        ("cores", "4 cores, 8 threads, 2 usable here"),
+        ("memory bandwidth", "34.0 GB/s read, measured now"),
+        (
+            "llama.cpp",
+            "0.3.36, self-test passed, repacked weights off (slower), flash attention on"
+            " (1.5 times as fast behind 2,048 tokens)",
+        ),
+        ("llama.cpp device", "GPU0: some, 1.0 of 2.0 GiB free"),
+        ("llama.cpp device", "GPU1: other"),
+        ("llama.cpp kernels", "AVX2"),
+        ("ONNX Runtime", "not installed"),
+        ("after a crash", f"pebble: one slot; undo: {FORGET}"),
+        ("GPU 0", "H200, 140.0 of 141.0 GiB free, compute 9.0, driver 999.1"),
+    ):
+        assert [*row] in rows
     master, slave = pty.openpty()
-    with os.fdopen(slave, "w") as terminal:
-        monkeypatch.setattr(sys, "stdout", terminal)
-        report.show(findings())
+    with os.fdopen(slave, "w") as terminal, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", terminal)
+        report.show(findings(SLOW, MISSING))
         terminal.flush()
         text = os.read(master, 1 << 16).decode()
     os.close(master)
     assert "Some Xeon [v4]" in text  # square brackets are no markup
     assert "llama.cpp is slow; do this" in text.replace("\r\n", " ")
+    crashed = replace(SLOW, usable=False, warning="it crashed")
+    monkeypatch.setattr(report, "examine", lambda: replace(findings(crashed), hardware=NO_GPU))
+    done = command("doctor")
+    assert done.returncode == 3
+    assert "no runtime works here; it crashed" in done.stderr
+    assert "0.3.36, self-test failed" in done.stdout
+    assert "none found" in done.stdout
 
 
 def test_two_onnx_runtimes_in_one_folder_are_a_problem(
@@ -115,9 +115,9 @@ def test_two_onnx_runtimes_in_one_folder_are_a_problem(
     assert "uninstall both" in problem
 
 
-def test_verify_reads_every_byte(ingot: Any, tmp_path: Path, pebble_built: Path) -> None:
+def test_checksums(command: Any, tmp_path: Path, pebble_built: Path, home: Path) -> None:
     folder = Path(shutil.copytree(pebble_built, tmp_path / "built"))
-    done = ingot("doctor", "--checksums", folder)
+    done = command("doctor", "--checksums", folder)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert {line.split()[0] for line in lines} == {"ok"}
@@ -125,45 +125,17 @@ def test_verify_reads_every_byte(ingot: Any, tmp_path: Path, pebble_built: Path)
     data = bytearray((folder / "pebble-q8_0.gguf").read_bytes())
     data[-1] ^= 1
     (folder / "pebble-q8_0.gguf").write_bytes(data)
-    done = ingot("doctor", "--checksums", folder, "--json")
+    done = command("doctor", "--checksums", folder, "--json")
     assert done.returncode == 3
     found = json.loads(done.stdout)
     (bad,) = [file for file in found["files"] if file["problem"]]
     assert bad["path"].endswith("pebble-q8_0.gguf")
     assert f"1 of {len(found['files'])} files are damaged" in done.stderr
-    (folder / "pebble-q8_0.gguf").write_bytes(data[:-1])
-    done = ingot("run", folder, "Hello", "--recipe", "q8_0")
-    assert done.returncode == 3
-    assert "cut off" in done.stderr
-
-
-def test_verify_looks_at_the_library(ingot: Any, tmp_path: Path) -> None:
-    home = {"INGOT_HOME": str(tmp_path)}
-    assert ingot("doctor", "--checksums", env=home).stdout == ""
-    folder = tmp_path / "data" / "models" / "org" / "name"
-    folder.mkdir(parents=True)
-    (folder / "m.gguf").write_bytes(b"abc")
-    build = {"label": "Q8_0", "kind": "gguf", "main": "m.gguf", "commit": "0" * 40}
-    build |= {"bytes": {"m.gguf": 3}, "sha256": {"m.gguf": hashlib.sha256(b"abc").hexdigest()}}
-    (folder / "library.json").write_text(json.dumps({"builds": [build]}))
-    assert ingot("doctor", "--checksums", "name", env=home).stdout.startswith("ok ")
-    (folder / "m.gguf").write_bytes(b"abd")
-    done = ingot("doctor", "--checksums", env=home)
+    # The library
+    assert command("doctor", "--checksums").stdout == ""
+    model = keep("org/name", {"Q8_0": {"m.gguf": b"abc"}})
+    assert command("doctor", "--checksums", "name").stdout.startswith("ok ")
+    (model.folder / "m.gguf").write_bytes(b"abd")
+    done = command("doctor", "--checksums")
     assert done.returncode == 3
     assert done.stdout.startswith("damaged ")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "says"),
-    [
-        (["model"], 2, "--checksums"),
-        (["--checksums", "nothing"], 3, "not in the library"),
-        (["--checksums", "."], 3, "no manifest.json"),
-    ],
-)
-def test_what_verify_cannot_look_at(
-    command: Any, arguments: list[str], code: int, says: str
-) -> None:
-    done = command("doctor", *arguments)
-    assert done.returncode == code
-    assert says in done.stderr

@@ -10,22 +10,24 @@ import socket
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app import demo
-from app.doctor.checks import CheckLine, CheckResult, Skip, Subject
+from app.doctor.checks import CheckLine, CheckResult, skipped
 from app.doctor.verify import Verification, build_pebble, pebble, read
 from app.doctor.verify_report import Cleaner, ReportFiles, as_json
 from runtimes.errors import IngotError
 from runtimes.machine import processes
 from tests.runtimes.worker.faults import build_fault_library
+from tests.support import link_source
 
 
 def run_of(minutes: float = 10.0) -> Verification:
-    return Verification(minutes, lambda _check, _subject: None, lambda _run: None)
+    return Verification(minutes, lambda _line: None, lambda _run: None)
 
 
 def report_in(folder: Path) -> tuple[dict[str, Any], str]:
@@ -37,36 +39,31 @@ def report_in(folder: Path) -> tuple[dict[str, Any], str]:
 def test_without_time_everything_is_skipped_and_told(
     command: Any, tmp_path: Path, gguf_file: Path
 ) -> None:
-    done = command("doctor", "--verify", gguf_file, "--minutes", "0", "--out", tmp_path / "new")
+    asked = ("doctor", "--verify", gguf_file, "--minutes", "0", "--out")
+    done = command(*asked, tmp_path / "new")
     assert done.returncode == 0
     data, _ = report_in(tmp_path / "new")
     assert data["verdicts"] == {"passed": 0, "failed": 0, "skipped": len(data["lines"])}
     assert {line["found"] for line in data["lines"]} == {"the 0 minutes were over"}
     assert len(done.stdout.splitlines()) == len(data["lines"])
     assert "to send: " in done.stderr
-
-
-def test_a_check_that_does_not_fit_is_ended() -> None:
-    run = run_of(minutes=0.001)
-    run.check(
-        "endless", Subject(), lambda: threading.Event().wait(600) and CheckResult("passed", "")
-    )
-    (line,) = run.lines
-    assert line.found.verdict == "skipped"
-    assert "0.001 minutes" in line.found.said
+    for_programs = command(*asked, tmp_path / "json", "--json")
+    assert json.loads(for_programs.stdout)["verdicts"] == data["verdicts"]
 
 
 def test_what_a_check_may_end_with() -> None:
-    run = run_of()
-
     def fails(error: Exception) -> CheckResult:
         raise error
 
-    for error in (Skip("not here"), OSError(5, "no disk"), ValueError("a defect")):
-        run.check("some", Subject(), lambda error=error: fails(error))
-    assert [line.found.verdict for line in run.lines] == ["skipped", "failed", "failed"]
-    assert "no disk" in run.lines[1].found.said
-    assert run.lines[2].found.said == "internal error: ValueError: a defect"
+    run, short = run_of(), run_of(minutes=0.001)
+    for error in (OSError(5, "no disk"), ValueError("a defect")):
+        run.check(CheckLine("some"), partial(fails, error))
+    short.check(CheckLine("endless"), lambda: threading.Event().wait(600) and skipped(""))
+    assert [(line.verdict, line.found) for line in (*run.lines, *short.lines)] == [
+        ("failed", "[Errno 5] no disk"),
+        ("failed", "internal error: ValueError: a defect"),
+        ("skipped", "it did not fit the 0.001 minutes"),
+    ]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="uses LD_PRELOAD")
@@ -95,22 +92,10 @@ def test_broken_runtimes_fail_and_the_report_says_no_path(
     assert gguf_file.name in text
 
 
-def test_a_file_that_is_cut_off(command: Any, tmp_path: Path, gguf_file: Path) -> None:
-    cut = tmp_path / "cut.gguf"
-    cut.write_bytes(gguf_file.read_bytes()[:-1000])
-    done = command("doctor", "--verify", cut, "--out", tmp_path, "--json")
-    assert done.returncode == 1
-    data, text = report_in(tmp_path)
-    assert json.loads(done.stdout)["verdicts"]["failed"] == 1
-    (failed,) = [line for line in data["lines"] if line["verdict"] == "failed"]
-    assert failed["check"] == "files"
-    assert "truncated" in failed["found"]
-    assert str(tmp_path) not in text
-
-
 def test_the_demo_model_is_built_once_and_else_told_how(
     home: Path, tmp_path: Path, pebble_built: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    link_source(home)
     monkeypatch.setattr(demo, "BUILT", Path("assets/no-such-folder"))
     (tmp_path / "torch.py").write_text("raise ImportError('torch is not here')")
     with monkeypatch.context() as patch:
@@ -134,8 +119,7 @@ def test_the_demo_model_is_built_once_and_else_told_how(
     assert build_pebble().said == "there already"
     monkeypatch.setattr(demo, "ROOT", tmp_path)
     monkeypatch.setenv("INGOT_HOME", str(tmp_path / "other"))
-    with pytest.raises(Skip, match="name a MODEL"):
-        build_pebble()
+    assert "name a MODEL" in build_pebble().said
 
 
 def test_ctrl_c_leaves_what_is_done(ingot: Any, tmp_path: Path, gguf_file: Path) -> None:
@@ -152,14 +136,6 @@ def test_ctrl_c_leaves_what_is_done(ingot: Any, tmp_path: Path, gguf_file: Path)
     assert "it was interrupted" in text
     assert [line["verdict"] for line in data["lines"] if line["check"] == "files"] == ["passed"]
     assert data["lines"][-1]["check"] != "planner"
-
-
-def test_a_folder_that_cannot_be_written_to(command: Any, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    done = command("doctor", "--verify", "--out", tmp_path / "file" / "below")
-    assert done.returncode == 2
-    assert "cannot be written to" in done.stderr
-    assert done.stdout == ""
 
 
 def test_reports_do_not_overwrite_each_other(tmp_path: Path) -> None:
@@ -179,7 +155,7 @@ def test_who_and_where_is_taken_out() -> None:
         f" '/srv/some where/b.gguf', {run.asked[0]} in {Path.home()}:"
         " C:\\Users\\Jo\\c.gguf, 403/403, 12 tok/s, n/a"
     )
-    run.lines.append(CheckLine("x", Subject(), CheckResult("failed", said, {"deep": [said]}), 0.5))
+    run.lines.append(CheckLine("x", found=said, figures={"deep": [said]}))
     (line,) = as_json(run)["lines"]
     for text in (line["found"], line["figures"]["deep"][0]):
         for private in (str(Path.home()), "models", "Users", "Jo", "srv", "some", "own"):
@@ -187,16 +163,3 @@ def test_who_and_where_is_taken_out() -> None:
         assert text.startswith(".../a.gguf on ... of ...: '.../b.gguf', .../d.gguf in ...: ")
         assert text.endswith(".../c.gguf, 403/403, 12 tok/s, n/a")
     assert Cleaner().clean(f"x {getpass.getuser()} y") == "x ... y"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--verify", "--checksums"], "give one of"),
-        (["--checksums", "a", "b"], "takes one MODEL"),
-    ],
-)
-def test_what_does_not_go_together(command: Any, arguments: list[str], says: str) -> None:
-    done = command("doctor", *arguments)
-    assert done.returncode == 2
-    assert says in done.stderr

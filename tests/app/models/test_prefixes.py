@@ -10,31 +10,36 @@ import time
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from app.models.library import load_engine, model_file
 from app.models.prefixes import SavedPrefixes
-from app.options import ModelOptions
 from runtimes.request import Request, SamplingParams
-from runtimes.settings import KvType, RunnerSettings, SchedulerSettings
+from runtimes.settings import RunnerSettings
 from runtimes.worker.engine import WorkerEngine
 
 ROOM = 10**9
 TEXT = "You answer questions about the cities of the world. " * 12
-QUESTION = "What is the capital of France?"
+SETTINGS = RunnerSettings(slots=2, context=1024, threads=1)
 
 
-@contextmanager
-def engine(model: Path, kv_type: KvType = "f16") -> Iterator[tuple[WorkerEngine, RunnerSettings]]:
-    """One in a process of its own, and its settings."""
-    settings = RunnerSettings(slots=2, context=1024, threads=1, kv_type=kv_type)
-    with load_engine(
-        model_file(str(model), ModelOptions()), settings, SchedulerSettings()
-    ) as loaded:
-        yield loaded, settings
+@pytest.fixture(scope="module")
+def engines(gguf_file: Path) -> Iterator[tuple[WorkerEngine, WorkerEngine]]:
+    """Two processes. What one test has them read begins otherwise in each."""
+    with (
+        WorkerEngine.load(gguf_file, SETTINGS) as first,
+        WorkerEngine.load(gguf_file, SETTINGS) as second,
+    ):
+        yield first, second
+        assert first.deaths == second.deaths == 0
+
+
+@pytest.fixture
+def prefixes(tmp_path: Path) -> SavedPrefixes:
+    return SavedPrefixes(tmp_path / "saved", ROOM, worth_s=0)
 
 
 def read(loaded: WorkerEngine, prompt: list[int]) -> int:
@@ -43,136 +48,121 @@ def read(loaded: WorkerEngine, prompt: list[int]) -> int:
     return loaded.submit(request).result().usage.cached_tokens
 
 
-def test_what_another_process_saves_meanwhile_is_used(gguf_file: Path, tmp_path: Path) -> None:
-    mine, theirs = (SavedPrefixes(tmp_path / "saved", ROOM, worth_s=0) for _ in range(2))
-    with engine(gguf_file) as (first, settings), engine(gguf_file) as (second, _):
-        beginning = first.encode(TEXT)
-        prompt = first.encode(TEXT + QUESTION)
-        mine.before(first, settings, prompt)  # there is nothing yet
-        read(second, beginning)
-        theirs.keep(second, settings, beginning)
-        mine.before(first, settings, prompt)
-        assert read(first, prompt) >= len(beginning) - 2
+def test_what_another_process_saves_meanwhile_is_used(
+    engines: tuple[WorkerEngine, WorkerEngine], prefixes: SavedPrefixes
+) -> None:
+    first, second = engines
+    theirs = SavedPrefixes(prefixes.folder, ROOM, worth_s=0)
+    beginning = first.encode(f"One. {TEXT}")
+    prompt = first.encode(f"One. {TEXT}What is the capital of France?")
+    prefixes.before(first, SETTINGS, prompt)  # there is nothing yet
+    read(second, beginning)
+    theirs.keep(second, SETTINGS, beginning)
+    prefixes.before(first, SETTINGS, prompt)
+    assert read(first, prompt) >= len(beginning) - 2
+    [file] = prefixes.folder.iterdir()
+    before = file.stat()
+    theirs.keep(second, SETTINGS, beginning[:-9])  # which is saved already
+    assert [file.stat()] == [before]
+    theirs.keep(second, SETTINGS, prompt)  # which this process never had
+    read(second, prompt)
+    theirs.keep(second, SETTINGS, prompt)  # as a chat that goes on
+    [longer] = prefixes.folder.iterdir()
+    assert longer != file
 
 
 def test_types_of_keys_and_values_do_not_use_or_remove_each_others(
-    gguf_file: Path, tmp_path: Path
+    engines: tuple[WorkerEngine, WorkerEngine], gguf_file: Path, prefixes: SavedPrefixes
 ) -> None:
-    saved = tmp_path / "saved"
-    for count, kv_type in enumerate(("f16", "q8_0")):
-        with engine(gguf_file, kv_type) as (loaded, settings):
-            prefixes = SavedPrefixes(saved, ROOM, worth_s=0)
-            prompt = loaded.encode(TEXT)
+    small = replace(SETTINGS, kv_type="q8_0")
+    with WorkerEngine.load(gguf_file, small) as other:
+        for count, (loaded, settings) in enumerate(((engines[0], SETTINGS), (other, small))):
+            prompt = loaded.encode(f"Types. {TEXT}")
             prefixes.before(loaded, settings, prompt)
-            assert read(loaded, prompt) == 0
+            assert read(loaded, prompt) <= 1
             prefixes.keep(loaded, settings, prompt)
-            assert len(list(saved.iterdir())) == count + 1
-
-
-def test_what_is_saved_already_is_not_saved_again(gguf_file: Path, tmp_path: Path) -> None:
-    prefixes = SavedPrefixes(tmp_path / "saved", ROOM, worth_s=0)
-    with engine(gguf_file) as (loaded, settings):
-        prompt = loaded.encode(TEXT)
-        read(loaded, prompt)
-        prefixes.keep(loaded, settings, prompt)
-        [file] = prefixes.folder.iterdir()
-        before = file.stat()
-        prefixes.keep(loaded, settings, prompt[:-9])
-        assert [file.stat()] == [before]
-        longer = loaded.encode(TEXT + QUESTION)  # as a chat that goes on
-        read(loaded, longer)
-        prefixes.keep(loaded, settings, longer)
-        [other] = prefixes.folder.iterdir()
-        assert other != file
+            assert len(list(prefixes.folder.iterdir())) == count + 1
 
 
 def test_two_that_save_at_once_leave_whole_files_within_the_budget(
-    gguf_file: Path, tmp_path: Path
+    engines: tuple[WorkerEngine, WorkerEngine], prefixes: SavedPrefixes
 ) -> None:
-    saved = tmp_path / "saved"
-    with engine(gguf_file) as (first, settings), engine(gguf_file) as (second, _):
-        prompts = [first.encode(f"Number {number}. {TEXT}") for number in range(16)]
-        read(first, prompts[0])
-        SavedPrefixes(saved, ROOM, worth_s=0).keep(first, settings, prompts[0])
-        room = 4 * max(file.stat().st_size for file in saved.iterdir())
-        over = threading.Event()
-        damaged = []
+    prompts = [engines[0].encode(f"Number {number}. {TEXT}") for number in range(10)]
+    read(engines[0], prompts[0])
+    prefixes.keep(engines[0], SETTINGS, prompts[0])
+    room = 3 * max(file.stat().st_size for file in prefixes.folder.iterdir())
+    over = threading.Event()
+    halves, damaged = (prompts[:5], prompts[5:]), []
 
-        def work(loaded: WorkerEngine, own: list[list[int]]) -> None:
-            prefixes = SavedPrefixes(saved, room, worth_s=0)
-            for prompt in own:
-                prefixes.before(loaded, settings, prompt)
-                read(loaded, prompt)
-                prefixes.keep(loaded, settings, prompt)
+    def work(loaded: WorkerEngine, own: list[list[int]]) -> None:
+        mine = SavedPrefixes(prefixes.folder, room, worth_s=0)
+        for prompt in own:
+            mine.before(loaded, SETTINGS, prompt)
+            read(loaded, prompt)
+            mine.keep(loaded, SETTINGS, prompt)
 
-        def watch() -> None:
-            while not over.wait(0.001):
-                for file in saved.glob("[!.]*.prefix"):
-                    with suppress(FileNotFoundError):
-                        head, data = file.read_bytes().split(b"\n", 1)
-                        told = json.loads(head)
-                        crc = told.pop("crc32")
-                        if zlib.crc32(data, zlib.crc32(json.dumps(told).encode())) != crc:
-                            damaged.append(file)
+    def watch() -> None:
+        while not over.wait(0.001):
+            for file in prefixes.folder.glob("[!.]*.prefix"):
+                with suppress(FileNotFoundError):
+                    head, data = file.read_bytes().split(b"\n", 1)
+                    told = json.loads(head)
+                    crc = told.pop("crc32")
+                    if zlib.crc32(data, zlib.crc32(json.dumps(told).encode())) != crc:
+                        damaged.append(file)
 
-        with ThreadPoolExecutor(3) as threads:
-            watching = threads.submit(watch)
-            pairs = ((first, prompts[:8]), (second, prompts[8:]))
-            working = [threads.submit(work, *pair) for pair in pairs]
-            try:
-                for one in working:
-                    one.result()
-            finally:
-                over.set()
-            watching.result()
-        assert not damaged
-        SavedPrefixes(saved, room).prune()  # the last two may have looked at the same moment
-        files = list(saved.iterdir())
-        assert files
-        assert all(file.suffix == ".prefix" for file in files)
-        assert sum(file.stat().st_size for file in files) <= room
-        assert first.deaths == second.deaths == 0
+    with ThreadPoolExecutor(3) as threads:
+        watching = threads.submit(watch)
+        working = [threads.submit(work, *one) for one in zip(engines, halves, strict=True)]
+        try:
+            for one in working:
+                one.result()
+        finally:
+            over.set()
+        watching.result()
+    assert not damaged
+    SavedPrefixes(prefixes.folder, room).prune()  # the last two may have looked at once
+    files = list(prefixes.folder.iterdir())
+    assert files
+    assert all(file.suffix == ".prefix" for file in files)
+    assert sum(file.stat().st_size for file in files) <= room
 
 
 @pytest.mark.skipif(os.name != "posix", reason="limits of a process")
-def test_a_full_disk_is_told_once(
-    gguf_file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("full", [True, False])
+def test_a_full_disk_or_a_folder_that_cannot_be_written_is_told_once(
+    engines: tuple[WorkerEngine, WorkerEngine],
+    prefixes: SavedPrefixes,
+    caplog: pytest.LogCaptureFixture,
+    full: bool,
 ) -> None:
     """No file of the engine's process may be longer than this: as if there were no more room."""
-    prefixes = SavedPrefixes(tmp_path / "saved", ROOM, worth_s=0)
-    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with engine(gguf_file) as (loaded, settings):
-        assert loaded.pid is not None
-        prompt = loaded.encode(TEXT)
-        read(loaded, prompt)
-        resource.prlimit(loaded.pid, resource.RLIMIT_FSIZE, (4096, hard))
-        prefixes.keep(loaded, settings, prompt)
-        prefixes.keep(loaded, settings, prompt)
-        assert read(loaded, prompt) > 0
-        assert loaded.deaths == 0
-    told = [one for one in caplog.records if one.levelname == "WARNING"]
-    assert len(told) == 1
-    assert "not saved" in told[0].getMessage()
-    assert not list(prefixes.folder.iterdir())
-
-
-def test_a_folder_that_cannot_be_written_is_told_once(
-    gguf_file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    prefixes = SavedPrefixes(tmp_path / "blocked", ROOM, worth_s=0)
-    prefixes.folder.write_text("a file where the folder should be")
-    with engine(gguf_file) as (loaded, settings):
-        prompt = loaded.encode(TEXT)
+    loaded = engines[0]
+    assert loaded.pid is not None
+    before = resource.prlimit(loaded.pid, resource.RLIMIT_FSIZE)
+    prompt = loaded.encode(f"Full {full}. {TEXT}")
+    read(loaded, prompt)
+    if full:
+        resource.prlimit(loaded.pid, resource.RLIMIT_FSIZE, (4096, before[1]))
+    else:
+        prefixes.folder.write_text("a file where the folder should be")
+    try:
         for _ in range(2):
-            prefixes.before(loaded, settings, prompt)
-            read(loaded, prompt)
-            prefixes.keep(loaded, settings, prompt)
-    assert [one.levelname for one in caplog.records].count("WARNING") == 1
+            prefixes.before(loaded, SETTINGS, prompt)
+            prefixes.keep(loaded, SETTINGS, prompt)
+            assert read(loaded, prompt) > 0
+    finally:
+        resource.prlimit(loaded.pid, resource.RLIMIT_FSIZE, before)
+    [told] = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert "not saved" in told
+    assert not full or not list(prefixes.folder.iterdir())
 
 
 def test_the_oldest_go_first(tmp_path: Path) -> None:
-    """Also what a process that was killed has left half written."""
+    """Also what a process that was killed has left half written, and past a folder that is called
+    as a file is."""
     now = time.time()
+    (tmp_path / "stays.prefix" / "full").mkdir(parents=True)
     for name, age_days, size in (
         ("new.prefix", 1, 100),
         (".half.prefix.x7", 3, 100),
@@ -183,16 +173,7 @@ def test_the_oldest_go_first(tmp_path: Path) -> None:
         (tmp_path / name).touch()
         os.truncate(tmp_path / name, size)
         os.utime(tmp_path / name, (now - 86400 * age_days,) * 2)
+    os.utime(tmp_path / "stays.prefix", (now - 86400 * 35,) * 2)
     SavedPrefixes(tmp_path, ROOM).prune()
-    assert {file.name for file in tmp_path.iterdir()} == {"new.prefix", "foreign.txt"}
-
-
-def test_what_cannot_be_removed_keeps_nothing_else(tmp_path: Path) -> None:
-    """A folder that is called as a file is, and is older than the others."""
-    (tmp_path / "a.prefix" / "full").mkdir(parents=True)
-    for name in ("b", "c"):
-        (tmp_path / f"{name}.prefix").write_bytes(bytes(1000))
-        os.utime(tmp_path / f"{name}.prefix", (0, 0))
-    os.utime(tmp_path / "a.prefix", (1, 1))
-    SavedPrefixes(tmp_path, 1000).prune()
-    assert [path.name for path in tmp_path.iterdir()] == ["a.prefix"]
+    there = {file.name for file in tmp_path.iterdir()}
+    assert there == {"new.prefix", "foreign.txt", "stays.prefix"}

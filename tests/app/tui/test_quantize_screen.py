@@ -110,7 +110,6 @@ FORECAST = BuildForecast(
     {"half-precision GGUF": 14_150_000_000, "q4_k_m": 4_330_000_000, "q8_0": 7_520_000_000},
     412_000_000_000,
     {"running the float model": 15_500_000_000},
-    61_000_000_000,
 )
 
 
