@@ -15,7 +15,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, get_args
+from typing import Annotated, Any, BinaryIO, Literal, get_args
+
+from pydantic import Field, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
 from app.batch.journal.journal import journal_path
 from app.batch.journal.lines import sealed, sealed_line
@@ -46,6 +49,10 @@ _MOST_MESSAGE = 1000  # characters that are written; an earlier version wrote lo
 _MOST_TEXT = 20_000  # characters that are read
 _MOST_ITEMS = 100  # errors, or pairs of an object
 _MOST_NUMBER = 2**53
+_Text = Annotated[str, Field(max_length=_MOST_TEXT)]
+_Whole = Annotated[int, Field(ge=0, le=_MOST_NUMBER)]
+_FileId = Annotated[str, Field(pattern=FILE_ID)]
+_FEW = Field(max_length=_MOST_ITEMS)
 Status = Literal[
     "validating", "in_progress", "finalizing", "completed", "failed", "cancelling", "cancelled"
 ]
@@ -66,10 +73,10 @@ class BatchError:
     """Why a batch failed, or waits. ``line`` is of its input. Errors are made by ``of``, whose
     message may quote anything."""
 
-    code: str
-    message: str
-    line: int | None = None
-    param: str | None = None
+    code: _Text
+    message: _Text
+    line: _Whole | None = None
+    param: _Text | None = None
 
     @classmethod
     def of(
@@ -88,9 +95,9 @@ class BatchError:
 class BatchCounts:
     """Rows of a batch."""
 
-    total: int = 0
-    completed: int = 0
-    failed: int = 0
+    total: _Whole = 0
+    completed: _Whole = 0
+    failed: _Whole = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,21 +105,21 @@ class Batch:
     """State of a batch."""
 
     id: str
-    created: float  # Unix seconds
+    created: Annotated[float, Field(ge=0, le=_MOST_NUMBER)]  # Unix seconds
     endpoint: str
-    input_file_id: str
-    metadata: Mapping[str, str] | None = None
+    input_file_id: _FileId
+    metadata: Annotated[Mapping[_Text, _Text], _FEW] | None = None
     status: Status = "validating"
-    at: Mapping[str, int] = field(default_factory=dict)  # when it first had each status
-    model: str | None = None
+    at: Mapping[Status, _Whole] = field(default_factory=dict)  # when it first had each status
+    model: _Text | None = None
     counts: BatchCounts = field(default_factory=BatchCounts)
-    errors: tuple[BatchError, ...] = ()
+    errors: Annotated[tuple[BatchError, ...], _FEW] = ()
     # Once this is known no row is asked any more, and its files have their names: whatever ends the
     # server while they are written, they are written once.
     ending: Ending | None = None
-    output_file_id: str | None = None
-    error_file_id: str | None = None
-    usage: Mapping[str, int] | None = None
+    output_file_id: _FileId | None = None
+    error_file_id: _FileId | None = None
+    usage: Annotated[Mapping[_Text, _Whole], _FEW] | None = None
     kept: bool = False  # its journal stays, since its files could not be written
 
     @property
@@ -149,6 +156,9 @@ class Batch:
         }
 
 
+_BATCH = TypeAdapter(Batch)
+
+
 def write_record(folder: Path, batch: Batch) -> None:
     """Replace ``batch.json``: a reader finds the old record or the new, also after a power cut.
     Raises OSError; DamagedRecordError where the record could not be read again."""
@@ -172,83 +182,27 @@ def _parsed(line: bytes, identity: str) -> Batch:
         raise DamagedRecordError(f"it has more than {_MOST_BYTES:,} bytes")
     if not sealed(line):
         raise DamagedRecordError("its checksum is wrong")
+    said = line[: line.rindex(b',"crc"')] + b"}"
     try:
-        said = parse_json(line, _MOST_BYTES)
-    except ValueError as error:
-        raise DamagedRecordError(str(error)) from error
-    del said["crc"]
-    unknown = said.keys() - _SHAPE.keys()
-    if unknown or not said.keys() >= _NEEDED:
-        name = min(unknown or _NEEDED - said.keys())
-        what = "has" if unknown else "lacks"
-        raise DamagedRecordError(f"another version of Ingot wrote it: it {what} {name[:60]!r}")
-    wrong = [name for name, value in said.items() if not _fits(value, _SHAPE[name])]
-    if said["id"] != identity:
-        wrong.insert(0, "id")  # by which its folder is found
-    if said.get("status") in ("in_progress", "finalizing") and said.get("model") is None:
+        batch = _BATCH.validate_json(said, strict=True, extra="forbid")
+    except ValidationError as error:
+        raise DamagedRecordError(_wrong(error.errors()[0])) from error
+    wrong = [] if batch.id == identity else ["id"]  # by which its folder is found
+    if batch.status in ("in_progress", "finalizing") and batch.model is None:
         wrong.append("model")
+    if batch.endpoint not in ENDPOINTS:
+        wrong.append("endpoint")
     if wrong:
         raise DamagedRecordError(f"its {wrong[0]!r} is not one that a server writes")
-    if "counts" in said:
-        said["counts"] = BatchCounts(**said["counts"])
-    if "errors" in said:
-        said["errors"] = tuple(BatchError(**one) for one in said["errors"])
-    return Batch(**said)
+    return batch
 
 
-def _fits(value: Any, shape: Any) -> bool:
-    """Whether a value of JSON has a ``shape``: a pattern or a set of texts, a list of one shape, an
-    object of named shapes, a pair of shapes for an object's names and values, or a predicate."""
-    match shape:
-        case re.Pattern():
-            return isinstance(value, str) and shape.fullmatch(value) is not None
-        case frozenset():
-            return isinstance(value, str) and value in shape
-        case [one]:
-            few = isinstance(value, list) and len(value) <= _MOST_ITEMS
-            return few and all(_fits(item, one) for item in value)
-        case [names, values]:
-            few = isinstance(value, dict) and len(value) <= _MOST_ITEMS
-            return few and all(_fits(n, names) and _fits(v, values) for n, v in value.items())
-        case dict():
-            alike = isinstance(value, dict) and value.keys() == shape.keys()
-            return alike and all(_fits(value[name], one) for name, one in shape.items())
-        case _:
-            return bool(shape(value))
-
-
-def _text(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= _MOST_TEXT
-
-
-def _whole(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= _MOST_NUMBER
-
-
-def _or_none(shape: Any) -> Callable[[Any], bool]:
-    return lambda value: value is None or _fits(value, shape)
-
-
-_STATUSES = frozenset(get_args(Status))
-_ERROR = {"code": _text, "message": _text, "line": _or_none(_whole), "param": _or_none(_text)}
-_SHAPE: Mapping[str, Any] = {
-    "id": BATCH_ID,
-    "created": lambda value: type(value) in (int, float) and 0 <= value <= _MOST_NUMBER,
-    "endpoint": frozenset(ENDPOINTS),
-    "input_file_id": FILE_ID,
-    "metadata": _or_none([_text, _text]),
-    "status": _STATUSES,
-    "at": [_STATUSES, _whole],
-    "model": _or_none(_text),
-    "counts": dict.fromkeys(("total", "completed", "failed"), _whole),
-    "errors": [_ERROR],
-    "ending": _or_none(frozenset(get_args(Ending))),
-    "output_file_id": _or_none(FILE_ID),
-    "error_file_id": _or_none(FILE_ID),
-    "usage": _or_none([_text, _whole]),
-    "kept": lambda value: isinstance(value, bool),
-}
-_NEEDED = frozenset({"id", "created", "endpoint", "input_file_id"})
+def _wrong(error: ErrorDetails) -> str:
+    name, *inner = error["loc"] or ("",)
+    what = {"unexpected_keyword_argument": "has", "missing": "lacks"}.get(error["type"])
+    if what is not None and not inner:
+        return f"another version of Ingot wrote it: it {what} {name!r:.60}"
+    return f"its {name!r} is not one that a server writes" if name else error["msg"]
 
 
 def damaged_batch(folder: Path, error: DamagedRecordError) -> Batch:
@@ -421,9 +375,9 @@ class StoredFile:
 
     id: str
     filename: str
-    purpose: str
+    purpose: Literal["batch", "batch_output"]
     bytes: int
-    created: float  # Unix seconds
+    created: Annotated[float, Field(ge=0, le=_MOST_SECONDS)]  # Unix seconds
 
     def as_json(self) -> dict[str, Any]:
         """OpenAI's file object."""
@@ -438,6 +392,9 @@ class StoredFile:
             "status": "processed",
             "status_details": None,
         }
+
+
+_FILE = TypeAdapter(StoredFile)
 
 
 def new_file_id() -> str:
@@ -560,18 +517,14 @@ def _read(folder: Path) -> StoredFile | None:
         logger.warning("%s is left out: %s", content, error.strerror or error)
         return None
     try:
-        said = load_json(folder / _META, _MOST_META)
-        name, purpose, created = said["filename"], said["purpose"], said["created"]
-        if not isinstance(name, str) or purpose not in (BATCH_INPUT, OUTPUT):
-            raise TypeError("its names are none")
-        if type(created) not in (int, float) or not 0 <= created <= _MOST_SECONDS:
-            raise TypeError("its time is none")
-        name = visible(name[:MOST_NAME])[:MOST_NAME]
-        stored = StoredFile(folder.name, name, purpose, about.st_size, created)
-        if stored.bytes != said["bytes"]:
+        with open_plain(folder / _META) as file:
+            said = _FILE.validate_json(file.read(_MOST_META + 1), strict=True)
+        name = visible(said.filename[:MOST_NAME])[:MOST_NAME]
+        stored = replace(said, id=folder.name, filename=name, bytes=about.st_size)
+        if stored.bytes != said.bytes:
             logger.warning("%s has %d bytes, and not what %s says", content, stored.bytes, _META)
         return stored
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError) as error:
         why = visible(str(error))[:200]
         logger.warning("%s is damaged (%s): the file has lost its name", folder / _META, why)
         created = max(0.0, about.st_mtime)
