@@ -22,7 +22,7 @@ from starlette.types import ASGIApp
 from app import console
 from app.batch.interrupt import sigterm_as_ctrl_c
 from app.openai.validation import InputError
-from app.serve import dialects, embeddings, model_routes, openai_routes
+from app.serve import answer_routes, embeddings, model_routes
 from app.serve.batches import routes as batch_routes
 from app.serve.batches.folder import claimed
 from app.serve.batches.work import BatchService
@@ -209,8 +209,7 @@ def _application(
 ) -> ASGIApp:
     app = FastAPI(title="Ingot", docs_url=None, redoc_url=None, lifespan=lifespan)
     observer = Observer(generator, batches, as_json=options.log_json)
-    app.include_router(openai_routes.routes(generator, observer))
-    app.include_router(dialects.routes(generator, observer))
+    app.include_router(answer_routes.routes(generator, observer))
     app.include_router(embeddings.routes(generator))
     app.include_router(model_routes.routes(generator, observer, batches, options.adapter_dir))
     app.include_router(batch_routes.routes(batches))

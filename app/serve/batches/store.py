@@ -6,12 +6,10 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import secrets
 import shutil
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -38,7 +36,7 @@ from app.serve.batches.folder import (
     unfinished,
 )
 from app.serve.errors import HttpError
-from runtimes.untrusted import load_json, parse_json, visible
+from runtimes.untrusted import load_json, visible
 
 logger = logging.getLogger(__name__)
 
@@ -244,7 +242,6 @@ class Batches:
         self.changed = threading.Condition()
         self._batches: dict[str, Batch] = {}  # the oldest first
         self._open: dict[str, Batch] = {}  # those that have not ended
-        self.rows: Counter[tuple[str, str]] = Counter()  # of those that have, by model and status
         found = []
         for path in prepare(folder, BATCH_ID):
             try:
@@ -280,14 +277,10 @@ class Batches:
 
     def _note(self, batch: Batch) -> None:
         self._batches[batch.id] = batch
-        if not batch.ended:
+        if batch.ended:
+            self._open.pop(batch.id, None)
+        else:
             self._open[batch.id] = batch
-            return
-        self._open.pop(batch.id, None)
-        counts = {"completed": batch.counts.completed, "failed": batch.counts.failed}
-        for status, count in counts.items():
-            if count:
-                self.rows[batch.model or "", status] += count
 
     def add(self, batch: Batch, content: Path) -> None:
         """A new batch, which keeps the ``content`` of its input whatever becomes of that file.

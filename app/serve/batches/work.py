@@ -68,7 +68,6 @@ class Live(Progress):
         """``counts`` as they are known before the run has looked."""
         super().__init__()
         self.id, self.counts = identity, counts
-        self.snapshot: JobFigures | None = None
         self.interrupts = Interrupts()
         self.gave_way = False  # to another model
         self.listeners.append(self._take)
@@ -91,7 +90,6 @@ class Live(Progress):
         self._count(found.cached, found.failed)
 
     def _take(self, snapshot: JobFigures) -> None:
-        self.snapshot = snapshot
         self._count(snapshot.done - snapshot.failed, snapshot.failed)
 
     def _count(self, completed: int, failed: int) -> None:
@@ -315,11 +313,6 @@ class BatchService:
     def running(self) -> list[tuple[Batch, Live | None]]:
         """List those that have not ended, the oldest first, each with the run of its rows."""
         return [(self._seen(one), self._live_of(one)) for one in self._batches.open()]
-
-    def ended_rows(self) -> Mapping[tuple[str, str], int]:
-        """Count the rows of batches that have ended, by the model asked for and the status."""
-        with self._batches.changed:
-            return self._batches.rows.copy()
 
     def cancel(self, identity: str) -> Batch:
         """End the rows that run; what is done by then is in the output. Raises HttpError for one
