@@ -13,7 +13,7 @@ from typing import Any, Literal
 from app.openai.constraints import constraint_changes
 from app.openai.reasoning import CHAT_REASONING, chat_reasoning, template_variables
 from app.openai.task import Task, task_at
-from app.openai.tools import Tools, chat_function, tools_of
+from app.openai.tools import ToolFields, Tools, tools_of
 from app.openai.validation import (
     MOST_BIASES,
     MOST_MESSAGES,
@@ -83,7 +83,7 @@ def body_task(
     variables = template_variables(body) if chat else None
     thoughts = chat_reasoning(body) if chat else {}
     sampling = sampling_of(body, endpoint, defaults, thoughts)
-    tools = tools_of(body, chat_function, ignored) if chat else None
+    tools = tools_of(body, ToolFields(inside=True), ignored) if chat else None
     own = {"raw": not chat, "variables": variables}
     return completed(task, body, tools, sampling, ignored, defaults, **own)
 

@@ -326,7 +326,7 @@ async def _told(generation: Generation, events: _Events) -> AsyncIterator[bytes]
     try:
         answer = await generation.answer()
     except HttpError as error:
-        yield named_events([events.failed(error.status, error.message)])
+        yield named_events([events.failed(error.status, str(error))])
         return
     yield named_events(events.end(answer, _stop(generation)))
 

@@ -6,7 +6,7 @@ import pytest
 
 from app.openai.answer import Answer, answer_of, failure_of
 from app.openai.request import body_task
-from app.openai.response import answer_body, error_body
+from app.openai.response import answer_body, error_body, status_of
 from app.openai.validation import InputError, Problem
 from runtimes.request import Completion, FinishReason, Priority, SamplingParams, Timings, Usage
 
@@ -32,9 +32,10 @@ def test_a_body_becomes_a_task_and_its_answer_a_body() -> None:
 def test_what_is_wrong_becomes_an_error_body() -> None:
     with pytest.raises(InputError) as caught:
         body_task({"messages": [], "stream": True}, "chat", SamplingParams())
-    status, body = error_body(caught.value.problem)
+    status = status_of(caught.value.problem)
+    body = error_body(status, caught.value.problem)
     assert (status, body["error"]["code"]) == (400, "unsupported_parameter")
-    assert error_body(Problem("worker_crash", "it died"))[0] == 500
+    assert status_of(Problem("worker_crash", "it died")) == 500
 
 
 def test_an_answer_is_read_back_as_it_was_written() -> None:
