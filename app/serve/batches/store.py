@@ -308,10 +308,19 @@ class Batches:
                 self.changed.notify_all()
             return after
 
-    def begun(self, batch: Batch, stage: str, rows: int) -> int:
-        """Note that ``stage`` of a batch begins, with so many ``rows`` done, until it is ``over``.
-        Returns how many processes have ended within it since a row was done. Raises as ``add``."""
-        path, died = self.folder(batch) / ATTEMPT, 0
+    def count(self, identity: str, completed: int, failed: int) -> None:
+        """Note the rows of a batch that are done. Its journal has them: they are in its record
+        only when something else changes."""
+        with self.changed:
+            batch = self.get(identity)
+            counts = BatchCounts(batch.counts.total, completed, failed)
+            self._note(replace(batch, counts=counts))
+
+    def begun(self, batch: Batch, stage: str) -> int:
+        """Note that ``stage`` of a batch begins, until it is ``over``. Returns how many processes
+        have ended within it since a row was done. Raises as ``add``."""
+        counts = self.get(batch.id).counts
+        path, died, rows = self.folder(batch) / ATTEMPT, 0, counts.completed + counts.failed
         try:
             before = load_json(path, 1000)
             if before["stage"] == stage and before["rows"] >= rows:
