@@ -13,8 +13,14 @@ from typing import Any
 
 from app.openai.answer import Answer
 from app.openai.constraints import schema_constraint
-from app.openai.reasoning import BUDGETS, message_reasoning
-from app.openai.request import CHAT_NAMES, OF_SERVERS, completed, sampling_of
+from app.openai.request import (
+    BUDGETS,
+    CHAT_NAMES,
+    OF_SERVERS,
+    completed,
+    message_reasoning,
+    sampling_of,
+)
 from app.openai.task import Task, merged, parts_text
 from app.openai.tool_parser import ArgumentsDelta, CallBegin, ContentDelta, Delta, ThoughtDelta
 from app.openai.tools import ToolFields, Tools, tools_of

@@ -14,8 +14,14 @@ from functools import partial
 from typing import Any
 
 from app.openai.answer import Answer, TokenLogprobs
-from app.openai.reasoning import BUDGETS, response_reasoning
-from app.openai.request import CHAT_NAMES, OF_SERVERS, completed, sampling_of
+from app.openai.request import (
+    BUDGETS,
+    CHAT_NAMES,
+    OF_SERVERS,
+    completed,
+    response_reasoning,
+    sampling_of,
+)
 from app.openai.task import Task, parts_text, task_at
 from app.openai.tool_parser import ArgumentsDelta, CallBegin, ContentDelta, Delta, ThoughtDelta
 from app.openai.tools import ToolFields, tools_of

@@ -106,7 +106,7 @@ class _Form:
             raise _invalid(f'purpose must be "{BATCH_INPUT}", the only one here; it is {said}')
         if self._file is None:
             raise HttpError(400, "missing_parameter", "the upload has no part called file")
-        return self._file.keep(self._filename, purpose)
+        return self._file.keep(self._filename, BATCH_INPUT)
 
     def drop(self) -> None:
         """Forget what was not kept."""

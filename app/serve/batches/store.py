@@ -133,6 +133,7 @@ class Batch:
     def as_json(self) -> dict[str, Any]:
         """OpenAI's batch object."""
         ended, usage = self.ended, self.usage
+        at: Mapping[Any, int] = self.at
         return {
             "id": self.id,
             "object": "batch",
@@ -147,7 +148,7 @@ class Batch:
             "output_file_id": self.output_file_id if ended else None,
             "error_file_id": self.error_file_id if ended else None,
             "created_at": int(self.created),
-            **{f"{name}_at": self.at.get(name) for name in _TIMES},
+            **{f"{name}_at": at.get(name) for name in _TIMES},
             "request_counts": asdict(self.counts),
             "metadata": None if self.metadata is None else dict(self.metadata),
             "usage": None if usage is None else usage_body(usage),
@@ -364,7 +365,9 @@ def _link(content: Path, place: Path) -> None:
 # ``meta.json``. What a client calls a file is data, and never part of a path.
 
 
-BATCH_INPUT, OUTPUT = "batch", "batch_output"  # what files are for
+Purpose = Literal["batch", "batch_output"]
+BATCH_INPUT: Purpose = "batch"
+OUTPUT: Purpose = "batch_output"
 MOST_NAME = 512  # characters of what a client calls a file
 _CONTENT, _META = "content", "meta.json"
 _MOST_META = 2**16  # bytes
@@ -377,7 +380,7 @@ class StoredFile:
 
     id: str
     filename: str
-    purpose: Literal["batch", "batch_output"]
+    purpose: Purpose
     bytes: int
     created: Annotated[float, Field(ge=0, le=_MOST_SECONDS)]  # Unix seconds
 
@@ -422,7 +425,7 @@ class NewFile:
             self._content.write(data)
         self.bytes += len(data)
 
-    def keep(self, filename: str, purpose: str) -> StoredFile:
+    def keep(self, filename: str, purpose: Purpose) -> StoredFile:
         """Make it one of the files, for good. Raises as ``write``."""
         name = visible(filename[:MOST_NAME])[:MOST_NAME]
         stored = StoredFile(self.id, name, purpose, self.bytes, time.time())
