@@ -215,7 +215,7 @@ def test_batches_that_have_ended_are_not_looked_at_again(server, tmp_path, monke
         good = new(service, [line(0, max_tokens=2)])
         assert [one.id for one, _ in service.running()] == [good.id]
         until(lambda: not service._batches.open())
-        assert service.ended_rows() == {("pebble", "completed"): 1}
+        assert service.get(good.id).counts.completed == 1
 
 
 HEADER = {"ingot": "batch-journal", "version": 3, "settings": {}}
