@@ -4,44 +4,19 @@ answer another one is refused."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
 
-from app.openai.anthropic import messages_task
-from app.openai.completions import completion_tasks
 from app.openai.constraints import FORMATS, UNKNOWN, followed
-from app.openai.request import body_task
-from app.openai.responses import response_task
 from app.openai.task import Task
 from app.openai.tool_forms import form_of, tools_constraint
 from app.openai.validation import MOST_TOLD, InputError
 from runtimes.grammars import grammar_of
-from runtimes.request import SamplingParams
+from tests.app.openai.readers import chat, completion, message, response
 
-SAID = [{"role": "user", "content": "hi"}]
 PARAMETERS = {"type": "object", "properties": {"a": {"type": "string"}}}
 CHAT_TOOL = {"type": "function", "function": {"name": "f", "parameters": PARAMETERS}}
-
-
-def chat(**body: Any) -> Task:
-    return body_task({"messages": SAID, **body}, "chat", SamplingParams(), served=True)
-
-
-def completion(**body: Any) -> Task:
-    return completion_tasks({"prompt": "hi", **body}, SamplingParams())[0]
-
-
-def response(**body: Any) -> Task:
-    return response_task({"input": "hi", **body}, SamplingParams())
-
-
-def message(**body: Any) -> Task:
-    asked = {"messages": SAID, "max_tokens": 5, **body}
-    return messages_task(asked, SamplingParams())
-
-
 DIALECTS = (chat, completion, response, message)
 
 
@@ -59,52 +34,6 @@ def test_names_are_clean_and_few(ask: Callable[..., Task]) -> None:
     [long] = ask(**{"n" * 10_000: 1}).ignored
     assert len(long) == 120
     assert len(ask(**{f"name{i}": 1 for i in range(1000)}).ignored) == MOST_TOLD
-
-
-REFUSED: list[tuple[Callable[..., Task], dict[str, Any], str]] = [
-    (chat, {"modalities": ["text", "audio"]}, "modalities"),
-    (chat, {"audio": {"voice": "x"}}, "audio"),
-    (chat, {"functions": [{"name": "f"}]}, "functions"),
-    (chat, {"guided_json": {}}, "guided_json"),
-    (chat, {"stop_token_ids": [1]}, "stop_token_ids"),
-    (chat, {"system": "Be kind."}, "system"),
-    (chat, {"max_output_tokens": 5}, "max_output_tokens"),
-    (chat, {"best_of": 2}, "best_of"),
-    (chat, {"chat_template": "x"}, "chat_template"),
-    (completion, {"tools": [CHAT_TOOL]}, "tools"),
-    (completion, {"suffix": "x"}, "suffix: 'x'"),
-    (response, {"background": True}, "background: true"),
-    (response, {"previous_response_id": "r"}, "answers are not stored here"),
-    (response, {"conversation": "c"}, "answers are not stored here"),
-    (response, {"prompt": {"id": "p"}}, "prompt"),
-    (response, {"n": 2}, "n"),
-    (response, {"max_tokens": 5}, "max_tokens"),
-    (message, {"stop": ["x"]}, "stop"),
-    (message, {"response_format": {"type": "json_object"}}, "response_format"),
-    (message, {"top_logprobs": 2}, "top_logprobs"),
-]
-
-
-@pytest.mark.parametrize(("ask", "body", "said"), REFUSED)
-def test_what_would_change_the_answer_is_refused(
-    ask: Callable[..., Task], body: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(InputError, match="is not supported") as caught:
-        ask(**body)
-    assert said in str(caught.value)
-    assert caught.value.problem.code == "unsupported_parameter"
-
-
-def test_a_line_of_a_file_says_only_what_is_known() -> None:
-    strictly = partial(body_task, endpoint="chat", defaults=SamplingParams(), strict=True)
-    for body, said in (
-        ({"client_metadata": 1}, "client_metadata is not supported"),
-        ({"tools": [{"type": "web_search"}]}, "tools.0.type must be function, not 'web_search'"),
-        ({"tools": [tool(uniqueItems=True)]}, 'Unimplemented keys: ["uniqueItems"]'),
-    ):
-        with pytest.raises(InputError) as caught:
-            strictly({"messages": SAID, **body})
-        assert said in str(caught.value)
 
 
 OWN = {"type": "function", "name": "f", "parameters": PARAMETERS}

@@ -6,13 +6,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
-
 from app.openai.answer import answer_of
 from app.openai.prepare import PromptForm, form_prompt
 from app.openai.request import body_task
 from app.openai.response import answer_body
-from app.openai.validation import InputError
 from runtimes.chat import render_chat
 from runtimes.grammars import grammar_of
 from runtimes.request import Completion, FinishReason, SamplingParams, Timings, Usage
@@ -210,68 +207,3 @@ def test_calls_are_in_the_body_of_the_answer() -> None:
     assert cut["finish_reason"] == "length"
     assert cut["message"]["tool_calls"][0]["function"]["arguments"] == '{"city": "Rom'
     assert "tool_calls" not in body("Hello.")["message"]
-
-
-def broken(**changes: Any) -> dict[str, Any]:
-    return {"type": "function", "function": {**WEATHER["function"], **changes}}
-
-
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        ({"tools": {}}, "tools must be a list"),
-        ({"tools": [WEATHER, 5]}, "tools.1 must be a tool"),
-        ({"tools": [{}]}, "tools.0.type must be function, not null"),
-        ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "no tool is left"),
-        (
-            {
-                "tools": [TIME, {"type": "custom", "name": "patch"}],
-                "tool_choice": {"type": "custom", "name": "patch"},
-            },
-            "tool_choice names 'custom', a tool that a provider runs: it is left out",
-        ),
-        (
-            {"tools": [{"type": "custom", "name": [5]}], "tool_choice": {"type": "custom"}},
-            "tool_choice names 'custom', a tool that a provider runs: it is left out",
-        ),
-        ({"tools": [broken(name="a b")]}, "tools.0.function.name must be 1 to 64 letters"),
-        ({"tools": [WEATHER, WEATHER]}, "tools.1: another tool is called 'weather'"),
-        ({"tools": [broken(parameters=[])]}, "tools.0.function.parameters must be a JSON schema"),
-        (
-            {
-                "tools": [
-                    TIME,
-                    broken(parameters={"type": "object", "properties": {"a": {"type": "x"}}}),
-                ]
-            },
-            "tools.1.function.parameters: the JSON schema cannot be used: at #/properties/a",
-        ),
-        ({"tools": [broken(parameters={"type": "string"})]}, "parameters.type must be object"),
-        ({"tools": [broken(parameters={"$ref": "#/$defs/no"})]}, "tools.0.function.parameters"),
-        ({"tools": [TIME] * 129}, "129 tools, above 128"),
-        ({"tools": [TIME], "tool_choice": "any"}, "tool_choice must be"),
-        (
-            {"tools": [TIME], "tool_choice": {"type": "function", "function": {"name": "x"}}},
-            "tool_choice names 'x'",
-        ),
-        ({"tool_choice": "required"}, "there are no tools"),
-        ({"tools": [TIME], "parallel_tool_calls": 1}, "parallel_tool_calls"),
-        ({"tools": [TIME], "structured_outputs": {"regex": "a"}}, "tools need"),
-        ({"messages": [USER] * 4097}, "4,097 messages, above 4,096"),
-        ({"messages": [USER, {**CALLED, "tool_calls": [{}]}, RETURNED]}, "messages.1.tool_calls.0"),
-    ],
-)
-def test_what_is_wrong_is_named(body: dict[str, Any], said: str) -> None:
-    with pytest.raises(InputError) as caught:
-        body_task({"messages": [USER], **body}, "chat", SamplingParams())
-    assert said in str(caught.value)
-
-
-def test_a_schema_may_not_be_of_any_size() -> None:
-    deep: dict[str, Any] = {"type": "object"}
-    for _ in range(40):
-        deep = {"type": "object", "properties": {"a": deep}}
-    large = {"type": "object", "properties": {"a": {"enum": ["x" * 300_000]}}}
-    for schema, said in ((deep, "nested too deeply"), (large, "262,144 characters")):
-        with pytest.raises(InputError, match=said):
-            ask(tools=[broken(parameters=schema)])
