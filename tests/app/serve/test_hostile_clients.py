@@ -59,7 +59,7 @@ def ended(sock: socket.socket) -> bytes:
 
 def keep_sending(sock: socket.socket, piece: bytes = b"1\r\na\r\n" * 1000) -> None:
     """Until the server ends the connection; a time-out is another error."""
-    with pytest.raises((BrokenPipeError, ConnectionResetError)):
+    with suppress(BrokenPipeError, ConnectionResetError):
         while True:
             sock.sendall(piece)
 
@@ -167,7 +167,7 @@ BAD: dict[str, tuple[bytes, int, str]] = {
     },
     **{
         number: (b'{"seed": %b}' % number.encode(), 400, "not JSON")
-        for number in ("1e400", "-1e400", "NaN", "-Infinity", "1" * 5000, "1.0e99999999999999999999")
+        for number in ("1e400", "-1e400", "NaN", "-Infinity", "1" * 5000, "1.0e9999999999999999")
     },
     "half a pair": (b'{"user": "a\\ud800"}', 400, "user has half a surrogate pair"),
     "in a list": (b'{"stop": ["a", "\\uDfff"]}', 400, "stop.1 has half a surrogate pair"),
