@@ -3,7 +3,7 @@
 `run` starts `ingot serve` on Pebble, and 58 clients that ask short questions with pauses between
 them: first alone, then beside 6 clients that mean harm. Everything stays on this machine.
 `python -m tests.fuzz.neighbours [SECONDS [SEED [KINDS]]]` shows what came of it as JSON; KINDS are
-some of `slow_body,small_chunks,wrong_key,unread,huge_head,cut,bomb,giant_n`.
+names of `_ACTS`.
 """
 
 from __future__ import annotations
@@ -12,15 +12,11 @@ import asyncio
 import contextlib
 import json
 import logging
-import os
 import random
-import re
-import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median, quantiles
@@ -29,6 +25,7 @@ from typing import Any
 import psutil
 
 from tests.fuzz.cases import ROOT, built
+from tests.fuzz.server import Server
 
 HONEST, HOSTILE = 58, 6
 _NAME = "tests.fuzz.neighbours"
@@ -47,37 +44,22 @@ def run(seconds: float, seed: int, kinds: str = "") -> dict[str, float]:
     """Answer times of the honest clients in seconds, without and with the hostile ones (each for
     so many ``seconds``), their errors, and the memory of server and worker in MB. The hostile ones
     do what ``kinds`` says, else all there is."""
-    with tempfile.TemporaryDirectory(prefix="ingot-neighbours-") as folder, _server(folder) as one:
-        process, port = one
-        return asyncio.run(_measured(process, port, seconds, seed, kinds))
-
-
-@contextlib.contextmanager
-def _server(folder: str) -> Iterator[tuple[psutil.Process, int]]:
-    model = built()
-    line = [sys.executable, "-m", "app", "serve", f"pebble={model}", "--slots", "8", "--port", "0"]
-    line += ["--api-key", _KEY, "--data", f"{folder}/data", "--saved-mb", "0"]
-    env = {**os.environ, "INGOT_HOME": folder}
-    log = Path(folder, "log")
-    with log.open("wb") as written:
-        process = subprocess.Popen(line, cwd=ROOT, env=env, stderr=written)
-    try:
-        while not (found := re.search(r"127\.0\.0\.1:(\d+)/v1 is ready", log.read_text())):
-            if process.poll() is not None:
-                raise RuntimeError(f"the server ended: {log.read_text()}")
-            time.sleep(0.1)
-        yield psutil.Process(process.pid), int(found[1])
-        if process.poll() is not None:
-            raise RuntimeError(f"the server ended: {log.read_text()[-2000:]}")
-        wrong = [text for text in log.read_text().splitlines() if "Traceback" in text]
-        if wrong:
-            raise RuntimeError(f"the server's log has a traceback: {log.read_text()[-4000:]}")
-    finally:
-        process.send_signal(signal.SIGTERM)
+    with tempfile.TemporaryDirectory(prefix="ingot-neighbours-") as folder:
+        options = ("--slots", "8", "--api-key", _KEY, "--saved-mb", "0")
+        server = Server(Path(folder), Path(folder, "data"), {"pebble": built()}, *options)
         try:
-            process.wait(30)
+            if not server.ready():
+                raise RuntimeError(f"the server ended: {server.log.read_text()}")
+            process = psutil.Process(server.process.pid)
+            found = asyncio.run(_measured(process, server.port, seconds, seed, kinds))
+            wrong = [what for what, _ in server.said()]
+            if ended := server.end():
+                wrong.append(ended)
         finally:
-            process.kill()
+            server.kill()
+    if wrong:
+        raise RuntimeError("; ".join(wrong))
+    return found
 
 
 @dataclass(slots=True)
@@ -181,8 +163,8 @@ def _head(more: str, path: str = "/v1/chat/completions", key: str = _KEY) -> byt
     return f"{lines}\r\n\r\n".encode()
 
 
-# Hostile clients, in a process of their own. Each takes a connection and may do with it what it
-# likes until its time is over.
+# Hostile clients, in a process of their own: what each says on a connection, and then again and again
+# with pauses of so many seconds; without a text it reads the answer, or does not read on (None).
 
 _BOMBS = (
     b'{"metadata": [' + b"[]," * 5_000_000 + b"1]}",
@@ -192,124 +174,73 @@ _BOMBS = (
     b'{"messages": [' + b"{}," * 120_000 + b"1]}",
     b'{"prompt": "' + b"\\n" * 7_000_000 + b'"}',
 )
-_Act = Callable[
-    [asyncio.StreamReader, asyncio.StreamWriter, random.Random], Coroutine[Any, Any, None]
-]
-
-
-async def _slow_body(
-    _: asyncio.StreamReader, writer: asyncio.StreamWriter, chance: random.Random
-) -> None:
-    writer.write(_head(f"Content-Length: {chance.choice((100, 16_000_000))}"))
-    while True:
-        writer.write(b" ")
-        await writer.drain()
-        await asyncio.sleep(0.05)
-
-
-async def _small_chunks(
-    _: asyncio.StreamReader, writer: asyncio.StreamWriter, chance: random.Random
-) -> None:
-    writer.write(_head("Transfer-Encoding: chunked"))
-    await _endless(writer, b"1\r\n \r\n" * chance.choice((1, 10_000)))
-
-
-async def _wrong_key(
-    _: asyncio.StreamReader, writer: asyncio.StreamWriter, chance: random.Random
-) -> None:
-    length = chance.choice(("Transfer-Encoding: chunked", "Content-Length: 16000000"))
-    writer.write(_head(length, key="a wrong key"))
-    await _endless(writer, b"1\r\n \r\n" * chance.choice((1, 10_000)))
-
-
-async def _endless(writer: asyncio.StreamWriter, piece: bytes) -> None:
-    while True:
-        writer.write(piece)
-        await writer.drain()
-        await asyncio.sleep(0.01)
-
-
-async def _unread(
-    _: asyncio.StreamReader, writer: asyncio.StreamWriter, chance: random.Random
-) -> None:
-    story = [{"role": "user", "content": "Tell me a long story."}]
-    writer.write(_request({"messages": story, "stream": True, "max_tokens": 64}))
-    writer.transport.pause_reading()  # type: ignore[attr-defined]
-    await asyncio.sleep(chance.uniform(0, _ACT_S))
-
-
-async def _huge_head(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, chance: random.Random
-) -> None:
-    lines = chance.choice(
-        (b"X: " + b"a" * 200_000 + b"\r\n", b"a: b\r\n" * 40_000, b"a: b\r\n" * 200)
-    )
-    writer.write(b"POST / HTTP/1.1\r\nHost: localhost\r\n" + lines + b"\r\n")
-    await reader.read(-1)
-
-
-async def _cut(
-    _: asyncio.StreamReader, writer: asyncio.StreamWriter, chance: random.Random
-) -> None:
-    whole = _request({"messages": [{"role": "user", "content": "Hello"}], "stream": True})
-    writer.write(whole[: chance.randrange(len(whole) + 1)])
-    await writer.drain()
-    writer.transport.abort()
-
-
-async def _bomb(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, chance: random.Random
-) -> None:
-    writer.write(_request(chance.choice(_BOMBS)))
-    await reader.read(-1)
-
-
-async def _giant_n(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, chance: random.Random
-) -> None:
-    body = chance.choice(
-        (
-            {"prompt": ["a"] * 256, "n": 64, "temperature": 1},
-            {"prompt": "a", "n": 10**9},
-            {"prompt": ["a"] * 100_000},
-            {"prompt": ["a"] * 32, "n": 8, "temperature": 1, "max_tokens": 1},
-            {"prompt": "a", "logit_bias": {str(number): 1 for number in range(50_000)}},
-        )
-    )
-    writer.write(_request(body, "/v1/completions"))
-    await reader.read(-1)
-
-
-_ACTS: tuple[_Act, ...] = (
-    _slow_body,
-    _small_chunks,
-    _wrong_key,
-    _unread,
-    _huge_head,
-    _cut,
-    _bomb,
-    _giant_n,
+_GIANTS: tuple[Any, ...] = (
+    {"prompt": ["a"] * 256, "n": 64, "temperature": 1},
+    {"prompt": "a", "n": 10**9},
+    {"prompt": ["a"] * 100_000},
+    {"prompt": ["a"] * 32, "n": 8, "temperature": 1, "max_tokens": 1},
+    {"prompt": "a", "logit_bias": {str(number): 1 for number in range(50_000)}},
 )
+_FLOODS = (b"X: " + b"a" * 200_000 + b"\r\n", b"a: b\r\n" * 40_000, b"a: b\r\n" * 200)
+_CHUNKED, _LARGE = "Transfer-Encoding: chunked", "Content-Length: 16000000"
+_STORY = {"messages": [{"role": "user", "content": "A long story."}], "stream": True}
+_CHUNK, _READS = b"1\r\n \r\n", (b"", 0.0)
+
+
+def _cut(chance: random.Random) -> bytes:
+    whole = _request(_STORY)
+    return whole[: chance.randrange(len(whole) + 1)]
+
+
+_ACTS: dict[str, tuple[Callable[[random.Random], bytes], tuple[bytes, float] | None]] = {
+    "slow_body": (lambda by: _head(by.choice(("Content-Length: 100", _LARGE))), (b" ", 0.05)),
+    "small_chunks": (lambda _: _head(_CHUNKED), (_CHUNK, 0.01)),
+    "many_chunks": (lambda _: _head(_CHUNKED), (_CHUNK * 10_000, 0.01)),
+    "wrong_key": (
+        lambda by: _head(by.choice((_CHUNKED, _LARGE)), key="a wrong key"),
+        (_CHUNK * 10_000, 0.01),
+    ),
+    "unread": (lambda _: _request({**_STORY, "max_tokens": 64}), None),
+    "huge_head": (
+        lambda by: b"POST / HTTP/1.1\r\nHost: localhost\r\n%b\r\n" % by.choice(_FLOODS),
+        _READS,
+    ),
+    "cut": (_cut, (b"", 1.0)),
+    "bomb": (lambda by: _request(by.choice(_BOMBS)), _READS),
+    "giant_n": (lambda by: _request(by.choice(_GIANTS), "/v1/completions"), _READS),
+}
+
+
+async def _act(kind: str, port: int, chance: random.Random) -> None:
+    begin, more = _ACTS[kind]
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        async with asyncio.timeout(chance.uniform(0.1, _ACT_S)):
+            writer.write(begin(chance))
+            await writer.drain()
+            if more is None:
+                writer.transport.pause_reading()  # type: ignore[attr-defined]
+                await asyncio.sleep(_ACT_S)
+            elif more == _READS:
+                await reader.read(-1)
+            while more and more[0]:
+                writer.write(more[0])
+                await writer.drain()
+                await asyncio.sleep(more[1])
+    finally:
+        writer.transport.abort()
 
 
 async def _hostile(port: int, seconds: float, seed: int, kinds: str) -> None:
     end = time.monotonic() + seconds
-    named = {act.__name__.removeprefix("_"): act for act in _ACTS}
-    chosen = [named[kind] for kind in kinds.split(",")] if kinds else list(_ACTS)
+    chosen = kinds.split(",") if kinds else [*_ACTS]
 
     async def client(number: int) -> None:
         chance = random.Random(f"hostile {seed} {number}")
-        acts = [chosen[(number + at) % len(chosen)] for at in range(len(chosen))]
         while time.monotonic() < end:
-            act = acts.pop(0)
-            acts.append(act)
             with contextlib.suppress(OSError, TimeoutError):
-                reader, writer = await asyncio.open_connection("127.0.0.1", port)
-                try:
-                    async with asyncio.timeout(chance.uniform(0.1, _ACT_S)):
-                        await act(reader, writer, chance)
-                finally:
-                    writer.transport.abort()
+                await _act(chosen[number % len(chosen)], port, chance)
+            number += 1
             await asyncio.sleep(_PAUSE_S)
 
     await asyncio.gather(*(client(number) for number in range(HOSTILE)))

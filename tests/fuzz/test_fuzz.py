@@ -14,7 +14,7 @@ SECONDS = 300.0  # the number of cases ends a run, not its time
 
 @pytest.mark.parametrize(
     ("target", "count"),
-    [("reading", 100), ("rows", 40), ("kept", 60), ("chats", 4), ("hub", 12)],
+    [("reading", 400), ("rows", 40), ("kept", 60), ("chats", 4), ("hub", 12), ("headers", 500)],
 )
 def test_nothing_is_found(
     target: str, count: int, pebble_built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
