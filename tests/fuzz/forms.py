@@ -7,8 +7,7 @@ import json
 from random import Random
 from typing import Any
 
-from tests.fuzz.cases import CORPUS
-from tests.fuzz.mutate import TEXTS, mutated, strange
+from tests.fuzz.mutate import CORPUS, TEXTS, mutated, strange
 
 _SIZES = (1, 3, 10, 60, 300, 1000, 3000, 20_000)
 _WEIGHTS = (20, 20, 20, 15, 10, 15, 6, 2)

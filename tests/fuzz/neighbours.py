@@ -163,8 +163,8 @@ def _head(more: str, path: str = "/v1/chat/completions", key: str = _KEY) -> byt
     return f"{lines}\r\n\r\n".encode()
 
 
-# Hostile clients, in a process of their own: what each says on a connection, and then again and again
-# with pauses of so many seconds; without a text it reads the answer, or does not read on (None).
+# Hostile clients, in a process of their own: what each says on a connection, and then again and
+# again with pauses of so many seconds; without a text it reads the answer, or reads nothing (None).
 
 _BOMBS = (
     b'{"metadata": [' + b"[]," * 5_000_000 + b"1]}",

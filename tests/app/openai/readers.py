@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from app.batch.input.prompting import Prompting
+from app.batch.spec import InputOptions
 from app.openai.anthropic import messages_task
 from app.openai.completions import completion_tasks
 from app.openai.embeddings import embedding_task
@@ -35,11 +37,19 @@ def message(**body: Any) -> Task:
     return messages_task({"messages": SAID, "max_tokens": 5, **body}, DEFAULTS)
 
 
+def row(said: dict[str, Any], kind: Any, **prompting: Any) -> Task:
+    """A row of a batch's file."""
+    return Prompting(InputOptions(task=kind), **prompting).task(said, None)
+
+
 READERS: dict[str, Callable[..., Any]] = {
     "chat": chat,
     "completion": completion,
     "response": response,
     "message": message,
     "embedding": lambda **body: embedding_task(body),
+    "score": lambda **said: row(said, "score"),
+    "classify": lambda **said: row(said, "classify"),
+    "embed": lambda **said: row(said, "embed"),
     "rerank": lambda **body: read_body({"query": "q", "documents": ["a"], **body}),
 }

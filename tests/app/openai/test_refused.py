@@ -81,6 +81,7 @@ BEYOND: list[tuple[str, dict[str, Any], str]] = [
     ("completion", {"metadata": nested(500)}, f"body is {DEEP}"),
     ("completion", {"prompt": ["x"] * 257}, "257 prompts, above 256"),
     ("completion", {"prompt": ["x"] * 200, "n": 2}, "prompt and n: 200 times 2 answers"),
+    ("score", {"prompt": "x", "continuations": list(map(str, range(257)))}, "not 257"),
     ("embedding", {"input": "x", "user": nested(500)}, f"body is {DEEP}"),
 ]
 

@@ -171,7 +171,7 @@ BAD: dict[str, tuple[bytes, int, str]] = {
     },
     "half a pair": (b'{"user": "a\\ud800"}', 400, "user has half a surrogate pair"),
     "in a list": (b'{"stop": ["a", "\\uDfff"]}', 400, "stop.1 has half a surrogate pair"),
-    "as a name": (b'{"metadata": {"\\ud800": 1}}', 400, "a name in metadata has half"),
+    "as a name": (b'{"metadata": {"\\ud800": 1}}', 400, "a name in body.metadata has half"),
     "alone": (b'"\\udc00\\ud800"', 400, "body has half a surrogate pair"),
     "in bytes": (b'{"user": "\xed\xa0\x80"}', 400, "not JSON"),
     "no UTF-8": (b'{"user": "\xff"}', 400, "not JSON"),
@@ -274,6 +274,13 @@ def test_the_memory_of_bodies_is_bounded_and_given_back(ingot, gguf_file, tmp_pa
     process, door = started(ingot, tmp_path, f"pebble={gguf_file}", "--slots", 1)
     memory, body = psutil.Process(process.pid).memory_info, b" " * 8_000_000
     before, most = memory().rss, 0
+    for _ in range(2):
+        with ExitStack() as stack:
+            for _ in range(10):
+                unfinished = HEAD + b"Content-Length: %d\r\n\r\n" % (len(body) + 1) + body
+                stack.enter_context(door.connect(unfinished))
+            until(lambda: memory().rss > before + 5 * len(body))
+        until(lambda: memory().rss < before + 3 * len(body))
     within = b'{"metadata": [' + b"[]," * (MOST_VALUES // 2 - 10) + b"1]}"
     waiting = [door.begin(one) for one in (BAD["lists"][0], within) for _ in range(6)]
     while waiting:
@@ -283,13 +290,6 @@ def test_the_memory_of_bodies_is_bounded_and_given_back(ingot, gguf_file, tmp_pa
             assert waiting[0].getresponse().status in (400, 413, 503)
             waiting.pop(0)
     assert most - before < 700 * 2**20
-    until(lambda: memory().rss < before + 3 * len(body))
-    with ExitStack() as stack:
-        for _ in range(10):
-            unfinished = HEAD + b"Content-Length: %d\r\n\r\n" % (len(body) + 1) + body
-            stack.enter_context(door.connect(unfinished))
-        until(lambda: memory().rss > before + 5 * len(body))
-    until(lambda: memory().rss < before + 3 * len(body))
     assert door.ask()[0] == 200
 
 
