@@ -123,13 +123,13 @@ def test_a_model_is_loaded_as_the_settings_say_and_the_log_has_no_text(
     settings.write_text(f"{named}slots = 3\ncontext = 256\nthreads = 1\n")
     monkeypatch.setenv("INGOT_CONFIG", str(settings))
     model = f"own.name={gguf_file}"
-    process, door = started(ingot, tmp_path / "data", model, "--context", 512, "--log-json")
+    process, door = started(ingot, tmp_path / "data", model, "--context", 1024, "--log-json")
     told = door.get("/v1/models")[1]["data"]
     assert [one["id"] for one in told] == ["own.name", "gpt-4o"]
     # The command line comes first.
-    assert [(one["slots"], one["context"]) for one in told] == [(3, 512)] * 2
+    assert [(one["slots"], one["context"]) for one in told] == [(3, 1024)] * 2
     # As an agent asks that writes the time into its system prompt.
-    rules = " ".join(f"Rule {n}: be kind to {n} cats." for n in range(12))
+    rules = " ".join(f"Rule {n}: be kind to {n} cats." for n in range(24))
     for minute in (41, 42):
         system = {"role": "system", "content": f"You are kind. It is 10:{minute} now. {rules}"}
         asked = {"model": "gpt-4o", "messages": [system, *QUESTION], "max_tokens": 2}
