@@ -238,10 +238,13 @@ def test_more_tokens_than_fit_end_with_the_context(server: Running) -> None:
         assert answer.status_code == 200, answer.text
         return answer.json()
 
-    said = [{"role": "user", "content": "hi"}]
+    text = "word " * 100
+    count = server.ask({"model": "pebble", "prompt": text}, "/v1/tokenize")[1]["count"]
+    text *= round(0.9 * server.engine().context / count)
+    said = [{"role": "user", "content": text}]
     [choice] = post("/v1/chat/completions", messages=said, max_tokens=10**6)["choices"]
     assert choice["finish_reason"] == "length"
-    answer = post("/v1/responses", input="hi", max_output_tokens=10**6)
+    answer = post("/v1/responses", input=text, max_output_tokens=10**6)
     assert answer["incomplete_details"] == {"reason": "max_output_tokens"}
     answer = post("/v1/messages", messages=said, max_tokens=10**6)
     assert answer["stop_reason"] == "model_context_window_exceeded"
