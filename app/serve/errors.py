@@ -3,7 +3,6 @@ tells its client, and the log once."""
 
 import logging
 import re
-import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -113,7 +112,6 @@ class LeftOut:
 
     def __init__(self) -> None:
         self._logged: set[tuple[str, str]] = set()
-        self._lock = threading.Lock()
 
     def of_request(self, scope: Scope, names: Sequence[str]) -> None:
         """A request is answered without the fields of these ``names``."""
@@ -125,11 +123,9 @@ class LeftOut:
         """A line for each that has none yet; the number of a tool makes no other name of it."""
         for name in names:
             plain = _NUMBER.sub("[]", name)
-            with self._lock:
-                if len(self._logged) >= _MOST_LOGGED or (path, plain) in self._logged:
-                    continue
+            if len(self._logged) < _MOST_LOGGED and (path, plain) not in self._logged:
                 self._logged.add((path, plain))
-            logger.info("%s: %s is left out: it changes nothing here", path, plain)
+                logger.info("%s: %s is left out: it changes nothing here", path, plain)
 
 
 def header_of(scope: Scope) -> bytes | None:

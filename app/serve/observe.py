@@ -171,32 +171,27 @@ class Observer:
         said |= _of_generation(scope.get("ingot.generation"))
         access.log(level, "%s", json.dumps(said) if self._as_json else _line(said))
 
+    def around(self, app: ASGIApp) -> ASGIApp:
+        """Tell of each response of ``app``, and name in it what was left out of its request."""
 
-class AccessLog:
-    """Around the application: tells the observer of each response."""
+        async def observed(scope: Scope, receive: Receive, send: Send) -> None:
+            begun, status = time.monotonic(), 499  # nothing was sent: the client has gone
 
-    def __init__(self, app: ASGIApp, observer: Observer) -> None:
-        self._app, self._observer = app, observer
+            async def sending(message: Message) -> None:
+                nonlocal status
+                if message["type"] == "http.response.start":
+                    status = message["status"]
+                    if (told := header_of(scope)) is not None:
+                        message = {**message, "headers": [*message["headers"], (HEADER, told)]}
+                await send(message)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        begun, status = time.monotonic(), 499  # nothing was sent: the client has gone
+            try:
+                await app(scope, receive, sending)
+            finally:
+                if scope["type"] == "http":
+                    self.answered(scope, status, time.monotonic() - begun)
 
-        async def sending(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                if (told := header_of(scope)) is not None:
-                    message = {**message, "headers": [*message["headers"], (HEADER, told)]}
-            await send(message)
-
-        try:
-            await self._app(scope, receive, sending)
-        finally:
-            self._observer.answered(scope, status, time.monotonic() - begun)
+        return observed
 
 
 def _of_generation(generation: Generation | None) -> dict[str, Any]:

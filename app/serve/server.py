@@ -30,7 +30,7 @@ from app.serve.connection import MOST_CONNECTIONS, Connection
 from app.serve.errors import HttpError, error_response
 from app.serve.generate import Generator
 from app.serve.guard import Guard
-from app.serve.observe import AccessLog, Observer, access
+from app.serve.observe import Observer, access
 from app.serve.options import ServeOptions
 from app.serve.pool import ModelPool, Served
 from runtimes import own
@@ -225,7 +225,7 @@ def _application(
         app.add_exception_handler(kind, _handle)
     guard = Guard(app, options)
     generator.at_end.append(guard.held.end)
-    return AccessLog(guard, observer)
+    return observer.around(guard)
 
 
 async def _handle(request: Request, error: Exception) -> Response:
