@@ -33,7 +33,7 @@ def parsed(body: dict[str, Any]) -> Any:
     return Message.model_validate(body)
 
 
-def test_a_conversation_with_tools() -> None:
+def test_a_conversation_with_tools():
     found = message(
         messages=[
             {"role": "user", "content": "How is"},
@@ -90,7 +90,7 @@ def test_a_conversation_with_tools() -> None:
     assert found.tools.functions[0]["parameters"] == WEATHER["input_schema"]
 
 
-def test_an_answer_is_a_message() -> None:
+def test_an_answer_is_a_message():
     answer = Answer("Hm.", finish_reason="tool_calls", tool_calls=[CALL], usage=USAGE)
     body = parsed(begun().whole(answer, None))
     assert body.stop_reason == "tool_use"
@@ -108,7 +108,7 @@ def test_an_answer_is_a_message() -> None:
     assert begun().whole(Answer("x", usage=USAGE), "END")["stop_reason"] == "stop_sequence"
 
 
-def test_events_open_and_close_each_block() -> None:
+def test_events_open_and_close_each_block():
     events = begun()
     deltas = [
         ContentDelta("Hm"),

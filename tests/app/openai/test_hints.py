@@ -4,14 +4,12 @@ answer another one is refused."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app.openai.constraints import FORMATS, UNKNOWN, followed
-from app.openai.task import Task
 from app.openai.tool_forms import form_of, tools_constraint
 from app.openai.validation import MOST_TOLD, InputError
 from runtimes.grammars import grammar_of
@@ -23,7 +21,7 @@ DIALECTS = (chat, completion, response, message)
 
 
 @pytest.mark.parametrize("ask", DIALECTS)
-def test_a_hint_is_left_out_and_named(ask: Callable[..., Task]) -> None:
+def test_a_hint_is_left_out_and_named(ask):
     hints = {"client_metadata": {"a": 1}, "context_management": {"edits": []}, "nothing": None}
     task = ask(metadata={"user_id": "x"}, **hints)
     assert task.ignored == ("client_metadata", "context_management")
@@ -31,7 +29,7 @@ def test_a_hint_is_left_out_and_named(ask: Callable[..., Task]) -> None:
 
 
 @pytest.mark.parametrize("ask", DIALECTS)
-def test_names_are_clean_and_few(ask: Callable[..., Task]) -> None:
+def test_names_are_clean_and_few(ask):
     assert ask(**{"a\r\nx: 1,é\ud800": 1}).ignored == ("a??x:?1???",)
     [long] = ask(**{"n" * 10_000: 1}).ignored
     assert len(long) == 120
@@ -70,9 +68,7 @@ BLOCK = {"name": "f", "input_schema": PARAMETERS}
         ),
     ],
 )
-def test_tools_that_a_provider_runs_are_left_out(
-    ask: Callable[..., Task], own: Any, others: list[Any]
-) -> None:
+def test_tools_that_a_provider_runs_are_left_out(ask, own, others):
     task = ask(tools=[others[0], own, *others[1:]])
     assert task.tools is not None
     assert [one["name"] for one in task.tools.functions] == ["f"]
@@ -93,7 +89,7 @@ def tool(strict: bool | None = None, **keywords: Any) -> dict[str, Any]:
     }
 
 
-def test_a_schema_is_followed_as_far_as_it_can_be() -> None:
+def test_a_schema_is_followed_as_far_as_it_can_be():
     asked = tool(uniqueItems=True, maxItems=2)
     task = chat(tools=[asked])
     assert task.ignored == ("tools[0].function.parameters.properties.a.uniqueItems",)
@@ -109,7 +105,7 @@ def test_a_schema_is_followed_as_far_as_it_can_be() -> None:
         chat(tools=[tool(uniqueItems=True, items={"type": "odd"})])
 
 
-def test_an_answer_is_never_loosened() -> None:
+def test_an_answer_is_never_loosened():
     schema = {"type": "array", "uniqueItems": True}
     wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     with pytest.raises(InputError, match="Unimplemented keys"):
@@ -120,11 +116,11 @@ LOOSER = json.loads((Path(__file__).parent / "looser.json").read_text())
 
 
 @pytest.mark.parametrize(("schema", "looser", "at"), LOOSER)
-def test_what_a_schema_loses(schema: dict[str, Any], looser: dict[str, Any], at: str) -> None:
+def test_what_a_schema_loses(schema, looser, at):
     assert followed(schema, "s") == (looser, [f"s{at}"])
 
 
-def test_the_lists_are_what_the_library_does_not_know() -> None:
+def test_the_lists_are_what_the_library_does_not_know():
     for keyword in UNKNOWN:
         with pytest.raises(InputError, match="Unimplemented"):
             chat(tools=[tool(strict=True, **{keyword: {}})])
@@ -137,7 +133,7 @@ def test_the_lists_are_what_the_library_does_not_know() -> None:
 HEADER = "x-anthropic-billing-header: cc_version=2.1; cc_entrypoint=cli; cch={};"
 
 
-def test_the_line_that_changes_in_each_turn_is_dropped() -> None:
+def test_the_line_that_changes_in_each_turn_is_dropped():
     def system(value: Any) -> list[Any]:
         return [one for one in message(system=value).opening if one["role"] == "system"]
 

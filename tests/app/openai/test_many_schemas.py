@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -43,7 +42,7 @@ def asked(schema: dict[str, Any], number: int) -> dict[str, Any]:
     return {"tools": [tool], "tool_choice": "required", "parallel_tool_calls": False}
 
 
-def test_what_finishes_follows(pebble_built: Path) -> None:
+def test_what_finishes_follows(pebble_built):
     settings, running = RunnerSettings(slots=8, context=1024), []
     with Engine.load(pebble_built / "pebble-q8_0.gguf", settings) as engine:
         for number in range(14):

@@ -24,7 +24,7 @@ PLAIN = "{% for m in messages %}{{ m.content }}{% endfor %}"
 
 
 @pytest.mark.parametrize(("dialect", "body", "code", "said"), REFUSED)
-def test_what_is_wrong_is_named(dialect: str, body: dict[str, Any], code: str, said: str) -> None:
+def test_what_is_wrong_is_named(dialect, body, code, said):
     with pytest.raises(InputError) as caught:
         READERS[dialect](**body)
     assert caught.value.problem.code == code
@@ -87,13 +87,13 @@ BEYOND: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("dialect", "body", "said"), BEYOND, ids=range(len(BEYOND)))
-def test_what_is_too_much_is_refused_by_name(dialect: str, body: dict[str, Any], said: str) -> None:
+def test_what_is_too_much_is_refused_by_name(dialect, body, said):
     with pytest.raises(InputError) as caught:
         READERS[dialect](**body)
     assert said in caught.value.problem.message
 
 
-def test_many_turns_of_the_user_become_one_in_time() -> None:
+def test_many_turns_of_the_user_become_one_in_time():
     """Each was once copied with all before it: gigabytes for a body of a few megabytes."""
     begun = time.process_time()
     long = {"role": "user", "content": "x" * 4_000_000}
@@ -106,14 +106,14 @@ def test_many_turns_of_the_user_become_one_in_time() -> None:
     assert time.process_time() - begun < 30
 
 
-def test_large_constraints_are_not_kept_with_their_parameters() -> None:
+def test_large_constraints_are_not_kept_with_their_parameters():
     _changed.cache_clear()
     for regex, kept in (("1" + "a" * 20_000, 0), ("2" + "a" * 20_000, 0), ("a", 1)):
         chat(**output(regex=regex))
         assert _changed.cache_info().currsize == kept
 
 
-def test_a_line_of_a_file_says_only_what_is_known() -> None:
+def test_a_line_of_a_file_says_only_what_is_known():
     unique = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
     for body, said in (
         ({"client_metadata": 1}, "client_metadata is not supported"),
@@ -128,9 +128,7 @@ def test_a_line_of_a_file_says_only_what_is_known() -> None:
         completion_tasks({"prompt": "x", "priority": 1}, DEFAULTS, served=False)
 
 
-def test_a_job_with_hostile_rows_ends_with_a_record_for_each(
-    ingot: Any, pebble_built: Path, tmp_path: Path
-) -> None:
+def test_a_job_with_hostile_rows_ends_with_a_record_for_each(ingot, pebble_built, tmp_path):
     """Each of these rows once ended the process, and again at every start of the job."""
     bodies = (
         output(json=chain_of_definitions(1000)),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 
@@ -29,7 +28,7 @@ def completion(*tokens: tuple[float, float]) -> Completion:
     )
 
 
-def test_scores_are_sums_over_the_tokens_of_a_continuation() -> None:
+def test_scores_are_sums_over_the_tokens_of_a_continuation():
     task = ask({"prompt": "x", "continuations": [" a", " long one"]}, "score")
     answer = scored(task, [completion((-1.0, -1.0)), completion((-1.0, -0.5), (-0.75, -0.75))])
     assert answer.scores == [
@@ -43,7 +42,7 @@ def test_scores_are_sums_over_the_tokens_of_a_continuation() -> None:
     assert (answer.usage["prompt_tokens"], answer.usage["completion_tokens"]) == (7, 0)
 
 
-def test_a_label_has_its_share_of_the_probability() -> None:
+def test_a_label_has_its_share_of_the_probability():
     task = ask({"text": "x", "labels": ["good", "bad"]}, "classify")
     answer = scored(task, [completion((-3.0, 0.0)), completion((-2.0, 0.0))])
     assert answer.label == "bad"
@@ -63,8 +62,6 @@ def test_a_label_has_its_share_of_the_probability() -> None:
         ({"messages": [{"role": "user", "content": "x"}]}, {}, ["good", "bad"]),
     ],
 )
-def test_what_follows_for_a_label(
-    row: dict[str, Any], options: dict[str, Any], continuations: list[str]
-) -> None:
+def test_what_follows_for_a_label(row, options, continuations):
     task = ask(row, "classify", **{"labels": ("good", "bad"), **options})
     assert [part.then for part in task.parts] == continuations

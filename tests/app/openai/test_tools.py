@@ -94,7 +94,7 @@ def follows(asked: PromptForm, *parts: str | int) -> bool:
     return matcher.error is None and bool(matcher._matcher.is_accepting())
 
 
-def test_a_template_that_knows_tools_is_given_them() -> None:
+def test_a_template_that_knows_tools_is_given_them():
     found = ask(HERMES, [USER, CALLED, RETURNED], tools=[WEATHER])
     text = told(found, HERMES)
     assert text.startswith(f"<tools>{json.dumps(WEATHER)}</tools><|user|>How is it in Rome?")
@@ -102,7 +102,7 @@ def test_a_template_that_knows_tools_is_given_them() -> None:
     assert text.endswith("<|tool|>sunny<|end|>")
 
 
-def test_a_template_that_knows_none_gets_messages_that_tell_them() -> None:
+def test_a_template_that_knows_none_gets_messages_that_tell_them():
     system = {"role": "developer", "content": "Be kind."}
     again = {**RETURNED, "content": "warm"}
     found = ask(PLAIN, [system, USER, CALLED, RETURNED, again], tools=[WEATHER])
@@ -120,7 +120,7 @@ def test_a_template_that_knows_none_gets_messages_that_tell_them() -> None:
     assert "<tool_response>\nsunny" in alone
 
 
-def test_mistral_counts_the_characters_of_ids() -> None:
+def test_mistral_counts_the_characters_of_ids():
     text = told(ask(MISTRAL, [USER, CALLED, RETURNED], tools=[WEATHER]), MISTRAL)
     short = text[-9:]
     assert short.isalnum()
@@ -131,7 +131,7 @@ CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_
 NO_TIME = '<tool_call>\n{"name": "time", "arguments": {}}\n</tool_call>'
 
 
-def test_an_answer_is_a_text_or_calls() -> None:
+def test_an_answer_is_a_text_or_calls():
     for template in (PLAIN, HERMES):
         found = ask(template, tools=[WEATHER, TIME])
         assert follows(found, "I do not know { < <tool_cal")
@@ -148,7 +148,7 @@ def test_an_answer_is_a_text_or_calls() -> None:
     assert not follows(one, CALL, "\n", NO_TIME)
 
 
-def test_the_choice_binds() -> None:
+def test_the_choice_binds():
     must = ask(HERMES, tools=[WEATHER, TIME], tool_choice="required")
     assert follows(must, NO_TIME)
     assert not follows(must, "No. ", NO_TIME)
@@ -163,7 +163,7 @@ def test_the_choice_binds() -> None:
     assert (none.params.constraint, none.tools, none.parser()) == (None, None, None)
 
 
-def test_other_forms() -> None:
+def test_other_forms():
     llama = ask(LLAMA, tools=[WEATHER, TIME])
     assert follows(llama, '{"name": "weather", "parameters": {"city": "Rome"}}')
     assert follows(llama, 'It is {"name": "x"}')
@@ -180,7 +180,7 @@ def test_other_forms() -> None:
     assert follows(tekken, 258, 'weather[ARGS]{"city": "Rome"}', 258, "time[ARGS]{}")
 
 
-def test_an_answer_in_json_may_be_a_call_instead() -> None:
+def test_an_answer_in_json_may_be_a_call_instead():
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     found = ask(HERMES, tools=[WEATHER], response_format=wanted)
@@ -189,7 +189,7 @@ def test_an_answer_in_json_may_be_a_call_instead() -> None:
     assert not follows(found, "Hello")
 
 
-def test_calls_are_in_the_body_of_the_answer() -> None:
+def test_calls_are_in_the_body_of_the_answer():
     found = ask(HERMES, tools=[WEATHER])
     times = Timings(0.1, 0.2, 0.3, 0.4, 0.5, 3, 2)
 

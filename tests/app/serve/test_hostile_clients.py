@@ -562,7 +562,7 @@ def test_prompts_times_samples_are_bounded(server):
     assert server.ask(body, TEXTS)[0] == 400
 
 
-def test_samples_and_prompts_count_for_the_queue(endless_gguf: Path):
+def test_samples_and_prompts_count_for_the_queue(endless_gguf):
     texts = {"prompt": ["Tell me"] * 200, "max_tokens": 2000, "frequency_penalty": -2}
     with running({"pebble": endless_gguf}, slots=2, queue=2) as server:
         count = server.generator.running
@@ -589,7 +589,7 @@ def test_samples_and_prompts_count_for_the_queue(endless_gguf: Path):
 
 
 def test_what_waits_is_ended_with_the_server_and_what_runs_is_finished(
-    ingot, endless_gguf: Path, tmp_path: Path
+    ingot, endless_gguf, tmp_path
 ):
     process, door = started(ingot, tmp_path, f"pebble={endless_gguf}", "--slots", 1)
     response = door.begin({**STORY, "stream": True, "max_tokens": 600}).getresponse()

@@ -9,7 +9,7 @@ import pytest
 from openai import APIStatusError, OpenAI
 from pydantic import BaseModel
 
-from tests.app.serve.conftest import QUESTION, Running
+from tests.app.serve.conftest import QUESTION
 
 PARAMETERS = {
     "type": "object",
@@ -238,7 +238,7 @@ SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type":
         ({"response_format": SCHEMA}, 400, "response_format.json_schema.schema"),
     ],
 )
-def test_what_is_wrong_is_said(server: Running, body, status, said):
+def test_what_is_wrong_is_said(server, body, status, said):
     found, answer = server.ask({"messages": QUESTION, **body})
     assert found == status
     assert said in answer["error"]["message"]

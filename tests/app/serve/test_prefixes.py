@@ -48,7 +48,7 @@ def one_file(folder: Path) -> Path:
 
 
 def test_server_and_batch_use_what_the_other_has_read(
-    gguf_file, saved, command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    gguf_file, saved, command, tmp_path, monkeypatch
 ):
     monkeypatch.setattr("app.batch.run.shared_prefixes", lambda: SavedPrefixes(saved, 10**9, 0.0))
     rows = write_rows(tmp_path / "in.jsonl", [{"prompt": text} for text in QUESTIONS])

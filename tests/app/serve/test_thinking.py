@@ -43,7 +43,7 @@ def chat(thinker: Running, **more: Any) -> Any:
     return thinker.client().chat.completions.create(**asked)
 
 
-def test_a_thought_stands_beside_the_content_whole_and_streamed(thinker: Running) -> None:
+def test_a_thought_stands_beside_the_content_whole_and_streamed(thinker):
     answer = chat(thinker)
     message = answer.choices[0].message
     assert message.content
@@ -64,7 +64,7 @@ def test_a_thought_stands_beside_the_content_whole_and_streamed(thinker: Running
 @pytest.mark.parametrize(
     "off", [{"reasoning_effort": "none"}, {"chat_template_kwargs": {"enable_thinking": False}}]
 )
-def test_it_is_turned_off(thinker: Running, off: dict[str, Any]) -> None:
+def test_it_is_turned_off(thinker, off):
     answer = chat(thinker, extra_body=off)
     message = answer.choices[0].message
     assert message.content
@@ -73,7 +73,7 @@ def test_it_is_turned_off(thinker: Running, off: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", ["think_tokens", "thinking_budget_tokens"])
-def test_it_is_bounded(thinker: Running, name: str) -> None:
+def test_it_is_bounded(thinker, name):
     message = chat(thinker, extra_body={name: 3}).choices[0].message
     assert message.reasoning_content.endswith(CLOSING)
     assert len(message.reasoning_content) <= len(CLOSING) + 2 + 3 * 12
@@ -82,7 +82,7 @@ def test_it_is_bounded(thinker: Running, name: str) -> None:
     assert free.reasoning_content == chat(thinker).choices[0].message.reasoning_content
 
 
-def test_where_the_answer_ended_is_told(thinker: Running) -> None:
+def test_where_the_answer_ended_is_told(thinker):
     choice = chat(thinker, max_tokens=2).choices[0]
     assert (choice.finish_reason, choice.finish_details) == ("length", "within the reasoning")
     assert choice.message.content == ""
@@ -90,12 +90,12 @@ def test_where_the_answer_ended_is_told(thinker: Running) -> None:
     assert last.choices[0].finish_details == "within the reasoning"
 
 
-def test_log_probabilities_are_of_the_answer(thinker: Running) -> None:
+def test_log_probabilities_are_of_the_answer(thinker):
     choice = chat(thinker, logprobs=True, top_logprobs=2).choices[0]
     assert "".join(one.token for one in choice.logprobs.content).strip() == choice.message.content
 
 
-def test_an_earlier_thought_is_the_templates(thinker: Running) -> None:
+def test_an_earlier_thought_is_the_templates(thinker):
     """This template knows no thoughts of earlier turns: they change no token."""
     said = [
         {"role": "user", "content": QUESTIONS[0]},
@@ -111,7 +111,7 @@ def test_an_earlier_thought_is_the_templates(thinker: Running) -> None:
     ("wanted", "budget"),
     [("schema", 0), ("schema", None), ("regex", 20), ("choice", 0), ("tool", 20), ("none", 20)],
 )
-def test_every_answer_is_valid(thinker: Running, wanted: str, budget: int | None) -> None:
+def test_every_answer_is_valid(thinker, wanted, budget):
     more: dict[str, Any] = {} if budget is None else {"think_tokens": budget}
     asked: dict[str, Any] = {}
     match wanted:
@@ -153,7 +153,7 @@ def check(wanted: str, text: str, calls: list[Any]) -> None:
             assert all(set(json.loads(call.arguments)) == {"city"} for call in calls)
 
 
-def test_anthropics_messages_have_blocks(thinker: Running) -> None:
+def test_anthropics_messages_have_blocks(thinker):
     from anthropic import Anthropic
 
     client = Anthropic(base_url=thinker.address, api_key="none", max_retries=0)
@@ -175,7 +175,7 @@ def test_anthropics_messages_have_blocks(thinker: Running) -> None:
         assert bounded.content[0].thinking.endswith(CLOSING)
 
 
-def test_responses_have_items(thinker: Running) -> None:
+def test_responses_have_items(thinker):
     asked: dict[str, Any] = {"model": "thinks", "input": QUESTIONS[0], "temperature": 0}
     client = thinker.client()
     answer = client.responses.create(**asked)
