@@ -105,14 +105,18 @@ def completed(
     constraint = (sampling or defaults).constraint
     if tools is not None and constraint is not None and constraint.kind != "json_schema":
         raise InputError("invalid_value", "tools need an answer that is a text or JSON")
-    said, left_out = (task.history, task.turns, sampling), tuple(ignored.names)
-    task = Task(*said, tools=tools, ids=task.ids, ignored=left_out, **own)
-    priority, reproducible = body.get("priority"), body.get("reproducible")
-    if priority is not None:
-        task = replace(task, priority=priority_of(priority, "priority"))
-    if reproducible is not None:
-        task = replace(task, reproducible=_boolean(reproducible, "reproducible"))
-    return task
+    urgent, exact = body.get("priority"), body.get("reproducible")
+    return Task(
+        task.history,
+        task.turns,
+        sampling,
+        priority=Priority.NORMAL if urgent is None else priority_of(urgent, "priority"),
+        reproducible=exact is not None and _boolean(exact, "reproducible"),
+        tools=tools,
+        ids=task.ids,
+        ignored=tuple(ignored.names),
+        **own,
+    )
 
 
 def priority_of(value: Any, name: str) -> Priority:
