@@ -72,6 +72,7 @@ BEYOND: list[tuple[str, dict[str, Any], str]] = [
     ("chat", {"response_format": FORM}, f"response_format.json_schema.schema: {UNUSABLE}"),
     ("chat", output(grammar=chain_of_rules(3000)), "above 2,048"),
     ("chat", output(choice=list(map(str, range(200_000)))), "choice has 200,000 choices"),
+    ("chat", {"logit_bias": {str(n): 1 for n in range(1025)}}, "has 1,025 ids, above 1024"),
     ("chat", {"stop": ["x" * 9000]}, "stop has 9,000 characters"),
     ("chat", {"metadata": nested(500)}, f"body is {DEEP}"),
     ("message", {"tools": [{"name": "f", "input_schema": CHAIN}]}, "tools.0.input_schema"),

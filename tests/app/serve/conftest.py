@@ -179,7 +179,7 @@ def server(gguf_file: Path, onnx_folder: Path) -> Iterator[Running]:
         yield found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def client(server: Running) -> OpenAI:
     return server.client()
 

@@ -28,7 +28,7 @@ ASKED: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module", params=["pebble", "pebble-onnx"])
+@pytest.fixture(params=["pebble", "pebble-onnx"])
 def ask(request: pytest.FixtureRequest, client: OpenAI) -> Any:
     """Chat completions of a model on each runtime."""
 
@@ -170,6 +170,8 @@ def test_completions_continue_a_text_or_tokens(client, server):
     streamed = list(client.completions.create(prompt=tokens, extra_body=more, stream=True, **asked))
     assert "".join(one.choices[0].text for one in streamed) == text
     assert [n for one in streamed for n in one.choices[0].token_ids] == found.token_ids
+    several = server.ask({"prompt": prompt, "num_samples": 2, "max_tokens": 6}, "/predict")[1]
+    assert [choice["text"] for choice in several["choices"]] == [text, text]
 
 
 def test_a_response_has_text_and_counts(client):
@@ -216,7 +218,9 @@ def test_a_response_calls_a_function_and_reads_its_result(client):
     assert again.usage.input_tokens > answer.usage.input_tokens
 
 
-def test_models_are_listed_loaded_or_not(client):
+def test_models_are_listed_loaded_or_not(client, server):
+    client.completions.create(model="pebble", prompt="x", max_tokens=1)
+    assert server.get("/v1/stats")[1]["models"]["pebble"]["slots"] == 4
     assert {"pebble", "pebble-onnx"} <= {one.id for one in client.models.list()}
     assert client.models.retrieve("pebble").id == "pebble"
     with pytest.raises(APIStatusError) as refused:
