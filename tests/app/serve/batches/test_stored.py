@@ -108,6 +108,7 @@ def test_records_that_no_server_writes_cost_their_own_batches_only(tmp_path):
     for identity, (what, place, before) in places.items():
         [error] = service.get(identity).errors
         assert error.code == "damaged_record", what
+        assert ("1,048,576 bytes" in error.message) == (what == "a huge record")
         assert str(tmp_path) not in error.message
         assert len(error.message) < 1500
         assert (place / RECORD).read_bytes() == before
