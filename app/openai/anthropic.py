@@ -13,11 +13,17 @@ from typing import Any
 
 from app.openai.answer import Answer
 from app.openai.constraints import schema_constraint
-from app.openai.reasoning import BUDGETS, message_reasoning
-from app.openai.request import CHAT_NAMES, OF_SERVERS, completed, sampling_of
+from app.openai.request import (
+    BUDGETS,
+    CHAT_NAMES,
+    OF_SERVERS,
+    completed,
+    message_reasoning,
+    sampling_of,
+)
 from app.openai.task import Task, merged, parts_text
 from app.openai.tool_parser import ArgumentsDelta, CallBegin, ContentDelta, Delta, ThoughtDelta
-from app.openai.tools import Tools, checked_function, provider_runs, tools_of
+from app.openai.tools import ToolFields, Tools, tools_of
 from app.openai.validation import (
     MOST_MESSAGES,
     Ignored,
@@ -48,6 +54,7 @@ _FIELDS = fields_of(_KNOWN | _SAMPLED | OF_SERVERS | set(BUDGETS), _HINTS)
 # A line with which Claude Code begins its system text, another one in each turn: it tells a
 # provider whom to bill, and a model nothing. With it no two prompts would begin alike.
 _BILLING = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n*")
+_TOOLS = ToolFields(("custom", None), "input_schema")
 _BLOCK = "a content block"
 _text = partial(parts_text, fields={"text": "text"}, part=_BLOCK)
 
@@ -97,17 +104,7 @@ def _tools(body: Mapping[str, Any], ignored: Ignored) -> Tools | None:
     tool_choice = {"any": "required", "tool": {"name": choice.get("name")}}.get(wanted, wanted)
     parallel = choice.get("disable_parallel_tool_use") is not True
     asked = {"tools": given, "tool_choice": tool_choice, "parallel_tool_calls": parallel}
-    return tools_of(asked, _function, ignored)
-
-
-def _function(tool: Any, where: str, ignored: Ignored) -> Mapping[str, Any] | None:
-    require_object(tool, where, "a tool")
-    if tool.get("type") is not None and provider_runs(tool, where, "custom", ignored):
-        return None
-    names = {"name": "name", "description": "description", "input_schema": "parameters"}
-    function = {own: tool[name] for name, own in names.items() if tool.get(name) is not None}
-    strict = tool.get("strict") is True
-    return checked_function(function, where, ignored, "input_schema", strict=strict)
+    return tools_of(asked, _TOOLS, ignored)
 
 
 # Messages

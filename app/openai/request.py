@@ -11,9 +11,8 @@ from functools import lru_cache
 from typing import Any, Literal, get_args
 
 from app.openai.constraints import constraint_changes
-from app.openai.reasoning import CHAT_REASONING, chat_reasoning, template_variables
 from app.openai.task import Task, task_at
-from app.openai.tools import Tools, chat_function, tools_of
+from app.openai.tools import ToolFields, Tools, tools_of
 from app.openai.validation import (
     MOST_BIASES,
     MOST_MESSAGES,
@@ -22,13 +21,16 @@ from app.openai.validation import (
     Ignored,
     InputError,
     as_unicode,
+    check_bounds,
     check_count,
     fields_of,
     require_object,
+    shown,
     wrong_kind,
 )
 from runtimes.errors import RequestError
-from runtimes.request import Priority, SamplingParams, ThinkingPlace
+from runtimes.request import MOST_THINK_TOKENS, Priority, SamplingParams, ThinkingLevel, ThinkingPlace
+from runtimes.thinking import check_variables
 
 Endpoint = Literal["chat", "completions", "embeddings"]
 Generating = Literal["chat", "completions"]
@@ -84,7 +86,7 @@ def body_task(
     at = _place(body) if served and not chat else None
     thoughts = chat_reasoning(body) if chat or at else {}
     sampling = sampling_of(body, endpoint, defaults, thoughts)
-    tools = tools_of(body, chat_function, ignored) if chat else None
+    tools = tools_of(body, ToolFields(inside=True), ignored) if chat else None
     own = {"raw": not chat, "variables": variables}
     return completed(task, body, tools, sampling, ignored, defaults, at=at, **own)
 
@@ -104,14 +106,18 @@ def completed(
     constraint = (sampling or defaults).constraint
     if tools is not None and constraint is not None and constraint.kind != "json_schema":
         raise InputError("invalid_value", "tools need an answer that is a text or JSON")
-    said, left_out = (task.history, task.turns, sampling), tuple(ignored.names)
-    task = Task(*said, tools=tools, ids=task.ids, ignored=left_out, **own)
-    priority, reproducible = body.get("priority"), body.get("reproducible")
-    if priority is not None:
-        task = replace(task, priority=priority_of(priority, "priority"))
-    if reproducible is not None:
-        task = replace(task, reproducible=_boolean(reproducible, "reproducible"))
-    return task
+    urgent, exact = body.get("priority"), body.get("reproducible")
+    return Task(
+        task.history,
+        task.turns,
+        sampling,
+        priority=Priority.NORMAL if urgent is None else priority_of(urgent, "priority"),
+        reproducible=exact is not None and _boolean(exact, "reproducible"),
+        tools=tools,
+        ids=task.ids,
+        ignored=tuple(ignored.names),
+        **own,
+    )
 
 
 def priority_of(value: Any, name: str) -> Priority:
@@ -138,6 +144,94 @@ def _place(body: Mapping[str, Any]) -> ThinkingPlace | None:
 def are_ids(prompt: Any) -> bool:
     """Whether a prompt is given as its tokens."""
     return isinstance(prompt, list) and len(prompt) > 0 and all(type(one) is int for one in prompt)
+
+
+# Thoughts: parameters that turn them on and off and bound them, in each dialect. Sources: OpenAI's
+# ``reasoning_effort`` and ``reasoning``, Anthropic's ``thinking``, and ``chat_template_kwargs`` and
+# ``thinking_budget_tokens`` as vLLM and llama-server name them.
+
+BUDGETS = ("think_tokens", "thinking_budget_tokens")  # names in the bodies of every dialect
+# Names in the bodies of chat completions.
+CHAT_REASONING = frozenset({"reasoning_effort", "chat_template_kwargs", *BUDGETS})
+_EFFORTS: dict[str, ThinkingLevel] = {
+    "none": "off",
+    "minimal": "low",
+    "low": "low",
+    "medium": "medium",
+    "high": "high",
+    "xhigh": "high",
+    "max": "high",
+}
+
+
+def template_variables(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Variables of the chat template that the body of a chat completion sets. Raises InputError."""
+    variables: Mapping[str, Any] | None = body.get("chat_template_kwargs")
+    if variables is not None:
+        require_object(variables, "chat_template_kwargs")
+        check_bounds(variables, "chat_template_kwargs")
+        try:
+            check_variables(variables)
+        except RequestError as error:
+            raise InputError("invalid_value", f"chat_template_kwargs: {error}") from error
+    return variables or None
+
+
+# Each dialect's wishes, as the sampling parameters that a body sets.
+
+
+def chat_reasoning(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Wishes in the body of a chat completion. Raises InputError."""
+    return _effort(body.get("reasoning_effort"), "reasoning_effort") | _budget(body)
+
+
+def response_reasoning(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Wishes in the body of a response (``reasoning``). Raises InputError."""
+    given = body.get("reasoning")
+    if given is None:
+        return _budget(body)
+    require_object(given, "reasoning")
+    return _effort(given.get("effort"), "reasoning.effort") | _budget(body)
+
+
+def message_reasoning(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Wishes in the body of Anthropic's messages (``thinking``). Raises InputError."""
+    given = body.get("thinking")
+    if given is None:
+        return _budget(body)
+    require_object(given, "thinking")
+    kind = given.get("type")
+    if kind == "disabled":
+        return {"thinking": "off"}
+    if kind not in ("enabled", "adaptive"):
+        said = f"thinking.type must be enabled, adaptive or disabled, not {shown(kind)}"
+        raise InputError("invalid_value", said)
+    own = ("thinking.budget_tokens", given.get("budget_tokens"))
+    return {"thinking": "on"} | _budget(body, own)
+
+
+def _effort(value: Any, name: str) -> dict[str, Any]:
+    if value is None:
+        return {}
+    level = _EFFORTS.get(value) if isinstance(value, str) else None
+    if level is None:
+        raise InputError("invalid_value", f"{name} must be one of {', '.join(_EFFORTS)}")
+    return {"thinking": level}
+
+
+def _budget(body: Mapping[str, Any], *own: tuple[str, Any]) -> dict[str, Any]:
+    """The last number of tokens that is given, in a dialect's ``own`` field too; none for -1, which
+    llama-server's clients say for any number."""
+    found: dict[str, Any] = {}
+    for name, value in (*((name, body.get(name)) for name in BUDGETS), *own):
+        if value is None:
+            continue
+        if type(value) is not int:
+            raise wrong_kind(name, "a whole number", value)
+        if not -1 <= value <= MOST_THINK_TOKENS:
+            raise InputError("invalid_value", f"{name} must be 0 or more, not {str(value)[:40]}")
+        found = {} if value == -1 else {"think_tokens": value}
+    return found
 
 
 # Sampling parameters

@@ -15,14 +15,20 @@ from app.openai.validation import Problem
 IDS: dict[Generating, str] = {"chat": "chatcmpl", "completions": "cmpl"}
 # Errors that are no fault of the request; every other one is answered as a bad request.
 _STATUS = {"engine_error": 500, "worker_crash": 500, "timeout": 504}
+_KINDS = {401: "authentication_error", 429: "rate_limit_error"}
 
 
-def error_body(problem: Problem) -> tuple[int, dict[str, Any]]:
-    """The HTTP status and the body."""
-    status = _STATUS.get(problem.code, 400)
-    kind = "invalid_request_error" if status == 400 else "server_error"
-    error = {"message": problem.message, "type": kind, "param": None, "code": problem.code}
-    return status, {"error": error}
+def status_of(problem: Problem) -> int:
+    """The HTTP status of a request that has no answer."""
+    return _STATUS.get(problem.code, 400)
+
+
+def error_body(status: int, problem: Problem) -> dict[str, Any]:
+    """The body of an answer with this ``status``."""
+    other = "invalid_request_error" if status < 500 else "server_error"
+    kind = _KINDS.get(status, other)
+    said = {"message": problem.message, "type": kind, "param": None, "code": problem.code}
+    return {"error": said}
 
 
 def answer_body(answer: Answer, endpoint: Generating, name: str, model: str) -> dict[str, Any]:

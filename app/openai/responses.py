@@ -14,14 +14,19 @@ from functools import partial
 from typing import Any
 
 from app.openai.answer import Answer, TokenLogprobs
-from app.openai.reasoning import BUDGETS, response_reasoning
-from app.openai.request import CHAT_NAMES, OF_SERVERS, completed, sampling_of
+from app.openai.request import (
+    BUDGETS,
+    CHAT_NAMES,
+    OF_SERVERS,
+    completed,
+    response_reasoning,
+    sampling_of,
+)
 from app.openai.task import Task, parts_text, task_at
 from app.openai.tool_parser import ArgumentsDelta, CallBegin, ContentDelta, Delta, ThoughtDelta
-from app.openai.tools import checked_function, provider_runs, tools_of
+from app.openai.tools import ToolFields, tools_of
 from app.openai.validation import (
     MOST_MESSAGES,
-    Ignored,
     InputError,
     as_unicode,
     check_count,
@@ -51,6 +56,7 @@ _FIELDS = fields_of(
 )
 _TEXTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
 _text = partial(parts_text, fields=_TEXTS, part="a content part")
+_TOOLS = ToolFields()
 _LOGPROBS = "message.output_text.logprobs"
 
 
@@ -68,7 +74,7 @@ def response_task(body: Any, defaults: SamplingParams) -> Task:
     history = task.history
     if instructions is not None:
         history = ({"role": "system", "content": _text(instructions, "instructions")}, *history)
-    tools = tools_of(body, _function, ignored)
+    tools = tools_of(body, _TOOLS, ignored)
     task = replace(task, history=history)
     return completed(task, body, tools, _sampling(body, defaults), ignored, defaults)
 
@@ -91,15 +97,6 @@ def _sampling(body: Mapping[str, Any], defaults: SamplingParams) -> SamplingPara
             wanted = {"type": "json_schema", "json_schema": wanted}
         given["response_format"] = wanted
     return sampling_of(given, "chat", defaults, response_reasoning(body))
-
-
-def _function(tool: Any, where: str, ignored: Ignored) -> Mapping[str, Any] | None:
-    require_object(tool, where, "a tool")
-    if provider_runs(tool, where, "function", ignored):
-        return None
-    names = ("name", "description", "parameters")
-    function = {name: tool[name] for name in names if name in tool}
-    return checked_function(function, where, ignored, strict=tool.get("strict") is True)
 
 
 def _messages(items: list[Any]) -> list[dict[str, Any]]:
@@ -213,26 +210,12 @@ class ResponseEvents:
         """More of the answer."""
         match delta:
             case ThoughtDelta():
-                thinks = self._open and self._items[-1]["type"] == "reasoning"
-                events = [] if thinks else self._start(_reasoning_item())
-                self._items[-1]["content"][0]["text"] += delta.text
-                return [*events, self._piece("reasoning_text.delta", delta=delta.text)]
+                return self._say("reasoning", delta.text)
             case ContentDelta():
-                text_item = self._open and self._items[-1]["type"] == "message"
-                events = [] if text_item else self._start_text()
-                self._items[-1]["content"][0]["text"] += delta.text
-                return [*events, self._piece("output_text.delta", delta=delta.text, logprobs=[])]
+                return self._say("message", delta.text, logprobs=[])
             case CallBegin():
-                return self._start(
-                    {
-                        "id": f"fc_{secrets.token_hex(12)}",
-                        "type": "function_call",
-                        "status": "in_progress",
-                        "call_id": delta.id,
-                        "name": delta.name,
-                        "arguments": "",
-                    }
-                )
+                said = {"call_id": delta.id, "name": delta.name, "arguments": ""}
+                return self._start("function_call", "fc", **said)
             case ArgumentsDelta():
                 self._items[-1]["arguments"] += delta.text
                 return [self._piece("function_call_arguments.delta", delta=delta.text)]
@@ -270,20 +253,26 @@ class ResponseEvents:
         response: dict[str, Any] = self.end(answer, stop)[-1]["response"]
         return response
 
-    def _start_text(self) -> Events:
+    def _say(self, kind: str, text: str, **more: Any) -> Events:
+        """More of an item of this type, which begins if another one is open."""
+        goes_on = self._open and self._items[-1]["type"] == kind
+        events = [] if goes_on else self._start_text(kind)
+        [part] = self._items[-1]["content"]
+        part["text"] += text
+        return [*events, self._piece(f"{part['type']}.delta", delta=text, **more)]
+
+    def _start_text(self, kind: str) -> Events:
+        if kind == "reasoning":
+            part: dict[str, Any] = {"type": "reasoning_text", "text": ""}
+            return self._start(kind, "rs", summary=[], content=[part])
         part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-        item = {
-            "id": f"msg_{secrets.token_hex(12)}",
-            "type": "message",
-            "role": "assistant",
-            "status": "in_progress",
-            "content": [part],
-        }
-        events = self._start(item)
+        events = self._start(kind, "msg", role="assistant", content=[part])
         return [*events, self._piece("content_part.added", part=dict(part))]
 
-    def _start(self, item: dict[str, Any]) -> Events:
+    def _start(self, kind: str, prefix: str, **more: Any) -> Events:
         events = self._stop("completed", None)
+        name = f"{prefix}_{secrets.token_hex(12)}"
+        item = {"id": name, "type": kind, "status": "in_progress", **more}
         self._items.append(item)
         self._open = True
         told = {**item, "content": []} if "content" in item else dict(item)
@@ -297,19 +286,19 @@ class ResponseEvents:
         self._open = False
         item = self._items[-1]
         item["status"] = status
-        if item["type"] == "reasoning":
+        if item["type"] == "function_call":
+            told = {"name": item["name"], "arguments": item["arguments"]}
+            events = [self._piece("function_call_arguments.done", **told)]
+        elif item["type"] == "reasoning":
             [part] = item["content"]
             events = [self._piece("reasoning_text.done", text=part["text"])]
-        elif item["type"] == "message":
+        else:
             [part] = item["content"]
             part["logprobs"] = logprobs or []
             events = [
                 self._piece("output_text.done", text=part["text"], logprobs=part["logprobs"]),
                 self._piece("content_part.done", part=part),
             ]
-        else:
-            told = {"name": item["name"], "arguments": item["arguments"]}
-            events = [self._piece("function_call_arguments.done", **told)]
         index = len(self._items) - 1
         return [*events, self._event("response.output_item.done", output_index=index, item=item)]
 
@@ -317,23 +306,13 @@ class ResponseEvents:
         """An event about the item that is being said."""
         item = self._items[-1]
         where = {"item_id": item["id"], "output_index": len(self._items) - 1}
-        if item["type"] in ("message", "reasoning"):
+        if "content" in item:
             where["content_index"] = 0
         return self._event(f"response.{name}", **where, **more)
 
     def _event(self, name: str, /, **more: Any) -> dict[str, Any]:
         self._count += 1
         return {"type": name, "sequence_number": self._count - 1, **more}
-
-
-def _reasoning_item() -> dict[str, Any]:
-    return {
-        "id": f"rs_{secrets.token_hex(12)}",
-        "type": "reasoning",
-        "status": "in_progress",
-        "summary": [],
-        "content": [{"type": "reasoning_text", "text": ""}],
-    }
 
 
 def usage_body(usage: Mapping[str, int], thought: int = 0) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from app.openai.tools import Tools
@@ -182,13 +183,12 @@ def _part(part: Any, where: str) -> str:
 def merged(messages: Sequence[Message], roles: Collection[str]) -> list[Message]:
     """``messages``, in which those of one of the ``roles`` that follow each other are one."""
     found: list[Message] = []
-    for message in messages:
-        role = message["role"]
-        if found and role in roles and found[-1]["role"] == role:
-            text = f"{found[-1]['content']}\n\n{message['content']}"
-            found[-1] = {"role": role, "content": text}
-        else:
-            found.append(message)
+    for role, group in groupby(messages, key=lambda message: str(message["role"])):
+        same = list(group)
+        if role in roles and len(same) > 1:  # at once: each may be megabytes
+            text = "\n\n".join(message["content"] for message in same)
+            same = [{"role": role, "content": text}]
+        found += same
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -65,14 +65,18 @@ def _closed(schema: Any) -> Any:
     return closed
 
 
-def tools_of(
-    body: Mapping[str, Any],
-    function_of: Callable[[Any, str, Ignored], Mapping[str, Any] | None],
-    ignored: Ignored,
-) -> Tools | None:
-    """Read the tools of a body; None where no tool may be called. ``function_of`` reads one tool,
-    which errors name by its second argument; its None leaves the tool out. Raises InputError.
-    """
+@dataclass(frozen=True, slots=True)
+class ToolFields:
+    """Where a dialect's tool has its function."""
+
+    types: tuple[str | None, ...] = ("function",)  # of tools that are functions
+    parameters: str = "parameters"
+    inside: bool = False  # in the tool's ``function``
+
+
+def tools_of(body: Mapping[str, Any], form: ToolFields, ignored: Ignored) -> Tools | None:
+    """Read the tools of a body, which have this ``form``; None where no tool may be called. Raises
+    InputError."""
     given, choice = body.get("tools"), body.get("tool_choice")
     parallel = body.get("parallel_tool_calls")
     if parallel is not None and not isinstance(parallel, bool):
@@ -80,7 +84,7 @@ def tools_of(
     given = [] if given is None else given
     require_list(given, "tools", "a list of tools")
     check_count(len(given), "tools", "tools", MOST_TOOLS)
-    read = [function_of(one, f"tools.{i}", ignored) for i, one in enumerate(given)]
+    read = [_function(one, form, f"tools.{i}", ignored) for i, one in enumerate(given)]
     functions = tuple(one for one in read if one is not None)
     left = [tool for tool, one in zip(given, read, strict=True) if one is None]
     _check_left_out(left, choice)
@@ -106,13 +110,13 @@ def _check_left_out(tools: Sequence[Mapping[str, Any]], choice: Any) -> None:
             raise InputError("invalid_value", said)
 
 
-def provider_runs(tool: Mapping[str, Any], where: str, wanted: str, ignored: Ignored) -> bool:
-    """Whether a tool has a type that only its provider runs: it is left out. ``wanted``: the type
-    of functions. Raises InputError for what is none, or where nothing may be left out."""
+def _provider_runs(tool: Mapping[str, Any], where: str, form: ToolFields, ignored: Ignored) -> bool:
+    """Whether a tool has a type that only its provider runs: it is left out. Raises InputError for
+    what is none, or where nothing may be left out."""
     found = tool.get("type")
-    if found == wanted:
+    if found in form.types:
         return False
-    said = f"{where}.type must be {wanted}, not {shown(found)}"
+    said = f"{where}.type must be {form.types[0]}, not {shown(found)}"
     if not isinstance(found, str) or not found:
         raise InputError("unsupported_parameter", said)
     number = where.rpartition(".")[2]
@@ -168,27 +172,21 @@ def _only(tools: Tools, names: Sequence[str], *, required: bool) -> Tools:
     return replace(tools, functions=left, required=required)
 
 
-def chat_function(tool: Any, where: str, ignored: Ignored) -> Mapping[str, Any] | None:
-    """The function of a tool as chat completions have them; None: it is left out. Raises
-    InputError."""
+def _function(
+    tool: Any, form: ToolFields, where: str, ignored: Ignored
+) -> Mapping[str, Any] | None:
+    """A function with a name, and a schema that can be followed, all of it if it is strict; None:
+    the tool is left out. Raises InputError."""
     require_object(tool, where, "a tool")
-    if provider_runs(tool, where, "function", ignored):
+    if _provider_runs(tool, where, form, ignored):
         return None
-    function = tool.get("function")
-    strict = isinstance(function, Mapping) and function.get("strict") is True
-    return checked_function(function, f"{where}.function", ignored, strict=strict)
-
-
-def checked_function(
-    function: Any,
-    where: str,
-    ignored: Ignored,
-    parameters: str = "parameters",
-    *,
-    strict: bool,
-) -> Mapping[str, Any]:
-    """A function with a name, and a schema that can be followed (all of it, if it is ``strict``),
-    which messages about it call ``parameters``. Raises InputError."""
+    if form.inside:
+        function, where = tool.get("function"), f"{where}.function"
+        strict = isinstance(function, Mapping) and function.get("strict") is True
+    else:
+        names = {"name": "name", "description": "description", form.parameters: "parameters"}
+        function = {own: tool[name] for name, own in names.items() if name in tool}
+        strict = tool.get("strict") is True
     require_object(function, where)
     check_bounds(function, where, TOOL)
     name = function.get("name")
@@ -200,7 +198,7 @@ def checked_function(
         raise InputError("wrong_type", f"{where}.description must be a text")
     as_unicode(json.dumps(function, ensure_ascii=False), where)
     given = function.get("parameters")
-    where = f"{where}.{parameters}"
+    where = f"{where}.{form.parameters}"
     if given is not None:
         require_object(given, where, "a JSON schema")
         if given.get("type", "object") != "object":

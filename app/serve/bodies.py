@@ -285,14 +285,16 @@ def body_of(endpoint: Generating, **more: Any) -> dict[str, Any]:
     return body_schema(known, *prompt)
 
 
-def body_schema(fields: Mapping[str, Any], *required: str) -> dict[str, Any]:
+def body_schema(
+    fields: Mapping[str, Any], *required: str, media: str = "application/json"
+) -> dict[str, Any]:
     """For ``openapi_extra`` of a route whose body has these ``fields``."""
     schema: dict[str, Any] = {"type": "object"}
     if required:
         schema["required"] = list(required)
     if fields:
         schema["properties"] = fields
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+    return {"requestBody": {"required": True, "content": {media: {"schema": schema}}}}
 
 
 ANY_BODY = body_schema({})

@@ -278,7 +278,7 @@ class Connection(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         """Refuse what is no HTTP, or has too large a head."""
         refusal = self.conn.refusal or HttpError(400, "invalid_http", msg)
-        logger.info("%s: %s", self._name, refusal.message)
+        logger.info("%s: %s", self._name, refusal)
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             answer = error_response(refusal)
             lines = [(b"HTTP/1.1 %d" % refusal.status, STATUS_PHRASES[refusal.status])]

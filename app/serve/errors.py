@@ -3,7 +3,6 @@ tells its client, and the log once."""
 
 import logging
 import re
-import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Scope
 
 from app.openai.anthropic import error_body as anthropic_error
-from app.openai.response import error_body
+from app.openai.response import error_body, status_of
 from app.openai.validation import InputError, Problem
 from app.prompts import PromptTooLongError
 from runtimes.errors import (
@@ -26,7 +25,6 @@ from runtimes.errors import (
 MESSAGES = "/v1/messages"  # Anthropic's API
 logger = logging.getLogger(__name__)
 _MOST_MESSAGE = 2000  # characters
-_KINDS = {401: "authentication_error", 429: "rate_limit_error"}
 
 
 class HttpError(Exception):
@@ -37,14 +35,11 @@ class HttpError(Exception):
         # cannot, and any number of characters.
         message = message[:_MOST_MESSAGE].encode("utf-8", "replace").decode()
         super().__init__(message)
-        self.status, self.code, self.message, self.retry_s = status, code, message, retry_s
+        self.status, self.problem, self.retry_s = status, Problem(code, message), retry_s
 
     def body(self) -> dict[str, Any]:
         """As OpenAI's API reference shows it."""
-        other = "invalid_request_error" if self.status < 500 else "server_error"
-        kind = _KINDS.get(self.status, other)
-        said = {"message": self.message, "type": kind, "param": None, "code": self.code}
-        return {"error": said}
+        return error_body(self.status, self.problem)
 
 
 class UnknownModelError(RequestError):
@@ -90,7 +85,7 @@ def problem_error(problem: Problem) -> HttpError:
     """Return the error of a request that was begun and has no answer."""
     if problem.code in ("worker_crash", "shutting_down"):
         return HttpError(503, problem.code, problem.message, retry_s=1)
-    return HttpError(error_body(problem)[0], problem.code, problem.message)
+    return HttpError(status_of(problem), problem.code, problem.message)
 
 
 def error_response(error: Exception, path: str = "") -> JSONResponse:
@@ -99,7 +94,7 @@ def error_response(error: Exception, path: str = "") -> JSONResponse:
     headers = {"Retry-After": str(found.retry_s)} if found.retry_s else {}
     body = found.body()
     if path.startswith(MESSAGES):
-        body = anthropic_error(found.status, found.message)
+        body = anthropic_error(found.status, found.problem.message)
     return JSONResponse(body, found.status, headers)
 
 
@@ -117,7 +112,6 @@ class LeftOut:
 
     def __init__(self) -> None:
         self._logged: set[tuple[str, str]] = set()
-        self._lock = threading.Lock()
 
     def of_request(self, scope: Scope, names: Sequence[str]) -> None:
         """A request is answered without the fields of these ``names``."""
@@ -129,11 +123,9 @@ class LeftOut:
         """A line for each that has none yet; the number of a tool makes no other name of it."""
         for name in names:
             plain = _NUMBER.sub("[]", name)
-            with self._lock:
-                if len(self._logged) >= _MOST_LOGGED or (path, plain) in self._logged:
-                    continue
+            if len(self._logged) < _MOST_LOGGED and (path, plain) not in self._logged:
                 self._logged.add((path, plain))
-            logger.info("%s: %s is left out: it changes nothing here", path, plain)
+                logger.info("%s: %s is left out: it changes nothing here", path, plain)
 
 
 def header_of(scope: Scope) -> bytes | None:

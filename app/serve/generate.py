@@ -128,12 +128,13 @@ class Generator:
         held = ExitStack()
         try:
             place = self._enter(name, held, beside=beside)
-            served = self._loads.take(name, held)
+            served = self.pool.lease_loaded(name, held)
             if served is None:
                 task = await self.in_thread(task_of)  # what is wrong with it is told before
-                task_of = partial(same, task)
-                served = await self._loads.wait(name, held)
-            beginning = partial(self._begin, served, task_of, place, held)
+                served = await self._loads.lease(name, held)
+                beginning = partial(self._begin, served, lambda: task, place, held)
+            else:
+                beginning = partial(self._begin, served, task_of, place, held)
             work = asyncio.ensure_future(self.in_thread(beginning, served.name))
         except BaseException:
             held.close()
@@ -156,7 +157,7 @@ class Generator:
         ``begin``."""
         with ExitStack() as held:
             self._enter(name, held)
-            served = self._loads.take(name, held) or await self._loads.wait(name, held)
+            served = await self._loads.lease(name, held)
             if served.adapter is not None:
                 why = f"embeddings are made without adapters: ask for {served.name}"
                 raise HttpError(400, "unsupported_parameter", why)
@@ -168,7 +169,7 @@ class Generator:
         """Return what ``read`` gives, and the tokens of its prompt; no place in the queue is
         taken. Raises as ``begin``."""
         with ExitStack() as held:
-            served = self._loads.take(name, held) or await self._loads.wait(name, held)
+            served = await self._loads.lease(name, held)
             return await self.in_thread(partial(self._tokens, served.engine, read), served.name)
 
     def _tokens(self, engine: EngineApi, read: Callable[[], _Prompt]) -> tuple[_Prompt, list[int]]:
@@ -303,11 +304,6 @@ class _Place:
         with own._lock:
             own._running[self.model] -= self.count
             own._seconds[self.model] = 0.9 * own._seconds.get(self.model, seconds) + 0.1 * seconds
-
-
-def same(task: Task) -> Task:
-    """``task``, for who waits for one that is read later."""
-    return task
 
 
 def _close_result(work: "asyncio.Future[Generation]") -> None:

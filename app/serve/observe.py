@@ -52,11 +52,6 @@ class _Collector(Collector):
     def __init__(self, pool: ModelPool, batches: BatchService) -> None:
         self._pool, self._batches = pool, batches
 
-    def describe(self) -> Iterable[Metric]:
-        """Empty, so that prometheus_client does not collect at registration: there are no models
-        yet."""
-        return ()
-
     def collect(self) -> Iterable[Metric]:
         """See prometheus_client."""
         loaded = self._pool.loaded()
@@ -85,15 +80,14 @@ def _batch_metrics(batches: BatchService) -> Iterable[Metric]:
     for one, live in batches.running():
         waits = "waiting" if one.status == "in_progress" else one.status
         states[("running" if live else waits,)] += 1
-        if one.model is None:
-            continue  # its rows are not counted yet
+    for one in batches.all():
         counts, name = one.counts, label(one.model)
-        queued[(name,)] += max(0, counts.total - counts.completed - counts.failed)
+        if one.model is None or not counts.total:
+            continue  # its rows are not counted yet
         rows[name, "completed"] += counts.completed
         rows[name, "failed"] += counts.failed
-    for (model, status), count in batches.ended_rows().items():
-        for one_status in ("completed", "failed"):
-            rows[label(model), one_status] += count if one_status == status else 0
+        if not one.ended:
+            queued[(name,)] += max(0, counts.total - counts.completed - counts.failed)
     told = "Batches that have not ended: running, waiting, or the status that they have."
     yield _metric(GaugeMetricFamily, "ingot_batches", told, states, ("state",))
     told = "Rows of batches that are still to be answered."
@@ -177,32 +171,27 @@ class Observer:
         said |= _of_generation(scope.get("ingot.generation"))
         access.log(level, "%s", json.dumps(said) if self._as_json else _line(said))
 
+    def around(self, app: ASGIApp) -> ASGIApp:
+        """Tell of each response of ``app``, and name in it what was left out of its request."""
 
-class AccessLog:
-    """Around the application: tells the observer of each response."""
+        async def observed(scope: Scope, receive: Receive, send: Send) -> None:
+            begun, status = time.monotonic(), 499  # nothing was sent: the client has gone
 
-    def __init__(self, app: ASGIApp, observer: Observer) -> None:
-        self._app, self._observer = app, observer
+            async def sending(message: Message) -> None:
+                nonlocal status
+                if message["type"] == "http.response.start":
+                    status = message["status"]
+                    if (told := header_of(scope)) is not None:
+                        message = {**message, "headers": [*message["headers"], (HEADER, told)]}
+                await send(message)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        begun, status = time.monotonic(), 499  # nothing was sent: the client has gone
+            try:
+                await app(scope, receive, sending)
+            finally:
+                if scope["type"] == "http":
+                    self.answered(scope, status, time.monotonic() - begun)
 
-        async def sending(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                if (told := header_of(scope)) is not None:
-                    message = {**message, "headers": [*message["headers"], (HEADER, told)]}
-            await send(message)
-
-        try:
-            await self._app(scope, receive, sending)
-        finally:
-            self._observer.answered(scope, status, time.monotonic() - begun)
+        return observed
 
 
 def _of_generation(generation: Generation | None) -> dict[str, Any]:

@@ -437,24 +437,20 @@ class Loads:
         # The pool loads one after the other: as many wait as there are.
         self._limiter = CapacityLimiter(len(pool.names()))
 
-    def take(self, name: str | None, held: ExitStack) -> Served | None:
-        """A lease of the model, which ends with ``held``; None where it is not loaded. Raises as
+    async def lease(self, name: str | None, held: ExitStack) -> Served:
+        """A lease of the model, which ends with ``held``, once it is loaded. Raises as
         `ModelPool.lease`."""
-        return self._pool.lease_loaded(name, held)
-
-    async def wait(self, name: str | None, held: ExitStack) -> Served:
-        """Wait until the model is loaded; return a lease as ``take``. Raises as
-        `ModelPool.lease`."""
-        while True:
+        served = self._pool.lease_loaded(name, held)
+        while served is None:
             load = self._load(self._pool.model_of(name))
             load.waiting += 1
             try:
                 await asyncio.shield(load.ready)
-                if (served := self.take(name, held)) is not None:
-                    return served
+                served = self._pool.lease_loaded(name, held)
             finally:
                 load.waiting -= 1
                 _let_go(load)
+        return served
 
     def end(self) -> None:
         """Nobody waits any more: the server ends."""

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp
 from app import console
 from app.batch.interrupt import sigterm_as_ctrl_c
 from app.openai.validation import InputError
-from app.serve import dialects, embeddings, model_routes, openai_routes
+from app.serve import answer_routes, embeddings, model_routes
 from app.serve.batches import routes as batch_routes
 from app.serve.batches.folder import claimed
 from app.serve.batches.work import BatchService
@@ -30,7 +30,7 @@ from app.serve.connection import MOST_CONNECTIONS, Connection
 from app.serve.errors import HttpError, error_response
 from app.serve.generate import Generator
 from app.serve.guard import Guard
-from app.serve.observe import AccessLog, Observer, access
+from app.serve.observe import Observer, access
 from app.serve.options import ServeOptions
 from app.serve.pool import ModelPool, Served
 from runtimes import own
@@ -209,8 +209,7 @@ def _application(
 ) -> ASGIApp:
     app = FastAPI(title="Ingot", docs_url=None, redoc_url=None, lifespan=lifespan)
     observer = Observer(generator, batches, as_json=options.log_json)
-    app.include_router(openai_routes.routes(generator, observer))
-    app.include_router(dialects.routes(generator, observer))
+    app.include_router(answer_routes.routes(generator, observer))
     app.include_router(embeddings.routes(generator))
     app.include_router(model_routes.routes(generator, observer, batches, options.adapter_dir))
     app.include_router(batch_routes.routes(batches))
@@ -226,7 +225,7 @@ def _application(
         app.add_exception_handler(kind, _handle)
     guard = Guard(app, options)
     generator.at_end.append(guard.held.end)
-    return AccessLog(guard, observer)
+    return observer.around(guard)
 
 
 async def _handle(request: Request, error: Exception) -> Response:

@@ -18,7 +18,6 @@ import tempfile
 import time
 from collections import Counter
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +105,7 @@ def all_of(target: str, seconds: float, seed: int, first: bool) -> tuple[Counter
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--minutes", type=float, default=5.0)
-    parser.add_argument("--only", action="append", choices=[*TARGETS, "neighbours"])
+    parser.add_argument("--only", action="append", choices=TARGETS)
     parser.add_argument("--seed", type=int, help="default: another each time")
     parser.add_argument("--case", type=int, help="with --only and --seed: this case alone")
     parser.add_argument("--first", action="store_true", help="end at the first violation")
@@ -121,11 +120,10 @@ def main() -> int:
         os.environ["INGOT_FUZZ_FIRST"] = "1"
     if given.case is not None:
         os.environ["INGOT_FUZZ_CASE"] = str(given.case)
-    chosen = [name for name in given.only or TARGETS if find_spec(f"tests.fuzz.{name}")]
-    shares = {name: TARGETS.get(name, 1.0) for name in chosen}
+    shares = {name: TARGETS[name] for name in given.only or TARGETS}
     seconds = 60 * given.minutes / sum(shares.values())
     figures, violations = dict[str, Counter[str]](), list[str]()
-    for name in chosen:
+    for name in shares:
         sys.stderr.write(f"fuzz: {name}, {seconds * shares[name]:.0f} s, seed {seed}\n")
         figures[name], found = all_of(name, seconds * shares[name], seed, given.first)
         violations += found

@@ -10,8 +10,7 @@ from random import Random
 from typing import Any
 
 from tests.fuzz import forms
-from tests.fuzz.cases import CORPUS
-from tests.fuzz.mutate import mutated, nested, strange
+from tests.fuzz.mutate import CORPUS, mutated, nested, strange
 
 # Good ones by path; what generates is short.
 GOOD: dict[str, list[dict[str, Any]]] = json.loads((CORPUS / "bodies.json").read_bytes())

@@ -22,7 +22,6 @@ from random import Random
 from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[2]
-CORPUS = Path(__file__).parent / "corpus"  # good bodies and files
 MOST_CPU_S = 5.0  # of a case: processor time, which a busy machine does not stretch
 MOST_FOUND = 20
 Figures = Counter[str]

@@ -24,7 +24,7 @@ from app.chat.store.store import ChatStore
 from runtimes.errors import IngotError
 from tests.fuzz.cases import Case, loop
 from tests.fuzz.commands import ingot
-from tests.fuzz.mutate import TEXTS, damaged, strange
+from tests.fuzz.mutate import TEXTS, VALUES, damaged, strange
 
 _FIGURES = AnswerFigures(5, 0, 2, 0.1, 10.0, 20.0, 0.5, "stop")
 _COLUMNS = {
@@ -36,18 +36,6 @@ _COLUMNS = {
     "pieces": "message text token_ids id".split(),
     "drafts": "text id".split(),
 }
-_SCHEMA = (
-    "CREATE TRIGGER evil AFTER UPDATE ON chats BEGIN DELETE FROM messages; END",
-    "CREATE TRIGGER evil BEFORE INSERT ON messages BEGIN SELECT RAISE(ABORT, 'no'); END",
-    "DROP TABLE pieces", "DROP TABLE messages", "DROP INDEX chats_by_age", "DROP TABLE drafts",
-    "CREATE TABLE chats2 (x); DROP TABLE chats; ALTER TABLE chats2 RENAME TO chats",
-    "DROP TABLE messages_fts", "DELETE FROM messages_fts_data", "PRAGMA user_version = 0",
-    "PRAGMA user_version = 1", "PRAGMA user_version = 99", "PRAGMA user_version = -5",
-    "ALTER TABLE chats ADD COLUMN more TEXT DEFAULT 'x'", "PRAGMA application_id = 7",
-    "CREATE VIEW extra AS SELECT load_extension('x')",
-    "DROP TABLE chats; CREATE VIEW chats AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1"
-    " FROM n) SELECT i AS id, '' AS title FROM n",
-)  # fmt: skip
 
 
 @cache
@@ -136,7 +124,7 @@ def _wrong_rows(path: Path, random: Random) -> None:
             column = random.choice(_COLUMNS[table])
             with contextlib.suppress(sqlite3.Error, OverflowError, UnicodeEncodeError):
                 if random.random() < 0.15:
-                    db.executescript(random.choice(_SCHEMA))
+                    db.executescript(random.choice(VALUES["sql"]))
                 else:
                     where = f"WHERE id = {random.randrange(1, 8)}" if random.random() < 0.7 else ""
                     db.execute(f"UPDATE {table} SET {column} = ? {where}", (_value(random),))

@@ -50,6 +50,7 @@ from runtimes.errors import IngotError
 from runtimes.models.modelfile import fingerprint
 from runtimes.models.registry import read_model
 from tests.fuzz.cases import ROOT, Case, loop
+from tests.fuzz.headers import varint
 from tests.fuzz.mutate import dumped, mutated, nested
 from tests.quantize.hub.fakehub import FakeHub
 from tests.quantize.hub.hubs import Notes, small_model
@@ -298,11 +299,7 @@ class _Maker:
 
     def odd_graph(self, path: Path, location: bytes) -> None:
         def part(field: int, data: bytes) -> bytes:
-            size, head = len(data), bytearray()
-            while size > 127:
-                head.append(size & 127 | 128)
-                size >>= 7
-            return bytes([field << 3 | 2]) + bytes([*head, size]) + data
+            return varint(field << 3 | 2) + varint(len(data)) + data
 
         entry = part(13, part(1, b"location") + part(2, location))
         tensor = b"\x08\x04\x10\x01" + part(8, b"weight") + entry + b"\x70\x01"
@@ -421,15 +418,8 @@ def _steps(folder: Path, maker: _Maker, hub: FakeHub) -> list[Callable[[], objec
     def build_beside() -> None:
         work(out, fresh=maker.maybe(0.2))
 
-    def build_again() -> None:
-        work(built, fresh=False)
-
     def adapt() -> None:
         open_adapter(str(folder / "adapter"), Notes())
-
-    def report() -> None:
-        if maker.maybe(0.05):
-            write_report(built, Manifest(ModelInfo("m", "L", 5)))
 
     return [
         build,

@@ -3,15 +3,17 @@ of rules, huge repetitions."""
 
 from __future__ import annotations
 
+import json
 from random import Random
 from typing import Any
 
-from tests.fuzz.mutate import TEXTS, mutated, strange
+from tests.fuzz.mutate import CORPUS, TEXTS, mutated, strange
 
 _SIZES = (1, 3, 10, 60, 300, 1000, 3000, 20_000)
 _WEIGHTS = (20, 20, 20, 15, 10, 15, 6, 2)
 _MOST = 100_000  # characters of an expression
-_TYPES = "object array string number integer boolean null".split()
+NAMES = ("city", "id", "x-y", "größe", "名前", "a b", 'q"uote', "$ref", "émoji😀", "1")
+LEAVES: list[dict[str, Any]] = json.loads((CORPUS / "leaves.json").read_text("utf-8"))
 
 
 def _size(random: Random, most: int = 20_000) -> int:
@@ -29,7 +31,7 @@ def schema(random: Random, depth: int = 3) -> Any:
         case 2:
             return _wide(random)
         case 3:
-            return mutated(_plain(random, depth), random)
+            return mutated(plain(random, depth), random)
         case 4:
             return {"type": "string", "pattern": expression(random)}
         case 5:
@@ -45,29 +47,27 @@ def schema(random: Random, depth: int = 3) -> Any:
             return {"type": kind, low: least, high: least + random.choice((0, 1, 10**6, -5))}
         case 6:
             key = random.choice(("allOf", "anyOf", "oneOf"))
-            return {key: [_plain(random, 1) for _ in range(_size(random, 300))]}
+            return {key: [plain(random, 1) for _ in range(_size(random, 300))]}
         case 7:
             return strange(random)
         case _:
-            return _plain(random, depth)
+            return plain(random, depth)
 
 
-def _plain(random: Random, depth: int) -> dict[str, Any]:
-    kind = random.choice(_TYPES if depth > 0 else _TYPES[2:])
-    made: dict[str, Any] = {"type": kind}
-    if kind == "object":
-        names = [random.choice("city days id x-y naïve 1 $ref".split()) for _ in range(3)]
-        made["properties"] = {name: _plain(random, depth - 1) for name in names}
-        made["required"] = names[: random.randrange(3)]
-        if random.random() < 0.3:
+def plain(random: Random, depth: int) -> dict[str, Any]:
+    """A schema that is whole."""
+    kind = random.random() if depth > 0 else 1
+    if kind < 0.2:
+        items = plain(random, depth - 1)
+        return {"type": "array", "items": items, "minItems": 1, "maxItems": random.randrange(1, 4)}
+    if kind < 0.4:
+        names = random.sample(NAMES, 3)
+        made: dict[str, Any] = {"type": "object", "required": names[: random.randrange(3)]}
+        made["properties"] = {name: plain(random, depth - 1) for name in names}
+        if random.random() < 0.6:
             made["additionalProperties"] = random.choice((True, False, {"type": "string"}))
-    elif kind == "array":
-        made["items"] = _plain(random, depth - 1)
-    elif kind == "string" and random.random() < 0.4:
-        made |= random.choice(
-            ({"enum": ["a", "b", ""]}, {"format": "date-time"}, {"pattern": "^[a-z]{2,5}$"})
-        )
-    return made
+        return made
+    return dict(random.choice(LEAVES))
 
 
 def _chain(random: Random) -> dict[str, Any]:

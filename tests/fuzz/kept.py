@@ -38,9 +38,9 @@ from runtimes.errors import IngotError
 from runtimes.machine.selftest import remembered as health
 from runtimes.planner.known import made_plans
 from runtimes.worker.recovery import limit_lines
-from tests.fuzz.cases import CORPUS, Case, built, loop
+from tests.fuzz.cases import Case, built, loop
 from tests.fuzz.commands import ingot
-from tests.fuzz.mutate import TEXTS, damaged, dumped, mutated, strange
+from tests.fuzz.mutate import CORPUS, TEXTS, damaged, dumped, mutated, strange
 
 _HEADER = {"model": "a" * 64, "runtime": "llamacpp", "library": "1", "kv_type": "f16"}
 _USAGE = {"prompt_tokens": 5, "completion_tokens": 2}

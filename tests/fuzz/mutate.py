@@ -7,29 +7,18 @@ import gzip
 import json
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from random import Random
 from typing import Any
 
+CORPUS = Path(__file__).parent / "corpus"  # good bodies and files, and strange values
 _MARK = re.compile(r'"@raw(\d+)@"')
 _REPEATED = re.compile(r"@again\d+@")
 
-TEXTS = (
-    "", " ", "\n", "\0", "\ud800", "a\udfff b", "\udc80\ud800", "\x1b]0;pwned\x07", "\x9b2J",
-    "\r\n", "\u202e\u2066abc", "\u2028", "\ufeff", "e" + "\u0301" * 2000,
-    "👩‍👩‍👧‍👦🏳️‍🌈" * 20, "ﷺ" * 50,
-    "../../etc/passwd", "/dev/zero", "C:\\x", "file:///etc/hosts", "%s%n%x", "{{ 7*7 }}",
-    "{% for %}", "[/x]", "[@click=app.quit]x[/]", "<script>",
-    "'; DROP TABLE chats;--", "null", "NaN", "1e400",
-    "-0", "0" * 400, "9" * 5000, "<|im_start|>", "<tool_call>", "</s>", "x" * 65_536, "^(a+)+$",
-)  # fmt: skip
-NUMBERS = (
-    0, -0.0, 1, -1, 2, 5e-324, 1e308, -1e308, 0.1, 1.5, 2**31 - 1, 2**31, -(2**31), 2**53 + 1,
-    2**63 - 1, 2**63, -(2**63) - 1, 2**64, 10**30, 10**400, 255, 65_536, 1_000_000,
-)  # fmt: skip
-RAW = (
-    "NaN", "Infinity", "-Infinity", "1e400", "-1e400", "1e-400", "9" * 5000, "-0", "1.0", "01",
-    "+1", ".5", "tru", "'x'", "undefined", '"\\u12"', '"\\x"', '"\t"',
-)  # fmt: skip
+VALUES: dict[str, list[Any]] = json.loads((CORPUS / "values.json").read_bytes())
+TEXTS: list[str] = [*VALUES["texts"], "9" * 5000, "x" * 65_536]
+NUMBERS: list[float] = VALUES["numbers"]
+RAW: list[str] = [*VALUES["raw"], "9" * 5000]
 
 
 class Raw(str):

@@ -26,15 +26,9 @@ from tests.app.batch.input.malformed import line, whole
 from tests.fuzz import bodies
 from tests.fuzz.cases import Case, built, loop
 from tests.fuzz.commands import ingot
-from tests.fuzz.mutate import TEXTS, damaged, dumped, mutated, strange
+from tests.fuzz.mutate import TEXTS, VALUES, damaged, dumped, mutated, strange
 
-_ROWS: list[dict[str, Any]] = [
-    {"id": "a", "prompt": "What is 2 + 2?", "priority": "high"},
-    {"id": 7, "messages": [{"role": "user", "content": "Hello"}], "schema": {"type": "object"}},
-    {"id": "c", "prompt": ["one", "two"], "n": 1.5},
-    {"id": "d", "prompt": "Which?", "labels": ["yes", "no"], "continuations": ["a", "b"]},
-    {"text": "embed me", "adapter": "poet"},
-]
+_ROWS = VALUES["rows"]
 
 
 def _jsonl(random: Random) -> bytes:

@@ -64,12 +64,10 @@ def make_models(base: Path) -> tuple[dict[str, Path], Path]:
 class Server:
     """The process, and its log."""
 
-    def __init__(self, base: Path, data: Path, made: tuple[dict[str, Path], Path]) -> None:
-        models, adapters = made
+    def __init__(self, base: Path, data: Path, models: dict[str, Path], *options: str) -> None:
         self.log = base / f"server-{time.monotonic_ns()}.log"
         arguments = [f"{name}={path}" for name, path in models.items()]
-        arguments += ["--port", "0", "--data", str(data), "--slots", "4", "--context", "512"]
-        arguments += ["--adapter-dir", str(adapters), "--saved-mb", "50"]
+        arguments += ["--port", "0", "--data", str(data), *options]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "app", "serve", *arguments],
@@ -150,8 +148,10 @@ class Run:
         self.base, self.seed = base, seed
         self.figures, self.findings = Counter[str](), Findings("server", seed)
         self.paths: set[tuple[str, str]] = set()
-        self.made = make_models(base)
-        self.data, self.models = base / "data", self.made
+        self.models, adapters = make_models(base)
+        self.options = ("--adapter-dir", str(adapters), "--saved-mb", "50")
+        self.options += ("--slots", "4", "--context", "512")
+        self.data = base / "data"
         self.lock = threading.Lock()
         self.numbers = numbers(seconds, count)
         self.flying: dict[int, Asked] = {}
@@ -164,13 +164,13 @@ class Run:
         self.baseline = self.canary()
 
     def start(self) -> Server:
-        server = Server(self.base, self.data, self.made)
+        server = Server(self.base, self.data, self.models, *self.options)
         if not server.ready():
             self.found("does not begin", server.log.read_bytes()[-3000:].decode("utf-8", "replace"))
             server.kill()
             self.data = self.base / f"data-{time.monotonic_ns()}"
             self.figures["new_data"] += 1
-            server = Server(self.base, self.data, self.made)
+            server = Server(self.base, self.data, self.models, *self.options)
             assert server.ready(), server.log.read_text()[-3000:]
         self.server = server
         self.back.set()

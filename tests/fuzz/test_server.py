@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
 from tests.fuzz import server
 
 
-def test_a_server_answers_whatever_it_is_sent(
-    pebble_built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_answers_whatever_it_is_sent(pebble_built, tmp_path, monkeypatch):
     monkeypatch.setenv("INGOT_TEST_BUILT", str(pebble_built))
     monkeypatch.setenv("INGOT_FUZZ_KEPT", str(tmp_path))
     figures = server.run(600, 2026, 90)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from app.batch.input.source import Row
 from app.openai.answer import RECORD_NAMES, Answer
 from app.openai.embeddings import embeddings_body
-from app.openai.response import answer_body, error_body
+from app.openai.response import answer_body, error_body, status_of
 from app.openai.validation import Problem
 from runtimes.errors import OutOfMemoryError, RequestError
 
@@ -136,7 +136,8 @@ def _openai_record(row: Row, answer: Answer, form: RecordForm) -> dict[str, Any]
     problem, error = answer.error, None
     if problem is not None:
         error = {"code": problem.code, "message": problem.message}
-        status, body = error_body(problem)
+        status = status_of(problem)
+        body = error_body(status, problem)
     else:
         status, body = 200, _body(row, answer, form, name)
     return {

@@ -6,7 +6,7 @@ from app.cli.options import REPRODUCIBLE, with_groups
 from app.options import MODEL_HELP, ModelOptions, PlanOptions, argument
 from app.serve.options import ServeAdapters, ServeOptions, ServeSampling
 
-_NEEDED = {"fastapi", "prometheus_client", "python_multipart", "starlette", "uvicorn"}
+_NEEDED = {"fastapi", "prometheus_client", "pydantic", "python_multipart", "starlette", "uvicorn"}
 
 
 @with_groups

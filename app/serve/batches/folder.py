@@ -26,8 +26,8 @@ from runtimes.untrusted import inside, is_link, visible
 logger = logging.getLogger(__name__)
 
 FILES, BATCHES = "files", "batches"  # folders in it
-FILE_ID = re.compile(r"file-[0-9a-f]{24}")
-BATCH_ID = re.compile(r"batch_[0-9a-f]{24}")
+FILE_ID = re.compile(r"\Afile-[0-9a-f]{24}\Z")
+BATCH_ID = re.compile(r"\Abatch_[0-9a-f]{24}\Z")
 _MODE = 0o700  # prompts and answers are the user's own
 _UNFINISHED = "."  # how names begin of what was being written or taken away
 _OF_SYSTEMS = frozenset({"lost+found", ".DS_Store", "Thumbs.db", "desktop.ini"})

@@ -17,7 +17,7 @@ from app.openai.request import ENDPOINTS
 from app.openai.validation import as_unicode, kind, require_object, shown
 from app.serve.batches.store import BATCH_INPUT, MOST_NAME, Batch, Files, NewFile, StoredFile
 from app.serve.batches.work import BatchService
-from app.serve.bodies import ANY_BODY, json_body
+from app.serve.bodies import ANY_BODY, body_schema, json_body
 from app.serve.errors import HttpError
 
 # A file as it is uploaded: multipart/form-data, written to the disk as it comes.
@@ -106,7 +106,7 @@ class _Form:
             raise _invalid(f'purpose must be "{BATCH_INPUT}", the only one here; it is {said}')
         if self._file is None:
             raise HttpError(400, "missing_parameter", "the upload has no part called file")
-        return self._file.keep(self._filename, purpose)
+        return self._file.keep(self._filename, BATCH_INPUT)
 
     def drop(self) -> None:
         """Forget what was not kept."""
@@ -166,23 +166,14 @@ def _malformed(why: Any) -> HttpError:
 _PIECE = 1 << 18
 _MOST_PAIRS, _MOST_KEY, _MOST_VALUE = 16, 64, 512  # of metadata, as OpenAI has them
 _BATCH_FIELDS = frozenset({"input_file_id", "endpoint", "completion_window", "metadata"})
-_UPLOAD: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "multipart/form-data": {
-                "schema": {
-                    "type": "object",
-                    "required": ["file", "purpose"],
-                    "properties": {
-                        "file": {"type": "string", "format": "binary"},
-                        "purpose": {"type": "string", "enum": ["batch"]},
-                    },
-                }
-            }
-        },
-    }
-}
+_UPLOAD = body_schema(
+    {
+        "file": {"type": "string", "format": "binary"},
+        "purpose": {"type": "string", "enum": ["batch"]},
+    },
+    *("file", "purpose"),
+    media="multipart/form-data",
+)
 _Item = TypeVar("_Item", StoredFile, Batch)
 
 

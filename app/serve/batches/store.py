@@ -6,16 +6,17 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import secrets
 import shutil
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, get_args
+from typing import Annotated, Any, BinaryIO, Literal, get_args
+
+from pydantic import Field, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
 from app.batch.journal.journal import journal_path
 from app.batch.journal.lines import sealed, sealed_line
@@ -35,7 +36,7 @@ from app.serve.batches.folder import (
     unfinished,
 )
 from app.serve.errors import HttpError
-from runtimes.untrusted import load_json, parse_json, visible
+from runtimes.untrusted import load_json, visible
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +47,10 @@ _MOST_MESSAGE = 1000  # characters that are written; an earlier version wrote lo
 _MOST_TEXT = 20_000  # characters that are read
 _MOST_ITEMS = 100  # errors, or pairs of an object
 _MOST_NUMBER = 2**53
+_Text = Annotated[str, Field(max_length=_MOST_TEXT)]
+_Whole = Annotated[int, Field(ge=0, le=_MOST_NUMBER)]
+_FileId = Annotated[str, Field(pattern=FILE_ID)]
+_FEW = Field(max_length=_MOST_ITEMS)
 Status = Literal[
     "validating", "in_progress", "finalizing", "completed", "failed", "cancelling", "cancelled"
 ]
@@ -66,10 +71,10 @@ class BatchError:
     """Why a batch failed, or waits. ``line`` is of its input. Errors are made by ``of``, whose
     message may quote anything."""
 
-    code: str
-    message: str
-    line: int | None = None
-    param: str | None = None
+    code: _Text
+    message: _Text
+    line: _Whole | None = None
+    param: _Text | None = None
 
     @classmethod
     def of(
@@ -88,9 +93,9 @@ class BatchError:
 class BatchCounts:
     """Rows of a batch."""
 
-    total: int = 0
-    completed: int = 0
-    failed: int = 0
+    total: _Whole = 0
+    completed: _Whole = 0
+    failed: _Whole = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,21 +103,21 @@ class Batch:
     """State of a batch."""
 
     id: str
-    created: float  # Unix seconds
+    created: Annotated[float, Field(ge=0, le=_MOST_NUMBER)]  # Unix seconds
     endpoint: str
-    input_file_id: str
-    metadata: Mapping[str, str] | None = None
+    input_file_id: _FileId
+    metadata: Annotated[Mapping[_Text, _Text], _FEW] | None = None
     status: Status = "validating"
-    at: Mapping[str, int] = field(default_factory=dict)  # when it first had each status
-    model: str | None = None
+    at: Mapping[Status, _Whole] = field(default_factory=dict)  # when it first had each status
+    model: _Text | None = None
     counts: BatchCounts = field(default_factory=BatchCounts)
-    errors: tuple[BatchError, ...] = ()
+    errors: Annotated[tuple[BatchError, ...], _FEW] = ()
     # Once this is known no row is asked any more, and its files have their names: whatever ends the
     # server while they are written, they are written once.
     ending: Ending | None = None
-    output_file_id: str | None = None
-    error_file_id: str | None = None
-    usage: Mapping[str, int] | None = None
+    output_file_id: _FileId | None = None
+    error_file_id: _FileId | None = None
+    usage: Annotated[Mapping[_Text, _Whole], _FEW] | None = None
     kept: bool = False  # its journal stays, since its files could not be written
 
     @property
@@ -128,6 +133,7 @@ class Batch:
     def as_json(self) -> dict[str, Any]:
         """OpenAI's batch object."""
         ended, usage = self.ended, self.usage
+        at: Mapping[Any, int] = self.at
         return {
             "id": self.id,
             "object": "batch",
@@ -142,11 +148,14 @@ class Batch:
             "output_file_id": self.output_file_id if ended else None,
             "error_file_id": self.error_file_id if ended else None,
             "created_at": int(self.created),
-            **{f"{name}_at": self.at.get(name) for name in _TIMES},
+            **{f"{name}_at": at.get(name) for name in _TIMES},
             "request_counts": asdict(self.counts),
             "metadata": None if self.metadata is None else dict(self.metadata),
             "usage": None if usage is None else usage_body(usage),
         }
+
+
+_BATCH = TypeAdapter(Batch)
 
 
 def write_record(folder: Path, batch: Batch) -> None:
@@ -172,83 +181,27 @@ def _parsed(line: bytes, identity: str) -> Batch:
         raise DamagedRecordError(f"it has more than {_MOST_BYTES:,} bytes")
     if not sealed(line):
         raise DamagedRecordError("its checksum is wrong")
+    said = line[: line.rindex(b',"crc"')] + b"}"
     try:
-        said = parse_json(line, _MOST_BYTES)
-    except ValueError as error:
-        raise DamagedRecordError(str(error)) from error
-    del said["crc"]
-    unknown = said.keys() - _SHAPE.keys()
-    if unknown or not said.keys() >= _NEEDED:
-        name = min(unknown or _NEEDED - said.keys())
-        what = "has" if unknown else "lacks"
-        raise DamagedRecordError(f"another version of Ingot wrote it: it {what} {name[:60]!r}")
-    wrong = [name for name, value in said.items() if not _fits(value, _SHAPE[name])]
-    if said["id"] != identity:
-        wrong.insert(0, "id")  # by which its folder is found
-    if said.get("status") in ("in_progress", "finalizing") and said.get("model") is None:
+        batch = _BATCH.validate_json(said, strict=True, extra="forbid")
+    except ValidationError as error:
+        raise DamagedRecordError(_wrong(error.errors()[0])) from error
+    wrong = [] if batch.id == identity else ["id"]  # by which its folder is found
+    if batch.status in ("in_progress", "finalizing") and batch.model is None:
         wrong.append("model")
+    if batch.endpoint not in ENDPOINTS:
+        wrong.append("endpoint")
     if wrong:
         raise DamagedRecordError(f"its {wrong[0]!r} is not one that a server writes")
-    if "counts" in said:
-        said["counts"] = BatchCounts(**said["counts"])
-    if "errors" in said:
-        said["errors"] = tuple(BatchError(**one) for one in said["errors"])
-    return Batch(**said)
+    return batch
 
 
-def _fits(value: Any, shape: Any) -> bool:
-    """Whether a value of JSON has a ``shape``: a pattern or a set of texts, a list of one shape, an
-    object of named shapes, a pair of shapes for an object's names and values, or a predicate."""
-    match shape:
-        case re.Pattern():
-            return isinstance(value, str) and shape.fullmatch(value) is not None
-        case frozenset():
-            return isinstance(value, str) and value in shape
-        case [one]:
-            few = isinstance(value, list) and len(value) <= _MOST_ITEMS
-            return few and all(_fits(item, one) for item in value)
-        case [names, values]:
-            few = isinstance(value, dict) and len(value) <= _MOST_ITEMS
-            return few and all(_fits(n, names) and _fits(v, values) for n, v in value.items())
-        case dict():
-            alike = isinstance(value, dict) and value.keys() == shape.keys()
-            return alike and all(_fits(value[name], one) for name, one in shape.items())
-        case _:
-            return bool(shape(value))
-
-
-def _text(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= _MOST_TEXT
-
-
-def _whole(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= _MOST_NUMBER
-
-
-def _or_none(shape: Any) -> Callable[[Any], bool]:
-    return lambda value: value is None or _fits(value, shape)
-
-
-_STATUSES = frozenset(get_args(Status))
-_ERROR = {"code": _text, "message": _text, "line": _or_none(_whole), "param": _or_none(_text)}
-_SHAPE: Mapping[str, Any] = {
-    "id": BATCH_ID,
-    "created": lambda value: type(value) in (int, float) and 0 <= value <= _MOST_NUMBER,
-    "endpoint": frozenset(ENDPOINTS),
-    "input_file_id": FILE_ID,
-    "metadata": _or_none([_text, _text]),
-    "status": _STATUSES,
-    "at": [_STATUSES, _whole],
-    "model": _or_none(_text),
-    "counts": dict.fromkeys(("total", "completed", "failed"), _whole),
-    "errors": [_ERROR],
-    "ending": _or_none(frozenset(get_args(Ending))),
-    "output_file_id": _or_none(FILE_ID),
-    "error_file_id": _or_none(FILE_ID),
-    "usage": _or_none([_text, _whole]),
-    "kept": lambda value: isinstance(value, bool),
-}
-_NEEDED = frozenset({"id", "created", "endpoint", "input_file_id"})
+def _wrong(error: ErrorDetails) -> str:
+    name, *inner = error["loc"] or ("",)
+    what = {"unexpected_keyword_argument": "has", "missing": "lacks"}.get(error["type"])
+    if what is not None and not inner:
+        return f"another version of Ingot wrote it: it {what} {name!r:.60}"
+    return f"its {name!r} is not one that a server writes" if name else error["msg"]
 
 
 def damaged_batch(folder: Path, error: DamagedRecordError) -> Batch:
@@ -290,7 +243,6 @@ class Batches:
         self.changed = threading.Condition()
         self._batches: dict[str, Batch] = {}  # the oldest first
         self._open: dict[str, Batch] = {}  # those that have not ended
-        self.rows: Counter[tuple[str, str]] = Counter()  # of those that have, by model and status
         found = []
         for path in prepare(folder, BATCH_ID):
             try:
@@ -326,14 +278,10 @@ class Batches:
 
     def _note(self, batch: Batch) -> None:
         self._batches[batch.id] = batch
-        if not batch.ended:
+        if batch.ended:
+            self._open.pop(batch.id, None)
+        else:
             self._open[batch.id] = batch
-            return
-        self._open.pop(batch.id, None)
-        counts = {"completed": batch.counts.completed, "failed": batch.counts.failed}
-        for status, count in counts.items():
-            if count:
-                self.rows[batch.model or "", status] += count
 
     def add(self, batch: Batch, content: Path) -> None:
         """A new batch, which keeps the ``content`` of its input whatever becomes of that file.
@@ -361,10 +309,19 @@ class Batches:
                 self.changed.notify_all()
             return after
 
-    def begun(self, batch: Batch, stage: str, rows: int) -> int:
-        """Note that ``stage`` of a batch begins, with so many ``rows`` done, until it is ``over``.
-        Returns how many processes have ended within it since a row was done. Raises as ``add``."""
-        path, died = self.folder(batch) / ATTEMPT, 0
+    def count(self, identity: str, completed: int, failed: int) -> None:
+        """Note the rows of a batch that are done. Its journal has them: they are in its record
+        only when something else changes."""
+        with self.changed:
+            batch = self.get(identity)
+            counts = BatchCounts(batch.counts.total, completed, failed)
+            self._note(replace(batch, counts=counts))
+
+    def begun(self, batch: Batch, stage: str) -> int:
+        """Note that ``stage`` of a batch begins, until it is ``over``. Returns how many processes
+        have ended within it since a row was done. Raises as ``add``."""
+        counts = self.get(batch.id).counts
+        path, died, rows = self.folder(batch) / ATTEMPT, 0, counts.completed + counts.failed
         try:
             before = load_json(path, 1000)
             if before["stage"] == stage and before["rows"] >= rows:
@@ -408,7 +365,9 @@ def _link(content: Path, place: Path) -> None:
 # ``meta.json``. What a client calls a file is data, and never part of a path.
 
 
-BATCH_INPUT, OUTPUT = "batch", "batch_output"  # what files are for
+Purpose = Literal["batch", "batch_output"]
+BATCH_INPUT: Purpose = "batch"
+OUTPUT: Purpose = "batch_output"
 MOST_NAME = 512  # characters of what a client calls a file
 _CONTENT, _META = "content", "meta.json"
 _MOST_META = 2**16  # bytes
@@ -421,9 +380,9 @@ class StoredFile:
 
     id: str
     filename: str
-    purpose: str
+    purpose: Purpose
     bytes: int
-    created: float  # Unix seconds
+    created: Annotated[float, Field(ge=0, le=_MOST_SECONDS)]  # Unix seconds
 
     def as_json(self) -> dict[str, Any]:
         """OpenAI's file object."""
@@ -438,6 +397,9 @@ class StoredFile:
             "status": "processed",
             "status_details": None,
         }
+
+
+_FILE = TypeAdapter(StoredFile)
 
 
 def new_file_id() -> str:
@@ -463,7 +425,7 @@ class NewFile:
             self._content.write(data)
         self.bytes += len(data)
 
-    def keep(self, filename: str, purpose: str) -> StoredFile:
+    def keep(self, filename: str, purpose: Purpose) -> StoredFile:
         """Make it one of the files, for good. Raises as ``write``."""
         name = visible(filename[:MOST_NAME])[:MOST_NAME]
         stored = StoredFile(self.id, name, purpose, self.bytes, time.time())
@@ -560,18 +522,14 @@ def _read(folder: Path) -> StoredFile | None:
         logger.warning("%s is left out: %s", content, error.strerror or error)
         return None
     try:
-        said = load_json(folder / _META, _MOST_META)
-        name, purpose, created = said["filename"], said["purpose"], said["created"]
-        if not isinstance(name, str) or purpose not in (BATCH_INPUT, OUTPUT):
-            raise TypeError("its names are none")
-        if type(created) not in (int, float) or not 0 <= created <= _MOST_SECONDS:
-            raise TypeError("its time is none")
-        name = visible(name[:MOST_NAME])[:MOST_NAME]
-        stored = StoredFile(folder.name, name, purpose, about.st_size, created)
-        if stored.bytes != said["bytes"]:
+        with open_plain(folder / _META) as file:
+            said = _FILE.validate_json(file.read(_MOST_META + 1), strict=True)
+        name = visible(said.filename[:MOST_NAME])[:MOST_NAME]
+        stored = replace(said, id=folder.name, filename=name, bytes=about.st_size)
+        if stored.bytes != said.bytes:
             logger.warning("%s has %d bytes, and not what %s says", content, stored.bytes, _META)
         return stored
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError) as error:
         why = visible(str(error))[:200]
         logger.warning("%s is damaged (%s): the file has lost its name", folder / _META, why)
         created = max(0.0, about.st_mtime)

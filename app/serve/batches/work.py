@@ -22,7 +22,6 @@ from typing import Any
 from app.batch.input.scan import InputScan
 from app.batch.interrupt import Interrupts
 from app.batch.journal.journal import Journal, journal_path
-from app.batch.report.figures import JobFigures
 from app.batch.report.progress import Progress
 from app.batch.runner import run_to_file
 from app.batch.schedule.engines import JobPlan
@@ -62,16 +61,15 @@ class OtherModelError(RequestError):
 
 
 class Live(Progress):
-    """A batch that runs: how far it is, and what ends it."""
+    """The run of a batch's rows: what ends it. ``counted`` is told the rows that are completed, and
+    those that failed."""
 
-    def __init__(self, identity: str, counts: BatchCounts) -> None:
-        """``counts`` as they are known before the run has looked."""
+    def __init__(self, identity: str, counted: Callable[[str, int, int], None]) -> None:
         super().__init__()
-        self.id, self.counts = identity, counts
-        self.snapshot: JobFigures | None = None
+        self.id, self._counted = identity, counted
         self.interrupts = Interrupts()
         self.gave_way = False  # to another model
-        self.listeners.append(self._take)
+        self.listeners.append(lambda now: counted(identity, now.done - now.failed, now.failed))
 
     def end(self) -> None:
         """End the rows that run."""
@@ -88,14 +86,7 @@ class Live(Progress):
 
     def begin(self, found: InputScan) -> None:
         """Count the answers that the journal has already."""
-        self._count(found.cached, found.failed)
-
-    def _take(self, snapshot: JobFigures) -> None:
-        self.snapshot = snapshot
-        self._count(snapshot.done - snapshot.failed, snapshot.failed)
-
-    def _count(self, completed: int, failed: int) -> None:
-        self.counts = replace(self.counts, completed=completed, failed=failed)
+        self._counted(self.id, found.cached, found.failed)
 
 
 def run(
@@ -170,28 +161,25 @@ class _Wait:
 
 @dataclass(slots=True)
 class Waits:
-    """Thread-safe. Messages name files below ``data`` without that: clients read them."""
+    """Messages name files below ``data`` without that: clients read them. Thread-safe, where one
+    thread at a time works on a batch."""
 
     data: Path
     _waits: dict[str, _Wait] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def begin(self, identity: str, error: Exception, rows: int) -> BatchError | None:
         """Let a batch with so many answered rows wait because of ``error``; longer each time. The
         error, if it is to be tried no more."""
         known = isinstance(error, (IngotError, HttpError))
         said = str(error).replace(f"{self.data}{os.sep}", "") if known else "an internal error"
-        with self._lock:
-            before = self._waits.get(identity)
-            tries = 1 + (before.tries if before is not None and before.rows >= rows else 0)
-            if not isinstance(error, _LASTING) and tries >= MOST_TRIES:
-                self._waits.pop(identity, None)
-                return BatchError.of("engine_error", said)
-            pause = min(FIRST_S * 2 ** min(tries - 1, _MOST_DOUBLED), LONGEST_S)
-            problem = BatchError.of(
-                "waiting", f"{said}. The batch goes on by itself when that is over"
-            )
-            self._waits[identity] = _Wait(time.monotonic() + pause, problem, tries, rows)
+        before = self._waits.get(identity)
+        tries = 1 + (before.tries if before is not None and before.rows >= rows else 0)
+        if not isinstance(error, _LASTING) and tries >= MOST_TRIES:
+            self.end(identity)
+            return BatchError.of("engine_error", said)
+        pause = min(FIRST_S * 2 ** min(tries - 1, _MOST_DOUBLED), LONGEST_S)
+        problem = BatchError.of("waiting", f"{said}. The batch goes on by itself when that is over")
+        self._waits[identity] = _Wait(time.monotonic() + pause, problem, tries, rows)
         if before is None or before.problem != problem:
             why = visible(str(error)) if known else said
             logger.warning("%s waits: %s", identity, why, exc_info=None if known else error)
@@ -199,8 +187,7 @@ class Waits:
 
     def end(self, identity: str) -> None:
         """Clear a batch's backoff."""
-        with self._lock:
-            self._waits.pop(identity, None)
+        self._waits.pop(identity, None)
 
     def left(self, identity: str) -> float:
         """Seconds until it may be tried; 0 for one that may be tried now."""
@@ -234,7 +221,6 @@ class BatchService:
         self._sampling, self.left_out = sampling, LeftOut()
         self._waits = Waits(data)
         self._live: Live | None = None
-        self._known: dict[str, BatchCounts] = {}  # of batches that were begun, and do not run
         self._stopping = False
         self._stuck: set[str] = set()  # threads whose last round failed
         self._lacking: set[str] = set()  # whose journal has not what it seems to have
@@ -282,13 +268,8 @@ class BatchService:
         return live if live is not None and live.id == batch.id else None
 
     def _seen(self, batch: Batch) -> Batch:
-        """Return the batch with what changes too often to be written, and why it waits."""
-        if batch.ended:
-            return batch
-        if (live := self._live_of(batch)) is not None:
-            return replace(batch, counts=live.counts)
-        batch = replace(batch, counts=self._known.get(batch.id, batch.counts))
-        problem = self._waits.problem(batch.id)
+        """Return the batch with the reason for which it waits."""
+        problem = None if batch.ended else self._waits.problem(batch.id)
         return batch if problem is None else replace(batch, errors=(*batch.errors, problem))
 
     def create(
@@ -315,11 +296,6 @@ class BatchService:
     def running(self) -> list[tuple[Batch, Live | None]]:
         """List those that have not ended, the oldest first, each with the run of its rows."""
         return [(self._seen(one), self._live_of(one)) for one in self._batches.open()]
-
-    def ended_rows(self) -> Mapping[tuple[str, str], int]:
-        """Count the rows of batches that have ended, by the model asked for and the status."""
-        with self._batches.changed:
-            return self._batches.rows.copy()
 
     def cancel(self, identity: str) -> Batch:
         """End the rows that run; what is done by then is in the output. Raises HttpError for one
@@ -350,7 +326,7 @@ class BatchService:
             logger.warning("%s: its journal: %s", batch.id, visible(str(error) or repr(error)))
         if found is None:
             return 0
-        self._known[batch.id] = replace(found, total=batch.counts.total)
+        self._batches.count(batch.id, found.completed, found.failed)
         return found.completed
 
     def _loop(self, name: str, runs: bool) -> None:
@@ -381,7 +357,7 @@ class BatchService:
                         pauses.append(left)
                         continue
                     if runs:
-                        self._live = Live(batch.id, self._known.get(batch.id, batch.counts))
+                        self._live = Live(batch.id, self._batches.count)
                     return batch
                 self._batches.changed.wait(min(pauses, default=None))
         return None
@@ -397,8 +373,7 @@ class BatchService:
     def _begin(self, batch: Batch, stage: str) -> bool:
         """Whether to do what is to be done; else the batch fails for what that did before."""
         self._over(batch)
-        counts = self._known.get(batch.id, batch.counts)
-        died = self._batches.begun(batch, stage, counts.completed + counts.failed)
+        died = self._batches.begun(batch, stage)
         if died < _MOST_DEATHS.get(stage, _DEATHS):
             self._begun[batch.id] = batch
             return True
@@ -429,7 +404,6 @@ class BatchService:
                 raise HttpError(503, "model_busy", "another model needed the room of this one")
         finally:
             with self._batches.changed:
-                self._known[batch.id] = live.counts
                 self._live = None
                 self._batches.changed.notify_all()
 
@@ -474,7 +448,7 @@ class BatchService:
                 raise IngotError("the journal has no answers to rows that were asked again")
             logger.warning("%s: the journal was damaged; the lost rows are asked again", batch.id)
             self._lacking.add(batch.id)
-            self._known[batch.id] = counts
+            self._batches.count(batch.id, counts.completed, counts.failed)
             self._batches.change(batch.id, lambda now: replace(now.now("in_progress"), ending=None))
             return
         changes: dict[str, Any] = {"counts": counts, "usage": dict(usage) or None}
@@ -511,7 +485,6 @@ class BatchService:
             *(after.id, model, after.status, rows.completed, rows.total, rows.failed),
         )
         if after.ended:
-            self._known.pop(batch.id, None)
             self._lacking.discard(batch.id)
             if not after.kept:
                 self._batches.clear(after)

@@ -6,7 +6,7 @@ import pytest
 
 from app.openai.answer import Answer, answer_of, failure_of
 from app.openai.request import body_task
-from app.openai.response import answer_body, error_body
+from app.openai.response import answer_body, error_body, status_of
 from app.openai.validation import InputError, Problem
 from runtimes.request import Completion, FinishReason, Priority, SamplingParams, Timings, Usage
 
@@ -18,7 +18,7 @@ def completion(text: str, cached: int = 0) -> Completion:
     return Completion("r", text, (1, 2), FinishReason.STOP, usage, TIMES)
 
 
-def test_a_body_becomes_a_task_and_its_answer_a_body() -> None:
+def test_a_body_becomes_a_task_and_its_answer_a_body():
     messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "hi"}]
     task = body_task({"messages": messages, "temperature": 1}, "chat", SamplingParams(top_k=3))
     assert (task.history, task.turns, task.raw) == ((messages[0],), ("hi",), False)
@@ -29,15 +29,16 @@ def test_a_body_becomes_a_task_and_its_answer_a_body() -> None:
     assert body["usage"]["prompt_tokens_details"] == {"cached_tokens": 1}
 
 
-def test_what_is_wrong_becomes_an_error_body() -> None:
+def test_what_is_wrong_becomes_an_error_body():
     with pytest.raises(InputError) as caught:
         body_task({"messages": [], "stream": True}, "chat", SamplingParams())
-    status, body = error_body(caught.value.problem)
+    status = status_of(caught.value.problem)
+    body = error_body(status, caught.value.problem)
     assert (status, body["error"]["code"]) == (400, "unsupported_parameter")
-    assert error_body(Problem("worker_crash", "it died"))[0] == 500
+    assert status_of(Problem("worker_crash", "it died")) == 500
 
 
-def test_an_answer_is_read_back_as_it_was_written() -> None:
+def test_an_answer_is_read_back_as_it_was_written():
     several = answer_of([completion("one"), completion("two", cached=2)])
     assert several.responses == ["one", "two"]
     assert several.usage is not None
@@ -57,7 +58,7 @@ def test_an_answer_is_read_back_as_it_was_written() -> None:
     }
 
 
-def test_a_server_takes_what_a_batch_has_by_itself() -> None:
+def test_a_server_takes_what_a_batch_has_by_itself():
     messages = [{"role": "user", "content": "hi"}]
     for given, wanted in (("high", Priority.HIGH), (3, Priority.LOW), (None, Priority.NORMAL)):
         body = {"messages": messages, "priority": given, "reproducible": True}
@@ -70,7 +71,7 @@ def test_a_server_takes_what_a_batch_has_by_itself() -> None:
         body_task({"messages": messages, "priority": 1}, "chat", SamplingParams())
 
 
-def test_what_clients_send_beside_is_read_or_ignored() -> None:
+def test_what_clients_send_beside_is_read_or_ignored():
     messages = [
         {
             "role": "developer",

@@ -37,9 +37,7 @@ def refusing(pebble_built: Path) -> FileEncoder:
         (Task(turns=("Hi",), then="Hello"), PromptStyle(system="Be brief.")),
     ],
 )
-def test_a_refused_system_message_stands_before_the_first_one(
-    refusing: FileEncoder, task: Task, style: PromptStyle
-) -> None:
+def test_a_refused_system_message_stands_before_the_first_one(refusing, task, style):
     found = prepare(task, refusing, PARAMS, style)
     assert found.form.messages == JOINED
     expected = prepare(replace(task, history=(), turns=(JOINED[0]["content"],)), refusing, PARAMS)
@@ -47,8 +45,8 @@ def test_a_refused_system_message_stands_before_the_first_one(
 
 
 def test_messages_that_follow_each_other_are_one_where_a_template_refuses_them(
-    refusing: FileEncoder,
-) -> None:
+    refusing,
+):
     developer = {"role": "developer", "content": "Be kind."}
     place = {"role": "user", "content": "In w."}
     task = Task(history=(SYSTEM, developer, place), turns=("Hi",))
@@ -58,13 +56,13 @@ def test_messages_that_follow_each_other_are_one_where_a_template_refuses_them(
     assert found.ids == prepare(Task(turns=(text,)), refusing, PARAMS, bounded=False).ids
 
 
-def test_what_no_template_takes_is_told_in_its_words(refusing: FileEncoder) -> None:
+def test_what_no_template_takes_is_told_in_its_words(refusing):
     task = Task(history=(SYSTEM, {"role": "assistant", "content": "Hm."}), turns=("Hi",))
     with pytest.raises(RequestError, match="no system message"):
         prepare(task, refusing, PARAMS)
 
 
-def test_only_what_is_bounded_must_fit(refusing: FileEncoder) -> None:
+def test_only_what_is_bounded_must_fit(refusing):
     task = Task(turns=("river " * 200,))
     with pytest.raises(PromptTooLongError):
         prepare(task, refusing, PARAMS)

@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 
-from app.batch.input.prompting import Prompting
-from app.batch.spec import InputOptions
 from app.openai.scoring import scored
-from app.openai.task import Task
-from app.openai.validation import InputError
 from runtimes.request import Completion, FinishReason, Timings, Usage
-
-
-def ask(row: dict[str, Any], kind: Any, **prompting: Any) -> Task:
-    return Prompting(InputOptions(task=kind), **prompting).task(row, None)
+from tests.app.openai.readers import row as ask
 
 
 def completion(*tokens: tuple[float, float]) -> Completion:
@@ -36,7 +28,7 @@ def completion(*tokens: tuple[float, float]) -> Completion:
     )
 
 
-def test_scores_are_sums_over_the_tokens_of_a_continuation() -> None:
+def test_scores_are_sums_over_the_tokens_of_a_continuation():
     task = ask({"prompt": "x", "continuations": [" a", " long one"]}, "score")
     answer = scored(task, [completion((-1.0, -1.0)), completion((-1.0, -0.5), (-0.75, -0.75))])
     assert answer.scores == [
@@ -50,7 +42,7 @@ def test_scores_are_sums_over_the_tokens_of_a_continuation() -> None:
     assert (answer.usage["prompt_tokens"], answer.usage["completion_tokens"]) == (7, 0)
 
 
-def test_a_label_has_its_share_of_the_probability() -> None:
+def test_a_label_has_its_share_of_the_probability():
     task = ask({"text": "x", "labels": ["good", "bad"]}, "classify")
     answer = scored(task, [completion((-3.0, 0.0)), completion((-2.0, 0.0))])
     assert answer.label == "bad"
@@ -70,38 +62,6 @@ def test_a_label_has_its_share_of_the_probability() -> None:
         ({"messages": [{"role": "user", "content": "x"}]}, {}, ["good", "bad"]),
     ],
 )
-def test_what_follows_for_a_label(
-    row: dict[str, Any], options: dict[str, Any], continuations: list[str]
-) -> None:
+def test_what_follows_for_a_label(row, options, continuations):
     task = ask(row, "classify", **{"labels": ("good", "bad"), **options})
     assert [part.then for part in task.parts] == continuations
-
-
-MANY = [str(i) for i in range(257)]
-
-
-@pytest.mark.parametrize(
-    ("kind", "row", "code", "words"),
-    [
-        ("score", {"prompt": "x"}, "missing_field", "'continuations'"),
-        ("score", {"continuations": ["a"]}, "missing_field", "'prompt' or 'messages'"),
-        ("score", {"prompt": "x", "continuations": "a"}, "wrong_type", "list of strings"),
-        ("score", {"prompt": "x", "continuations": ["a", 1]}, "wrong_type", "list of strings"),
-        ("score", {"prompt": "x", "continuations": []}, "invalid_value", "1 to 256 strings, not 0"),
-        ("score", {"prompt": "x", "continuations": MANY}, "invalid_value", "not 257"),
-        ("score", {"prompt": "x", "continuations": ["a", " "]}, "invalid_value", "s.1 is blank"),
-        ("score", {"prompt": "x", "continuations": ["a", "a"]}, "invalid_value", "there before"),
-        ("score", {"prompt": "x", "continuations": ["\ud800"]}, "invalid_unicode", "s.0"),
-        ("score", {"prompt": ["x", "y"], "continuations": ["a"]}, "wrong_type", "one prompt"),
-        ("classify", {"text": "x", "labels": ["a"]}, "invalid_value", "2 to 256"),
-        ("classify", {"text": "x"}, "missing_field", "'labels' or 'choices'"),
-        ("embed", {"texts": "x"}, "missing_field", "'prompt' or 'input' or 'text'"),
-        ("embed", {"text": ["x", "y"]}, "wrong_type", "must be one text"),
-        ("embed", {"text": " "}, "empty_prompt", "blank"),
-    ],
-)
-def test_what_is_refused(kind: Any, row: dict[str, Any], code: str, words: str) -> None:
-    with pytest.raises(InputError) as caught:
-        ask(row, kind)
-    assert caught.value.problem.code == code
-    assert words in caught.value.problem.message

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.openai.answer import joined
-from app.openai.tool_forms import ToolForm, form_of
+from app.openai.tool_forms import form_of
 from app.openai.tool_parser import ToolParser
 
 HERMES = form_of(None)
@@ -90,9 +90,7 @@ ODD = '{"a": "}\\"{</tool_call>", "b": [{"c": {}}], "d": "\\\\"}'
         ),
     ],
 )
-def test_however_it_comes_it_is_read_alike(
-    form: ToolForm, text: str, content: str, calls: list[tuple[str, str]]
-) -> None:
+def test_however_it_comes_it_is_read_alike(form, text, content, calls):
     for size in (1, 2, 3, 7, len(text) or 1):
         parser, deltas = ToolParser(form, NAMES), []
         for at in range(0, len(text), size):
@@ -103,7 +101,7 @@ def test_however_it_comes_it_is_read_alike(
         assert len({c["id"] for c in found}) == len(found)
 
 
-def test_text_and_arguments_are_not_held_back() -> None:
+def test_text_and_arguments_are_not_held_back():
     parser = ToolParser(HERMES, NAMES)
     assert joined(parser.feed("Hello, < you")) == ("Hello, < you", [])
     assert joined(parser.feed(" <tool_call>\n{")) == ("", [])

@@ -6,13 +6,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
-
 from app.openai.answer import answer_of
 from app.openai.prepare import PromptForm, form_prompt
 from app.openai.request import body_task
 from app.openai.response import answer_body
-from app.openai.validation import InputError
 from runtimes.chat import render_chat
 from runtimes.grammars import grammar_of
 from runtimes.request import Completion, FinishReason, SamplingParams, Timings, Usage
@@ -97,7 +94,7 @@ def follows(asked: PromptForm, *parts: str | int) -> bool:
     return matcher.error is None and bool(matcher._matcher.is_accepting())
 
 
-def test_a_template_that_knows_tools_is_given_them() -> None:
+def test_a_template_that_knows_tools_is_given_them():
     found = ask(HERMES, [USER, CALLED, RETURNED], tools=[WEATHER])
     text = told(found, HERMES)
     assert text.startswith(f"<tools>{json.dumps(WEATHER)}</tools><|user|>How is it in Rome?")
@@ -105,7 +102,7 @@ def test_a_template_that_knows_tools_is_given_them() -> None:
     assert text.endswith("<|tool|>sunny<|end|>")
 
 
-def test_a_template_that_knows_none_gets_messages_that_tell_them() -> None:
+def test_a_template_that_knows_none_gets_messages_that_tell_them():
     system = {"role": "developer", "content": "Be kind."}
     again = {**RETURNED, "content": "warm"}
     found = ask(PLAIN, [system, USER, CALLED, RETURNED, again], tools=[WEATHER])
@@ -123,7 +120,7 @@ def test_a_template_that_knows_none_gets_messages_that_tell_them() -> None:
     assert "<tool_response>\nsunny" in alone
 
 
-def test_mistral_counts_the_characters_of_ids() -> None:
+def test_mistral_counts_the_characters_of_ids():
     text = told(ask(MISTRAL, [USER, CALLED, RETURNED], tools=[WEATHER]), MISTRAL)
     short = text[-9:]
     assert short.isalnum()
@@ -134,7 +131,7 @@ CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_
 NO_TIME = '<tool_call>\n{"name": "time", "arguments": {}}\n</tool_call>'
 
 
-def test_an_answer_is_a_text_or_calls() -> None:
+def test_an_answer_is_a_text_or_calls():
     for template in (PLAIN, HERMES):
         found = ask(template, tools=[WEATHER, TIME])
         assert follows(found, "I do not know { < <tool_cal")
@@ -151,7 +148,7 @@ def test_an_answer_is_a_text_or_calls() -> None:
     assert not follows(one, CALL, "\n", NO_TIME)
 
 
-def test_the_choice_binds() -> None:
+def test_the_choice_binds():
     must = ask(HERMES, tools=[WEATHER, TIME], tool_choice="required")
     assert follows(must, NO_TIME)
     assert not follows(must, "No. ", NO_TIME)
@@ -166,7 +163,7 @@ def test_the_choice_binds() -> None:
     assert (none.params.constraint, none.tools, none.parser()) == (None, None, None)
 
 
-def test_other_forms() -> None:
+def test_other_forms():
     llama = ask(LLAMA, tools=[WEATHER, TIME])
     assert follows(llama, '{"name": "weather", "parameters": {"city": "Rome"}}')
     assert follows(llama, 'It is {"name": "x"}')
@@ -183,7 +180,7 @@ def test_other_forms() -> None:
     assert follows(tekken, 258, 'weather[ARGS]{"city": "Rome"}', 258, "time[ARGS]{}")
 
 
-def test_an_answer_in_json_may_be_a_call_instead() -> None:
+def test_an_answer_in_json_may_be_a_call_instead():
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     found = ask(HERMES, tools=[WEATHER], response_format=wanted)
@@ -192,7 +189,7 @@ def test_an_answer_in_json_may_be_a_call_instead() -> None:
     assert not follows(found, "Hello")
 
 
-def test_calls_are_in_the_body_of_the_answer() -> None:
+def test_calls_are_in_the_body_of_the_answer():
     found = ask(HERMES, tools=[WEATHER])
     times = Timings(0.1, 0.2, 0.3, 0.4, 0.5, 3, 2)
 
@@ -210,68 +207,3 @@ def test_calls_are_in_the_body_of_the_answer() -> None:
     assert cut["finish_reason"] == "length"
     assert cut["message"]["tool_calls"][0]["function"]["arguments"] == '{"city": "Rom'
     assert "tool_calls" not in body("Hello.")["message"]
-
-
-def broken(**changes: Any) -> dict[str, Any]:
-    return {"type": "function", "function": {**WEATHER["function"], **changes}}
-
-
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        ({"tools": {}}, "tools must be a list"),
-        ({"tools": [WEATHER, 5]}, "tools.1 must be a tool"),
-        ({"tools": [{}]}, "tools.0.type must be function, not null"),
-        ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "no tool is left"),
-        (
-            {
-                "tools": [TIME, {"type": "custom", "name": "patch"}],
-                "tool_choice": {"type": "custom", "name": "patch"},
-            },
-            "tool_choice names 'custom', a tool that a provider runs: it is left out",
-        ),
-        (
-            {"tools": [{"type": "custom", "name": [5]}], "tool_choice": {"type": "custom"}},
-            "tool_choice names 'custom', a tool that a provider runs: it is left out",
-        ),
-        ({"tools": [broken(name="a b")]}, "tools.0.function.name must be 1 to 64 letters"),
-        ({"tools": [WEATHER, WEATHER]}, "tools.1: another tool is called 'weather'"),
-        ({"tools": [broken(parameters=[])]}, "tools.0.function.parameters must be a JSON schema"),
-        (
-            {
-                "tools": [
-                    TIME,
-                    broken(parameters={"type": "object", "properties": {"a": {"type": "x"}}}),
-                ]
-            },
-            "tools.1.function.parameters: the JSON schema cannot be used: at #/properties/a",
-        ),
-        ({"tools": [broken(parameters={"type": "string"})]}, "parameters.type must be object"),
-        ({"tools": [broken(parameters={"$ref": "#/$defs/no"})]}, "tools.0.function.parameters"),
-        ({"tools": [TIME] * 129}, "129 tools, above 128"),
-        ({"tools": [TIME], "tool_choice": "any"}, "tool_choice must be"),
-        (
-            {"tools": [TIME], "tool_choice": {"type": "function", "function": {"name": "x"}}},
-            "tool_choice names 'x'",
-        ),
-        ({"tool_choice": "required"}, "there are no tools"),
-        ({"tools": [TIME], "parallel_tool_calls": 1}, "parallel_tool_calls"),
-        ({"tools": [TIME], "structured_outputs": {"regex": "a"}}, "tools need"),
-        ({"messages": [USER] * 4097}, "4,097 messages, above 4,096"),
-        ({"messages": [USER, {**CALLED, "tool_calls": [{}]}, RETURNED]}, "messages.1.tool_calls.0"),
-    ],
-)
-def test_what_is_wrong_is_named(body: dict[str, Any], said: str) -> None:
-    with pytest.raises(InputError) as caught:
-        body_task({"messages": [USER], **body}, "chat", SamplingParams())
-    assert said in str(caught.value)
-
-
-def test_a_schema_may_not_be_of_any_size() -> None:
-    deep: dict[str, Any] = {"type": "object"}
-    for _ in range(40):
-        deep = {"type": "object", "properties": {"a": deep}}
-    large = {"type": "object", "properties": {"a": {"enum": ["x" * 300_000]}}}
-    for schema, said in ((deep, "nested too deeply"), (large, "262,144 characters")):
-        with pytest.raises(InputError, match=said):
-            ask(tools=[broken(parameters=schema)])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 import re
+import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -13,6 +16,7 @@ from typing import Any
 
 import pytest
 from openai import OpenAI
+from prometheus_client.parser import text_string_to_metric_families
 
 from app.adapters import name_and_path
 from app.models.planning import choose
@@ -25,6 +29,8 @@ from app.serve.generate import Generator
 from app.serve.options import ServeOptions, ServeSampling
 from app.serve.pool import ModelPool, ServedModel
 from app.serve.server import http_server, listen
+from runtimes.worker.engine import WorkerEngine
+from tests.app import endless
 from tests.support import until
 
 
@@ -36,15 +42,81 @@ def unpaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "_turns", connection._Turns())
 
 
-class Running:
-    """Where it is, and what it has."""
+CHAT, TEXTS = "/v1/chat/completions", "/v1/completions"
+HELLO = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
+QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+STORY = {
+    "messages": [{"role": "user", "content": "Tell me a story."}],
+    "frequency_penalty": -2,
+    "max_tokens": endless.CONTEXT - 1024,
+}
+QUIET_S = 120.0
 
-    def __init__(self, port: int, generator: Generator, batches: BatchService) -> None:
+
+class Door:
+    """A server as its clients see it."""
+
+    def __init__(self, port: int) -> None:
         self.address, self.port = f"http://127.0.0.1:{port}", port
-        self.generator, self.pool, self.batches = generator, generator.pool, batches
 
     def client(self, key: str = "none") -> OpenAI:
         return OpenAI(base_url=f"{self.address}/v1", api_key=key, max_retries=0)
+
+    def begin(
+        self, body: Any = HELLO, path: str = CHAT, method: str = "POST", **headers: str
+    ) -> http.client.HTTPConnection:
+        """A request that is sent; an object becomes JSON."""
+        asking = http.client.HTTPConnection("127.0.0.1", self.port, timeout=QUIET_S)
+        data = body if isinstance(body, (bytes, type(None))) else json.dumps(body)
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        asking.request(method, path, data, sent)
+        return asking
+
+    def ask(self, *request: Any, **headers: str) -> tuple[int, Any]:
+        """Status and content of the answer."""
+        asking = self.begin(*request, **headers)
+        answer = asking.getresponse()
+        data = answer.read()
+        if answer.headers["content-type"] == "application/json" and data:
+            data = json.loads(data)
+        asking.close()
+        return answer.status, data
+
+    def get(self, path: str, **headers: str) -> tuple[int, Any]:
+        return self.ask(None, path, "GET", **headers)
+
+    def refused(self, *request: Any, **headers: str) -> tuple[int, str]:
+        """Status and code of an error."""
+        status, said = self.ask(*request, **headers)
+        return status, said["error"]["code"]
+
+    def connect(self, data: bytes = b"") -> socket.socket:
+        """A connection on which so much was said."""
+        sock = socket.create_connection(("127.0.0.1", self.port), timeout=QUIET_S)
+        sock.sendall(data)
+        return sock
+
+    def figures(self, name: str) -> dict[tuple[str, ...], float]:
+        """The values of a metric by its labels' values."""
+        families = text_string_to_metric_families(self.get("/metrics")[1].decode())
+        samples = [sample for family in families for sample in family.samples]
+        return {tuple(one.labels.values()): one.value for one in samples if one.name == name}
+
+    def answered(self, status: int) -> float:
+        """Requests with this status so far."""
+        found = self.figures("ingot_requests_total").items()
+        return sum(count for (_, one), count in found if one == str(status))
+
+
+class Running(Door):
+    """A server in the tests' own process, and what it has."""
+
+    def __init__(self, port: int, generator: Generator, batches: BatchService) -> None:
+        super().__init__(port)
+        self.generator, self.pool, self.batches = generator, generator.pool, batches
+
+    def engine(self, name: str = "pebble") -> WorkerEngine:
+        return self.pool.loaded()[name].engine
 
 
 @contextmanager
@@ -108,16 +180,15 @@ def server(gguf_file: Path, onnx_folder: Path) -> Iterator[Running]:
 
 
 @pytest.fixture
-def serving() -> Callable[..., Any]:
-    """See ``running``."""
-    return running
+def client(server: Running) -> OpenAI:
+    return server.client()
 
 
-def started(ingot: Any, data: Path, *arguments: Any, **options: Any) -> tuple[Any, int]:
-    """A server of its own process with its own folder of data, and its port."""
+def started(ingot: Any, data: Path, *arguments: Any, **options: Any) -> tuple[Any, Door]:
+    """A server of its own process with its own folder of data."""
     process = ingot.start("serve", *arguments, "--port", 0, "--data", data, **options)
     for line in process.stderr:
         found = re.search(rb"127\.0\.0\.1:(\d+)/v1 is ready", line)
         if found:
-            return process, int(found[1])
+            return process, Door(int(found[1]))
     raise AssertionError(process.wait())

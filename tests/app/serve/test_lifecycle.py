@@ -2,103 +2,81 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from openai import APIStatusError, InternalServerError, OpenAI
+from openai import InternalServerError
 
-from tests.app import endless
-from tests.app.serve.conftest import Running, running, started
+from tests.app.serve.conftest import QUESTION, STORY, Running, running, started
 from tests.support import until
 
-STORY = {
-    "model": "pebble",
-    "messages": [{"role": "user", "content": "Tell me a story."}],
-    "frequency_penalty": -2,
-    "max_tokens": endless.CONTEXT - 1024,
-}
-SHORT = {
-    "model": "pebble",
-    "messages": [{"role": "user", "content": "What is the capital of France?"}],
-}
+SHORT = {"messages": QUESTION, "max_tokens": 8}
 
 
-@pytest.fixture
-def endlessly(endless_gguf: Path):
+@pytest.fixture(scope="module")
+def endlessly(endless_gguf: Path) -> Iterator[Running]:
     with running({"pebble": endless_gguf}, slots=2, queue=1) as found:
         with found.pool.lease(None) as served:
             assert served.engine.context == 4096  # as long as a slot gets by default
         yield found
 
 
-def stats(server: Running):
-    return server.pool.loaded()["pebble"].engine.stats()
+def runs(server: Running, running: int, queued: int = 0) -> None:
+    """Wait until so many requests do."""
+
+    def now() -> tuple[int, int]:
+        stats = server.engine().stats()
+        return stats.running, stats.queued
+
+    until(now, lambda seen: seen == (running, queued))
 
 
-def begin(server: Running, **more) -> http.client.HTTPConnection:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
-    connection.request("POST", "/v1/chat/completions", json.dumps({**STORY, **more}))
-    return connection
-
-
-@pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_goes_frees_its_slot(endlessly, stream):
-    connection = begin(endlessly, stream=stream)
-    until(lambda: stats(endlessly).running == 1)
-    connection.close()
-    until(lambda: stats(endlessly).running == 0)
-    assert endlessly.client().chat.completions.create(**SHORT).choices[0].message.content
-
-
-def test_a_client_that_goes_while_it_waits_frees_its_place(endlessly):
-    running_now = [begin(endlessly, stream=True) for _ in range(2)]
-    until(lambda: stats(endlessly).running == 2)
-    waiting = begin(endlessly, stream=True)
-    until(lambda: stats(endlessly).queued == 1)
-    with pytest.raises(APIStatusError) as refused:
-        endlessly.client().chat.completions.create(**SHORT)
-    assert refused.value.status_code == 429
-    assert int(refused.value.response.headers["Retry-After"]) >= 1
-    with pytest.raises(APIStatusError) as refused:
-        endlessly.client().embeddings.create(model="pebble", input="a text")
-    assert refused.value.status_code == 429
+def test_a_client_that_goes_frees_its_slot_or_its_place(endlessly):
+    whole, stream = (endlessly.begin({**STORY, "stream": one}) for one in (False, True))
+    runs(endlessly, 2)
+    waiting = endlessly.begin({**STORY, "stream": True})
+    runs(endlessly, 2, 1)
+    answer = endlessly.begin(SHORT).getresponse()
+    assert answer.status == 429
+    assert int(answer.headers["Retry-After"]) >= 1
+    assert endlessly.ask({"input": "a text"}, "/v1/embeddings")[0] == 429
     waiting.close()
-    until(lambda: stats(endlessly).queued == 0)
-    for connection in running_now:
-        connection.close()
-    until(lambda: stats(endlessly).running == 0)
-    assert endlessly.client().chat.completions.create(**SHORT).choices[0].message.content
+    runs(endlessly, 2)
+    whole.close()
+    runs(endlessly, 1)
+    stream.close()
+    runs(endlessly, 0)
+    assert endlessly.ask(SHORT)[0] == 200
 
 
 def test_a_worker_that_dies_is_a_503_and_nothing_else(endlessly):
-    found: list[BaseException] = []
+    found: list[InternalServerError] = []
 
     def ask() -> None:
         try:
-            endlessly.client().chat.completions.create(**STORY)
+            endlessly.client().chat.completions.create(model="pebble", **STORY)
         except InternalServerError as error:
             found.append(error)
 
+    deaths = endlessly.engine().deaths
     thread = threading.Thread(target=ask)
     thread.start()
-    streamed = begin(endlessly, stream=True)
-    until(lambda: stats(endlessly).running == 2)
-    response = streamed.getresponse()
+    response = endlessly.begin({**STORY, "stream": True}).getresponse()
     response.readline()
-    os.kill(endlessly.pool.loaded()["pebble"].engine.pid, signal.SIGKILL)
+    runs(endlessly, 2)
+    os.kill(endlessly.engine().pid, signal.SIGKILL)
     thread.join(120)
     [error] = found
-    assert error.status_code == 503
-    assert error.code == "worker_crash"
-    rest = response.read().decode()
-    last = json.loads(rest.strip().splitlines()[-1].removeprefix("data: "))
-    assert last["error"]["code"] == "worker_crash"
-    assert endlessly.client().chat.completions.create(**SHORT).choices[0].message.content
+    assert (error.status_code, error.code) == (503, "worker_crash")
+    last = response.read().decode().strip().splitlines()[-1].removeprefix("data: ")
+    assert json.loads(last)["error"]["code"] == "worker_crash"
+    assert endlessly.ask(SHORT)[0] == 200
+    assert endlessly.figures("ingot_worker_restarts_total") == {("pebble",): deaths + 1}
 
 
 def test_models_make_room_for_each_other_and_those_in_use_stay(gguf_file, onnx_folder):
@@ -111,135 +89,82 @@ def test_models_make_room_for_each_other_and_those_in_use_stay(gguf_file, onnx_f
         return estimate(choice.file, choice.settings).total / 2**30
 
     room = max(need(gguf_file), need(onnx_folder)) * 1.2
-    models = {"a": gguf_file, "b": onnx_folder}
-    with running(models, slots=1, memory=room) as server:
-        client = server.client()
-        client.chat.completions.create(**{**SHORT, "model": "a"})
-        assert set(server.pool.loaded()) == {"a"}
-        client.chat.completions.create(**{**SHORT, "model": "b"})
-        assert set(server.pool.loaded()) == {"b"}
-        with server.pool.lease("b"), pytest.raises(APIStatusError) as refused:
-            client.chat.completions.create(**{**SHORT, "model": "a"})
-        assert refused.value.status_code == 503
-        assert refused.value.code == "model_busy"
-        client.chat.completions.create(**{**SHORT, "model": "a"})
-        assert set(server.pool.loaded()) == {"a"}
+    with running({"a": gguf_file, "b": onnx_folder}, slots=1, memory=room) as server:
+        for name in "aba":
+            if name == "a" and server.pool.loaded():
+                with server.pool.lease("b"):
+                    assert server.refused({**SHORT, "model": "a"}) == (503, "model_busy")
+            assert server.ask({**SHORT, "model": name})[0] == 200
+            assert set(server.pool.loaded()) == {name}
 
 
 def test_a_model_that_does_not_fit_says_what_would(gguf_file):
     with running({"pebble": gguf_file}, slots=128, memory=0.1) as server:
-        with pytest.raises(APIStatusError) as refused:
-            server.client().chat.completions.create(**SHORT)
-        assert refused.value.status_code == 507
-        assert "--slots" in refused.value.message
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_server_that_is_told_to_end_finishes_what_runs(ingot, endless_gguf, tmp_path, number):
-    process, port = started(ingot, tmp_path, f"pebble={endless_gguf}", "--slots", 1)
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
-    connection.request(
-        "POST", "/v1/chat/completions", json.dumps({**STORY, "stream": True, "max_tokens": 400})
-    )
-    response = connection.getresponse()
-    response.readline()
-    process.send_signal(number)
-    text = response.read().decode()
-    assert text.rstrip().endswith("data: [DONE]")
-    assert '"finish_reason": "length"' in text
-    assert process.wait(60) == 0
-    assert b"finishing 1 request" in process.stderr.read()
+        status, said = server.ask(SHORT)
+        assert (status, "--slots" in said["error"]["message"]) == (507, True)
 
 
 def test_a_second_ctrl_c_ends_at_once(ingot, endless_gguf, tmp_path):
-    process, port = started(
-        ingot, tmp_path, f"pebble={endless_gguf}", "--slots", 1, "--context", 32768
-    )
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
-    connection.request("POST", "/v1/chat/completions", json.dumps({**STORY, "stream": True}))
-    response = connection.getresponse()
-    response.readline()
+    options = ("--slots", 1, "--context", 32768)
+    process, door = started(ingot, tmp_path, f"pebble={endless_gguf}", *options)
+    door.begin({**STORY, "stream": True}).getresponse().readline()
     process.send_signal(signal.SIGINT)
-    line = until(process.stderr.readline, lambda line: b"finishing" in line)
+    line = until(process.stderr.readline, lambda line: b"finishing 1 request" in line)
     assert b"ctrl+c ends at once" in line
     process.send_signal(signal.SIGINT)
     assert process.wait(60) in (0, 130)
 
 
-def test_the_log_has_no_text(ingot, gguf_file, tmp_path):
-    process, port = started(ingot, tmp_path, f"pebble={gguf_file}", "--log-json", "--slots", 1)
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
-    connection.request("POST", "/v1/chat/completions", json.dumps(SHORT))
-    assert (
-        "Paris" in json.loads(connection.getresponse().read())["choices"][0]["message"]["content"]
-    )
-    line = json.loads(process.stderr.readline())
-    process.terminate()  # what is written then is for people
-    assert line["status"] == 200
-    assert line["completion_tokens"] > 0
-    assert "France" not in json.dumps(line)
-    assert process.wait(60) == 0
-
-
-def test_a_model_is_loaded_as_the_settings_say(ingot, gguf_file, tmp_path):
+def test_a_model_is_loaded_as_the_settings_say_and_the_log_has_no_text(
+    ingot, command, gguf_file, tmp_path, monkeypatch
+):
     settings = tmp_path / "config.toml"
     named = '[models."own.name"]\naliases = ["gpt-4o"]\n'
     settings.write_text(f"{named}slots = 3\ncontext = 256\nthreads = 1\n")
-    env = {"INGOT_CONFIG": str(settings)}
-    process, port = started(
-        *(ingot, tmp_path / "data", f"own.name={gguf_file}", "--context", 128), env=env
-    )
-    client = OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none")
-    assert [model.id for model in client.models.list()] == ["own.name", "gpt-4o"]
-    for name in ("own.name", "gpt-4o"):
-        told = client.models.retrieve(name)
-        assert (told.slots, told.context) == (3, 128)  # the command line comes first
-        assert client.chat.completions.create(**{**SHORT, "model": name}).model == "own.name"
+    monkeypatch.setenv("INGOT_CONFIG", str(settings))
+    model = f"own.name={gguf_file}"
+    process, door = started(ingot, tmp_path / "data", model, "--context", 1024, "--log-json")
+    told = door.get("/v1/models")[1]["data"]
+    assert [one["id"] for one in told] == ["own.name", "gpt-4o"]
+    # The command line comes first.
+    assert [(one["slots"], one["context"]) for one in told] == [(3, 1024)] * 2
+    # As an agent asks that writes the time into its system prompt.
+    rules = " ".join(f"Rule {n}: be kind to {n} cats." for n in range(24))
+    for minute in (41, 42):
+        system = {"role": "system", "content": f"You are kind. It is 10:{minute} now. {rules}"}
+        asked = {"model": "gpt-4o", "messages": [system, *QUESTION], "max_tokens": 2}
+        assert door.ask(asked)[1]["model"] == "own.name"
     process.terminate()
+    said = process.stderr.read().decode()
     assert process.wait(60) == 0
+    lines = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    chats = [line for line in lines if line.get("path") == "/v1/chat/completions"]
+    assert [line["status"] for line in chats] == [200, 200]
+    assert all(line["completion_tokens"] > 0 for line in chats)
+    assert "France" not in said
+    [parts] = [one["message"] for one in lines if "are computed again" in one.get("message", "")]
+    assert "10:4" in parts
     for text, said in (
         ('[models."own.name"]\nslots = "many"\n', f"{settings}: models.own.name.slots must be a"),
         (f"{named}[models.b]\naliases = ['gpt-4o']\n", "two models are called gpt-4o"),
     ):
         settings.write_text(text)
-        models = (f"own.name={gguf_file}", f"b={gguf_file}")
-        refused = ingot.start("serve", *models, "--port", 0, env=env)
-        assert refused.wait(60) == 2
-        assert said in refused.stderr.read().decode()
+        refused = command("serve", model, f"b={gguf_file}", "--port", 0)
+        assert (refused.returncode, said in refused.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--host", "0.0.0.0"), "--api-key"),
-        (("--port", "BUSY"), "--port names another"),
-        (("--host", "no.such.host.invalid"), "no.such.host.invalid"),
+        (("a=MODEL", "--host", "0.0.0.0"), "--api-key"),
+        (("a=MODEL", "--port", "BUSY"), "--port names another"),
+        (("a=MODEL", "--host", "no.such.host.invalid"), "no.such.host.invalid"),
+        (("a=MODEL", "a=MODEL"), "two models are called a"),
     ],
 )
-def test_what_cannot_be_listened_on_is_said(command, gguf_file, server, arguments, said):
-    given = [str(server.port) if one == "BUSY" else one for one in arguments]
-    done = command("serve", gguf_file, *given)
-    assert done.returncode == 2
-    assert said in done.stderr
-
-
-def test_two_models_of_one_name_are_refused(command, gguf_file):
-    done = command("serve", f"a={gguf_file}", f"a={gguf_file}")
-    assert done.returncode == 2
-    assert "two models are called a" in done.stderr
-
-
-def test_the_log_says_where_a_prompt_parts_from_what_is_cached(ingot, gguf_file, tmp_path):
-    """As an agent's does that writes the time into its system prompt."""
-    process, port = started(ingot, tmp_path / "data", gguf_file)
-    rules = " ".join(f"Rule {n}: be kind to {n} cats." for n in range(24))
-    client = OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0)
-    for minute in (41, 42):
-        system = f"You are kind. It is 10:{minute} now. {rules}"
-        messages = [{"role": "system", "content": system}, SHORT["messages"][0]]
-        client.chat.completions.create(model=gguf_file.stem, messages=messages, max_tokens=2)
-    process.send_signal(signal.SIGINT)
-    said = process.stderr.read().decode()
-    assert process.wait() == 0
-    (line,) = [line for line in said.splitlines() if "are computed again" in line]
-    assert "10:4" in line
+def test_what_cannot_be_served_is_said(command, gguf_file, server, arguments, said):
+    places = {"MODEL": str(gguf_file), "BUSY": str(server.port)}
+    for name, place in places.items():
+        arguments = [one.replace(name, place) for one in arguments]
+    done = command("serve", *arguments)
+    assert (done.returncode, said in done.stderr) == (2, True)

@@ -47,26 +47,16 @@ def one_file(folder: Path) -> Path:
     return path
 
 
-def test_a_system_prompt_is_not_read_again_after_a_restart(model, saved):
-    with running(model, saved, slots=2) as server:
-        before = [ask(server, question)[0] for question in QUESTIONS[:2]]
-    assert one_file(saved).stat().st_mode & 0o077 == 0
-    with running(model, saved, slots=2) as server:
-        text, cached = ask(server, QUESTIONS[0])
-        assert text == before[0]
-        assert cached > 100
-        assert ask(server, QUESTIONS[2])[1] > 100
-
-
 def test_server_and_batch_use_what_the_other_has_read(
-    model, saved, command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    gguf_file, saved, command, tmp_path, monkeypatch
 ):
     monkeypatch.setattr("app.batch.run.shared_prefixes", lambda: SavedPrefixes(saved, 10**9, 0.0))
     rows = write_rows(tmp_path / "in.jsonl", [{"prompt": text} for text in QUESTIONS])
+    model = {"pebble": gguf_file}
 
     def batch(name: str) -> list[int]:
         out = tmp_path / name
-        words = ["--model", model["pebble"], "--system", SYSTEM, "--max-tokens", "4", "--quiet"]
+        words = ["--model", gguf_file, "--system", SYSTEM, "--max-tokens", "4", "--quiet"]
         assert command("batch", rows, out, *words).returncode == 0
         return [record["usage"]["cached_tokens"] for record in read_rows(out)]
 
@@ -74,32 +64,14 @@ def test_server_and_batch_use_what_the_other_has_read(
     with running(model, saved, slots=2) as server:
         assert ask(server, QUESTIONS[0])[1] > 100
     one_file(saved).unlink()
+    with running(model, saved, slots=2, saved_mb=0) as server:
+        for question in QUESTIONS:
+            ask(server, question)
+    assert not list(saved.glob("*.prefix"))  # without room nothing stays
     with running(model, saved, slots=2) as server:
         assert ask(server, QUESTIONS[0])[1] == 0
         ask(server, QUESTIONS[1])
     assert min(batch("second.jsonl")) > 100
-
-
-def test_one_prompt_alone_is_not_saved(gguf_file, saved):
-    with running({"pebble": gguf_file}, saved, slots=2) as server:
-        ask(server, QUESTIONS[0])
-    assert not list(saved.glob("*.prefix"))
-
-
-def test_without_room_nothing_stays(gguf_file, saved):
-    with running({"pebble": gguf_file}, saved, slots=2, saved_mb=0) as server:
-        for question in QUESTIONS:
-            ask(server, question)
-    assert not list(saved.glob("*.prefix"))
-
-
-def test_another_model_does_not_use_it(gguf_file, onnx_folder, saved):
-    with running({"pebble": gguf_file}, saved, slots=2) as server:
-        for question in QUESTIONS:
-            ask(server, question)
-    assert list(saved.glob("*.prefix"))
-    with running({"pebble": onnx_folder}, saved, slots=2) as server:
-        assert ask(server, QUESTIONS[0])[1] == 0
 
 
 def flipped(whole: bytes, most: int, chosen: random.Random) -> bytes:
@@ -146,24 +118,29 @@ FILES: dict[str, Callable[[Path], Any]] = {
 }
 
 
-def test_damaged_files_are_never_used(model, saved):
+def test_a_system_prompt_is_not_read_again_after_a_restart_unless_its_file_is_damaged(
+    model, gguf_file, onnx_folder, saved
+):
+    with running(model, saved, slots=2) as server:
+        ask(server, QUESTIONS[0])
+    assert not list(saved.glob("*.prefix"))  # one prompt alone is not saved
     with running(model, saved, slots=2) as server:
         right = [ask(server, question)[0] for question in QUESTIONS]
     path = one_file(saved)
-    whole = path.read_bytes()
-    chosen = random.Random(5)
-    damages = [*DAMAGES.items()] * 3
+    assert path.stat().st_mode & 0o077 == 0
+    whole, chosen = path.read_bytes(), random.Random(5)
     with running(model, saved, slots=2) as server:
-        assert ask(server, QUESTIONS[0])[1] > 100
-        [served] = server.pool.loaded().values()
+        text, cached = ask(server, QUESTIONS[0])
+        assert text == right[0]
+        assert cached > 100
 
         def is_not_used(number: int, name: str) -> None:
-            served.engine.trim()
+            server.engine().trim()
             server.pool.prefixes = SavedPrefixes(saved, 10**9, worth_s=0.0)
             assert ask(server, QUESTIONS[number % 3]) == (right[number % 3], 0), name
-            assert served.engine.deaths == 0
+            assert server.engine().deaths == 0
 
-        for number, (name, damaged) in enumerate(damages):
+        for number, (name, damaged) in enumerate(DAMAGES.items()):
             path.write_bytes(damaged(whole, chosen))
             is_not_used(number, name)
         for number, (name, make) in enumerate(FILES.items() if os.name == "posix" else ()):
@@ -171,3 +148,7 @@ def test_damaged_files_are_never_used(model, saved):
             make(path)
             is_not_used(number, name)
             path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
+    path.write_bytes(whole)
+    other = onnx_folder if model["pebble"] == gguf_file else gguf_file
+    with running({"pebble": other}, saved, slots=2) as server:
+        assert ask(server, QUESTIONS[0])[1] == 0

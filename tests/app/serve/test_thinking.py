@@ -15,7 +15,7 @@ from openai import BadRequestError
 from app.chat.remote import connect
 from tests.app.serve.conftest import Running, running
 
-QUESTIONS = ("What is the capital of France?", "How much is 4 + 5?", "Spell the word cat.")
+QUESTIONS = ("What is the capital of France?", "How much is 4 + 5?")
 SCHEMA = {
     "type": "object",
     "properties": {"answer": {"type": "string", "maxLength": 20}},
@@ -44,7 +44,7 @@ def chat(thinker: Running, **more: Any) -> Any:
     return thinker.client().chat.completions.create(**asked)
 
 
-def test_a_thought_stands_beside_the_content(thinker: Running) -> None:
+def test_a_thought_stands_beside_the_content_whole_and_streamed(thinker):
     answer = chat(thinker)
     message = answer.choices[0].message
     assert message.content
@@ -53,27 +53,19 @@ def test_a_thought_stands_beside_the_content(thinker: Running) -> None:
     assert message.reasoning_content == message.reasoning
     details = answer.usage.completion_tokens_details
     assert 0 < details.reasoning_tokens < answer.usage.completion_tokens
-
-
-def test_it_streams_as_such(thinker: Running) -> None:
-    whole = chat(thinker).choices[0].message
-    thought, text, order = "", "", []
-    for chunk in chat(thinker, stream=True):
-        delta = chunk.choices[0].delta if chunk.choices else None
-        if delta is not None and (piece := getattr(delta, "reasoning_content", None)):
-            thought += piece
-            order.append("thought")
-        if delta is not None and delta.content:
-            text += delta.content
-            order.append("text")
-    assert (thought, text) == (whole.reasoning_content, whole.content)
-    assert order == sorted(order, reverse=True)  # all of the thought comes first
+    deltas = [chunk.choices[0].delta for chunk in chat(thinker, stream=True) if chunk.choices]
+    thoughts = [getattr(one, "reasoning_content", None) or "" for one in deltas]
+    assert "".join(thoughts) == message.reasoning_content
+    assert "".join(one.content or "" for one in deltas) == message.content
+    parts = zip(thoughts, deltas, strict=True)
+    said = [bool(thought) for thought, one in parts if thought or one.content]
+    assert said == sorted(said, reverse=True)  # all of the thought comes first
 
 
 @pytest.mark.parametrize(
     "off", [{"reasoning_effort": "none"}, {"chat_template_kwargs": {"enable_thinking": False}}]
 )
-def test_it_is_turned_off(thinker: Running, off: dict[str, Any]) -> None:
+def test_it_is_turned_off(thinker, off):
     answer = chat(thinker, extra_body=off)
     message = answer.choices[0].message
     assert message.content
@@ -82,7 +74,7 @@ def test_it_is_turned_off(thinker: Running, off: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", ["think_tokens", "thinking_budget_tokens"])
-def test_it_is_bounded(thinker: Running, name: str) -> None:
+def test_it_is_bounded(thinker, name):
     message = chat(thinker, extra_body={name: 3}).choices[0].message
     assert message.reasoning_content.endswith(CLOSING)
     assert len(message.reasoning_content) <= len(CLOSING) + 2 + 3 * 12
@@ -91,7 +83,7 @@ def test_it_is_bounded(thinker: Running, name: str) -> None:
     assert free.reasoning_content == chat(thinker).choices[0].message.reasoning_content
 
 
-def test_where_the_answer_ended_is_told(thinker: Running) -> None:
+def test_where_the_answer_ended_is_told(thinker):
     choice = chat(thinker, max_tokens=2).choices[0]
     assert (choice.finish_reason, choice.finish_details) == ("length", "within the reasoning")
     assert choice.message.content == ""
@@ -99,28 +91,12 @@ def test_where_the_answer_ended_is_told(thinker: Running) -> None:
     assert last.choices[0].finish_details == "within the reasoning"
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"chat_template_kwargs": {"messages": []}},
-        {"chat_template_kwargs": {"a b": 1}},
-        {"chat_template_kwargs": "no"},
-        {"think_tokens": -2},
-        {"think_tokens": True},
-        {"reasoning_effort": "much"},
-    ],
-)
-def test_what_is_wrong_is_refused(thinker: Running, wrong: dict[str, Any]) -> None:
-    with pytest.raises(BadRequestError, match=next(iter(wrong))):
-        chat(thinker, extra_body=wrong)
-
-
-def test_log_probabilities_are_of_the_answer(thinker: Running) -> None:
+def test_log_probabilities_are_of_the_answer(thinker):
     choice = chat(thinker, logprobs=True, top_logprobs=2).choices[0]
     assert "".join(one.token for one in choice.logprobs.content).strip() == choice.message.content
 
 
-def test_an_earlier_thought_is_the_templates(thinker: Running) -> None:
+def test_an_earlier_thought_is_the_templates(thinker):
     """This template knows no thoughts of earlier turns: they change no token."""
     said = [
         {"role": "user", "content": QUESTIONS[0]},
@@ -132,9 +108,11 @@ def test_an_earlier_thought_is_the_templates(thinker: Running) -> None:
     assert with_thought.usage.prompt_tokens == without.usage.prompt_tokens
 
 
-@pytest.mark.parametrize("budget", [0, 20, None])
-@pytest.mark.parametrize("wanted", ["schema", "regex", "choice", "tool", "none"])
-def test_every_answer_is_valid(thinker: Running, wanted: str, budget: int | None) -> None:
+@pytest.mark.parametrize(
+    ("wanted", "budget"),
+    [("schema", 0), ("schema", None), ("regex", 20), ("choice", 0), ("tool", 20), ("none", 20)],
+)
+def test_every_answer_is_valid(thinker, wanted, budget):
     more: dict[str, Any] = {} if budget is None else {"think_tokens": budget}
     asked: dict[str, Any] = {}
     match wanted:
@@ -149,17 +127,16 @@ def test_every_answer_is_valid(thinker: Running, wanted: str, budget: int | None
             function = {"name": "weather", "parameters": TOOL, "strict": True}
             asked |= {"tools": [{"type": "function", "function": function}]}
             asked |= {"tool_choice": "required", "parallel_tool_calls": False}
-    for question in QUESTIONS:
-        messages = [{"role": "user", "content": question}]
-        answer = chat(thinker, messages=messages, extra_body=more, max_tokens=400, **asked)
-        message = answer.choices[0].message
-        check(wanted, message.content or "", [c.function for c in message.tool_calls or ()])
-        thought = getattr(message, "reasoning_content", None) or ""
-        assert "think>" not in thought
-        if budget is not None:
-            tokens = answer.usage.completion_tokens_details
-            most = budget + 45  # the closing sentence and tags, byte for byte at the worst
-            assert (tokens.reasoning_tokens if tokens else 0) <= most
+    messages = [{"role": "user", "content": QUESTIONS[1]}]
+    answer = chat(thinker, messages=messages, extra_body=more, max_tokens=400, **asked)
+    message = answer.choices[0].message
+    check(wanted, message.content or "", [c.function for c in message.tool_calls or ()])
+    thought = getattr(message, "reasoning_content", None) or ""
+    assert "think>" not in thought
+    if budget is not None:
+        tokens = answer.usage.completion_tokens_details
+        most = budget + 45  # the closing sentence and tags, byte for byte at the worst
+        assert (tokens.reasoning_tokens if tokens else 0) <= most
 
 
 def check(wanted: str, text: str, calls: list[Any]) -> None:
@@ -177,7 +154,7 @@ def check(wanted: str, text: str, calls: list[Any]) -> None:
             assert all(set(json.loads(call.arguments)) == {"city"} for call in calls)
 
 
-def test_anthropics_messages_have_blocks(thinker: Running) -> None:
+def test_anthropics_messages_have_blocks(thinker):
     from anthropic import Anthropic
 
     client = Anthropic(base_url=thinker.address, api_key="none", max_retries=0)
@@ -199,7 +176,7 @@ def test_anthropics_messages_have_blocks(thinker: Running) -> None:
         assert bounded.content[0].thinking.endswith(CLOSING)
 
 
-def test_responses_have_items(thinker: Running) -> None:
+def test_responses_have_items(thinker):
     asked: dict[str, Any] = {"model": "thinks", "input": QUESTIONS[0], "temperature": 0}
     client = thinker.client()
     answer = client.responses.create(**asked)

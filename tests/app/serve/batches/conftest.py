@@ -1,35 +1,47 @@
-"""A server with a folder of data, and batches of requests to it."""
+"""A server with a folder of data, or its batches alone, and batches of requests to it."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from openai import OpenAI
 
-from tests.app.endless import CONTEXT
-from tests.app.serve.conftest import Running, running
+from app.serve.batches.folder import claimed
+from app.serve.batches.store import Batch
+from app.serve.batches.work import BatchService
+from app.serve.options import ServeSampling
+from app.serve.pool import ModelPool
+from tests.app.endless import CONTEXT, SAMPLING
+from tests.app.serve.conftest import CHAT, Running, running
 from tests.support import until
 
 ENDED = ("completed", "failed", "cancelled")
+TALE = {**SAMPLING, "ignore_eos": True}
 
 
-def line(number: int, content: str = "", **body: Any) -> dict[str, Any]:
+def line(number: int, content: str = "", url: str = CHAT, **body: Any) -> dict[str, Any]:
     """A request of its own number."""
     content = content or f"What is {number % 90 + 10} + {number // 90}?"
-    asked = {"model": "pebble", "messages": [{"role": "user", "content": content}], **body}
-    url = "/v1/chat/completions"
+    said = {"messages": [{"role": "user", "content": content}]} if url == CHAT else {}
+    asked = {"model": "pebble", **said, **body}
     return {"custom_id": f"row-{number}", "method": "POST", "url": url, "body": asked}
 
 
-def begin(client: OpenAI, lines: list[Any], endpoint: str = "/v1/chat/completions") -> Any:
-    """A batch of these lines: texts go in as they are."""
-    texts = [one if isinstance(one, str) else json.dumps(one) for one in lines]
-    file = client.files.create(file=("in.jsonl", "\n".join(texts).encode()), purpose="batch")
-    return client.batches.create(input_file_id=file.id, endpoint=endpoint, completion_window="24h")
+def texts(lines: list[Any]) -> bytes:
+    """These lines, of which texts are as they are."""
+    return "\n".join(one if isinstance(one, str) else json.dumps(one) for one in lines).encode()
+
+
+def begin(client: OpenAI, lines: list[Any], endpoint: Any = CHAT, **more: Any) -> Any:
+    """A batch of these lines."""
+    file = client.files.create(file=("in.jsonl", texts(lines)), purpose="batch")
+    more |= {"endpoint": endpoint, "completion_window": "24h"}
+    return client.batches.create(input_file_id=file.id, **more)
 
 
 def ended(client: OpenAI, batch: Any) -> Any:
@@ -45,17 +57,42 @@ def lines_of(client: OpenAI, file: str | None) -> list[dict[str, Any]]:
     return [json.loads(text) for text in client.files.content(file).text.splitlines()]
 
 
+# Without HTTP
+
+
+@contextmanager
+def serving(data: Path, models: ModelPool) -> Iterator[BatchService]:
+    """A service from its start to its end."""
+    with claimed(data) as folder:
+        service = BatchService(folder, models, ServeSampling().params())
+        try:
+            yield service
+        finally:
+            service.close()
+
+
+def new(service: BatchService, lines: list[Any]) -> Batch:
+    """A batch of these lines."""
+    file = service.files.begin()
+    file.write(texts(lines))
+    file.keep("in.jsonl", "batch")
+    return service.create(file.id, CHAT, None)
+
+
+def settled(service: BatchService, batch: Batch) -> Batch:
+    return until(lambda: service.get(batch.id), lambda now: now.status in ENDED)
+
+
+def alive(service: BatchService) -> bool:
+    return all(thread.is_alive() for thread in service._threads)
+
+
 @pytest.fixture(scope="session")
 def server(gguf_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """One that most tests share."""
     data = tmp_path_factory.mktemp("data")
     with running({"pebble": gguf_file}, slots=4, data=data) as found:
         yield found
-
-
-@pytest.fixture
-def client(server: Running) -> OpenAI:
-    return server.client()
 
 
 @pytest.fixture

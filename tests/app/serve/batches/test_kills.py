@@ -1,48 +1,79 @@
-"""`ingot serve` in a process of its own, killed, and on a disk that is full."""
+"""`ingot serve` in a process of its own, killed under a batch, and on a disk that is full."""
 
 from __future__ import annotations
 
+import json
+import random
 import resource
 import threading
+import time
 
 import pytest
-from openai import APIStatusError, OpenAI
+from openai import APIStatusError
 
-from tests.app.endless import CONTEXT, SAMPLING
-from tests.app.serve.batches.conftest import begin, ended, line, lines_of
-from tests.app.serve.batches.kills import kill_often
+from tests.app.serve.batches.conftest import ENDED, begin, ended, line, lines_of
 from tests.app.serve.conftest import started
 from tests.support import until
 
 FULL = 30_000  # bytes of the largest file
+ROWS = 60
 
 
-def serving(ingot, data, model, *arguments, **options):
+def serving(ingot, data, model, **options):
     """A server of its own process, and a client of it."""
-    process, port = started(ingot, data, f"pebble={model}", *arguments, **options)
+    process, door = started(ingot, data, f"pebble={model}", "--slots", 4, **options)
     # What it says of each request must not fill the pipe.
     threading.Thread(target=process.stderr.read).start()
-    return process, OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0)
+    return process, door.client()
 
 
-def test_kills_at_any_moment(gguf_file, tmp_path):
-    kill_often(gguf_file, tmp_path, rows=100, kills=4, seed=3)
+def answers(data, batch):
+    """What the batch's journal has: every answer once."""
+    found = {}
+    for journal in (data / "batches" / batch.id).glob("*.journal.jsonl"):
+        for text in journal.read_bytes().splitlines(keepends=True):
+            row = json.loads(text) if text.endswith(b"\n") else {}
+            if row.get("ok"):
+                assert row["index"] not in found, f"row {row['index']} was asked twice"
+                found[row["index"]] = row["answer"]["response"]
+    return found
 
 
-def test_a_server_that_is_told_to_end_does_not_wait_for_its_batches(
-    ingot, endless_gguf, gguf_file, tmp_path
-):
-    process, client = serving(ingot, tmp_path, endless_gguf, "--context", CONTEXT)
-    tales = {**SAMPLING, "ignore_eos": True}
-    batch = begin(client, [line(i, max_tokens=3) for i in range(2)] + [line(2, "A tale.", **tales)])
-    until(lambda: client.batches.retrieve(batch.id).request_counts.completed == 2)
-    process.terminate()
-    assert process.wait(60) == 0
-    process, client = serving(ingot, tmp_path, endless_gguf, "--context", CONTEXT)
-    found = client.batches.retrieve(batch.id)
-    assert (found.status, found.request_counts.completed) == ("in_progress", 2)
-    client.batches.cancel(batch.id)
-    assert ended(client, batch).request_counts.completed == 2
+def done(client, batch, rows):
+    """How many rows are, once there are so many, or the batch has ended."""
+    now = until(
+        lambda: client.batches.retrieve(batch.id),
+        lambda now: now.status in ENDED or now.request_counts.completed > rows,
+    )
+    return now.request_counts.completed
+
+
+def test_kills_at_any_moment_lose_no_row_and_double_none(ingot, gguf_file, tmp_path):
+    chance, seen = random.Random(3), {}
+    process, client = serving(ingot, tmp_path, gguf_file)
+    before = ended(client, begin(client, [line(i, max_tokens=2) for i in range(5)]))
+    results = client.files.content(before.output_file_id).content
+    batch = begin(client, [line(i, max_tokens=8) for i in range(ROWS)])
+    for kill in range(3):  # while its input is read, its rows run, and its files are written
+        if kill:
+            assert done(client, batch, 20 * kill) >= len(seen)
+        time.sleep(chance.uniform(0, 0.05))
+        process.kill()
+        process.wait()
+        found = answers(tmp_path, batch)
+        assert seen.items() <= found.items() or not found  # where it has ended
+        seen |= found
+        process, client = serving(ingot, tmp_path, gguf_file)
+    batch = ended(client, batch)
+    assert (batch.status, batch.request_counts.completed) == ("completed", ROWS)
+    rows = lines_of(client, batch.output_file_id)
+    assert [one["custom_id"] for one in rows] == [f"row-{i}" for i in range(ROWS)]
+    for index, text in seen.items():
+        body = rows[index]["response"]["body"]
+        assert body["choices"][0]["message"]["content"] == text
+    assert client.files.content(before.output_file_id).content == results
+    assert len(client.files.list().data) == 4
+    assert len(client.batches.list().data) == 2
     process.kill()
 
 
@@ -67,3 +98,4 @@ def test_a_batch_waits_for_room_on_the_disk(ingot, gguf_file, tmp_path):
     assert (batch.status, batch.errors) == ("completed", None)
     found = [one["custom_id"] for one in lines_of(client, batch.output_file_id)]
     assert found == [f"row-{i}" for i in range(100)]
+    process.kill()

@@ -4,92 +4,83 @@ from __future__ import annotations
 
 import gzip
 import json
-import socket
 from collections import Counter
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 from openai import APIStatusError
-from prometheus_client.parser import text_string_to_metric_families
 
+from app.serve.batches.check import check
 from app.serve.batches.routes import MOST_UPLOADS
-from app.serve.batches.store import read_record
-from tests.app.serve.batches.conftest import begin, ended, line
+from app.serve.batches.store import BATCH_INPUT, Batch, new_batch_id, read_record
+from app.serve.options import ServeSampling
+from tests.app.serve.batches.conftest import begin, ended, line, texts
+from tests.app.serve.conftest import CHAT
 from tests.support import until
 
-COMPLETION = {
-    "custom_id": "c",
-    "method": "POST",
-    "url": "/v1/completions",
-    "body": {"model": "pebble", "prompt": "Hello"},
-}
-
-
-def without(name: str, **changes):
-    return {k: v for k, v in {**line(1), **changes}.items() if k != name}
-
-
-BAD = {
-    "bad JSON": ("{'a': 1}", "invalid_json", None),
-    "no object": ("[1]", "wrong_type", None),
-    "no custom_id": (without("custom_id"), "missing_parameter", None),
-    "a number for an id": (without("", custom_id=3), "missing_parameter", None),
-    "no body": (without("body"), "wrong_type", None),
-    "another method": (without("", method="GET"), "invalid_value", None),
-    "no url": (without("url"), "unsupported_url", None),
-    "another url": (without("", url="/v1/images"), "unsupported_url", None),
-    "the other endpoint": (COMPLETION, "mismatched_endpoint", "url"),
-    "a plain row": ({"custom_id": "a", "prompt": "Hello"}, "invalid_value", None),
-    "no messages": (without("", body={"model": "pebble"}), "missing_parameter", None),
-    "a wrong parameter": (line(1, temperature="hot"), "wrong_type", None),
-    "another answer's parameter": (line(1, guided_regex="a"), "unsupported_parameter", None),
-    "a schema that is none": (
-        line(1, response_format={"type": "json_schema", "json_schema": {"schema": {"type": 5}}}),
-        "invalid_value",
-        None,
-    ),
-    "no model": (without("", body={"messages": line(1)["body"]["messages"]}), "missing_parameter",
-                 "body.model"),
-    "another model": (line(1, model="granite"), "mismatched_model", "body.model"),
-    "half a character as the model": (json.dumps(line(1, model="\ud800")), "invalid_unicode",
-                                      "body.model"),
-    "a long name of a model": (line(1, model="x" * 10_000), "invalid_value", "body.model"),
-    "a schema nested deeply": (
+LINES = json.loads((Path(__file__).parent / "refused_lines.json").read_text())
+TOOL = '"tools":[{"type":"function","function":{"name":"f","x":'
+LARGE: list[tuple[str, Any, str, str | None]] = [
+    ("a long name of a model", line(1, model="x" * 10_000), "invalid_value", "body.model"),
+    (
+        "a schema nested deeply",
         line(1, structured_outputs={"json": '{"x":' * 700 + "{}" + "}" * 700}),
         "invalid_value",
         None,
     ),
-    "a tool nested deeply": (
-        '{"custom_id":"a","method":"POST","url":"/v1/chat/completions","body":{"model":"pebble",'
-        '"messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{'
-        '"name":"f","x":' + '{"a":' * 700 + "1" + "}" * 700 + "}}]}}",
+    (
+        "a tool nested deeply",
+        json.dumps(line(1))[:-2] + "," + TOOL + '{"a":' * 700 + "1" + "}" * 700 + "}}]}}",
         "invalid_value",
         None,
     ),
-    "a line nested deeply": ('{"custom_id":' + "[" * 5000 + "]" * 5000 + "}", "invalid_json", None),
-    "a number of thousands of digits": (
-        '{"custom_id":"a","body":{"seed":' + "9" * 5000 + "}}", "invalid_json", None
-    ),
-    "the same id": (line(0), "duplicate_custom_id", "custom_id"),
-    "half a character": (json.dumps(line(1, "\ud800")), "invalid_unicode", None),
-}  # fmt: skip
+    ("nested deeply", '{"custom_id":' + "[" * 5000 + "]" * 5000 + "}", "invalid_json", None),
+    ("many digits", '{"body":{"seed":' + "9" * 5000 + "}}", "invalid_json", None),
+    ("many bytes", json.dumps(line(5, "x" * (17 * 2**20))), "line_too_long", None),
+    ("many values", '{"z":[' + "[]," * 4_000_000 + "1]}", "invalid_value", None),
+    ("many levels", '{"z":' + '{"a":' * 100_000 + "1}", "invalid_value", None),
+]
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_one_bad_line_fails_the_batch_before_any_token(client, server, name):
-    bad, code, param = BAD[name]
-    tokens = sum(served.engine.stats().prompt_tokens for served in server.pool.loaded().values())
-    batch = ended(client, begin(client, [line(0), bad, line(2)]))
-    assert batch.status == "failed"
-    [error] = batch.errors.data
+def checked(folder: Path, content: bytes) -> Any:
+    """What is found in an input, before any token; nobody else waits meanwhile."""
+    (folder / "input.jsonl").write_bytes(content)
+    batch = Batch(new_batch_id(), 1e9, CHAT, "file-" + "0" * 24)
+    return check(folder, batch, ServeSampling().params(), ["pebble"], lambda: False)
+
+
+@pytest.mark.parametrize(("name", "bad", "code", "param"), [*LINES, *LARGE])
+def test_one_bad_line_is_told_by_its_number(tmp_path, name, bad, code, param):
+    found = checked(tmp_path, texts([line(0), bad, line(2)]))
+    [error] = found.errors
     assert (error.code, error.line, error.param) == (code, 2, param), error
     assert error.message
-    assert batch.output_file_id is None
-    assert batch.request_counts.total == 0
-    now = sum(served.engine.stats().prompt_tokens for served in server.pool.loaded().values())
-    assert now == tokens
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (b"", "empty_file"),
+        (b"\n\n", "empty_file"),
+        (gzip.compress(texts([line(0)]), mtime=0), "invalid_file"),
+        (b"\xff\xfe\x00", "invalid_utf8"),
+        (texts([line(0, model="granite")]), "model_not_found"),
+    ],
+)
+def test_a_file_that_cannot_be_a_batch(tmp_path, content, code):
+    assert [error.code for error in checked(tmp_path, content).errors] == [code]
+
+
+def test_every_bad_line_is_told_up_to_a_bound_before_any_token(client, server):
+    tokens = server.engine().stats().prompt_tokens if server.pool.loaded() else 0
+    batch = ended(client, begin(client, ["x"] * 60 + [line(0)] * 3))
+    assert (batch.status, batch.output_file_id, batch.request_counts.total) == ("failed", None, 0)
+    lines = [error.line for error in batch.errors.data if error.line]
+    assert lines == list(range(1, 51))
+    assert "12 more" in batch.errors.data[-1].message
+    assert not server.pool.loaded() or server.engine().stats().prompt_tokens == tokens
 
 
 NAMES = [
@@ -104,41 +95,18 @@ NAMES = [
 ]
 
 
-@pytest.mark.parametrize("called", NAMES, ids=lambda one: ascii(one)[:12])
-def test_a_model_may_be_called_anything(client, server, caplog, called):
+def test_a_model_may_be_called_anything(client, server, caplog):
     """The list, the figures and the log are as they were; also after a restart, as stored."""
-    with caplog.at_level("INFO", logger="app.serve"):
-        batch = ended(client, begin(client, [json.dumps(line(0, model=called))]))
-    assert batch.status == "failed"
-    assert batch.errors.data[0].line == 1
-    assert client.batches.retrieve(batch.id).id == batch.id
-    assert client.batches.list(limit=100).data
-    shown = httpx2.get(f"{server.address}/metrics")
-    assert shown.status_code == 200
-    families = text_string_to_metric_families(shown.text)
-    labels = {one.labels.get("model") for family in families for one in family.samples}
-    assert labels <= {None, "pebble", "other"}
+    for called in NAMES:
+        with caplog.at_level("INFO", logger="app.serve"):
+            batch = ended(client, begin(client, [json.dumps(line(0, model=called))]))
+        assert (batch.status, batch.errors.data[0].line) == ("failed", 1)
+        assert client.batches.list(limit=100).data
+        read_record(server.batches._batches.folder(server.batches.get(batch.id)))
+    labels = {model for model, _ in server.figures("ingot_batch_rows_total")}
+    assert labels <= {"pebble", "other"}
     assert all(record.getMessage().isprintable() for record in caplog.records)
     assert all(len(record.getMessage()) < 1000 for record in caplog.records)
-    read_record(server.batches._batches.folder(server.batches.get(batch.id)))
-
-
-@pytest.mark.parametrize("number", [1, 2, 3])
-@pytest.mark.parametrize(
-    ("made", "code"),
-    [
-        (lambda: json.dumps(line(5, "x" * (17 * 2**20))), "line_too_long"),
-        (lambda: '{"custom_id":"a","z":[' + "[]," * 4_000_000 + "1]}", "invalid_value"),
-        (lambda: '{"custom_id":"a","z":' + '{"a":' * 100_000 + "1}", "invalid_value"),
-    ],
-)
-def test_a_line_that_is_too_much_as_a_body(client, number, made, code):
-    """It is told before it is parsed: nobody else would be answered meanwhile."""
-    lines: list[Any] = [line(0), line(1), line(2)]
-    lines[number - 1] = made()
-    batch = ended(client, begin(client, lines))
-    [error] = batch.errors.data
-    assert (batch.status, error.code, error.line) == ("failed", code, number), error
 
 
 @pytest.mark.parametrize(
@@ -161,38 +129,12 @@ def test_a_line_that_is_too_much_as_a_body(client, number, made, code):
 def test_a_page_that_cannot_be_asked_for(client, server, query):
     begin(client, ["x"])
     for place in ("batches", "files"):
-        found = httpx2.get(f"{server.address}/v1/{place}?{query}")
-        assert found.status_code == 400, (place, found.text)
-        assert len(found.text) < 1000
+        status, said = server.get(f"/v1/{place}?{query}")
+        assert status == 400, (place, said)
+        assert len(said["error"]["message"]) < 1000
 
 
-def test_every_bad_line_is_told_up_to_a_bound(client):
-    batch = ended(client, begin(client, ["x"] * 60 + [line(0)] * 3))
-    lines = [error.line for error in batch.errors.data if error.line]
-    assert lines == list(range(1, 51))
-    assert "12 more" in batch.errors.data[-1].message
-
-
-@pytest.mark.parametrize(
-    ("content", "code"),
-    [
-        (b"", "empty_file"),
-        (b"\n\n", "empty_file"),
-        (gzip.compress(json.dumps(line(0)).encode(), mtime=0), "invalid_file"),
-        (b"\xff\xfe\x00", "invalid_utf8"),
-        (json.dumps(line(0, model="granite")).encode(), "model_not_found"),
-    ],
-)
-def test_a_file_that_cannot_be_a_batch(client, content, code):
-    file = client.files.create(file=("in", content), purpose="batch")
-    batch = client.batches.create(
-        input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
-    )
-    batch = ended(client, batch)
-    assert (batch.status, batch.errors.data[0].code) == ("failed", code)
-
-
-GOOD = {"endpoint": "/v1/chat/completions", "completion_window": "24h"}
+GOOD = {"endpoint": CHAT, "completion_window": "24h"}
 
 
 @pytest.mark.parametrize(
@@ -212,24 +154,17 @@ GOOD = {"endpoint": "/v1/chat/completions", "completion_window": "24h"}
     ],
 )
 def test_a_batch_that_cannot_be_asked_for(client, server, changes, status, said):
-    file = client.files.create(file=("in", b"x"), purpose="batch")
-    body = json.dumps({"input_file_id": file.id, **GOOD, **changes})
-    found = httpx2.post(f"{server.address}/v1/batches", content=body.encode())
-    assert found.status_code == status
-    assert said in found.json()["error"]["message"]
+    file = client.files.create(file=("in", b"x"), purpose=BATCH_INPUT)
+    found, answer = server.ask({"input_file_id": file.id, **GOOD, **changes}, "/v1/batches")
+    assert found == status
+    assert said in answer["error"]["message"]
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"{", b"null", b'{"a": NaN}'])
-def test_a_body_that_is_none(server, body):
-    assert httpx2.post(f"{server.address}/v1/batches", content=body).status_code == 400
-
-
-@pytest.mark.parametrize("place", ["files", "batches"])
-@pytest.mark.parametrize("name", ["x", "..%2fx", "%2e%2e", "file-%00", "a" * 3000, "%ff"])
-def test_an_id_that_nothing_has(server, place, name):
-    found = httpx2.get(f"{server.address}/v1/{place}/{name}")
-    assert found.status_code == 404
-    assert found.json()["error"]["message"]
+def test_an_id_that_nothing_has(server):
+    for name in ("x", "..%2fx", "%2e%2e", "file-%00", "a" * 3000, "%ff"):
+        for place in ("files", "batches"):
+            status, said = server.get(f"/v1/{place}/{name}")
+            assert (status, bool(said["error"]["message"])) == (404, True)
 
 
 FORM = "multipart/form-data; boundary=b"
@@ -249,7 +184,7 @@ PURPOSE = b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r
         (FORM, b"no form", 400),
         (FORM, FILE + PURPOSE, 400),  # cut off
         (FORM, FILE + b"--b--\r\n", 400),  # no purpose
-        (FORM, FILE + PURPOSE.replace(b"batch", b"vision") + b"--b--", 400),
+        (FORM, FILE + PURPOSE.replace(b"batch", b"fine-tune") + b"--b--", 400),
         (FORM, FILE + PURPOSE.replace(b"batch", b"b" * 5000) + b"--b--", 400),
         (FORM, PURPOSE + b"--b--\r\n", 400),  # no file
         (FORM, FILE + FILE + PURPOSE + b"--b--", 400),
@@ -278,32 +213,22 @@ PURPOSE = b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r
 def test_an_upload_that_is_none_leaves_nothing(server, kind, body, status):
     folder = server.batches.files.folder
     before = Counter(path.name for path in folder.iterdir())
-    found = httpx2.post(f"{server.address}/v1/files", content=body, headers={"Content-Type": kind})
-    assert found.status_code == status, found.text
+    found, said = server.ask(body, "/v1/files", Content_Type=kind)
+    assert found == status, said
     left = Counter(path.name for path in folder.iterdir()) - before
     assert sum(left.values()) == (status == 200), left
 
 
-def test_an_upload_that_is_broken_off_leaves_nothing(server):
-    folder = server.batches.files.folder
-    before = set(folder.iterdir())
-    with socket.create_connection(("127.0.0.1", server.port)) as connection:
-        head = f"POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Type: {FORM}\r\n"
-        connection.sendall(f"{head}Content-Length: 100000\r\n\r\n".encode() + PURPOSE + FILE)
-        until(lambda: set(folder.iterdir()) - before)
-    until(lambda: set(folder.iterdir()) == before)
-
-
-def test_uploads_are_so_many_at_a_time(client, server):
+def test_uploads_are_so_many_at_a_time_and_leave_nothing_where_they_are_broken_off(client, server):
     folder = server.batches.files.folder
     before = set(folder.iterdir())
     head = f"POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Type: {FORM}\r\n"
     with ExitStack() as stack:
         for _ in range(MOST_UPLOADS):
-            connection = socket.create_connection(("127.0.0.1", server.port))
-            stack.enter_context(connection)
-            connection.sendall(f"{head}Content-Length: 100000\r\n\r\n".encode() + FILE)
+            begun = f"{head}Content-Length: 100000\r\n\r\n".encode() + FILE
+            stack.enter_context(server.connect(begun))
         until(lambda: server.batches.files.uploads == MOST_UPLOADS)
+        until(lambda: set(folder.iterdir()) - before)
         with pytest.raises(APIStatusError, match="uploaded already") as refused:
             client.files.create(file=("a", b"x"), purpose="batch")
         assert refused.value.status_code == 503
@@ -311,15 +236,3 @@ def test_uploads_are_so_many_at_a_time(client, server):
     until(lambda: server.batches.files.uploads == 0)
     until(lambda: set(folder.iterdir()) == before)
     assert client.files.create(file=("a", b"x"), purpose="batch").bytes == 1
-
-
-def test_only_the_input_of_a_batch_is_uploaded(client):
-    with pytest.raises(APIStatusError, match="purpose") as error:
-        client.files.create(file=("a", b"x"), purpose="fine-tune")
-    assert error.value.status_code == 400
-
-
-def test_results_are_no_input(client):
-    batch = ended(client, begin(client, [line(0, max_tokens=2)]))
-    with pytest.raises(APIStatusError, match="batch_output"):
-        client.batches.create(input_file_id=batch.output_file_id, **GOOD)

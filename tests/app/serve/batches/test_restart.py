@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from contextlib import contextmanager
 from functools import partial
 
@@ -15,11 +14,9 @@ from app.options import ModelOptions, PlanOptions
 from app.serve.batches import store, work
 from app.serve.batches.folder import claimed
 from app.serve.batches.store import RECORD
-from app.serve.batches.work import BatchService
-from app.serve.options import ServeSampling
 from app.serve.pool import ModelPool, ServedModel
 from runtimes.errors import RequestError
-from tests.app.serve.batches.conftest import ENDED, line
+from tests.app.serve.batches.conftest import alive, line, new, serving, settled
 from tests.support import read_rows, until
 
 pytestmark = pytest.mark.filterwarnings(
@@ -53,25 +50,6 @@ def crashing(number: int, *, after: bool):
         yield
 
 
-@contextmanager
-def serving(data, models):
-    """A service from its start to its end."""
-    with claimed(data) as folder:
-        service = BatchService(folder, models, ServeSampling().params())
-        try:
-            yield service
-        finally:
-            service.close()
-
-
-def new(service, lines):
-    """A batch of these lines."""
-    file = service.files.begin()
-    file.write("\n".join(map(json.dumps, lines)).encode())
-    file.keep("in.jsonl", "batch")
-    return service.create(file.id, "/v1/chat/completions", None)
-
-
 def lines():
     """The last of them fails."""
     good = [line(i, max_tokens=4) for i in range(ROWS - 1)]
@@ -80,11 +58,7 @@ def lines():
 
 def crashed(service):
     """Until one of its threads has ended by itself."""
-    until(lambda: not all(thread.is_alive() for thread in service._threads))
-
-
-def ended(service, batch):
-    return until(lambda: service.get(batch.id), lambda now: now.status in ENDED)
+    until(lambda: not alive(service))
 
 
 def check_whole(service, batch, status="completed"):
@@ -113,44 +87,35 @@ def check_counted(service, batch):
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("number", range(1, WRITES + 1))
 def test_an_end_at_any_write(server, tmp_path, number, after):
-    with serving(tmp_path, server.pool) as service, crashing(number, after=after):
-        batch = new_before(service)
-        service.start()
-        crashed(service)
+    with serving(tmp_path, server.pool) as service:
+        batch = new(service, lines())
+        with crashing(number, after=after):
+            service.start()
+            crashed(service)
     with serving(tmp_path, server.pool) as service:
         assert service.get(batch.id).ended == (number == WRITES and after)
         check_counted(service, batch)
         service.start()
-        ended(service, batch)
+        settled(service, batch)
         check_whole(service, batch)
-
-
-def new_before(service):
-    """A batch whose creation is not counted."""
-    with pytest.MonkeyPatch.context() as patch:
-        for module, name in ((store, "write_record"), (store, "put")):
-            patch.setattr(module, name, REAL[name])
-        return new(service, lines())
-
-
-REAL = {"write_record": store.write_record, "put": store.put}
 
 
 def test_no_other_writes_are_to_be_tried(server, tmp_path):
-    with serving(tmp_path, server.pool) as service, crashing(WRITES + 1, after=False):
-        batch = new_before(service)
-        service.start()
-        ended(service, batch)
-        check_whole(service, batch)
+    with serving(tmp_path, server.pool) as service:
+        batch = new(service, lines())
+        with crashing(WRITES + 1, after=False):
+            service.start()
+            settled(service, batch)
+            check_whole(service, batch)
 
 
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("number", range(1, 5))
+@pytest.mark.parametrize(("number", "after"), [(1, True), (2, False), (3, True), (4, True)])
 def test_an_end_at_any_write_of_a_cancelled_batch(server, tmp_path, number, after):
-    with serving(tmp_path, server.pool) as service, crashing(2, after=False):
-        batch = new_before(service)
-        service.start()
-        crashed(service)  # when all rows are answered
+    with serving(tmp_path, server.pool) as service:
+        batch = new(service, lines())
+        with crashing(2, after=False):
+            service.start()
+            crashed(service)  # when all rows are answered
     with serving(tmp_path, server.pool) as service:
         assert service.cancel(batch.id).status == "cancelling"
         with crashing(number, after=after):
@@ -159,21 +124,27 @@ def test_an_end_at_any_write_of_a_cancelled_batch(server, tmp_path, number, afte
     with serving(tmp_path, server.pool) as service:
         check_counted(service, batch)
         service.start()
-        ended(service, batch)
+        settled(service, batch)
         check_whole(service, batch, "cancelled")
 
 
-def test_what_was_answered_is_not_asked_again(server, tmp_path, monkeypatch):
-    told = itertools.count(1)
-    real = Journal.append
+@contextmanager
+def ended_after(rows):
+    """The server ends when it has kept so many answers."""
+    told, real = itertools.count(1), Journal.append
 
     def append(journal, *arguments):
         real(journal, *arguments)
-        if next(told) == 3:
+        if next(told) == rows:
             raise Crash
 
-    monkeypatch.setattr(Journal, "append", append)
-    with serving(tmp_path, server.pool) as service:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Journal, "append", append)
+        yield
+
+
+def test_what_was_answered_is_not_asked_again(server, tmp_path):
+    with serving(tmp_path, server.pool) as service, ended_after(3):
         batch = new(service, lines())
         service.start()
         crashed(service)
@@ -183,7 +154,7 @@ def test_what_was_answered_is_not_asked_again(server, tmp_path, monkeypatch):
     with serving(tmp_path, server.pool) as service:
         check_counted(service, batch)
         service.start()
-        ended(service, batch)
+        settled(service, batch)
         check_whole(service, batch)
         answers = {
             row["custom_id"]: row["response"]["body"]["created"]
@@ -204,19 +175,10 @@ def pool_of(**models):
     )
 
 
-def test_a_batch_waits_for_the_model_that_began_it(server, tmp_path, pebble_built, monkeypatch):
+def test_a_batch_waits_for_the_model_that_began_it(server, tmp_path, pebble_built):
     from quantize.resolve import resolve
 
-    told = itertools.count(1)
-    real = Journal.append
-
-    def append(journal, *arguments):
-        real(journal, *arguments)
-        if next(told) == 2:
-            raise Crash
-
-    monkeypatch.setattr(Journal, "append", append)
-    with serving(tmp_path, server.pool) as service:
+    with serving(tmp_path, server.pool) as service, ended_after(2):
         batch = new(service, lines())
         service.start()
         crashed(service)
@@ -236,7 +198,7 @@ def test_a_batch_waits_for_the_model_that_began_it(server, tmp_path, pebble_buil
         pool.close()
     with serving(tmp_path, server.pool) as service:
         service.start()
-        assert ended(service, batch).errors == ()
+        assert settled(service, batch).errors == ()
         check_whole(service, batch)
 
 
@@ -246,67 +208,63 @@ def test_a_model_that_cannot_be_loaded_fails_the_batch_in_the_end(tmp_path, monk
     with serving(tmp_path / "data", pool_of(pebble=missing)) as service:
         batch = new(service, lines())
         service.start()
-        batch = ended(service, batch)
+        batch = settled(service, batch)
         assert (batch.status, batch.errors[0].code) == ("failed", "engine_error")
         assert "gone.gguf" in batch.errors[0].message
         assert batch.output_file_id is None
 
 
-def test_one_server_has_the_data(server, tmp_path, ingot, gguf_file):
+def test_one_server_has_the_data(tmp_path, command, gguf_file):
     with claimed(tmp_path):
         with pytest.raises(RequestError, match="--data"), claimed(tmp_path):
             pass
-        done = ingot("serve", gguf_file, "--data", tmp_path, "--port", 0)
-    assert done.returncode == 2
-    assert "in use by another server" in done.stderr
+        done = command("serve", gguf_file, "--data", tmp_path, "--port", 0)
+    assert (done.returncode, "in use by another server" in done.stderr) == (2, True)
     with claimed(tmp_path):
         pass
 
 
-def test_a_damaged_record_is_told_and_left_alone(server, tmp_path):
+def test_damaged_records_are_told_and_left_alone(server, tmp_path):
     with serving(tmp_path, server.pool) as service:
-        batch = new(service, lines())
+        damaged = [new(service, lines()) for _ in range(4)]
         good = new(service, lines())
-    path = tmp_path / "batches" / batch.id / RECORD
-    data = path.read_bytes()
-    for damaged in (b"", data[:40], data.replace(b"validating", b"completed_"), b"\xff" * 99):
-        path.write_bytes(damaged)
-        with serving(tmp_path, server.pool) as service:
-            shown = service.get(batch.id)
-            assert (shown.status, shown.errors[0].code) == ("failed", "damaged_record")
-            assert shown.as_json()["id"] == batch.id
-            service.start()
-            assert ended(service, good).status == "completed"
-        assert path.read_bytes() == damaged
-        assert (path.parent / "input.jsonl").exists()
-
-
-def test_a_damaged_description_costs_a_file_its_name_only(server, tmp_path):
-    with serving(tmp_path, server.pool) as service:
-        batch = new(service, lines())
-        content = service.files.path(batch.input_file_id)
+        content = service.files.path(good.input_file_id)
     (content.parent / "meta.json").write_text('{"filename": "in')
     killed = tmp_path / "files" / (".file-" + "0" * 24)  # an upload that was killed
     killed.mkdir()
     (tmp_path / "files" / "notes").mkdir()  # a stranger's
+    paths = [tmp_path / "batches" / batch.id / RECORD for batch in damaged]
+    data = paths[0].read_bytes()
+    written = (b"", data[:40], data.replace(b"validating", b"completed_"), b"\xff" * 99)
+    for path, one in zip(paths, written, strict=True):
+        path.write_bytes(one)
     with serving(tmp_path, server.pool) as service:
-        [file] = service.files.all()
-        assert (file.id, file.bytes) == (batch.input_file_id, content.stat().st_size)
-        assert file.filename == f"{file.id}.jsonl"
+        service.start()
+        for batch in damaged:
+            shown = service.get(batch.id)
+            assert (shown.status, shown.errors[0].code) == ("failed", "damaged_record")
+            assert shown.as_json()["id"] == batch.id
+        assert settled(service, good).status == "completed"
+        file = service.files.get(good.input_file_id)
+        assert (file.bytes, file.filename) == (content.stat().st_size, f"{file.id}.jsonl")
+    for path, one in zip(paths, written, strict=True):
+        assert path.read_bytes() == one
+        assert (path.parent / "input.jsonl").exists()
     assert not killed.exists()
     assert (tmp_path / "files" / "notes").exists()
 
 
 def test_rows_whose_answers_are_damaged_are_asked_again(server, tmp_path):
-    with serving(tmp_path, server.pool) as service, crashing(3, after=False):
-        batch = new_before(service)
-        service.start()
-        crashed(service)  # when its files are to be written
+    with serving(tmp_path, server.pool) as service:
+        batch = new(service, lines())
+        with crashing(3, after=False):
+            service.start()
+            crashed(service)  # when its files are to be written
     [journal] = (tmp_path / "batches" / batch.id).glob("*.journal.jsonl")
     data = journal.read_bytes()
     at = data.index(b'"ok":true')
     journal.write_bytes(data[:at] + b"#" + data[at + 1 :])
     with serving(tmp_path, server.pool) as service:
         service.start()
-        ended(service, batch)
+        settled(service, batch)
         check_whole(service, batch)

@@ -81,77 +81,42 @@ def listed(service: BatchService) -> dict[str, str]:
     return {one["id"]: one["status"] for one in found}
 
 
-WRONG: dict[str, dict[str, Any]] = {
-    "half a pair as the model": {"model": "\ud800"},
-    "half a pair in metadata": {"metadata": {"a": "\udfff"}},
-    "half a pair as a name in metadata": {"metadata": {"\ud800": "a"}},
-    "half a pair in an error": {
-        "errors": [{"code": "x", "message": "\ud800", "line": None, "param": None}]
-    },
-    "half a pair as the endpoint": {"endpoint": "/v1/\ud800"},
-    "a number as the model": {"model": 5},
-    "a list as metadata": {"metadata": [1]},
-    "deep metadata": {"metadata": {"a": json.loads(DEEP)}},
-    "a long model": {"model": "x" * 100_000},
-    "a huge record": {"metadata": {"a": "x" * 2_000_000}},
-    "no time": {"created": None},
-    "an endless time": {"created": float("inf")},
-    "a time that is no number": {"created": float("nan")},
-    "a huge time": {"created": 10**400},
-    "a time before all times": {"created": -1e300},
-    "huge counts": {"counts": {"total": 10**400, "completed": 0, "failed": 0}},
-    "negative counts": {"counts": {"total": -5, "completed": 0, "failed": 0}},
-    "counts of texts": {"counts": {"total": "3", "completed": "1", "failed": "1"}},
-    "counts that lack one": {"counts": {"total": 3}},
-    "no counts": {"counts": None},
-    "errors that are none": {"errors": "x"},
-    "an error that is a text": {"errors": ["x"]},
-    "an error with more": {"errors": [{"code": "x", "message": "", "more": 1}]},
-    "a million errors": {
-        "errors": [{"code": "", "message": "", "line": 1, "param": None}] * 10_000
-    },
-    "another endpoint": {"endpoint": "/v1/images"},
-    "a list as the endpoint": {"endpoint": []},
-    "another status": {"status": "sleeping"},
-    "an object as the status": {"status": {}},
-    "another ending": {"ending": "late"},
-    "usage of texts": {"usage": {"prompt_tokens": "5"}},
-    "usage without end": {"usage": {"prompt_tokens": float("inf")}},
-    "times of texts": {"at": {"completed": "x"}},
-    "times of nothing known": {"at": {"x": 1}},
-    "the id of another batch": {"id": name(77)},
-    "an id that leads out": {"id": "../../elsewhere"},
-    "an output that leads out": {"output_file_id": "../../elsewhere"},
-    "errors that lead out": {"error_file_id": "/tmp/elsewhere"},
-    "an input that leads out": {"input_file_id": "../x"},
-    "a field of another version": {"colour": "red"},
-    "a half field": {"\ud800": 1},
-    "kept as a text": {"kept": "yes"},
-    "rows without a model": {"status": "in_progress", "ending": None, "model": None},
-}
+SAID = json.loads((Path(__file__).parent / "wrong_records.json").read_text())
+ERROR = {"code": "", "message": "", "line": 1, "param": None}
+WRONG: list[tuple[str, dict[str, Any]]] = [
+    *SAID["records"],
+    ("deep metadata", {"metadata": {"a": json.loads(DEEP)}}),
+    ("a long model", {"model": "x" * 100_000}),
+    ("a huge time", {"created": 10**400}),
+    ("a huge record", {"metadata": {"a": "x" * 2_000_000}}),
+    ("a million errors", {"errors": [ERROR] * 10_000}),
+]
 
 
-@pytest.mark.parametrize("what", WRONG)
-def test_a_record_that_no_server_writes_costs_its_own_batch_only(tmp_path, what):
-    put(tmp_path / "batches", good(1))
-    place = put(tmp_path / "batches", good(2), **WRONG[what])
-    (place / "input.jsonl").write_text("{}")
+def test_records_that_no_server_writes_cost_their_own_batches_only(tmp_path):
+    put(tmp_path / "batches", good(999))
+    places = {}
+    for number, (what, changes) in enumerate(WRONG):
+        place = put(tmp_path / "batches", good(number), **changes)
+        (place / "input.jsonl").write_text("{}")
+        places[name(number)] = what, place, (place / RECORD).read_bytes()
     victim = tmp_path / "elsewhere"
     victim.mkdir()
     (victim / "letter").write_text("dear")
-    before = (place / RECORD).read_bytes()
     service = service_of(tmp_path)
-    assert listed(service) == {name(1): "completed", name(2): "failed"}
-    [error] = service.get(name(2)).errors
-    assert error.code == "damaged_record"
-    assert str(tmp_path) not in error.message
-    assert len(error.message) < 1500
-    assert (place / RECORD).read_bytes() == before
-    assert (place / "input.jsonl").exists()
+    assert listed(service) == {**dict.fromkeys(places, "failed"), name(999): "completed"}
+    for identity, (what, place, before) in places.items():
+        [error] = service.get(identity).errors
+        assert error.code == "damaged_record", what
+        assert ("1,048,576 bytes" in error.message) == (what == "a huge record")
+        assert str(tmp_path) not in error.message
+        assert len(error.message) < 1500
+        assert (place / RECORD).read_bytes() == before
+        assert (place / "input.jsonl").exists()
+        with pytest.raises(HttpError, match="failed"):
+            service.cancel(identity)
     assert (victim / "letter").read_text() == "dear"
     assert service.running() == []
-    with pytest.raises(HttpError, match="failed"):
-        service.cancel(name(2))
 
 
 def pipe(path: Path) -> None:
@@ -240,43 +205,22 @@ def test_anything_may_lie_in_the_place_of_anything(tmp_path, make):
         assert f"file-{0:024x}" not in service.files
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        {"filename": "\ud800"},
-        {"filename": 5},
-        {"filename": ["x"] * 5},
-        {"purpose": "\udc00"},
-        {"purpose": ["batch"]},
-        {"created": "soon"},
-        {"created": float("inf")},
-        {"created": 10**30},
-        {"created": -5},
-        {"created": None},
-        {"filename": "x" * 100_000},
-        {"more": json.loads(DEEP)},
-    ],
-)
-def test_a_description_that_no_server_writes_costs_a_file_its_name_only(tmp_path, said):
+FILES = [*SAID["files"], {"filename": "x" * 100_000}, {"more": json.loads(DEEP)}]
+TORN = ("[]", "5", "null", '"x"', DEEP, "{", "")
+
+
+def test_a_description_that_no_server_writes_costs_a_file_its_name_only(tmp_path):
     place = tmp_path / FILE
     place.mkdir()
     (place / "content").write_text("{}")
     usual = {"id": FILE, "filename": "in", "purpose": "batch", "bytes": 2, "created": 1.7e9}
-    (place / "meta.json").write_text(json.dumps({**usual, **said}))
-    [file] = Files(tmp_path).all()
-    json.dumps(file.as_json(), ensure_ascii=False, allow_nan=False).encode()
-    assert (file.purpose, file.bytes) == ("batch", 2)
-    assert len(file.filename) < 1000
-
-
-def test_a_description_that_is_no_object(tmp_path):
-    place = tmp_path / FILE
-    place.mkdir()
-    (place / "content").write_text("{}")
-    for text in ("[]", "5", "null", '"x"', DEEP, "{", ""):
+    for text in (*(json.dumps({**usual, **said}) for said in FILES), *TORN):
         (place / "meta.json").write_text(text)
         [file] = Files(tmp_path).all()
-        assert file.filename == f"{FILE}.jsonl"
+        json.dumps(file.as_json(), ensure_ascii=False, allow_nan=False).encode()
+        assert (file.purpose, file.bytes) == ("batch", 2)
+        assert len(file.filename) < 1000
+        assert text not in TORN or file.filename == f"{FILE}.jsonl"
 
 
 @pytest.mark.parametrize("called", ["\ud800.jsonl", "a\nb\x1b[31m", "x" * 5000, "\u202egnp.exe"])

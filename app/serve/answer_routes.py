@@ -1,10 +1,12 @@
-"""OpenAI's /v1/chat/completions and /v1/completions, and /predict."""
+"""Paths that generate an answer: OpenAI's /v1/chat/completions, /v1/completions and /v1/responses,
+Anthropic's /v1/messages with its count of tokens, and /predict."""
 
 import asyncio
 import secrets
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -12,26 +14,29 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from app.openai.answer import Answer
+from app.openai.anthropic import MessageEvents, messages_task
 from app.openai.completions import completion_tasks, has_several
 from app.openai.request import Generating, body_task
 from app.openai.response import IDS, answer_body, delta_body
+from app.openai.responses import ResponseEvents, response_task
 from app.openai.task import Task
 from app.openai.tool_parser import ContentDelta, ThoughtDelta
 from app.openai.validation import InputError, require_object
-from app.serve.bodies import body_of, json_body, read_task
-from app.serve.errors import HttpError
+from app.serve.bodies import ANY_BODY, body_of, json_body, read_task
+from app.serve.errors import MESSAGES, HttpError
 from app.serve.generate import (
     EventStream,
     Generation,
     Generator,
     asked_model,
     encode,
-    same,
+    named_events,
     while_connected,
     whole_answer,
 )
 from app.serve.observe import Observer
 from app.serve.options import MOST_IDS
+from runtimes.request import SamplingParams
 
 # A body with several prompts: all of them run at once, and one body answers them.
 
@@ -44,7 +49,7 @@ async def answer_several(
     As many answers run at the same time as the model has slots, so that such a body takes no more
     of the queue than as many clients do.
     """
-    first = await while_connected(request, generator.begin(name, partial(same, tasks[0])))
+    first = await while_connected(request, generator.begin(name, lambda: tasks[0]))
     observer.begin(request, first)
     model, slots = first.served.called, first.served.engine.slots
     room = asyncio.Semaphore(max(1, slots // first.request.params.samples))
@@ -53,7 +58,7 @@ async def answer_several(
         async with room:
             generation = first
             if task is not tasks[0]:
-                generation = await generator.begin(name, partial(same, task), beside=True)
+                generation = await generator.begin(name, lambda: task, beside=True)
             try:
                 return await generation.answer()
             finally:
@@ -73,26 +78,24 @@ async def answer_several(
     return JSONResponse(_joined(answers, model))
 
 
-def _joined(answers: Sequence[Answer], model: str) -> dict[str, object]:
+def _joined(answers: Sequence[Answer], model: str) -> dict[str, Any]:
     """One body, without times: they would be of many requests."""
-    bodies = [answer_body(one, "completions", secrets.token_hex(12), model) for one in answers]
-    choices = [choice for body in bodies for choice in body["choices"]]
-    for index, choice in enumerate(choices):
-        choice["index"] = index
+    choices = [choice for one in answers for choice in one.choices or [one.only]]
+    whole = replace(answers[0], choices=choices, timings=None)
     names = ("prompt_tokens", "completion_tokens", "total_tokens")
-    usage = {name: sum(body["usage"][name] for body in bodies) for name in names}
-    whole = {name: value for name, value in bodies[0].items() if name != "timings"}
-    return {**whole, "choices": choices, "usage": usage}
+    usage = {name: sum((one.usage or {})[name] for one in answers) for name in names}
+    return {**answer_body(whole, "completions", secrets.token_hex(12), model), "usage": usage}
 
 
 _OBJECTS = {"chat": "chat.completion.chunk", "completions": "text_completion"}
 _OWN = ("stream", "stream_options", "return_token_ids")  # read here
 _ECHO = {"echo": {"type": "boolean"}}
 _STREAM = {"stream": {"type": "boolean"}}
+_Events = MessageEvents | ResponseEvents
 
 
 def routes(generator: Generator, observer: Observer) -> APIRouter:
-    """The three of them."""
+    """Router for every path that generates an answer."""
     router = APIRouter()
 
     @router.post("/v1/chat/completions", openapi_extra=body_of("chat", **_STREAM))
@@ -115,6 +118,26 @@ def routes(generator: Generator, observer: Observer) -> APIRouter:
         body = {"n": body.get("num_samples"), **body}
         body.pop("num_samples", None)
         return await _answer(request, generator, observer, "completions", body)
+
+    @router.post(MESSAGES, openapi_extra=ANY_BODY)
+    async def messages(request: Request) -> Response:
+        """A message that follows a conversation, in Anthropic's form."""
+        return await _answer_events(request, generator, observer, messages_task, MessageEvents)
+
+    @router.post(f"{MESSAGES}/count_tokens", openapi_extra=ANY_BODY)
+    async def count_tokens(request: Request) -> dict[str, int]:
+        """How many tokens the prompt of such a message has."""
+        body = await json_body(request)
+        name = asked_model(body)
+        reading = partial(messages_task, body, generator.defaults, counted=True)
+        task, ids = await generator.tokens(name, await read_task(request, reading))
+        observer.left_out.of_request(request.scope, task.ignored)
+        return {"input_tokens": len(ids)}
+
+    @router.post("/v1/responses", openapi_extra=ANY_BODY)
+    async def responses(request: Request) -> Response:
+        """Answer an input with text and function calls."""
+        return await _answer_events(request, generator, observer, response_task, ResponseEvents)
 
     return router
 
@@ -270,3 +293,48 @@ def _context(answer: Answer, generation: Generation) -> dict[str, Any]:
 def data(value: Any) -> bytes:
     """A server-sent event (WHATWG HTML, section 9.2)."""
     return b"data: " + encode(value).encode() + b"\n\n"
+
+
+# Anthropic's messages and OpenAI's responses: a class of each makes the events and the whole body.
+
+
+async def _answer_events(
+    request: Request,
+    generator: Generator,
+    observer: Observer,
+    read: Callable[[Any, SamplingParams], Task],
+    events_of: Callable[[str, str, int, Mapping[str, Any]], _Events],
+) -> Response:
+    body = await json_body(request)
+    name, streaming = asked_model(body), body.pop("stream", None) or False
+    if not isinstance(streaming, bool):
+        raise InputError("wrong_type", "stream must be true or false")
+    task_of = await read_task(request, partial(read, body, generator.defaults))
+    generation = await while_connected(request, generator.begin(name, task_of))
+    del task_of
+    for large in ("messages", "input"):  # are not needed any more
+        body.pop(large, None)
+    observer.begin(request, generation)
+    tokens = len(generation.request.prompt)
+    begun = partial(events_of, secrets.token_hex(12), generation.served.called, tokens, body)
+    if streaming:
+        return EventStream(_told(generation, begun()), generation)
+    answer = await whole_answer(request, generation)
+    return JSONResponse(begun().whole(answer, _stop(generation)))
+
+
+async def _told(generation: Generation, events: _Events) -> AsyncIterator[bytes]:
+    yield named_events(events.begin())
+    async for _, delta in generation.deltas():
+        yield named_events(events.add(delta))
+    try:
+        answer = await generation.answer()
+    except HttpError as error:
+        yield named_events([events.failed(error.status, str(error))])
+        return
+    yield named_events(events.end(answer, _stop(generation)))
+
+
+def _stop(generation: Generation) -> str | None:
+    """The stop sequence that ended it."""
+    return None if generation.completion is None else generation.completion.stop
