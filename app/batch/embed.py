@@ -4,7 +4,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -89,7 +89,7 @@ def _input(job: EmbedJob) -> Iterator[str]:
 
 
 @contextmanager
-def _sink(job: EmbedJob) -> Iterator[Callable[[bytes], None]]:
+def _sink(job: EmbedJob) -> Iterator[Callable[[bytes], object]]:
     """Takes what is written; a file is put in place at the end. Raises OutOfMemoryError for a full
     disk."""
     if job.output is None:
@@ -100,21 +100,11 @@ def _sink(job: EmbedJob) -> Iterator[Callable[[bytes], None]]:
     out = job.output
     if job.input is not None and same_file(out, Path(job.input)):
         raise RequestError("the output would overwrite the input; name another file")
-    with ExitStack() as stack:
-        with writing(out):
-            partial = stack.enter_context(outfile(out))
-            file = stack.enter_context(partial.open("wb"))
-
-        def write(data: bytes) -> None:
-            with writing(out):
-                file.write(data)
-
-        yield write
-        with writing(out):
-            file.close()
-            if not partial.stat().st_size:
-                partial.unlink()  # what is at its place stays
-            stack.close()
+    with writing(out), outfile(out) as partial:
+        with partial.open("wb") as file:
+            yield file.write
+        if not partial.stat().st_size:
+            partial.unlink()  # what is at its place stays
 
 
 def _array(vectors: npt.NDArray[np.float32]) -> bytes:

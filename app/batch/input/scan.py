@@ -85,7 +85,7 @@ def _read(source: Source, entries: Entries, ids: IdIndex | None) -> InputScan:
     found, source.seen = InputScan(), source.stamp()
     fields: dict[str, None] = {}
     lacking = 0
-    refused = set()
+    refused: list[int] = []
     for row in source.all_rows():
         found.input_rows += 1
         found.requests += row.endpoint is not None
@@ -102,7 +102,7 @@ def _read(source: Source, entries: Entries, ids: IdIndex | None) -> InputScan:
                 found.invalid_rows.append(row.index)
             lacking += row.problem.code == "missing_field"
             if row.problem.code == "duplicate_id":
-                refused.add(row.index)
+                refused.append(row.index)
             if len(found.problems) < _PROBLEMS_KEPT:
                 found.problems.append((row.where, row.problem))
             continue

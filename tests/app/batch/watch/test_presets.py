@@ -9,7 +9,6 @@ from app.batch.spec import BatchAdapters, BatchSpec
 from app.batch.watch import records
 from app.batch.watch.follow import TimeLike, time_like
 from app.batch.watch.form import (
-    FormError,
     JobForm,
     beside,
     forget,
@@ -22,6 +21,7 @@ from app.batch.watch.form import (
 from app.batch.watch.process import BatchCommand
 from app.batch.watch.records import JobRecord
 from app.options import ConstraintOptions, ModelOptions, SamplingOptions
+from runtimes.errors import ParameterError
 from tests.support import questions, write_rows
 
 
@@ -85,7 +85,7 @@ def test_saved_ones_are_found_by_their_names_and_forgotten(here: Path) -> None:
     assert (found[1].form.input, found[1].form.output) == ("", "")
     assert found[1].form.max_tokens == "9"
     assert "max tokens 9" in summary(found[1].form)
-    with pytest.raises(FormError) as caught:
+    with pytest.raises(ParameterError) as caught:
         save("bad", JobForm(model="m", slots="many"), here)
     assert caught.value.field == "slots"
     forget("plain")

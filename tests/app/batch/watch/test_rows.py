@@ -10,10 +10,11 @@ import pytest
 
 from app.batch.spec import BatchSpec, InputOptions
 from app.batch.watch.follow import FileTail, FollowedJournal
-from app.batch.watch.form import FormError, JobForm, look, suggested_output
+from app.batch.watch.form import JobForm, look, suggested_output
 from app.batch.watch.preview import preview
 from app.batch.watch.process import BatchCommand, command_from, last_words
 from app.batch.watch.rows import Rows, RowState, SpeedAt, SpeedHistory
+from runtimes.errors import ParameterError
 from tests.app.batch.watch.conftest import command_of
 
 
@@ -127,7 +128,7 @@ def form(**values: str) -> JobForm:
     ],
 )
 def test_a_form_that_cannot_be_used(values: dict[str, str], field: str, tmp_path: Path) -> None:
-    with pytest.raises(FormError) as caught:
+    with pytest.raises(ParameterError) as caught:
         form(**values).spec()
     assert caught.value.field == field
 
