@@ -125,6 +125,8 @@ def _no_field(source: Source, fields: list[str], problems: list[tuple[str, Probl
     field = source.prompting.rows.field
     if source.prompting.template is not None:
         return f"no row of {source.name} fits the template; {problems[0][1].message}"
+    if field is None and source.prompting.rows.task != "generate":
+        return f"no row of {source.name} can be asked: {problems[0][1].message}; they have: {shown}"
     if field is None:
         return (
             f"no row of {source.name} has a 'prompt' or 'messages'; name the field that holds the "

@@ -57,9 +57,3 @@ class Batch:
 def batch(command: Any, gguf_file: Path, tmp_path: Path) -> Batch:
     """In this process, on Pebble."""
     return Batch(command, gguf_file, tmp_path)
-
-
-@pytest.fixture
-def batch_process(ingot: Any, gguf_file: Path, tmp_path: Path) -> Batch:
-    """In a process of its own."""
-    return Batch(ingot, gguf_file, tmp_path)

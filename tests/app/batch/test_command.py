@@ -196,19 +196,19 @@ def test_a_wait_says_what_it_does(
     assert len(read_rows(out)) == 1
 
 
-def test_a_reader_that_goes_away_ends_it(batch_process: Batch, ingot: Any) -> None:
-    write_rows(batch_process.source, questions(30))
-    process = ingot.start(*batch_process.words(*SHORT, "-q", out="-"))
+def test_a_reader_that_goes_away_ends_it(batch: Batch, ingot: Any) -> None:
+    write_rows(batch.source, questions(30))
+    process = ingot.start(*batch.words(*SHORT, "-q", out="-"))
     assert json.loads(process.stdout.readline())["id"] == "row-0"
     process.stdout.close()
     assert process.wait(60) in (0, 141)  # 0 if all was written before the pipe was closed
     assert b"Traceback" not in process.stderr.read()
 
 
-def test_a_bar_on_a_terminal(batch_process: Batch, ingot: Any) -> None:
-    write_rows(batch_process.source, questions(20))
+def test_a_bar_on_a_terminal(batch: Batch, ingot: Any) -> None:
+    write_rows(batch.source, questions(20))
     screen, end = pty.openpty()
-    process = ingot.start(*batch_process.words(*SHORT), stderr=end, env={"TERM": "xterm"})
+    process = ingot.start(*batch.words(*SHORT), stderr=end, env={"TERM": "xterm"})
     os.close(end)
     shown = b""
     try:
@@ -220,4 +220,4 @@ def test_a_bar_on_a_terminal(batch_process: Batch, ingot: Any) -> None:
     assert process.wait(60) == 0
     for part in (b"\x1b[", b"/20", b"tok/s", b"KV", b"GiB", b"20 rows: 20 answered"):
         assert part in shown
-    assert len(batch_process.records) == 20
+    assert len(batch.records) == 20

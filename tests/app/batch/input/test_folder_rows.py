@@ -93,7 +93,7 @@ def deep(tmp_path: Path) -> Iterator[Path]:
     inside.mkdir()
     try:
         os.chdir(inside)
-        for _ in range(1500):
+        for _ in range(1100):
             os.mkdir("d")
             os.chdir("d")
         Path("x").write_text("deep")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,17 +13,9 @@ from app.openai.constraints import constraint_changes
 from app.openai.task import Embed, Task
 from app.openai.validation import MISSING, InputError, Problem
 from runtimes.request import Constraint, Priority, SamplingParams
+from tests.app.batch.input.reading import CASES, COMPLETIONS, REFUSED, USER, request
 
-CASES = json.loads(Path(__file__).with_name("rows.json").read_text("utf-8"))
-CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
-USER = [{"role": "user", "content": "hi"}]
 JOB = SamplingParams(max_tokens=99, temperature=0.5)
-
-
-def request(url: str = CHAT, **body: Any) -> dict[str, Any]:
-    prompt = {"prompt": "hi"} if url == COMPLETIONS else {"messages": USER}
-    whole = {"model": "any", **prompt, **body}
-    return {"custom_id": "a", "method": "POST", "url": url, "body": whole}
 
 
 def ask(row: dict[str, Any], **options: Any) -> Task:
@@ -50,21 +41,7 @@ def test_what_a_plain_row_asks(case: dict[str, Any]) -> None:
     assert ask(case["row"], rows=InputOptions(field=case["field"])) == task
 
 
-@pytest.mark.parametrize(
-    ("row", "code", "words"),
-    [
-        *CASES["refused rows"],
-        *((request(**body), code, words) for body, code, words in CASES["refused bodies"]),
-        *(({**request(), **more}, code, words) for more, code, words in CASES["refused envelopes"]),
-        (request(temperature=10**400), "invalid_value", "temperature"),
-        (request(COMPLETIONS, prompt=[]), "wrong_type", "prompt must be"),
-        (request(COMPLETIONS, prompt=["a", []]), "wrong_type", "prompt.1 must be"),
-        (request(COMPLETIONS, prompt=["a", " "]), "empty_prompt", "blank"),
-        (request(COMPLETIONS, prompt=["a"] * 257), "invalid_value", "257 prompts"),
-        (request(COMPLETIONS, priority="low"), "unsupported_parameter", "priority is not supp"),
-    ],
-    ids=lambda value: str(value)[:60],
-)
+@pytest.mark.parametrize(("row", "code", "words"), REFUSED, ids=lambda value: str(value)[:60])
 def test_refused_by_name(row: dict[str, Any], code: str, words: str) -> None:
     found = problem(row)
     assert (found.code, words in found.message) == (code, True), found

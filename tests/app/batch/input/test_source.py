@@ -11,32 +11,17 @@ from hypothesis import strategies as st
 from app.batch.input import lines as lines_module
 from app.batch.input.source import open_source
 from runtimes.errors import RequestError
-from tests.app.batch.input.reading import codes, prompts, read, write
+from tests.app.batch.input.reading import BAD_LINES, codes, prompts, read, write
 
 # How compressed files, archives and other formats begin.
 PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04", b"BZh9", b"\xfd7zXZ", b"GGUF", b"%PDF-")
-BAD = {
-    b"{": "invalid_json",
-    b'{"prompt":"x"} trailing': "invalid_json",
-    b'{"prompt":NaN}': "invalid_json",
-    b'{"prompt":"x","score":-Infinity}': "invalid_json",
-    b'{"prompt":"a\x00b"}': "invalid_json",
-    b"\x00\x00\x00": "invalid_json",
-    b'{"n":' + b"9" * 5000 + b"}": "invalid_json",
-    b'{"prompt":' + b"[" * 100_000 + b"]" * 100_000 + b"}": "invalid_json",
-    b'{"prompt":"\xff"}': "invalid_utf8",
-    b'"just text"': "wrong_type",
-    b"null": "wrong_type",
-    b"[1]": "wrong_type",
-    b'{"prompt":"\\ud800"}': "invalid_unicode",
-}
 
 
 def test_a_bad_line_is_one_bad_row(tmp_path: Path) -> None:
     good = b'{"prompt":"x"}'
-    rows = read(write(tmp_path, b"\n".join(line for bad in BAD for line in (bad, good))))
-    assert codes(rows[::2]) == [*BAD.values()]
-    assert [row.task for row in rows[1::2]] == prompts("x") * len(BAD)
+    rows = read(write(tmp_path, b"\n".join(line for bad in BAD_LINES for line in (bad, good))))
+    assert codes(rows[::2]) == [*BAD_LINES.values()]
+    assert [row.task for row in rows[1::2]] == prompts("x") * len(BAD_LINES)
     [row] = read(write(tmp_path, b'{"broken\n'))
     assert row.problem is not None
     assert row.problem.message == "not JSON: Unterminated string starting at column 2"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -191,7 +190,7 @@ def on_every_core() -> None:
 
 
 def test_a_killed_command_is_gone_on_with_by_another_number(
-    batch_process: Batch, ingot: Any, command: Any, tmp_path: Path
+    batch: Batch, ingot: Any, tmp_path: Path
 ) -> None:
     counted = "from runtimes.machine.cpu import cores; print(len(cores()))"
     found = subprocess.run(
@@ -199,19 +198,16 @@ def test_a_killed_command_is_gone_on_with_by_another_number(
     )
     if int(found.stdout) < 2:
         pytest.skip("needs two cores")
-    batch = batch_process
     write_rows(batch.source, [{"id": i, "prompt": f"{i} and"} for i in range(24)])
-    words = batch.words("--raw", "--slots", "4", "--max-tokens", "24", "--json")
+    words = ["--raw", "--slots", "4", "--max-tokens", "24"]
     held = {"preexec": on_every_core, "env": stopping.after_rows(tmp_path / "held", 8)}
-    process = ingot.start(*words, "--engines", "2", **held)
+    process = ingot.start(*batch.words(*words, "--engines", "2"), **held)
     stopping.wait_stopped(process)
     children = psutil.Process(process.pid).children()
     assert len(children) == 2
     process.kill()
     _, alive = psutil.wait_procs(children, 60)
     assert not alive  # engines end with the job
-    done = command(*words)
-    assert done.returncode == 0, done.stderr
-    end = json.loads(done.stdout.splitlines()[-1])
+    end = batch.end(*words)
     assert (end["answered"], end["engines"], end["reused"]) == (24, [], 8)
     assert [record["id"] for record in batch.records] == list(range(24))

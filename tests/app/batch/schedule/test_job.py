@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from runtimes.request import Constraint, Request, SamplingParams
 from runtimes.settings import RunnerSettings
 from runtimes.stream import Stream
 from runtimes.worker.engine import WorkerEngine
+from tests.support import own_home
 
 SLOTS = 4
 PARAMS = SamplingParams(max_tokens=24, ignore_eos=True)
@@ -56,12 +58,26 @@ class Killed(WorkerEngine):
                 os.kill(pid, signal.SIGKILL)
 
 
+@contextlib.contextmanager
+def loaded(model: Path, home: Path) -> Iterator[Killed]:
+    settings = RunnerSettings(slots=SLOTS, context=4096, threads=1)
+    with own_home(home), Killed.load(model, settings) as engine:  # where deaths are remembered
+        engine.asked = Counter()
+        yield engine
+
+
 @pytest.fixture
-def engine(endless_gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setenv("INGOT_HOME", str(tmp_path / "home"))  # where deaths are remembered
-    with Killed.load(endless_gguf, RunnerSettings(slots=SLOTS, context=4096, threads=1)) as loaded:
-        loaded.asked = Counter()
-        yield loaded
+def engine(endless_gguf: Path, tmp_path: Path) -> Iterator[Killed]:
+    """One that is killed."""
+    with loaded(endless_gguf, tmp_path / "home") as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def calm(endless_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killed]:
+    """One that nothing happens to."""
+    with loaded(endless_gguf, tmp_path_factory.mktemp("home")) as engine:
+        yield engine
 
 
 def rows_of(prompts: list[str], **task: Any) -> list[Row]:
@@ -70,7 +86,12 @@ def rows_of(prompts: list[str], **task: Any) -> list[Row]:
     return [Row(i, i + 1, i, task) for i, task in enumerate(tasks)]
 
 
-def run(engine: WorkerEngine, rows: list[Row], **defaults: Any) -> tuple[Job, dict[int, Answer]]:
+def run(
+    engine: WorkerEngine,
+    rows: list[Row],
+    tick: Callable[[], None] = lambda: None,
+    **defaults: Any,
+) -> tuple[Job, dict[int, Answer]]:
     """The job after its end, and each row's answer."""
     given = {"sampling": PARAMS, "style": PromptStyle(raw=True), **defaults}
     results: dict[int, Answer] = {}
@@ -80,7 +101,7 @@ def run(engine: WorkerEngine, rows: list[Row], **defaults: Any) -> tuple[Job, di
         results[row.index] = answer
 
     job = Job([PoolEngine(engine)], RequestDefaults(**given), deliver)
-    assert job.run(iter(rows), Interrupts(), lambda: None)
+    assert job.run(iter(rows), Interrupts(), tick)
     return job, results
 
 
@@ -117,14 +138,14 @@ def test_rows_that_kill_one_after_another_end_the_job_at_last(
         run(engine, rows_of([POISON] * 3))
 
 
-def test_rows_with_a_constraint_of_their_own_fail_alone(engine: Killed) -> None:
+def test_rows_with_a_constraint_of_their_own_fail_alone(calm: Killed) -> None:
     """It is too large to be followed, which is known only when it is tried. Whoever tries it first
     may get by with the few tokens that are wanted."""
     own = SamplingParams(max_tokens=4, constraint=Constraint("regex", "a{1000000}"))
     limit = jobs._FAILURES_IN_A_ROW * SLOTS
     count = limit + 1 + SLOTS
     bad, good = rows_of(["a"] * count, sampling=own), rows_of(["b"] * (count + 1))[-1:]
-    job, results = run(engine, [*bad, *good], retries=0)
+    job, results = run(calm, [*bad, *good], retries=0)
     failed = [row for row in bad if results[row.index].error]
     assert job.counts.failed == len(failed) > limit
     assert results[good[0].index].error is None
@@ -132,21 +153,16 @@ def test_rows_with_a_constraint_of_their_own_fail_alone(engine: Killed) -> None:
     assert "constraint" in results[failed[0].index].error.message
 
 
-def test_a_crash_from_outside_fails_no_row(engine: Killed, monkeypatch: pytest.MonkeyPatch) -> None:
-    prompts = [f"The number {i} is" for i in range(2 * SLOTS)]
-    rows = rows_of(prompts)
+def test_a_crash_from_outside_fails_no_row(
+    engine: Killed, calm: Killed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = rows_of([f"The number {i} is" for i in range(2 * SLOTS)])
     killed = False
-    _, calm = run(engine, rows)
-    engine.asked.clear()
-    results: dict[int, Answer] = {}
-
-    def deliver(row: Row, answer: Answer) -> None:
-        results[row.index] = answer
-
+    _, expected = run(calm, rows)
     submit = engine.submit
 
     def held(request: Request) -> Stream:
-        if not killed and len(engine.asked) == len(prompts) - 1 and engine.pid is not None:
+        if not killed and len(engine.asked) == len(rows) - 1 and engine.pid is not None:
             os.kill(engine.pid, signal.SIGSTOP)  # the last one is not answered before the kill
         return submit(request)
 
@@ -157,31 +173,28 @@ def test_a_crash_from_outside_fails_no_row(engine: Killed, monkeypatch: pytest.M
             os.kill(engine.pid, signal.SIGKILL)
 
     monkeypatch.setattr(engine, "submit", held)
-    job = Job(
-        [PoolEngine(engine)], RequestDefaults(PARAMS, PromptStyle(raw=True), retries=0), deliver
-    )
-    assert job.run(iter(rows), Interrupts(), tick)
+    job, results = run(engine, rows, tick, retries=0)
     assert (job.counts.crashes, job.counts.failed) == (1, 0)
-    assert [results[i].response for i in range(len(prompts))] == [
-        calm[i].response for i in range(len(prompts))
-    ]
+    assert {i: one.response for i, one in results.items()} == {
+        i: one.response for i, one in expected.items()
+    }
 
 
-def test_a_row_that_takes_too_long_fails_after_its_retries(engine: Killed) -> None:
+def test_a_row_that_takes_too_long_fails_after_its_retries(calm: Killed) -> None:
     long = SamplingParams(max_tokens=200, ignore_eos=True)
     slow, quick = rows_of(["Once upon a time"], sampling=long), rows_of(["a", "b"])[1:]
-    job, results = run(engine, [*slow, *quick], timeout_s=0.002, retries=2)
+    job, results = run(calm, [*slow, *quick], timeout_s=0.002, retries=2)
     assert results[0].error.code == "timeout"
     assert "--row-timeout" in results[0].error.message
-    assert engine.asked[tuple(engine.encode("Once upon a time"))] == 3
+    assert calm.asked[tuple(calm.encode("Once upon a time"))] == 3
     assert job.counts.retried >= 2
 
 
-def test_samples_and_their_logprobs(engine: Killed) -> None:
+def test_samples_and_their_logprobs(calm: Killed) -> None:
     params = SamplingParams(
         max_tokens=6, temperature=1.0, seed=3, n=2, best_of=4, logprobs=True, top_logprobs=2
     )
-    job, results = run(engine, rows_of(["The number 7 is"]), sampling=params)
+    job, results = run(calm, rows_of(["The number 7 is"]), sampling=params)
     answer = results[0]
     assert answer.response == answer.choices[0]["text"]
     assert len(answer.choices) == 2
@@ -197,7 +210,8 @@ def test_samples_and_their_logprobs(engine: Killed) -> None:
     assert answer.logprobs == answer.choices[0]["logprobs"]
 
 
-def test_what_was_written_for_completions_is_sent_as_it_is(engine: Killed) -> None:
+def test_what_was_written_for_completions_is_sent_as_it_is(calm: Killed) -> None:
     rows = rows_of(["The number 7 is"], raw=True)
-    run(engine, rows, style=PromptStyle())
-    assert set(engine.asked) == {tuple(engine.encode("The number 7 is"))}
+    calm.asked.clear()
+    run(calm, rows, style=PromptStyle())
+    assert set(calm.asked) == {tuple(calm.encode("The number 7 is"))}
