@@ -17,7 +17,7 @@ from app.batch.journal.journal import journal_path
 from app.batch.report.figures import status_of
 from tests.app import stopping
 from tests.app.batch.conftest import Batch
-from tests.support import read_rows, until, write_rows
+from tests.support import until, write_rows
 
 MANY = 300  # that are not all answered before a test has looked
 SHORT = ["--max-tokens", "8"]
@@ -121,17 +121,6 @@ def test_a_growing_output_over_kills(
     assert Counter(json.loads(line)["id"] for line in text) == Counter(range(MANY))
     told = json.loads(command("batch", "status", out, "--json").stdout)
     assert (told["state"], told["left"], told["done"]) == ("finished", 0, MANY)
-
-
-def test_shards_are_merged(batch: Batch, command: Any, tmp_path: Path) -> None:
-    numbers(batch.source, 20)
-    parts = [tmp_path / f"part{i}.jsonl" for i in (1, 2)]
-    for i, part in enumerate(parts, 1):
-        batch("--raw", *SHORT, "--shard", f"{i}/2", out=part)
-    assert 0 < len(read_rows(parts[0])) < 20
-    assert command("batch", "merge", batch.out, parts[0]).returncode == 2
-    assert command("batch", "merge", batch.out, *parts).returncode == 0
-    assert [record["id"] for record in batch.records] == list(range(20))
 
 
 def test_limits_leave_the_rest_for_later(batch: Batch) -> None:

@@ -18,65 +18,37 @@ from tests.app.batch.conftest import Batch
 from tests.app.workers import worker_of
 from tests.support import read_rows, write_rows
 
-ENDS = [" Paris", " Rome.", " the city of Paris, in France", "\nParis"]
-PAIRS: list[dict[str, Any]] = [
-    {"prompt": prompt, "continuations": ENDS}
-    for prompt in (
-        "The capital of France is",
-        "The capital of Italy is ",  # the space belongs to what follows
-        "What is the capital of France?\nThe capital of France is",
-        "Zürich lies in Switzerland. 東京 is the capital of",
-    )
-]
+# Of each continuation the log-probability and the tokens that lm-evaluation-harness'
+# ``loglikelihood`` finds with the float model: transformers' logits of both texts together, of
+# which a space at the end of the prompt belongs to what follows.
+PAIRS = json.loads(Path(__file__).with_name("scores.json").read_text("utf-8"))
+ENDS = [*PAIRS[0]["expected"]]
 
 
-@pytest.fixture(scope="module")
-def harness(pebble: Path) -> list[list[tuple[float, int]]]:
-    """For each continuation of each pair its log-probability and tokens, by
-    lm-evaluation-harness' ``_encode_pair`` and ``loglikelihood`` for a causal model."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    model = AutoModelForCausalLM.from_pretrained(pebble, dtype=torch.float32)
-    tokenizer = AutoTokenizer.from_pretrained(pebble)
-
-    def scored(context: str, continuation: str) -> tuple[float, int]:
-        spaces = len(context) - len(context.rstrip())
-        if spaces > 0:
-            continuation = context[-spaces:] + continuation
-            context = context[:-spaces]
-        whole = tokenizer(context + continuation)["input_ids"]
-        begin = len(tokenizer(context)["input_ids"])
-        with torch.no_grad():
-            logits = model(torch.tensor([whole])).logits[0].double()
-        rest = torch.tensor(whole[begin:])
-        chosen = torch.log_softmax(logits, -1)[begin - 1 : -1].gather(1, rest[:, None])[:, 0]
-        return float(chosen.sum()), len(rest)
-
-    return [[scored(pair["prompt"], text) for text in ENDS] for pair in PAIRS]
+def asked(prompt: str) -> dict[str, Any]:
+    return {"prompt": prompt, "continuations": ENDS}
 
 
 @pytest.mark.parametrize("kind", ["gguf_file", "onnx_folder"])
 def test_scores_are_those_of_the_harness(
-    batch: Batch, harness: list[Any], kind: str, request: pytest.FixtureRequest
+    batch: Batch, kind: str, request: pytest.FixtureRequest
 ) -> None:
     batch.model = request.getfixturevalue(kind)
-    long = {"prompt": "What is 2 + 3? " + "Think well. " * 40, "continuations": ENDS}
-    write_rows(batch.source, [*PAIRS, long])
+    prompts = [pair["prompt"] for pair in PAIRS]
+    write_rows(batch.source, map(asked, [*prompts, "What is 2 + 3? " + "Think well. " * 40]))
     batch("--task", "score", "--raw", "-q")
     records = batch.records
-    for expected, record in zip(harness, records, strict=False):
+    for pair, record in zip(PAIRS, records, strict=False):
         assert list(record)[:7] == [
             "id", "index", "prompt", "continuations", "scores", "best", "best_norm",
         ]  # fmt: skip
-        found = [(score["logprob"], score["tokens"]) for score in record["scores"]]
-        assert [score["text"] for score in record["scores"]] == ENDS
-        # What 8 bits change of a text's probability is little beside it.
-        assert [logprob for logprob, _ in found] == [
-            pytest.approx(logprob, rel=0.04, abs=0.2) for logprob, _ in expected
-        ]
-        assert [tokens for _, tokens in found] == [tokens for _, tokens in expected]
-        sums = np.array([logprob for logprob, _ in found])
+        for score, (text, (logprob, tokens)) in zip(
+            record["scores"], pair["expected"].items(), strict=True
+        ):
+            assert (score["text"], score["tokens"]) == (text, tokens)
+            # What 8 bits change of a text's probability is little beside it.
+            assert score["logprob"] == pytest.approx(logprob, rel=0.04, abs=0.2)
+        sums = np.array([score["logprob"] for score in record["scores"]])
         lengths = np.array([len(text.strip()) for text in ENDS])
         best = int(np.argmax(sums)), int(np.argmax(sums / lengths))
         assert (record["best"], record["best_norm"]) == best
@@ -197,7 +169,7 @@ def test_a_row_is_done_once_whatever_dies(
 
 
 def test_a_preview_and_a_dry_run_show_what_may_follow(batch: Batch) -> None:
-    write_rows(batch.source, [PAIRS[0], {"prompt": "x"}])
+    write_rows(batch.source, [asked("The capital of France is"), {"prompt": "x"}])
     shown = preview(BatchSpec(str(batch.source), rows=InputOptions(task="score"))).rows
     assert shown[0].prompt.splitlines()[:3] == [
         "The capital of France is",

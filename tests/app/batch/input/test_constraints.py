@@ -6,9 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from app.batch.settings import JobSettings, row_key
-from app.openai.task import task_at
-from runtimes.request import Constraint, SamplingParams
 from tests.support import read_rows, write_rows
 
 AGE = {
@@ -17,14 +14,6 @@ AGE = {
     "required": ["age"],
     "additionalProperties": False,
 }
-
-
-def test_a_constraint_is_part_of_a_rows_key() -> None:
-    def key(constraint: Constraint | None) -> bytes:
-        sampling = SamplingParams(constraint=constraint)
-        return row_key(JobSettings("m", "r", "f", sampling).digest(), task_at("hello", "prompt"))
-
-    assert len({key(None), key(Constraint("regex", "a")), key(Constraint("regex", "b"))}) == 3
 
 
 def test_rows_follow_their_own_schema_or_request_else_the_jobs(

@@ -18,7 +18,7 @@ from app.batch.watch.form import JobForm, beside, forget, presets, save
 from app.batch.watch.job import JobError, WatchedJob, attach
 from app.batch.watch.process import BatchCommand, Foreign, command_from
 from runtimes.errors import RequestError
-from tests.app.batch.watch.conftest import finish, write_job
+from tests.app.batch.watch.conftest import write_job
 from tests.support import write_rows
 
 
@@ -124,21 +124,6 @@ def test_a_command_that_was_given_here_is_not_asked_about(here: Path, gguf_file:
     # Somebody else has resumed it in another way since.
     _journal(out, *words, "--report", "victim")
     assert isinstance(_read(out).resuming(), Foreign)
-
-
-def test_a_job_that_was_agreed_to_goes_on(here: Path, ingot: Any, gguf_file: Path) -> None:
-    source, out = write_job(here / "in.jsonl", 2), here / "out.jsonl"
-    done = ingot("batch", source, out, "--model", gguf_file, "--max-tokens", "2", "--quiet")
-    assert done.returncode == 0, done.stderr
-    write_job(source, 3)
-    job = _read(out)
-    command = job.resuming()
-    assert isinstance(command, Foreign)
-    job.resume(command)
-    finish(job)
-    assert len(out.read_text().splitlines()) == 3
-    # It was started from here now.
-    assert not isinstance(_read(out).resuming(), Foreign)
 
 
 def test_a_form_like_a_foreign_job_reaches_nothing_else(here: Path) -> None:
