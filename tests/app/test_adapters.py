@@ -49,7 +49,8 @@ def alone(pebble_built: Path, files: dict[str, Path], recipe: str) -> Answers:
     for name in (None, *files):
         more = given(files, name) if name else []
         words = ["run", str(pebble_built), STORY, "--recipe", recipe, *FEW, "--json", *more]
-        with redirect_stdout(StringIO()) as shown:
+        with redirect_stdout(StringIO()) as shown, pytest.MonkeyPatch.context() as patch:
+            patch.setattr("sys.stdin", None)
             assert main(words) == 0
         said = json.loads(shown.getvalue())
         assert said.get("adapter") == name

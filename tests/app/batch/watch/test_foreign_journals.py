@@ -148,24 +148,22 @@ def test_a_journal_that_is_no_file_is_refused(
 ) -> None:
     write_rows(here / "in.jsonl", [{"prompt": "a"}])
     path, victim = journal_path(here / "out.jsonl"), here / "victim"
-    if kind == "fifo":
-        os.mkfifo(path)
-    elif kind == "folder":
-        path.mkdir()
-    else:
-        path.symlink_to(victim)
-        if kind == "link":
-            victim.touch()
-    done = command("batch", "in.jsonl", "out.jsonl", "-m", gguf_file, "--max-tokens", "2", "-q")
-    assert done.returncode == 2, done.stderr
-    assert path.name in done.stderr
+    {"fifo": os.mkfifo, "folder": Path.mkdir}.get(kind, lambda one: one.symlink_to(victim))(path)
+    if kind == "link":
+        victim.touch()
+    job = ["in.jsonl", "out.jsonl", "-m", gguf_file, "-q"]
+    for words in (job, ["status", "out.jsonl"], ["merge", "all.jsonl", "out.jsonl"]):
+        done = command("batch", *words)
+        assert done.returncode == 2, done.stderr
+        assert words is not job or path.name in done.stderr
     assert not victim.exists() or victim.read_bytes() == b""
-    for words in (["status", "out.jsonl"], ["merge", "all.jsonl", "out.jsonl"]):
-        assert command("batch", *words).returncode == 2
     assert records.last_run(path).run is None
     if kind != "link":
         with pytest.raises(JobError):
             attach(here / "out.jsonl")
+
+
+# Two names of one file
 
 
 def test_two_links_to_one_file_share_its_journal(here: Path, command: Any, gguf_file: Path) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -19,11 +17,10 @@ from app.batch.watch import records
 from app.batch.watch.job import JobError, Phase, attach, start_job
 from app.batch.watch.preview import open_row
 from app.batch.watch.process import Foreign
-from app.batch.watch.records import JobRecord, known_jobs
+from app.batch.watch.records import known_jobs
 from app.batch.watch.rows import RowState
 from tests.app import stopping
 from tests.app.batch.watch.conftest import command_of, finish, form_for, wait, write_job
-from tests.app.batch.watch.leftovers import kill_jobs
 from tests.app.workers import worker_of
 from tests.support import read_rows
 
@@ -208,19 +205,6 @@ def test_a_job_started_elsewhere_is_watched_and_its_death_told(
     assert answered(out) == Counter(range(ROWS))
     known = {known.output: known for known in known_jobs()}
     assert (known[out].state, known[out].rows) == ("finished", ROWS)
-
-
-@pytest.mark.parametrize("later", [False, True])
-def test_a_test_ends_no_process_that_has_the_number_of_a_job_since(
-    tmp_path: Path, later: bool
-) -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
-        began = psutil.Process(other.pid).create_time()
-        JobRecord(tmp_path / "out.jsonl", 0.0, None, other.pid, began - 3600 * later).save()
-        kill_jobs()
-        assert not later or other.poll() is None
-        other.communicate(b"\n", timeout=60)
-    assert other.returncode == (0 if later else -signal.SIGKILL)
 
 
 def test_there_is_nothing_to_attach_to(
