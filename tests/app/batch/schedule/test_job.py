@@ -22,7 +22,7 @@ from app.openai.answer import Answer
 from app.openai.task import Task
 from app.prompts import PromptStyle
 from runtimes.errors import ModelError
-from runtimes.request import Constraint, Request, SamplingParams
+from runtimes.request import Constraint, Priority, Request, SamplingParams
 from runtimes.settings import RunnerSettings
 from runtimes.stream import Stream
 from runtimes.worker.engine import WorkerEngine
@@ -42,12 +42,14 @@ class Killed(WorkerEngine):
     poison: tuple[list[int], ...] = ()
     worst: list[int] | None = None
     asked: Counter[tuple[int, ...]]
+    priorities: list[Priority]
 
     def submit(self, request: Request) -> Stream:
         if request.prompt == self.worst and self.pid is not None:
             os.kill(self.pid, signal.SIGKILL)
         stream = super().submit(request)
         self.asked[tuple(request.prompt)] += 1
+        self.priorities.append(request.priority)
         if any(request.prompt[-len(end) :] == end for end in self.poison):
             threading.Thread(target=self._kill, args=(stream, self.pid)).start()
         return stream
@@ -62,7 +64,7 @@ class Killed(WorkerEngine):
 def loaded(model: Path, home: Path) -> Iterator[Killed]:
     settings = RunnerSettings(slots=SLOTS, context=4096, threads=1)
     with own_home(home), Killed.load(model, settings) as engine:  # where deaths are remembered
-        engine.asked = Counter()
+        engine.asked, engine.priorities = Counter(), []
         yield engine
 
 
@@ -211,7 +213,17 @@ def test_samples_and_their_logprobs(calm: Killed) -> None:
 
 
 def test_what_was_written_for_completions_is_sent_as_it_is(calm: Killed) -> None:
-    rows = rows_of(["The number 7 is"], raw=True)
     calm.asked.clear()
-    run(calm, rows, style=PromptStyle())
+    run(calm, rows_of(["The number 7 is"], raw=True), style=PromptStyle())
     assert set(calm.asked) == {tuple(calm.encode("The number 7 is"))}
+
+
+def test_a_conversation_continues_before_another_begins(calm: Killed) -> None:
+    turns = ("Hello.", "Who are you?")
+    for priority, asked in (
+        (Priority.NORMAL, [Priority.NORMAL, Priority.HIGH]),
+        (Priority.CRITICAL, [Priority.CRITICAL] * 2),
+    ):
+        calm.priorities.clear()
+        run(calm, [Row(0, 1, 0, Task((), turns, priority=priority))], style=PromptStyle())
+        assert calm.priorities == asked
