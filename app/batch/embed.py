@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
 
@@ -62,7 +63,9 @@ def run_embed(job: EmbedJob, *, quiet: bool) -> ExitCode:
 
         code = run_batch(spec, quiet=quiet, write=take)
         if code == ExitCode.DONE:
-            write(_array(np.stack(vectors)))
+            file = BytesIO()
+            np.save(file, np.stack(vectors))
+            write(file.getvalue())
         elif errors:
             console.note(f"no array was written: {errors[0]}", style="red")
         return code
@@ -105,11 +108,3 @@ def _sink(job: EmbedJob) -> Iterator[Callable[[bytes], object]]:
             yield file.write
         if not partial.stat().st_size:
             partial.unlink()  # what is at its place stays
-
-
-def _array(vectors: npt.NDArray[np.float32]) -> bytes:
-    from io import BytesIO
-
-    file = BytesIO()
-    np.save(file, vectors)
-    return file.getvalue()
