@@ -63,6 +63,7 @@ BAD_LINES = {
     b'{"prompt":"x"} trailing': "invalid_json",
     b'{"prompt":NaN}': "invalid_json",
     b'{"prompt":"x","score":-Infinity}': "invalid_json",
+    b'{"prompt":"x","score":1e999}': "invalid_json",
     b'{"prompt":"a\x00b"}': "invalid_json",
     b"\x00\x00\x00": "invalid_json",
     b'{"n":' + b"9" * 5000 + b"}": "invalid_json",

@@ -15,8 +15,6 @@ from typing import Any
 import psutil
 import pytest
 
-from app.batch.input.source import Row
-from app.batch.interrupt import Interrupts
 from app.batch.schedule import engines
 from app.batch.schedule.engines import (
     default_slots,
@@ -25,24 +23,20 @@ from app.batch.schedule.engines import (
     require_room,
     spans,
 )
-from app.batch.schedule.job import Job, RequestDefaults
+from app.batch.schedule.job import Job
 from app.batch.schedule.pool_engine import EngineState, PoolEngine
 from app.models.planning import LoadChoice
-from app.openai.answer import Answer
-from app.openai.task import Task
-from app.prompts import PromptStyle
 from runtimes.errors import IngotError, OutOfMemoryError, RequestError
 from runtimes.machine.cpu import Core
 from runtimes.models.registry import read_model
-from runtimes.request import SamplingParams
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.worker.engine import WorkerEngine
 from runtimes.worker.recovery import DeathLimit
 from tests.app import stopping
 from tests.app.batch.conftest import Batch
+from tests.app.batch.schedule.jobs import rows_of, run
 from tests.support import write_rows
 
-PARAMS = SamplingParams(max_tokens=16, ignore_eos=True)
 PROMPTS = [f"The number {i} is" for i in range(24)]
 
 
@@ -59,24 +53,10 @@ def pair(gguf_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             yield [first, second]
 
 
-def rows_of(prompts: list[str]) -> list[Row]:
-    tasks = [Task((), (text,)) for text in prompts]
-    return [Row(i, i + 1, i, task) for i, task in enumerate(tasks)]
-
-
-def run(members: list[PoolEngine], tick: Any = lambda: None) -> tuple[Job, dict[int, str]]:
-    """The job after its end, and each row's text: every row has one, and only one."""
-    results: dict[int, str] = {}
-
-    def deliver(row: Row, answer: Answer) -> None:
-        assert answer.error is None
-        assert row.index not in results
-        results[row.index] = str(answer.response)
-
-    job = Job(members, RequestDefaults(PARAMS, PromptStyle(raw=True), retries=0), deliver)
-    assert job.run(iter(rows_of(PROMPTS)), Interrupts(), tick)
-    assert sorted(results) == list(range(len(PROMPTS)))
-    return job, results
+def texts(members: list[PoolEngine], tick: Any = lambda: None) -> tuple[Job, list[str | None]]:
+    """The job after its end, and what each row was answered."""
+    job, answers = run(members, rows_of(PROMPTS), tick, retries=0)
+    return job, [answers[index].response for index in range(len(PROMPTS))]
 
 
 def kill_once(engine: WorkerEngine, after: PoolEngine) -> Any:
@@ -95,9 +75,9 @@ def test_rows_survive_an_engine_and_read_the_same_on_any(pair: list[WorkerEngine
     def both() -> list[PoolEngine]:
         return [PoolEngine(engine, name) for engine, name in zip(pair, ("one", "two"), strict=True)]
 
-    _, alone = run([PoolEngine(pair[0])])
+    _, alone = texts([PoolEngine(pair[0])])
     members = both()
-    job, shared = run(members)
+    job, shared = texts(members)
     assert shared == alone
     assert all(member.counts.answered >= member.engine.slots for member in members)
     tokens = [member.counts.completion_tokens for member in members]
@@ -105,19 +85,19 @@ def test_rows_survive_an_engine_and_read_the_same_on_any(pair: list[WorkerEngine
 
     # A dead one is started again; its rows are asked once more, and none is lost.
     members = both()
-    job, after = run(members, kill_once(pair[0], members[0]))
+    job, after = texts(members, kill_once(pair[0], members[0]))
     assert after == alone
     assert (job.counts.crashes, members[0].counts.crashes) == (1, 1)
     assert all(member.ready for member in members)
 
     # One that cannot be started again is left out.
     members = both()
-    _, rest = run(members, kill_once(pair[1], members[1]))
+    _, rest = texts(members, kill_once(pair[1], members[1]))
     assert rest == alone
     assert (members[1].state, members[1].counts.crashes) == (EngineState.LOST, 1)
     assert members[0].ready
     with pytest.raises(IngotError, match="is not started again"):
-        run([PoolEngine(pair[1], "two")])
+        texts([PoolEngine(pair[1], "two")])
 
 
 @pytest.fixture

@@ -7,18 +7,14 @@ import os
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from app.batch.input.source import Row
-from app.batch.interrupt import Interrupts
 from app.batch.schedule import job as jobs
-from app.batch.schedule.job import Job, RequestDefaults
 from app.batch.schedule.pool_engine import PoolEngine
-from app.openai.answer import Answer
 from app.openai.task import Task
 from app.prompts import PromptStyle
 from runtimes.errors import ModelError
@@ -26,13 +22,10 @@ from runtimes.request import Constraint, Priority, Request, SamplingParams
 from runtimes.settings import RunnerSettings
 from runtimes.stream import Stream
 from runtimes.worker.engine import WorkerEngine
+from tests.app.batch.schedule.jobs import POISON, rows_of, run
 from tests.support import own_home
 
 SLOTS = 4
-PARAMS = SamplingParams(max_tokens=24, ignore_eos=True)
-POISON = "Please die now"
-# Its answer would take seconds: it has not ended when the kill comes, however late that is.
-LONG = SamplingParams(max_tokens=4000, ignore_eos=True)
 
 
 class Killed(WorkerEngine):
@@ -82,36 +75,11 @@ def calm(endless_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield engine
 
 
-def rows_of(prompts: list[str], **task: Any) -> list[Row]:
-    long = {"sampling": LONG}
-    tasks = [Task((), (text,), **(long if text == POISON else task)) for text in prompts]
-    return [Row(i, i + 1, i, task) for i, task in enumerate(tasks)]
-
-
-def run(
-    engine: WorkerEngine,
-    rows: list[Row],
-    tick: Callable[[], None] = lambda: None,
-    **defaults: Any,
-) -> tuple[Job, dict[int, Answer]]:
-    """The job after its end, and each row's answer."""
-    given = {"sampling": PARAMS, "style": PromptStyle(raw=True), **defaults}
-    results: dict[int, Answer] = {}
-
-    def deliver(row: Row, answer: Answer) -> None:
-        assert row.index not in results
-        results[row.index] = answer
-
-    job = Job([PoolEngine(engine)], RequestDefaults(**given), deliver)
-    assert job.run(iter(rows), Interrupts(), tick)
-    return job, results
-
-
 def test_a_row_that_kills_the_worker_fails_alone(engine: Killed) -> None:
     prompts = [f"The number {i} is" for i in range(3 * SLOTS)]
     prompts[1] = prompts[6] = POISON
     engine.poison = (engine.encode(POISON)[-3:],)
-    job, results = run(engine, rows_of(prompts), retries=0)
+    job, results = run([PoolEngine(engine)], rows_of(prompts), retries=0)
     failed = {index: r.error for index, r in results.items() if r.error}
     assert set(failed) == {1, 6}
     assert {error.code for error in failed.values()} == {"worker_crash"}
@@ -128,7 +96,7 @@ def test_a_worker_that_dies_of_anything_ends_the_job(engine: Killed) -> None:
     engine.worst = engine.encode(".")  # what a new process is tried with
     prompts = ["The number 1 is", POISON, "The number 2 is"]
     with pytest.raises(ModelError, match=r"cannot even answer one token any more: .*SIGKILL"):
-        run(engine, rows_of(prompts))
+        run([PoolEngine(engine)], rows_of(prompts))
 
 
 def test_rows_that_kill_one_after_another_end_the_job_at_last(
@@ -137,7 +105,7 @@ def test_rows_that_kill_one_after_another_end_the_job_at_last(
     monkeypatch.setattr(jobs, "_DEATHS_IN_A_ROW", 3)
     engine.poison = (engine.encode(POISON)[-3:],)
     with pytest.raises(ModelError, match=r"died 3 times, .* --skip-failed"):
-        run(engine, rows_of([POISON] * 3))
+        run([PoolEngine(engine)], rows_of([POISON] * 3))
 
 
 def test_rows_with_a_constraint_of_their_own_fail_alone(calm: Killed) -> None:
@@ -147,7 +115,7 @@ def test_rows_with_a_constraint_of_their_own_fail_alone(calm: Killed) -> None:
     limit = jobs._FAILURES_IN_A_ROW * SLOTS
     count = limit + 1 + SLOTS
     bad, good = rows_of(["a"] * count, sampling=own), rows_of(["b"] * (count + 1))[-1:]
-    job, results = run(calm, [*bad, *good], retries=0)
+    job, results = run([PoolEngine(calm)], [*bad, *good], retries=0)
     failed = [row for row in bad if results[row.index].error]
     assert job.counts.failed == len(failed) > limit
     assert results[good[0].index].error is None
@@ -160,7 +128,7 @@ def test_a_crash_from_outside_fails_no_row(
 ) -> None:
     rows = rows_of([f"The number {i} is" for i in range(2 * SLOTS)])
     killed = False
-    _, expected = run(calm, rows)
+    _, expected = run([PoolEngine(calm)], rows)
     submit = engine.submit
 
     def held(request: Request) -> Stream:
@@ -175,7 +143,7 @@ def test_a_crash_from_outside_fails_no_row(
             os.kill(engine.pid, signal.SIGKILL)
 
     monkeypatch.setattr(engine, "submit", held)
-    job, results = run(engine, rows, tick, retries=0)
+    job, results = run([PoolEngine(engine)], rows, tick, retries=0)
     assert (job.counts.crashes, job.counts.failed) == (1, 0)
     assert {i: one.response for i, one in results.items()} == {
         i: one.response for i, one in expected.items()
@@ -185,7 +153,7 @@ def test_a_crash_from_outside_fails_no_row(
 def test_a_row_that_takes_too_long_fails_after_its_retries(calm: Killed) -> None:
     long = SamplingParams(max_tokens=200, ignore_eos=True)
     slow, quick = rows_of(["Once upon a time"], sampling=long), rows_of(["a", "b"])[1:]
-    job, results = run(calm, [*slow, *quick], timeout_s=0.002, retries=2)
+    job, results = run([PoolEngine(calm)], [*slow, *quick], timeout_s=0.002, retries=2)
     assert results[0].error.code == "timeout"
     assert "--row-timeout" in results[0].error.message
     assert calm.asked[tuple(calm.encode("Once upon a time"))] == 3
@@ -196,7 +164,7 @@ def test_samples_and_their_logprobs(calm: Killed) -> None:
     params = SamplingParams(
         max_tokens=6, temperature=1.0, seed=3, n=2, best_of=4, logprobs=True, top_logprobs=2
     )
-    job, results = run(calm, rows_of(["The number 7 is"]), sampling=params)
+    job, results = run([PoolEngine(calm)], rows_of(["The number 7 is"]), sampling=params)
     answer = results[0]
     assert answer.response == answer.choices[0]["text"]
     assert len(answer.choices) == 2
@@ -214,7 +182,7 @@ def test_samples_and_their_logprobs(calm: Killed) -> None:
 
 def test_what_was_written_for_completions_is_sent_as_it_is(calm: Killed) -> None:
     calm.asked.clear()
-    run(calm, rows_of(["The number 7 is"], raw=True), style=PromptStyle())
+    run([PoolEngine(calm)], rows_of(["The number 7 is"], raw=True), style=PromptStyle())
     assert set(calm.asked) == {tuple(calm.encode("The number 7 is"))}
 
 
@@ -225,5 +193,9 @@ def test_a_conversation_continues_before_another_begins(calm: Killed) -> None:
         (Priority.CRITICAL, [Priority.CRITICAL] * 2),
     ):
         calm.priorities.clear()
-        run(calm, [Row(0, 1, 0, Task((), turns, priority=priority))], style=PromptStyle())
+        run(
+            [PoolEngine(calm)],
+            [Row(0, 1, 0, Task((), turns, priority=priority))],
+            style=PromptStyle(),
+        )
         assert calm.priorities == asked
