@@ -34,6 +34,12 @@ class PromptTooLongError(RequestError):
         )
 
 
+def refusal_code(error: RequestError) -> str:
+    """Return the code of a row's problem for an error of what it asks."""
+    long = isinstance(error, PromptTooLongError)
+    return "context_length_exceeded" if long else "invalid_request"
+
+
 @dataclass(frozen=True, slots=True)
 class PromptStyle:
     """``raw`` sends the text as it is; otherwise the chat template applies, after ``system``."""

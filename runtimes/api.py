@@ -49,20 +49,17 @@ class Encoder(Protocol):
         """Ids of both together, and where the continuation begins; raises RequestError."""
 
 
-class EngineApi(Encoder, Protocol):
-    """Every method may be called from any thread. A context manager that closes on leaving."""
+class RequestEngine(Encoder, Protocol):
+    """The part of an engine that runs requests. Every method may be called from any thread."""
 
     @property
     def slots(self) -> int:
         """Requests that run at the same time."""
 
     @property
-    def vocab_size(self) -> int:
-        """Ids from 0 to below this may be submitted."""
-
-    @property
     def pid(self) -> int | None:
-        """The process that holds the model; None while there is none."""
+        """Number of the process that holds the model, another one after each death; None while
+        there is none. ``encode`` waits for the next process."""
 
     def submit(self, request: Request) -> Stream:
         """Queue a request; returns at once.
@@ -71,6 +68,20 @@ class EngineApi(Encoder, Protocol):
         or the engine is closed.
         """
 
+    def cancel(self, request_id: str) -> None:
+        """Stop a request; what it has so far becomes its completion. Unknown ids are ignored."""
+
+    def stats(self) -> EngineStats:
+        """A snapshot of the figures."""
+
+
+class EngineApi(RequestEngine, Protocol):
+    """Every method may be called from any thread. A context manager that closes on leaving."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids from 0 to below this may be submitted."""
+
     def generate(
         self, prompts: Sequence[Sequence[int]], params: SamplingParams | None = None
     ) -> list[Completion]:
@@ -78,12 +89,6 @@ class EngineApi(Encoder, Protocol):
         params = params or SamplingParams()
         streams = [self.submit(Request(list(prompt), params)) for prompt in prompts]
         return [stream.result() for stream in streams]
-
-    def cancel(self, request_id: str) -> None:
-        """Stop a request; what it has so far becomes its completion. Unknown ids are ignored."""
-
-    def stats(self) -> EngineStats:
-        """A snapshot of the figures."""
 
     @property
     def adapters(self) -> frozenset[str]:

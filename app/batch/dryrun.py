@@ -14,7 +14,7 @@ from app.models.planning import overrides, plan_files, task_for
 from app.openai.prepare import prepare
 from app.openai.task import Task
 from app.openai.validation import Problem
-from app.prompts import PromptStyle, PromptTooLongError
+from app.prompts import PromptStyle, refusal_code
 from runtimes.backend import MemoryEstimate
 from runtimes.chat import Message, encode_chat, encode_continuation
 from runtimes.engine.kv_cache import LEAST_SHARED
@@ -133,9 +133,7 @@ def measure(plan: JobPlan, note: Callable[[str], None]) -> Lengths:
         except RequestError as error:
             found.unfit += 1
             if len(found.problems) < _PROBLEMS_KEPT:
-                long = isinstance(error, PromptTooLongError)
-                code = "context_length_exceeded" if long else "invalid_request"
-                found.problems.append((row.where, Problem(code, str(error))))
+                found.problems.append((row.where, Problem(refusal_code(error), str(error))))
             continue
         found.rows += 1
         found.prompt_tokens += sum(prompt for prompt, _, _ in sizes)

@@ -4,8 +4,9 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
 
@@ -62,7 +63,9 @@ def run_embed(job: EmbedJob, *, quiet: bool) -> ExitCode:
 
         code = run_batch(spec, quiet=quiet, write=take)
         if code == ExitCode.DONE:
-            write(_array(np.stack(vectors)))
+            file = BytesIO()
+            np.save(file, np.stack(vectors))
+            write(file.getvalue())
         elif errors:
             console.note(f"no array was written: {errors[0]}", style="red")
         return code
@@ -89,7 +92,7 @@ def _input(job: EmbedJob) -> Iterator[str]:
 
 
 @contextmanager
-def _sink(job: EmbedJob) -> Iterator[Callable[[bytes], None]]:
+def _sink(job: EmbedJob) -> Iterator[Callable[[bytes], object]]:
     """Takes what is written; a file is put in place at the end. Raises OutOfMemoryError for a full
     disk."""
     if job.output is None:
@@ -100,26 +103,8 @@ def _sink(job: EmbedJob) -> Iterator[Callable[[bytes], None]]:
     out = job.output
     if job.input is not None and same_file(out, Path(job.input)):
         raise RequestError("the output would overwrite the input; name another file")
-    with ExitStack() as stack:
-        with writing(out):
-            partial = stack.enter_context(outfile(out))
-            file = stack.enter_context(partial.open("wb"))
-
-        def write(data: bytes) -> None:
-            with writing(out):
-                file.write(data)
-
-        yield write
-        with writing(out):
-            file.close()
-            if not partial.stat().st_size:
-                partial.unlink()  # what is at its place stays
-            stack.close()
-
-
-def _array(vectors: npt.NDArray[np.float32]) -> bytes:
-    from io import BytesIO
-
-    file = BytesIO()
-    np.save(file, vectors)
-    return file.getvalue()
+    with writing(out), outfile(out) as partial:
+        with partial.open("wb") as file:
+            yield file.write
+        if not partial.stat().st_size:
+            partial.unlink()  # what is at its place stays

@@ -77,7 +77,7 @@ def run_batch(
     *,
     as_json: bool = False,
     quiet: bool = False,
-    write: Callable[[bytes], None] = console.emit_bytes,
+    write: Callable[[bytes], object] = console.emit_bytes,
 ) -> ExitCode:
     """Answer every row, and say what happens: as JSON lines on stdout, or as a bar and figures on
     stderr unless ``quiet``. ``write`` takes the records of a job without an output file.

@@ -119,7 +119,9 @@ def run_to_file(
         return summary
 
 
-def run_to_stdout(plan: JobPlan, progress: Progress, write: Callable[[bytes], None]) -> JobFigures:
+def run_to_stdout(
+    plan: JobPlan, progress: Progress, write: Callable[[bytes], object]
+) -> JobFigures:
     """Answer every row and ``write`` the records in the order of the input, each as soon as those
     before it are written. Keeps no journal."""
     with progress.doing("checking the input"):

@@ -130,28 +130,30 @@ def is_count(value: Any, most: int = _MOST_COUNT - 1) -> bool:
     return type(value) is int and 0 <= value <= most
 
 
-def _is_text(value: Any) -> bool:
+def is_text(value: Any) -> bool:
+    """Whether ``value`` is a text."""
     return isinstance(value, str)
 
 
-def _list_of(kinds: set[type]) -> Callable[[Any], bool]:
+def list_of(kinds: set[type]) -> Callable[[Any], bool]:
+    """Make a check for lists with values of these types only."""
     return lambda found: isinstance(found, list) and set(map(type, found)) <= kinds
 
 
-_is_vector = _list_of(_FLOATS)
+_is_vector = list_of(_FLOATS)
 
 
 def _is_problem(value: Any) -> bool:
     said = (value.get("code"), value.get("message")) if isinstance(value, dict) else ()
-    return len(said) == 2 and all(map(_is_text, said))
+    return len(said) == 2 and all(map(is_text, said))
 
 
 _CHECKS: Mapping[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(("response", "label", "finish_reason", "partial"), _is_text),
-    **dict.fromkeys(("reasoning", "finish_details"), _is_text),
-    **dict.fromkeys(("scores", "logprobs", "choices", "tool_calls"), _list_of({dict})),
+    **dict.fromkeys(("response", "label", "finish_reason", "partial"), is_text),
+    **dict.fromkeys(("reasoning", "finish_details"), is_text),
+    **dict.fromkeys(("scores", "logprobs", "choices", "tool_calls"), list_of({dict})),
     "error": _is_problem,
-    "responses": _list_of({str}),
+    "responses": list_of({str}),
     "probabilities": lambda found: isinstance(found, dict) and all(map(is_number, found.values())),
     "best": is_count,
     "best_norm": is_count,

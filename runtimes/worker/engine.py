@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import queue
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from runtimes.api import EngineApi
+from runtimes.api import Encoder, EngineApi
 from runtimes.chat import Messages, ToolSchemas, Variables
 from runtimes.engine.metrics import EngineStats
 from runtimes.errors import IngotError, RequestError, WorkerError
@@ -30,7 +31,40 @@ _CALL_TRIES = 3
 T = TypeVar("T")
 
 
-class WorkerEngine(EngineApi):
+class CallingEncoder(ABC):
+    """An ``Encoder`` whose methods are called in another process."""
+
+    @abstractmethod
+    def _call(self, method: Callable[..., T], *arguments: Any) -> T:
+        """Call the engine's method there."""
+
+    def encode(self, text: str) -> list[int]:
+        """See ``Encoder.encode``."""
+        return self._call(Encoder.encode, text)
+
+    def encode_chat(
+        self,
+        messages: Messages,
+        template: str | None = None,
+        tools: ToolSchemas | None = None,
+        variables: Variables | None = None,
+    ) -> list[int]:
+        """See ``Encoder.encode_chat``."""
+        said = [dict(message) for message in messages]
+        return self._call(Encoder.encode_chat, said, template, tools, variables)
+
+    def encode_continuation(
+        self,
+        context: str | Messages,
+        continuation: str,
+        variables: Variables | None = None,
+    ) -> tuple[list[int], int]:
+        """See ``Encoder.encode_continuation``."""
+        said = context if isinstance(context, str) else [dict(message) for message in context]
+        return self._call(Encoder.encode_continuation, said, continuation, variables)
+
+
+class WorkerEngine(CallingEncoder, EngineApi):
     """An engine in a child process; this one loads no native library.
 
     When the process dies, every request that it had ends with an error that says of what, and is
@@ -111,31 +145,6 @@ class WorkerEngine(EngineApi):
     def deaths(self) -> int:
         """Processes of this engine that died so far."""
         return self._supervisor.recovery.total
-
-    def encode(self, text: str) -> list[int]:
-        """Ids of a plain text, with the BOS token if the model wants one."""
-        return self._call(EngineApi.encode, text)
-
-    def encode_chat(
-        self,
-        messages: Messages,
-        template: str | None = None,
-        tools: ToolSchemas | None = None,
-        variables: Variables | None = None,
-    ) -> list[int]:
-        """See ``EngineApi.encode_chat``."""
-        said = [dict(message) for message in messages]
-        return self._call(EngineApi.encode_chat, said, template, tools, variables)
-
-    def encode_continuation(
-        self,
-        context: str | Messages,
-        continuation: str,
-        variables: Variables | None = None,
-    ) -> tuple[list[int], int]:
-        """See ``runtimes.chat.encode_continuation``."""
-        said = context if isinstance(context, str) else [dict(message) for message in context]
-        return self._call(EngineApi.encode_continuation, said, continuation, variables)
 
     def submit(self, request: Request) -> Stream:
         """See ``EngineApi.submit``: at once, also while a process is being started anew."""

@@ -22,7 +22,7 @@ from app.batch.input.source import open_source
 from app.batch.journal.journal import Entries
 from app.batch.spec import InputOptions
 from runtimes.errors import IngotError
-from tests.app.batch.input.malformed import line, whole
+from tests.app.batch.input.reading import BAD_LINES, REFUSED
 from tests.fuzz import bodies
 from tests.fuzz.cases import Case, built, loop
 from tests.fuzz.commands import ingot
@@ -32,13 +32,12 @@ _ROWS = VALUES["rows"]
 
 
 def _jsonl(random: Random) -> bytes:
-    if random.random() < 0.3:
-        return whole(random, random.randrange(1, 8)).data
     made = bodies.rows(random) if random.random() < 0.5 else [*_ROWS]
+    made += [row for row, *_ in random.choices(REFUSED, k=random.randrange(4))]
     if random.random() < 0.7:
         made = [mutated(one, random, _ROWS) if random.random() < 0.4 else one for one in made]
     lines = [dumped(one, random) for one in made]
-    lines += [line(random).data for _ in range(random.randrange(2))]
+    lines += random.choices([*BAD_LINES], k=random.randrange(2))
     return random.choice((b"\n", b"\r\n", b"\n\n")).join(lines)
 
 

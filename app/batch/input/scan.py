@@ -85,7 +85,7 @@ def _read(source: Source, entries: Entries, ids: IdIndex | None) -> InputScan:
     found, source.seen = InputScan(), source.stamp()
     fields: dict[str, None] = {}
     lacking = 0
-    refused = set()
+    refused: list[int] = []
     for row in source.all_rows():
         found.input_rows += 1
         found.requests += row.endpoint is not None
@@ -102,7 +102,7 @@ def _read(source: Source, entries: Entries, ids: IdIndex | None) -> InputScan:
                 found.invalid_rows.append(row.index)
             lacking += row.problem.code == "missing_field"
             if row.problem.code == "duplicate_id":
-                refused.add(row.index)
+                refused.append(row.index)
             if len(found.problems) < _PROBLEMS_KEPT:
                 found.problems.append((row.where, row.problem))
             continue
@@ -122,12 +122,17 @@ def _read(source: Source, entries: Entries, ids: IdIndex | None) -> InputScan:
 
 def _no_field(source: Source, fields: list[str], problems: list[tuple[str, Problem]]) -> str:
     shown = ", ".join(repr(name)[1:-1][:40] for name in fields[:_FIELDS_SHOWN])
-    field = source.prompting.rows.field
+    field, said = source.prompting.rows.field, problems[0][1].message
     if source.prompting.template is not None:
-        return f"no row of {source.name} fits the template; {problems[0][1].message}"
-    if field is None:
+        return f"no row of {source.name} fits the template; {said}"
+    if field is not None and repr(field) in said:
+        return f"no row of {source.name} has the field {field!r}; the rows have: {shown}"
+    if source.prompting.rows.task == "generate":
         return (
             f"no row of {source.name} has a 'prompt' or 'messages'; name the field that holds the "
             f"prompt with --field. The rows have: {shown}"
         )
-    return f"no row of {source.name} has the field {field!r}; the rows have: {shown}"
+    return (
+        f"no row of {source.name} can be asked: {said}; --field names the one with the prompt. "
+        f"The rows have: {shown}"
+    )

@@ -4,7 +4,6 @@ a task or a problem."""
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import logging
 import re
@@ -14,11 +13,14 @@ import tempfile
 from array import array
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from app.batch.input.lines import Place, Raw, Reader
 from app.batch.input.prompting import Prompting, row_id
@@ -70,36 +72,37 @@ class Places:
 # Rows whose id an earlier row has, found among millions of rows in little memory.
 
 
+Numbers = npt.NDArray[np.int64]
+
+
 @dataclass(frozen=True, slots=True)
 class Repeats:
     """Rows that repeat an id, in order."""
 
-    rows: array[int]  # their indexes,
-    lines: array[int]  # where they are,
-    first_lines: array[int]  # and where the id was first seen
+    rows: Numbers  # their indexes,
+    lines: Numbers  # where they are,
+    first_lines: Numbers  # and where the id was first seen
 
     def first_line(self, index: int) -> int | None:
         """Return the line where the id of the row at ``index`` was seen first, None if nowhere."""
         at = bisect_left(self.rows, index)
-        if at < len(self.rows) and self.rows[at] == index:
-            return self.first_lines[at]
-        return None
+        found = at < len(self.rows) and self.rows[at] == index
+        return int(self.first_lines[at]) if found else None
 
-    def without(self, refused: set[int]) -> Repeats:
+    def without(self, refused: Sequence[int]) -> Repeats:
         """Drop the rows whose indexes are ``refused``."""
-        kept = [at for at, row in enumerate(self.rows) if row not in refused]
-        columns = (self.rows, self.lines, self.first_lines)
-        return Repeats(*(array("q", map(column.__getitem__, kept)) for column in columns))
+        kept = ~np.isin(self.rows, refused)
+        return Repeats(self.rows[kept], self.lines[kept], self.first_lines[kept])
 
     def __len__(self) -> int:
         return len(self.rows)
 
 
-NO_REPEATS = Repeats(array("q"), array("q"), array("q"))
+NO_REPEATS = Repeats(*(np.zeros(0, np.int64) for _ in range(3)))
 
 
 class IdIndex:
-    """Collects the ids of rows in the order of the input: 16 bytes a row, and a list of the rows
+    """Collects the ids of rows in the order of the input: 16 bytes a row, and a few times as many
     while ``repeats`` sorts them."""
 
     def __init__(self) -> None:
@@ -114,16 +117,13 @@ class IdIndex:
 
     def repeats(self) -> Repeats:
         """The rows that repeat an id."""
-        digests, lines = self._digests, self._lines
-        found = []
-        # The sort is stable: of equal ids the first row comes first.
-        order = sorted(range(len(digests)), key=digests.__getitem__)
-        for _, same in itertools.groupby(order, digests.__getitem__):
-            first, *others = same
-            found += [(row, lines[row], lines[first]) for row in others]
-        if not found:
-            return NO_REPEATS
-        return Repeats(*(array("q", column) for column in zip(*sorted(found), strict=True)))
+        lines = np.array(self._lines)
+        _, firsts, which = np.unique(
+            np.array(self._digests), return_index=True, return_inverse=True
+        )
+        first = firsts[which]  # for each row, the first one with its id
+        rows = np.flatnonzero(first != np.arange(len(lines)))
+        return Repeats(rows, lines[rows], lines[first[rows]])
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,8 @@ from bisect import bisect_left, bisect_right
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
+
 from app.batch.journal.lines import (
     DAMAGE,
     HEADER,
@@ -126,7 +128,7 @@ class Journal(JournalState):
             self.settings, self.version = settings, VERSION
             self._fsync()
         if self.damaged:
-            self.note(DAMAGE, {"offsets": [one.offset for one in self.damaged]})
+            self.note(DAMAGE, {"offsets": list(self.damaged)})
 
     def note(self, kind: str, values: dict[str, Any], *, sync: bool = True) -> None:
         """Write a note on this run, of one of the kinds in app.batch.journal.lines; without
@@ -298,13 +300,13 @@ class _Sorted:
     """Records in the order of their keys; those of one key in the order of rows, then of time."""
 
     def __init__(self, entries: Entries, *, answered: bool) -> None:
-        chosen = array("q", (i for i, good in enumerate(entries.answered) if good == answered))
-        # Python's sort is stable: by the last criterion first.
-        ordered = sorted(chosen, key=entries.offsets.__getitem__)
-        for column in (entries.indexes, entries.keys):
-            ordered.sort(key=column.__getitem__)
-        self.keys = array("Q", map(entries.keys.__getitem__, ordered))
-        self.offsets = array("q", map(entries.offsets.__getitem__, ordered))
+        chosen = np.array(entries.answered) == answered
+        offsets, indexes, keys = (
+            np.array(column)[chosen] for column in (entries.offsets, entries.indexes, entries.keys)
+        )
+        order = np.lexsort((offsets, indexes, keys))  # by the last one first
+        self.keys: array[int] = array("Q", keys[order].tobytes())
+        self.offsets: array[int] = array("q", offsets[order].tobytes())
 
     def range(self, key: bytes) -> tuple[int, int]:
         wanted = short_key(key)

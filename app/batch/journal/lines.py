@@ -26,15 +26,15 @@ import sys
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from app.batch.output.records import exact_line
 from app.batch.report.eta import Left, left_of
 from app.batch.settings import KEY_BYTES, comparable
-from app.openai.answer import is_answer, is_count, is_number
+from app.openai.answer import is_answer, is_count, is_number, is_text, list_of
 from runtimes.errors import RequestError
 from runtimes.machine.processes import birth, is_alive
 from runtimes.untrusted import Bounds, excess
@@ -52,27 +52,16 @@ _SHOWN = 5
 _DEEP = Bounds(depth=64, values=2**31, characters=2**40)  # what is large is only long
 
 
-@dataclass(frozen=True, slots=True)
-class Damaged:
-    """A line that says nothing any more: its ``number`` from 1, its ``offset`` in bytes."""
-
-    number: int
-    offset: int
-    said: str  # what is wrong with it, and what it seems to have been
-
-    def __str__(self) -> str:
-        return f"line {self.number} {self.said}"
-
-
 LEFT_OUT = "this is left out, and stays in the file; rows without another record are computed again"
 LOST = "the next run leaves this out; it computes again the rows that have no other record"
 
 
-def told(path: Path, damaged: Sequence[Damaged], then: str) -> list[str]:
-    """Return messages on damaged lines, the last on what happens ``then``; none without damage."""
+def told(path: Path, damaged: Mapping[int, str], then: str) -> list[str]:
+    """Return messages on ``JournalState.damaged``, the last on what happens ``then``; none without
+    damage."""
     if not damaged:
         return []
-    lines = [f"{path}: {one}" for one in damaged[:_SHOWN]]
+    lines = [f"{path}: {said}" for said in islice(damaged.values(), _SHOWN)]
     if len(damaged) > _SHOWN:
         lines.append(f"{path}: and {len(damaged) - _SHOWN:,} more damaged lines")
     return [*lines, f"{path}: {then}"]
@@ -165,16 +154,8 @@ def _is_note(value: dict[str, Any], kind: str) -> bool:
     )
 
 
-def _text_or_none(value: Any) -> bool:
-    return value is None or isinstance(value, str)
-
-
-def _texts_or_none(value: Any) -> bool:
-    return value is None or (isinstance(value, list) and all(isinstance(one, str) for one in value))
-
-
-def _number_or_none(value: Any) -> bool:
-    return value is None or is_number(value)
+def _or_none(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or check(value)
 
 
 _NEEDED = {
@@ -185,12 +166,12 @@ _NEEDED = {
 _CHECKS: dict[str, Callable[[Any], bool]] = {
     "at": lambda value: is_number(value, 1e11),  # the year 5138
     **dict.fromkeys(("rows", "input_rows", "invalid", "reused", "unfinished"), is_count),
-    **dict.fromkeys(("host", "shard", "format", "input", "folder"), _text_or_none),
-    "command": _texts_or_none,
-    **dict.fromkeys(("born", "left_s", "left_least_s", "left_most_s"), _number_or_none),
+    **dict.fromkeys(("host", "shard", "format", "input", "folder"), _or_none(is_text)),
+    "command": _or_none(list_of({str})),
+    **dict.fromkeys(("born", "left_s", "left_least_s", "left_most_s"), _or_none(is_number)),
     "spec": lambda value: isinstance(value, dict),
-    "pid": lambda value: value is None or is_count(value),
-    "offsets": lambda value: isinstance(value, list) and set(map(type, value)) <= {int},
+    "pid": _or_none(is_count),
+    "offsets": list_of({int}),
 }
 
 
@@ -214,7 +195,9 @@ class JournalState:
         self.settings_lost = False  # the last header is damaged, or the first line is no header
         self.whole_lines = self._lines = 0
         self._sealed_from: int | None = None  # the offset from which on each line has a seal
-        self._damaged: dict[int, Damaged] = {}
+        # By offset, what is wrong with each line that says nothing any more, as long as no run has
+        # noted that it was told.
+        self.damaged: dict[int, str] = {}
         self.run: dict[str, Any] | None = None  # the notes on the last run: its begin,
         self.end: dict[str, Any] | None = None  # its end,
         self.left: dict[str, Any] | None = None  # and the last one on its time left
@@ -230,11 +213,6 @@ class JournalState:
     def failed(self) -> int:
         """Rows with an error."""
         return len(self._failed)
-
-    @property
-    def damaged(self) -> list[Damaged]:
-        """Lines that say nothing any more, as long as no run has noted that it told of them."""
-        return list(self._damaged.values())
 
     @property
     def here(self) -> bool:
@@ -274,7 +252,7 @@ class JournalState:
             self.left = record
         elif kind == DAMAGE:
             for known in record.get("offsets", ()):
-                self._damaged.pop(known, None)
+                self.damaged.pop(known, None)
 
     def again(self, offset: int, line: bytes) -> dict[str, Any] | None:
         """The record of a line, also of one that was read before; None if it is damaged."""
@@ -297,8 +275,8 @@ class JournalState:
             said += " (the job's settings)"
         elif found := INDEX.search(line):
             said += f" (it seems to be the answer of index {int(found[1])})"
-        if len(self._damaged) < _MOST_DAMAGED:
-            self._damaged[offset] = Damaged(self._lines, offset, said)
+        if len(self.damaged) < _MOST_DAMAGED:
+            self.damaged[offset] = f"line {self._lines} {said}"
         if header or offset == 0:
             self.settings_lost, self.settings = True, None
 

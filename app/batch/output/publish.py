@@ -124,7 +124,12 @@ class UnorderedOutput:
             if agree < sum(map(bool, held)):
                 publish(source, self._journal, self._out, self._form, errors=errors)
             elif agree < lines:
-                self._append(source, held, errors=errors)
+                with self._out.open("ab") as file:
+                    for row, answer in answers(source, self._journal, errors=errors):
+                        if answer is not None and not held[row.index]:
+                            file.write(self._line(row, answer))
+                    file.flush()
+                    os.fsync(file.fileno())
         return published
 
     def _held(self, rows: int) -> array[int]:
@@ -154,14 +159,6 @@ class UnorderedOutput:
 
     def _line(self, row: Row, answer: Answer) -> bytes:
         return dump_line(self._form.record(row, answer))
-
-    def _append(self, source: Source, held: array[int], *, errors: bool) -> None:
-        with self._out.open("ab") as file:
-            for row, answer in answers(source, self._journal, errors=errors):
-                if answer is not None and not held[row.index]:
-                    file.write(self._line(row, answer))
-            file.flush()
-            os.fsync(file.fileno())
 
 
 def _hash(line: bytes) -> int:

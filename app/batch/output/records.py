@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal
 
 from app.batch.input.source import Row
@@ -227,7 +228,13 @@ codecs.register_error(_AS_TEXT, _escapes)
 
 
 Kind = Literal["empty", "boolean", "integer", "number", "text", "vector", "json"]
-
+_KINDS: Mapping[type, Kind] = {  # of values that are not JSON
+    NoneType: "empty",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    str: "text",
+}
 # Objects of the record that become a column for each of their values, such as usage.prompt_tokens.
 _SPREAD = frozenset({"usage", "timings", "error"})
 _VECTOR = "embedding"  # where Parquet has lists of float32
@@ -255,27 +262,13 @@ def columns_of(records: Iterable[Mapping[str, Any]]) -> dict[str, Kind]:
     columns: dict[str, Kind] = {}
     for record in records:
         for name, value in cells_of(record).items():
-            kind = _kind_of(value)
-            if name == _VECTOR and isinstance(value, list) and {*map(type, value)} == {float}:
+            kind = _KINDS.get(type(value), "json")
+            if kind == "integer" and not -_INT64 <= value < _INT64:
+                kind = "json"
+            elif name == _VECTOR and isinstance(value, list) and {*map(type, value)} == {float}:
                 kind = "vector"
             columns[name] = _both(columns.get(name, "empty"), kind)
     return {name: columns[name] for name in sorted(columns, key=_rank)}
-
-
-def _kind_of(value: Any) -> Kind:
-    match value:
-        case None:
-            return "empty"
-        case bool():
-            return "boolean"
-        case int():
-            return "integer" if -_INT64 <= value < _INT64 else "json"
-        case float():
-            return "number"
-        case str():
-            return "text"
-        case _:
-            return "json"
 
 
 def _both(a: Kind, b: Kind) -> Kind:

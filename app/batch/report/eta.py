@@ -326,33 +326,25 @@ class Forecast:
         pace = self._pace(now, stats)
         if pace is None or not begun.rows:
             return None
-        rest = self._rest(working, stats, counts, begun)
-        if draining:
-            rest = replace(rest, waiting=0, prompt_tokens=sum(row.unread for row in working))
-        return time_left(rest, counts.lengths, pace)
-
-    def _rest(
-        self,
-        working: Sequence[RowProgress],
-        stats: EngineStats,
-        counts: RowCounts,
-        begun: BegunRows,
-    ) -> Rest:
-        settled = counts.answered + counts.failed + len(working)
-        later = sum(row.later for row in working)
-        characters = max(0, self._characters - begun.characters)
-        unread = characters * begun.tokens / max(1, begun.characters)
-        # Rows that wait in an engine are begun, and have not been read.
-        unread += max(0, begun.rows - settled) * begun.tokens / begun.rows
-        found = stats.prompt_tokens + stats.cached_tokens
-        computed = stats.prompt_tokens / found if found else 1.0
-        return Rest(
+        waiting, prompt_tokens = 0, float(sum(row.unread for row in working))
+        if not draining:
+            settled = counts.answered + counts.failed + len(working)
+            rows = max(0, self._rows - settled)
+            waiting = round(rows * begun.answers / begun.rows) + sum(row.later for row in working)
+            characters = max(0, self._characters - begun.characters)
+            unread = characters * begun.tokens / max(1, begun.characters)
+            # Rows that wait in an engine are begun, and have not been read.
+            unread += max(0, begun.rows - settled) * begun.tokens / begun.rows
+            found = stats.prompt_tokens + stats.cached_tokens
+            prompt_tokens += unread * (stats.prompt_tokens / found if found else 1.0)
+        rest = Rest(
             running=[answer for row in working for answer in row.answers],
-            waiting=round(max(0, self._rows - settled) * (begun.answers / begun.rows)) + later,
+            waiting=waiting,
             most=round(begun.most / begun.answers),
-            prompt_tokens=unread * computed + sum(row.unread for row in working),
+            prompt_tokens=prompt_tokens,
             slots=max(1, stats.slots),
         )
+        return time_left(rest, counts.lengths, pace)
 
     def _pace(self, now: float, stats: EngineStats) -> RowPace | None:
         samples = self._samples

@@ -44,6 +44,13 @@ _STATUS = (
 )
 
 
+def alike(kind: Any, *sources: object) -> dict[str, Any]:
+    """Values of the fields of ``kind`` that ``sources`` have by the same names; of two sources the
+    latter's."""
+    names = [one.name for one in fields(kind)]
+    return {name: getattr(one, name) for one in sources for name in names if hasattr(one, name)}
+
+
 @dataclass(frozen=True, slots=True)
 class EngineFigures:
     """One engine; rates are tokens a second over the time that each took."""

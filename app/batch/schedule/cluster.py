@@ -15,7 +15,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager
@@ -27,7 +27,6 @@ from typing import Any
 from app.batch.schedule.engines import JobPlan, slots_for
 from app.batch.schedule.pool_engine import PoolEngine
 from app.models.library import load_engine
-from runtimes.chat import Message
 from runtimes.engine.metrics import EngineStats
 from runtimes.errors import IngotError, ModelError, RequestError, WorkerError
 from runtimes.grammars import check_request
@@ -37,7 +36,7 @@ from runtimes.models.registry import backend_of, read_model
 from runtimes.request import Completion, FinishReason, Request
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.stream import Stream
-from runtimes.worker.engine import WorkerEngine
+from runtimes.worker.engine import CallingEncoder, T, WorkerEngine
 from runtimes.worker.supervisor import InFlightRequest
 from runtimes.worker.wire import portable
 
@@ -145,8 +144,8 @@ class _Incarnation:
     loaded: LoadedEngine
 
 
-class RayEngine:
-    """A ``RowEngine`` in a Ray actor.
+class RayEngine(CallingEncoder):
+    """A ``RequestEngine`` in a Ray actor.
 
     When the actor dies or its node is lost, every request that it had ends with an error that is
     ``retryable``. The next ``encode`` starts another actor, wherever the cluster has room, and
@@ -175,7 +174,7 @@ class RayEngine:
 
     @property
     def pid(self) -> int | None:
-        """See RowEngine."""
+        """See RequestEngine."""
         here = self._here
         return None if here is None else here.number
 
@@ -206,38 +205,8 @@ class RayEngine:
         if self._closed:
             raise RequestError("the engine is closed")
 
-    def encode(self, text: str) -> list[int]:
-        """See RowEngine. Raises WorkerError when the actor dies of it."""
-        ids: list[int] = self._call("encode", text)
-        return ids
-
-    def encode_chat(
-        self,
-        messages: Sequence[Message],
-        template: str | None = None,
-        tools: Sequence[Message] | None = None,
-        variables: Mapping[str, Any] | None = None,
-    ) -> list[int]:
-        """See RowEngine; raises as ``encode``."""
-        said = [dict(message) for message in messages]
-        ids: list[int] = self._call("encode_chat", said, template, tools, variables)
-        return ids
-
-    def encode_continuation(
-        self,
-        context: str | Sequence[Message],
-        continuation: str,
-        variables: Mapping[str, Any] | None = None,
-    ) -> tuple[list[int], int]:
-        """See RowEngine; raises as ``encode``."""
-        said = context if isinstance(context, str) else [dict(message) for message in context]
-        found: tuple[list[int], int] = self._call(
-            "encode_continuation", said, continuation, variables
-        )
-        return found
-
     def submit(self, request: Request) -> Stream:
-        """See RowEngine. Nothing streams: the completion comes whole."""
+        """See RequestEngine. Nothing streams: the completion comes whole."""
         check_request(request, self.context, self._loaded.vocab_size)
         here = self._here
         stream = Stream(request.id, self.cancel)
@@ -252,12 +221,12 @@ class RayEngine:
         return stream
 
     def cancel(self, request_id: str) -> None:
-        """See RowEngine."""
+        """See RequestEngine."""
         if (here := self._here) is not None:
             here.actor.cancel.remote(request_id)
 
     def stats(self) -> EngineStats:
-        """See RowEngine; the last known figures when the actor does not answer soon."""
+        """See RequestEngine; the last known figures when the actor does not answer soon."""
         here = self._here
         late = self._asked is not None and not self._asked.done()
         if here is not None and not late:
@@ -281,12 +250,13 @@ class RayEngine:
         for actor in filter(None, actors):
             ray.kill(actor)
 
-    def _call(self, method: str, *arguments: Any) -> Any:
+    def _call(self, method: Callable[..., T], *arguments: Any) -> T:
         import ray
 
         here = self._here or self._restarted()
         try:
-            return _checked(ray.get(here.actor.call.remote(method, *arguments)))
+            found: T = _checked(ray.get(here.actor.call.remote(method.__name__, *arguments)))
+            return found
         except ray.exceptions.RayActorError as error:
             self._died(here)
             raise WorkerError(f"{self.name} on {self.where()} is gone") from error

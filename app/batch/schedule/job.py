@@ -28,7 +28,7 @@ from app.openai.answer import Answer, failure_of
 from app.openai.prepare import prepare
 from app.openai.result import result
 from app.openai.validation import Problem
-from app.prompts import PromptStyle, PromptTooLongError
+from app.prompts import PromptStyle, refusal_code
 from runtimes.chat import Message
 from runtimes.errors import IngotError, ModelError, RequestError
 from runtimes.request import Completion, FinishReason, Priority, SamplingParams
@@ -84,10 +84,9 @@ class Job:
         self._finished: queue.SimpleQueue[tuple[PoolEngine, Completion] | None] = (
             queue.SimpleQueue()
         )
-        for member in members:
-            member.trial = dataclasses.replace(
-                defaults.sampling, max_tokens=1, min_tokens=0, **_ONE_SAMPLE
-            )
+        self._trial = dataclasses.replace(
+            defaults.sampling, max_tokens=1, min_tokens=0, **_ONE_SAMPLE
+        )
 
     def run(self, rows: Iterator[Row], interrupts: Interrupts, tick: Callable[[], None]) -> bool:
         """Answer all of ``rows``, calling ``tick`` a few times a second.
@@ -135,7 +134,7 @@ class Job:
         """Start what there is room for."""
         for member in self.members:
             if member.state is EngineState.READY and not member.ready and not member.rows:
-                member.revive(lambda: self._finished.put(None))  # it died with nothing to do
+                self._revive(member)  # it died with nothing to do
         self._start_suspects()
         # One row at a time, to whoever has the most room: at the end of the input each engine then
         # has its share.
@@ -217,11 +216,9 @@ class Job:
             row.stream = stream = member.engine.submit(request)
         except RequestError as error:
             member.rows.pop(row.request_id, None)
-            long = isinstance(error, PromptTooLongError)
-            code = "context_length_exceeded" if long else "invalid_request"
             name = "part" if row.input.task.parts else "turn"
             where = f"{name} {turn + 1}: " if turn else ""
-            self._fail(row, member, Problem(code, where + str(error)))
+            self._fail(row, member, Problem(refusal_code(error), where + str(error)))
             return
         except IngotError as error:  # the worker died of it, or cannot be started
             member.rows.pop(row.request_id, None)
@@ -302,11 +299,14 @@ class Job:
             else:
                 self._innocent.append(row)
 
+    def _revive(self, member: PoolEngine) -> None:
+        member.revive(self._trial, lambda: self._finished.put(None))
+
     def _died(self, member: PoolEngine, reason: str | None) -> None:
         """The engine's process is gone: start another, or give the engine up."""
         member.deaths_in_a_row += 1
         if member.deaths_in_a_row < _DEATHS_IN_A_ROW:
-            member.revive(lambda: self._finished.put(None))
+            self._revive(member)
             return
         member.lose(
             ModelError(

@@ -6,16 +6,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
 
 from app.batch.input.source import Row
 from app.batch.report.eta import RowCounts, RowProgress
 from app.models.prefixes import LEAST_TOKENS, SavedPrefixes
 from app.openai.task import Task
 from app.openai.tool_parser import ToolParser
-from runtimes.api import Encoder, EngineApi
+from runtimes.api import EngineApi, RequestEngine
 from runtimes.chat import Message
-from runtimes.engine.metrics import EngineStats
 from runtimes.engine.prefix_pool import common_prefix
 from runtimes.errors import IngotError, ModelError, RequestError
 from runtimes.request import Completion, FinishReason, Priority, Request, SamplingParams
@@ -57,28 +55,6 @@ class Beginning:
 _TRIALS = 3
 
 _log = logging.getLogger(__name__)
-
-
-class RowEngine(Encoder, Protocol):
-    """The part of ``runtimes.api.EngineApi`` that a job needs. ``pid`` is None while there is no
-    process, and another one after each death; ``encode`` waits for the next process."""
-
-    @property
-    def slots(self) -> int:
-        """Requests that run at the same time."""
-
-    @property
-    def pid(self) -> int | None:
-        """Number that tells its processes apart."""
-
-    def submit(self, request: Request) -> Stream:
-        """Queue a request."""
-
-    def cancel(self, request_id: str) -> None:
-        """Stop a request."""
-
-    def stats(self) -> EngineStats:
-        """A snapshot of the figures."""
 
 
 class EngineState(StrEnum):
@@ -137,31 +113,27 @@ class InFlightRow:
         return self.input.task.priority - bool(self.completions)
 
 
+@dataclass(slots=True, eq=False)
 class PoolEngine:
     """An engine of the pool and its rows. Only ``revive`` has a thread of its own."""
 
-    def __init__(
-        self,
-        engine: RowEngine,
-        name: str = "the engine",
-        where: Callable[[], str] = str,
-        adapter: str | None = None,
-        beginning: Beginning | None = None,
-    ) -> None:
-        """``where`` it runs is for people, as is its name. ``adapter`` answers rows that name
-        none."""
-        self.engine, self.adapter, self.beginning = engine, adapter, beginning
-        self.name, self.where = name, where
-        self.state = EngineState.READY
-        self.problem: IngotError | None = None  # why it is lost
-        self.counts = RowCounts()
-        self.rows: dict[str, InFlightRow] = {}  # in the order in which the rows were started
-        self.reserved = False  # for suspects: it gets no other rows
-        self.failures_in_a_row = 0
-        self.deaths_in_a_row = 0  # of its process, without an answer between them
-        self.trial = SamplingParams(max_tokens=1)  # how a new process is tried
+    engine: RequestEngine
+    name: str = "the engine"  # for people
+    where: Callable[[], str] = str  # it runs, for people
+    adapter: str | None = None  # answers rows that name none
+    beginning: Beginning | None = None
+    state: EngineState = EngineState.READY
+    problem: IngotError | None = None  # why it is lost
+    counts: RowCounts = field(default_factory=RowCounts)
+    rows: dict[str, InFlightRow] = field(default_factory=dict)  # in the order they were started in
+    reserved: bool = False  # for suspects: it gets no other rows
+    failures_in_a_row: int = 0
+    deaths_in_a_row: int = 0  # of its process, without an answer between them
+    most_slots: int = field(init=False)
+
+    def __post_init__(self) -> None:
         # A worker that is started anew may have fewer slots.
-        self.most_slots = engine.slots
+        self.most_slots = self.engine.slots
 
     @property
     def ready(self) -> bool:
@@ -191,16 +163,16 @@ class PoolEngine:
         _log.warning("%s is left out from now on: %s", self.name, problem)
         self.problem, self.state = problem, EngineState.LOST
 
-    def revive(self, wake: Callable[[], None]) -> None:
-        """Have the engine start its process again and answer a single token, on another thread;
-        ``wake`` is called at the end. Other engines go on meanwhile. An engine whose process cannot
-        even do that is lost: no row is to blame for its deaths."""
+    def revive(self, trial: SamplingParams, wake: Callable[[], None]) -> None:
+        """Have the engine start its process again and answer a single token, by ``trial``, on
+        another thread; ``wake`` is called at the end. Other engines go on meanwhile. An engine
+        whose process cannot even do that is lost: no row is to blame for its deaths."""
         self.state = EngineState.AWAY
 
         def check() -> None:
             problem: IngotError | None
             try:
-                problem = self._tried()
+                problem = self._tried(trial)
             except Exception as error:
                 _log.exception("%s cannot be used", self.name)
                 problem = IngotError(f"{self.name} cannot be used: {error}")
@@ -212,14 +184,14 @@ class PoolEngine:
 
         threading.Thread(target=check, name="ingot-revive", daemon=True).start()
 
-    def _tried(self) -> IngotError | None:
+    def _tried(self, trial: SamplingParams) -> IngotError | None:
         """Try a process that was started anew; return its problem, or None."""
         problem: IngotError | None = None
         for _ in range(_TRIALS):
             try:
                 ids = self.engine.encode(".")
                 only_embeds = self.engine.model.encodes
-                request = Request(ids, self.trial, Priority.CRITICAL, embed=only_embeds)
+                request = Request(ids, trial, Priority.CRITICAL, embed=only_embeds)
                 done = self.engine.submit(request).result()
             except RequestError as error:  # the engine is closed
                 return error

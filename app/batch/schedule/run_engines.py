@@ -11,7 +11,7 @@ from app.batch.input.scan import InputScan
 from app.batch.input.source import Row
 from app.batch.interrupt import Interrupts
 from app.batch.report.eta import Forecast, Left, LengthCounts
-from app.batch.report.figures import Energy, EngineFigures, JobFigures
+from app.batch.report.figures import Energy, EngineFigures, JobFigures, alike
 from app.batch.report.progress import Progress
 from app.batch.schedule.engines import VISIBLE, JobPlan, local_engines
 from app.batch.schedule.job import Deliver, Job, RequestDefaults
@@ -159,34 +159,21 @@ class _Meter:
             self._left = self._forecast.left(
                 now, stats, progress, counts, self._job.begun, draining=draining
             )
-        return replace(
-            before,
-            answered=before.answered + counts.answered,
-            failed=before.failed + counts.failed,
-            retried=counts.retried,
-            crashes=counts.crashes,
-            errors=dict(counts.errors),
-            running=stats.running,
-            reading=stats.prefilling,
-            working=tuple(row.input.index for row in working),
-            slots=stats.slots,
-            draining=draining,
-            compiling=stats.compiling > 0 and not stats.running,
-            elapsed_s=now - self._ready,
-            time_left=self._left,
-            prefill_tps_now=stats.prefill_tps_now,
-            prefill_tps=stats.prefill_tps,
-            decode_tps_now=stats.decode_tps_now,
-            decode_tps=stats.decode_tps,
-            kv_tokens=stats.kv_tokens,
-            kv_capacity=stats.kv_capacity,
-            memory_bytes=self._memory,
-            prompt_tokens=counts.prompt_tokens,
-            cached_tokens=counts.cached_tokens,
-            completion_tokens=counts.completion_tokens,
-            engines=tuple(map(_figures, members, each, map(len, running))) if each[1:] else (),
-            stats=stats,
-        )
+        values = alike(JobFigures, stats, counts) | {
+            "answered": before.answered + counts.answered,
+            "failed": before.failed + counts.failed,
+            "errors": dict(counts.errors),
+            "reading": stats.prefilling,
+            "working": tuple(row.input.index for row in working),
+            "draining": draining,
+            "compiling": stats.compiling > 0 and not stats.running,
+            "elapsed_s": now - self._ready,
+            "time_left": self._left,
+            "memory_bytes": self._memory,
+            "engines": tuple(map(_figures, members, each, map(len, running))) if each[1:] else (),
+            "stats": stats,
+        }
+        return replace(before, **values)
 
 
 def _memory() -> int:
@@ -205,22 +192,14 @@ def _memory() -> int:
 
 def _figures(member: PoolEngine, stats: EngineStats, running: int) -> EngineFigures:
     counts = member.counts
-    return EngineFigures(
-        name=member.name,
-        where=member.where(),
-        state=member.state.value,
-        slots=stats.slots,
-        running=running,
-        rows=counts.answered + counts.failed,
-        failed=counts.failed,
-        crashes=counts.crashes,
-        prompt_tokens=counts.prompt_tokens,
-        cached_tokens=counts.cached_tokens,
-        completion_tokens=counts.completion_tokens,
-        prefill_tps=stats.prefill_tps,
-        decode_tps=stats.decode_tps,
-        decode_tps_now=stats.decode_tps_now,
-    )
+    values = alike(EngineFigures, stats, counts) | {
+        "name": member.name,
+        "where": member.where(),
+        "state": member.state.value,
+        "running": running,
+        "rows": counts.answered + counts.failed,
+    }
+    return EngineFigures(**values)
 
 
 def together(stats: Sequence[EngineStats]) -> EngineStats:

@@ -177,9 +177,7 @@ def kept_speeds(path: Path) -> tuple[SpeedAt, ...]:
     """The speeds in the events of a run that has ended."""
     speeds = SpeedHistory()
     for event in events_of(FileTail(path, last=_LAST_EVENTS)):
-        if event.get("event") == "begin":
-            speeds = SpeedHistory()
-        elif event.get("event") == "progress":
+        if event.get("event") == "progress":
             speeds.add(_speed(event))
     return speeds.points()
 

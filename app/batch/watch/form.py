@@ -29,13 +29,6 @@ from runtimes.settings import MOST_SLOTS
 from runtimes.untrusted import load_json
 
 
-class FormError(ParameterError):
-    """A value that cannot be used; ``field`` is the name of the form's field that holds it."""
-
-    def __init__(self, field: str, message: str) -> None:
-        super().__init__(message, field)
-
-
 def _path(text: str) -> str:
     """A path that is neither an option nor a word that the command takes for itself."""
     if text.startswith("~"):
@@ -104,11 +97,11 @@ class JobForm:
     rest: BatchSpec = _NOTHING_ELSE
 
     def spec(self) -> BatchSpec:
-        """The job. Raises FormError for the first thing that no job can have; see
-        ``look`` for what the files say."""
+        """The job. Raises ParameterError, which names the field, for the first thing that no job
+        can have; see ``look`` for what the files say."""
         said, errors = values_of(self)
         for name, text in errors.items():
-            raise FormError(name, text)
+            raise ParameterError(text, name)
         values = {_OPTION_OF[name]: value for name, value in said.items() if value != []}
         return spec_from(spec_json(self.rest) | values | {"fresh": self.fresh})
 
@@ -136,7 +129,7 @@ def values_of(form: JobForm) -> tuple[dict[str, Any], dict[str, str]]:
     for name, text in typed.items():
         try:
             said[name] = _value(name, text)
-        except FormError as error:
+        except ParameterError as error:
             errors[name] = str(error)
     for name in ("input", "output"):
         if typed.get(name) == "-":
@@ -175,7 +168,7 @@ def _value(name: str, text: str) -> Any:
         return value
     kind = "a whole number" if whole else "a number"
     upto = "" if most == math.inf else f" to {most}"
-    raise FormError(name, f"{kind} from {least:g}{upto}, not {text}")
+    raise ParameterError(f"{kind} from {least:g}{upto}, not {text}", name)
 
 
 # Forms of jobs that were there before.
@@ -321,8 +314,8 @@ def presets(here: Path) -> list[JobPreset]:
 
 
 def save(name: str, form: JobForm, here: Path) -> None:
-    """Keep all but input and output. Raises FormError for what no job can have, RequestError when
-    it cannot be written."""
+    """Keep all but input and output. Raises ParameterError for what no job can have, RequestError
+    when it cannot be written."""
     spec = replace(form, input="in", output="out", fresh=False).spec()
     kept = {"spec": spec_json(spec), "folder": str(here)}
     _change(lambda saved: {**saved, name: kept})

@@ -152,19 +152,23 @@ _FRAME = " \t│╭╮╰╯─"
 def start(command: BatchCommand, events: Path, errors: Path) -> JobProcess:
     """Start a job, its events (--json) and stderr in files, so that nothing is lost and nothing
     breaks when whoever reads them goes away. Raises OSError."""
-    head, *rest = command.arguments
     with events.open("ab") as out, errors.open("ab") as err:
-        process = processes.Child(
-            *("-m", "app", head, *_TALK, *rest),
-            environment=_PLAIN,
-            outlives=True,
-            cwd=command.folder,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-            start_new_session=True,  # Ctrl-C and a closed terminal are not for it
-        )
+        process = _child(command, *_TALK, outlives=True, stdout=out, stderr=err)
     return JobProcess(process.pid, processes.birth(process.pid) or 0.0, process)
+
+
+def _child(command: BatchCommand, *options: str, **more: Any) -> processes.Child:
+    """Start ``command`` with ``options``; Ctrl-C and a closed terminal are not for it. Raises
+    OSError."""
+    head, *rest = command.arguments
+    return processes.Child(
+        *("-m", "app", head, *options, *rest),
+        environment=_PLAIN,
+        cwd=command.folder,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+        **more,
+    )
 
 
 class JobProcess:
@@ -200,16 +204,9 @@ class DryRunProcess:
 
     def __init__(self, command: BatchCommand) -> None:
         """Start it. Raises OSError."""
-        head, *rest = command.arguments
         self._errors = tempfile.NamedTemporaryFile(prefix="ingot-dry-run-")  # noqa: SIM115
-        self._process = processes.Child(
-            *("-m", "app", head, "--dry-run", "--json", *rest),
-            environment=_PLAIN,
-            cwd=command.folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            start_new_session=True,
+        self._process = _child(
+            command, "--dry-run", "--json", stdout=subprocess.PIPE, stderr=self._errors
         )
 
     def found(self) -> dict[str, Any]:

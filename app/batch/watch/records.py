@@ -16,6 +16,7 @@ import hashlib
 import json
 import mmap
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -36,7 +37,6 @@ from runtimes.untrusted import load_json
 State = Literal["running", "finished", "stopped", "killed", "elsewhere", "gone"]
 
 _MOST = 40
-_PIECE = 1 << 20  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +208,10 @@ def _look(output: Path, at: float, *, own: bool, alive: bool) -> KnownJob:
     return KnownJob(output, state, at, rows, own, min(done, rows))
 
 
+# A whole row of a journal, and the end of the line before it.
+_ROW = re.compile(rb'\n\{"key":.*(?=\n)')
+
+
 class LastRun(JournalState):
     """The notes on a journal's last run, and how many lines it has of rows."""
 
@@ -225,7 +229,7 @@ def last_run(path: Path) -> LastRun:
             begun = _take_last(journal, data, RUN, 0)
             if journal.run is not None:
                 _take_last(journal, data, END, begun)
-                journal.whole_rows = _rows_after(data, begun)
+                journal.whole_rows = sum(1 for _ in _ROW.finditer(data, begun))
     except (OSError, ValueError):  # no file, or an empty one
         pass
     return journal
@@ -238,13 +242,3 @@ def _take_last(journal: JournalState, data: mmap.mmap, kind: str, start: int) ->
     while journal.whole_lines == known and (at := data.rfind(mark, start, at)) >= 0:
         journal.take(at + 1, data[at + 1 : data.find(b"\n", at + 1) + 1])
     return max(at, start)
-
-
-def _rows_after(data: mmap.mmap, start: int) -> int:
-    """The whole lines behind a note, less the other notes."""
-    lines = sum(data[at : at + _PIECE].count(b"\n") for at in range(start + 1, len(data), _PIECE))
-    notes, at = 0, start
-    while (at := data.find(b'\n{"ingot":', at)) >= 0:
-        notes += data.find(b"\n", at + 1) >= 0
-        at += 1
-    return max(0, lines - notes)

@@ -136,7 +136,8 @@ def _check(
         if len(errors) < _MOST_ERRORS:
             errors.append(error)
     repeats = ids.repeats()
-    for line, first in zip(repeats.lines, repeats.first_lines, strict=True):
+    columns = repeats.lines.tolist(), repeats.first_lines.tolist()
+    for line, first in zip(*columns, strict=True):
         wrong += 1
         if len(errors) < _MOST_ERRORS:
             said = f"line {first} has the same custom_id"

@@ -21,7 +21,6 @@ from app.batch.watch.follow import TimeLike, time_like
 from app.batch.watch.form import (
     FIELDS,
     FRESH,
-    FormError,
     JobForm,
     beside,
     in_words,
@@ -41,7 +40,7 @@ from app.tui.screens.dialogs import AskScreen
 from app.tui.screens.models import ModelsScreen
 from app.tui.textual_patches import Plain, background, latest
 from app.tui.widgets.form import Check, Field, FieldHelp, Form, Group, path_field, text_field
-from runtimes.errors import IngotError
+from runtimes.errors import IngotError, ParameterError
 
 _PROBLEMS = 2
 _GIB = 2**30
@@ -290,7 +289,7 @@ class BatchForm(Form):
             return
         try:
             await asyncio.to_thread(save, name, self.form, here())
-        except FormError as error:
+        except ParameterError as error:
             self.refuse(str(error.field), str(error))
             self.query_one(f"#{error.field}").focus()
         except IngotError as error:

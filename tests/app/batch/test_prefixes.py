@@ -10,10 +10,11 @@ import pytest
 from app.batch.schedule.pool_engine import Beginning
 from app.models.prefixes import SavedPrefixes
 from runtimes.settings import RunnerSettings
-from tests.support import questions, read_rows, write_rows
+from tests.app.batch.conftest import Batch
+from tests.support import questions, write_rows
 
 SYSTEM = "You answer questions about the cities of the world. " * 12
-WORDS = ["--max-tokens", "4", "--quiet", "--threads", "1", "--system", SYSTEM]
+WORDS = ["--max-tokens", "4", "--quiet", "--system", SYSTEM]
 
 
 @pytest.fixture
@@ -26,42 +27,29 @@ def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.fixture(params=["gguf_file", "onnx_folder"])
-def model(request: pytest.FixtureRequest) -> Path:
-    found: Path = request.getfixturevalue(request.param)
-    return found
-
-
-def cached(out: Path) -> list[int]:
-    return [record["usage"]["cached_tokens"] for record in read_rows(out)]
-
-
+@pytest.mark.parametrize("kind", ["gguf_file", "onnx_folder"])
 def test_it_is_saved_once_and_resuming_uses_it(
-    command: Any, model: Path, saved: Path, tmp_path: Path
+    batch: Batch, kind: str, saved: Path, request: pytest.FixtureRequest
 ) -> None:
-    rows, out = write_rows(tmp_path / "in.jsonl", questions(12)), tmp_path / "out.jsonl"
-    job = ["batch", rows, out, "--model", model, *WORDS]
-    assert command(*job, "--limit", "6").returncode == 0
+    def cached() -> list[int]:
+        return [record["usage"]["cached_tokens"] for record in batch.records]
+
+    batch.model = request.getfixturevalue(kind)
+    write_rows(batch.source, questions(12))
+    # One row, no beginning, or answers that must not depend on it: nothing is saved.
+    for flags in ([*WORDS, "--limit", "1"], WORDS[:-2], [*WORDS, "--reproducible"]):
+        batch(*flags, "--fresh")
+    assert not saved.exists()
+    batch(*WORDS, "--fresh", "--limit", "6")
     [file] = saved.iterdir()
     before = file.stat()
     assert before.st_mode & 0o077 == saved.stat().st_mode & 0o077 == 0
-    assert min(cached(out)) < 64  # one row has read it
-    assert command(*job).returncode == 0
-    assert min(cached(out)[6:]) > 100
+    assert min(cached()) < 64  # one row has read it
+    batch(*WORDS)
+    assert min(cached()[6:]) > 100
     [same] = saved.iterdir()
     # The rows of the second run may begin alike a token or two longer.
     assert abs(same.stat().st_size - before.st_size) < before.st_size / 20
-
-
-def test_one_row_or_no_beginning_saves_nothing(
-    command: Any, gguf_file: Path, saved: Path, tmp_path: Path
-) -> None:
-    rows, out = write_rows(tmp_path / "in.jsonl", questions(12)), tmp_path / "out.jsonl"
-    job = ["batch", rows, out, "--model", gguf_file]
-    assert command(*job, *WORDS, "--limit", "1").returncode == 0
-    assert command(*job, *WORDS[:-2], "--fresh").returncode == 0
-    assert command(*job, *WORDS, "--reproducible", "--fresh").returncode == 0
-    assert not saved.exists()
 
 
 def test_rows_that_begin_alike_look_once_for_a_process() -> None:

@@ -9,49 +9,51 @@ import pytest
 
 from app.batch.input import prompting as template_module
 from app.batch.input.prompting import Prompting, RowTemplate
-from app.openai.task import Task
-from app.openai.validation import InputError
+from app.openai.validation import InputError, Problem
 from runtimes.errors import RequestError
+from tests.app.batch.input.reading import prompts
 
 
 def render(text: str, fields: dict[str, Any]) -> str:
     return RowTemplate(text, "t.j2").render(fields)
 
 
-def failure(text: str, fields: dict[str, Any]) -> InputError:
+def failure(text: str, fields: dict[str, Any]) -> Problem:
     with pytest.raises(InputError) as caught:
         render(text, fields)
-    return caught.value
+    return caught.value.problem
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("Q: {{ q }}\n", "Q: what?"),
+        ("Q: {{ q }}\n", "Q: {{ 7 * 7 }}{% for x in y %}"),  # rows are never code
         ("{{ row['a b'] }}", "7"),
         ("{% for x in items %}{{ loop.index }}{{ x }} {% endfor %}", "1u 2v "),
         ("{{ more.deep }}", "<&>"),
-        ("{{ q | tojson }}{{ items | join('-') }}", '"what?"u-v'),
+        ("{{ 'what?' | tojson }}{{ items | join('-') }}", '"what?"u-v'),
         ("{{ missing | default('none') }}", "none"),
         ("{% if missing is defined %}x{% endif %}{{ 3 * 4 }}{{ 2 ** 8 }}", "12256"),
     ],
 )
 def test_fields_in_text(text: str, expected: str) -> None:
-    fields = {"q": "what?", "a b": 7, "items": ["u", "v"], "more": {"deep": "<&>"}}
-    assert render(text, fields) == expected
+    fields = {"q": "{{ 7 * 7 }}{% for x in y %}", "a b": 7, "items": ["u", "v"]}
+    assert render(text, {**fields, "more": {"deep": "<&>"}}) == expected
 
 
-def test_rows_are_never_code() -> None:
-    evil = "{{ 7 * 7 }}{% for x in y %}"
-    assert render("{{ q }}", {"q": evil}) == evil
-
-
-def test_a_missing_field_is_named() -> None:
-    error = failure("{{ title }}", {"name": "x", "body": "y"})
-    assert error.problem.code == "missing_field"
-    assert "'title'" in error.problem.message
-    assert "name, body" in error.problem.message
-    assert "'deep'" in failure("{{ name.deep }}", {"name": {}}).problem.message
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{{ title }}", ("'title'", "name, body")),
+        ("{{ name.deep }}", ("'deep'",)),
+        ("{{ nope | tojson }}", ("'nope' is undefined",)),
+        ("{{ [nope] | tojson }}", ("'nope' is undefined",)),
+    ],
+)
+def test_a_missing_field_is_named(text: str, words: tuple[str, ...]) -> None:
+    problem = failure(text, {"name": {}, "body": "y"})
+    assert problem.code == "missing_field"
+    assert all(word in problem.message for word in words)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +80,7 @@ def test_a_missing_field_is_named() -> None:
 def test_refused_at_once(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(template_module, "MOST_CHARACTERS", 100_000)
     fields = {"q": "what?", "n": 10**9, "items": []}
-    problem = failure(text, fields).problem
+    problem = failure(text, fields)
     assert problem.code in ("template_error", "missing_field")
     # Text that is too long is not made first and counted then.
     assert ("makes more than" in problem.message) == ("99999" in text)
@@ -100,14 +102,7 @@ def test_files(tmp_path: Path) -> None:
         RowTemplate.load(path)
     path.write_bytes(b"\xef\xbb\xbfSay {{ q }}")
     prompting = Prompting(template=RowTemplate.load(path))
-    assert prompting.task({"q": "x"}, None) == Task((), ("Say x",))
+    assert [prompting.task({"q": "x"}, None)] == prompts("Say x")
     with pytest.raises(InputError) as caught:
         Prompting(template=RowTemplate(" {{ q }}", "t.j2")).task({"q": ""}, None)
     assert caught.value.problem.code == "empty_prompt"
-
-
-@pytest.mark.parametrize("text", ["{{ nope | tojson }}", "{{ [nope] | tojson }}"])
-def test_json_of_a_missing_field_names_it(text: str) -> None:
-    error = failure(text, {"q": "x"})
-    assert error.problem.code == "missing_field"
-    assert "'nope' is undefined" in error.problem.message

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,51 +20,54 @@ from app.batch.output.records import FORMATS, RecordForm
 from app.openai.answer import Answer
 from app.openai.validation import Problem
 from runtimes.errors import RequestError
+from tests.support import read_rows, write_rows
 
 ROWS = 6
 USAGE = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
 
 
-def answer(text: str) -> Answer:
-    return Answer(text, finish_reason="stop", usage=USAGE, timings={}, created=1.0)
-
-
-def source_of(path: Path, prompts: list[str]) -> Source:
-    path.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in prompts))
-    return Source(path, path.name, JSONL)
-
-
 class Job:
     """A journal with answers to some rows, and the output beside it."""
 
-    def __init__(self, folder: Path, format: str, answered: list[int]) -> None:
-        self.out = folder / "out.jsonl"
-        self.source = source_of(folder / "in.jsonl", [f"p{i}" for i in range(ROWS)])
-        self.journal = Journal(folder / "j")
-        self.journal.begin({"model": "m"})
-        self.output = UnorderedOutput(self.out, RecordForm(FORMATS[format], "m"), self.journal)
-        self.finish(answered)
-        self.journal.sync()
-        self.output.flush()
+    def __init__(self, folder: Path, format: str, journal: Journal) -> None:
+        self.out, self.input, self.journal = folder / "out.jsonl", folder / "in.jsonl", journal
+        self.read([f"p{i}" for i in range(ROWS)])
+        self.output = UnorderedOutput(self.out, RecordForm(FORMATS[format], "m"), journal)
+        journal.begin({"model": "m"})
 
-    def finish(self, indexes: list[int], ok: bool = True) -> None:
+    def read(self, prompts: list[str]) -> None:
+        write_rows(self.input, [{"prompt": text} for text in prompts])
+        self.source = Source(self.input, self.input.name, JSONL)
+
+    def finish(self, *indexes: int, ok: bool = True, sync: bool = True) -> None:
         for row in self.source.rows():
             if row.index in indexes:
-                error = Answer(error=Problem("engine_error", "no"))
-                result = answer(f"a{row.index}") if ok else error
-                self.journal.append(row.key, row.index, result)
+                said = f"a{row.index}"
+                answer = Answer(said, finish_reason="stop", usage=USAGE, timings={}, created=1.0)
+                answer = answer if ok else Answer(error=Problem("engine_error", "no"))
+                self.journal.append(row.key, row.index, answer)
                 if ok:
-                    self.output.put(row, result)
+                    self.output.put(row, answer)
+        if sync:
+            self.journal.sync()
+        self.output.flush()
 
     def settle(self, *, errors: bool = False) -> Counter[str]:
-        """The custom ids or prompts in the file."""
-        found = scan(self.source, self.journal.entries)
-        self.output.settle(self.source, found.input_rows, errors=errors)
-        return self.held()
+        """Custom ids or indexes in the file."""
+        rows = scan(self.source, self.journal.entries).input_rows
+        self.output.settle(self.source, rows, errors=errors)
+        return Counter(record.get("custom_id") or str(record["index"]) for record in self.held())
 
-    def held(self) -> Counter[str]:
-        records = map(json.loads, self.out.read_text().splitlines())
-        return Counter(record.get("custom_id") or str(record["index"]) for record in records)
+    def held(self) -> list[dict[str, object]]:
+        return read_rows(self.out)
+
+
+@contextmanager
+def job_in(folder: Path, *answered: int, format: str = "jsonl") -> Iterator[Job]:
+    with Journal(folder / "j") as journal:
+        job = Job(folder, format, journal)
+        job.finish(*answered)
+        yield job
 
 
 @settings(max_examples=60, deadline=None)
@@ -82,66 +86,44 @@ def test_any_end_is_mended(
     repeat: bool,
     format: str,
 ) -> None:
-    job = Job(tmp_path_factory.mktemp("job"), format, answered)
-    whole = job.out.read_bytes() if job.out.exists() else b""
-    left = whole[: round(cut * len(whole))] + tail
-    job.out.write_bytes(left + left if repeat else left)
-    expected = Counter(map(str, answered))
-    assert job.settle() == expected
-    assert sorted(job.out.read_bytes().splitlines()) == sorted(whole.splitlines())
-    job.journal.close()
+    with job_in(tmp_path_factory.mktemp("job"), *answered, format=format) as job:
+        whole = job.out.read_bytes() if job.out.exists() else b""
+        left = whole[: round(cut * len(whole))] + tail
+        job.out.write_bytes(left + left if repeat else left)
+        assert job.settle() == Counter(map(str, answered))
+        assert sorted(job.out.read_bytes().splitlines()) == sorted(whole.splitlines())
 
 
 def test_what_was_read_already_stays_in_its_place(tmp_path: Path) -> None:
-    job = Job(tmp_path, "jsonl", [1, 4])
-    first, second = job.out.read_bytes().splitlines(keepends=True)
-    job.out.write_bytes(first + second[:5])
-    job.finish([5, 0])
-    job.settle()
-    assert job.out.read_bytes().startswith(first)
-    assert [json.loads(line)["index"] for line in job.out.read_text().splitlines()] == [1, 0, 4, 5]
-    job.journal.close()
-
-
-def test_nothing_is_written_before_the_journal_has_it(tmp_path: Path) -> None:
-    job = Job(tmp_path, "jsonl", [])
-    job.finish([2])
-    job.output.flush()
-    assert not job.out.exists()
-    job.journal.sync()
-    job.output.flush()
-    assert job.held() == Counter(["2"])
-    job.journal.close()
+    with job_in(tmp_path, 1, 4) as job:
+        first, second = job.out.read_bytes().splitlines(keepends=True)
+        job.out.write_bytes(first + second[:5])
+        job.finish(5, 0, sync=False)  # nothing is written before the journal has it
+        assert job.out.read_bytes() == first + second[:5]
+        job.settle()
+        assert job.out.read_bytes().startswith(first)
+        assert [record["index"] for record in job.held()] == [1, 0, 4, 5]
 
 
 def test_failures_come_at_the_end_and_go_when_they_are_tried_again(tmp_path: Path) -> None:
-    job = Job(tmp_path, "jsonl", [0, 1])
-    job.finish([3], ok=False)
-    assert job.settle() == Counter("01")
-    assert job.settle(errors=True) == Counter("013")
-    assert job.settle(errors=False) == Counter("01")
-    job.finish([3])
-    assert job.settle(errors=True) == Counter("013")
-    assert '"error"' not in job.out.read_text()
-    job.journal.close()
+    with job_in(tmp_path, 0, 1) as job:
+        job.finish(3, ok=False)
+        for errors, held in ((False, "01"), (True, "013"), (False, "01")):
+            assert job.settle(errors=errors) == Counter(held)
+        job.finish(3)
+        assert job.settle(errors=True) == Counter("013")
+        assert '"error"' not in job.out.read_text()
 
 
 def test_an_edited_input_makes_the_file_anew(tmp_path: Path) -> None:
-    job = Job(tmp_path, "jsonl", [0, 1, 2])
-    job.source = source_of(tmp_path / "in.jsonl", ["new", "p0", "p2"])
-    job.settle()
-    records = [json.loads(line) for line in job.out.read_text().splitlines()]
-    assert [(r["index"], r["response"]) for r in records] == [(1, "a0"), (2, "a2")]
-    job.journal.close()
-
-
-def test_a_changed_input_is_told_before_the_file_is_touched(tmp_path: Path) -> None:
-    job = Job(tmp_path, "jsonl", [0, 1, 2])
-    left = job.out.read_bytes() + b'{"id":'
-    job.out.write_bytes(left)
-    found = scan(job.source, job.journal.entries)
-    job.source = source_of(tmp_path / "in.jsonl", ["p0", "another", "p2"])
-    with pytest.raises(RequestError, match="changed while the job ran"):
-        job.output.settle(job.source, found.input_rows, errors=True)
-    assert job.out.read_bytes() == left
-    job.journal.close()
+    with job_in(tmp_path, 0, 1, 2) as job:
+        left = job.out.read_bytes() + b'{"id":'
+        job.out.write_bytes(left)
+        rows = scan(job.source, job.journal.entries).input_rows
+        job.read(["new", "p0", "p2"])
+        with pytest.raises(RequestError, match="changed while the job ran"):
+            job.output.settle(job.source, rows, errors=True)
+        assert job.out.read_bytes() == left
+        job.settle()  # once it is looked at again
+        records = [(record["index"], record["response"]) for record in job.held()]
+        assert records == [(1, "a0"), (2, "a2")]

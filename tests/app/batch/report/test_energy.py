@@ -31,7 +31,14 @@ def test_joules_of_all_gpus_of_the_job(watch: GpuWatch, monkeypatch: pytest.Monk
     assert found is not None
     assert (found.joules, found.watts, found.gpus) == (2000, 200, ("GPU 0", "GPU 1"))
     assert found.tokens_per_joule == tokens_per_joule(50, 200) == 0.25
-    assert "2,000 J (200 W), 0.25 answer tokens per joule; the power that NVIDIA's" in found.line()
+    line = found.line()
+    assert "2,000 J (200 W), 0.25 answer tokens per joule; the power that NVIDIA's" in line
+    rates = {"prefill_tps": 0.0, "decode_tps": 0.0, "memory_bytes": 0}
+    counts = {"rows": 1, "answered": 1, "slots": 2, "completion_tokens": 500}
+    for energy in (found, None):
+        summary = JobFigures(**counts, **rates, energy=energy)
+        assert JobFigures.from_end(json.loads(json.dumps(summary.end_json()))) == summary
+        assert (line in summary.end_lines()) == (energy is not None)
     monkeypatch.setenv(VISIBLE, "1")
     found = energy_of(watch, 0)
     assert found is not None
@@ -54,26 +61,6 @@ def test_a_watch_reads_to_the_end() -> None:
     for use, gpu in zip(watch.uses.values(), GPUS, strict=True):
         assert gpu.watts is not None
         assert use.joules == gpu.watts * use.told_s > 0
-
-
-def test_a_summary_has_it(watch: GpuWatch) -> None:
-    summary = JobFigures(
-        rows=1,
-        answered=1,
-        slots=2,
-        memory_bytes=0,
-        prefill_tps=0.0,
-        decode_tps=0.0,
-        completion_tokens=500,
-        energy=energy_of(watch, 500),
-    )
-    written = json.loads(json.dumps(summary.end_json()))
-    assert written["energy"]["joules"] == 2000
-    assert JobFigures.from_end(written) == summary
-    assert summary.energy is not None
-    assert summary.energy.line() in summary.end_lines()
-    without = replace(summary, energy=None)
-    assert JobFigures.from_end(json.loads(json.dumps(without.end_json()))) == without
 
 
 def test_nothing_is_said_where_not_every_gpu_tells(watch: GpuWatch) -> None:

@@ -1,11 +1,15 @@
-"""How far a job is, as its journal tells it to anyone."""
+"""How far a job is, as its journal tells it to anyone, and how it is told while it runs."""
 
 from __future__ import annotations
 
+import io
+import json
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,72 +25,67 @@ from app.batch.watch.rows import Rows
 from app.openai.answer import Answer
 
 RATES = ("elapsed_s", "prefill_tps_now", "prefill_tps", "decode_tps_now", "decode_tps")
+SIZES = dict.fromkeys(("kv_tokens", "kv_capacity", "memory_bytes"), 0)
+FIGURES = JobFigures(rows=9, running=2, slots=2, **dict.fromkeys(RATES, 1.0), **SIZES)
 
 
-def test_the_last_minute_ends_now(tmp_path: Path) -> None:
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out.jsonl"
+
+
+@pytest.fixture
+def journal(out: Path) -> Iterator[Journal]:
+    with Journal(journal_path(out)) as journal:
+        journal.begin({})
+        yield journal
+
+
+def begin(journal: Journal, rows: int, **changes: Any) -> None:
+    """Note a run of this process."""
+    counts = {"rows": rows, "input_rows": rows, "invalid": 0, "reused": 0}
+    journal.note(RUN, run_note(**counts, format="jsonl", input="x") | changes)
+
+
+def test_the_last_minute_ends_now(out: Path, journal: Journal) -> None:
     """This process is the job: it runs, and has finished nothing for 19 minutes."""
-    out = tmp_path / "out.jsonl"
     now = time.time()
-    with Journal(journal_path(out)) as journal:
-        journal.begin({})
-        note = run_note(
-            rows=100, input_rows=100, invalid=0, reused=0, shard=None, format="jsonl", input="x"
-        )
-        journal.note(RUN, note | {"at": now - 1200})
-        for index in range(60):
-            answer = Answer(usage={"completion_tokens": 5}, created=now - 1200 + index)
-            journal.append(bytes(15) + bytes([index]), index, answer)
-        told = status_of(out)
-        assert (told.state, told.done, told.unfinished) == ("running", 60, 40)
-        assert (told.rows_per_s_now, told.decode_tps_now) == (0, 0)
-        journal.append(bytes(16), 60, Answer(usage={"completion_tokens": 6}, created=now))
-        told = status_of(out)
-        assert told.rows_per_s_now == 1 / 60
-        assert told.decode_tps_now == 6 / 60
+    begin(journal, 100, at=now - 1200)
+    for index in range(60):
+        answer = Answer(usage={"completion_tokens": 5}, created=now - 1200 + index)
+        journal.append(bytes(15) + bytes([index]), index, answer)
+    told = status_of(out)
+    assert (told.state, told.done, told.unfinished) == ("running", 60, 40)
+    assert (told.rows_per_s_now, told.decode_tps_now) == (0, 0)
+    journal.append(bytes(16), 60, Answer(usage={"completion_tokens": 6}, created=now))
+    told = status_of(out)
+    assert (told.rows_per_s_now, told.decode_tps_now) == (1 / 60, 6 / 60)
+    # A run that says nothing of its process has none.
+    begin(journal, 3, pid=None, born=None, at=now)
+    told = status_of(out)
+    assert (told.shard, told.state) == (None, "stopped")
 
 
-def test_a_run_that_says_nothing_of_shards_or_its_process_has_none(tmp_path: Path) -> None:
-    with Journal(journal_path(tmp_path / "out.jsonl")) as journal:
-        journal.begin({})
-        note = run_note(
-            rows=3, input_rows=3, invalid=0, reused=0, shard=None, format="jsonl", input="x"
-        )
-        for name in ("shard", "pid", "born"):
-            note.pop(name, None)
-        journal.note(RUN, note | {"at": time.time()})
-        told = status_of(tmp_path / "out.jsonl")
-        assert (told.shard, told.state) == (None, "stopped")
-
-
-def test_the_time_left_is_what_the_job_noted_last(tmp_path: Path) -> None:
-    out = tmp_path / "out.jsonl"
-    now = time.time()
-    with Journal(journal_path(out)) as journal:
-        journal.begin({})
-        note = run_note(
-            rows=9, input_rows=9, invalid=0, reused=0, shard=None, format="jsonl", input="x"
-        )
-        journal.note(RUN, note | {"at": now})
-        assert status_of(out).time_left is None
-        view = LeftNotes(journal)
-        view.update(snapshot(None))
-        size = journal_path(out).stat().st_size
-        view.update(snapshot(Left(5000.0, 6000.0, 7000.0)))
-        grown = journal_path(out).stat().st_size
-        assert grown > size
-        view.update(snapshot(Left(4999.0, 5999.0, 6999.0)))  # as was to be expected
-        assert journal_path(out).stat().st_size == grown
-        told = status_of(out)
-        assert told.time_left is not None
-        assert told.time_left.likely_s is not None
-        assert 5900 < told.time_left.likely_s <= 6000
-        assert told.as_json()["left_s"] == round(told.time_left.likely_s, 1)
-        feed = FollowedJournal(journal_path(out), Rows())
-        feed.read()
-        assert feed.left is not None
-        assert left_of(feed.left) == Left(5000.0, 6000.0, 7000.0)
-        journal.note(END, end_note(0))
-        assert status_of(out).time_left is None
+def test_the_time_left_is_what_the_job_noted_last(out: Path, journal: Journal) -> None:
+    begin(journal, 9)
+    assert status_of(out).time_left is None
+    view, sizes = LeftNotes(journal), []
+    soon = Left(4999.0, 5999.0, 6999.0)  # as was to be expected of the one before
+    for left in (None, Left(5000.0, 6000.0, 7000.0), soon):
+        view.update(replace(FIGURES, time_left=left))
+        sizes.append(journal.path.stat().st_size)
+    assert sizes[0] < sizes[1] == sizes[2]
+    told = status_of(out)
+    assert told.time_left is not None
+    assert told.time_left.likely_s is not None
+    assert 5900 < told.time_left.likely_s <= 6000
+    assert told.as_json()["left_s"] == round(told.time_left.likely_s, 1)
+    feed = FollowedJournal(journal.path, Rows())
+    feed.read()
+    assert feed.left is not None
+    assert left_of(feed.left) == Left(5000.0, 6000.0, 7000.0)
+    journal.note(END, end_note(0))
+    assert status_of(out).time_left is None
 
 
 def test_a_job_that_waits_for_its_grammar_says_so_soon(
@@ -95,20 +94,18 @@ def test_a_job_that_waits_for_its_grammar_says_so_soon(
     monkeypatch.setattr(progress, "_SILENT_S", 0.0)
     console.messages.cache_clear()
     view = Progress(quiet=False)
-    view.update(snapshot(None))
+    view.update(FIGURES)
     assert capsys.readouterr().err == "", "else a line comes every ten seconds"
     for _ in range(2):
-        view.update(replace(snapshot(None), compiling=True))
+        view.update(replace(FIGURES, compiling=True))
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("0/9 rows")
     assert line.endswith("compiling what the answer must be")
     console.messages.cache_clear()
 
 
-def test_what_is_being_waited_for_may_change(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    told, enough = [], threading.Event()
+def test_what_is_being_waited_for_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    told, enough = list[str](), threading.Event()
 
     def note(text: str) -> None:
         told.append(text.split(" ...")[0])
@@ -123,8 +120,10 @@ def test_what_is_being_waited_for_may_change(
     assert told[:2] == ["compiling", "reading"]
 
 
-def snapshot(left: Left | None) -> JobFigures:
-    counts = {"rows": 9, "running": 2, "slots": 2}
-    speeds = dict.fromkeys(RATES, 1.0)
-    sizes = {"kv_tokens": 0, "kv_capacity": 0, "memory_bytes": 0}
-    return JobFigures(**counts, **speeds, **sizes, time_left=left)
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_events_are_lines_that_any_program_can_read(encoding: str) -> None:
+    file = io.BytesIO()
+    stdout = io.TextIOWrapper(file, encoding=encoding, write_through=True)
+    text = "line 1: f\ud800 is Grüße"
+    Progress(emit=lambda line: print(line, end="", file=stdout)).note(text)
+    assert json.loads(file.getvalue()) == {"event": "note", "text": text}

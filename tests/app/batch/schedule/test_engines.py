@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -16,27 +15,28 @@ from typing import Any
 import psutil
 import pytest
 
-from app.batch.input.source import Row
-from app.batch.interrupt import Interrupts
 from app.batch.schedule import engines
-from app.batch.schedule.engines import parse_count, placements, require_room, spans
-from app.batch.schedule.job import Job, RequestDefaults
-from app.batch.schedule.pending_rows import RowDispatcher
+from app.batch.schedule.engines import (
+    default_slots,
+    parse_count,
+    placements,
+    require_room,
+    spans,
+)
+from app.batch.schedule.job import Job
 from app.batch.schedule.pool_engine import EngineState, PoolEngine
 from app.models.planning import LoadChoice
-from app.openai.answer import Answer
-from app.openai.task import Task
-from app.prompts import PromptStyle
 from runtimes.errors import IngotError, OutOfMemoryError, RequestError
 from runtimes.machine.cpu import Core
 from runtimes.models.registry import read_model
-from runtimes.request import SamplingParams
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.worker.engine import WorkerEngine
 from runtimes.worker.recovery import DeathLimit
 from tests.app import stopping
+from tests.app.batch.conftest import Batch
+from tests.app.batch.schedule.jobs import rows_of, run
+from tests.support import write_rows
 
-PARAMS = SamplingParams(max_tokens=16, ignore_eos=True)
 PROMPTS = [f"The number {i} is" for i in range(24)]
 
 
@@ -53,24 +53,10 @@ def pair(gguf_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             yield [first, second]
 
 
-def rows_of(prompts: list[str]) -> list[Row]:
-    tasks = [Task((), (text,)) for text in prompts]
-    return [Row(i, i + 1, i, task) for i, task in enumerate(tasks)]
-
-
-def run(members: list[PoolEngine], tick: Any = lambda: None) -> tuple[Job, dict[int, str]]:
-    """The job after its end, and each row's text: every row has one, and only one."""
-    results: dict[int, str] = {}
-
-    def deliver(row: Row, answer: Answer) -> None:
-        assert answer.error is None
-        assert row.index not in results
-        results[row.index] = str(answer.response)
-
-    job = Job(members, RequestDefaults(PARAMS, PromptStyle(raw=True), retries=0), deliver)
-    assert job.run(iter(rows_of(PROMPTS)), Interrupts(), tick)
-    assert sorted(results) == list(range(len(PROMPTS)))
-    return job, results
+def texts(members: list[PoolEngine], tick: Any = lambda: None) -> tuple[Job, list[str | None]]:
+    """The job after its end, and what each row was answered."""
+    job, answers = run(members, rows_of(PROMPTS), tick, retries=0)
+    return job, [answers[index].response for index in range(len(PROMPTS))]
 
 
 def kill_once(engine: WorkerEngine, after: PoolEngine) -> Any:
@@ -86,55 +72,32 @@ def kill_once(engine: WorkerEngine, after: PoolEngine) -> Any:
 
 
 def test_rows_survive_an_engine_and_read_the_same_on_any(pair: list[WorkerEngine]) -> None:
-    _, alone = run([PoolEngine(pair[0])])
-    members = [PoolEngine(pair[0], "one"), PoolEngine(pair[1], "two")]
-    job, both = run(members)
-    assert both == alone
+    def both() -> list[PoolEngine]:
+        return [PoolEngine(engine, name) for engine, name in zip(pair, ("one", "two"), strict=True)]
+
+    _, alone = texts([PoolEngine(pair[0])])
+    members = both()
+    job, shared = texts(members)
+    assert shared == alone
     assert all(member.counts.answered >= member.engine.slots for member in members)
-    assert (
-        sum(member.counts.completion_tokens for member in members) == job.counts.completion_tokens
-    )
+    tokens = [member.counts.completion_tokens for member in members]
+    assert sum(tokens) == job.counts.completion_tokens
 
     # A dead one is started again; its rows are asked once more, and none is lost.
-    members = [PoolEngine(pair[0], "one"), PoolEngine(pair[1], "two")]
-    job, after = run(members, kill_once(pair[0], members[0]))
+    members = both()
+    job, after = texts(members, kill_once(pair[0], members[0]))
     assert after == alone
     assert (job.counts.crashes, members[0].counts.crashes) == (1, 1)
     assert all(member.ready for member in members)
 
-
-def test_an_engine_that_cannot_be_started_again_is_left_out(pair: list[WorkerEngine]) -> None:
-    _, alone = run([PoolEngine(pair[0])])
-    members = [PoolEngine(pair[0], "one"), PoolEngine(pair[1], "two")]
-    _, rest = run(members, kill_once(pair[1], members[1]))
+    # One that cannot be started again is left out.
+    members = both()
+    _, rest = texts(members, kill_once(pair[1], members[1]))
     assert rest == alone
     assert (members[1].state, members[1].counts.crashes) == (EngineState.LOST, 1)
     assert members[0].ready
     with pytest.raises(IngotError, match="is not started again"):
-        run([PoolEngine(pair[1], "two")])
-
-
-def test_rows_that_begin_alike_go_to_one_engine() -> None:
-    kinds = [chr(ord("a") + i) * 80 for i in range(4)]
-    rows = rows_of([f"{kind} {i}" for kind in kinds for i in range(6)])
-    dispatcher = RowDispatcher(iter(rows), users=2)
-    taken: list[list[Row]] = [[], []]
-    while not dispatcher.exhausted:
-        for user in (0, 1):
-            item = dispatcher.take(user, most=8)
-            if item is not None:
-                taken[user].append(item)
-    assert sorted(row.index for row in taken[0] + taken[1]) == list(range(24))
-    alike = [{row.task.turns[0][0] for row in some} for some in taken]
-    assert alike in ([{"a", "c"}, {"b", "d"}], [{"b", "d"}, {"a", "c"}])
-
-
-def test_one_that_has_nothing_left_takes_from_the_others() -> None:
-    dispatcher = RowDispatcher(iter(rows_of(["the same " * 20] * 10)), users=3)
-    assert dispatcher.take(0, most=16) is not None  # it has them all now
-    assert [dispatcher.take(user, most=16) is not None for user in (1, 2, 1)] == [True] * 3
-    assert [dispatcher.take(2, most=16) is not None for _ in range(7)] == [True] * 6 + [False]
-    assert dispatcher.exhausted
+        texts([PoolEngine(pair[1], "two")])
 
 
 @pytest.fixture
@@ -187,13 +150,27 @@ def test_what_engines_may_be() -> None:
     assert spans([0, 1, 2, 5, 7, 8]) == "0-2,5,7-8"
 
 
+@pytest.mark.parametrize("kind", ["gguf_file", "onnx_folder"])
+def test_slots_follow_rows_and_memory(kind: str, request: pytest.FixtureRequest) -> None:
+    model, settings = read_model(request.getfixturevalue(kind)), RunnerSettings()
+    for rows, free, slots in ((1000, 2**40, 16), (3, 2**40, 3), (1000, 0, 1)):
+        assert default_slots(model, settings, rows, free) == slots
+    # A quarter of the free memory is left alone.
+    for slots in (4, 5):
+        need = int(engines.estimate(model, RunnerSettings(slots=slots)).total / 0.75)
+        found = [default_slots(model, settings, 1000, need + more) for more in (2, -2)]
+        assert found == [slots, slots - 1]
+    short = RunnerSettings(context=model.context_length // 2)
+    assert default_slots(model, short, 1000, need + 2) >= 7
+
+
 def on_every_core() -> None:
     """Tests that run beside others are kept to some of the cores."""
     os.sched_setaffinity(0, range(os.cpu_count() or 1))
 
 
 def test_a_killed_command_is_gone_on_with_by_another_number(
-    ingot: Any, gguf_file: Path, tmp_path: Path
+    batch: Batch, ingot: Any, tmp_path: Path
 ) -> None:
     counted = "from runtimes.machine.cpu import cores; print(len(cores()))"
     found = subprocess.run(
@@ -201,21 +178,16 @@ def test_a_killed_command_is_gone_on_with_by_another_number(
     )
     if int(found.stdout) < 2:
         pytest.skip("needs two cores")
-    rows, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    rows.write_text("".join(json.dumps({"id": i, "prompt": f"{i} and"}) + "\n" for i in range(40)))
-    command = ["batch", rows, out, "-m", gguf_file, "--raw", "--slots", "4"]
-    command += ["--max-tokens", "24"]
+    write_rows(batch.source, [{"id": i, "prompt": f"{i} and"} for i in range(24)])
+    words = ["--raw", "--slots", "4", "--max-tokens", "24"]
     held = {"preexec": on_every_core, "env": stopping.after_rows(tmp_path / "held", 8)}
-    process = ingot.start(*command, "--engines", "2", "--json", **held)
+    process = ingot.start(*batch.words(*words, "--engines", "2"), **held)
     stopping.wait_stopped(process)
     children = psutil.Process(process.pid).children()
     assert len(children) == 2
     process.kill()
     _, alive = psutil.wait_procs(children, 60)
     assert not alive  # engines end with the job
-    done = ingot(*command, "--json")
-    assert done.returncode == 0, done.stderr
-    end = json.loads(done.stdout.splitlines()[-1])
-    assert (end["answered"], end["engines"]) == (40, [])
-    assert end["reused"] == 8
-    assert [json.loads(line)["id"] for line in out.read_text().splitlines()] == list(range(40))
+    end = batch.end(*words)
+    assert (end["answered"], end["engines"], end["reused"]) == (24, [], 8)
+    assert [record["id"] for record in batch.records] == list(range(24))

@@ -24,6 +24,8 @@ from runtimes.machine.selftest import Health, ensure
 from runtimes.models.memory import estimate
 from runtimes.models.registry import read_model
 from runtimes.settings import RunnerSettings, SchedulerSettings
+from tests.app.batch.conftest import Batch
+from tests.support import questions, write_rows
 
 SETTINGS = RunnerSettings(slots=4, context=1024)
 
@@ -99,10 +101,16 @@ def test_seats_share_devices_of_other_makers(choice: LoadChoice, has: Callable[.
     require_room(choice, SETTINGS, placements(5, choice))
 
 
-def test_a_graph_has_no_layers_to_count(
-    choice: LoadChoice, has: Callable[..., None], pebble_built: Path
+def test_what_has_no_devices_or_no_layers(
+    choice: LoadChoice,
+    has: Callable[..., None],
+    pebble_built: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A plan says 0 layers of an ONNX file, wherever it runs."""
+    has()
+    monkeypatch.setattr(engines, "find_gpus", lambda: (Gpu(0, "a GPU", 1, 1, "9.0", "1"),) * 3)
+    assert on(choice, 2) == [("", {}), ("", {})]
+    # A plan says 0 layers of an ONNX file, wherever it runs.
     file = read_model(resolve(pebble_built, recipe="onnx-int8"))
     choice = replace(choice, file=file, settings=replace(SETTINGS, gpu_layers=0))
     has(Device("CUDA", "one"), Device("CUDA:1", "two"))
@@ -110,21 +118,9 @@ def test_a_graph_has_no_layers_to_count(
     assert on(choice, 2, "cpu") == [("", {})] * 2
 
 
-def test_a_runtime_without_devices_uses_no_gpu(
-    choice: LoadChoice, has: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    has()
-    monkeypatch.setattr(engines, "find_gpus", lambda: (Gpu(0, "a GPU", 1, 1, "9.0", "1"),) * 3)
-    assert on(choice, 2) == [("", {}), ("", {})]
-
-
 @pytest.mark.timeout(600)  # a device of software compiles its kernels first
 def test_a_job_on_two_devices(
-    ingot: Any,
-    pebble_built: Path,
-    tmp_path: Path,
-    home: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    batch: Batch, ingot: Any, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where llama.cpp was built for Vulkan, one device that is listed twice will do."""
     monkeypatch.setenv("GGML_VK_VISIBLE_DEVICES", "0,0")
@@ -133,10 +129,8 @@ def test_a_job_on_two_devices(
     counted = subprocess.run([sys.executable, "-c", asked], capture_output=True, check=True)
     if int(counted.stdout) < 2:
         pytest.skip("needs two devices beside the processor")
-    rows, out = tmp_path / "in.txt", tmp_path / "out.jsonl"
-    rows.write_text("".join(f"Name a fruit that begins with {c}.\n" for c in "abcdefgh"))
-    command = ["batch", rows, out, "-m", pebble_built, "--recipe", "q8_0", "--max-tokens", "8"]
-    done = ingot(*command, "--engines", "auto", "--json")
+    write_rows(batch.source, questions(8))
+    done = ingot(*batch.words("--max-tokens", "8", "--engines", "auto", "--json"))
     assert done.returncode == 0, done.stderr
     end = json.loads(done.stdout.splitlines()[-1])
     assert (end["answered"], len(end["engines"])) == (8, 2)

@@ -7,30 +7,25 @@ import os
 import signal
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from app.batch.input.source import Row
-from app.batch.interrupt import Interrupts
 from app.batch.schedule import job as jobs
-from app.batch.schedule.job import Job, RequestDefaults
 from app.batch.schedule.pool_engine import PoolEngine
-from app.openai.answer import Answer
 from app.openai.task import Task
 from app.prompts import PromptStyle
 from runtimes.errors import ModelError
-from runtimes.request import Constraint, Request, SamplingParams
+from runtimes.request import Constraint, Priority, Request, SamplingParams
 from runtimes.settings import RunnerSettings
 from runtimes.stream import Stream
 from runtimes.worker.engine import WorkerEngine
+from tests.app.batch.schedule.jobs import POISON, rows_of, run
+from tests.support import own_home
 
 SLOTS = 4
-PARAMS = SamplingParams(max_tokens=24, ignore_eos=True)
-POISON = "Please die now"
-# Its answer would take seconds: it has not ended when the kill comes, however late that is.
-LONG = SamplingParams(max_tokens=4000, ignore_eos=True)
 
 
 class Killed(WorkerEngine):
@@ -40,12 +35,14 @@ class Killed(WorkerEngine):
     poison: tuple[list[int], ...] = ()
     worst: list[int] | None = None
     asked: Counter[tuple[int, ...]]
+    priorities: list[Priority]
 
     def submit(self, request: Request) -> Stream:
         if request.prompt == self.worst and self.pid is not None:
             os.kill(self.pid, signal.SIGKILL)
         stream = super().submit(request)
         self.asked[tuple(request.prompt)] += 1
+        self.priorities.append(request.priority)
         if any(request.prompt[-len(end) :] == end for end in self.poison):
             threading.Thread(target=self._kill, args=(stream, self.pid)).start()
         return stream
@@ -56,39 +53,33 @@ class Killed(WorkerEngine):
                 os.kill(pid, signal.SIGKILL)
 
 
+@contextlib.contextmanager
+def loaded(model: Path, home: Path) -> Iterator[Killed]:
+    settings = RunnerSettings(slots=SLOTS, context=4096, threads=1)
+    with own_home(home), Killed.load(model, settings) as engine:  # where deaths are remembered
+        engine.asked, engine.priorities = Counter(), []
+        yield engine
+
+
 @pytest.fixture
-def engine(endless_gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setenv("INGOT_HOME", str(tmp_path / "home"))  # where deaths are remembered
-    with Killed.load(endless_gguf, RunnerSettings(slots=SLOTS, context=4096, threads=1)) as loaded:
-        loaded.asked = Counter()
-        yield loaded
+def engine(endless_gguf: Path, tmp_path: Path) -> Iterator[Killed]:
+    """One that is killed."""
+    with loaded(endless_gguf, tmp_path / "home") as engine:
+        yield engine
 
 
-def rows_of(prompts: list[str], **task: Any) -> list[Row]:
-    long = {"sampling": LONG}
-    tasks = [Task((), (text,), **(long if text == POISON else task)) for text in prompts]
-    return [Row(i, i + 1, i, task) for i, task in enumerate(tasks)]
-
-
-def run(engine: WorkerEngine, rows: list[Row], **defaults: Any) -> tuple[Job, dict[int, Answer]]:
-    """The job after its end, and each row's answer."""
-    given = {"sampling": PARAMS, "style": PromptStyle(raw=True), **defaults}
-    results: dict[int, Answer] = {}
-
-    def deliver(row: Row, answer: Answer) -> None:
-        assert row.index not in results
-        results[row.index] = answer
-
-    job = Job([PoolEngine(engine)], RequestDefaults(**given), deliver)
-    assert job.run(iter(rows), Interrupts(), lambda: None)
-    return job, results
+@pytest.fixture(scope="module")
+def calm(endless_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killed]:
+    """One that nothing happens to."""
+    with loaded(endless_gguf, tmp_path_factory.mktemp("home")) as engine:
+        yield engine
 
 
 def test_a_row_that_kills_the_worker_fails_alone(engine: Killed) -> None:
     prompts = [f"The number {i} is" for i in range(3 * SLOTS)]
     prompts[1] = prompts[6] = POISON
     engine.poison = (engine.encode(POISON)[-3:],)
-    job, results = run(engine, rows_of(prompts), retries=0)
+    job, results = run([PoolEngine(engine)], rows_of(prompts), retries=0)
     failed = {index: r.error for index, r in results.items() if r.error}
     assert set(failed) == {1, 6}
     assert {error.code for error in failed.values()} == {"worker_crash"}
@@ -105,7 +96,7 @@ def test_a_worker_that_dies_of_anything_ends_the_job(engine: Killed) -> None:
     engine.worst = engine.encode(".")  # what a new process is tried with
     prompts = ["The number 1 is", POISON, "The number 2 is"]
     with pytest.raises(ModelError, match=r"cannot even answer one token any more: .*SIGKILL"):
-        run(engine, rows_of(prompts))
+        run([PoolEngine(engine)], rows_of(prompts))
 
 
 def test_rows_that_kill_one_after_another_end_the_job_at_last(
@@ -114,17 +105,17 @@ def test_rows_that_kill_one_after_another_end_the_job_at_last(
     monkeypatch.setattr(jobs, "_DEATHS_IN_A_ROW", 3)
     engine.poison = (engine.encode(POISON)[-3:],)
     with pytest.raises(ModelError, match=r"died 3 times, .* --skip-failed"):
-        run(engine, rows_of([POISON] * 3))
+        run([PoolEngine(engine)], rows_of([POISON] * 3))
 
 
-def test_rows_with_a_constraint_of_their_own_fail_alone(engine: Killed) -> None:
+def test_rows_with_a_constraint_of_their_own_fail_alone(calm: Killed) -> None:
     """It is too large to be followed, which is known only when it is tried. Whoever tries it first
     may get by with the few tokens that are wanted."""
     own = SamplingParams(max_tokens=4, constraint=Constraint("regex", "a{1000000}"))
     limit = jobs._FAILURES_IN_A_ROW * SLOTS
     count = limit + 1 + SLOTS
     bad, good = rows_of(["a"] * count, sampling=own), rows_of(["b"] * (count + 1))[-1:]
-    job, results = run(engine, [*bad, *good], retries=0)
+    job, results = run([PoolEngine(calm)], [*bad, *good], retries=0)
     failed = [row for row in bad if results[row.index].error]
     assert job.counts.failed == len(failed) > limit
     assert results[good[0].index].error is None
@@ -132,21 +123,16 @@ def test_rows_with_a_constraint_of_their_own_fail_alone(engine: Killed) -> None:
     assert "constraint" in results[failed[0].index].error.message
 
 
-def test_a_crash_from_outside_fails_no_row(engine: Killed, monkeypatch: pytest.MonkeyPatch) -> None:
-    prompts = [f"The number {i} is" for i in range(2 * SLOTS)]
-    rows = rows_of(prompts)
+def test_a_crash_from_outside_fails_no_row(
+    engine: Killed, calm: Killed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = rows_of([f"The number {i} is" for i in range(2 * SLOTS)])
     killed = False
-    _, calm = run(engine, rows)
-    engine.asked.clear()
-    results: dict[int, Answer] = {}
-
-    def deliver(row: Row, answer: Answer) -> None:
-        results[row.index] = answer
-
+    _, expected = run([PoolEngine(calm)], rows)
     submit = engine.submit
 
     def held(request: Request) -> Stream:
-        if not killed and len(engine.asked) == len(prompts) - 1 and engine.pid is not None:
+        if not killed and len(engine.asked) == len(rows) - 1 and engine.pid is not None:
             os.kill(engine.pid, signal.SIGSTOP)  # the last one is not answered before the kill
         return submit(request)
 
@@ -157,31 +143,28 @@ def test_a_crash_from_outside_fails_no_row(engine: Killed, monkeypatch: pytest.M
             os.kill(engine.pid, signal.SIGKILL)
 
     monkeypatch.setattr(engine, "submit", held)
-    job = Job(
-        [PoolEngine(engine)], RequestDefaults(PARAMS, PromptStyle(raw=True), retries=0), deliver
-    )
-    assert job.run(iter(rows), Interrupts(), tick)
+    job, results = run([PoolEngine(engine)], rows, tick, retries=0)
     assert (job.counts.crashes, job.counts.failed) == (1, 0)
-    assert [results[i].response for i in range(len(prompts))] == [
-        calm[i].response for i in range(len(prompts))
-    ]
+    assert {i: one.response for i, one in results.items()} == {
+        i: one.response for i, one in expected.items()
+    }
 
 
-def test_a_row_that_takes_too_long_fails_after_its_retries(engine: Killed) -> None:
+def test_a_row_that_takes_too_long_fails_after_its_retries(calm: Killed) -> None:
     long = SamplingParams(max_tokens=200, ignore_eos=True)
     slow, quick = rows_of(["Once upon a time"], sampling=long), rows_of(["a", "b"])[1:]
-    job, results = run(engine, [*slow, *quick], timeout_s=0.002, retries=2)
+    job, results = run([PoolEngine(calm)], [*slow, *quick], timeout_s=0.002, retries=2)
     assert results[0].error.code == "timeout"
     assert "--row-timeout" in results[0].error.message
-    assert engine.asked[tuple(engine.encode("Once upon a time"))] == 3
+    assert calm.asked[tuple(calm.encode("Once upon a time"))] == 3
     assert job.counts.retried >= 2
 
 
-def test_samples_and_their_logprobs(engine: Killed) -> None:
+def test_samples_and_their_logprobs(calm: Killed) -> None:
     params = SamplingParams(
         max_tokens=6, temperature=1.0, seed=3, n=2, best_of=4, logprobs=True, top_logprobs=2
     )
-    job, results = run(engine, rows_of(["The number 7 is"]), sampling=params)
+    job, results = run([PoolEngine(calm)], rows_of(["The number 7 is"]), sampling=params)
     answer = results[0]
     assert answer.response == answer.choices[0]["text"]
     assert len(answer.choices) == 2
@@ -197,7 +180,22 @@ def test_samples_and_their_logprobs(engine: Killed) -> None:
     assert answer.logprobs == answer.choices[0]["logprobs"]
 
 
-def test_what_was_written_for_completions_is_sent_as_it_is(engine: Killed) -> None:
-    rows = rows_of(["The number 7 is"], raw=True)
-    run(engine, rows, style=PromptStyle())
-    assert set(engine.asked) == {tuple(engine.encode("The number 7 is"))}
+def test_what_was_written_for_completions_is_sent_as_it_is(calm: Killed) -> None:
+    calm.asked.clear()
+    run([PoolEngine(calm)], rows_of(["The number 7 is"], raw=True), style=PromptStyle())
+    assert set(calm.asked) == {tuple(calm.encode("The number 7 is"))}
+
+
+def test_a_conversation_continues_before_another_begins(calm: Killed) -> None:
+    turns = ("Hello.", "Who are you?")
+    for priority, asked in (
+        (Priority.NORMAL, [Priority.NORMAL, Priority.HIGH]),
+        (Priority.CRITICAL, [Priority.CRITICAL] * 2),
+    ):
+        calm.priorities.clear()
+        run(
+            [PoolEngine(calm)],
+            [Row(0, 1, 0, Task((), turns, priority=priority))],
+            style=PromptStyle(),
+        )
+        assert calm.priorities == asked

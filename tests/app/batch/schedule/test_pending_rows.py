@@ -64,20 +64,22 @@ def _inputs(folder: Path) -> Iterator[Path]:
 
     rows = [{"prompt": text, "urgency": at % 4} for at, text in enumerate(TEXTS)]
     lines = [json.dumps(row).encode() for row in rows]
-    plain = b"\n\n".join([*lines[:3], b"{", *lines[3:]])
-    (folder / "in.jsonl").write_bytes(b"\xef\xbb\xbf" + plain)
-    (folder / "in.jsonl.gz").write_bytes(gzip.compress(plain))
-    (folder / "in.jsonl.zst").write_bytes(zstd.compress(plain))
     table = io.StringIO()
     written = csv.DictWriter(table, ["prompt", "urgency"])
     written.writeheader()
     written.writerows(rows[:3])
     table.write('"never closed\n\n')
     written.writerows(rows[3:])
-    (folder / "in.csv").write_text(table.getvalue())
-    (folder / "in.csv.gz").write_bytes(gzip.compress(table.getvalue().encode()))
+    texts = "\n\n".join(text.replace("\n", " ") for text in TEXTS)
+    files = {
+        "in.jsonl": b"\xef\xbb\xbf" + b"\n\n".join([*lines[:3], b"{", *lines[3:]]),
+        "in.csv": table.getvalue().encode(),
+        "in.txt": texts.encode(),
+    }
+    for name, data in files.items():
+        for suffix, pack in (("", bytes), (".gz", gzip.compress), (".zst", zstd.compress)):
+            (folder / (name + suffix)).write_bytes(pack(data))
     parquet.write_table(pyarrow.Table.from_pylist(rows), folder / "in.parquet", row_group_size=3)
-    (folder / "in.txt").write_text("\n\n".join(text.replace("\n", " ") for text in TEXTS))
     (folder / "folder" / "a").mkdir(parents=True)
     for at, text in enumerate(TEXTS):
         (folder / "folder" / ("a" if at % 3 else "") / f"{at}.txt").write_text(text)
@@ -98,7 +100,7 @@ def test_rows_of_every_format_are_found_again_by_their_places(
     monkeypatch.setattr(readers, "_BATCH_ROWS", 2)
     pytest.importorskip("pyarrow")
     for path in _inputs(tmp_path):
-        plain = path.name in ("in.txt", "folder")
+        plain = path.name.startswith(("in.txt", "folder"))
         prompting = Prompting(InputOptions(priority_field=None if plain else "urgency"))
         source = Source(path, path.name, readers.detect(path, path.name, None), prompting)
         rows = [row for row in source.rows() if row.problem is None]

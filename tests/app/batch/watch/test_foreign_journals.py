@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from app.batch.watch.form import JobForm, beside, forget, presets, save
 from app.batch.watch.job import JobError, WatchedJob, attach
 from app.batch.watch.process import BatchCommand, Foreign, command_from
 from runtimes.errors import RequestError
-from tests.app.batch.watch.conftest import finish, write_job
+from tests.app.batch.watch.conftest import write_job
 from tests.support import write_rows
 
 
@@ -47,26 +47,11 @@ def _read(out: Path) -> WatchedJob:
     return job
 
 
+_JOB = ["batch", "in.txt", "out.jsonl", "-m", "m"]
 _OTHERS: dict[str, list[object]] = {
-    "nothing": [],
-    "another sub-command": ["compare", "m", "--prompts", "in.txt", "--output", "victim"],
-    "python": ["-c", "open('victim', 'w')"],
-    "another output": ["batch", "in.txt", "victim", "-m", "m"],
-    "no output": ["batch", "in.txt", "-m", "m"],
-    "standard output": ["batch", "in.txt", "-", "-m", "m"],
-    "a dry run": ["batch", "in.txt", "out.jsonl", "-m", "m", "--dry-run"],
-    "a try": ["batch", "in.txt", "out.jsonl", "-m", "m", "--test"],
-    "the status": ["batch", "status", "out.jsonl"],
-    "a merge": ["batch", "merge", "out.jsonl", "in.txt"],
-    "an option that there is not": ["batch", "in.txt", "out.jsonl", "-m", "m", "--exec", "x"],
-    "an option before the command": ["--verbose", "batch", "in.txt", "out.jsonl", "-m", "m"],
-    "input that was piped in": ["batch", "-", "out.jsonl", "-m", "m"],
-    "a NUL": ["batch", "in.txt", "out.jsonl", "-m", "m\0"],
-    "half a surrogate pair": ["batch", "in.txt", "out.jsonl", "-m", "\ud800"],
-    "more than can be read": ["batch", "in.txt", "out.jsonl", "-m", "m", "--system", "x" * 10_000],
-    "very many words": ["batch", "in.txt", "out.jsonl", "-m", "m", *["--logprobs"] * 20_000],
-    "numbers": ["batch", 1, 2],
-    "help": ["batch", "--help"],
+    **json.loads(Path(__file__).with_name("no_jobs.json").read_text()),
+    "more than can be read": [*_JOB, "--system", "x" * 10_000],
+    "very many words": [*_JOB, *["--logprobs"] * 20_000],
 }
 
 
@@ -141,29 +126,9 @@ def test_a_command_that_was_given_here_is_not_asked_about(here: Path, gguf_file:
     assert isinstance(_read(out).resuming(), Foreign)
 
 
-def test_a_job_that_was_agreed_to_goes_on(here: Path, ingot: Any, gguf_file: Path) -> None:
-    source, out = write_job(here / "in.jsonl", 2), here / "out.jsonl"
-    done = ingot("batch", source, out, "--model", gguf_file, "--max-tokens", "2", "--quiet")
-    assert done.returncode == 0, done.stderr
-    write_job(source, 3)
-    job = _read(out)
-    command = job.resuming()
-    assert isinstance(command, Foreign)
-    job.resume(command)
-    finish(job)
-    assert len(out.read_text().splitlines()) == 3
-    # It was started from here now.
-    assert not isinstance(_read(out).resuming(), Foreign)
-
-
 def test_a_form_like_a_foreign_job_reaches_nothing_else(here: Path) -> None:
-    spec = BatchSpec(
-        "in.txt",
-        "out.jsonl",
-        "m",
-        out=OutputOptions(report=here / "victim"),
-        running=RunningOptions(ray="far:1"),
-    )
+    report, ray = OutputOptions(report=here / "victim"), RunningOptions(ray="far:1")
+    spec = BatchSpec("in.txt", "out.jsonl", "m", out=report, running=ray)
     command = BatchCommand(spec, here)
     _journal(here / "out.jsonl", *command.arguments)
     attach(here / "out.jsonl")
@@ -183,20 +148,15 @@ def test_a_journal_that_is_no_file_is_refused(
 ) -> None:
     write_rows(here / "in.jsonl", [{"prompt": "a"}])
     path, victim = journal_path(here / "out.jsonl"), here / "victim"
-    if kind == "fifo":
-        os.mkfifo(path)
-    elif kind == "folder":
-        path.mkdir()
-    else:
-        path.symlink_to(victim)
-        if kind == "link":
-            victim.touch()
-    done = command("batch", "in.jsonl", "out.jsonl", "-m", gguf_file, "--max-tokens", "2", "-q")
-    assert done.returncode == 2, done.stderr
-    assert path.name in done.stderr
+    {"fifo": os.mkfifo, "folder": Path.mkdir}.get(kind, lambda one: one.symlink_to(victim))(path)
+    if kind == "link":
+        victim.touch()
+    job = ["in.jsonl", "out.jsonl", "-m", gguf_file, "-q"]
+    for words in (job, ["status", "out.jsonl"], ["merge", "all.jsonl", "out.jsonl"]):
+        done = command("batch", *words)
+        assert done.returncode == 2, done.stderr
+        assert words is not job or path.name in done.stderr
     assert not victim.exists() or victim.read_bytes() == b""
-    for words in (["status", "out.jsonl"], ["merge", "all.jsonl", "out.jsonl"]):
-        assert command("batch", *words).returncode == 2
     assert records.last_run(path).run is None
     if kind != "link":
         with pytest.raises(JobError):
@@ -209,37 +169,29 @@ def test_a_journal_that_is_no_file_is_refused(
 def test_two_links_to_one_file_share_its_journal(here: Path, command: Any, gguf_file: Path) -> None:
     """The second job adds to what the first has, and none takes back the other's rows."""
     write_rows(here / "in.jsonl", [{"prompt": f"{number}"} for number in range(3)])
-    folder = here / "folder"
-    folder.mkdir()
-    real = folder / "real.jsonl"
-    for name in ("one.jsonl", "two.jsonl"):
+    real, names = here / "folder" / "real.jsonl", ("one.jsonl", "two.jsonl", "folder/real.jsonl")
+    real.parent.mkdir()
+    for name in names[:2]:
         (here / name).symlink_to(real)
-    job = ("-m", gguf_file, "--max-tokens", "2", "-q")
-    for name in ("one.jsonl", "two.jsonl", "folder/real.jsonl"):
-        assert command("batch", "in.jsonl", name, *job).returncode == 0
-    computed = Counter(b'"answer"' in line for line in journal_path(real).read_bytes().splitlines())
-    assert computed[True] == 3
+
+    def job(name: str, *more: str) -> Any:
+        words = ("-m", gguf_file, "--max-tokens", "2", "-q")
+        return command("batch", "in.jsonl", name, *words, *more)
+
+    assert [job(name).returncode for name in names] == [0, 0, 0]
+    assert journal_path(real).read_bytes().count(b'"answer"') == 3
     assert journal_path(here / "one.jsonl") == journal_path(real)
-    assert sorted(one.name for one in here.glob("*.journal.jsonl")) == []
+    assert not [*here.glob("*.journal.jsonl")]
     with Journal(journal_path(real)):
-        for name in ("one.jsonl", "two.jsonl"):
-            done = command("batch", "in.jsonl", name, *job)
-            assert "another job is writing" in done.stderr
-    done = command("batch", "in.jsonl", "two.jsonl", *job, "--temperature", "1")
-    assert "other settings" in done.stderr
-
-
-def test_a_journal_beside_a_link_is_not_forgotten(
-    here: Path, command: Any, gguf_file: Path
-) -> None:
-    write_rows(here / "in.jsonl", [{"prompt": "a"}])
-    (here / "folder").mkdir()
-    (here / "link").symlink_to(here / "folder" / "real.jsonl")
-    beside = here / "link.journal.jsonl"
+        assert "another job is writing" in job("one.jsonl").stderr
+    assert "other settings" in job("two.jsonl", "--temperature", "1").stderr
+    # One that lies beside a link is not forgotten.
+    journal_path(real).unlink()
+    beside = here / "one.jsonl.journal.jsonl"
     beside.write_bytes(b"kept")
-    done = command("batch", "in.jsonl", "link", "-m", gguf_file, "--max-tokens", "2", "-q")
+    done = job("one.jsonl")
     assert (done.returncode, beside.read_bytes()) == (2, b"kept")
-    assert f"move it to {here / 'folder' / 'real.jsonl.journal.jsonl'}" in done.stderr
+    assert f"move it to {journal_path(real)}" in done.stderr
 
 
 # What is saved under a name

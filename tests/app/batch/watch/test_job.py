@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -16,22 +14,17 @@ import pytest
 
 from app.batch.journal.journal import journal_path
 from app.batch.watch import records
-from app.batch.watch.job import JobError, Phase, WatchedJob, attach, start_job
+from app.batch.watch.job import JobError, Phase, attach, start_job
 from app.batch.watch.preview import open_row
 from app.batch.watch.process import Foreign
-from app.batch.watch.records import JobRecord, known_jobs
+from app.batch.watch.records import known_jobs
 from app.batch.watch.rows import RowState
 from tests.app import stopping
 from tests.app.batch.watch.conftest import command_of, finish, form_for, wait, write_job
-from tests.app.batch.watch.leftovers import kill_jobs
 from tests.app.workers import worker_of
+from tests.support import read_rows
 
 ROWS = 24
-
-
-def started(folder: Path, model: Path, bad: int = 0) -> WatchedJob:
-    source = write_job(folder / "in.jsonl", ROWS, bad=bad)
-    return start_job(command_of(form_for(source, model), folder))
 
 
 def process_of(out: Path) -> psutil.Process:
@@ -59,22 +52,22 @@ def go_on(process: psutil.Process) -> None:
 
 def answered(out: Path) -> Counter[int]:
     """How often the journal has an answer for each row."""
-    lines = [json.loads(line) for line in journal_path(out).read_text().splitlines()]
-    return Counter(line["index"] for line in lines if line.get("ok"))
+    return Counter(line["index"] for line in read_rows(journal_path(out)) if line.get("ok"))
 
 
-def test_a_job_is_told_from_begin_to_end(
-    gguf_file: Path, tmp_path: Path, hold: Callable[..., None]
+def test_a_job_from_begin_to_end_with_a_pause(
+    gguf_file: Path, tmp_path: Path, hold: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hold(2, loading=True)
-    job = started(tmp_path, gguf_file, bad=1)
+    source, out = write_job(tmp_path / "in.jsonl", ROWS, bad=1), tmp_path / "out.jsonl"
+    job = start_job(command_of(form_for(source, gguf_file), tmp_path))
     seen: list[Phase] = []
 
     def look() -> Phase:
         seen.append(job.view().phase)
         return seen[-1]
 
-    runs = process_of(job.output)
+    runs = process_of(out)
     wait(job, lambda: look() is Phase.LOADING)
     wait(job, lambda: worker_of(runs) is not None)
     worker = worker_of(runs)
@@ -84,73 +77,8 @@ def test_a_job_is_told_from_begin_to_end(
     stopping.wait_stopped(runs)
     wait(job, lambda: look() is Phase.RUNNING)
     assert job.view().done == 3
-    go_on(runs)
-    wait(job, lambda: not look().active)
-    order = [Phase.STARTING, Phase.LOADING, Phase.RUNNING, Phase.WRITING, Phase.DONE]
-    phases = list(dict.fromkeys(seen))
-    assert phases == [phase for phase in order if phase in phases]
-    assert {Phase.LOADING, Phase.RUNNING, Phase.DONE} <= set(phases)
-    view = job.view()
-    assert (view.rows, view.done, view.failed, view.cached) == (ROWS + 1, ROWS + 1, 1, 0)
-    assert view.own
-    assert (view.slots, view.running) == (2, 0)
-    end = job.events.end
-    assert end is not None
-    assert (view.prompt_tokens, view.completion_tokens) == (
-        end["prompt_tokens"],
-        end["completion_tokens"],
-    )
-    assert f"{ROWS} answered, 1 failed" in view.lines[0]
-    states = [job.state(i) for i in range(ROWS + 1)]
-    assert states == [RowState.DONE] * ROWS + [RowState.INVALID]
-    assert job.order("failed") == [ROWS]
-    for index in (0, ROWS - 1):
-        answer = job.answer(index)
-        assert answer is not None
-        assert answer.usage is not None
-        assert answer.usage["prompt_tokens"]
-        assert answer.timings is not None
-        assert answer.timings["prefill_tps"]
-        assert 1 <= answer.usage["completion_tokens"] <= 16
-    # The row as OUT has it.
-    record = json.loads((tmp_path / "out.jsonl").read_text().splitlines()[7])
-    opened = open_row(job, 7)
-    assert (opened.id, opened.prompt, opened.note) == ("row-7", "What is 17 + 0?", "")
-    assert opened.answers == (record["response"],)
-    assert "tok/s" in opened.figures
-    bad = open_row(job, ROWS)
-    assert bad.error is not None
-    assert "prompt" in bad.error
-    assert not bad.answers
-
-    # The input changes: an answer says that it belongs to another row.
-    text = (tmp_path / "in.jsonl").read_text()
-    (tmp_path / "in.jsonl").write_text('{"prompt": "What is new?"}\n' + text)
-    assert "changed" in open_row(job, 1).note
-    # What the command refuses is told in its words.
-    form = form_for(tmp_path / "in.jsonl", gguf_file, max_tokens="9")
-    again = start_job(command_of(form, tmp_path))
-    finish(again)
-    view = again.view()
-    assert (view.phase, again.exit_code) == (Phase.FAILED, 2)
-    assert "started with other settings" in view.lines[0]
-    assert any("max_tokens: 16 -> 9" in line for line in view.lines)
-    (tmp_path / "in.jsonl").unlink()
-    assert "no such file" in open_row(job, 1).note
-    assert open_row(job, 1).answers
-
-
-def test_pause_and_resume_compute_each_row_once(
-    gguf_file: Path, tmp_path: Path, hold: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hold(4)
-    job = started(tmp_path, gguf_file)
-    runs = process_of(job.output)
-    stopping.wait_stopped(runs)
     monkeypatch.delenv("PYTHONPATH")
-    wait(job, lambda: job.view().done == 4)
     job.pause()
-    assert job.state(0) in (RowState.DONE, RowState.RUNNING, RowState.WAITING)
     go_on(runs)
     finish(job)
     paused = job.view()
@@ -158,10 +86,10 @@ def test_pause_and_resume_compute_each_row_once(
     # Running rows were finished, and the command had its say.
     end = job.events.end
     assert end is not None
-    assert (end["ended"], end["answered"]) == ("signal", paused.done)
-    assert sum(answered(job.output).values()) == paused.done
-    assert 4 <= paused.done < ROWS
-    assert not (tmp_path / "out.jsonl").exists()
+    assert (end["ended"], end["answered"]) == ("signal", paused.answered)
+    assert sum(answered(out).values()) == paused.answered
+    assert 2 <= paused.answered < ROWS
+    assert not out.exists()
     with pytest.raises(JobError, match="does not run"):
         job.pause()
     job.resume()
@@ -170,15 +98,52 @@ def test_pause_and_resume_compute_each_row_once(
     assert job.command is not None
     with pytest.raises(JobError, match="runs on"):
         start_job(job.command)
-    finish(job)
+    wait(job, lambda: not look().active)
+    order = [Phase.STARTING, Phase.LOADING, Phase.RUNNING, Phase.WRITING, Phase.DONE]
+    assert {Phase.LOADING, Phase.RUNNING, Phase.DONE} <= set(seen) <= {*order, Phase.PAUSED}
     view = job.view()
-    assert (view.phase, view.done, view.failed) == (Phase.DONE, ROWS, 0)
-    assert view.cached == paused.done
-    counts = answered(tmp_path / "out.jsonl")
-    assert counts == Counter(range(ROWS))
-    earlier = [i for i in range(ROWS) if job.state(i) is RowState.EARLIER]
-    assert len(earlier) == paused.done
-    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == ROWS
+    assert (view.rows, view.done, view.failed, view.own) == (ROWS + 1, ROWS + 1, 1, True)
+    assert (view.slots, view.running, view.cached) == (2, 0, paused.answered)
+    end = job.events.end
+    assert end is not None
+    for name in ("prompt_tokens", "completion_tokens"):
+        assert getattr(view, name) == end[name]
+    assert f"{ROWS} answered ({view.cached} of them earlier), 1 failed" in view.lines[0]
+    states = Counter(job.state(i) for i in range(ROWS))
+    assert states == {RowState.DONE: ROWS - view.cached, RowState.EARLIER: view.cached}
+    assert job.state(ROWS) is RowState.INVALID
+    assert job.order("failed") == [ROWS]
+    assert answered(out) == Counter(range(ROWS))
+    answer = job.answer(ROWS - 1)
+    assert answer is not None
+    assert answer.usage is not None
+    assert answer.usage["prompt_tokens"]
+    assert 1 <= answer.usage["completion_tokens"] <= 16
+    assert answer.timings is not None
+    assert answer.timings["prefill_tps"]
+    # The row as OUT has it.
+    record = read_rows(out)[7]
+    opened = open_row(job, 7)
+    assert (opened.id, opened.prompt, opened.note) == ("row-7", "What is 17 + 0?", "")
+    assert opened.answers == (record["response"],)
+    assert "tok/s" in opened.figures
+    bad = open_row(job, ROWS)
+    assert "prompt" in (bad.error or "")
+    assert not bad.answers
+
+    # The input changes: an answer says that it belongs to another row.
+    source.write_text('{"prompt": "What is new?"}\n' + source.read_text())
+    assert "changed" in open_row(job, 1).note
+    # What the command refuses is told in its words.
+    again = start_job(command_of(form_for(source, gguf_file, max_tokens="9"), tmp_path))
+    finish(again)
+    view = again.view()
+    assert (view.phase, again.exit_code) == (Phase.FAILED, 2)
+    assert "started with other settings" in view.lines[0]
+    assert any("max_tokens: 16 -> 9" in line for line in view.lines)
+    source.unlink()
+    assert "no such file" in open_row(job, 1).note
+    assert open_row(job, 1).answers
 
 
 def test_a_job_started_elsewhere_is_watched_and_its_death_told(
@@ -242,34 +207,18 @@ def test_a_job_started_elsewhere_is_watched_and_its_death_told(
     assert (known[out].state, known[out].rows) == ("finished", ROWS)
 
 
-def test_there_is_nothing_to_attach_to(tmp_path: Path) -> None:
+def test_there_is_nothing_to_attach_to(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(JobError, match="no job here"):
         attach(tmp_path / "none.jsonl")
     (tmp_path / "some.jsonl").write_text("{}\n")
     with pytest.raises(JobError, match="no journal"):
         attach(tmp_path / "some.jsonl")
-
-
-@pytest.mark.parametrize("later", [False, True])
-def test_a_test_ends_no_process_that_has_the_number_of_a_job_since(
-    tmp_path: Path, later: bool
-) -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
-        began = psutil.Process(other.pid).create_time()
-        JobRecord(tmp_path / "out.jsonl", 0.0, None, other.pid, began - 3600 * later).save()
-        kill_jobs()
-        assert not later or other.poll() is None
-        other.communicate(b"\n", timeout=60)
-    assert other.returncode == (0 if later else -signal.SIGKILL)
-
-
-@pytest.mark.parametrize("output", ["", "/", "x" * 70_000, "\0", 5])
-def test_a_record_of_what_is_no_output_is_none(
-    home: Path, output: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr(records, "_running", lambda: ())  # jobs of others on this machine
     file = home / "state" / "jobs" / "0123456789abcdef" / "record.json"
     file.parent.mkdir(parents=True)
-    said = {"output": output, "at": 5.0, "command": None, "folder": None, "pid": None, "born": None}
-    file.write_text(json.dumps(said))
-    assert all(known.state == "gone" for known in known_jobs() if str(output) in str(known.output))
+    for output in ("", "/", "x" * 70_000, "\0", 5):  # what is no output has no record
+        said = {"output": output, **dict.fromkeys(("command", "folder", "pid", "born")), "at": 5.0}
+        file.write_text(json.dumps(said))
+        assert all(known.state == "gone" for known in known_jobs())

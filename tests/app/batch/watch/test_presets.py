@@ -9,7 +9,6 @@ from app.batch.spec import BatchAdapters, BatchSpec
 from app.batch.watch import records
 from app.batch.watch.follow import TimeLike, time_like
 from app.batch.watch.form import (
-    FormError,
     JobForm,
     beside,
     forget,
@@ -22,6 +21,7 @@ from app.batch.watch.form import (
 from app.batch.watch.process import BatchCommand
 from app.batch.watch.records import JobRecord
 from app.options import ConstraintOptions, ModelOptions, SamplingOptions
+from runtimes.errors import ParameterError
 from tests.support import questions, write_rows
 
 
@@ -85,7 +85,7 @@ def test_saved_ones_are_found_by_their_names_and_forgotten(here: Path) -> None:
     assert (found[1].form.input, found[1].form.output) == ("", "")
     assert found[1].form.max_tokens == "9"
     assert "max tokens 9" in summary(found[1].form)
-    with pytest.raises(FormError) as caught:
+    with pytest.raises(ParameterError) as caught:
         save("bad", JobForm(model="m", slots="many"), here)
     assert caught.value.field == "slots"
     forget("plain")
@@ -101,11 +101,9 @@ def test_files_of_earlier_versions_are_read(here: Path, tmp_path: Path) -> None:
     save("new", FULL, here)
     record = JobRecord(here / "out.jsonl", 5.0)
     record.save()
-    words = ["batch", "in.txt", "out.jsonl", "-m", "m", "--seed", "3"]
-    old = json.loads((record.folder / "record.json").read_text())
-    del old["spec"]
-    old |= {"command": words, "folder": str(here)}
-    (record.folder / "record.json").write_text(json.dumps(old))
+    words, file = "batch in.txt out.jsonl -m m --seed 3".split(), record.folder / "record.json"
+    old = json.loads(file.read_text()) | {"command": words, "folder": str(here)}
+    file.write_text(json.dumps({name: one for name, one in old.items() if name != "spec"}))
     found = {one.name: one.form for one in presets(here)}
     assert [*found] == ["new", "old", "out.jsonl"]
     assert (found["old"].model, found["old"].max_tokens, found["old"].output) == ("m", "9", "")
@@ -122,10 +120,9 @@ def test_a_time_by_the_speeds_of_an_earlier_job(here: Path) -> None:
     for name, at, other in (("a", 3.0, {"slots": 8}), ("b", 2.0, {}), ("c", 1.0, {})):
         record = JobRecord(here / name, at)
         record.save()
-        lines = ({"event": "begin"}, {**end, **other})
-        record.events.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        write_rows(record.events, ({"event": "begin"}, {**end, **other}))
     assert time_like(found) == TimeLike(2.0 + 10.0, here / "b"), "the latest with as many slots"
-    JobRecord(here / "b", 0.0).events.write_text('{"event": "begin"}\n')
+    write_rows(JobRecord(here / "b", 0.0).events, [{"event": "begin"}])
     assert time_like(found) == TimeLike(12.0, here / "c")
     assert time_like({**found, "model": "other.gguf"}) is None
 
@@ -137,12 +134,9 @@ def test_in_a_folder_that_was_deleted_whole_paths_still_work(
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    rows = write_rows(tmp_path / "rows.jsonl", questions(2))
-    here = records.here()
+    rows, here = write_rows(tmp_path / "rows.jsonl", questions(2)), records.here()
     assert records.absolute(rows) == rows
     assert "input" not in look(JobForm(input=str(rows), model="m"), here)
-    assert (
-        "no such file"
-        in look(JobForm(input="rows.jsonl", output="out.jsonl", model="m"), here)["input"]
-    )
+    told = look(JobForm(input="rows.jsonl", output="out.jsonl", model="m"), here)
+    assert "no such file" in told["input"]
     assert presets(here) == []
