@@ -15,11 +15,9 @@ from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
-from textual.css.query import NoMatches
 from textual.message import Message
 from textual.reactive import reactive
 from textual.suggester import Suggester
-from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Checkbox, Input, OptionList, Static
 from textual.widgets.option_list import Option
@@ -27,7 +25,7 @@ from textual.widgets.option_list import Option
 from app.chat.attachments import complete_path
 from app.here import at_home
 from app.tui.keys import bind, quiet
-from app.tui.textual_patches import Pane, Plain
+from app.tui.textual_patches import Pane, Plain, latest
 from app.tui.widgets.prompt import Line
 
 _LABEL = 12  # cells; form.tcss has the entry beside it
@@ -145,28 +143,15 @@ class Form(Vertical):
 
     BINDINGS = [bind("alt+n", "form.next_error", "Next error")]
 
-    def __init__(self, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self._waiting: Timer | None = None
-
     @abstractmethod
     async def look(self) -> None:
         """Show what the form asks for now."""
 
-    def look_later(self, seconds: float = _SETTLE_S) -> None:
+    @latest
+    async def look_later(self, seconds: float = _SETTLE_S) -> None:
         """Look when that time has gone by without another call."""
-        if self._waiting is not None:
-            self._waiting.stop()
-        self._waiting = self.set_timer(
-            seconds, lambda: self.run_worker(self._look(), exclusive=True, group="look")
-        )
-
-    async def _look(self) -> None:
-        try:
-            await self.look()
-        except NoMatches:
-            if self.display:  # False where it goes with its screen, its fields before it
-                raise
+        await asyncio.sleep(seconds)
+        await self.look()
 
     def text_of(self, name: str) -> str:
         return self.query_one(f"#{name}", Input).value
