@@ -19,6 +19,7 @@ from app.chat.host import EngineHost
 from app.monitor import monitor as watch
 from app.monitor.machine import OURSELVES, MachineReader
 from app.monitor.monitor import Event, EventLog, Monitor
+from runtimes.engine.metrics import Percentiles
 from runtimes.errors import RequestError
 from runtimes.request import FinishReason, Request, SamplingParams
 from tests.support import own_home, until
@@ -107,6 +108,17 @@ def test_many_threads_may_log(monkeypatch: pytest.MonkeyPatch) -> None:
     finally:
         log.detach()
     assert [event.number for event in log.events()] == list(range(1, 4001))
+
+
+def test_a_histogram_has_every_value_in_one_bin() -> None:
+    values = [0.0004, 0.001, 0.0011, 0.004, 0.0041, 0.3]
+    bins = Percentiles.of(values).bins
+    assert sum(count for _, count in bins) == len(values)
+    ends = [end for end, _ in bins]
+    assert ends[0] == pytest.approx(0.001)
+    assert ends[-1] >= 0.3 > ends[-2]
+    for end, count in bins[1:]:
+        assert count == sum(end / 2**0.5 < value <= end * (1 + 1e-9) for value in values)
 
 
 # The machine

@@ -15,6 +15,8 @@ from app.tui.widgets.form import Check
 from app.tui.widgets.quantize_form import QuantizeForm, RecipeCard, RecipeCards
 from tests.support import wait_until
 
+MANIFEST = Path(__file__).with_name("quantized.json")  # of Pebble's files as they were measured
+
 
 def screen_of(app: IngotApp) -> QuantizeScreen:
     found = next(s for s in app.screen_stack if isinstance(s, QuantizeScreen))

@@ -13,7 +13,7 @@ from app.chat.store.records import Attachment
 from app.tui.app import IngotApp
 from app.tui.screens import files
 from app.tui.screens.files import AttachScreen
-from tests.app.tui.conftest import SIZES, is_ready
+from tests.app.tui.conftest import is_ready
 from tests.support import wait_until
 
 
@@ -28,16 +28,27 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return found
 
 
-async def test_tab_completes_and_enter_attaches(bare: Any, folder: Path) -> None:
+async def opened(app: Any, path: str = "") -> AttachScreen:
+    panel = AttachScreen(path)
+    app.show(panel)
+    await wait_until(lambda: panel.is_mounted and panel.query_one(Input).has_focus)
+    return panel
+
+
+async def attached(app: Any, panel: AttachScreen) -> Attachment:
+    await wait_until(lambda: app.screen is not panel)
+    found = app.ended_with
+    assert isinstance(found, Attachment)
+    return found
+
+
+async def test_a_path_is_completed_or_picked(bare: Any, folder: Path) -> None:
     async with bare.run_test(size=(80, 24)) as pilot:
-        panel = AttachScreen()
-        bare.show(panel)
-        await pilot.pause()
+        panel = await opened(bare)
+        line, found = panel.query_one(Input), panel.query_one(OptionList)
         await pilot.press("n")
-        found = panel.query_one(OptionList)
         await wait_until(lambda: found.option_count == 2)
         await pilot.press("tab")
-        line = panel.query_one(Input)
         await wait_until(lambda: line.value == "no")
         await pilot.press("t")
         await wait_until(lambda: found.option_count == 1)
@@ -46,20 +57,19 @@ async def test_tab_completes_and_enter_attaches(bare: Any, folder: Path) -> None
         about = panel.query_one("#about", Static)
         await wait_until(lambda: "16 characters" in str(about.content))
         await pilot.press("enter")
-        await wait_until(lambda: bare.ended_with is not None)
-    assert bare.ended_with == Attachment("notes.txt", "Milk and bread.\n")
+        assert await attached(bare, panel) == Attachment("notes.txt", "Milk and bread.\n")
 
-
-async def test_a_file_is_picked_from_the_list(bare: Any, folder: Path) -> None:
-    async with bare.run_test(size=(80, 24)) as pilot:
-        panel = AttachScreen("n")
-        bare.show(panel)
-        await wait_until(lambda: panel.is_mounted and panel.query_one(OptionList).option_count == 2)
+        panel = await opened(bare, "..")
+        line, found = panel.query_one(Input), panel.query_one(OptionList)
+        await pilot.press("enter")  # into the folder
+        await wait_until(lambda: any("files" in str(o.prompt) for o in found.options))
+        assert line.value == "../"
+        line.value = "n"
+        await wait_until(lambda: found.option_count == 2)
         await pilot.press("down", "down", "enter")
-        await wait_until(lambda: panel.query_one(Input).value == "novel.md")
+        await wait_until(lambda: line.value == "novel.md")
         await pilot.press("enter")
-        await wait_until(lambda: bare.ended_with is not None)
-    assert bare.ended_with.name == "novel.md"
+        assert (await attached(bare, panel)).name == "novel.md"
 
 
 async def test_a_look_that_comes_late_does_not_end_the_reading(
@@ -73,56 +83,35 @@ async def test_a_look_that_comes_late_does_not_end_the_reading(
 
     monkeypatch.setattr(files, "read_attachment", late)
     async with bare.run_test(size=(80, 24)) as pilot:
-        panel = AttachScreen("novel.md")
-        bare.show(panel)
-        await pilot.pause()
+        panel = await opened(bare, "novel.md")
         panel.query_one(Input).value = "novel.m"
         panel.query_one(Input).value = "novel.md"
         await pilot.press("enter")
         await asyncio.sleep(0.3)  # the look would begin after 0.2
         go.set()
-        await wait_until(lambda: bare.ended_with is not None)
-    assert bare.ended_with.name == "novel.md"
+        assert (await attached(bare, panel)).name == "novel.md"
 
 
-@pytest.mark.parametrize(
-    ("path", "told"), [("picture.bin", "not a text file"), ("nothing", "no such file")]
-)
-async def test_what_cannot_be_attached_is_told(
-    bare: Any, folder: Path, path: str, told: str
-) -> None:
+async def test_what_cannot_be_attached_is_told(bare: Any, folder: Path) -> None:
     async with bare.run_test(size=(80, 24)) as pilot:
-        panel = AttachScreen(path)
-        bare.show(panel)
-        await pilot.pause()
-        await pilot.press("enter")
-        about = panel.query_one(".problem", Static)
-        await wait_until(lambda: told in str(about.content))
-        assert bare.screen is panel
+        panel = await opened(bare)
+        problem = panel.query_one(".problem", Static)
+        for path, told in (("picture.bin", "not a text file"), ("nothing", "no such file")):
+            panel.query_one(Input).value = path
+            await pilot.press("enter")
+            await wait_until(lambda told=told: told in str(problem.content))
+            assert bare.screen is panel
         await pilot.press("escape")
         await wait_until(lambda: bare.screen is not panel)
     assert bare.ended_with is None
 
 
-async def test_enter_on_a_folder_goes_into_it(bare: Any, folder: Path) -> None:
-    async with bare.run_test(size=(80, 24)) as pilot:
-        panel = AttachScreen("..")
-        bare.show(panel)
-        await pilot.pause()
-        await pilot.press("enter")
-        found = panel.query_one(OptionList)
-        await wait_until(lambda: any("files" in str(o.prompt) for o in found.options))
-        assert panel.query_one(Input).value == "../"
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_picture(bare: Any, snap: Any, folder: Path, size: tuple[int, int]) -> None:
+def test_picture(bare: Any, snap: Any, folder: Path) -> None:
     async def open_it(pilot: Any) -> None:
-        panel = AttachScreen("no")
-        bare.show(panel)
-        await wait_until(lambda: panel.is_mounted and panel.query_one(OptionList).option_count == 2)
+        panel = await opened(bare, "no")
+        await wait_until(lambda: panel.query_one(OptionList).option_count == 2)
 
-    assert snap(bare, terminal_size=size, run_before=open_it)
+    assert snap(bare, run_before=open_it)
 
 
 async def test_what_a_file_takes_of_the_context_is_told(chat_app: IngotApp, folder: Path) -> None:

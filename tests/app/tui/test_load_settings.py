@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from textual.widgets import Input, Static
@@ -23,22 +22,11 @@ def nothing_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: Path) -
     monkeypatch.setattr("app.models.catalog._ROOT", tmp_path)
 
 
-async def form_of(pilot: Any, recipe: str) -> LoadForm:
-    """The form of this file, opened by its key in the picker."""
-    await wait_until(lambda: isinstance(pilot.app.screen, ModelsScreen))
-    picker = pilot.app.screen
-    await wait_until(lambda: any(e.recipe == recipe for e in picker.query_one(ModelTable).rows))
-    picker.query_one("#filter", Input).value = recipe
-    await pilot.pause()
-    await pilot.press("ctrl+s")
-    return await ready(pilot)
-
-
-async def ready(pilot: Any) -> LoadForm:
-    await wait_until(lambda: isinstance(pilot.app.screen, LoadScreen))
-    await wait_until(lambda: pilot.app.screen.query("#load-memory"))
-    await wait_until(lambda: "needs" in memory(pilot.app.screen.query_one(LoadForm)))
-    return pilot.app.screen.query_one(LoadForm)
+async def form_of(app: IngotApp) -> LoadForm:
+    await wait_until(lambda: isinstance(app.screen, LoadScreen))
+    await wait_until(lambda: app.screen.query("#load-memory"))
+    await wait_until(lambda: "needs" in memory(app.screen.query_one(LoadForm)))
+    return app.screen.query_one(LoadForm)
 
 
 def memory(form: LoadForm) -> str:
@@ -46,15 +34,39 @@ def memory(form: LoadForm) -> str:
 
 
 async def test_a_file_is_loaded_as_was_said(chat_app: IngotApp, gguf_file: Path) -> None:
+    remember(gguf_file, LoadSettings(context=256, kv_type="q8_0"))
     app = chat_app
     async with app.run_test(size=(120, 40)) as pilot:
-        await wait_until(lambda: is_ready(app))
-        screen = await shown(app)
-        recipe = screen.host.label.split(" · ")[1]
-        await pilot.press("ctrl+t")
-        form = await form_of(pilot, recipe)
+
+        async def loaded(context: int) -> None:
+            await wait_until(
+                lambda: is_ready(app) and app.services.host.engine.context == context  # type: ignore[union-attr]
+            )
+
+        async def picked() -> None:
+            """The list, with the cursor on the loaded file."""
+            await pilot.press("ctrl+t")
+            await wait_until(lambda: isinstance(app.screen, ModelsScreen))
+            table = app.screen.query_one(ModelTable)
+            await wait_until(lambda: table.record and table.record.key == table.current)
+
+        await loaded(256)
+        await shown(app)
+        await picked()
+        await pilot.press("ctrl+s")
+        form = await form_of(app)
+        assert form.text_of("context") == "256"
+        await pilot.click("#load-reset")
+        assert form.text_of("context") == form.text_of("kv_type") == ""
         assert "usual" in form.query_one("#threads", Input).placeholder
+        await pilot.press("escape", "escape")  # which changes nothing
+        assert remembered(gguf_file) == LoadSettings(context=256, kv_type="q8_0")
+        await picked()
+        await pilot.click("#load")
+        form = await form_of(app)
         before = memory(form)
+        await pilot.click("#load-reset")
+        form.query_one("#context").focus()
         await pilot.press(*"128", "tab", "0")
         await wait_until(lambda: "threads" in form.errors)
         await pilot.press("ctrl+s")  # refused, and the cursor is where it is wrong
@@ -62,43 +74,7 @@ async def test_a_file_is_loaded_as_was_said(chat_app: IngotApp, gguf_file: Path)
         assert form.query_one("#threads", Input).has_focus
         await pilot.press("backspace", "1")
         await wait_until(lambda: memory(form) not in ("", before))
-        await pilot.press("ctrl+s")
-        await wait_until(lambda: is_ready(app) and screen.host.engine.context == 128)
-        assert screen.host.details.endswith("1 thread")
-        assert remembered(gguf_file) == LoadSettings(context=128, threads=1)
-
-
-async def test_with_the_mouse(chat_app: IngotApp, gguf_file: Path) -> None:
-    remember(gguf_file, LoadSettings(context=256, kv_type="q8_0"))
-    app = chat_app
-    async with app.run_test(size=(120, 40)) as pilot:
-        await wait_until(lambda: is_ready(app))
-        screen = await shown(app)
-        assert screen.host.engine is not None
-        assert screen.host.engine.context == 256
-        await pilot.press("ctrl+t")
-        await wait_until(lambda: isinstance(app.screen, ModelsScreen))
-        picker = app.screen
-        await wait_until(lambda: picker.query_one(ModelTable).record is not None)
-        await wait_until(lambda: picker.query_one(ModelTable).record.path == gguf_file.resolve()
-                         or picker.query_one(ModelTable).record.path == gguf_file)  # fmt: skip
-        await pilot.click("#load")
-        form = await ready(pilot)
-        assert form.text_of("context") == "256"
-        await pilot.click("#load-reset")
-        assert form.text_of("context") == form.text_of("kv_type") == ""
         await pilot.click("#load-use")
-        await wait_until(lambda: is_ready(app) and screen.host.engine.context > 256)
-        assert remembered(gguf_file) == LoadSettings()
-
-
-async def test_esc_changes_nothing(chat_app: IngotApp, gguf_file: Path) -> None:
-    app = chat_app
-    async with app.run_test(size=(80, 24)) as pilot:
-        await wait_until(lambda: is_ready(app))
-        screen = await shown(app)
-        await pilot.press("ctrl+t")
-        await form_of(pilot, screen.host.label.split(" · ")[1])
-        await pilot.press(*"128", "escape")
-        await wait_until(lambda: isinstance(app.screen, ModelsScreen))
-        assert remembered(gguf_file) == LoadSettings()
+        await loaded(128)
+        assert app.services.host.details.endswith("1 thread")
+        assert remembered(gguf_file) == LoadSettings(context=128, threads=1)

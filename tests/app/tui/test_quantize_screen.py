@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from pathlib import Path
 from typing import Any
@@ -22,12 +21,7 @@ from app.tui.widgets.quantize_form import QuantizeForm, RecipeCards
 from quantize.source import SourceModel
 from tests.app.tui.bursts import burst
 from tests.app.tui.conftest import SIZES
-from tests.app.tui.quantize_app import (
-    card_of,
-    open_screen,
-    page,
-    run_in_the_middle,
-)
+from tests.app.tui.quantize_app import MANIFEST, card_of, open_screen, page, run_in_the_middle
 from tests.support import wait_until
 
 
@@ -114,7 +108,23 @@ FORECAST = BuildForecast(
 )
 
 
-def picture_app(app: IngotApp, name: str, folder: Path) -> Any:
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [("form", SIZES[0]), ("form", SIZES[1]), ("run", SIZES[1]), ("result", SIZES[1])],
+)
+def test_picture(
+    app: IngotApp,
+    snap: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    size: tuple[int, int],
+) -> None:
+    folder = Path("river")  # it is told
+    monkeypatch.chdir(tmp_path)
+    folder.mkdir()
+    (folder / "manifest.json").write_text(MANIFEST.read_text())
+
     async def show(pilot: Pilot[Any]) -> None:
         screen = await open_screen(pilot)
         screen._turn_to(name)
@@ -129,49 +139,5 @@ def picture_app(app: IngotApp, name: str, folder: Path) -> Any:
             screen.query_one("#run-front", FrontChart).show_result(read_result(folder))
         else:
             screen.query_one(QuantizeResult).show(read_result(folder))
-        await pilot.pause()
 
-    return show
-
-
-@pytest.fixture
-def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The figures of Pebble's files as they were measured, in a folder of a fixed name."""
-    folder = Path("river")
-    monkeypatch.chdir(tmp_path)
-    folder.mkdir()
-    (folder / "manifest.json").write_text(MANIFEST.read_text())
-    return folder
-
-
-MANIFEST = Path(__file__).with_name("quantized.json")
-
-
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("name", ["form", "run", "result"])
-def test_picture(
-    app: IngotApp, snap: Any, measured: Path, name: str, size: tuple[int, int]
-) -> None:
-    assert snap(app, terminal_size=size, run_before=picture_app(app, name, measured))
-
-
-async def test_without_colour_ticks_and_the_page_can_be_told(
-    services: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NO_COLOR", "1")
-    app = IngotApp(services)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await open_screen(pilot)
-        await pilot.pause()
-        lines = ["".join(s.text for s in strip) for strip in screen._compositor.render_strips()]
-        assert sum("[x]" in line for line in lines) == 1  # to measure
-        assert sum(line.count("✓ ") for line in lines) == 4  # recipes
-        assert any("[ ] Build again" in line for line in lines)
-        reverse = [
-            segment.text
-            for strip in screen._compositor.render_strips()
-            for segment in strip
-            if segment.style and segment.style.reverse
-        ]
-        assert "1 Choose" in "".join(reverse)
-    await asyncio.sleep(0)
+    assert snap(app, terminal_size=size, run_before=show)

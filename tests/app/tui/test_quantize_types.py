@@ -10,10 +10,9 @@ from app.builds.results import read_result
 from app.tui.app import IngotApp
 from app.tui.widgets.quantize_files import FileTable, QuantizeResult, TypeMapView, TypesScreen
 from quantize.manifest import Allocation, Manifest, load_manifest, write_manifest
-from tests.app.tui.quantize_app import open_screen
+from tests.app.tui.quantize_app import MANIFEST, open_screen
 from tests.support import wait_until
 
-MANIFEST = Path(__file__).with_name("quantized.json")
 TYPES = {
     "token_embd.weight": "q6_k",
     "output.weight": "f16",
@@ -56,34 +55,31 @@ def test_types_are_layers_against_roles(folder: Path) -> None:
     assert "the next megabyte would bring it to 0.01" in found.told
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
-async def test_the_map_is_below_the_chart_or_in_a_panel(
-    app: IngotApp, folder: Path, size: tuple[int, int]
-) -> None:
-    async with app.run_test(size=size) as pilot:
+async def test_the_map_is_below_the_chart_or_in_a_panel(app: IngotApp, folder: Path) -> None:
+    async with app.run_test(size=(120, 40)) as pilot:
         screen = await open_screen(pilot)
         screen._turn_to("result")
         screen.query_one(QuantizeResult).show(read_result(folder))
         table, below = screen.query_one(FileTable), screen.query_one("#types", TypeMapView)
         table.focus()
         await pilot.press("home")
-        for _ in table.rows:
-            if table.record is not None and table.record.types is not None:
-                break
+        while table.record is not None and table.record.types is None:
             assert not below.display
             assert "m" not in screen.active_bindings
             await pilot.press("down")
-        tall = size[1] >= 32
-        await wait_until(lambda: bool(below.region) == tall)
-        view = below
-        if not tall:
-            await pilot.press("m")
-            await wait_until(lambda: isinstance(app.screen, TypesScreen))
-            view = app.screen.query_one(TypeMapView)
-        drawn = str(view.query_one(".types-cells", Static).render())
-        rows = {line.split()[0]: "".join(line.split()[1:]) for line in drawn.splitlines()}
-        assert rows == {"layer": "05", "attn_v": "484848", "ffn_down": "55555"}
-        assert "token_embd q6_k" in str(view.query_one(".types-kinds", Static).render())
-        if not tall:
-            await pilot.press("escape")
-            await wait_until(lambda: app.screen is screen)
+
+        def drawn(view: TypeMapView) -> bool:
+            cells = str(view.query_one(".types-cells", Static).render()).splitlines()
+            rows = {line.split()[0]: "".join(line.split()[1:]) for line in cells}
+            kinds = str(view.query_one(".types-kinds", Static).render())
+            wanted = {"layer": "05", "attn_v": "484848", "ffn_down": "55555"}
+            return rows == wanted and "token_embd q6_k" in kinds
+
+        await wait_until(lambda: below.region and drawn(below))
+        await pilot.resize_terminal(80, 24)
+        await wait_until(lambda: not below.region)
+        await pilot.press("m")
+        await wait_until(lambda: isinstance(app.screen, TypesScreen))
+        await wait_until(lambda: drawn(app.screen.query_one(TypeMapView)))
+        await pilot.press("escape")
+        await wait_until(lambda: app.screen is screen)
