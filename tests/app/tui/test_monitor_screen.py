@@ -201,6 +201,7 @@ async def test_figures_are_whole_at_any_size(app: IngotApp) -> None:
         for size in ((80, 24), (120, 40), (200, 60)):
             await pilot.resize_terminal(*size)
             await wait_until(lambda size=size: screen.size == size)
+            await pilot.pause()
             for machine, engine, name, figures in (
                 (many, ENGINE, "cpu", "192 cores"),
                 (gpus, ENGINE, "cpu", "63%, 412 W memory 21 GB of 150 GB"),

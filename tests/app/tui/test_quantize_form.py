@@ -125,7 +125,7 @@ async def test_cards_are_chosen_by_keys_and_mouse(app: IngotApp) -> None:
         assert str(form.query_one("#advice", Static).render()).startswith("q8_0  8-bit")
 
         await pilot.press("down")
-        assert cards.recipe.name == "q4_0"
+        assert cards.recipe.name == "q5_k_m"
         await pilot.press("up", "left", "left")
         assert cards.recipe.name == "q4_k_m"
         await pilot.press("end")

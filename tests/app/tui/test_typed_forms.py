@@ -87,6 +87,7 @@ def _search(window: Tmux, draw: random.Random) -> None:
         first, last = word(draw), word(draw)
         window.send(f"{CLEAR}{first}{TAB}{SPACE}{BACK}{last}".encode())
         box = r"\[ \]" if ticked % 2 == 0 else r"\[x\]"
-        window.wait(rf"▎{last} [\s\S]*{box} GGUF")
+        # With builds there, enter would go to them.
+        window.wait(rf"▎{last} [\s\S]*{box} GGUF(?![\s\S]*Q4_K_M)[\s\S]*Nothing was found")
         window.send(f"{CLEAR}{first}{ENTER}{last}".encode())
         window.wait(rf"▎{first}{last} ")
