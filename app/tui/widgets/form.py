@@ -8,14 +8,12 @@ focus is to stand. ``Form.refuse`` marks a field; the mark goes as soon as its v
 import asyncio
 import os
 from abc import abstractmethod
-from dataclasses import dataclass
 from pathlib import Path
 
 from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
-from textual.message import Message
 from textual.reactive import reactive
 from textual.suggester import Suggester
 from textual.widget import Widget
@@ -222,19 +220,8 @@ class _Line(Line):
 
 
 class PathInput(Vertical):
-    """``Chosen`` when a file was typed or picked and enter pressed, ``Changed`` at every change."""
-
-    @dataclass
-    class Changed(Message):
-        """The text is another one."""
-
-        text: str
-
-    @dataclass
-    class Chosen(Message):
-        """Enter was pressed on a path that is no folder."""
-
-        text: str
+    """``Input.Changed`` goes on from here once it is known how the path may go on,
+    ``Input.Submitted`` unless it is a folder's, into which enter goes."""
 
     def __init__(self, value: str, *, placeholder: str) -> None:
         super().__init__()
@@ -278,22 +265,21 @@ class PathInput(Vertical):
 
     @on(Input.Changed)
     async def _changed(self, event: Input.Changed) -> None:
-        event.stop()
         # A folder on a slow disk must not hold up the screen.
         self._found = await asyncio.to_thread(complete_path, event.value)
         if event.value != self._line.value:
+            event.stop()
             return
         only = [event.value] == self._found
         self._list.set_options([] if only else [Option(path) for path in self._found])
-        self.post_message(self.Changed(event.value.strip()))
 
     @on(Input.Submitted)
     def _submitted(self, event: Input.Submitted) -> None:
-        event.stop()
-        if self.path.is_dir() and self.text:
+        folder = self.path.is_dir()
+        if folder or not self.text:
+            event.stop()
+        if folder and self.text:
             self.text = self.text.rstrip("/") + "/"
-        elif self.text:
-            self.post_message(self.Chosen(self.text))
 
     @on(OptionList.OptionSelected)
     def _picked(self, event: OptionList.OptionSelected) -> None:
