@@ -66,17 +66,6 @@ def test_no_color_means_no_colour_code_and_a_signal_ends_it_in_order(
     assert b"\x1b]1" not in one.written, "no palette either"
 
 
-def test_an_empty_no_color_means_colours(terminals: list[Terminal], home: Path) -> None:
-    one = Terminal("chat", env={"INGOT_HOME": str(home), "NO_COLOR": ""})
-    terminals.append(one)
-    one.wait("Models")
-    one.press("\x11")
-    one.ended()
-    assert re.search(rb"\x1b\[[0-9;]*38;2;\d+;\d+;\d+", one.written)
-    triplets = {tuple(map(int, t)) for t in re.findall(rb"8;2;(\d+);(\d+);(\d+)", one.written)}
-    assert any(len(set(t)) > 1 for t in triplets), "more than greys"
-
-
 def test_a_terminal_of_sixteen_colours_gets_its_own(terminals: list[Terminal], home: Path) -> None:
     env = {"INGOT_HOME": str(home), "TERM": "xterm-16color", "COLORTERM": "", "NO_COLOR": ""}
     one = Terminal("chat", env=env)
