@@ -1,7 +1,5 @@
 """The monitor over a real engine that is crashed, and the log of events over real loggers."""
 
-from __future__ import annotations
-
 import io
 import logging
 import os

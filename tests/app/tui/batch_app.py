@@ -1,8 +1,6 @@
 """The app around the batch screen alone, and jobs by their journals: of any rows, and one that
 stands still in the middle."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The quantize screen of an app: opened, filled in, read."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The rows of a job on the screen: kinds, order, words, and the row beside the table."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from pathlib import Path

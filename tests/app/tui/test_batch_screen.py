@@ -1,7 +1,5 @@
 """The batch screen with real jobs on Pebble: what every key does."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Pictures of the batch screen and its jobs, with figures that are given."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

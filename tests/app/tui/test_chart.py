@@ -1,7 +1,5 @@
 """The chart: what stands where, in which colours, and that it is drawn within its place."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,26 +1,25 @@
 """The picker of models: every key of it, on real files and a real library."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from textual.widgets import Static
+from textual.widgets import Input, Static
 
+from app.chat.load_settings import LoadSettings, remember, remembered
 from app.chat.store.records import Role
 from app.models import library
 from app.models.catalog import Fit, ModelEntry, Origin, PlannedSpeed
 from app.tui.app import IngotApp
 from app.tui.screens.find import FindScreen
-from app.tui.screens.models import ModelsScreen, ModelTable
+from app.tui.screens.models import LoadForm, ModelsScreen, ModelTable
 from quantize.manifest import Fidelity, FileSpeeds, Perplexity, Quality, TokenParity
 from runtimes.models.modelfile import ModelFile
 from runtimes.models.registry import read_model
 from runtimes.planner.plan import Figures
-from tests.app.tui.chat_app import answered, chat_of
+from tests.app.tui.chat_app import answered, chat_of, shown
 from tests.app.tui.conftest import ask, cells_of, is_ready
 from tests.support import wait_until
 
@@ -162,28 +161,76 @@ async def test_nothing_there(bare: Any, monkeypatch: pytest.MonkeyPatch) -> None
             await pilot.pause()
 
 
-async def test_another_model_in_the_middle_of_a_chat(chat_app: IngotApp) -> None:
-    """ctrl+t, a filter, enter: the next answer is the other file's, in the same chat."""
-    async with chat_app.run_test(size=(80, 24)) as pilot:
-        await wait_until(lambda: is_ready(chat_app))
-        await pilot.pause()
+def memory(form: LoadForm) -> str:
+    return str(form.query_one("#load-memory", Static).content)
+
+
+async def test_models_and_their_settings_in_the_middle_of_a_chat(
+    chat_app: IngotApp, gguf_file: Path
+) -> None:
+    """The next answer is the other file's, in the same chat."""
+    remember(gguf_file, LoadSettings(context=256, kv_type="q8_0"))
+    app, host = chat_app, chat_app.services.host
+    async with app.run_test(size=(120, 40)) as pilot:
+
+        async def loaded(context: int) -> None:
+            await wait_until(lambda: is_ready(app) and host.engine.context == context)  # type: ignore[union-attr]
+
+        async def picker() -> Any:
+            """The list, with the cursor on the loaded file."""
+            await pilot.press("ctrl+t")
+            await wait_until(lambda: isinstance(app.screen, ModelsScreen))
+            listed = app.screen.query_one(ModelTable)
+            await wait_until(lambda: listed.record and listed.record.key == listed.current)
+            return app.screen
+
+        async def settings() -> LoadForm:
+            await wait_until(lambda: app.screen.query("#load-memory"))
+            form = app.screen.query_one(LoadForm)
+            await wait_until(lambda: "needs" in memory(form))
+            return form
+
+        await loaded(256)
+        await shown(app)
         await ask(pilot, "Who are you?")
-        await answered(chat_of(chat_app), 2)
-        await pilot.press("ctrl+t")
-        await wait_until(lambda: isinstance(chat_app.screen, ModelsScreen))
-        screen: Any = chat_app.screen
-        await wait_until(lambda: screen.query(ModelTable) and len(rows(screen)) == 4)
+        await answered(chat_of(app), 2)
+        await picker()
+        await pilot.press("ctrl+s")
+        form = await settings()
+        assert form.text_of("context") == "256"
+        await pilot.click("#load-reset")
+        assert form.text_of("context") == form.text_of("kv_type") == ""
+        assert "usual" in form.query_one("#threads", Input).placeholder
+        await pilot.press("escape", "escape")  # which changes nothing
+        assert remembered(gguf_file) == LoadSettings(context=256, kv_type="q8_0")
+        await picker()
+        await pilot.click("#load")
+        form = await settings()
+        before = memory(form)
+        await pilot.click("#load-reset")
+        form.query_one("#context").focus()
+        await pilot.press(*"128", "tab", "0")
+        await wait_until(lambda: "threads" in form.errors)
+        await pilot.press("ctrl+s")  # refused, and the cursor is where it is wrong
+        assert form.query_one("#threads", Input).has_focus
+        await pilot.press("backspace", "1")
+        await wait_until(lambda: memory(form) not in ("", before))
+        await pilot.click("#load-use")
+        await loaded(128)
+        assert host.details.endswith("1 thread")
+        assert remembered(gguf_file) == LoadSettings(context=128, threads=1)
+
+        screen = await picker()
         await pilot.press(*"onnx-int8")
         await wait_until(lambda: rows(screen) == ["pebble · onnx-int8"])
         await pilot.press("enter")
-        host = chat_app.services.host
-        await wait_until(lambda: host.label == "pebble · onnx-int8" and is_ready(chat_app))
+        await wait_until(lambda: host.label == "pebble · onnx-int8" and is_ready(app))
         await pilot.pause()
-        speed = chat_of(chat_app).answer.figures.decode_tps
+        speed = chat_of(app).answer.figures.decode_tps
         assert speed is None, "that is the other model's"
         await ask(pilot, "And now?")
-        await answered(chat_of(chat_app), 4)
-        store = chat_app.services.store
+        await answered(chat_of(app), 4)
+        store = app.services.store
         messages = store.messages(store.chats()[0].id)
         labels = [m.model for m in messages if m.role is Role.ASSISTANT]
     assert labels == ["pebble · q8_0", "pebble · onnx-int8"]

@@ -1,7 +1,5 @@
 """The monitor screen over a real engine, and its lines for any figures."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import math

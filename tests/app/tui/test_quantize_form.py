@@ -1,7 +1,5 @@
 """The quantize screen's form and recipe cards."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

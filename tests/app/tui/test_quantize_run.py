@@ -1,7 +1,5 @@
 """Real runs of the quantize screen, from a half-precision GGUF file."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

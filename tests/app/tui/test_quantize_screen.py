@@ -1,7 +1,5 @@
 """The quantize screen's pages, its files, and pictures of it."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The real program on a terminal of its own: what it writes, and how it ends."""
 
-from __future__ import annotations
-
 import re
 import signal
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 """What is written to the terminal at once, with keys that go on to the next field, stands in the
 fields that it was typed for."""
 
-from __future__ import annotations
-
 import random
 import shutil
 import string
