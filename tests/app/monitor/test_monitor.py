@@ -179,9 +179,7 @@ def test_without_a_model_there_is_only_the_machine() -> None:
     empty.stop()
 
 
-def test_samples_have_the_engines_figures_and_trimming_frees_what_it_keeps(
-    monitor: Monitor, gguf_file: Path
-) -> None:
+def test_samples_have_the_engines_figures(monitor: Monitor, gguf_file: Path) -> None:
     answer(monitor)
     until(lambda: (s := monitor.sample().engine) is not None and s.completions and s.kv_tokens)
     sample, host = monitor.sample(), host_of(monitor)
@@ -198,6 +196,11 @@ def test_samples_have_the_engines_figures_and_trimming_frees_what_it_keeps(
     assert needs.weights <= choice.file.path.stat().st_size < needs.total + needs.weights
     assert needs.kv > 0
     assert monitor.sample().needs is needs, "estimated once"
+
+
+def test_trimming_frees_what_the_engine_keeps(monitor: Monitor) -> None:
+    answer(monitor)
+    until(lambda: (s := monitor.sample().engine) is not None and s.kv_tokens)
     assert monitor.trim() > 0
     until(lambda: (s := monitor.sample().engine) is not None and not s.kv_tokens)
     assert any("caches trimmed" in text for text in texts(monitor.events()))

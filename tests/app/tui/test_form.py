@@ -9,6 +9,7 @@ from textual.widgets import Footer
 
 from app.tui import widgets
 from app.tui.widgets.form import Check, Field, FieldHelp, Form, Group, path_field, text_field
+from tests.support import wait_until
 
 
 class Order(Form):
@@ -90,13 +91,14 @@ async def test_a_form_looks_once_the_user_pauses() -> None:
 
 
 async def test_a_form_may_go_while_it_looks() -> None:
-    looked: list[bool] = []
+    looks: list[str] = []
 
     class Slow(Order):
         async def look(self) -> None:
+            looks.append("begun")
             while self.query("#count"):  # the fields go before the form does
-                await asyncio.sleep(0.001)
-            looked.append(True)
+                await asyncio.sleep(0)
+            looks.append("gone")
             await super().look()
 
     class Leaving(Orders):
@@ -106,5 +108,5 @@ async def test_a_form_may_go_while_it_looks() -> None:
     app = Leaving()
     async with app.run_test(size=(60, 12)):
         app.query_one(Slow).look_later(0)
-        await asyncio.sleep(0.01)
-    assert looked
+        await wait_until(lambda: looks)
+    assert looks == ["begun", "gone"]
