@@ -5,7 +5,7 @@ from pathlib import Path
 
 from textual import on
 from textual.app import ComposeResult
-from textual.widgets import RadioButton, RadioSet
+from textual.widgets import Input, RadioButton, RadioSet
 
 from app.chat.attachments import Attached, read_attachment, with_attachments
 from app.chat.conversation import Conversation
@@ -49,15 +49,15 @@ class AttachScreen(FilePanel[Attachment]):
     """
     HEADING = "Attach a text file"
 
-    @on(PathInput.Changed)
-    def _typed(self, event: PathInput.Changed) -> None:
+    @on(Input.Changed)
+    def _typed(self) -> None:
         self.tell("")
-        if event.text and self._line.path.is_file():
-            self._read(event.text, take=False)
+        if self._line.text and self._line.path.is_file():
+            self._read(self._line.text, take=False)
 
-    @on(PathInput.Chosen)
-    def _chosen(self, event: PathInput.Chosen) -> None:
-        self._read(event.text, take=True)
+    @on(Input.Submitted)
+    def _chosen(self) -> None:
+        self._read(self._line.text, take=True)
 
     @latest
     async def _read(self, text: str, *, take: bool) -> None:
@@ -132,18 +132,18 @@ class ExportScreen(FilePanel[Path]):
             self._line.text = str(path.with_suffix(suffix))
         self._line.focus_line()  # where it is taken
 
-    @on(PathInput.Changed)
-    def _typed(self, event: PathInput.Changed) -> None:
+    @on(Input.Changed)
+    def _typed(self) -> None:
         self.tell("")
-        form = Path(event.text).suffix.removeprefix(".")
+        form = Path(self._line.text).suffix.removeprefix(".")
         if form in FORMATS:
             with self.prevent(RadioSet.Changed):
                 self.query_one(f"#{form}", RadioButton).value = True
 
-    @on(PathInput.Chosen)
+    @on(Input.Submitted)
     @latest
-    async def _chosen(self, event: PathInput.Chosen) -> None:
-        await self._write(event.text, overwrite=False)
+    async def _chosen(self) -> None:
+        await self._write(self._line.text, overwrite=False)
 
     async def _write(self, path: str, *, overwrite: bool) -> None:
         try:

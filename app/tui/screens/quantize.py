@@ -10,6 +10,7 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.widgets import Collapsible, ProgressBar, Static, TabbedContent, TabPane
 
+from app.builds.prospects import foresee
 from app.builds.results import read_result
 from app.builds.run import (
     QuantizeProcess,
@@ -25,7 +26,7 @@ from app.tui.screens.dialogs import ConfirmScreen
 from app.tui.textual_patches import Pane, Plain, background, latest
 from app.tui.widgets.frame import ModeScreen
 from app.tui.widgets.quantize_files import FrontChart, QuantizeResult
-from app.tui.widgets.quantize_form import QuantizeForm, blamed, foreseen
+from app.tui.widgets.quantize_form import QuantizeForm, blamed
 from runtimes.errors import IngotError, ModelError
 
 _NOTHING = "Nothing runs. Choose a model and recipes, and press Build."
@@ -187,7 +188,7 @@ class QuantizeScreen(ModeScreen):
     async def _started(self) -> QuantizeProcess | None:
         settings = self._form.settings
         try:
-            forecast = await asyncio.to_thread(foreseen, settings)
+            forecast = await asyncio.to_thread(foresee, settings)
             wrong = forecast.wrong
             if not wrong:
                 self._read(forecast.out)

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 
@@ -269,6 +269,21 @@ _SORTS: tuple[By, ...] = ("row", "state", *_FIGURES)
 _SPEEDS = {"decode": "$text-primary", "prefill": "$text-secondary"}
 
 
+@dataclass(frozen=True)
+class Listing:
+    """Which rows are listed, by which column, whether downwards, and the words in them."""
+
+    which: Which = "live"
+    by: By = "row"
+    down: bool = False
+    search: RowSearch | None = None
+
+    def rows(self, job: WatchedJob) -> Sequence[int]:
+        """The rows of ``job``: there may be a million."""
+        rows, search = job.order(self.which, self.by, down=self.down), self.search
+        return rows if search is None else [index for index in rows if index in search.found]
+
+
 class BatchJob(Vertical):
     """Follows the job that ``show`` is given."""
 
@@ -291,9 +306,7 @@ class BatchJob(Vertical):
         super().__init__(id="job")
         self._table = BatchTable()
         self.job: WatchedJob | None = None
-        self._shown: Which = "live"
-        self._by: tuple[By, bool] = ("row", False)  # the column, and whether downwards
-        self._search: RowSearch | None = None
+        self._listing = Listing()
         self._view: JobView | None = None
         self._charted: dict[str, object] = {}  # what the charts show
 
@@ -313,12 +326,11 @@ class BatchJob(Vertical):
 
     async def show(self, job: WatchedJob) -> None:
         """Follow ``job`` from now on."""
-        self.job, self._view, self._search = job, None, None
+        self.job, self._view, self._listing = job, None, Listing()
         if not self.children:
             await self.recompose()
         self._table.job = job
         self.query_one(Words).value = ""
-        self._shown, self._by = "live", ("row", False)
         self._table.show((), keep=False)
         self._follow(job)
 
@@ -345,8 +357,8 @@ class BatchJob(Vertical):
             self.query_one(JobHeader).show(view, title_of(job))
             for name, color in _SPEEDS.items():
                 self._chart(view, name, color)
-            if self._shown == "live" and not view.phase.active:
-                self._shown = "all"  # nothing moves any more
+            if self._listing.which == "live" and not view.phase.active:
+                self._listing = replace(self._listing, which="all")  # nothing moves any more
         if before is None or before.phase is not view.phase:
             self.screen.refresh_bindings()
             if before is not None and before.phase.active and not view.phase.active:
@@ -375,15 +387,15 @@ class BatchJob(Vertical):
     # Which rows
 
     async def _list(self, job: WatchedJob, *, keep: bool = True) -> None:
-        """Put the rows in order, in a thread: there may be a million."""
-        which, by, search = self._shown, self._by, self._search
-        found = await asyncio.to_thread(_ordered, job, which, by, search)
-        if (job, which, by, search) != (self.job, self._shown, self._by, self._search):
+        """Put the rows in order, in a thread."""
+        listing = self._listing
+        found = await asyncio.to_thread(listing.rows, job)
+        if (job, listing) != (self.job, self._listing):
             return
-        self.query_one(RowFilter).show(job.counts(), which)
-        table = self._table
-        table.sorting = None if which == "live" else by
-        table.show(found, keep=keep and which != "live")
+        self.query_one(RowFilter).show(job.counts(), listing.which)
+        live = listing.which == "live"
+        self._table.sorting = None if live else (listing.by, listing.down)
+        self._table.show(found, keep=keep and not live)
 
     @latest
     async def _list_anew(self, go_to: int | None = None) -> None:
@@ -394,20 +406,21 @@ class BatchJob(Vertical):
             self.notify(f"There is no row {go_to:,}.", severity="warning")
 
     def _turn_list(self, which: Which, go_to: int | None = None) -> None:
-        self._shown = which
+        self._listing = replace(self._listing, which=which)
         self._list_anew(go_to)
 
     def _search_on(self) -> bool:
-        return self._search is not None and self._search.read()
+        search = self._listing.search
+        return search is not None and search.read()
 
     @on(Input.Changed, "#row-words")
     def _look_for(self, event: Input.Changed) -> None:
         text, job = event.value.strip(), self.job
         if job is None:
             return
-        self._search = RowSearch(job.journal, text) if text else None
-        if text and self._shown == "live":
-            self._shown = "all"
+        search = RowSearch(job.journal, text) if text else None
+        which: Which = "all" if text and self._listing.which == "live" else self._listing.which
+        self._listing = replace(self._listing, search=search, which=which)
         self._find(job)
 
     @latest
@@ -424,14 +437,13 @@ class BatchJob(Vertical):
     @on(Table.Sorted)
     def _sorted(self, event: Table.Sorted) -> None:
         """Sort by a column, once more in the other order; figures begin with the largest."""
-        by = next(name for name in _SORTS if name == event.name)
-        same = by == self._by[0] and self._shown != "live"
-        down = not self._by[1] if same else by in _FIGURES
-        self._order(by, down=down)
+        by, listing = next(name for name in _SORTS if name == event.name), self._listing
+        same = by == listing.by and listing.which != "live"
+        self._order(by, down=not listing.down if same else by in _FIGURES)
 
     def _order(self, by: By, *, down: bool) -> None:
-        self._by = by, down
-        self._turn_list("all" if self._shown == "live" else self._shown)
+        self._listing = replace(self._listing, by=by, down=down)
+        self._turn_list("all" if self._listing.which == "live" else self._listing.which)
 
     # What is told
 
@@ -490,18 +502,18 @@ class BatchJob(Vertical):
 
     def action_list(self, which: Which) -> None:
         """Only rows of a kind; once more: all of them."""
-        self._turn_list("all" if self._shown == which else which)
+        self._turn_list("all" if self._listing.which == which else which)
 
     def action_search(self) -> None:
         self.query_one(Words).focus()
 
     def action_sort(self) -> None:
         """By the next column."""
-        by = _SORTS[(_SORTS.index(self._by[0]) + 1) % len(_SORTS)]
+        by = _SORTS[(_SORTS.index(self._listing.by) + 1) % len(_SORTS)]
         self._order(by, down=by in _FIGURES)
 
     def action_turn(self) -> None:
-        self._order(self._by[0], down=not self._by[1])
+        self._order(self._listing.by, down=not self._listing.down)
 
     @background
     async def action_go_to(self) -> None:
@@ -519,7 +531,7 @@ class BatchJob(Vertical):
     def _moved(self, event: BatchTable.Highlighted) -> None:
         """Pin the row under the cursor while rows arrive, and show it beside the table."""
         index = self._table.record
-        if event.moved and self._shown == "live" and index is not None:
+        if event.moved and self._listing.which == "live" and index is not None:
             self._turn_list("all", index)
         if self.job is not None:
             self.query_one(RowPane).follow(self.job, index)
@@ -529,13 +541,6 @@ class BatchJob(Vertical):
         index = self._table.record
         if self.job is not None and index is not None:
             self.app.push_screen(BatchRowScreen(self.job, index))
-
-
-def _ordered(
-    job: WatchedJob, which: Which, by: tuple[By, bool], search: RowSearch | None
-) -> Sequence[int]:
-    rows = job.order(which, by[0], down=by[1])
-    return rows if search is None else [index for index in rows if index in search.found]
 
 
 def title_of(job: WatchedJob) -> str:

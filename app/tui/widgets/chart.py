@@ -207,7 +207,6 @@ _GRID = "┈"
 _GUTTER = 6  # columns of the figures at the left, and a space
 _ROWS_A_TICK, _COLUMNS_A_TICK = 3, 12
 _LEGEND = {"line": "━━", "area": "██"}
-_PLAIN = {"line": "╍╍", "area": "░░"}
 
 Points = Sequence[tuple[float, float]]
 
@@ -288,12 +287,11 @@ class Chart(Canvas):
         steps = max(plot.height // _ROWS_A_TICK, 1)
         plot.y = scale(self.y, [y for _, y in points], steps, whole=True)
         self._draw_axes(plot)
-        plain = self._plain_ones()
         for one in self.series:
             if one.kind == "area":
-                self._draw_area(one, plot, _SHADE if one in plain else _FULL)
+                self._draw_area(one, plot, self._fill(one))
             elif one.kind == "line":
-                self._draw_line(one, plot, dashed=one in plain)
+                self._draw_line(one, plot)
             else:
                 cells = [plot.cell(x, y) for x, y in one.points if y == y]
                 self.set_pixels(cells, one.marker, self._style(one.color))
@@ -327,9 +325,9 @@ class Chart(Canvas):
         self._write(
             max(_GUTTER - 1 - len(self.y.label), 0), 0, self.y.label, self._style("$text-muted")
         )
-        at, plain = self.size.width, self._plain_ones()
+        at = self.size.width
         for one in reversed(self.series if len(self.series) > 1 else ()):
-            sample = (_PLAIN if one in plain else _LEGEND).get(one.kind, one.marker)
+            sample = _LEGEND.get(one.kind, one.marker).replace(_FULL, self._fill(one))
             at -= len(sample) + len(one.name) + 1
             if at <= max(_GUTTER - 1, len(self.y.label)):
                 return  # no room for more
@@ -352,7 +350,7 @@ class Chart(Canvas):
                 on = f"{style} on {below}" if under == _FULL else style
                 self.set_pixel(x, row, _EIGHTHS[part - 1], on)
 
-    def _draw_line(self, one: Series, plot: Plot, *, dashed: bool) -> None:
+    def _draw_line(self, one: Series, plot: Plot) -> None:
         parts = []
         before: tuple[float, float] | None = None
         for at, value in enumerate(sampled(one.points, plot.x, plot.width * 2)):
@@ -360,8 +358,7 @@ class Chart(Canvas):
                 before = None
                 continue
             here = (plot.left + at / 2, plot.level(value))
-            if not (dashed and at // 3 % 2):
-                parts.append((*(before or here), *here))
+            parts.append((*(before or here), *here))
             before = here
         self.draw_hires_lines(parts, style=self._style(one.color))
 
@@ -389,14 +386,9 @@ class Chart(Canvas):
         for at, char in enumerate(text):
             self.set_pixel(x + at, y, char, style)
 
-    def _plain_ones(self) -> list[Series]:
-        """Without colours: areas that another one covers, which are shaded, and lines after the
-        first, which are dashed."""
-        if not self.app.no_color:
-            return []
-        areas = [one for one in self.series if one.kind == "area"]
-        lines = [one for one in self.series if one.kind == "line"]
-        return areas[:-1] + lines[1:]
+    def _fill(self, one: Series) -> str:
+        """The sign of an area: without colours, one that another covers is shaded."""
+        return _SHADE if self.app.no_color and one is not self.series[-1] else _FULL
 
     def _style(self, color: str) -> str:
         """A variable of the theme in Rich's words."""

@@ -8,18 +8,14 @@ focus is to stand. ``Form.refuse`` marks a field; the mark goes as soon as its v
 import asyncio
 import os
 from abc import abstractmethod
-from dataclasses import dataclass
 from pathlib import Path
 
 from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
-from textual.css.query import NoMatches
-from textual.message import Message
 from textual.reactive import reactive
 from textual.suggester import Suggester
-from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Checkbox, Input, OptionList, Static
 from textual.widgets.option_list import Option
@@ -27,7 +23,7 @@ from textual.widgets.option_list import Option
 from app.chat.attachments import complete_path
 from app.here import at_home
 from app.tui.keys import bind, quiet
-from app.tui.textual_patches import Pane, Plain
+from app.tui.textual_patches import Pane, Plain, latest
 from app.tui.widgets.prompt import Line
 
 _LABEL = 12  # cells; form.tcss has the entry beside it
@@ -145,28 +141,15 @@ class Form(Vertical):
 
     BINDINGS = [bind("alt+n", "form.next_error", "Next error")]
 
-    def __init__(self, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self._waiting: Timer | None = None
-
     @abstractmethod
     async def look(self) -> None:
         """Show what the form asks for now."""
 
-    def look_later(self, seconds: float = _SETTLE_S) -> None:
+    @latest
+    async def look_later(self, seconds: float = _SETTLE_S) -> None:
         """Look when that time has gone by without another call."""
-        if self._waiting is not None:
-            self._waiting.stop()
-        self._waiting = self.set_timer(
-            seconds, lambda: self.run_worker(self._look(), exclusive=True, group="look")
-        )
-
-    async def _look(self) -> None:
-        try:
-            await self.look()
-        except NoMatches:
-            if self.display:  # False where it goes with its screen, its fields before it
-                raise
+        await asyncio.sleep(seconds)
+        await self.look()
 
     def text_of(self, name: str) -> str:
         return self.query_one(f"#{name}", Input).value
@@ -237,19 +220,8 @@ class _Line(Line):
 
 
 class PathInput(Vertical):
-    """``Chosen`` when a file was typed or picked and enter pressed, ``Changed`` at every change."""
-
-    @dataclass
-    class Changed(Message):
-        """The text is another one."""
-
-        text: str
-
-    @dataclass
-    class Chosen(Message):
-        """Enter was pressed on a path that is no folder."""
-
-        text: str
+    """``Input.Changed`` goes on from here once it is known how the path may go on,
+    ``Input.Submitted`` unless it is a folder's, into which enter goes."""
 
     def __init__(self, value: str, *, placeholder: str) -> None:
         super().__init__()
@@ -293,22 +265,21 @@ class PathInput(Vertical):
 
     @on(Input.Changed)
     async def _changed(self, event: Input.Changed) -> None:
-        event.stop()
         # A folder on a slow disk must not hold up the screen.
         self._found = await asyncio.to_thread(complete_path, event.value)
         if event.value != self._line.value:
+            event.stop()
             return
         only = [event.value] == self._found
         self._list.set_options([] if only else [Option(path) for path in self._found])
-        self.post_message(self.Changed(event.value.strip()))
 
     @on(Input.Submitted)
     def _submitted(self, event: Input.Submitted) -> None:
-        event.stop()
-        if self.path.is_dir() and self.text:
+        folder = self.path.is_dir()
+        if folder or not self.text:
+            event.stop()
+        if folder and self.text:
             self.text = self.text.rstrip("/") + "/"
-        elif self.text:
-            self.post_message(self.Chosen(self.text))
 
     @on(OptionList.OptionSelected)
     def _picked(self, event: OptionList.OptionSelected) -> None:

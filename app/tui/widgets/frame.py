@@ -1,16 +1,15 @@
 """The frame around every mode: tabs, model and speed above it, below it the keys that work now."""
 
 from abc import abstractmethod
-from collections.abc import Iterator
 from itertools import accumulate
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from rich.cells import cell_len
 from textual import events
 from textual.app import ComposeResult
+from textual.binding import ActiveBinding, Binding
 from textual.containers import Horizontal
 from textual.content import Content
-from textual.dom import DOMNode
 from textual.screen import Screen
 from textual.widgets import Footer, Static
 from textual.widgets._footer import FooterKey
@@ -97,52 +96,43 @@ class AppHeader(Horizontal):
         self.query_one("#loaded", Static).update(text, layout=False)
 
 
-class _Key(NamedTuple):
-    """Arguments of ``FooterKey``."""
-
-    key: str
-    display: str
-    description: str
-    action: str
-    disabled: bool
-    tooltip: str
-
-
 class AppFooter(Footer):
     """Textual's footer with as many keys as there is room for, those of the app always, and at the
     right what computes."""
 
     def __init__(self) -> None:
         super().__init__(compact=True, show_command_palette=False)
-        self._shown: tuple[list[_Key], str] = [], ""
+        self._shown: tuple[list[ActiveBinding], str] = [], ""
         self._due = False
 
     def compose(self) -> ComposeResult:
         keys, state = self._shown
-        for key in keys:
-            made = FooterKey(*key, classes="-compact")
+        for _, key, _, tooltip in keys:
+            made = FooterKey(
+                key.key, *self._told(key), key.action, tooltip=tooltip, classes="-compact"
+            )
             made.set_reactive(FooterKey.compact, True)
             yield made
         yield Plain(state, classes="computes")
 
-    def _fitting(self) -> tuple[list[_Key], str]:
-        """The keys that there is room for, and what computes."""
-        own: list[_Key] = []
-        everywhere: list[_Key] = []
-        for node, key in self._keys():
-            (everywhere if isinstance(node, IngotApp) else own).append(key)
+    def _fitting(self) -> tuple[list[ActiveBinding], str]:
+        """The keys that there is room for, the focused widget's first, and what computes."""
+        screen = self.screen
+        own: list[ActiveBinding] = []
+        everywhere: list[ActiveBinding] = []
+        for one in offered(screen):
+            if not isinstance(screen, ModeScreen) or screen.useful(one.binding.action):
+                (everywhere if isinstance(one.node, IngotApp) else own).append(one)
         state = app_of(self).services.host.details if self.size.width >= _ROOMY else ""
-        room = self.size.width - sum(map(_width, everywhere)) - cell_len(state) - 2
-        kept = sum(taken <= room for taken in accumulate(map(_width, own)))
+        room = self.size.width - sum(map(self._width, everywhere)) - cell_len(state) - 2
+        kept = sum(taken <= room for taken in accumulate(map(self._width, own)))
         return own[:kept] + everywhere, state
 
-    def _keys(self) -> Iterator[tuple[DOMNode, _Key]]:
-        """Keys that work now, the focused widget's first."""
-        screen = self.screen
-        for node, binding, _, tooltip in offered(screen):
-            if not isinstance(screen, ModeScreen) or screen.useful(binding.action):
-                display, does = self.app.get_key_display(binding), binding.description
-                yield node, _Key(binding.key, display, does, binding.action, False, tooltip)
+    def _told(self, key: Binding) -> tuple[str, str]:
+        return self.app.get_key_display(key), key.description
+
+    def _width(self, one: ActiveBinding) -> int:
+        return cell_len(" ".join(self._told(one.binding))) + _GAP
 
     def on_mount(self) -> None:
         super().on_mount()
@@ -166,10 +156,6 @@ class AppFooter(Footer):
         if self.is_attached and self._shown != (shown := self._fitting()):
             self._shown = shown
             await self.recompose()
-
-
-def _width(key: _Key) -> int:
-    return cell_len(f"{key.display} {key.description}") + _GAP
 
 
 class ModeScreen(modes.Styled[None]):

@@ -414,7 +414,7 @@ class QuantizeForm(Form):
             try:
                 if settings.from_hub:
                     facts.say("Asking the hub ...")
-                self._forecast = await asyncio.to_thread(foreseen, settings)
+                self._forecast = await asyncio.to_thread(foresee, settings)
                 wrong, lines = self._forecast.wrong, self._forecast.lines()
             except (IngotError, OSError) as error:
                 wrong = (blamed(error),)
@@ -432,8 +432,3 @@ class QuantizeForm(Form):
 def blamed(error: Exception) -> tuple[str, str]:
     """The field whose value ``error`` is about, and what it says."""
     return error.field if isinstance(error, FieldError) else "model", str(error)
-
-
-def foreseen(settings: Settings) -> BuildForecast:
-    """For a thread of its own: the first call imports numpy and the hub's client."""
-    return foresee(settings)

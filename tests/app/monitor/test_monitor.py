@@ -1,15 +1,14 @@
 """The monitor over a real engine that is crashed, and the log of events over real loggers."""
 
-from __future__ import annotations
-
 import io
 import logging
 import os
 import signal
 import sys
-import threading
 import time
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -19,6 +18,7 @@ from app.chat.host import EngineHost
 from app.monitor import monitor as watch
 from app.monitor.machine import OURSELVES, MachineReader
 from app.monitor.monitor import Event, EventLog, Monitor
+from runtimes.engine.metrics import Percentiles
 from runtimes.errors import RequestError
 from runtimes.request import FinishReason, Request, SamplingParams
 from tests.support import own_home, until
@@ -67,46 +67,41 @@ def test_what_is_logged_is_kept_and_handlers_stay(log: EventLog) -> None:
     assert logging.getLogger("runtimes").level == logging.NOTSET
 
 
-def test_the_oldest_go_and_numbers_go_on(log: EventLog) -> None:
+def test_the_oldest_go_and_what_is_malformed_is_an_event(log: EventLog) -> None:
     log.attach()
-    for number in range(1, 8):
+    for number in range(1, 6):
         logging.getLogger("app").info("%d", number)
-    assert texts(log.events()) == ["3", "4", "5", "6", "7"]
-    assert texts(log.events(after=6)) == ["7"]
-    assert log.events(after=7) == ()
-
-
-def test_errors_and_malformed_lines_become_events(log: EventLog) -> None:
-    log.attach()
     try:
         raise ValueError("the reason")
     except ValueError:
         logging.getLogger("quantize").exception("it failed")
     odd = ("quantize", logging.WARNING, __file__, 1, "%d", ("no number",), None)
     log.handle(logging.LogRecord(*odd))
-    failed, malformed = log.events()
-    assert failed.text == "it failed: ValueError: the reason"
-    assert "malformed" in malformed.text
+    *earlier, failed, malformed = texts(log.events())
+    assert earlier == ["3", "4", "5"]
+    assert failed == "it failed: ValueError: the reason"
+    assert "malformed" in malformed
+    assert [event.number for event in log.events(after=6)] == [7]
+    assert log.events(after=7) == ()
 
 
-def test_many_threads_may_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "_KEPT", 100_000)
-    log = EventLog()
+def test_many_threads_may_log(monkeypatch: pytest.MonkeyPatch, log: EventLog) -> None:
+    monkeypatch.setattr(log, "_events", deque())
     log.attach()
-    try:
-
-        def work() -> None:
-            for _ in range(500):
-                logging.getLogger("app.work").info("x")
-
-        threads = [threading.Thread(target=work) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        log.detach()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: logging.getLogger("app.work").info("x"), range(4000)))
     assert [event.number for event in log.events()] == list(range(1, 4001))
+
+
+def test_a_histogram_has_every_value_in_one_bin() -> None:
+    values = [0.0004, 0.001, 0.0011, 0.004, 0.0041, 0.3]
+    bins = Percentiles.of(values).bins
+    assert sum(count for _, count in bins) == len(values)
+    ends = [end for end, _ in bins]
+    assert ends[0] == pytest.approx(0.001)
+    assert ends[-1] >= 0.3 > ends[-2]
+    for end, count in bins[1:]:
+        assert count == sum(end / 2**0.5 < value <= end * (1 + 1e-9) for value in values)
 
 
 # The machine
@@ -116,17 +111,13 @@ def test_the_machine_is_read_as_psutil_sees_it() -> None:
     reader = MachineReader()
     child = psutil.Popen([sys.executable, "-c", "while True: pass"])
     try:
-        # A look takes a while, and at which moment of it we are read is not known.
-        moments = [(time.monotonic(), time.process_time())]
         reader.read()
-        moments.append((time.monotonic(), time.process_time()))
-        while time.process_time() < moments[1][1] + 0.5:
+        begin, cpu = time.monotonic(), time.process_time()
+        while time.process_time() < cpu + 0.2:
             pass
-        moments.append((time.monotonic(), time.process_time()))
+        # A look takes a while, and at which moment of it we are read is not known.
+        most = 100 * (time.process_time() - cpu) / (time.monotonic() - begin)
         use = reader.read()
-        moments.append((time.monotonic(), time.process_time()))
-        (t0, p0), (t1, p1), (t2, p2), (t3, p3) = moments
-        least, most = 100 * (p2 - p1) / (t3 - t0), 100 * (p3 - p0) / (t2 - t1)
     finally:
         child.kill()
         child.wait()
@@ -135,14 +126,13 @@ def test_the_machine_is_read_as_psutil_sees_it() -> None:
     assert all(0 <= core <= 100 for core in use.cores)
     me, *others = use.processes
     assert (me.pid, me.name) == (os.getpid(), OURSELVES)
-    assert 0.9 * least < me.cpu < 1.1 * most
+    assert 0.3 * most < me.cpu < 1.5 * most
     (spinning,) = [process for process in others if process.pid == child.pid]
     assert spinning.cpu > 0
     assert 0.5 * me.rss < psutil.Process().memory_info().rss < 2 * me.rss
     assert 0 < use.ram_used < use.ram_total
     assert use.gpus or use.no_gpu
-    after = reader.read()
-    assert child.pid not in [process.pid for process in after.processes]
+    assert child.pid not in [process.pid for process in reader.read().processes]
 
 
 # The engine
@@ -191,26 +181,21 @@ def test_without_a_model_there_is_only_the_machine() -> None:
 
 def test_samples_have_the_engines_figures(monitor: Monitor, gguf_file: Path) -> None:
     answer(monitor)
-    until(lambda: (s := monitor.sample().engine) is not None and s.completions)
-    sample = monitor.sample()
+    until(lambda: (s := monitor.sample().engine) is not None and s.completions and s.kv_tokens)
+    sample, host = monitor.sample(), host_of(monitor)
     assert sample.engine is not None
     assert sample.engine.decode_tokens > 0
-    assert sample.engine.kv_tokens > 0
-    assert sample.engine_pid == host_of(monitor).engine.pid  # type: ignore[union-attr]
+    assert sample.engine_pid == host.engine.pid  # type: ignore[union-attr]
     assert "q8_0" in sample.label
     assert sample in monitor.samples()
     assert any(process.pid == sample.engine_pid for process in sample.machine.processes)
     assert any(f"not planned: {gguf_file.name}" in text for text in texts(monitor.events()))
-
-
-def test_what_the_loaded_file_needs_is_estimated_once(monitor: Monitor) -> None:
-    needs = monitor.sample().needs
+    needs, choice = sample.needs, host.choice
     assert needs is not None
-    choice = host_of(monitor).choice
     assert choice is not None
     assert needs.weights <= choice.file.path.stat().st_size < needs.total + needs.weights
     assert needs.kv > 0
-    assert monitor.sample().needs is needs
+    assert monitor.sample().needs is needs, "estimated once"
 
 
 def test_trimming_frees_what_the_engine_keeps(monitor: Monitor) -> None:

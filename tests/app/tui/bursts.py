@@ -1,7 +1,5 @@
 """Keys that come in one burst of input."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from textual import events

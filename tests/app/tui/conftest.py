@@ -1,7 +1,5 @@
 """What the tests of the terminal app share: an own home, real services, waiting, pictures."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path

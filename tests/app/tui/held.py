@@ -1,7 +1,5 @@
 """A chat's engine that waits for its test: whatever the machine's speed, an answer is not over."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Style sheets that are parsed once a session, which is a quarter of what a test with an app of its
 own takes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -54,8 +54,8 @@ from app.tui.widgets.batch_form import BatchForm
 from app.tui.widgets.batch_job import BatchJob, BatchTable
 from app.tui.widgets.quantize_files import FileTable, QuantizeResult, TypesScreen
 from app.tui.widgets.repo_view import BuildTable
+from tests.app.tui.batch_app import ROWS, frozen
 from tests.app.tui.chat_app import add_turn
-from tests.app.tui.test_batch_snapshots import ROWS, frozen
 from tests.app.tui.test_sweep_screen import swept
 from tests.support import wait_until
 

@@ -1,7 +1,5 @@
 """The quantize screen of an app: opened, filled in, read."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,8 @@ from app.tui.screens.quantize import QuantizeScreen
 from app.tui.widgets.form import Check
 from app.tui.widgets.quantize_form import QuantizeForm, RecipeCard, RecipeCards
 from tests.support import wait_until
+
+MANIFEST = Path(__file__).with_name("quantized.json")  # of Pebble's files as they were measured
 
 
 def screen_of(app: IngotApp) -> QuantizeScreen:

@@ -6,8 +6,6 @@ soon, with everything still to be done; and where the app's own threads work, ea
 seconds.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from typing import Any

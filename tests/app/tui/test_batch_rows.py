@@ -1,7 +1,5 @@
 """The rows of a job on the screen: kinds, order, words, and the row beside the table."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from pathlib import Path
@@ -11,77 +9,51 @@ import pytest
 from textual.widgets import Static
 from textual.widgets._progress_bar import Bar
 
-from app.batch.journal.journal import journal_path
 from app.batch.watch.job import JobView, Phase, attach
-from app.tui.screens.batch import BatchScreen
 from app.tui.screens.batch_panels import BatchRowScreen, RowPane
 from app.tui.widgets.batch_job import BatchTable, JobHeader, Words, slots_of, strip_of
-from tests.app.tui.batch_app import BatchApp
+from tests.app.tui.batch_app import BatchApp, answered, late, run_of, write_journal
 from tests.support import wait_until
 
-MANY = 50_000
+MANY = 20_000
 soon = partial(wait_until, seconds=60)
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def app(services: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BatchApp:
     folder = tmp_path / "work"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    return folder
-
-
-def journal_of(folder: Path, rows: int) -> Path:
-    """A job that has ended: every tenth row failed, answers of 1 to 97 tokens."""
-    out = folder / "answers.jsonl"
-    prompts = (json.dumps({"prompt": f"Question {i}?"}) + "\n" for i in range(rows))
-    (folder / "in.jsonl").write_text("".join(prompts))
-    run = {
-        "ingot": "batch-run", "at": 1000.0, "host": "there", "pid": 1, "born": 1.0,
-        "command": ["batch", "in.jsonl", "answers.jsonl", "--model", "pebble.gguf"],
-        "folder": str(folder), "rows": rows, "input_rows": rows, "invalid": 0, "reused": 0,
-        "shard": None, "format": "jsonl", "input": "in.jsonl",
-    }  # fmt: skip
-
-    def row(i: int) -> dict[str, Any]:
-        answer: dict[str, Any] = {"error": {"code": "timeout", "message": f"row {i} was late"}}
-        if i % 10:
-            answer = {
-                "response": f"Answer {i}.", "finish_reason": "stop", "created": 1001.0,
-                "usage": {"prompt_tokens": 9, "completion_tokens": 1 + i % 97},
-                "timings": {"decode_tps": 50.0 + i % 13},
-            }  # fmt: skip
-        return {"key": f"{i:032x}", "index": i, "ok": i % 10 > 0, "answer": answer}
-
-    lines = [{"ingot": "batch-journal", "version": 2, "settings": {}}, run, *map(row, range(rows))]
-    end = {"ingot": "batch-end", "unfinished": 0}
-    journal_path(out).write_text("".join(json.dumps(line) + "\n" for line in [*lines, end]))
-    return out
-
-
-def screen_of(app: Any) -> BatchScreen:
-    screen = app.get_screen_stack("batch")[0]
-    assert isinstance(screen, BatchScreen)
-    return screen
-
-
-async def shown(pilot: Any, out: Path, rows: int) -> BatchTable:
-    screen = screen_of(pilot.app)
-    await screen.show(attach(out))
-    table = screen.query_one(BatchTable)
-    await soon(lambda: len(table.rows) == rows and table.sorting)
-    await pilot.pause()
-    return table
+    return BatchApp(services)
 
 
 def tokens(index: int) -> int:
     return 1 + index % 97 if index % 10 else 0
 
 
-async def test_kinds_and_order_by_key_and_by_mouse(services: Any, folder: Path) -> None:
-    app = BatchApp(services)
+async def shown(app: BatchApp, rows: int) -> BatchTable:
+    """The table of a job that has ended: every tenth row failed."""
+    prompts = (json.dumps({"prompt": f"Question {i}?"}) + "\n" for i in range(rows))
+    Path("in.jsonl").write_text("".join(prompts))
+
+    def row(i: int) -> dict[str, Any]:
+        if tokens(i) == 0:
+            return late(i, f"row {i} was late")
+        return answered(i, f"Answer {i}.", 9, tokens(i), 50.0 + i % 13)
+
+    out = Path("answers.jsonl").absolute()
+    end = {"ingot": "batch-end", "unfinished": 0}
+    write_journal(out, [run_of(rows, "in.jsonl"), *map(row, range(rows)), end])
+    await app.batch.show(attach(out))
+    table = app.batch.query_one(BatchTable)
+    await soon(lambda: len(table.rows) == rows and table.sorting)
+    return table
+
+
+async def test_kinds_order_and_words_by_key_and_by_mouse(app: BatchApp) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
-        table = await shown(pilot, journal_of(folder, 200), 200)
+        table = await shown(app, 200)
+        await pilot.pause()
         failed = [i for i in range(200) if i % 10 == 0]
         good = [i for i in range(200) if i % 10]
         for key, kind, rows in (("x", "failed", failed), ("d", "done", good), ("w", "running", [])):
@@ -98,39 +70,17 @@ async def test_kinds_and_order_by_key_and_by_mouse(services: Any, folder: Path) 
         most = sorted(range(200), key=lambda i: (-tokens(i), i))
         least = sorted(range(200), key=lambda i: (tokens(i), i))
         title = table.render_line(0).text.index("answer")
-        await pilot.click(BatchTable, offset=(title, 0))
-        await soon(lambda: list(table.rows) == most)
-        assert "answer▼" in table.render_line(0).text
-        await pilot.click(BatchTable, offset=(title, 0))
-        await soon(lambda: list(table.rows) == least)
+        for order, sign in ((most, "answer▼"), (least, "answer▲")):
+            await pilot.click(BatchTable, offset=(title, 0))
+            await soon(lambda order=order: list(table.rows) == order)
+            assert sign in table.render_line(0).text
         await pilot.press("alt+u")
         await soon(lambda: list(table.rows) == most)
         await pilot.press("alt+s")
         await soon(lambda: table.sorting == ("speed", True))
-        speeds = [50 + i % 13 if i % 10 else 0 for i in table.rows]
-        assert speeds == sorted(speeds, reverse=True)
         await pilot.press("alt+s")
         await soon(lambda: list(table.rows) == list(range(200)))
 
-
-async def test_the_columns_stand_still(services: Any, folder: Path) -> None:
-    """Whatever a row's number is."""
-    app = BatchApp(services)
-    async with app.run_test(size=(120, 40)) as pilot:
-        table = await shown(pilot, journal_of(folder, 2000), 2000)
-        at = []
-        for index in (1, 11, 111, 1111):
-            assert table.go_to(index)
-            await pilot.pause()
-            y = table.cursor - table.scroll_offset.y + 1
-            at.append(table.render_line(y).text.index("done"))
-        assert len(set(at)) == 1
-
-
-async def test_words_are_found(services: Any, folder: Path) -> None:
-    app = BatchApp(services)
-    async with app.run_test(size=(120, 40)) as pilot:
-        table = await shown(pilot, journal_of(folder, 200), 200)
         await pilot.press("slash", *"answer 19")
         await soon(lambda: list(table.rows) == [19, 119, *range(191, 200)])
         await pilot.press("enter")
@@ -141,14 +91,11 @@ async def test_words_are_found(services: Any, folder: Path) -> None:
         assert app.focused is table
         await pilot.press("x", "slash", *"LATE")
         await soon(lambda: len(table.rows) == 20)
-        await pilot.press("escape", "slash", *"nowhere")
-        await soon(lambda: len(table.rows) == 0)
 
 
-async def test_the_row_under_the_cursor_is_beside_the_table(services: Any, folder: Path) -> None:
-    app = BatchApp(services)
+async def test_the_row_under_the_cursor_is_beside_the_table(app: BatchApp) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
-        table = await shown(pilot, journal_of(folder, 200), 200)
+        table = await shown(app, 2000)
         pane = app.screen.query_one(RowPane)
         text = pane.query_one("#row-text", Static)
         await soon(lambda: "row 0 was late" in str(text.content))
@@ -162,61 +109,63 @@ async def test_the_row_under_the_cursor_is_beside_the_table(services: Any, folde
         await soon(lambda: isinstance(app.screen, BatchRowScreen))
         await pilot.press("escape")
         assert table.record == 3
+        columns = set()
+        for index in (1, 11, 111, 1111):  # which stand still whatever a row's number is
+            assert table.go_to(index)
+            await pilot.pause()
+            line = table.render_line(table.cursor - table.scroll_offset.y + 1)
+            columns.add(line.text.index("done"))
+        assert len(columns) == 1
         await pilot.resize_terminal(80, 24)
         await pilot.pause()
         assert pane.region.y >= app.screen.query_one("#job-list").region.bottom
 
 
-async def test_fifty_thousand_rows(services: Any, folder: Path) -> None:
-    """Only the rows in sight are read; the cursor stays on its row when the order changes."""
-    app = BatchApp(services)
+async def test_twenty_thousand_rows(app: BatchApp) -> None:
+    """Only the rows in sight are read."""
     async with app.run_test(size=(80, 24)) as pilot:
-        table = await shown(pilot, journal_of(folder, MANY), MANY)
-        job = screen_of(app).job
+        table = await shown(app, MANY)
+        job = app.batch.job
         assert job is not None
-        await pilot.press("end")
-        assert table.record == MANY - 1
-        assert f"{MANY - 1:,}" in table.render_line(table.size.height - 1).text
-        for _ in range(20):
-            await pilot.press("pageup")
+        await pilot.press("end", *["pageup"] * 3)
         row = table.record
         assert row is not None
+        assert row < MANY - 5
         assert job.journal._answers.cache_info().misses < 1000
+        table.show(range(MANY - 1, -1, -1))
+        assert table.record == row, "the cursor stays on its row, however far that has moved"
         await pilot.press("alt+s", "alt+s", "alt+s")
         await soon(lambda: table.sorting == ("answer", True))
         assert tokens(table.rows[0]) == 97
-        await pilot.press("home", "slash", *"49999")
-        await soon(lambda: list(table.rows) == [49_999])
+        await pilot.press("home", "slash", *"19999")
+        await soon(lambda: list(table.rows) == [19_999])
 
 
 def test_the_strip_has_a_cell_for_each_slot() -> None:
-    def strip(*counts: int) -> str:
-        return "".join(text for text, _ in strip_of((counts[0], counts[1], counts[2])))
-
-    assert strip(2, 1, 1) == "■■▪□"
-    assert strip(0, 0, 4) == "□□□□"
-    assert strip(128, 0, 128) == "■" * 24 + "□" * 24
-    view = JobView(output="o", phase=Phase.RUNNING, own=True, slots=16, running=9, reading=2)
-    other = JobView(output="o", phase=Phase.RUNNING, own=True, slots=16, running=16, reading=0)
-    line = slots_of(view, 100).plain
+    for counts, cells in (
+        ((2, 1, 1), "■■▪□"),
+        ((0, 0, 4), "□□□□"),
+        ((128, 0, 128), "■" * 24 + "□" * 24),
+    ):
+        assert "".join(text for text, _ in strip_of(counts)) == cells
+    view = partial(JobView, output="o", phase=Phase.RUNNING, own=True, slots=16)
+    line = slots_of(view(running=9, reading=2), 100).plain
     assert line == "Slots ■■■■■■■▪▪□□□□□□□ 16 ·  7 decoding ·  2 reading ·  7 free"
-    assert len(line) == len(slots_of(other, 100).plain)
+    assert len(line) == len(slots_of(view(running=16, reading=0), 100).plain)
 
 
-@pytest.mark.parametrize("plain", [True, False])
 async def test_what_is_left_can_be_told_without_colours(
-    services: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, plain: bool
+    app: BatchApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if plain:
-        monkeypatch.setenv("NO_COLOR", "1")
-    app = BatchApp(services)
+    monkeypatch.setenv("NO_COLOR", "1")
+    app = BatchApp(app.services)
     async with app.run_test(size=(120, 40)) as pilot:
-        await shown(pilot, journal_of(folder, 20), 20)
-        header = screen_of(app).query_one(JobHeader)
+        await shown(app, 20)
+        header = app.batch.query_one(JobHeader)
         view = JobView(output="o", phase=Phase.RUNNING, own=True, rows=100, answered=25)
         header.show(view, "in → o")
         await pilot.pause()
         bar = header.query_one(Bar)
         drawn = bar.render_lines(bar.region.reset_offset)[0].text
-        assert ("━" * (bar.size.width // 2) in drawn) is not plain
+        assert "━" * (bar.size.width // 2) not in drawn
         assert drawn.strip().startswith("━━")

@@ -1,9 +1,6 @@
 """The chart: what stands where, in which colours, and that it is drawn within its place."""
 
-from __future__ import annotations
-
 import math
-import re
 from collections.abc import Sequence
 
 import pytest
@@ -124,112 +121,85 @@ def test_columns_have_the_mean_of_their_points_and_what_lies_between() -> None:
 # Drawing
 
 
-async def test_lines_and_points_stand_where_the_axes_say() -> None:
+LINES = """
+tok/s                  ━━ decode  ● best
+   50 ┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈★┈q4_k_m┈┈⣀⡠⠔⠒⠉⠁┈
+                            ⣀⡠⠔⠒⠉
+                       ⣀⡠⠔⠒⠉
+                  ⣀⠤⠔⠊⠉
+             ⣀⠤⠔⠊⠉
+    0 ┈⢀⣀⠤⠔⠊⠉┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈●┈
+       0                               s"""
+AREAS = """
+    %          ██ all  ██ ours
+  100 ▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅
+      ▄▄▄▄▄▄▄▄▄▄▄▄████████████
+      ████████████████████████
+    0 ████████████████████████
+      0           5         10"""
+SHADED = """
+    %          ░░ all  ██ ours
+  100 ▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅
+      ▄▄▄▄▄▄▄▄▄▄▄▄░░░░░░░░░░░░
+      ████████████░░░░░░░░░░░░
+    0 ████████████░░░░░░░░░░░░
+      0           5         10"""
+
+
+def drawn(chart: Chart) -> str:
+    return "".join(f"\n{line.rstrip()}" for line in rows(chart))
+
+
+async def test_lines_points_and_a_mark_stand_where_the_axes_say() -> None:
     chart = Chart(x=Axis("s"), y=Axis("tok/s", low=0))
-    async with ChartApp(chart).run_test(size=(60, 12)) as pilot:
-        chart.show(
-            [Series("decode", RAMP), Series("best", [(100.0, 0.0)], "points", "$text-success")],
-            [Mark(50.0, 50.0, "q4_k_m")],
-        )
+    async with ChartApp(chart).run_test(size=(40, 8)) as pilot:
+        best = Series("best", [(100.0, 0.0)], "points", "$text-success")
+        chart.show([Series("decode", RAMP), best], [Mark(50.0, 50.0, "q4_k_m")])
         await pilot.pause()
-        lines = rows(chart)
-        assert lines[0].split() == ["tok/s", "━━", "decode", "●", "best"]
-        assert [line[:5].strip() for line in lines[1:-1] if line[:5].strip()] == [
-            "50",
-            "20",
-            "0",
-        ] or [line[:5].strip() for line in lines[1:-1] if line[:5].strip()] == [
-            "60",
-            "40",
-            "20",
-            "0",
-        ]
-        assert lines[-1].split()[0] == "0"
-        assert lines[-1].endswith("s")
-        (starred,) = (line for line in lines if "★" in line)
-        assert "★ q4_k_m" in starred
-        dot = [(line.index("●"), y) for y, line in enumerate(lines[1:], 1) if "●" in line]
-        assert len(dot) == 1
-        assert dot[0][1] == 10
-        assert dot[0][0] > 50
-        assert colour(chart, *dot[0]) == variable(chart, "text-success")
-        drawn = [
-            (x, y)
-            for y, line in enumerate(lines)
-            for x, c in enumerate(line)
-            if c > "⠀" and c < "⣿"
-        ]
-        assert min(drawn)[1] > max(drawn)[1]  # it goes up
-        assert {colour(chart, *at) for at in drawn} == {variable(chart, "text-primary")}
+        assert drawn(chart) == LINES
+        assert colour(chart, 38, 6) == variable(chart, "text-success")
+        assert colour(chart, 19, 4) == variable(chart, "text-primary")
 
-
-async def test_an_area_fills_what_is_below_it_in_eighths() -> None:
-    chart = Chart(x=Axis(low=0, high=10), y=Axis(low=0, high=100))
-    async with ChartApp(chart).run_test(size=(16, 5)) as pilot:
-        chart.show([Series("cpu", [(0.0, 62.5), (9.9, 62.5)], "area")])
-        await pilot.pause()
-        assert [line[6:] for line in rows(chart)[:4]] == ["┈" * 10, "▄" * 10, "█" * 10, "█" * 10]
-
-
-async def test_an_area_over_another_shows_both_colours_in_a_cell() -> None:
-    chart = Chart(x=Axis(low=0, high=10), y=Axis("%", low=0, high=100))
-    async with ChartApp(chart).run_test(size=(16, 6)) as pilot:
-        chart.show(
-            [
-                Series("all", [(0.0, 100.0), (9.9, 100.0)], "area", "$text-secondary"),
-                Series("ours", [(0.0, 62.5), (9.9, 62.5)], "area"),
-            ]
-        )
-        await pilot.pause()
-        style = chart.get_pixel(8, 2)[1]
-        ours, others = variable(chart, "text-primary"), variable(chart, "text-secondary")
-        assert style == f"{ours} on {others}"
-        assert colour(chart, 8, 1) == others
-
-
-async def test_nothing_moves_when_a_number_grows() -> None:
-    chart = Chart(x=Axis(low=0, high=100), y=Axis(low=0))
-    async with ChartApp(chart).run_test(size=(60, 10)) as pilot:
         edges = set()
-        for factor in (1, 10, 1_000, 100_000):
+        for factor in (1, 10, 1_000, 100_000):  # nothing moves when a number grows
             chart.show([Series("a", [(x, y * factor) for x, y in RAMP])])
             await pilot.pause()
-            edges.add(rows(chart)[0].index("┈"))
+            edges.add(rows(chart)[1].index("┈"))
         assert edges == {6}
+        chart.show([Series("a", [])])
+        assert drawn(chart).split() == ["nothing", "yet"]
+        chart.show([Series("a", RAMP)])
+        await pilot.resize_terminal(80, 15)
+        await wait_until(lambda: {len(line) for line in rows(chart)} == {80})
+        assert "nothing yet" not in drawn(chart)
+        assert not chart.focusable
 
 
-async def test_colours_follow_the_theme() -> None:
-    chart = Chart(x=Axis(low=0), y=Axis(low=0))
-    async with ChartApp(chart).run_test(size=(40, 8)) as pilot:
-        chart.show([Series("a", RAMP, "area", "$text-error")])
-        dark = colour(chart, 39, 6)
-        assert dark == variable(chart, "text-error")
-        pilot.app.theme = theme.INGOT_LIGHT.name
+@pytest.mark.parametrize("plain", [False, True])
+async def test_areas_are_filled_in_eighths_in_the_colours_of_the_theme(
+    monkeypatch: pytest.MonkeyPatch, plain: bool
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1" * plain)
+    chart = Chart(x=Axis(low=0, high=10), y=Axis("%", low=0, high=100))
+    async with ChartApp(chart).run_test(size=(30, 6)) as pilot:
+        ours = Series("ours", [(0.0, 62.5), (4.9, 62.5)], "area")
+        chart.show([Series("all", [(0.0, 90.0), (9.9, 90.0)], "area", "$text-secondary"), ours])
         await pilot.pause()
-        assert colour(chart, 39, 6) == variable(chart, "text-error") != dark
-        pilot.app.theme = "ansi-dark"
-        await pilot.pause()
-        assert not colour(chart, 39, 6).startswith("#")  # the terminal's own
+        assert drawn(chart) == (SHADED if plain else AREAS)
+        if not plain:
+            primary, secondary = variable(chart, "text-primary"), variable(chart, "text-secondary")
+            assert chart.get_pixel(8, 2)[1] == f"{primary} on {secondary}"
+            assert colour(chart, 20, 2) == secondary
+            pilot.app.theme = theme.INGOT_LIGHT.name
+            await pilot.pause()
+            assert colour(chart, 20, 2) == variable(chart, "text-secondary") != secondary
+            pilot.app.theme = "ansi-dark"
+            await pilot.pause()
+            assert not colour(chart, 20, 2).startswith("#")  # the terminal's own
 
 
-async def test_without_colours_shapes_tell(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_COLOR", "1")
-    chart = Chart(x=Axis(low=0, high=100), y=Axis(low=0, high=100))
-    async with ChartApp(chart).run_test(size=(60, 12)) as pilot:
-        flat = [[(0.0, y), (100.0, y)] for y in (90.0, 50.0, 80.0, 30.0)]
-        kinds = ("area", "area", "line", "line")
-        names = ("all", "ours", "decode", "prefill")
-        chart.show([Series(n, p, k) for n, p, k in zip(names, flat, kinds, strict=True)])
-        await pilot.pause()
-        lines = rows(chart)
-        for legend in ("░░ all", "██ ours", "━━ decode", "╍╍ prefill"):
-            assert legend in lines[0]
-        assert "░" in "".join(lines[1:])
-        assert "█" in "".join(lines[1:])
-
-
-@pytest.mark.parametrize("size", [(30, 6), (190, 20), (8, 2), (1, 1)])
-async def test_every_size_and_odd_data_are_drawn(size: tuple[int, int]) -> None:
+@pytest.mark.parametrize("log", [False, True])
+async def test_every_size_and_odd_data_are_drawn(log: bool) -> None:
     odd: list[list[tuple[float, float]]] = [
         [(5.0, 3.0)],
         [(1.0, 0.0), (1.0, 0.0)],
@@ -237,23 +207,15 @@ async def test_every_size_and_odd_data_are_drawn(size: tuple[int, int]) -> None:
         [(0.0, 1e12), (1e-9, -1e12)],
         [(float(x), math.sin(x)) for x in range(600)],
     ]
-    for log in (False, True):
-        chart = Chart(x=Axis("s"), y=Axis("tok/s", log=log))
-        async with ChartApp(chart).run_test(size=size) as pilot:
+    chart = Chart(x=Axis("s"), y=Axis("tok/s", log=log))
+    async with ChartApp(chart).run_test(size=(40, 9)) as pilot:
+        for size in ((30, 6), (190, 20), (8, 2)):
+            await pilot.resize_terminal(*size)
+            await wait_until(lambda size=size: chart.size == size)
             for points in odd:
                 for kind in ("line", "area", "points"):
                     chart.show([Series("a", points, kind)], [Mark(1.0, 2.0, "a word")])  # type: ignore[arg-type]
-                    await pilot.pause()
                     assert all(len(line) == size[0] for line in rows(chart))
-
-
-async def test_no_data_is_said_and_it_is_drawn_anew_at_another_size() -> None:
-    chart = Chart(x=Axis(), y=Axis("tok/s", low=0))
-    async with ChartApp(chart).run_test(size=(40, 9)) as pilot:
-        chart.show([Series("a", [])])
-        assert re.sub(r"\s+", " ", "".join(rows(chart))).strip() == "nothing yet"
-        chart.show([Series("a", RAMP)])
-        await pilot.resize_terminal(80, 15)
-        await wait_until(lambda: {len(line) for line in rows(chart)} == {80})
-        assert "nothing yet" not in "".join(rows(chart))
-        assert not chart.focusable
+        await pilot.resize_terminal(1, 1)
+        await wait_until(lambda: chart.size == (1, 1))
+        chart.show([Series("a", odd[-1])])  # for which there is no room

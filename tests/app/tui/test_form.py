@@ -9,6 +9,7 @@ from textual.widgets import Footer
 
 from app.tui import widgets
 from app.tui.widgets.form import Check, Field, FieldHelp, Form, Group, path_field, text_field
+from tests.support import wait_until
 
 
 class Order(Form):
@@ -41,7 +42,7 @@ def shown(form: Form, name: str) -> str:
     return "".join(str(error.render()) for error in field.query(".field-error") if error.display)
 
 
-async def test_an_error_stands_under_its_field_until_the_value_changes() -> None:
+async def test_errors_and_help_are_those_of_the_fields() -> None:
     app = Orders()
     async with app.run_test(size=(60, 12)) as pilot:
         form = app.query_one(Order)
@@ -64,11 +65,7 @@ async def test_an_error_stands_under_its_field_until_the_value_changes() -> None
         assert not form.errors
         assert "alt+n" not in app.screen.active_bindings
 
-
-async def test_the_help_is_that_of_the_field_with_the_cursor() -> None:
-    app = Orders()
-    async with app.run_test(size=(60, 12)) as pilot:
-        form = app.query_one(Order)
+        app.query_one("#what").focus()
         await pilot.pause()
         assert str(app.query_one(FieldHelp).content) == "a file"
         # A click on the label goes to its field.
@@ -94,13 +91,14 @@ async def test_a_form_looks_once_the_user_pauses() -> None:
 
 
 async def test_a_form_may_go_while_it_looks() -> None:
-    found: list[bool] = []
+    looks: list[str] = []
 
     class Slow(Order):
         async def look(self) -> None:
+            looks.append("begun")
             while self.query("#count"):  # the fields go before the form does
                 await asyncio.sleep(0)
-            found.append(self.display)
+            looks.append("gone")
             await super().look()
 
     class Leaving(Orders):
@@ -108,7 +106,7 @@ async def test_a_form_may_go_while_it_looks() -> None:
             yield Slow()
 
     app = Leaving()
-    async with app.run_test(size=(60, 12)) as pilot:
-        app.query_one(Slow).look_later(0.001)
-        await pilot.pause(0.05)
-    assert found == [False]
+    async with app.run_test(size=(60, 12)):
+        app.query_one(Slow).look_later(0)
+        await wait_until(lambda: looks)
+    assert looks == ["begun", "gone"]

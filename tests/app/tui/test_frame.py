@@ -24,20 +24,6 @@ def footer(app: IngotApp) -> list[str]:
     return [key.description for key in app.screen.query(FooterKey)]
 
 
-async def test_tabs_turn_by_keys_and_clicks(chat_app: IngotApp) -> None:
-    async with chat_app.run_test(size=(120, 30)) as pilot:
-        await wait_until(lambda: is_ready(chat_app))
-        for mode in (*MODES[1:], MODES[0]):
-            await pilot.press(mode.key)
-            await wait_until(lambda mode=mode: chat_app.current_mode == mode.name)
-            [active] = chat_app.screen.query(ModeTab).filter(".-active")
-            assert active.mode == mode
-        for mode in (*MODES[1:], MODES[0]):
-            tabs = list(chat_app.screen.query(ModeTab))
-            await pilot.click(tabs[MODES.index(mode)])
-            await wait_until(lambda mode=mode: chat_app.current_mode == mode.name)
-
-
 def clipped(app: IngotApp, width: int) -> list[Any]:
     """What of the frame does not fit into this width."""
     screen = app.screen
@@ -53,17 +39,39 @@ def clipped(app: IngotApp, width: int) -> list[Any]:
     return found + [keys for keys in screen.query(AppFooter) if keys.max_scroll_x]
 
 
-async def test_nothing_of_the_frame_is_clipped(make: Any) -> None:
+async def test_tabs_turn_and_nothing_is_clipped_or_covered(make: Any) -> None:
     app = make()
-    async with app.run_test(size=(60, 24)) as pilot:
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
+
+        async def resized(width: int, height: int) -> None:
+            await pilot.resize_terminal(width, height)
+            await wait_until(lambda: app.screen.size == (width, height))
+
+        for mode in (*MODES[1:], MODES[0]):
+            tabs = list(app.screen.query(ModeTab))
+            assert await pilot.click(tabs[MODES.index(mode)])
+            await wait_until(lambda mode=mode: app.current_mode == mode.name)
         for mode in MODES:
             await pilot.press(mode.key)
             await wait_until(lambda mode=mode: app.current_mode == mode.name)
-            for width in (60, 80, 100, 120, 200):
-                await pilot.resize_terminal(width, 24)
-                await wait_until(lambda width=width: app.screen.size.width == width)
+            [active] = app.screen.query(ModeTab).filter(".-active")
+            assert active.mode == mode
+            for width in (60, 80, 100, 200):
+                await resized(width, 24)
                 await wait_until(lambda: {"Help", "Commands"} <= set(footer(app)))
                 await wait_until(lambda width=width: not clipped(app, width))
+            app.notify("It could not be loaded. " * 4, severity="error", timeout=60)
+            await wait_until(lambda: list(app.screen.query("Toast")))
+            for size in ((80, 24), (120, 40)):
+                await resized(*size)
+                await pilot.pause()
+                screen = app.screen
+                toast = screen.query("Toast").first().region
+                assert screen.region.contains_region(toast)
+                others = [one for one in screen.children if not one.has_class("-textual-system")]
+                assert [one for one in others if one.region.overlaps(toast)] == []
+            app.clear_notifications()
+            await wait_until(lambda: not list(app.screen.query("Toast")))
 
 
 async def test_model_and_speed_are_told_on_every_screen_and_stop_while_something_runs(
@@ -95,24 +103,3 @@ async def test_the_header_says_why_there_is_no_model(services: Any, tmp_path: Pa
         await wait_until(lambda: str(loaded(app).visual) == "no model")
         app.load_model(str(tmp_path / "bad.gguf"))
         await wait_until(lambda: str(loaded(app).visual) == "the model did not load")
-
-
-async def test_a_toast_covers_nothing(make: Any) -> None:
-    app = make()
-    async with app.run_test(size=(120, 40), notifications=True) as pilot:
-        for mode in MODES:
-            await pilot.press(mode.key)
-            await wait_until(lambda mode=mode: app.current_mode == mode.name)
-            app.notify("It could not be loaded. " * 4, severity="error", timeout=60)
-            await wait_until(lambda: list(app.screen.query("Toast")))
-            for size in ((80, 24), (120, 40)):
-                await pilot.resize_terminal(*size)
-                await wait_until(lambda size=size: app.screen.size == size)
-                await pilot.pause()
-                screen = app.screen
-                toast = screen.query("Toast").first().region
-                assert screen.region.contains_region(toast)
-                others = [one for one in screen.children if not one.has_class("-textual-system")]
-                assert [one for one in others if one.region.overlaps(toast)] == []
-            app.clear_notifications()
-            await wait_until(lambda: not list(app.screen.query("Toast")))

@@ -1,7 +1,5 @@
 """The picker of models: every key of it, on real files and a real library."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -10,18 +8,19 @@ from typing import Any
 import pytest
 from textual.widgets import Input, Static
 
+from app.chat.load_settings import LoadSettings, remember, remembered
 from app.chat.store.records import Role
 from app.models import library
 from app.models.catalog import Fit, ModelEntry, Origin, PlannedSpeed
 from app.tui.app import IngotApp
 from app.tui.screens.find import FindScreen
-from app.tui.screens.models import ModelsScreen, ModelTable
+from app.tui.screens.models import LoadForm, ModelsScreen, ModelTable
 from quantize.manifest import Fidelity, FileSpeeds, Perplexity, Quality, TokenParity
 from runtimes.models.modelfile import ModelFile
 from runtimes.models.registry import read_model
 from runtimes.planner.plan import Figures
-from tests.app.tui.chat_app import answered, chat_of
-from tests.app.tui.conftest import SIZES, ask, cells_of, is_ready
+from tests.app.tui.chat_app import answered, chat_of, shown
+from tests.app.tui.conftest import ask, cells_of, is_ready
 from tests.support import wait_until
 
 GB = 10**9
@@ -72,50 +71,35 @@ async def opened(pilot: Any, screen: ModelsScreen, count: int) -> ModelsScreen:
     return screen
 
 
-async def test_typing_filters_and_enter_chooses(bare: Any, pebble_built: Path) -> None:
-    async with bare.run_test(size=(80, 24)) as pilot:
-        screen = await opened(pilot, ModelsScreen([str(pebble_built)]), 4)
-        assert all(str(row).startswith("pebble · ") for row in rows(screen))
-        await pilot.press(*"onnx", "space", *"8-b")
-        await wait_until(lambda: rows(screen) == ["pebble · onnx-int8"])
-        assert about(screen).startswith("onnx 8.5 bits ·")
-        await pilot.press("escape")  # empties the filter first
-        await wait_until(lambda: len(rows(screen)) == 4)
-        await pilot.press(*"q")
-        await wait_until(lambda: rows(screen) == ["pebble · q4_k_m", "pebble · q8_0"])
-        await pilot.press("down")
-        await wait_until(lambda: about(screen).startswith("gguf 8.5 bits"))
-        await wait_until(lambda: "fits" in about(screen))
-        await pilot.press("enter")
-        await wait_until(lambda: bare.ended_with is not None)
-    (entry,) = bare.ended_with
-    assert (entry.model, entry.options.recipe) == (str(pebble_built), "q8_0")
-
-
-async def test_leaving_chooses_nothing(bare: Any, pebble_built: Path) -> None:
-    async with bare.run_test(size=(80, 24)) as pilot:
-        await opened(pilot, ModelsScreen([str(pebble_built)]), 4)
-        await pilot.press("escape")
-        await wait_until(lambda: bare.ended_with is None)
-
-
-async def test_the_loaded_one_is_marked_and_under_the_cursor(bare: Any, pebble_built: Path) -> None:
+async def test_one_is_filtered_sorted_and_chosen(bare: Any, pebble_built: Path) -> None:
     async with bare.run_test(size=(80, 24)) as pilot:
         loaded = str(pebble_built / "onnx-int8")
         screen = await opened(pilot, ModelsScreen([str(pebble_built)], loaded), 4)
         assert [row for row in rows(screen) if row.startswith("●")] == ["● pebble · onnx-int8"]
         assert table(screen).record.recipe == "onnx-int8"  # type: ignore[union-attr]
-
-
-async def test_other_orders(bare: Any, pebble_built: Path) -> None:
-    async with bare.run_test(size=(80, 24)) as pilot:
-        screen = await opened(pilot, ModelsScreen([str(pebble_built)]), 4)
-        await pilot.press("down", "alt+s")
+        await pilot.press("alt+s")
         assert screen.query_one(".box").border_subtitle == "order: size"
-        sizes = [table(screen).rows[i].bytes for i in range(4)]
-        assert sizes == sorted(sizes)  # type: ignore[type-var]
+        sizes = [entry.bytes or 0 for entry in table(screen).rows]
+        assert sizes == sorted(sizes)
         await pilot.press("alt+s", "alt+s", "alt+s")
         assert table(screen).order == "name"
+        await pilot.press(*"onnx", "space", *"8-b")
+        await wait_until(lambda: rows(screen) == ["● pebble · onnx-int8"])
+        assert about(screen).startswith("onnx 8.5 bits ·")
+        await pilot.press("escape")  # empties the filter first
+        await wait_until(lambda: len(rows(screen)) == 4)
+        await pilot.press(*"q")
+        await wait_until(lambda: rows(screen) == ["pebble · q4_k_m", "pebble · q8_0"])
+        await pilot.press("home", "down")
+        await wait_until(lambda: about(screen).startswith("gguf 8.5 bits"))
+        await wait_until(lambda: "fits" in about(screen))
+        await pilot.press("enter")
+        await wait_until(lambda: bare.ended_with is not None)
+        (entry,) = bare.ended_with
+        assert (entry.model, entry.options.recipe) == (str(pebble_built), "q8_0")
+        await opened(pilot, ModelsScreen([str(pebble_built)]), 4)
+        await pilot.press("escape")
+        await wait_until(lambda: bare.ended_with is None)
 
 
 async def test_several(bare: Any, pebble_built: Path) -> None:
@@ -129,50 +113,38 @@ async def test_several(bare: Any, pebble_built: Path) -> None:
     assert [entry.key for entry in bare.ended_with] == [second, third]
 
 
-async def test_what_is_broken_says_why_and_is_not_chosen(bare: Any, pulled: library.Model) -> None:
+async def test_broken_files_are_not_chosen_and_removing_asks_first(
+    bare: Any, pulled: library.Model, pebble_built: Path
+) -> None:
+    loaded = pulled.path(pulled.builds[0])
     async with bare.run_test(size=(80, 24)) as pilot:
+
+        async def refused(key: str, text: str) -> None:
+            await pilot.press(key)
+            await wait_until(lambda: any(text in note.message for note in bare._notifications))
+            assert bare.screen is screen
+
+        screen = await opened(pilot, ModelsScreen([str(pebble_built)], str(loaded)), 6)
+        await refused("delete", "is loaded")
+        table(screen).go_to(table(screen).rows[-1].key)
+        await refused("delete", "Only pulled models")
+        await pilot.press("escape")
         screen = await opened(pilot, ModelsScreen(), 2)
         await pilot.press("down")
         await wait_until(lambda: "`ingot pull org/tiny-GGUF:Q8_0`" in about(screen))
         assert cells(screen, 1)[-1] == "broken"
-        await pilot.press("enter")
-        await pilot.pause()
-        assert bare.screen is screen
-        assert any("another size" in note.message for note in bare._notifications)
-
-
-async def test_removing_asks_first(bare: Any, pulled: library.Model) -> None:
-    async with bare.run_test(size=(80, 24)) as pilot:
-        screen = await opened(pilot, ModelsScreen(), 2)
+        await refused("enter", "another size")
+        await pilot.press("up")
         for answer in ("n", "y"):
+            assert len(rows(screen)) == 2
             await pilot.press("delete")
             await wait_until(lambda: bare.screen is not screen)
             await pilot.pause()
             await pilot.press(answer)
             await wait_until(lambda: bare.screen is screen)
-            await pilot.pause()
-            assert len(rows(screen)) == 2 or answer == "y"
         await wait_until(lambda: rows(screen) == ["org/tiny-GGUF · Q8_0"])
-    assert not (pulled.folder / "pebble-q4_k_m.gguf").exists()
+    assert not loaded.exists()
     assert (pulled.folder / "pebble-q8_0.gguf").exists()
-
-
-async def test_only_pulled_files_are_removed_and_not_the_loaded_one(
-    bare: Any, pulled: library.Model, pebble_built: Path
-) -> None:
-    loaded = pulled.path(pulled.builds[0])
-    async with bare.run_test(size=(80, 24)) as pilot:
-        screen = await opened(pilot, ModelsScreen([str(pebble_built)], str(loaded)), 6)
-        await pilot.press("delete")
-        await pilot.pause()
-        table(screen).go_to(table(screen).rows[-1].key)
-        await pilot.press("delete")
-        await pilot.pause()
-        said = [note.message for note in bare._notifications]
-        assert bare.screen is screen
-    assert any("is loaded" in text for text in said)
-    assert any("Only pulled models" in text for text in said)
-    assert loaded.exists()
 
 
 async def test_nothing_there(bare: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,48 +161,83 @@ async def test_nothing_there(bare: Any, monkeypatch: pytest.MonkeyPatch) -> None
             await pilot.pause()
 
 
-async def test_another_model_in_the_middle_of_a_chat(chat_app: IngotApp) -> None:
-    """ctrl+t, a filter, enter: the next answer is the other file's, in the same chat."""
-    host = chat_app.services.host
-    async with chat_app.run_test(size=(80, 24)) as pilot:
-        await wait_until(lambda: is_ready(chat_app))
-        await pilot.pause()
+def memory(form: LoadForm) -> str:
+    return str(form.query_one("#load-memory", Static).content)
+
+
+async def test_models_and_their_settings_in_the_middle_of_a_chat(
+    chat_app: IngotApp, gguf_file: Path
+) -> None:
+    """The next answer is the other file's, in the same chat."""
+    remember(gguf_file, LoadSettings(context=256, kv_type="q8_0"))
+    app, host = chat_app, chat_app.services.host
+    async with app.run_test(size=(120, 40)) as pilot:
+
+        async def loaded(context: int) -> None:
+            await wait_until(lambda: is_ready(app) and host.engine.context == context)  # type: ignore[union-attr]
+
+        async def picker() -> Any:
+            """The list, with the cursor on the loaded file."""
+            await pilot.press("ctrl+t")
+            await wait_until(lambda: isinstance(app.screen, ModelsScreen))
+            listed = app.screen.query_one(ModelTable)
+            await wait_until(lambda: listed.record and listed.record.key == listed.current)
+            return app.screen
+
+        async def settings() -> LoadForm:
+            await wait_until(lambda: app.screen.query("#load-memory"))
+            form = app.screen.query_one(LoadForm)
+            await wait_until(lambda: "needs" in memory(form))
+            return form
+
+        await loaded(256)
+        await shown(app)
         await ask(pilot, "Who are you?")
-        await answered(chat_of(chat_app), 2)
-        await pilot.press("ctrl+t")
-        await wait_until(lambda: isinstance(chat_app.screen, ModelsScreen))
-        screen = chat_app.screen
-        assert isinstance(screen, ModelsScreen)
-        await wait_until(lambda: screen.query(ModelTable) and len(rows(screen)) == 4)
-        assert [row for row in rows(screen) if row.startswith("●")] == ["● pebble · q8_0"]
+        await answered(chat_of(app), 2)
+        await picker()
+        await pilot.press("ctrl+s")
+        form = await settings()
+        assert form.text_of("context") == "256"
+        await pilot.click("#load-reset")
+        assert form.text_of("context") == form.text_of("kv_type") == ""
+        assert "usual" in form.query_one("#threads", Input).placeholder
+        await pilot.press("escape", "escape")  # which changes nothing
+        assert remembered(gguf_file) == LoadSettings(context=256, kv_type="q8_0")
+        await picker()
+        await pilot.click("#load")
+        form = await settings()
+        before = memory(form)
+        await pilot.click("#load-reset")
+        form.query_one("#context").focus()
+        await pilot.press(*"128", "tab", "0")
+        await wait_until(lambda: "threads" in form.errors)
+        await pilot.press("ctrl+s")  # refused, and the cursor is where it is wrong
+        assert form.query_one("#threads", Input).has_focus
+        await pilot.press("backspace", "1")
+        await wait_until(lambda: memory(form) not in ("", before))
+        await pilot.click("#load-use")
+        await loaded(128)
+        assert host.details.endswith("1 thread")
+        assert remembered(gguf_file) == LoadSettings(context=128, threads=1)
+
+        screen = await picker()
         await pilot.press(*"onnx-int8")
         await wait_until(lambda: rows(screen) == ["pebble · onnx-int8"])
         await pilot.press("enter")
-        await wait_until(lambda: host.label == "pebble · onnx-int8" and is_ready(chat_app))
+        await wait_until(lambda: host.label == "pebble · onnx-int8" and is_ready(app))
         await pilot.pause()
-        speed = chat_of(chat_app).answer.figures.decode_tps
+        speed = chat_of(app).answer.figures.decode_tps
         assert speed is None, "that is the other model's"
         await ask(pilot, "And now?")
-        await answered(chat_of(chat_app), 4)
-        store = chat_app.services.store
+        await answered(chat_of(app), 4)
+        store = app.services.store
         messages = store.messages(store.chats()[0].id)
         labels = [m.model for m in messages if m.role is Role.ASSISTANT]
     assert labels == ["pebble · q8_0", "pebble · onnx-int8"]
 
 
-async def test_files_that_cannot_be_read_turn_out_to_be_broken(bare: Any, tmp_path: Path) -> None:
-    (tmp_path / "bad.gguf").write_bytes(b"GGUF\3\0\0\0 and no more")
-    async with bare.run_test(size=(80, 24)) as pilot:
-        screen = await opened(pilot, ModelsScreen([str(tmp_path / "bad.gguf")]), 1)
-        await wait_until(lambda: cells(screen, 0)[-1] == "broken")
-        await wait_until(lambda: "Cannot be used" in about(screen))
-
-
 @pytest.mark.usefixtures("utc")
-@pytest.mark.parametrize("size", SIZES)
-def test_picture(
-    bare: Any, snap: Any, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]
-) -> None:
+def test_picture(bare: Any, snap: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     noon = 1_780_000_000.0
     text = Perplexity(12.3, 0.4, 4096, "evaluation.txt", "0")
     four = ModelEntry(
@@ -266,10 +273,8 @@ def test_picture(
         await wait_until(lambda: cells(screen, 2)[-1] == "too big")
         await pilot.press("up")
         await wait_until(lambda: "needs" in about(screen))
-        screen.query_one(Input).value = ""
-        await pilot.pause()
 
-    assert snap(bare, terminal_size=size, run_before=open_it)
+    assert snap(bare, run_before=open_it)
 
 
 async def test_a_file_that_nobody_can_read_hides_no_other(

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -21,38 +19,18 @@ from tests.support import wait_until
 WIDGET = Color.parse("#181F27")
 
 
-@pytest.mark.parametrize(
-    ("environ", "no_colour"), [({}, False), ({"NO_COLOR": ""}, False), ({"NO_COLOR": "1"}, True)]
-)
-def test_only_a_no_color_that_is_not_empty_counts(
-    environ: dict[str, str], no_colour: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("os.environ", environ)
-    assert no_color() is no_colour
-
-
-def test_colours_go_and_attributes_stay() -> None:
-    style = Style.parse("bold italic underline dim #E8A33D on #181F27")
-    [segment] = Colourless().apply([Segment("x", style)], WIDGET)
-    assert segment.style is not None
-    assert segment.style.render("x") == "\x1b[1;3;4mx\x1b[0m"
-
-
-def test_a_highlight_that_was_only_a_background_is_reversed() -> None:
-    lit, plain = Colourless().apply(
-        [
-            Segment("lit", Style.parse("#11161C on #E8A33D")),
-            Segment("plain", Style.parse("#D7DEE6 on #1A212A")),
-        ],
-        WIDGET,
-    )
-    assert lit.style is not None
-    assert plain.style is not None
-    assert lit.style.reverse
-    assert not plain.style.reverse
-
-
-def test_text_without_a_style_stays() -> None:
+def test_colours_go_and_attributes_and_highlights_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value, told in (("", False), ("1", True)):  # only one that is not empty counts
+        monkeypatch.setenv("NO_COLOR", value)
+        assert no_color() is told
+    for style, left in (
+        ("bold italic underline dim #E8A33D on #181F27", "\x1b[1;3;4mx\x1b[0m"),
+        ("#11161C on #E8A33D", "\x1b[7mx\x1b[0m"),  # a highlight that was only a background
+        ("#D7DEE6 on #1A212A", "x"),
+    ):
+        [segment] = Colourless().apply([Segment("x", Style.parse(style))], WIDGET)
+        assert segment.style is not None
+        assert segment.style.render("x") == left
     assert Colourless().apply([Segment("x", None)], WIDGET) == [Segment("x", None)]
 
 
@@ -106,6 +84,9 @@ async def test_the_mode_and_the_focus_are_told_without_colour(
             told = {text.strip(): how for text, *how in drawn(app)[0] if text.strip() in titles}
             assert told.keys() == titles
             assert [title for title, how in told.items() if any(how)] == [mode.title]
+            if mode.name == "quantize":
+                reversed_ = {text.strip() for line in drawn(app) for text, _, on, _ in line if on}
+                assert "1 Choose" in reversed_  # the page
             first, seen = app.screen.focused, []
             while not seen or app.screen.focused is not first:
                 seen.append(drawn(app))

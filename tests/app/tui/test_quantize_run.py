@@ -1,7 +1,5 @@
 """Real runs of the quantize screen, from a half-precision GGUF file."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -55,33 +53,33 @@ async def stopped(screen: QuantizeScreen) -> psutil.Process:
     return quantizer
 
 
-def stages(screen: QuantizeScreen) -> str:
-    return text_of(screen, "#stages")
-
-
-async def test_a_build_is_stopped_goes_on_and_its_file_can_be_asked(
+async def test_a_build_is_stopped_goes_on_and_its_files_can_be_used(
     app: IngotApp, float_gguf: Path, tmp_path: Path
 ) -> None:
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with app.run_test(size=(120, 40)) as pilot:
         screen = await open_screen(pilot)
-        fill(screen, float_gguf, tmp_path / "o", "q4_0")
+        fill(screen, float_gguf, tmp_path / "o", "q8_0", "q4_0")
+        screen.query_one("#measure", Check).toggle()
+        assert screen.leaving() is None
+
+        async def asked(key: str, answer: str) -> None:
+            await pilot.press(key)
+            await wait_until(lambda: isinstance(app.screen, ConfirmScreen))
+            await pilot.press(answer)
+            await wait_until(lambda: not isinstance(app.screen, ConfirmScreen))
+
         with held(tmp_path / "held", float_gguf):
             await pilot.press("ctrl+g")
-            await wait_until(lambda: "▶ quantizing to q4_0" in stages(screen))
+            await wait_until(lambda: "▶ quantizing to" in text_of(screen, "#stages"))
             await stopped(screen)
             first = screen._process
             assert first is not None
             await pilot.press("ctrl+g")  # a second one at the same time
             await wait_until(lambda: any("is in progress" in n.message for n in app._notifications))
             assert screen._process is first
-            await pilot.press("escape")
-            await wait_until(lambda: isinstance(app.screen, ConfirmScreen))
-            await pilot.press("n")
-            await wait_until(lambda: app.screen is screen)
+            await asked("escape", "n")
             assert not first.stopping
-            await pilot.press("escape")
-            await wait_until(lambda: isinstance(app.screen, ConfirmScreen))
-            await pilot.press("y")
+            await asked("escape", "y")
             await wait_until(lambda: state_of(screen) is RunState.STOPPED)
             assert "stopped; starting it again resumes" in text_of(screen, "#files")
 
@@ -94,77 +92,55 @@ async def test_a_build_is_stopped_goes_on_and_its_file_can_be_asked(
             assert app.is_running
             assert page(screen) == "run"
 
-        await pilot.press("ctrl+g")
+        front = screen.query_one("#run-front", FrontChart)
+        assert not front.marks
+        with held(tmp_path / "again", tmp_path / "o" / "manifest.json"):
+            await pilot.press("ctrl+g")
+            await wait_until(lambda: front.marks, 300)
+            assert screen.running
+            assert page(screen) == "run"
+            [mark] = front.marks
+            assert mark.label in ("q8_0", "q4_0")
+            quantizer = await stopped(screen)
+        quantizer.resume()
         await wait_until(lambda: page(screen) == "result", 300)
         assert state_of(screen) is RunState.DONE
         told = text_of(screen, "#files")
-        assert "1 of 1 file ready" in told
+        assert "2 of 2 files ready" in told
         assert re.search(r"✓ q4_0  done: [\d.]+ MB", told)
-        assert "✓ quantizing to q4_0" in stages(screen)
-        table = screen.query_one(FileTable)
+        table, files = screen.query_one(FileTable), screen.query_one("#chart", FrontChart)
         await wait_until(lambda: screen.focused is table)
-        assert len(table.rows) == 1
+        await wait_until(lambda: len(files.marks) == 2)
+        result = read_result(tmp_path / "o")
+        [best] = [row.recipe for row in result.rows if row.best]
+        assert [m.label.strip("[]") for m in files.marks if m.marker == "★"] == [best]
+        assert result.chart is not None
+        drawn = {m.label.strip("[]"): (m.x, m.y) for m in files.marks}
+        assert drawn == {p.label: (p.megabytes, p.divergence) for p in result.chart.points}
+        # What was measured is now on the cards.
+        await wait_until(lambda: "same top" in card_of(screen, "q8_0").prospect.quality_text)
 
         await pilot.press("o")
         report = str(tmp_path / "o" / "report.html")
         await wait_until(lambda: any(report in n.message for n in app._notifications))
         assert app.clipboard == report
-
+        assert table.record is not None
+        recipe = table.record.recipe
         await pilot.press("enter")
         await wait_until(lambda: app.current_mode == "chat")
         await wait_until(lambda: app.services.host.engine is not None)
-        assert "q4_0" in app.services.host.label
+        assert recipe in app.services.host.label
 
-
-async def test_the_chart_grows_while_files_are_measured(
-    app: IngotApp, float_gguf: Path, tmp_path: Path
-) -> None:
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await open_screen(pilot)
-        fill(screen, float_gguf, tmp_path / "o", "q8_0", "q4_0")
-        screen.query_one("#measure", Check).toggle()
-        front = screen.query_one("#run-front", FrontChart)
-        assert not front.marks
-        with held(tmp_path / "held", tmp_path / "o" / "manifest.json"):
-            await pilot.press("ctrl+g")
-            await wait_until(lambda: front.marks, 300)
-            assert screen.running
-            assert page(screen) == "run"
-            (first,) = front.marks
-            assert first.label in ("q8_0", "q4_0")
-            quantizer = await stopped(screen)
-        quantizer.resume()
-        await wait_until(lambda: page(screen) == "result", 300)
-        files = screen.query_one("#chart", FrontChart)
-        await wait_until(lambda: len(files.marks) == 2)
-        told = read_result(tmp_path / "o")
-        best = next(row.recipe for row in told.rows if row.best)
-        assert [m.label.strip("[]") for m in files.marks if m.marker == "★"] == [best]
-        assert told.chart is not None
-        drawn = {m.label.strip("[]"): (m.x, m.y) for m in files.marks}
-        assert drawn == {p.label: (p.megabytes, p.divergence) for p in told.chart.points}
-        # What was measured is now on the cards.
-        await wait_until(lambda: "same top" in card_of(screen, "q8_0").prospect.quality_text)
-
-
-async def test_leaving_while_it_builds_asks_and_ends_the_run(
-    app: IngotApp, float_gguf: Path, tmp_path: Path
-) -> None:
-    async with app.run_test(size=(80, 24)) as pilot:
-        screen = await open_screen(pilot)
-        fill(screen, float_gguf, tmp_path / "o", "q8_0", "q4_0")
-        assert screen.leaving() is None
-        with held(tmp_path / "held", float_gguf):
-            await pilot.press("ctrl+g")
-            await wait_until(lambda: "▶ quantizing to" in stages(screen))
+        # Leaving while it builds asks, and ends the run.
+        fill(screen, float_gguf, tmp_path / "more", "q5_0")
+        with held(tmp_path / "more-held", float_gguf):
+            await pilot.press("f5", "ctrl+g")
+            await wait_until(lambda: screen.running)
             await stopped(screen)
-        await pilot.press("f2", "ctrl+q")
-        await wait_until(lambda: isinstance(app.screen, ConfirmScreen))
-        await pilot.press("n")
-        await wait_until(lambda: not isinstance(app.screen, ConfirmScreen))
+            pid = screen._process.pid  # type: ignore[union-attr]
+        await pilot.press("f2")
+        await asked("ctrl+q", "n")
         assert app.is_running
-        assert screen._process is not None
-        pid = screen._process.pid
         await pilot.press("ctrl+q")
         await wait_until(lambda: isinstance(app.screen, ConfirmScreen))
         await pilot.press("y")

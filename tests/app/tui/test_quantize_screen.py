@@ -1,8 +1,6 @@
 """The quantize screen's pages, its files, and pictures of it."""
 
-from __future__ import annotations
-
-import asyncio
+import dataclasses
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,17 +15,19 @@ from app.tui.app import IngotApp
 from app.tui.screens.compare import CompareScreen
 from app.tui.screens.dialogs import ConfirmScreen
 from app.tui.screens.quantize import QuantizeProgress
-from app.tui.widgets.quantize_files import FileTable, FrontChart, QuantizeResult
+from app.tui.widgets.quantize_files import (
+    FileTable,
+    FrontChart,
+    QuantizeResult,
+    TypeMapView,
+    TypesScreen,
+)
 from app.tui.widgets.quantize_form import QuantizeForm, RecipeCards
+from quantize.manifest import Allocation, Manifest, load_manifest, write_manifest
 from quantize.source import SourceModel
 from tests.app.tui.bursts import burst
 from tests.app.tui.conftest import SIZES
-from tests.app.tui.quantize_app import (
-    card_of,
-    open_screen,
-    page,
-    run_in_the_middle,
-)
+from tests.app.tui.quantize_app import MANIFEST, card_of, open_screen, page, run_in_the_middle
 from tests.support import wait_until
 
 
@@ -113,7 +113,23 @@ FORECAST = BuildForecast(
 )
 
 
-def picture_app(app: IngotApp, name: str, folder: Path) -> Any:
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [("form", SIZES[0]), ("form", SIZES[1]), ("run", SIZES[1]), ("result", SIZES[1])],
+)
+def test_picture(
+    app: IngotApp,
+    snap: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    size: tuple[int, int],
+) -> None:
+    folder = Path("river")  # it is told
+    monkeypatch.chdir(tmp_path)
+    folder.mkdir()
+    (folder / "manifest.json").write_text(MANIFEST.read_text())
+
     async def show(pilot: Pilot[Any]) -> None:
         screen = await open_screen(pilot)
         screen._turn_to(name)
@@ -128,49 +144,62 @@ def picture_app(app: IngotApp, name: str, folder: Path) -> Any:
             screen.query_one("#run-front", FrontChart).show_result(read_result(folder))
         else:
             screen.query_one(QuantizeResult).show(read_result(folder))
-        await pilot.pause()
 
-    return show
-
-
-@pytest.fixture
-def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The figures of Pebble's files as they were measured, in a folder of a fixed name."""
-    folder = Path("river")
-    monkeypatch.chdir(tmp_path)
-    folder.mkdir()
-    (folder / "manifest.json").write_text(MANIFEST.read_text())
-    return folder
+    assert snap(app, terminal_size=size, run_before=show)
 
 
-MANIFEST = Path(__file__).with_name("quantized.json")
+TYPES = {
+    "token_embd.weight": "q6_k",
+    "output.weight": "f16",
+    **{f"blk.{n}.attn_v.weight": "q8_0" if n % 2 else "iq4_nl" for n in range(6)},
+    **{f"blk.{n}.ffn_down.weight": "q5_1" for n in range(5)},  # the last layer has none
+}
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("name", ["form", "run", "result"])
-def test_picture(
-    app: IngotApp, snap: Any, measured: Path, name: str, size: tuple[int, int]
-) -> None:
-    assert snap(app, terminal_size=size, run_before=picture_app(app, name, measured))
+def built_for_a_target(tmp_path: Path) -> Path:
+    """Measured files; the first of llama.cpp's is said to have been built for a target."""
+    (tmp_path / "manifest.json").write_bytes(MANIFEST.read_bytes())
+    known = load_manifest(tmp_path)
+    built = next(entry for entry in known.files if entry.format == "gguf")
+    found = dataclasses.replace(built, allocation=Allocation(TYPES, 0.0123, 2, 0.013, 0.0101))
+    others = [entry for entry in known.files if entry is not built]
+    write_manifest(tmp_path, Manifest(known.model, (found, *others), known.version))
+    return tmp_path
 
 
-async def test_without_colour_ticks_and_the_page_can_be_told(
-    services: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NO_COLOR", "1")
-    app = IngotApp(services)
+TOLD = """
+predicted to lose 0.012 nats, measured 0.021 (error 0.0007), the next megabyte would bring it to\
+ 0.01, 2 files tried
+layer     0              5
+attn_v    4  8  4  8  4  8
+ffn_down  5  5  5  5  5
+4 iq4_nl 3   5 q5_1 5   6 q6_k 1   F f16 1   8 q8_0 3   token_embd q6_k   output f16"""
+
+
+async def test_types_are_below_the_chart_or_in_a_panel(app: IngotApp, tmp_path: Path) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await open_screen(pilot)
-        await pilot.pause()
-        lines = ["".join(s.text for s in strip) for strip in screen._compositor.render_strips()]
-        assert sum("[x]" in line for line in lines) == 1  # to measure
-        assert sum(line.count("✓ ") for line in lines) == 4  # recipes
-        assert any("[ ] Build again" in line for line in lines)
-        reverse = [
-            segment.text
-            for strip in screen._compositor.render_strips()
-            for segment in strip
-            if segment.style and segment.style.reverse
-        ]
-        assert "1 Choose" in "".join(reverse)
-    await asyncio.sleep(0)
+        screen._turn_to("result")
+        screen.query_one(QuantizeResult).show(read_result(built_for_a_target(tmp_path)))
+        table, below = screen.query_one(FileTable), screen.query_one("#types", TypeMapView)
+        table.focus()
+        await pilot.press("home")
+        while table.record is not None and table.record.types is None:
+            assert not below.display
+            assert "m" not in screen.active_bindings
+            await pilot.press("down")
+
+        def told(view: TypeMapView) -> str:
+            """Of the file, its layers against the roles, and the kinds."""
+            texts = view.query(Static).results(Static)
+            lines = [line for one in texts for line in str(one.render()).splitlines()]
+            return "".join(f"\n{line.rstrip()}" for line in lines)
+
+        await wait_until(lambda: below.region and told(below) == TOLD)
+        await pilot.resize_terminal(80, 24)
+        await wait_until(lambda: not below.region)
+        await pilot.press("m")
+        await wait_until(lambda: isinstance(app.screen, TypesScreen))
+        await wait_until(lambda: told(app.screen.query_one(TypeMapView)) == TOLD)
+        await pilot.press("escape")
+        await wait_until(lambda: app.screen is screen)

@@ -43,6 +43,8 @@ async def test_a_million_records_are_drawn_as_far_as_they_are_in_sight() -> None
         await pilot.press("home", "enter")
         await pilot.pause()
         assert app.selected == [0]
+        await pilot.press("pagedown")
+        assert table.record == 8
 
 
 async def test_the_cursor_stays_on_its_record() -> None:

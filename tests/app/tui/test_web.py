@@ -11,11 +11,13 @@ import aiohttp
 import psutil
 import pytest
 
+from app.tui.web import BrowserServer
+from runtimes.errors import RequestError
 from runtimes.machine.processes import child_environment, python
-from tests.app.tui import chromium
 from tests.support import until, wait_until
 
 QUESTION = "What is the capital of France?"
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class Served:
@@ -47,21 +49,7 @@ def served(home: Path, tmp_path: Path, pebble_built: Path) -> Iterator[Served]:
     assert made.process.wait(60) == 0
 
 
-@pytest.mark.skipif(chromium.PROGRAM is None, reason="Chromium is not installed")
-async def test_a_question_is_answered_in_a_real_browser(served: Served, tmp_path: Path) -> None:
-    async with chromium.page(served.address, tmp_path / "profile") as page:
-        await wait_until(lambda: "q4_k_m" in page.received)  # the model is loaded
-        assert await page.look("location.href") == served.root  # the token is out of sight
-        await page.look("document.querySelector('.xterm-helper-textarea').focus()")
-        await page.type(QUESTION)
-        await page.enter()
-        await wait_until(lambda: "capital of France is Paris" in page.received)
-        assert await page.look("document.body.classList.contains('-first-byte')")
-        assert served.apps()
-    await wait_until(lambda: not served.apps())  # the app ends with its page
-
-
-async def test_nobody_gets_in_without_the_token(served: Served) -> None:
+async def test_nobody_gets_a_page_without_the_token(served: Served) -> None:
     jar = aiohttp.CookieJar(unsafe=True)  # of an address without a name, too
     async with aiohttp.ClientSession(cookie_jar=jar) as browser:
 
@@ -72,33 +60,42 @@ async def test_nobody_gets_in_without_the_token(served: Served) -> None:
         for path in ("", "ws", "static/js/textual.js", "download/1", "?token=", "?token=wrong"):
             assert await status(served.root + path) == 403, path
         assert await status(served.address, Host="example.org") == 403
-        assert await status(served.address) == 200  # and the cookie is there from now on
-        assert await status(served.root) == 200
+        async with browser.get(served.address) as answer:
+            assert answer.status == 200  # and the cookie is there from now on
+            assert str(answer.url) == served.root, "the token is out of sight"
+            assert "frame-ancestors 'none'" in answer.headers["Content-Security-Policy"]
         assert await status(served.root + "static/js/textual.js") == 200
         assert await status(served.root, Host="example.org") == 403
         with pytest.raises(aiohttp.WSServerHandshakeError, match="403"):
             await browser.ws_connect(served.root + "ws", origin="http://example.org")
-        async with browser.get(served.root) as answer:
-            assert "frame-ancestors 'none'" in answer.headers["Content-Security-Policy"]
-    assert not served.apps()
+        assert not served.apps()
+
+        # As the page's own script does.
+        async with browser.ws_connect(served.root + "ws?width=100&height=30") as page:
+            received = b""
+
+            async def until_drawn(words: str) -> None:
+                nonlocal received
+                while words not in _ESCAPES.sub("", received.decode("utf-8", "replace")):
+                    message = await page.receive(timeout=90)
+                    assert message.type in (aiohttp.WSMsgType.BINARY, aiohttp.WSMsgType.TEXT)
+                    received += message.data if isinstance(message.data, bytes) else b""
+
+            await until_drawn("q4_k_m")  # the model is loaded
+            await page.send_json(["stdin", f"{QUESTION}\r"])
+            await until_drawn("capital of France is Paris")
+            assert served.apps()
+    await wait_until(lambda: not served.apps())  # the app ends with its page
 
 
-def test_a_port_that_is_taken(home: Path) -> None:
+def test_a_port_that_is_taken() -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        done = subprocess.run(
-            python("-m", "app", "chat", "--web", "--port", port),
-            capture_output=True,
-            text=True,
-            env=child_environment(),
-        )
-    assert done.returncode == 2
-    assert (
-        done.stderr
-        == f"ingot: port {port} of 127.0.0.1: Address already in use; --port names another\n"
-    )
+        told = f"port {port} of 127.0.0.1: Address already in use; --port names another"
+        with pytest.raises(RequestError, match=told):
+            BrowserServer("ingot", port, "token")
 
 
 def test_what_is_missing_is_named(home: Path) -> None:

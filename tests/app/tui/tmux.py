@@ -1,7 +1,5 @@
 """A real terminal for the real program: a tmux server of its own."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
@@ -74,7 +72,7 @@ class Tmux:
         """The shell's process; `ingot` is its child."""
         return int(self._tmux("display-message", "-p", "#{pane_pid}"))
 
-    def __enter__(self) -> Tmux:
+    def __enter__(self) -> "Tmux":
         return self
 
     def __exit__(self, *_: object) -> None:
