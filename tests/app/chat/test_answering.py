@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -15,7 +14,7 @@ from app.chat.budget import DraftMessage, Shortage, Way, WayOut, measure
 from app.chat.conversation import Conversation
 from app.chat.host import EngineHost
 from app.chat.session import Session
-from app.chat.store.records import Attachment, Message, Role, State
+from app.chat.store.records import Attachment, Role, State
 from app.chat.store.store import ChatStore
 from runtimes.request import SamplingParams
 from tests.app.chat.conftest import ENDLESS
@@ -27,11 +26,11 @@ class View:
     """Keeps what it is told to show. The thread of a test is the view's."""
 
     def __init__(self, host: EngineHost, store: ChatStore, params: SamplingParams) -> None:
-        self.host, self.session, self._params = host, Session(store, host), params
-        self.typed, self.plain = "", False
+        self.session, self._params = Session(store, host), params
+        self.typed = ""
         self.told: list[str] = []
         self.asked: list[tuple[Shortage, Callable[[WayOut | None], Any]]] = []
-        self.answer = Answering(self)
+        self.answer = Answering(self.session, self)
         self.phases: list[AnswerPhase] = []
         self._loop = asyncio.get_running_loop()
 
@@ -45,9 +44,6 @@ class View:
                 await done
 
         return asyncio.run_coroutine_threadsafe(call(), self._loop)
-
-    def in_thread(self, work: Callable[[], None]) -> None:
-        threading.Thread(target=work).start()
 
     def look_after(self) -> None:
         """``until`` polls."""
@@ -64,9 +60,6 @@ class View:
     async def show_path(self, *, to_end: bool = True) -> None:
         """Nothing is drawn."""
 
-    async def show_more_of(self, answer: Message) -> None:
-        """Nothing is drawn."""
-
     def show_state(self) -> None:
         if not self.phases or self.phases[-1] is not self.answer.phase:
             self.phases.append(self.answer.phase)
@@ -80,10 +73,11 @@ class View:
     def ask_way_out(self, short: Shortage, then: Callable[[WayOut | None], Any]) -> None:
         self.asked.append((short, then))
 
-    def tell(self, problem: object) -> None:
+    def tell_error(self, problem: object) -> None:
         self.told.append(str(problem))
 
-    say = warn = tell
+    def notify(self, message: str, *, severity: str = "information") -> None:
+        self.told.append(message)
 
     async def until(self, reached: Callable[[], Any]) -> None:
         async with asyncio.timeout(30):
