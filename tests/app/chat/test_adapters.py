@@ -38,8 +38,8 @@ def answer(host: EngineHost, conversation: Conversation, asked: Message) -> Mess
     return until(turn.poll, lambda progress: progress.done).message
 
 
-def test_each_answer_says_what_gave_it(
-    adapted: EngineHost, conversation: Conversation, pebble_built: Path
+def test_each_answer_says_what_gave_it_and_they_go_with_their_model(
+    adapted: EngineHost, conversation: Conversation, pebble_built: Path, tmp_path: Path
 ) -> None:
     adapted.load(str(pebble_built), ModelOptions(recipe="q8_0", **SMALL))
     assert adapted.adapters == ("n0", "n3")
@@ -62,21 +62,9 @@ def test_each_answer_says_what_gave_it(
     with pytest.raises(RequestError, match="no adapter 'x'; there is: n0, n3"):
         adapted.use("x")
     assert adapted.adapter == "n0"
-
-
-def test_they_go_with_the_files_of_their_model(adapted: EngineHost, pebble_built: Path) -> None:
-    adapted.load(str(pebble_built), ModelOptions(recipe="q8_0", **SMALL))
     adapted.use("n3")
-    adapted.load(str(pebble_built), ModelOptions(recipe="q4_k_m", **SMALL))
-    assert adapted.label == "pebble · q4_k_m + n0"
     adapted.load(str(pebble_built), ModelOptions(recipe="onnx-int8", **SMALL))
     assert adapted.label == "pebble · onnx-int8 + n0"
-
-
-def test_another_model_has_none_of_them(
-    adapted: EngineHost, pebble_built: Path, tmp_path: Path
-) -> None:
-    adapted.load(str(pebble_built), ModelOptions(recipe="q8_0", **SMALL))
     other = tmp_path / "other.gguf"
     other.symlink_to(next(pebble_built.glob("*q8_0.gguf")))
     adapted.load(str(other), ModelOptions(**SMALL))

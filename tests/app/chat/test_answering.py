@@ -155,6 +155,19 @@ async def test_a_stop_settles_and_gives_back_what_waits(
     assert view.session.path[2].text == "after the stop"
 
 
+async def test_an_engine_that_fails_gives_back_what_waits(
+    roomy: EngineHost, store: ChatStore
+) -> None:
+    view = View(roomy, store, ENDLESS)
+    await view.answer.send("Go")
+    await view.until(lambda: view.answer.turn)
+    await view.answer.send("one")
+    view.answer.turn._stream.cancel()  # as when the model is closed
+    await view.idle()
+    assert view.typed == "one"
+    assert view.said == [USER, STOPPED]
+
+
 async def test_an_answer_goes_on_while_another_chat_is_shown(
     roomy: EngineHost, store: ChatStore
 ) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 from app.chat.store.records import State
 from app.tui.screens.dialogs import CopyChoice
-from app.tui.widgets.text_lines import TextLines
 from app.tui.widgets.transcript import Transcript
 from tests.app.tui.chat_app import ANSWER, add_turn, answered, shown, text_of
 from tests.support import wait_until
@@ -141,24 +140,3 @@ async def test_messages_are_selected_by_keys(make: Any):
         await pilot.press("down")
         await pilot.pause()
         assert screen.prompt.has_focus
-
-
-async def test_thinking_is_collapsed_and_opens(make: Any):
-    app = make()
-    store = app.services.store
-    chat = store.new_chat().id
-    add_turn(store, chat, None, "Why?", "<think>\nHm, a river.\n</think>\n\nBecause.")
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await shown(app)
-        await screen.open_chat(chat)
-        await pilot.press("ctrl+up")
-        view = screen.transcript.selected
-        thought = view.body.thought
-        assert view.body.text == "Because."
-        assert thought.query_one(TextLines).text.strip() == "Hm, a river."
-        assert not thought.opened
-        assert "token" in str(thought.query_one(".title").visual)
-        await pilot.press("space")
-        await pilot.pause()
-        assert thought.opened
-        assert thought.query_one("TextLines").region.height == 1

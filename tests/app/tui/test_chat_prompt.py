@@ -89,16 +89,6 @@ async def test_slash_commands_do_it_or_say_what_is_wrong(make: Any):
         assert screen.path[0].text == "/not a command"
 
 
-async def test_every_command_is_an_action_that_there_is(make: Any):
-    app = make()
-    async with app.run_test(size=SIZE):
-        screen = await shown(app)
-        for spec in SPECS:
-            place, _, name = spec.action.partition("(")[0].partition(".")
-            owner = {"screen": screen, "app": app}[place]
-            assert callable(getattr(owner, f"action_{name}"))
-
-
 async def test_chats_are_looked_for_with_the_words_of_the_command(make: Any):
     app = make()
     for title in ("Boats", "Mills"):
@@ -151,11 +141,3 @@ async def test_keys_are_told_as_they_are_mapped(make: Any):
         await pilot.press("escape")
         await screen.open_chat(chat)
         assert "alt+g continues" in text_of(screen.transcript.views[-1], "state")
-
-
-async def test_ctrl_e_is_the_end_of_a_line_in_the_prompt(make: Any):
-    app = make()
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await shown(app)
-        await pilot.press(*"ver", "ctrl+a", *"ri", "ctrl+e", *"!")
-        assert screen.prompt.text == "river!"

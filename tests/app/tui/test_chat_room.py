@@ -21,22 +21,6 @@ from tests.support import wait_until
 SIZE = (100, 30)
 
 
-async def test_what_does_not_fit_is_asked_about(make: Any):
-    app = make()
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await shown(app)
-        long = "the river was wide " * 150
-        screen.prompt.fill(long)
-        await wait_until(lambda: "Too long: the prompt fills" in str(screen.notice.visual))
-        await pilot.press("enter")
-        await wait_until(lambda: isinstance(app.screen, OverflowScreen))
-        await pilot.press("escape")
-        await pilot.pause()
-        assert screen.path == ()
-        assert screen.prompt.text == long, "it is a draft again"
-        assert not screen.busy
-
-
 async def test_more_of_an_answer_that_filled_the_context_is_asked_about(
     make: Any, host: EngineHost
 ):

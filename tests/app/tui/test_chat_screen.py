@@ -6,14 +6,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import psutil
 from textual.widgets import Static
 
 from app.chat.store.records import State
 from app.config.settings import Config, Sampling
 from app.tui.app import IngotApp
 from app.tui.services import Start, open_services
-from runtimes.worker.engine import WorkerEngine
 from tests.app.tui.chat_app import answered, shown, text_of
 from tests.app.tui.conftest import SHORT
 from tests.app.tui.held import HeldHost
@@ -90,47 +88,6 @@ async def test_esc_stops_and_keeps_what_came_and_the_draft(held: HeldHost, make:
         assert answer.text.startswith(before[:-4])
         assert view.body.text.strip() == answer.text.strip()
         assert screen.prompt.text == "next"
-
-
-async def test_reading_the_prompt_tells_how_far_it_is_where_the_answer_will_stand(
-    held: HeldHost, make: Any
-):
-    app = make(LONG, host=held)
-    held.reading.clear()
-    held.go.set()
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await shown(app)
-        await screen.answer.send("Tell me everything")
-        await wait_until(lambda: screen.turn is not None and len(screen.path) == 2)
-        await wait_until(lambda: screen.transcript.view_of(screen.path[-1].id))
-        view = screen.transcript.view_of(screen.path[-1].id)
-        asked = len(held.held.encode_chat([{"role": "user", "content": "Tell me everything"}]))
-        told = f"Reading  0 of {asked} tokens"
-        await wait_until(lambda: told in text_of(view, "waiting"))
-        await pilot.press("escape")
-        await wait_until(lambda: "Stopping" in text_of(view, "waiting"))
-        held.reading.set()
-        answer = await answered(screen, 2)
-        assert answer.state is State.STOPPED
-        await wait_until(lambda: not text_of(view, "waiting"))
-
-
-async def test_esc_says_so_while_the_engine_does_not_answer(endless_app: IngotApp):
-    async with endless_app.run_test(size=SIZE):
-        screen = await shown(endless_app)
-        await screen.answer.send("Tell me a story.")
-        await wait_until(lambda: screen.path and len(screen.path[-1].text) > 20)
-        engine = endless_app.services.host.engine
-        assert isinstance(engine, WorkerEngine)
-        process = psutil.Process(engine.pid)
-        process.suspend()
-        try:
-            assert screen.interrupt()
-            await wait_until(lambda: screen.box.status.plain.startswith("stopping"))
-        finally:
-            process.resume()
-        assert (await answered(screen, 2)).state is State.STOPPED
-        await wait_until(lambda: "stopping" not in screen.box.status.plain)
 
 
 async def test_files_go_with_a_message(make: Any, tmp_path: Path):

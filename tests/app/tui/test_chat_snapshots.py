@@ -22,7 +22,7 @@ from tests.app.tui.chat_app import ANSWER, add_turn, shown
 from tests.app.tui.conftest import SIZES
 from tests.support import wait_until
 
-FIGURES = StatusFigures(decode_tps=42.5, ttft_s=0.135, prefill_tps=1250.0, used=3188, context=4096)
+FIGURES = StatusFigures(decode_tps=42.5, ttft_s=0.135, used=3188, context=4096)
 MODEL = "pebble · q8_0"
 
 

@@ -61,7 +61,7 @@ over two lines.
 The end, without a line end"""
 
 
-@pytest.mark.parametrize("kind", ["code", "prose", "list"])
+@pytest.mark.parametrize("kind", ["code", "list"])
 async def test_what_was_fed_is_what_is_shown(home: Any, kind: str):
     app, engine = recorded(home, tokens(kind, 1500))
     async with app.run_test(size=(100, 30)) as pilot:
@@ -169,15 +169,14 @@ def blocks(widget: Any) -> list[tuple[str, str]]:
     return [(type(b).__name__, b._content.plain) for b in widget.query(MarkdownBlock)]
 
 
-@pytest.mark.parametrize("size", [1, 40])
-async def test_streamed_blocks_are_those_of_the_whole_text(size: int):
+async def test_streamed_blocks_are_those_of_the_whole_text():
     text = PROSE + "\n\n" + PROSE[:120]
     app = Both(text)
-    draw = random.Random(size)
+    draw = random.Random(1)
     async with app.run_test() as pilot:
         at = 0
         while at < len(text):
-            step = draw.randrange(1, size + 1)
+            step = draw.randrange(1, 20)
             await app.streamed.grow(text[at : at + step])
             at += step
         await app.streamed.end()

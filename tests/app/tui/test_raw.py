@@ -1,4 +1,4 @@
-"""Text that is sent as it is, for one chat; a chat template instead of the model's own."""
+"""Text that is sent as it is, for one chat."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from app.chat.store.store import ChatStore
-from app.chat.templates import KNOWN
 from app.tui.app import IngotApp
 from app.tui.screens.chat import ChatScreen
 from tests.app.tui.chat_app import answered, shown
@@ -60,17 +59,3 @@ async def test_raw_is_kept_with_the_chat(make: Callable[..., IngotApp], monkeypa
         assert prompts[1] == engine.encode_chat(
             screen.session.conversation.prompt(screen.path[2].id)
         )
-
-
-async def test_a_template_of_ones_own(make: Callable[..., IngotApp], monkeypatch: Any) -> None:
-    app = make()
-    monkeypatch.setattr(app.services.host, "template", KNOWN["llama3"])
-    async with app.run_test(size=(100, 30)) as pilot:
-        screen = await shown(app)
-        prompts, engine = watch(screen, monkeypatch), screen.host.engine
-        assert engine is not None
-        await ask(pilot, "What is tin?")
-        await answered(screen, 2)
-        said = [{"role": "user", "content": "What is tin?"}]
-        assert prompts == [engine.encode_chat(said, KNOWN["llama3"])]
-        assert prompts != [engine.encode_chat(said)]

@@ -18,12 +18,14 @@ from app.config.settings import config_path
 from app.tui.app import IngotApp
 from app.tui.screens.chat import ChatScreen
 from app.tui.screens.chats import ChatsScreen
-from app.tui.widgets.chat_sidebar import _PAGE, ChatList
+from app.tui.widgets import chat_sidebar
+from app.tui.widgets.chat_sidebar import ChatList
 from tests.app.tui.chat_app import answered, shown
 from tests.app.tui.conftest import ask
 from tests.support import wait_until
 
 WIDE, NARROW = (150, 40), (120, 40)
+PAGE = 50
 QUESTIONS = ("What is tin?", "Who was Ada Lovelace?", "Is rain wet?")
 
 
@@ -78,7 +80,7 @@ async def test_only_where_there_is_room(make: Callable[..., IngotApp]) -> None:
         assert drawn(screen)[0] == "Today"
 
 
-async def test_keys_open_a_chat(make: Callable[..., IngotApp]) -> None:
+async def test_keys_and_a_click_open_a_chat(make: Callable[..., IngotApp]) -> None:
     app = make()
     add_chats(app.services.store)
     async with app.run_test(size=WIDE) as pilot:
@@ -93,19 +95,11 @@ async def test_keys_open_a_chat(make: Callable[..., IngotApp]) -> None:
         # Back without another one; pressed in the list, the key opens the one with everything.
         await pilot.press("ctrl+o", "escape")
         await wait_until(lambda: screen.prompt.has_focus)
-        await pilot.press("ctrl+o", "ctrl+o")
-        await wait_until(lambda: isinstance(app.screen, ChatsScreen))
-
-
-async def test_a_click_opens_a_chat(make: Callable[..., IngotApp]) -> None:
-    app = make()
-    add_chats(app.services.store)
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await opened(app, 3)
-        at = drawn(screen).index("What is tin?")
-        await pilot.click(chats(screen), offset=(6, at))
+        await pilot.click(chats(screen), offset=(6, drawn(screen).index("What is tin?")))
         await wait_until(lambda: [m.text for m in screen.path] == ["What is tin?"])
         await wait_until(lambda: screen.prompt.has_focus)
+        await pilot.press("ctrl+o", "ctrl+o")
+        await wait_until(lambda: isinstance(app.screen, ChatsScreen))
 
 
 async def test_search(make: Callable[..., IngotApp]) -> None:
@@ -175,14 +169,17 @@ async def test_a_setting_hides_it(make: Callable[..., IngotApp], home: Any) -> N
         assert not screen.sidebar.display
 
 
-async def test_thousands_of_chats_are_read_as_one_scrolls(make: Callable[..., IngotApp]) -> None:
+async def test_many_chats_are_read_as_one_scrolls(
+    make: Callable[..., IngotApp], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chat_sidebar, "_PAGE", PAGE)
     app = make()
-    add_chats(app.services.store, tuple(f"Question {n}" for n in range(4 * _PAGE)))
+    add_chats(app.services.store, tuple(f"Question {n}" for n in range(4 * PAGE)))
     async with app.run_test(size=WIDE) as pilot:
-        screen = await opened(app, _PAGE)
+        screen = await opened(app, PAGE)
         await pilot.press("ctrl+o", "end")
-        await wait_until(lambda: len(listed(screen)) == 3 * _PAGE)
+        await wait_until(lambda: len(listed(screen)) == 3 * PAGE)
         assert chats(screen).chosen is not None
-        assert chats(screen).chosen.chat.title == listed(screen)[_PAGE - 1]
+        assert chats(screen).chosen.chat.title == listed(screen)[PAGE - 1]
         await pilot.press("end")
-        await wait_until(lambda: len(listed(screen)) == 4 * _PAGE)
+        await wait_until(lambda: len(listed(screen)) == 4 * PAGE)

@@ -10,7 +10,7 @@ from app.chat.store.store import ChatStore
 from tests.app.tui.terminal import Terminal
 from tests.support import wait_until
 
-ROUNDS, BURSTS = 8, 10  # of a chat each, so that no chat is longer than the model's context
+ROUNDS, BURSTS = 3, 10  # of a chat each, so that no chat is longer than the model's context
 ENTER, NEW_LINE = "\r", "\n"  # as a terminal sends them: ctrl+j is a line feed
 PASTE = "\x1b[200~{}\x1b[201~"
 NEW_CHAT, PUT_AWAY = "\x0e", "\x03"
@@ -59,7 +59,7 @@ def is_there(store: ChatStore, sent: list[str], left: str) -> bool:
     return ended and (said, draft.strip()) == (sent, left.strip())
 
 
-async def test_eighty_bursts(home: Path, gguf_file: Path) -> None:
+async def test_thirty_bursts(home: Path, gguf_file: Path) -> None:
     settings = home / "config" / "config.toml"
     settings.parent.mkdir(parents=True)
     settings.write_text("[sampling]\nmax_tokens = 2\n", "utf-8")

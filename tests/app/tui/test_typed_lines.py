@@ -23,7 +23,7 @@ from tests.app.tui.chat_app import add_turn
 from tests.app.tui.test_find import hub  # noqa: F401
 from tests.support import wait_until
 
-BURSTS = 4
+BURSTS = 2
 
 
 @pytest.fixture(autouse=True)

@@ -16,8 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from app.chat.conversation import Conversation
 from app.chat.export import as_json, as_markdown
@@ -157,17 +155,15 @@ def _no_rename(path: object) -> bool:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no pipes in folders there")
-@pytest.mark.parametrize("kind", ["fifo", "zero", "folder", "link to zero"])
+@pytest.mark.parametrize("kind", ["fifo", "folder", "link to zero"])
 def test_what_is_no_file_is_neither_waited_for_nor_replaced(path: Path, kind: str) -> None:
     path.parent.mkdir()
     if kind == "fifo":
         os.mkfifo(path)
     elif kind == "folder":
         path.mkdir()
-    elif kind == "link to zero":
-        path.symlink_to("/dev/zero")
     else:
-        path = Path("/dev/zero")
+        path.symlink_to("/dev/zero")
     before = path.stat().st_ino
     for use in (repair, ChatStore.open, is_whole):
         with pytest.raises(StoreError, match="no file"):
@@ -284,10 +280,9 @@ def test_tables_of_other_programs_beside_ours_stay(chats: Path) -> None:
     assert is_whole(chats)
 
 
-@pytest.mark.parametrize("version", [-1, -5, -(2**31)])
-def test_a_negative_version_is_of_another_program(path: Path, version: int) -> None:
+def test_a_negative_version_is_of_another_program(path: Path) -> None:
     ChatStore.open(path).close()
-    _run(path, f"PRAGMA user_version = {version}")
+    _run(path, "PRAGMA user_version = -5")
     for use in (ChatStore.open, repair):
         with pytest.raises(StoreError, match="another program"):
             use(path)
@@ -333,6 +328,7 @@ _ODD: dict[str, tuple[str, ...]] = {
     "attachments of numbers": ("UPDATE messages SET attachments = '[[1, 2]]'",),
     "attachments of three": ("""UPDATE messages SET attachments = '[["a", "b", "c"]]'""",),
     "token ids of text": ("UPDATE messages SET token_ids = 'abcd'",),
+    "a state that there is not": ("UPDATE messages SET state = 'x'",),
     "a model of bytes": ("UPDATE messages SET model = x'01'",),
     "an owner of text": (
         "UPDATE messages SET state = 'streaming', owner_pid = 'x', owner_born = 'y' WHERE id = 2",
@@ -377,8 +373,9 @@ def test_halves_of_surrogate_pairs_in_attachments_do_no_harm(chats: Path) -> Non
     _read_all(chats)
 
 
-def test_a_value_without_bounds_is_refused(chats: Path) -> None:
-    _run(chats, "UPDATE messages SET text = zeroblob(300000000) WHERE id = 1")
+def test_a_value_without_bounds_is_refused(chats: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "_MOST_BYTES", 2**20)
+    _run(chats, "UPDATE messages SET text = zeroblob(2000000) WHERE id = 1")
     with ChatStore.open(chats) as store, pytest.raises(StoreDamagedError, match="too large"):
         store.messages(1)
     repair(chats)
@@ -399,52 +396,6 @@ def test_a_schema_that_is_no_text_is_damage(chats: Path) -> None:
 def test_a_number_beyond_64_bits_is_no_chat(chats: Path) -> None:
     with ChatStore.open(chats) as store, pytest.raises(StoreError, match="so large"):
         store.chat(10**30)
-
-
-_VALUES = st.one_of(
-    st.none(),
-    st.integers(-(2**63), 2**63 - 1),
-    st.floats(),
-    st.text(max_size=20),
-    st.binary(max_size=20),
-    st.sampled_from(["{}", "[]", "null", '"x"', "[[]]", '{"a": 1}', "NaN", "1e999"]),
-)
-_COLUMNS = {
-    "chats": ("title", "created", "updated", "model", "system", "sampling", "leaf", "deleted_at"),
-    "messages": (
-        *("parent", "role", "state", "created", "dropped", "model", "file", "runtime", "figures"),
-        *("error", "owner_pid", "owner_born", "attachments", "text", "token_ids"),
-    ),
-}
-
-
-@settings(
-    max_examples=40,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(data=st.data())
-def test_any_value_anywhere_is_read_or_told(chats: Path, data: st.DataObject) -> None:
-    path = chats.with_name("copy.db")
-    path.write_bytes(chats.read_bytes())
-    table = data.draw(st.sampled_from(sorted(_COLUMNS)))
-    column, value = data.draw(st.sampled_from(_COLUMNS[table])), data.draw(_VALUES)
-    if isinstance(value, str):
-        value = value.encode("utf-8", "replace").decode()
-    db = sqlite3.connect(path)
-    db.create_function("spaced", 1, str)
-    try:
-        db.execute(f"UPDATE {table} SET {column} = ?", (value,))
-    except sqlite3.Error:
-        return
-    finally:
-        db.commit()
-        db.close()
-    try:
-        _read_all(path)
-    except StoreError:
-        repair(path)
-        _read_all(path)
 
 
 # A full disk

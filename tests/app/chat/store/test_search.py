@@ -132,6 +132,11 @@ def test_answers_are_found_when_they_have_ended(store: ChatStore) -> None:
     store.end_answer(replace(answer, text="apples", token_ids=(1,), state=State.DONE))
     assert store.search("quinces") == []
     assert store.search("apples")[0].message == answer.id
+    store.update_chat(chat.id, title="fruit")
+    with store.writing() as db:
+        for table in ("messages_fts", "chats_fts"):
+            # With rank 1 SQLite compares the index with the texts, and fails if they differ.
+            db.execute(f"INSERT INTO {table} ({table}, rank) VALUES ('integrity-check', 1)")
 
 
 def test_a_long_text_is_shown_around_the_match(store: ChatStore, say) -> None:

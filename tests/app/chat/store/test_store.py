@@ -14,7 +14,7 @@ from app.chat.store import store as store_module
 from app.chat.store.errors import StoreError
 from app.chat.store.records import AnswerFigures, Attachment, State
 from app.chat.store.rows import title_of
-from app.chat.store.store import ChatStore, default_path
+from app.chat.store.store import ChatStore
 
 FIGURES = AnswerFigures(10, 4, 3, 0.2, None, 15.5, 0.4, "stop")
 
@@ -50,25 +50,6 @@ def test_a_chat_comes_back_as_it_was(path: Path) -> None:
         assert second.token_ids == (5, 70_000, 2)
         assert second.figures == FIGURES
         assert (second.model, second.runtime) == ("pebble · q8_0", "llamacpp")
-
-
-def test_branches(store: ChatStore) -> None:
-    chat = store.new_chat()
-    root = store.add_message(chat.id, None, "one")
-    first = store.begin_answer(chat.id, root.id)
-    store.end_answer(replace(first, text="a", token_ids=(1,), state=State.STOPPED))
-    second = store.begin_answer(chat.id, root.id)
-    store.end_answer(replace(second, text="b", token_ids=(2,), state=State.CUT))
-    edited = store.add_message(chat.id, None, "two")
-    assert store.chat(chat.id).leaf == edited.id
-    assert [(m.parent, m.text) for m in store.messages(chat.id)] == [
-        (None, "one"),
-        (root.id, "a"),
-        (root.id, "b"),
-        (None, "two"),
-    ]
-    assert store.update_chat(chat.id, leaf=first.id).leaf == first.id
-    assert store.chat(chat.id).title == "one"
 
 
 def test_the_list_has_the_newest_message_first_and_no_deleted_chat(store: ChatStore) -> None:
@@ -229,17 +210,6 @@ def test_any_text_can_be_stored(store: ChatStore) -> None:
     assert len(store.prompts()) == 5
 
 
-def test_prompts_are_newest_first_without_doubles(store: ChatStore) -> None:
-    chats = [store.new_chat() for _ in range(2)]
-    for number, text in enumerate(["a", "b", "a", "c", "secret"]):
-        asked = store.add_message(chats[number == 4].id, None, text)
-        answer = store.begin_answer(asked.chat, asked.id)
-        store.end_answer(replace(answer, text="no prompt", token_ids=(), state=State.DONE))
-    store.delete_chat(chats[1].id)
-    assert store.prompts() == ["c", "a", "b"]
-    assert store.prompts(2) == ["c", "a"]
-
-
 @pytest.mark.parametrize(
     ("text", "title"),
     [
@@ -272,13 +242,6 @@ def test_nobody_else_can_read_it(path: Path) -> None:
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o755  # it was there: somebody's decision
 
 
-def test_the_default_is_below_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("INGOT_HOME", str(tmp_path))
-    assert default_path() == tmp_path / "data" / "chats.db"
-    with ChatStore.open():
-        assert default_path().exists()
-
-
 def test_threads(store: ChatStore) -> None:
     """Eight threads write and read at once; each finds what it wrote, and nothing is mixed up."""
     failed: list[BaseException] = []
@@ -308,6 +271,17 @@ def test_threads(store: ChatStore) -> None:
         thread.join(60)
     assert not failed, failed
     assert sum(chat.count for chat in store.chats()) == 96
+
+
+def test_prompts_are_newest_first_without_doubles(store: ChatStore) -> None:
+    chats = [store.new_chat() for _ in range(2)]
+    for number, text in enumerate(["a", "b", "a", "c", "secret"]):
+        asked = store.add_message(chats[number == 4].id, None, text)
+        answer = store.begin_answer(asked.chat, asked.id)
+        store.end_answer(replace(answer, text="no prompt", token_ids=(), state=State.DONE))
+    store.delete_chat(chats[1].id)
+    assert store.prompts() == ["c", "a", "b"]
+    assert store.prompts(2) == ["c", "a"]
 
 
 def test_reading_does_not_wait_for_a_writer(store: ChatStore) -> None:
