@@ -6,8 +6,10 @@ from __future__ import annotations
 import json
 import logging
 import os
+import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
@@ -384,11 +386,6 @@ def _error(status: int, text: bytes) -> IngotError:
 
 def _shut(connection: HTTPConnection) -> None:
     """From another thread than the one that reads: it finds the end then."""
-    import socket
-
-    sock = connection.sock
-    if sock is not None:
-        try:
-            sock.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            log.debug("the connection was closed already")
+    if connection.sock is not None:
+        with suppress(OSError):  # it was closed already
+            connection.sock.shutdown(socket.SHUT_RDWR)

@@ -1,7 +1,5 @@
 """A loaded Pebble, and chats in a store of their own."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """LoRA adapters in a chat: which one answers, and what is remembered of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,7 +38,7 @@ def answer(host: EngineHost, conversation: Conversation, asked: Message) -> Mess
 
 def test_each_answer_says_what_gave_it_and_they_go_with_their_model(
     adapted: EngineHost, conversation: Conversation, pebble_built: Path, tmp_path: Path
-) -> None:
+):
     adapted.load(str(pebble_built), ModelOptions(recipe="q8_0", **SMALL))
     assert adapted.adapters == ("n0", "n3")
     assert (adapted.adapter, adapted.label) == ("n0", "pebble · q8_0 + n0")
@@ -73,9 +71,7 @@ def test_each_answer_says_what_gave_it_and_they_go_with_their_model(
         adapted.use("n0")
 
 
-def test_one_that_does_not_fit_is_the_loads_error(
-    home: None, pebble_built: Path, tmp_path: Path
-) -> None:
+def test_one_that_does_not_fit_is_the_loads_error(home: None, pebble_built: Path, tmp_path: Path):
     host = EngineHost(adapters=[str(next(pebble_built.glob("*.gguf")))])
     with pytest.raises(IngotError, match="no LoRA adapter"):
         host.load(str(pebble_built), ModelOptions(recipe="q8_0", **SMALL))

@@ -1,7 +1,5 @@
 """The states of an answer, without a screen: what waits, starts, streams, is stopped and stored."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
@@ -102,7 +100,7 @@ STOPPED = (Role.ASSISTANT, State.STOPPED)
 
 async def test_a_message_passes_all_states_and_the_next_one_waits_for_it(
     roomy: EngineHost, store: ChatStore
-) -> None:
+):
     view = View(roomy, store, SHORT)
     await view.answer.send("Go")
     await view.answer.send("Go on")  # behind the first one
@@ -117,7 +115,7 @@ async def test_a_message_passes_all_states_and_the_next_one_waits_for_it(
     assert not view.told
 
 
-async def test_without_a_model_it_waits_and_can_be_taken_back(store: ChatStore) -> None:
+async def test_without_a_model_it_waits_and_can_be_taken_back(store: ChatStore):
     view = View(EngineHost(), store, SHORT)
     await view.answer.send("Go")
     assert view.answer.phase is AnswerPhase.WAITING
@@ -133,9 +131,7 @@ async def test_without_a_model_it_waits_and_can_be_taken_back(store: ChatStore) 
     assert not view.answer.interrupt()
 
 
-async def test_a_stop_settles_and_gives_back_what_waits(
-    roomy: EngineHost, store: ChatStore
-) -> None:
+async def test_a_stop_settles_and_gives_back_what_waits(roomy: EngineHost, store: ChatStore):
     view = View(roomy, store, ENDLESS)
     await view.answer.send("Go")
     await view.until(lambda: view.answer.figures.ttft_s is not None)
@@ -155,9 +151,7 @@ async def test_a_stop_settles_and_gives_back_what_waits(
     assert view.session.path[2].text == "after the stop"
 
 
-async def test_an_engine_that_fails_gives_back_what_waits(
-    roomy: EngineHost, store: ChatStore
-) -> None:
+async def test_an_engine_that_fails_gives_back_what_waits(roomy: EngineHost, store: ChatStore):
     view = View(roomy, store, ENDLESS)
     await view.answer.send("Go")
     await view.until(lambda: view.answer.turn)
@@ -168,9 +162,7 @@ async def test_an_engine_that_fails_gives_back_what_waits(
     assert view.said == [USER, STOPPED]
 
 
-async def test_an_answer_goes_on_while_another_chat_is_shown(
-    roomy: EngineHost, store: ChatStore
-) -> None:
+async def test_an_answer_goes_on_while_another_chat_is_shown(roomy: EngineHost, store: ChatStore):
     view = View(roomy, store, ENDLESS)
     await view.answer.send("Go")
     await view.until(lambda: view.answer.turn)
@@ -191,7 +183,7 @@ async def test_an_answer_goes_on_while_another_chat_is_shown(
 @pytest.mark.parametrize("way", [None, Way.SHORTER, Way.NEW_CHAT])
 async def test_what_does_not_fit_is_a_draft_again_until_a_way_is_chosen(
     host: EngineHost, store: ChatStore, way: Way | None
-) -> None:
+):
     view = View(host, store, SHORT)
     empty, text = Conversation.new(store), "Who are you?"
     while measure(host, empty, DraftMessage(text), SamplingParams(max_tokens=8)).room > 100:
@@ -217,7 +209,7 @@ async def test_what_does_not_fit_is_a_draft_again_until_a_way_is_chosen(
     await view.idle()
 
 
-async def test_what_cannot_be_asked_is_told(host: EngineHost, store: ChatStore) -> None:
+async def test_what_cannot_be_asked_is_told(host: EngineHost, store: ChatStore):
     view = View(host, store, SHORT)
     await view.answer.send("Who are you?")
     await view.idle()

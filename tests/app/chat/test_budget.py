@@ -1,7 +1,5 @@
 """Tokens of a prompt before it is sent, and what to do when they are too many."""
 
-from __future__ import annotations
-
 import pytest
 
 from app.chat.budget import DraftMessage, TokenBudget, Way, measure, ways_out
@@ -30,16 +28,14 @@ def _most(tokens: int) -> SamplingParams:
         ((600, 1, 512), 0, False, True, True),
     ],
 )
-def test_what_fits(
-    budget: tuple[int, int, int], room: int, fits: bool, tight: bool, over: bool
-) -> None:
+def test_what_fits(budget: tuple[int, int, int], room: int, fits: bool, tight: bool, over: bool):
     now = TokenBudget(*budget)
     assert (now.room, now.fits, now.tight, now.over) == (room, fits, tight, over)
 
 
 def test_it_counts_what_would_be_asked_once(
     host: EngineHost, conversation: Conversation, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     counted, encode_chat = [], type(host.engine).encode_chat
 
     def noted(own: object, *arguments: object) -> list[int]:
@@ -65,7 +61,7 @@ def test_it_counts_what_would_be_asked_once(
         measure(EngineHost(), conversation, DraftMessage("x"), _most(1))
 
 
-def test_ways_out_leave_what_they_say(host: EngineHost, conversation: Conversation) -> None:
+def test_ways_out_leave_what_they_say(host: EngineHost, conversation: Conversation):
     for number in range(4):
         answer(host, conversation, f"Count to {number}. " * 12, max_tokens=4)
     leaf, path = conversation.leaf, conversation.path
@@ -96,9 +92,7 @@ def test_ways_out_leave_what_they_say(host: EngineHost, conversation: Conversati
     assert (shorter.fits, shorter.max_tokens) == (True, before.room)
 
 
-def test_a_question_that_was_refused_finds_room(
-    host: EngineHost, conversation: Conversation
-) -> None:
+def test_a_question_that_was_refused_finds_room(host: EngineHost, conversation: Conversation):
     def ways(draft: DraftMessage) -> list[Way]:
         return [way.way for way in ways_out(host, conversation, draft, _most(100))]
 

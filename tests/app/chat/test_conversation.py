@@ -1,7 +1,5 @@
 """The tree of a chat's messages, and what of it the model gets. No engine."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -22,7 +20,7 @@ def reply(conversation: Conversation, parent: Message, text: str) -> Message:
     return message
 
 
-def test_branches_come_back_as_they_were(conversation: Conversation, store: ChatStore) -> None:
+def test_branches_come_back_as_they_were(conversation: Conversation, store: ChatStore):
     file = Attachment("a.txt", "alpha")
     one = conversation.say("one", [file])
     a = reply(conversation, one, "A")
@@ -60,7 +58,7 @@ def test_branches_come_back_as_they_were(conversation: Conversation, store: Chat
             do()
 
 
-def test_the_prompt_leaves_out_what_the_model_should_not_see(conversation: Conversation) -> None:
+def test_the_prompt_leaves_out_what_the_model_should_not_see(conversation: Conversation):
     conversation.update(system="Be brief.")
     one = conversation.say("read this", [Attachment("a.txt", "alpha\n")])
     reply(conversation, one, "<think>\nhm\n</think>\n\nA")
@@ -85,7 +83,7 @@ def test_the_prompt_leaves_out_what_the_model_should_not_see(conversation: Conve
     assert pairs() == whole[1:]
 
 
-def test_a_store_that_fails_changes_nothing(conversation: Conversation, store: ChatStore) -> None:
+def test_a_store_that_fails_changes_nothing(conversation: Conversation, store: ChatStore):
     one = conversation.say("\n  How do I   boil an egg?\nsecond line")
     assert conversation.chat.title == "How do I boil an egg?"
     conversation.rename("  Eggs \n and more ")
@@ -104,7 +102,7 @@ def test_a_store_that_fails_changes_nothing(conversation: Conversation, store: C
     assert conversation.chat.title == "Eggs and more"
 
 
-def test_a_long_chat_is_walked_quickly(store: ChatStore) -> None:
+def test_a_long_chat_is_walked_quickly(store: ChatStore):
     """Deep trees: no recursion, no quadratic work."""
     chat = store.new_chat()
     roles = (Role.ASSISTANT, Role.USER)

@@ -1,12 +1,10 @@
 """Drafts on their way to the disk: the newest state counts, whatever the order of threads."""
 
-from __future__ import annotations
-
 from app.chat.session import Drafts
 from app.chat.store.store import ChatStore
 
 
-def test_an_older_state_changes_nothing(store: ChatStore) -> None:
+def test_an_older_state_changes_nothing(store: ChatStore):
     drafts, chat = Drafts(store, lambda: store.new_chat().id), store.new_chat().id
     drafts.keep({chat: "newer"}, 2)
     drafts.keep({chat: "older"}, 1)
@@ -19,7 +17,7 @@ def test_an_older_state_changes_nothing(store: ChatStore) -> None:
     assert store.draft(chat) == "the next"
 
 
-def test_a_draft_without_a_chat_gets_one(store: ChatStore) -> None:
+def test_a_draft_without_a_chat_gets_one(store: ChatStore):
     drafts = Drafts(store, lambda: store.new_chat().id)
     drafts.keep({None: "  "}, 1)
     assert store.chats() == []

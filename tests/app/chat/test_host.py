@@ -1,7 +1,5 @@
 """Loading models one after the other, ending a load, and what is said of the loaded one."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 import threading
@@ -50,7 +48,7 @@ def workers(host: EngineHost | None = None) -> list[psutil.Process]:
     return [one for one in found if host is None or one not in host.others]
 
 
-def test_what_it_says_of_a_loaded_model(host: EngineHost) -> None:
+def test_what_it_says_of_a_loaded_model(host: EngineHost):
     assert (host.state, host.label) == (HostState.READY, "pebble · q8_0")
     assert host.details == "llamacpp · 1 thread"
     assert (host.engine.slots, host.engine.context) == (1, 512)
@@ -62,7 +60,7 @@ def test_what_it_says_of_a_loaded_model(host: EngineHost) -> None:
 
 def test_an_engine_has_a_name_from_the_first_moment_on(
     fresh: EngineHost, pebble_built: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     seen: list[tuple[bool, str, str]] = []
 
     def slow(*_: object, **_more: object) -> str:
@@ -81,7 +79,7 @@ def test_an_engine_has_a_name_from_the_first_moment_on(
     assert all(one[1:] == ("said", "said") for one in seen if one[0])
 
 
-def test_stats_never_wait(host: EngineHost, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stats_never_wait(host: EngineHost, monkeypatch: pytest.MonkeyPatch):
     asked, answer = threading.Event(), threading.Event()
     known = host.engine.stats
 
@@ -105,7 +103,7 @@ def test_stats_never_wait(host: EngineHost, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_another_model_takes_the_place_of_the_first(
     fresh: EngineHost, pebble_built: Path, tmp_path: Path
-) -> None:
+):
     assert fresh.state is HostState.EMPTY
     assert (fresh.stats(), fresh.engine, fresh.quality) == (None, None, "")
     fresh.load(str(pebble_built), ModelOptions(recipe="q4_k_m", **SMALL))
@@ -119,6 +117,9 @@ def test_another_model_takes_the_place_of_the_first(
         fresh.load("absent.gguf")
     assert (fresh.state, fresh.label) == (HostState.READY, "pebble · onnx-int4")
     assert "absent.gguf" in fresh.error
+    fresh.close()
+    assert fresh.state is HostState.EMPTY
+    assert not workers(fresh)
     broken = tmp_path / "broken.gguf"
     broken.write_bytes((pebble_built / "pebble-q8_0.gguf").read_bytes()[:-1000])
     with pytest.raises(ModelError):
@@ -130,12 +131,9 @@ def test_another_model_takes_the_place_of_the_first(
         fresh.load(str(pebble_built), settings=PlanOptions(kv_tokens=64))
     fresh.load(str(pebble_built / "pebble-q8_0.gguf"), ModelOptions(**SMALL))
     assert (fresh.state, fresh.error) == (HostState.READY, None)
-    fresh.close()
-    assert fresh.state is HostState.EMPTY
-    assert not workers(fresh)
 
 
-def test_it_loads_what_was_planned(fresh: EngineHost, pebble_built: Path) -> None:
+def test_it_loads_what_was_planned(fresh: EngineHost, pebble_built: Path):
     files = plan_files(str(pebble_built), ModelOptions(), None)
     plan = Plan(
         workload="chat",
@@ -154,7 +152,7 @@ def test_it_loads_what_was_planned(fresh: EngineHost, pebble_built: Path) -> Non
 
 
 @pytest.mark.parametrize("how", ["close", "another"])
-def test_a_load_is_ended_at_once(fresh: EngineHost, pebble_built: Path, how: str) -> None:
+def test_a_load_is_ended_at_once(fresh: EngineHost, pebble_built: Path, how: str):
     errors: list[IngotError] = []
 
     def load() -> None:
@@ -181,7 +179,7 @@ def test_a_load_is_ended_at_once(fresh: EngineHost, pebble_built: Path, how: str
     assert len(workers(fresh)) == another
 
 
-def test_labels(pebble_built: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_labels(pebble_built: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture):
     source = pebble_built / "pebble-q8_0.gguf"
     for name, expected in (
         ("Qwen2.5-0.5B-Instruct-Q4_K_M.gguf", "Qwen2.5-0.5B-Instruct · q4_k_m"),

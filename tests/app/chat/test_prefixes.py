@@ -1,7 +1,5 @@
 """Long chats whose keys and values outlive the engine that made them."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,7 +37,7 @@ def cached(message: object) -> int:
 
 def test_a_chat_that_is_opened_again_is_not_read_anew(
     pebble_built: Path, recipe: str, home: None, conversation: Conversation, tmp_path: Path
-) -> None:
+):
     prefixes = SavedPrefixes(tmp_path / "prefixes", ROOM, worth_s=0)
     with host(pebble_built, recipe, prefixes) as first:
         before = answer(first, conversation, FIRST, max_tokens=16)
@@ -62,7 +60,7 @@ def test_a_chat_that_is_opened_again_is_not_read_anew(
 
 def test_what_is_damaged_or_of_another_model_is_read_anew(
     pebble_built: Path, home: None, conversation: Conversation, tmp_path: Path
-) -> None:
+):
     prefixes = SavedPrefixes(tmp_path / "prefixes", ROOM, worth_s=0)
     with host(pebble_built, "q8_0", prefixes) as first:
         answer(first, conversation, FIRST, max_tokens=8)
@@ -76,7 +74,7 @@ def test_what_is_damaged_or_of_another_model_is_read_anew(
 
 def test_what_is_read_soon_or_finds_no_room_is_not_saved(
     pebble_built: Path, home: None, conversation: Conversation, tmp_path: Path
-) -> None:
+):
     for folder, room, worth_s in (("quick", ROOM, 3600), ("full", 1000, 0)):
         prefixes = SavedPrefixes(tmp_path / folder, room, worth_s=worth_s)
         with host(pebble_built, "q8_0", prefixes) as loaded:
@@ -86,7 +84,7 @@ def test_what_is_read_soon_or_finds_no_room_is_not_saved(
 
 def test_a_new_chat_has_the_system_prompt_of_another(
     pebble_built: Path, home: None, store: ChatStore, tmp_path: Path
-) -> None:
+):
     prefixes = SavedPrefixes(tmp_path / "prefixes", ROOM, worth_s=0)
     with host(pebble_built, "q8_0", prefixes) as first:
         answer(first, Conversation.new(store, system=FIRST), "What is 1 + 1?", max_tokens=8)

@@ -1,7 +1,5 @@
 """A server's model as an engine of the chat."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

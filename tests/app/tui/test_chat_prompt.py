@@ -1,9 +1,6 @@
 """What one types into the chat: text, earlier prompts, commands."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import Any
 
 from textual import events
 from textual.widgets import Static
@@ -15,16 +12,13 @@ from app.tui.help import HelpScreen
 from app.tui.screens.chats import ChatsScreen
 from app.tui.screens.files import AttachScreen
 from app.tui.widgets.chat_sidebar import ChatList
-from tests.app.tui.chat_app import add_turn, answered, shown, text_of
+from tests.app.tui.chat_app import add_turn, answered, chatting, text_of
 from tests.support import wait_until
 
-SIZE = (100, 30)
 
-
-async def test_a_paste_of_many_lines_is_not_sent(make: Any):
+async def test_a_paste_of_many_lines_is_not_sent(make):
     app = make()
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await shown(app)
+    async with chatting(app) as (pilot, screen):
         app.post_message(events.Paste("one\ntwo\nthree\n"))
         await pilot.pause()
         assert screen.prompt.text == "one\ntwo\nthree\n"
@@ -32,14 +26,13 @@ async def test_a_paste_of_many_lines_is_not_sent(make: Any):
         assert not screen.path
 
 
-async def test_earlier_prompts_and_drafts(make: Any):
+async def test_earlier_prompts_and_drafts(make):
     app = make()
     store = app.services.store
     old = store.new_chat().id
     add_turn(store, old, None, "Older question", "Yes.")
     add_turn(store, old, None, "Newer question", "No.")
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await shown(app)
+    async with chatting(app) as (pilot, screen):
         await pilot.press(*"typed", "up")
         assert screen.prompt.text == "Newer question"
         await pilot.press("up")
@@ -56,10 +49,9 @@ async def test_earlier_prompts_and_drafts(make: Any):
         assert screen.prompt.text == "other"
 
 
-async def test_slash_commands_do_it_or_say_what_is_wrong(make: Any):
+async def test_slash_commands_do_it_or_say_what_is_wrong(make):
     app = make()
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await shown(app)
+    async with chatting(app) as (pilot, screen):
         await pilot.press(*"/reg")
         await pilot.pause()
         assert "/regen" in str(screen.menu.visual)
@@ -89,12 +81,11 @@ async def test_slash_commands_do_it_or_say_what_is_wrong(make: Any):
         assert screen.path[0].text == "/not a command"
 
 
-async def test_chats_are_looked_for_with_the_words_of_the_command(make: Any):
+async def test_chats_are_looked_for_with_the_words_of_the_command(make):
     app = make()
     for title in ("Boats", "Mills"):
         app.services.store.new_chat(title=title)
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await shown(app)
+    async with chatting(app) as (pilot, screen):
         screen.prompt.fill("/chats mill")
         await pilot.press("enter")
         await wait_until(lambda: isinstance(app.screen, ChatsScreen))
@@ -104,10 +95,9 @@ async def test_chats_are_looked_for_with_the_words_of_the_command(make: Any):
         assert found.chosen.chat.title == "Mills"
 
 
-async def test_every_command_of_the_menu_can_be_reached_with_the_arrows(make: Any):
+async def test_every_command_of_the_menu_can_be_reached_with_the_arrows(make):
     app = make()
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await shown(app)
+    async with chatting(app) as (pilot, screen):
         await pilot.press("/")
         await wait_until(lambda: "1-8 of" in str(screen.menu.visual))
         for spec in SPECS:
@@ -122,14 +112,13 @@ async def test_every_command_of_the_menu_can_be_reached_with_the_arrows(make: An
         assert screen.prompt.text == ""
 
 
-async def test_keys_are_told_as_they_are_mapped(make: Any):
+async def test_keys_are_told_as_they_are_mapped(make):
     services = make().services
     keymap = {"chat.models": "f11", "chat.continue": "alt+g", "chat.attach": "f2"}
     app = IngotApp(replace(services, config=replace(services.config, keymap=keymap)))
     chat = app.services.store.new_chat().id
     add_turn(app.services.store, chat, None, "How?", "So", state=State.STOPPED)
-    async with app.run_test(size=SIZE, notifications=True) as pilot:
-        screen = await shown(app)
+    async with chatting(app, notifications=True) as (pilot, screen):
         hints = screen.transcript.welcome.query_one(".hints", Static)
         await wait_until(lambda: "F11" in str(hints.visual))
         assert "ctrl+t" not in str(hints.visual)

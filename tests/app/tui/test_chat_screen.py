@@ -1,10 +1,7 @@
 """Asking and answering in the chat, with a real model."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
-from typing import Any
 
 from textual.widgets import Static
 
@@ -12,7 +9,7 @@ from app.chat.store.records import State
 from app.config.settings import Config, Sampling
 from app.tui.app import IngotApp
 from app.tui.services import Start, open_services
-from tests.app.tui.chat_app import answered, shown, text_of
+from tests.app.tui.chat_app import answered, chatting, shown, text_of
 from tests.app.tui.conftest import SHORT
 from tests.app.tui.held import HeldHost
 from tests.support import wait_until
@@ -24,10 +21,9 @@ SIZE = (100, 30)
 LONG = Sampling(max_tokens=900, temperature=5.0, top_p=1.0, seed=1)
 
 
-async def test_a_message_is_answered_with_its_figures(make: Any):
+async def test_a_message_is_answered_with_its_figures(make):
     app = make()
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await shown(app)
+    async with chatting(app) as (pilot, screen):
         await pilot.press(*"Hello", "ctrl+j", *"you")
         assert screen.prompt.text == "Hello\nyou"
         await pilot.press("enter")
@@ -56,10 +52,9 @@ async def test_a_message_is_answered_with_its_figures(make: Any):
         assert not screen.bar.text  # it can be read in the question
 
 
-async def test_esc_stops_and_keeps_what_came_and_the_draft(held: HeldHost, make: Any):
+async def test_esc_stops_and_keeps_what_came_and_the_draft(held: HeldHost, make):
     app = make(LONG, host=held)
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await shown(app)
+    async with chatting(app) as (pilot, screen):
         await screen.answer.send("Tell me everything")
         await wait_until(lambda: len(screen.path) == 2 and len(screen.path[-1].text) > 10)
         await pilot.press(*"next")
@@ -90,12 +85,11 @@ async def test_esc_stops_and_keeps_what_came_and_the_draft(held: HeldHost, make:
         assert screen.prompt.text == "next"
 
 
-async def test_files_go_with_a_message(make: Any, tmp_path: Path):
+async def test_files_go_with_a_message(make, tmp_path: Path):
     notes = tmp_path / "notes.txt"
     notes.write_text("A mill by the river.", encoding="utf-8")
     app = make()
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await shown(app)
+    async with chatting(app) as (pilot, screen):
         for _ in range(2):
             screen.prompt.fill(f"/attach {notes}")
             await pilot.press("enter")

@@ -1,7 +1,5 @@
 """What the chat's widgets make of text, without a terminal."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Pictures of a file of prompts to several files: the form, results, answers, blind votes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -123,7 +121,7 @@ async def judged(pilot: Any, found: Results, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("opened", [form, results, answers, blind, judged])
-def test_picture(bare: Any, snap: Any, found: Results, tmp_path: Path, opened: Any) -> None:
+def test_picture(bare, snap, found: Results, tmp_path: Path, opened):
     async def open_it(pilot: Any) -> None:
         await opened(pilot, found, tmp_path)
         await pilot.pause()

@@ -1,8 +1,6 @@
 """A file of prompts in the compare mode: run, stopped, looked at, voted on, saved; by key and by
 mouse, with Pebble's files."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -71,7 +69,7 @@ async def finished(pilot: Any, screen: ComparePromptsScreen) -> Results:
     return screen.results
 
 
-async def test_run_look_vote_and_save(bare: Any, pebble_built: Path, own_folder: Path) -> None:
+async def test_run_look_vote_and_save(bare, pebble_built: Path, own_folder: Path):
     async with bare.run_test(size=(120, 40)) as pilot:
         screen = await opened(pilot, pebble_built)
         form = screen.query_one("#prompts-form")
@@ -143,8 +141,8 @@ async def test_run_look_vote_and_save(bare: Any, pebble_built: Path, own_folder:
 
 
 async def test_a_stopped_run_goes_on(
-    bare: Any, pebble_built: Path, own_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    bare, pebble_built: Path, own_folder: Path, monkeypatch: pytest.MonkeyPatch
+):
     lines = (f"Tell me a story about the number {number}\n" for number in range(300))
     (own_folder / "many.txt").write_text("".join(lines))
     async with bare.run_test(size=(80, 24)) as pilot:
@@ -183,7 +181,7 @@ async def test_a_stopped_run_goes_on(
         assert "no such file" in screen.query_one("#prompts-form").errors["prompts"]  # type: ignore[attr-defined]
 
 
-async def test_an_error_of_the_command_is_shown(bare: Any, pebble_built: Path) -> None:
+async def test_an_error_of_the_command_is_shown(bare, pebble_built: Path):
     Path("empty.jsonl").write_text("\n")
     async with bare.run_test(size=(80, 24)) as pilot:
         screen = await opened(pilot, pebble_built)
@@ -206,9 +204,7 @@ def judged(count: int) -> Results:
     return Results("p.txt", files, (pair_of(rows, 1, "tokens"),), rows)
 
 
-async def test_votes_are_counted_right_though_sides_are_swapped(
-    bare: Any, own_folder: Path
-) -> None:
+async def test_votes_are_counted_right_though_sides_are_swapped(bare, own_folder: Path):
     ballot = Ballot(judged(12), own_folder / "votes" / "votes.jsonl")
     assert {pair.swapped for pair in ballot.pairs} == {True, False}
     async with bare.run_test(size=(80, 24)) as pilot:

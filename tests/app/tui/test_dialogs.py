@@ -1,8 +1,6 @@
 """Panels over a screen: what all share, and those that ask about a chat's next answer; by key and
 by mouse, with a picture of each."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -48,11 +46,11 @@ def pick() -> PickScreen[str]:
     return PickScreen("Metal", [(Content("iron"), "fe"), (Content("gold"), "au")])
 
 
-async def show(bare: Any, panel: Panel[Any]) -> None:
-    bare.ended_with = OPEN
-    bare.show(panel)
+async def show(pilot: Any, panel: Panel[Any]) -> None:
+    pilot.app.ended_with = OPEN
+    pilot.app.show(panel)
     await wait_until(lambda: panel.query(KeyHints))
-    await wait_until(lambda: bare.screen is panel)
+    await pilot.pause()
 
 
 async def ended(bare: Any) -> Any:
@@ -83,14 +81,14 @@ async def option(pilot: Any, text: str, listed: str = "OptionList") -> None:
     assert await pilot.click(found, offset=(3, y))
 
 
-async def test_keys_are_told_and_can_be_clicked_and_so_can_what_is_listed(bare: Any) -> None:
+async def test_keys_are_told_and_can_be_clicked_and_so_can_what_is_listed(bare):
     async with bare.run_test(size=(100, 40)) as pilot:
-        await show(bare, pick())
+        await show(pilot, pick())
         assert hints(bare) == "enter Choose   esc Back"
         await pilot.press("down")
         await hint(pilot, "enter Choose")
         assert await ended(bare) == "au"
-        await show(bare, pick())
+        await show(pilot, pick())
         await hint(pilot, "esc Back")
         assert await ended(bare) is None
         assert not isinstance(bare.screen, Panel)
@@ -99,20 +97,20 @@ async def test_keys_are_told_and_can_be_clicked_and_so_can_what_is_listed(bare: 
             (ThemeScreen(["ingot", "ingot-light"], "ingot"), "ingot-light", "ingot-light"),
             (OverflowScreen(FULL, WAYS), "Leave the oldest", WAYS[1]),
         ):
-            await show(bare, panel)
+            await show(pilot, panel)
             await option(pilot, line)
             assert await ended(bare) == result
 
 
-async def test_a_line_is_asked_for_and_lost_only_by_esc(bare: Any) -> None:
+async def test_a_line_is_asked_for_and_lost_only_by_esc(bare):
     async with bare.run_test(size=(80, 24)) as pilot:
-        await show(bare, AskScreen("Name", "old"))
+        await show(pilot, AskScreen("Name", "old"))
         line = bare.screen.query_one(Input)
         assert (line.outer_size.height, line.styles.border_left[0]) == (1, "wide")
         await pilot.click(offset=(0, 0))
         assert await ended(bare) is None
         number = AskScreen("Rows", wrong=lambda text: "" if text.isdigit() else "Not a number.")
-        await show(bare, number)
+        await show(pilot, number)
         problem = number.query_one(".problem", Static)
         await pilot.press("x", "enter")
         assert problem.display
@@ -124,24 +122,24 @@ async def test_a_line_is_asked_for_and_lost_only_by_esc(bare: Any) -> None:
         assert not problem.display
         await pilot.press("enter")
         assert await ended(bare) == "7"
-        await show(bare, AskScreen("Name", "old"))
+        await show(pilot, AskScreen("Name", "old"))
         await pilot.press("x", "escape")
         assert await ended(bare) is None
 
 
-async def test_no_means_no(bare: Any) -> None:
+async def test_no_means_no(bare):
     async with bare.run_test(size=(80, 24)) as pilot:
         for way, said in (("escape", False), ("n", False), ("#no", False), ("#yes", True)):
-            await show(bare, ConfirmScreen("Delete it?", "Delete"))
+            await show(pilot, ConfirmScreen("Delete it?", "Delete"))
             await (pilot.click(way) if way.startswith("#") else pilot.press(way))
             assert await ended(bare) is said
 
 
 @pytest.mark.parametrize("size", SIZES)
-async def test_dialogs_are_whole_in_every_terminal(bare: Any, size: tuple[int, int]) -> None:
+async def test_dialogs_are_whole_in_every_terminal(bare, size: tuple[int, int]):
     async with bare.run_test(size=size) as pilot:
         for panel in (pick(), AskScreen("Name"), ConfirmScreen("Delete it? " * 12, "Delete")):
-            await show(bare, panel)
+            await show(pilot, panel)
             await pilot.pause()
             box, keys = panel.query_one(".box"), panel.query_one(KeyHints)
             assert panel.region.contains_region(box.region)
@@ -152,7 +150,7 @@ async def test_dialogs_are_whole_in_every_terminal(bare: Any, size: tuple[int, i
             await ended(bare)
 
 
-def test_esc_is_the_way_back_from_every_dialog() -> None:
+def test_esc_is_the_way_back_from_every_dialog():
     for owner, found in declared():
         if issubclass(owner, Panel):
             for binding in found:
@@ -160,17 +158,17 @@ def test_esc_is_the_way_back_from_every_dialog() -> None:
                     assert binding.action in ("leave", "dismiss"), owner
 
 
-async def test_a_system_message_and_its_presets(bare: Any, home: Path) -> None:
+async def test_a_system_message_and_its_presets(bare, home: Path):
     settings = home / "config" / "config.toml"
     async with bare.run_test(size=(100, 40)) as pilot:
-        await show(bare, SystemScreen("You are", {}))
+        await show(pilot, SystemScreen("You are", {}))
         await pilot.press("space", *"brief", "ctrl+s")
         assert await ended(bare) == {"system": "You are brief"}
-        await show(bare, SystemScreen("x", {}))
+        await show(pilot, SystemScreen("x", {}))
         await pilot.press("backspace", "space", "ctrl+s")
         assert await ended(bare) == {"system": None}
         panel = SystemScreen("Rhyme.", {"seed": 5})
-        await show(bare, panel)
+        await show(pilot, panel)
         await pilot.press("f9")
         await wait_until(lambda: isinstance(bare.screen, AskScreen) and bare.screen.query("#text"))
         bare.screen.query_one(Input).value = "poet"
@@ -200,13 +198,13 @@ async def test_a_system_message_and_its_presets(bare: Any, home: Path) -> None:
         assert await ended(bare) == {"system": precise.system, "sampling": {"temperature": 0}}
 
 
-async def test_sampling(bare: Any) -> None:
+async def test_sampling(bare):
     async with bare.run_test(size=(100, 40)) as pilot:
-        await show(bare, SamplingScreen({"seed": 3}))
+        await show(pilot, SamplingScreen({"seed": 3}))
         await pilot.press("alt+l", "end", "backspace", "1", "down", "down", "end", "5", "enter")
         assert await ended(bare) == {"seed": 3, "temperature": 0.1, "top_k": 5}
         panel = SamplingScreen({"temperature": 0.2, "seed": 7, "stop": ["END"]})
-        await show(bare, panel)
+        await show(pilot, panel)
         assert panel.query_one("#stop", Input).value == "END"
         await hint(pilot, "alt+l Reset line")
         temperature, shown = panel.query_one("#temperature", Input), panel.query_one("#seed", Input)
@@ -224,12 +222,12 @@ async def test_sampling(bare: Any) -> None:
         await hint(pilot, "alt+r Reset all")
         await hint(pilot, "Use")
         assert await ended(bare) == {}
-        await show(bare, SamplingScreen({"seed": 3}))
+        await show(pilot, SamplingScreen({"seed": 3}))
         await pilot.press("9", "escape")
         assert await ended(bare) is None
 
 
-def test_it_says_what_does_not_fit() -> None:
+def test_it_says_what_does_not_fit():
     assert "2,100 tokens, the context holds 2,048" in describe(FULL)
     assert "no room" in describe(FULL)
     assert "leaves 148 for an answer that may have 512" in describe(TIGHT)
@@ -264,7 +262,7 @@ async def overflow(pilot: Any) -> None:
 
 
 @pytest.mark.parametrize("opened", [help_of_a_panel, palette, sampling, system, overflow])
-def test_picture(bare: Any, snap: Any, opened: Callable[[Any], Any]) -> None:
+def test_picture(bare, snap, opened: Callable[[Any], Any]):
     async def open_it(pilot: Any) -> None:
         await opened(pilot)
         await pilot.pause()
@@ -272,5 +270,5 @@ def test_picture(bare: Any, snap: Any, opened: Callable[[Any], Any]) -> None:
     assert snap(bare, terminal_size=(80, 24), run_before=open_it)
 
 
-def test_picture_of_a_terminal_that_is_too_small(bare: Any, snap: Any) -> None:
+def test_picture_of_a_terminal_that_is_too_small(bare, snap):
     assert snap(bare, terminal_size=(50, 12))

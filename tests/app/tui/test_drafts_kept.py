@@ -1,7 +1,5 @@
 """What was typed and not sent outlives whatever ends the app, in a real terminal."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +8,7 @@ import pytest
 
 from app.chat.store.store import ChatStore
 from app.tui.app import IngotApp
-from tests.app.tui.chat_app import answered, shown
+from tests.app.tui.chat_app import answered, chatting
 from tests.app.tui.conftest import ask
 from tests.app.tui.terminal import Terminal
 from tests.support import wait_until
@@ -24,7 +22,7 @@ def drafts() -> list[str]:
 
 
 @pytest.mark.parametrize("end", ["kill", "terminate"])
-async def test_a_draft_is_there_again(home: Path, gguf_file: Path, end: str) -> None:
+async def test_a_draft_is_there_again(home: Path, gguf_file: Path, end: str):
     env = {"INGOT_HOME": str(home)}
     first = Terminal("chat", gguf_file, env=env)
     try:
@@ -54,11 +52,10 @@ async def test_a_draft_is_there_again(home: Path, gguf_file: Path, end: str) -> 
         assert store.draft(chat.id) == ""
 
 
-async def test_a_draft_of_a_new_chat_becomes_that_chat(make: Callable[..., IngotApp]) -> None:
+async def test_a_draft_of_a_new_chat_becomes_that_chat(make: Callable[..., IngotApp]):
     app = make()
     store: ChatStore = app.services.store
-    async with app.run_test(size=(100, 30)) as pilot:
-        screen = await shown(app)
+    async with chatting(app) as (pilot, screen):
         await pilot.press(*"What is tin?")
         await wait_until(lambda: [store.draft(c.id) for c in store.chats()] == ["What is tin?"])
         (made,) = store.chats()

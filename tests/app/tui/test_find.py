@@ -1,7 +1,5 @@
 """Finding and getting models through the screen, from a hub on 127.0.0.1."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -77,7 +75,7 @@ async def opened(pilot: Any, words: str = "", count: int = 1) -> FindScreen:
     return screen
 
 
-async def test_first_there_are_models_to_chat_with_that_fit(bare: Any, hub: FakeHub) -> None:
+async def test_first_there_are_models_to_chat_with_that_fit(bare, hub: FakeHub):
     async with bare.run_test(size=(120, 40)) as pilot:
         screen = await opened(pilot)
         assert names(screen) == [REPO]
@@ -89,7 +87,7 @@ async def test_first_there_are_models_to_chat_with_that_fit(bare: Any, hub: Fake
         assert builds(screen)[1] == ["★ Q8_0", "200 kB", "8.0", "fits", ""]
 
 
-async def test_filters_by_key(bare: Any, hub: FakeHub) -> None:
+async def test_filters_by_key(bare, hub: FakeHub):
     async with bare.run_test(size=(120, 40)) as pilot:
         screen = await opened(pilot)
         await pilot.press("alt+t")
@@ -101,7 +99,7 @@ async def test_filters_by_key(bare: Any, hub: FakeHub) -> None:
         await wait_until(lambda: title(screen, "results") == "Models, by likes")
 
 
-async def test_typing_searches_and_the_whole_way_to_a_chat_by_key(bare: Any, hub: FakeHub) -> None:
+async def test_typing_searches_and_the_whole_way_to_a_chat_by_key(bare, hub: FakeHub):
     async with bare.run_test(size=(80, 24)) as pilot:
         screen = await opened(pilot)
         await pilot.press("alt+t", *"org")
@@ -122,7 +120,7 @@ async def test_typing_searches_and_the_whole_way_to_a_chat_by_key(bare: Any, hub
     assert not hub.sent("Q8_0.gguf") or max(hub.sent("Q8_0.gguf")) <= 128 * 2**10
 
 
-async def test_stopped_and_gone_on_with(bare: Any, hub: FakeHub) -> None:
+async def test_stopped_and_gone_on_with(bare, hub: FakeHub):
     fault = hub.fault(r"^/org/tiny-GGUF/tiny-Q8_0\.gguf$", stall_after=60_000)
     fault.times = 0
     async with bare.run_test(size=(80, 24)) as pilot:
@@ -145,8 +143,8 @@ async def test_stopped_and_gone_on_with(bare: Any, hub: FakeHub) -> None:
 
 
 async def test_what_is_too_big_is_downloaded_only_after_asking(
-    bare: Any, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    bare, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+):
     async with bare.run_test(size=(120, 40)) as pilot:
         screen = await opened(pilot)
         await wait_until(lambda: builds(screen))
@@ -173,9 +171,7 @@ async def test_what_is_too_big_is_downloaded_only_after_asking(
         ("", {"status": 429, "headers": {"Retry-After": "300"}}, "wrong", "try again in 300 s"),
     ],
 )
-async def test_what_cannot_be_found(
-    bare: Any, hub: FakeHub, name: str, fault: Any, where: str, told: str
-) -> None:
+async def test_what_cannot_be_found(bare, hub: FakeHub, name: str, fault, where: str, told: str):
     if fault:
         hub.fault("^/api/models$", **fault)
     async with bare.run_test(size=(80, 24)) as pilot:
@@ -186,7 +182,7 @@ async def test_what_cannot_be_found(
     assert bare.ended_with is None
 
 
-async def test_a_gated_one_says_so_when_it_is_wanted(bare: Any, hub: FakeHub) -> None:
+async def test_a_gated_one_says_so_when_it_is_wanted(bare, hub: FakeHub):
     hub.gated.add(REPO)
     async with bare.run_test(size=(120, 40)) as pilot:
         screen = await opened(pilot)
@@ -198,8 +194,8 @@ async def test_a_gated_one_says_so_when_it_is_wanted(bare: Any, hub: FakeHub) ->
 
 
 async def test_without_a_network_there_is_what_is_on_disk(
-    bare: Any, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    bare, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+):
     async with bare.run_test(size=(80, 24)) as pilot:
         screen = await opened(pilot, f"{REPO}:Q4_K_M")
         await wait_until(lambda: text(screen, "advice"))
@@ -211,9 +207,7 @@ async def test_without_a_network_there_is_what_is_on_disk(
         assert f"{REPO} · Q4_K_M  81 kB" in text(screen, "said")
 
 
-async def test_from_the_list_of_models_and_back_with_one(
-    bare: Any, hub: FakeHub, gguf_file: Path
-) -> None:
+async def test_from_the_list_of_models_and_back_with_one(bare, hub: FakeHub, gguf_file: Path):
     hub.add("org/real-GGUF", {"real-Q8_0.gguf": gguf_file.read_bytes()}, downloads=1)
     async with bare.run_test(size=(120, 40)) as pilot:
         models = ModelsScreen()
@@ -236,9 +230,7 @@ async def test_from_the_list_of_models_and_back_with_one(
     assert [entry.model for entry in bare.ended_with] == ["org/real-GGUF:Q8_0"]
 
 
-async def test_from_the_chat_and_chat_now(
-    chat_app: IngotApp, hub: FakeHub, gguf_file: Path
-) -> None:
+async def test_from_the_chat_and_chat_now(chat_app: IngotApp, hub: FakeHub, gguf_file: Path):
     hub.add("org/real-GGUF", {"real-Q8_0.gguf": gguf_file.read_bytes()}, downloads=1)
     host = chat_app.services.host
     async with chat_app.run_test(size=(120, 40)) as pilot:
@@ -259,7 +251,7 @@ async def test_from_the_chat_and_chat_now(
         await wait_until(lambda: is_ready(chat_app))
 
 
-async def test_more_results_when_the_cursor_comes_near_the_end(bare: Any, hub: FakeHub) -> None:
+async def test_more_results_when_the_cursor_comes_near_the_end(bare, hub: FakeHub):
     for number in range(70):
         hub.add(f"many/model-{number}", {"a.gguf": b"GGUF"}, downloads=100 - number)
     async with bare.run_test(size=(80, 24)) as pilot:
@@ -270,14 +262,14 @@ async def test_more_results_when_the_cursor_comes_near_the_end(bare: Any, hub: F
         assert str(screen.query_one("#results").border_subtitle) == "70"
 
 
-def test_what_is_told_of_a_download() -> None:
+def test_what_is_told_of_a_download():
     state = PullState("pulling", 1_200_000_000, 4_700_000_000, 25e6, 140.0)
     assert progress_line(state) == "1.2 GB of 4.7 GB · 25 MB/s · 2 min 20 s left"
     nothing = PullState("looking at org/x", 0, None, None, None)
     assert progress_line(nothing) == "looking at org/x ..."
 
 
-def test_picture(bare: Any, hub: FakeHub, snap: Any) -> None:
+def test_picture(bare, hub: FakeHub, snap):
     async def open_it(pilot: Any) -> None:
         screen = await opened(pilot)
         await wait_until(lambda: text(screen, "advice"))

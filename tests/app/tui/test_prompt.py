@@ -1,7 +1,5 @@
 """The prompt alone: keys that come in one burst act in the order in which they came."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from textual import events

@@ -1,8 +1,6 @@
 """Messages that are sent while an answer is being written: they wait for it, and come back if it
 does not become whole. With Pebble, whose answers wait for the test."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -35,7 +33,7 @@ def waiting(screen: ChatScreen) -> list[str]:
     return [one.text for one in screen.session.queued]
 
 
-async def test_up_and_a_click_take_one_back(held: HeldHost, make: Callable[..., IngotApp]) -> None:
+async def test_up_and_a_click_take_one_back(held: HeldHost, make: Callable[..., IngotApp]):
     app = make(LONG, host=held)
     async with app.run_test(size=(100, 30)) as pilot:
         screen = await answering(pilot)
@@ -56,7 +54,7 @@ async def test_up_and_a_click_take_one_back(held: HeldHost, make: Callable[..., 
 
 async def test_they_wait_while_other_chats_and_screens_are_shown(
     held: HeldHost, make: Callable[..., IngotApp]
-) -> None:
+):
     app = make(LONG, host=held)
     async with app.run_test(size=(100, 30)) as pilot:
         screen = await answering(pilot)
@@ -79,7 +77,7 @@ async def test_they_wait_while_other_chats_and_screens_are_shown(
 
 async def test_in_a_chat_that_is_not_shown_they_come_back_when_it_is(
     held: HeldHost, make: Callable[..., IngotApp]
-) -> None:
+):
     app = make(LONG, host=held)
     async with app.run_test(size=(100, 30)) as pilot:
         screen = await answering(pilot)
@@ -95,9 +93,7 @@ async def test_in_a_chat_that_is_not_shown_they_come_back_when_it_is(
         assert asked(screen) == ["What is the capital of France?"]
 
 
-async def test_they_are_a_draft_when_the_app_ends(
-    held: HeldHost, make: Callable[..., IngotApp]
-) -> None:
+async def test_they_are_a_draft_when_the_app_ends(held: HeldHost, make: Callable[..., IngotApp]):
     app = make(LONG, host=held)
     async with app.run_test(size=(100, 30)) as pilot:
         screen = await answering(pilot)

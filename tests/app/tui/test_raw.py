@@ -1,14 +1,12 @@
 """Text that is sent as it is, for one chat."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
 from app.chat.store.store import ChatStore
 from app.tui.app import IngotApp
 from app.tui.screens.chat import ChatScreen
-from tests.app.tui.chat_app import answered, shown
+from tests.app.tui.chat_app import answered, chatting
 from tests.app.tui.conftest import ask
 from tests.support import wait_until
 
@@ -31,11 +29,10 @@ def watch(screen: ChatScreen, monkeypatch: Any) -> list[list[int]]:
     return prompts
 
 
-async def test_raw_is_kept_with_the_chat(make: Callable[..., IngotApp], monkeypatch: Any) -> None:
+async def test_raw_is_kept_with_the_chat(make: Callable[..., IngotApp], monkeypatch):
     app = make()
     store: ChatStore = app.services.store
-    async with app.run_test(size=(100, 30)) as pilot:
-        screen = await shown(app)
+    async with chatting(app) as (pilot, screen):
         prompts, engine = watch(screen, monkeypatch), screen.host.engine
         assert engine is not None
         await ask(pilot, "/raw")

@@ -1,7 +1,5 @@
 """What holds in the whole app, with a real model where one is needed."""
 
-from __future__ import annotations
-
 import threading
 import time
 from pathlib import Path
@@ -18,11 +16,10 @@ from app.tui import app as shell
 from app.tui.app import IngotApp, TooSmall
 from app.tui.modes import MODES
 from app.tui.screens.chat import ChatScreen
-from app.tui.screens.dialogs import ThemeScreen
 from app.tui.screens.models import ModelTable
 from app.tui.services import Start, open_services
 from tests.app.tui.chat_app import shown
-from tests.app.tui.conftest import ask, is_ready, searched
+from tests.app.tui.conftest import ask, is_ready
 from tests.support import wait_until
 
 STORY = "Tell me a long story about a fox, a crow and a bear."
@@ -30,7 +27,7 @@ STORY = "Tell me a long story about a fox, a crow and a bear."
 
 async def test_an_answer_goes_on_while_another_screen_is_shown_and_ctrl_c_stops_it(
     endless_app: IngotApp,
-) -> None:
+):
     async with endless_app.run_test(size=(100, 30)) as pilot:
         chat: Any = endless_app.screen
         await wait_until(lambda: is_ready(endless_app))
@@ -52,7 +49,7 @@ async def test_an_answer_goes_on_while_another_screen_is_shown_and_ctrl_c_stops_
 
 async def test_quitting_while_an_answer_streams_keeps_it_and_ends_the_engine(
     endless_app: IngotApp,
-) -> None:
+):
     store = endless_app.services.store
     async with endless_app.run_test(size=(80, 24)) as pilot:
         chat: Any = endless_app.screen
@@ -74,9 +71,7 @@ async def test_quitting_while_an_answer_streams_keeps_it_and_ends_the_engine(
     assert endless_app.return_code == 0
 
 
-async def test_quitting_while_a_model_loads(
-    chat_app: IngotApp, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_quitting_while_a_model_loads(chat_app: IngotApp, monkeypatch: pytest.MonkeyPatch):
     load, may_load = models.load_engine, threading.Event()
 
     def late(*given: Any, **named: Any) -> Any:
@@ -96,9 +91,7 @@ async def test_quitting_while_a_model_loads(
     await wait_until(lambda: not set(psutil.Process().children()) - before)
 
 
-async def test_a_model_that_cannot_be_loaded_is_told_and_the_app_stays(
-    home: Path, tmp_path: Path
-) -> None:
+async def test_a_model_that_cannot_be_loaded_is_told_and_the_app_stays(home: Path, tmp_path: Path):
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF but no more")
     with open_services(Start(str(broken))) as services:
@@ -110,8 +103,8 @@ async def test_a_model_that_cannot_be_loaded_is_told_and_the_app_stays(
 
 
 async def test_what_was_named_is_offered_though_it_did_not_load(
-    services: Any, pebble_built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    services, pebble_built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """A folder that has no file of the recipe that was asked for: its others are in the list."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("app.models.catalog._ROOT", tmp_path)
@@ -125,9 +118,7 @@ async def test_what_was_named_is_offered_though_it_did_not_load(
         await wait_until(lambda: len(table.rows) == 4)
 
 
-async def test_ctrl_c_twice_quits_and_slowly_does_not(
-    services: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_ctrl_c_twice_quits_and_slowly_does_not(services, monkeypatch: pytest.MonkeyPatch):
     now = 100.0
     monkeypatch.setattr(shell, "_now", lambda: now)
     app = IngotApp(services)
@@ -150,8 +141,8 @@ async def _typing(pilot: Any) -> ChatScreen:
 
 
 async def test_ctrl_c_puts_away_what_was_typed_and_resuming_brings_it_back(
-    services: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    services, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(shell, "_now", lambda: 100.0)  # all within the two seconds
     app = IngotApp(services)
     async with app.run_test(size=(80, 24)) as pilot:
@@ -173,7 +164,7 @@ async def test_ctrl_c_puts_away_what_was_typed_and_resuming_brings_it_back(
         assert services.store.draft(chat.session.chat_id) == ""
 
 
-async def test_a_toast_hides_neither_the_prompt_nor_the_figures(services: Any) -> None:
+async def test_a_toast_hides_neither_the_prompt_nor_the_figures(services):
     app = IngotApp(services)
     long = "The model could not be loaded, for a reason that takes some words to tell. " * 6
     async with app.run_test(size=(80, 24), notifications=True) as pilot:
@@ -189,7 +180,7 @@ async def test_a_toast_hides_neither_the_prompt_nor_the_figures(services: Any) -
         assert text.count("reason") == 6, "nothing is cut off"
 
 
-async def test_every_mode_has_its_key_and_its_slash_command(services: Any) -> None:
+async def test_every_mode_has_its_key_and_room(services):
     app = IngotApp(services)
     async with app.run_test(size=(80, 24)) as pilot:
         await wait_until(lambda: type(app.screen).__name__ == "ModelsScreen")
@@ -197,11 +188,6 @@ async def test_every_mode_has_its_key_and_its_slash_command(services: Any) -> No
         for mode in reversed(MODES):
             await pilot.press(mode.key)
             await wait_until(lambda name=mode.screen: type(app.screen).__name__ == name)
-        for mode in MODES[1:]:
-            await wait_until(lambda: type(app.screen).__name__ == "ChatScreen")
-            await ask(pilot, f"/{mode.name}")
-            await wait_until(lambda name=mode.screen: type(app.screen).__name__ == name)
-            await pilot.press("f2")
         await pilot.resize_terminal(200, 60)
         for mode in MODES:
             await pilot.press(mode.key)
@@ -221,9 +207,7 @@ async def test_every_mode_has_its_key_and_its_slash_command(services: Any) -> No
         ),
     ],
 )
-async def test_what_is_wrong_with_the_settings_is_told(
-    home: Path, wrong: str, says: list[str]
-) -> None:
+async def test_what_is_wrong_with_the_settings_is_told(home: Path, wrong: str, says: list[str]):
     settings = home / "config" / "config.toml"
     settings.parent.mkdir(parents=True)
     settings.write_text(wrong)
@@ -235,23 +219,7 @@ async def test_what_is_wrong_with_the_settings_is_told(
             assert len(_told(app)) <= 4
 
 
-async def test_a_theme_from_the_palette_is_remembered(bare: Any, home: Path) -> None:
-    async with bare.run_test(size=(80, 24)) as pilot:
-        assert bare.theme == "ingot"
-        await pilot.press("ctrl+p", *"theme")
-        await searched(bare)
-        await pilot.press("enter")
-        await wait_until(lambda: isinstance(bare.screen, ThemeScreen))
-        await pilot.press("home", "enter")
-        await wait_until(lambda: bare.theme == "ansi-dark")
-    assert 'theme = "ansi-dark"' in (home / "config" / "config.toml").read_text()
-    with open_services(Start()) as services:
-        again = type(bare)(services)
-        async with again.run_test(size=(80, 24)):
-            assert again.theme == "ansi-dark"
-
-
-async def test_a_terminal_that_is_too_small_is_told_and_nothing_breaks(bare: Any) -> None:
+async def test_a_terminal_that_is_too_small_is_told_and_nothing_breaks(bare):
     async with bare.run_test(size=(80, 24)) as pilot:
         assert not bare.screen.query(TooSmall)
         await pilot.resize_terminal(59, 24)

@@ -1,12 +1,9 @@
 """The list of chats beside the chat, from 140 columns on, with a real store and Pebble."""
 
-from __future__ import annotations
-
 import time
 import tomllib
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from textual.widgets import Input
@@ -20,7 +17,7 @@ from app.tui.screens.chat import ChatScreen
 from app.tui.screens.chats import ChatsScreen
 from app.tui.widgets import chat_sidebar
 from app.tui.widgets.chat_sidebar import ChatList
-from tests.app.tui.chat_app import answered, shown
+from tests.app.tui.chat_app import answered, chatting, shown
 from tests.app.tui.conftest import ask
 from tests.support import wait_until
 
@@ -62,7 +59,7 @@ async def opened(app: IngotApp, count: int) -> ChatScreen:
     return screen
 
 
-async def test_only_where_there_is_room(make: Callable[..., IngotApp]) -> None:
+async def test_only_where_there_is_room(make: Callable[..., IngotApp]):
     app = make()
     async with app.run_test(size=NARROW) as pilot:
         add_chats(app.services.store)
@@ -80,7 +77,7 @@ async def test_only_where_there_is_room(make: Callable[..., IngotApp]) -> None:
         assert drawn(screen)[0] == "Today"
 
 
-async def test_keys_and_a_click_open_a_chat(make: Callable[..., IngotApp]) -> None:
+async def test_keys_and_a_click_open_a_chat(make: Callable[..., IngotApp]):
     app = make()
     add_chats(app.services.store)
     async with app.run_test(size=WIDE) as pilot:
@@ -102,7 +99,7 @@ async def test_keys_and_a_click_open_a_chat(make: Callable[..., IngotApp]) -> No
         await wait_until(lambda: isinstance(app.screen, ChatsScreen))
 
 
-async def test_search(make: Callable[..., IngotApp]) -> None:
+async def test_search(make: Callable[..., IngotApp]):
     app = make()
     store = app.services.store
     add_chats(store)
@@ -126,7 +123,7 @@ async def test_search(make: Callable[..., IngotApp]) -> None:
         assert chats(screen).has_focus
 
 
-async def test_it_follows_what_is_said_and_named(make: Callable[..., IngotApp]) -> None:
+async def test_it_follows_what_is_said_and_named(make: Callable[..., IngotApp]):
     app = make()
     add_chats(app.services.store)
     async with app.run_test(size=WIDE) as pilot:
@@ -142,10 +139,9 @@ async def test_it_follows_what_is_said_and_named(make: Callable[..., IngotApp]) 
         await wait_until(lambda: not any(line.startswith("▸") for line in drawn(screen)))
 
 
-async def test_it_is_hidden_and_that_is_remembered(make: Callable[..., IngotApp]) -> None:
+async def test_it_is_hidden_and_that_is_remembered(make: Callable[..., IngotApp]):
     app = make()
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await shown(app)
+    async with chatting(app, size=WIDE) as (pilot, screen):
         await pilot.press("ctrl+o", "alt+o")
         assert not screen.sidebar.display
         assert screen.prompt.has_focus
@@ -159,7 +155,7 @@ async def test_it_is_hidden_and_that_is_remembered(make: Callable[..., IngotApp]
         assert tomllib.loads(config_path().read_text())["chat"]["sidebar"] is True
 
 
-async def test_a_setting_hides_it(make: Callable[..., IngotApp], home: Any) -> None:
+async def test_a_setting_hides_it(make: Callable[..., IngotApp], home):
     config_path().parent.mkdir(parents=True, exist_ok=True)
     config_path().write_text("[chat]\nsidebar = false\n")
     app = make()
@@ -171,7 +167,7 @@ async def test_a_setting_hides_it(make: Callable[..., IngotApp], home: Any) -> N
 
 async def test_many_chats_are_read_as_one_scrolls(
     make: Callable[..., IngotApp], monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setattr(chat_sidebar, "_PAGE", PAGE)
     app = make()
     add_chats(app.services.store, tuple(f"Question {n}" for n in range(4 * PAGE)))

@@ -59,7 +59,7 @@ def is_there(store: ChatStore, sent: list[str], left: str) -> bool:
     return ended and (said, draft.strip()) == (sent, left.strip())
 
 
-async def test_thirty_bursts(home: Path, gguf_file: Path) -> None:
+async def test_thirty_bursts(home: Path, gguf_file: Path):
     settings = home / "config" / "config.toml"
     settings.parent.mkdir(parents=True)
     settings.write_text("[sampling]\nmax_tokens = 2\n", "utf-8")

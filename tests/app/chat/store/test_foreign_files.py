@@ -1,8 +1,6 @@
 """Files of chats that came from elsewhere, that others hold, or that cannot be read: never replaced
 unless they are damaged, never run, and never waited for."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -68,7 +66,7 @@ def _names(path: Path) -> set[str]:
 @pytest.mark.parametrize("mode", ["EXCLUSIVE", "IMMEDIATE"])
 def test_repair_leaves_a_file_that_another_program_holds(
     chats: Path, mode: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setattr(database, "_BUSY_S", 0.1)
     holder = sqlite3.connect(chats, isolation_level=None)
     holder.execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -88,7 +86,7 @@ def test_repair_leaves_a_file_that_another_program_holds(
 
 def test_repair_leaves_a_damaged_file_that_is_open_elsewhere(
     chats: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setattr(database, "_BUSY_S", 0.1)
     _run(chats, "UPDATE chats SET sampling = '{'")
     with ChatStore.open(chats) as store:
@@ -99,7 +97,7 @@ def test_repair_leaves_a_damaged_file_that_is_open_elsewhere(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="uses setuid")
-def test_repair_leaves_a_file_without_rights(chats: Path) -> None:
+def test_repair_leaves_a_file_without_rights(chats: Path):
     chats.chmod(0)
     code = (
         "import os, sys; from pathlib import Path\n"
@@ -122,7 +120,7 @@ def test_repair_leaves_a_file_without_rights(chats: Path) -> None:
     assert _texts(chats) == ["question", "answer"]
 
 
-def test_errors_of_the_disk_are_no_damage(chats: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_the_disk_are_no_damage(chats: Path, monkeypatch: pytest.MonkeyPatch):
     """The file is held by a lock that has no end; reading it fails as a disk would fail."""
     for code in ("SQLITE_IOERR_READ", "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_NOMEM"):
 
@@ -141,7 +139,7 @@ def test_errors_of_the_disk_are_no_damage(chats: Path, monkeypatch: pytest.Monke
 
 def test_an_error_while_copying_leaves_the_damaged_file(
     chats: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     _run(chats, "UPDATE chats SET sampling = '{'")
     before = chats.read_bytes()
     monkeypatch.setattr("app.chat.store.repair.os.path.lexists", _no_rename)
@@ -156,7 +154,7 @@ def _no_rename(path: object) -> bool:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no pipes in folders there")
 @pytest.mark.parametrize("kind", ["fifo", "folder", "link to zero"])
-def test_what_is_no_file_is_neither_waited_for_nor_replaced(path: Path, kind: str) -> None:
+def test_what_is_no_file_is_neither_waited_for_nor_replaced(path: Path, kind: str):
     path.parent.mkdir()
     if kind == "fifo":
         os.mkfifo(path)
@@ -173,7 +171,7 @@ def test_what_is_no_file_is_neither_waited_for_nor_replaced(path: Path, kind: st
 
 @pytest.mark.parametrize("end", ["-wal", "-shm", "-journal"])
 @pytest.mark.parametrize("kind", ["fifo", "folder", "link", "garbage"])
-def test_what_lies_beside_a_file_of_chats(chats: Path, end: str, kind: str, tmp_path: Path) -> None:
+def test_what_lies_beside_a_file_of_chats(chats: Path, end: str, kind: str, tmp_path: Path):
     beside, victim = chats.with_name(chats.name + end), tmp_path / "victim"
     victim.write_text("precious")
     if kind == "fifo":
@@ -196,7 +194,7 @@ def test_what_lies_beside_a_file_of_chats(chats: Path, end: str, kind: str, tmp_
         assert _texts(chats) == ["question", "answer"]
 
 
-def test_repair_keeps_a_link_and_mends_what_it_leads_to(chats: Path, tmp_path: Path) -> None:
+def test_repair_keeps_a_link_and_mends_what_it_leads_to(chats: Path, tmp_path: Path):
     link = tmp_path / "linked.db"
     link.symlink_to(chats)
     _run(chats, "UPDATE chats SET sampling = '{'")
@@ -207,7 +205,7 @@ def test_repair_keeps_a_link_and_mends_what_it_leads_to(chats: Path, tmp_path: P
     assert _texts(link) == ["question", "answer"]
 
 
-def test_two_repairs_within_a_second_keep_both_files(chats: Path) -> None:
+def test_two_repairs_within_a_second_keep_both_files(chats: Path):
     asides = set()
     for _ in range(3):
         _run(chats, "UPDATE chats SET sampling = '{'")
@@ -257,7 +255,7 @@ _HOSTILE: dict[str, tuple[str, ...]] = {
 
 
 @pytest.mark.parametrize("what", _HOSTILE)
-def test_a_part_that_is_not_ours_is_refused_and_left_out_by_repair(chats: Path, what: str) -> None:
+def test_a_part_that_is_not_ours_is_refused_and_left_out_by_repair(chats: Path, what: str):
     _run(chats, "PRAGMA legacy_alter_table = ON", *_HOSTILE[what])
     with pytest.raises(StoreDamagedError, match="did not make"):
         ChatStore.open(chats)
@@ -274,13 +272,13 @@ def test_a_part_that_is_not_ours_is_refused_and_left_out_by_repair(chats: Path, 
     assert is_whole(chats)
 
 
-def test_tables_of_other_programs_beside_ours_stay(chats: Path) -> None:
+def test_tables_of_other_programs_beside_ours_stay(chats: Path):
     _run(chats, "CREATE TABLE notes (text)", "INSERT INTO notes VALUES ('x')")
     assert _texts(chats) == ["question", "answer"]
     assert is_whole(chats)
 
 
-def test_a_negative_version_is_of_another_program(path: Path) -> None:
+def test_a_negative_version_is_of_another_program(path: Path):
     ChatStore.open(path).close()
     _run(path, "PRAGMA user_version = -5")
     for use in (ChatStore.open, repair):
@@ -288,7 +286,7 @@ def test_a_negative_version_is_of_another_program(path: Path) -> None:
             use(path)
 
 
-def test_tables_that_are_missing_are_damage(chats: Path) -> None:
+def test_tables_that_are_missing_are_damage(chats: Path):
     _run(chats, "PRAGMA foreign_keys = OFF", "DROP TABLE messages")
     with pytest.raises(StoreDamagedError, match="repair"):
         ChatStore.open(chats)
@@ -341,7 +339,7 @@ _ODD: dict[str, tuple[str, ...]] = {
 
 
 @pytest.mark.parametrize("what", _ODD)
-def test_values_of_other_kinds_are_told_and_repaired(chats: Path, what: str) -> None:
+def test_values_of_other_kinds_are_told_and_repaired(chats: Path, what: str):
     _run(chats, *_ODD[what])
     said = ""
     try:
@@ -368,12 +366,12 @@ def _read_all(path: Path) -> None:
         store.prompts()
 
 
-def test_halves_of_surrogate_pairs_in_attachments_do_no_harm(chats: Path) -> None:
+def test_halves_of_surrogate_pairs_in_attachments_do_no_harm(chats: Path):
     _run(chats, r"""UPDATE messages SET attachments = '[["\ud800", "\udfff"]]' WHERE id = 1""")
     _read_all(chats)
 
 
-def test_a_value_without_bounds_is_refused(chats: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_value_without_bounds_is_refused(chats: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(database, "_MOST_BYTES", 2**20)
     _run(chats, "UPDATE messages SET text = zeroblob(2000000) WHERE id = 1")
     with ChatStore.open(chats) as store, pytest.raises(StoreDamagedError, match="too large"):
@@ -382,7 +380,7 @@ def test_a_value_without_bounds_is_refused(chats: Path, monkeypatch: pytest.Monk
     assert _texts(chats) == ["answer"]
 
 
-def test_a_schema_that_is_no_text_is_damage(chats: Path) -> None:
+def test_a_schema_that_is_no_text_is_damage(chats: Path):
     """SQLite quotes it in its message, which Python then cannot read."""
     raw = chats.read_bytes()
     chats.write_bytes(raw.replace(b"CREATE TABLE chats", b"CREATE TABLE \xce\xff(ts"))
@@ -393,7 +391,7 @@ def test_a_schema_that_is_no_text_is_damage(chats: Path) -> None:
         assert store.chats() is not None
 
 
-def test_a_number_beyond_64_bits_is_no_chat(chats: Path) -> None:
+def test_a_number_beyond_64_bits_is_no_chat(chats: Path):
     with ChatStore.open(chats) as store, pytest.raises(StoreError, match="so large"):
         store.chat(10**30)
 
@@ -412,7 +410,7 @@ def limited() -> Iterator[Callable[[int], None]]:
 
 def test_a_full_disk_is_told_as_such_also_where_nothing_is_written(
     chats: Path, limited: Callable[[int], None]
-) -> None:
+):
     limited(16)  # no room for the memory that programs share
     for use in (
         lambda: ChatStore.open(chats).search("question"),

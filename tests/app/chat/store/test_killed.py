@@ -1,7 +1,5 @@
 """Processes that are killed, and processes that share the store."""
 
-from __future__ import annotations
-
 import random
 import subprocess
 import sys
@@ -91,7 +89,7 @@ def _check(messages: list[Message], told: list[list[str]]) -> None:
 @pytest.mark.parametrize("moment", ["begun", "middle", "random1", "random2"])
 def test_what_was_saved_survives_a_kill(
     path: Path, start: Callable[[int, int], Writer], moment: str
-) -> None:
+):
     writer = start(400, 40)
     writer.read_until("begun")
     if moment == "middle":
@@ -120,7 +118,7 @@ def test_what_was_saved_survives_a_kill(
 
 def test_an_answer_of_a_living_process_is_left_to_it(
     path: Path, start: Callable[[int, int], Writer]
-) -> None:
+):
     writer = start(1, 10_000)
     writer.read_until("saved")
     with ChatStore.open(path) as store:
@@ -143,7 +141,7 @@ def test_an_answer_of_a_living_process_is_left_to_it(
         assert store.message(asked.id) == asked
 
 
-def test_two_writers_lose_nothing(path: Path, start: Callable[[int, int], Writer]) -> None:
+def test_two_writers_lose_nothing(path: Path, start: Callable[[int, int], Writer]):
     writers = [start(5, 20), start(5, 20)]
     for writer in writers:
         writer.read_until("waiting")
@@ -155,7 +153,7 @@ def test_two_writers_lose_nothing(path: Path, start: Callable[[int, int], Writer
             _check(messages, writer.told)
 
 
-def test_one_that_was_wrongly_taken_for_dead_goes_on(path: Path, store: ChatStore) -> None:
+def test_one_that_was_wrongly_taken_for_dead_goes_on(path: Path, store: ChatStore):
     chat = store.new_chat()
     answer = store.begin_answer(chat.id, store.add_message(chat.id, None, "x").id)
     store.save_answer(answer.id, "one ", [1])

@@ -1,7 +1,5 @@
 """Opening what is there: older and newer versions, other programs' files, damage, a full disk."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 import sqlite3
@@ -49,7 +47,7 @@ def _schema(path: Path) -> set[tuple[str, str]]:
         db.close()
 
 
-def test_version_1_comes_up_to_date_with_all_it_has(path: Path, tmp_path: Path) -> None:
+def test_version_1_comes_up_to_date_with_all_it_has(path: Path, tmp_path: Path):
     _make(path, VERSION_1)
     with ChatStore.open(path) as store:
         assert _version(path) == len(MIGRATIONS) > 1
@@ -71,9 +69,7 @@ def test_version_1_comes_up_to_date_with_all_it_has(path: Path, tmp_path: Path) 
         assert _schema(path) == _schema(tmp_path / "fresh.db")
 
 
-def test_a_migration_that_fails_changes_nothing(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch):
     Database(path).close()
     before = _schema(path)
     broken = (*MIGRATIONS, ("CREATE TABLE more (id)", "INSERT INTO nowhere VALUES (1)"))
@@ -86,7 +82,7 @@ def test_a_migration_that_fails_changes_nothing(
     ChatStore.open(path).close()
 
 
-def test_many_open_a_new_store_at_once(tmp_path: Path) -> None:
+def test_many_open_a_new_store_at_once(tmp_path: Path):
     failed: list[BaseException] = []
 
     def work(path: Path) -> None:
@@ -118,7 +114,7 @@ def _refused(path: Path) -> StoreError:
     return raised.value
 
 
-def test_a_newer_version_is_left_alone(path: Path) -> None:
+def test_a_newer_version_is_left_alone(path: Path):
     ChatStore.open(path).close()
     _make(path, "PRAGMA user_version = 99")
     error = _refused(path)
@@ -130,7 +126,7 @@ def test_a_newer_version_is_left_alone(path: Path) -> None:
     assert [name.name for name in path.parent.iterdir()] == ["chats.db"]
 
 
-def test_what_is_not_ours_is_left_alone(path: Path) -> None:
+def test_what_is_not_ours_is_left_alone(path: Path):
     _make(path, "CREATE TABLE recipes (name)")
     assert "another program" in str(_refused(path))
     path.write_text("dear diary " * 500)
@@ -143,7 +139,7 @@ def test_what_is_not_ours_is_left_alone(path: Path) -> None:
     ChatStore.open(path).close()
 
 
-def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(StoreError, match="INGOT_HOME"):
         ChatStore.open(tmp_path / "file" / "chats.db")
@@ -172,7 +168,7 @@ def damaged(path: Path) -> Path:
     return path
 
 
-def test_repair_saves_what_can_be_read(damaged: Path) -> None:
+def test_repair_saves_what_can_be_read(damaged: Path):
     assert not is_whole(damaged)
     before = damaged.read_bytes()
     done = repair(damaged)
@@ -194,7 +190,7 @@ def test_repair_saves_what_can_be_read(damaged: Path) -> None:
     assert (again.aside, again.messages) == (None, done.messages)
 
 
-def test_repair_makes_the_index_anew(path: Path) -> None:
+def test_repair_makes_the_index_anew(path: Path):
     with ChatStore.open(path) as store:
         chat = store.new_chat(title="plums")
         with store.writing() as db:
@@ -205,7 +201,7 @@ def test_repair_makes_the_index_anew(path: Path) -> None:
         assert store.search("plums")[0].chat == chat
 
 
-def test_bytes_that_make_no_sense_are_told_and_repaired(path: Path) -> None:
+def test_bytes_that_make_no_sense_are_told_and_repaired(path: Path):
     """SQLite itself does not notice them."""
     with ChatStore.open(path) as store:
         chat = store.new_chat(title="x")
@@ -233,7 +229,7 @@ def test_bytes_that_make_no_sense_are_told_and_repaired(path: Path) -> None:
 # A full disk
 
 
-def test_another_program_that_holds_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_program_that_holds_the_file(path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("app.chat.store.database._BUSY_S", 0.1)
     with ChatStore.open(path) as store:
         chat = store.new_chat(title="x")
@@ -285,7 +281,7 @@ assert store.message(answer.id).text == text
 """
 
 
-def test_a_file_that_may_not_grow_takes_nothing_back(path: Path) -> None:
+def test_a_file_that_may_not_grow_takes_nothing_back(path: Path):
     done = subprocess.run(
         [sys.executable, "-c", _FILLS_UP, path], cwd=ROOT, capture_output=True, timeout=60
     )

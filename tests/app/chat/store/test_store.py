@@ -1,7 +1,5 @@
 """What is put into the store comes out, and stays consistent."""
 
-from __future__ import annotations
-
 import os
 import stat
 import threading
@@ -19,7 +17,7 @@ from app.chat.store.store import ChatStore
 FIGURES = AnswerFigures(10, 4, 3, 0.2, None, 15.5, 0.4, "stop")
 
 
-def test_a_chat_comes_back_as_it_was(path: Path) -> None:
+def test_a_chat_comes_back_as_it_was(path: Path):
     with ChatStore.open(path) as store:
         chat = store.new_chat("pebble", "Be short.")
         store.update_chat(chat.id, sampling={"temperature": 0.5, "stop": ["a", "b"]})
@@ -52,7 +50,7 @@ def test_a_chat_comes_back_as_it_was(path: Path) -> None:
         assert (second.model, second.runtime) == ("pebble · q8_0", "llamacpp")
 
 
-def test_the_list_has_the_newest_message_first_and_no_deleted_chat(store: ChatStore) -> None:
+def test_the_list_has_the_newest_message_first_and_no_deleted_chat(store: ChatStore):
     ids = [store.new_chat(title=str(number)).id for number in range(4)]
     store.add_message(ids[1], None, "x")
     store.update_chat(ids[0], title="renamed")  # is no message
@@ -66,9 +64,7 @@ def test_the_list_has_the_newest_message_first_and_no_deleted_chat(store: ChatSt
     assert [chat.id for chat in store.chats()] == [ids[1], ids[2], ids[0]]
 
 
-def test_deleting_can_be_undone_for_thirty_days(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_deleting_can_be_undone_for_thirty_days(path: Path, monkeypatch: pytest.MonkeyPatch):
     with ChatStore.open(path) as store:
         chat = store.new_chat(title="kept")
         said = store.add_message(chat.id, None, "kept text")
@@ -92,7 +88,7 @@ def test_deleting_can_be_undone_for_thirty_days(
         store.chat(chat.id)
 
 
-def test_empty_chats_do_not_pile_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_chats_do_not_pile_up(path: Path, monkeypatch: pytest.MonkeyPatch):
     with ChatStore.open(path) as store:
         now = store_module.time.time()
         nothing = store.new_chat(model="m")
@@ -108,7 +104,7 @@ def test_empty_chats_do_not_pile_up(path: Path, monkeypatch: pytest.MonkeyPatch)
         assert store.new_chat().id > nothing.id
 
 
-def test_a_draft_is_kept_until_it_is_blank(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_draft_is_kept_until_it_is_blank(path: Path, monkeypatch: pytest.MonkeyPatch):
     with ChatStore.open(path) as store:
         older, newer = store.new_chat(title="older"), store.new_chat()
         assert store.draft(older.id) == ""
@@ -126,7 +122,7 @@ def test_a_draft_is_kept_until_it_is_blank(path: Path, monkeypatch: pytest.Monke
             store.keep_draft(99, "typed")
 
 
-def test_a_message_that_nothing_follows_can_be_taken_back(store: ChatStore) -> None:
+def test_a_message_that_nothing_follows_can_be_taken_back(store: ChatStore):
     chat = store.new_chat()
     first = store.add_message(chat.id, None, "the river")
     again = store.take_back(first.id, None)
@@ -141,7 +137,7 @@ def test_a_message_that_nothing_follows_can_be_taken_back(store: ChatStore) -> N
         store.take_back(first.id, None)
 
 
-def test_what_is_not_there_is_said(store: ChatStore) -> None:
+def test_what_is_not_there_is_said(store: ChatStore):
     chat, other = store.new_chat(), store.new_chat()
     message = store.add_message(other.id, None, "x")
     for do in (
@@ -170,7 +166,7 @@ def test_what_is_not_there_is_said(store: ChatStore) -> None:
         store.chats()
 
 
-def test_an_answer_can_go_on(store: ChatStore) -> None:
+def test_an_answer_can_go_on(store: ChatStore):
     chat = store.new_chat()
     asked = store.add_message(chat.id, None, "x")
     answer = store.begin_answer(chat.id, asked.id)
@@ -193,7 +189,7 @@ def test_an_answer_can_go_on(store: ChatStore) -> None:
     assert (ended.text, ended.error, ended.figures) == ("one two three", "it broke", FIGURES)
 
 
-def test_any_text_can_be_stored(store: ChatStore) -> None:
+def test_any_text_can_be_stored(store: ChatStore):
     chat = store.new_chat(title="half \ud83d pair")
     for text in (
         "",
@@ -219,12 +215,12 @@ def test_any_text_can_be_stored(store: ChatStore) -> None:
         ("x" * 80, "x" * 59 + "…"),
     ],
 )
-def test_titles(text: str, title: str) -> None:
+def test_titles(text: str, title: str):
     assert title_of(text) == title
 
 
 @pytest.mark.skipif(os.name != "posix", reason="rights of POSIX")
-def test_nobody_else_can_read_it(path: Path) -> None:
+def test_nobody_else_can_read_it(path: Path):
     before = os.umask(0)
     try:
         with ChatStore.open(path) as store:
@@ -242,7 +238,7 @@ def test_nobody_else_can_read_it(path: Path) -> None:
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o755  # it was there: somebody's decision
 
 
-def test_threads(store: ChatStore) -> None:
+def test_threads(store: ChatStore):
     """Eight threads write and read at once; each finds what it wrote, and nothing is mixed up."""
     failed: list[BaseException] = []
 
@@ -273,7 +269,7 @@ def test_threads(store: ChatStore) -> None:
     assert sum(chat.count for chat in store.chats()) == 96
 
 
-def test_prompts_are_newest_first_without_doubles(store: ChatStore) -> None:
+def test_prompts_are_newest_first_without_doubles(store: ChatStore):
     chats = [store.new_chat() for _ in range(2)]
     for number, text in enumerate(["a", "b", "a", "c", "secret"]):
         asked = store.add_message(chats[number == 4].id, None, text)
@@ -284,7 +280,7 @@ def test_prompts_are_newest_first_without_doubles(store: ChatStore) -> None:
     assert store.prompts(2) == ["c", "a"]
 
 
-def test_reading_does_not_wait_for_a_writer(store: ChatStore) -> None:
+def test_reading_does_not_wait_for_a_writer(store: ChatStore):
     chat = store.new_chat(title="before")
     with store.writing() as db:
         db.execute("UPDATE chats SET title = 'after'")
