@@ -138,6 +138,8 @@ async def test_a_stop_settles_and_gives_back_what_waits(roomy: EngineHost, store
     view.session.attached = [Attachment("notes.txt", "Some notes.")]
     await view.answer.send("second")
     await view.answer.send("third")
+    drafts, _ = view.session.unsent("typed")  # what is on disk, for who is killed now
+    assert drafts == {view.session.chat_id: "second\n\nthird\n\ntyped"}
     assert view.answer.interrupt()
     assert view.answer.phase is AnswerPhase.SETTLING
     assert view.answer.doing() == "stopping"
@@ -176,7 +178,6 @@ async def test_an_answer_goes_on_while_another_chat_is_shown(roomy: EngineHost, 
     view.answer.turn.stop()
     await view.idle()
     assert view.said == [USER, DONE]
-    assert first is not None
     assert [message.state for message in first.path] == [State.DONE, State.STOPPED]
 
 

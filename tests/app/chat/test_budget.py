@@ -83,6 +83,8 @@ def test_ways_out_leave_what_they_say(host: EngineHost, conversation: Conversati
     conversation.drop(turns.ids)
     assert now() == turns.after
     assert turns.after.fits
+    left = ways_out(host, conversation, draft, _most(300))
+    assert not {id for way in left for id in way.ids} & {*turns.ids}, "they are left out already"
     conversation.drop(turns.ids, False)
     assert now() == before
     assert now(DraftMessage(draft.text, parent=leaf)) == ways[Way.DROP_FILES].after

@@ -78,7 +78,6 @@ def test_what_is_no_file(tmp_path: Path):
 
 def test_the_engine_asks_by_it(host: EngineHost):
     engine = host.engine
-    assert engine is not None
     task, params = Task(turns=("the sea",)), SamplingParams()
     own = "Once upon a time there was {{ messages[0].content }}"
     ids = prepare(task, engine, params, template=own).ids

@@ -219,7 +219,6 @@ async def test_a_long_prompt_is_read_with_a_bar_and_the_time_left(
         assert asked > 300
         await wait_until(lambda: screen.transcript.view_of(screen.path[-1].id))
         view = screen.transcript.view_of(screen.path[-1].id)
-        assert view is not None
         await wait_until(lambda: f"Reading   0 of {asked} tokens" in text_of(view, "waiting"))
         assert "left" not in text_of(view, "waiting"), "nobody can know yet"
         # As far as the engine would tell, were it slow.
@@ -236,7 +235,6 @@ async def test_a_long_prompt_is_read_with_a_bar_and_the_time_left(
         answer = await answered(screen, 2)
         await wait_until(lambda: not text_of(view, "waiting"))
         await pilot.pause()
-        assert answer.figures is not None
         assert answer.figures.prefill_tps is not None
         assert f"{answer.figures.completion_tokens} token" in text_of(view, "foot")
 

@@ -91,7 +91,6 @@ async def test_chats_are_looked_for_with_the_words_of_the_command(make):
         await wait_until(lambda: isinstance(app.screen, ChatsScreen))
         found = app.screen.query_one(ChatList)
         await wait_until(lambda: found.option_count == 1)
-        assert found.chosen is not None
         assert found.chosen.chat.title == "Mills"
 
 
@@ -100,11 +99,11 @@ async def test_every_command_of_the_menu_can_be_reached_with_the_arrows(make):
     async with chatting(app) as (pilot, screen):
         await pilot.press("/")
         await wait_until(lambda: "1-8 of" in str(screen.menu.visual))
-        for spec in SPECS:
+        await pilot.press("up")  # round the end, and back
+        assert f"▸ /{SPECS[-1].name}" in str(screen.menu.visual)
+        for spec in SPECS[:10]:
             await pilot.press("down")
             assert f"▸ /{spec.name}" in str(screen.menu.visual)
-        await pilot.press("down", "down", "up", "up")  # round the end and back
-        assert f"▸ /{SPECS[-1].name}" in str(screen.menu.visual)
         await pilot.press("ctrl+u", *"/sy", "down", "enter")
         await wait_until(lambda: screen.prompt.text == "/system ")
         await pilot.press("ctrl+u", *"/he", "down", "enter")

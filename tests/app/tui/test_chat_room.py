@@ -20,7 +20,6 @@ from tests.support import wait_until
 async def test_more_of_an_answer_that_filled_the_context_is_asked_about(make, host: EngineHost):
     app = make()
     store, engine = app.services.store, host.engine
-    assert engine is not None
     long = "the river"
     while len(engine.encode(long)) < 0.6 * engine.context:
         long += " was wide and the river"

@@ -35,10 +35,8 @@ async def test_a_message_is_answered_with_its_figures(make):
             answer.text,
         ]
         assert answer.state is State.CUT
-        assert answer.figures is not None
         assert answer.figures.completion_tokens == 24
         view = screen.transcript.view_of(answer.id)
-        assert view is not None
         assert view.body.text.strip() == answer.text.strip()
         figures = text_of(view, "foot")
         assert figures.startswith("pebble")
@@ -69,7 +67,6 @@ async def test_esc_stops_and_keeps_what_came_and_the_draft(held: HeldHost, make)
         assert app.services.store.message(answer.id).text == answer.text
         assert screen.prompt.text == "next"
         view = screen.transcript.view_of(answer.id)
-        assert view is not None
         assert "Stopped" in text_of(view, "state")
         # It goes on from where it was.
         before = answer.text
@@ -120,11 +117,9 @@ async def test_a_model_without_a_template_goes_on_with_the_text(
             await wait_until(lambda: "continues your text" in screen.box.status.plain)
             await screen.answer.send("Once upon a time")
             answer = await answered(screen, 2)
-            assert answer.figures is not None
             engine = services.host.engine
             assert answer.figures.prompt_tokens == len(engine.encode("Once upon a time"))
             await screen.answer.send("And then")
             more = await answered(screen, 4)
             text = f"Once upon a time{answer.text}\n\nAnd then"
-            assert more.figures is not None
             assert more.figures.prompt_tokens == len(engine.encode(text))

@@ -219,7 +219,6 @@ async def test_code_is_highlighted_and_can_be_selected(home):
         await wait_until(lambda: len(screen.path) == 2 and not screen.busy)
         await pilot.pause()
         view = screen.transcript.view_of(screen.path[-1].id)
-        assert view is not None
         block = view.query_one(CodeBlock)
         assert block.language == "python"
         assert block.text == "def row(boat, strokes):\n    return boat.speed * strokes  # metres\n"

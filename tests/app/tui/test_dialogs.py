@@ -118,7 +118,7 @@ async def test_a_line_is_asked_for_and_lost_only_by_esc(bare):
         for place in ({"offset": (0, 0)}, {"widget": "#text"}):
             await pilot.click(**place)
             assert bare.screen is number
-        await pilot.press("backspace", "7")
+        await pilot.press("end", "backspace", "7")
         assert not problem.display
         await pilot.press("enter")
         assert await ended(bare) == "7"

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 from app.chat.store.records import Role, State
-from app.chat.store.store import ChatStore
 from app.config.settings import Sampling
 from app.tui.app import IngotApp
 from app.tui.screens.chat import ChatScreen
@@ -91,18 +90,3 @@ async def test_in_a_chat_that_is_not_shown_they_come_back_when_it_is(
         await screen.open_chat(first)
         assert screen.prompt.text == "And of Japan?"
         assert asked(screen) == ["What is the capital of France?"]
-
-
-async def test_they_are_a_draft_when_the_app_ends(held: HeldHost, make: Callable[..., IngotApp]):
-    app = make(LONG, host=held)
-    async with app.run_test(size=(100, 30)) as pilot:
-        screen = await answering(pilot)
-        chat = screen.session.chat_id
-        assert chat is not None
-        await ask(pilot, "one")
-        await pilot.press(*"two")
-        # On disk already, for who is killed now.
-        store: ChatStore = app.services.store
-        await wait_until(lambda: store.draft(chat) == "one\n\ntwo")
-        held.go.set()
-    assert store.draft(chat) in ("one\n\ntwo", "two")  # the answer may have ended before the app

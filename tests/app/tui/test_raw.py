@@ -34,7 +34,6 @@ async def test_raw_is_kept_with_the_chat(make: Callable[..., IngotApp], monkeypa
     store: ChatStore = app.services.store
     async with chatting(app) as (pilot, screen):
         prompts, engine = watch(screen, monkeypatch), screen.host.engine
-        assert engine is not None
         await ask(pilot, "/raw")
         await wait_until(lambda: "sent as it is" in title(screen))
         await ask(pilot, "Long ago, a small boat")

@@ -33,7 +33,6 @@ class Writer:
 
     def read_until(self, *words: str) -> None:
         """Take what it says, up to a line that begins so."""
-        assert self.process.stdout is not None
         while self.told[-1:] == [] or self.told[-1][: len(words)] != list(words):
             line = self.process.stdout.readline()
             assert line, f"it ended after {self.told[-1:]}"
@@ -41,7 +40,6 @@ class Writer:
 
     def kill(self) -> None:
         """SIGKILL; and take what it had said by then."""
-        assert self.process.stdout is not None
         self.process.kill()
         self.told += [line.split() for line in self.process.stdout.read().splitlines()]
         self.process.wait()
@@ -60,7 +58,6 @@ def start(path: Path) -> Iterator[Callable[[int, int], Writer]]:
         if writer.process.poll() is None:
             writer.kill()
         for stream in (writer.process.stdin, writer.process.stdout):
-            assert stream is not None
             stream.close()
 
 

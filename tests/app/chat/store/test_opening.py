@@ -57,7 +57,6 @@ def test_version_1_comes_up_to_date_with_all_it_has(path: Path, tmp_path: Path):
         assert asked.attachments == (Attachment("a.txt", "attached"),)
         assert asked.dropped
         assert (cut.state, cut.token_ids) == (State.CUT, (1, 70_000))
-        assert cut.figures is not None
         assert cut.figures.decode_tps == 10.0
         assert (lost.state, lost.text, lost.token_ids) == (State.LOST, "Äpfel, weil", (1, 2))
         assert [hit.message for hit in store.search("apfel")] == [3]
@@ -172,7 +171,6 @@ def test_repair_saves_what_can_be_read(damaged: Path):
     assert not is_whole(damaged)
     before = damaged.read_bytes()
     done = repair(damaged)
-    assert done.aside is not None
     assert done.aside.read_bytes() == before
     assert is_whole(damaged)
     assert 120 < done.messages < 181

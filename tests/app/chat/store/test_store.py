@@ -88,36 +88,26 @@ def test_deleting_can_be_undone_for_thirty_days(path: Path, monkeypatch: pytest.
         store.chat(chat.id)
 
 
-def test_empty_chats_do_not_pile_up(path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_empty_chats_do_not_pile_up_and_drafts_are_kept_until_they_are_blank(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+):
     with ChatStore.open(path) as store:
         now = store_module.time.time()
-        nothing = store.new_chat(model="m")
-        named = store.new_chat(title="named")
-        used = store.new_chat()
+        nothing, named = store.new_chat(model="m"), store.new_chat(title="named")
+        typed, used = store.new_chat(), store.new_chat()
         store.add_message(used.id, None, "x")
-    monkeypatch.setattr(store_module.time, "time", lambda: now + 3600)
+        store.keep_draft(typed.id, "half a\nsentence")
+        assert store.chats()[0].id == typed.id, "what was typed last is what one goes on with"
+    for later, left in ((3600, 4), (90_000, 3)):
+        monkeypatch.setattr(store_module.time, "time", lambda later=later: now + later)
+        with ChatStore.open(path) as store:
+            assert len(store.chats()) == left
     with ChatStore.open(path) as store:
-        assert len(store.chats()) == 3
-    monkeypatch.setattr(store_module.time, "time", lambda: now + 90_000)
-    with ChatStore.open(path) as store:
-        assert {chat.id for chat in store.chats()} == {named.id, used.id}
-        assert store.new_chat().id > nothing.id
-
-
-def test_a_draft_is_kept_until_it_is_blank(path: Path, monkeypatch: pytest.MonkeyPatch):
-    with ChatStore.open(path) as store:
-        older, newer = store.new_chat(title="older"), store.new_chat()
-        assert store.draft(older.id) == ""
-        store.keep_draft(older.id, "half a\nsentence")
-        assert store.chats()[0].id == older.id, "what was typed last is what one goes on with"
-        store.keep_draft(newer.id, "typed")
-    later = store_module.time.time() + 90_000
-    monkeypatch.setattr(store_module.time, "time", lambda: later)
-    with ChatStore.open(path) as store:
-        assert store.draft(older.id) == "half a\nsentence"
-        assert store.draft(newer.id) == "typed", "a chat with nothing but a draft stays"
-        store.keep_draft(older.id, "  ")
-        assert store.draft(older.id) == ""
+        assert {chat.id for chat in store.chats()} == {named.id, typed.id, used.id}
+        assert store.new_chat().id > used.id > nothing.id
+        assert store.draft(typed.id) == "half a\nsentence"
+        store.keep_draft(typed.id, "  ")
+        assert store.draft(typed.id) == ""
         with pytest.raises(StoreError, match="no chat 99"):
             store.keep_draft(99, "typed")
 
