@@ -71,26 +71,6 @@ async def of_the_turn(app: IngotApp, answer: str, question: str = "How?", **end:
     return screen
 
 
-@pytest.mark.parametrize("size", [(80, 24), (200, 60)])
-async def test_the_column_is_a_hundred_wide_at_most_and_in_the_middle(
-    recorded, size: tuple[int, int]
-):
-    app, _ = recorded()
-    async with app.run_test(size=size) as pilot:
-        screen = await of_the_turn(app, "word " * 200, "question " * 60)
-        await pilot.pause()
-        parts = [*screen.transcript.views, screen.box]
-        room = screen.transcript.scrollable_content_region
-        for part in parts:
-            region = part.region
-            assert region.width == min(100, room.width)
-            left, right = region.x - room.x, room.right - region.right
-            assert abs(left - right) <= 1
-        assert len({part.region.x for part in parts}) == 1, "they stand below each other"
-        for line in lines(screen)[room.y : screen.box.region.bottom]:
-            assert len(line[room.x : room.right].strip()) <= 100
-
-
 async def test_branches_code_and_thoughts_take_a_click(recorded):
     app, _ = recorded()
     store = app.services.store
@@ -182,27 +162,6 @@ async def test_the_prompt_grows_to_a_third_and_is_named(recorded):
         assert screen.box.border_title == "Edit a message"
         await pilot.press("escape")
         assert screen.box.border_title == "Message"
-
-
-async def test_the_gauge_is_in_the_border_and_follows_the_answer(recorded):
-    app, engine = recorded(*["word "] * 50)
-    async with app.run_test(size=SIZE):
-        screen = await shown(app)
-        await screen.answer.send("Go")
-        engine.may = 20
-        await wait_until(lambda: screen.turn is not None and screen.turn.meter.tokens == 20)
-        await wait_until(lambda: screen.answer.figures.used and screen.answer.figures.used >= 20)
-        used = screen.answer.figures.used
-        await wait_until(lambda: f" {used:,} of " in screen.box.status.plain)
-        engine.may = 50
-        await answered(screen, 2)
-
-        def border() -> str:
-            return lines(screen)[screen.box.region.bottom - 1]
-
-        # It may be told as about so many (≈) until the tokens are counted.
-        await wait_until(lambda: f" {used + 30:,} of 1,048,576 · 0%" in border())
-        assert "context ━─" in border()
 
 
 async def test_a_long_prompt_is_read_with_a_bar_and_the_time_left(

@@ -4,8 +4,6 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from app.chat.store.store import ChatStore
 from app.tui.app import IngotApp
 from tests.app.tui.chat_app import answered, chatting
@@ -21,19 +19,15 @@ def drafts() -> list[str]:
         return [draft for chat in store.chats() if (draft := store.draft(chat.id))]
 
 
-@pytest.mark.parametrize("end", ["kill", "terminate"])
-async def test_a_draft_is_there_again(home: Path, gguf_file: Path, end: str):
+async def test_a_draft_is_there_again(home: Path, gguf_file: Path):
     env = {"INGOT_HOME": str(home)}
     first = Terminal("chat", gguf_file, env=env)
     try:
         first.wait("q8_0")
         first.press(TYPED)
         first.wait("sent")
-        if end == "kill":
-            await wait_until(lambda: drafts() == [TYPED])
-            first.process.kill()
-        else:
-            first.process.send_signal(signal.SIGTERM)
+        await wait_until(lambda: drafts() == [TYPED])  # for who is killed now
+        first.process.send_signal(signal.SIGTERM)
         first.process.wait(60)
     finally:
         first.close()
