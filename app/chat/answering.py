@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
-from typing import Any, Protocol
+from threading import Thread
+from typing import Any, Literal, Protocol
 
 from app.chat.budget import DraftMessage, Shortage, TokenBudget, Way, WayOut, more_of, shortage
 from app.chat.conversation import Conversation
 from app.chat.figures import Reading, ReadMeter, StatusFigures
-from app.chat.host import EngineHost, HostState
+from app.chat.host import HostState
 from app.chat.session import Before, Session
 from app.chat.store.records import Message, State
 from app.chat.turn import AnswerProgress, Turn
@@ -53,29 +54,14 @@ class ChatView(Protocol):
     """
 
     @property
-    def session(self) -> Session:
-        """The chat that is shown, and what waits to be sent."""
-
-    @property
-    def host(self) -> EngineHost:
-        """The model."""
-
-    @property
     def typed(self) -> str:
         """Return the text in the prompt."""
-
-    @property
-    def plain(self) -> bool:
-        """Whether what is typed is continued, and not answered."""
 
     def params(self, conversation: Conversation) -> SamplingParams:
         """Sampling as the chat has it, else as the settings say."""
 
     def later(self, step: Callable[..., Any], *args: Any) -> object:
         """Call ``step``, which may be a coroutine, in the view's thread, from any other."""
-
-    def in_thread(self, work: Callable[[], None]) -> object:
-        """Call ``work`` in a thread of its own."""
 
     def look_after(self) -> None:
         """Call ``poll`` several times a second while the answer is ``busy``."""
@@ -92,9 +78,6 @@ class ChatView(Protocol):
     async def show_path(self, *, to_end: bool = True) -> None:
         """Show the messages of the chat as they are now."""
 
-    async def show_more_of(self, answer: Message) -> None:
-        """An answer that is shown streams again."""
-
     def show_state(self) -> None:
         """Show what is written, what waits and why."""
 
@@ -107,14 +90,13 @@ class ChatView(Protocol):
     def ask_way_out(self, short: Shortage, then: Callable[[WayOut | None], Any]) -> None:
         """Ask what to leave out of a prompt that does not fit."""
 
-    def tell(self, problem: object) -> None:
+    def tell_error(self, problem: object) -> None:
         """Tell of an error."""
 
-    def say(self, text: str) -> None:
-        """Tell of something that needs no answer."""
-
-    def warn(self, text: str) -> None:
-        """Tell why something cannot be done now."""
+    def notify(
+        self, message: str, *, severity: Literal["information", "warning"] = "information"
+    ) -> None:
+        """Say something that needs no answer, or why something cannot be done now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +114,8 @@ class PendingAnswer:
 class Answering:
     """Used by one thread, the view's."""
 
-    def __init__(self, view: ChatView) -> None:
-        self._view = view
+    def __init__(self, session: Session, view: ChatView) -> None:
+        self._session, self._host, self._view = session, session.host, view
         self.turn: Turn | None = None
         self.pending: PendingAnswer | None = None
         self.figures = StatusFigures()  # of the last answer in the shown chat
@@ -161,12 +143,12 @@ class Answering:
     @property
     def writes_here(self) -> bool:
         """The answer that is being written belongs to the chat that is shown."""
-        return self.turn is not None and self.turn.conversation is self._view.session.shown
+        return self.turn is not None and self.turn.conversation is self._session.shown
 
     def _serves(self) -> bool:
         """Whether an answer is being written in the chat that is shown, or will be."""
         asked = self.pending.conversation if self.pending is not None else None
-        return self.writes_here or (asked is not None and asked is self._view.session.shown)
+        return self.writes_here or (asked is not None and asked is self._session.shown)
 
     def same(self, conversation: Conversation) -> Conversation:
         """The object that an answer is being written into, if it is this chat."""
@@ -178,7 +160,7 @@ class Answering:
 
     async def send(self, text: str) -> None:
         """Have a message answered: now, or behind the answer that is being written here."""
-        view, session = self._view, self._view.session
+        view, session = self._view, self._session
         if self._serves() and session.editing is None:
             session.queue(text, after_stop=self.phase is AnswerPhase.SETTLING)
             view.sent("")
@@ -186,31 +168,30 @@ class Answering:
         elif self.pending is not None or self.writes_here:
             waits = "One message waits already; [chat.stop esc] takes it back."
             written = "An answer is being written: [chat.stop esc] stops it."
-            view.warn(written if self.pending is None else waits)
+            view.notify(written if self.pending is None else waits, severity="warning")
             view.give_back(text)
         else:
             await self._say(text)
 
     async def _say(self, text: str, *, checked: bool = False, most: int | None = None) -> None:
-        view = self._view
+        view, session = self._view, self._session
         try:
-            message, before, draft = view.session.say(text)
+            message, before, draft = session.say(text)
         except IngotError as error:
             view.give_back(text)
-            view.tell(error)
+            view.tell_error(error)
             return
         view.sent(text)
         if draft:
             view.give_back(draft)
         self.estimate = None
         await view.show_path()
-        conversation = view.session.conversation
-        self.ask(PendingAnswer(conversation, message, None, checked, most, before))
+        self.ask(PendingAnswer(session.conversation, message, None, checked, most, before))
 
     async def follow_up(self, answer: Message | None = None) -> None:
         """An answer has ended, or none will come: send what waits for its turn; what waits for an
         answer that is not whole is given back."""
-        view, session = self._view, self._view.session
+        view, session = self._view, self._session
         if answer is not None:
             whole = answer.state in (State.DONE, State.CUT)
             session.answered(answer.chat, answer.id, whole=whole)
@@ -225,7 +206,7 @@ class Answering:
         except IngotError as error:
             session.add(conversation, one)
             self.give_back_queue()
-            view.tell(error)
+            view.tell_error(error)
             return
         view.sent(one.text)
         if conversation is session.shown:
@@ -235,7 +216,7 @@ class Answering:
 
     def give_back_queue(self) -> None:
         """Make the shown chat's waiting messages drafts again: their answer will not come."""
-        session = self._view.session
+        session = self._session
         served = self._serves() and self.phase is not AnswerPhase.SETTLING
         if served or not session.stranded:
             return
@@ -247,7 +228,7 @@ class Answering:
 
     def unqueue(self, at: int = -1) -> bool:
         """Take one message that waits back into the prompt; False when there is none."""
-        text = self._view.session.unqueue(at)
+        text = self._session.unqueue(at)
         if text is not None:
             self._view.give_back(text)
             self._view.show_state()
@@ -264,14 +245,14 @@ class Answering:
 
     def _next(self) -> None:
         """Begin with what waits, if that is possible now."""
-        ready = self._view.host.state is HostState.READY
+        ready = self._host.state is HostState.READY
         if self.pending is not None and self.phase is AnswerPhase.WAITING and ready:
             self._starting = True
-            self._view.in_thread(partial(self._start, self.pending))
+            Thread(target=self._start, args=(self.pending,)).start()
 
     def _start(self, pending: PendingAnswer) -> None:
         """Tokenizes the prompt, so in a thread."""
-        later, host = self._view.later, self._view.host
+        later, host = self._view.later, self._host
         conversation, more = pending.conversation, pending.continues
         try:
             params = self._view.params(conversation)
@@ -310,8 +291,6 @@ class Answering:
         else:
             turn.stop()  # it was given up meanwhile
         if self.writes_here:
-            if pending.continues is not None:
-                await self._view.show_more_of(turn.message)
             await self._view.show_path()
         self._view.show_state()
         self._view.look_after()
@@ -321,35 +300,35 @@ class Answering:
     async def _refuse(self, pending: PendingAnswer, why: Shortage | Exception) -> None:
         """No answer could begin, or none would fit. Its question, if it was sent just now in the
         chat that is shown, is a draft again."""
-        view, said, before = self._view, pending.parent, pending.before
-        draft, shown = None, view.session.shown
+        view, session, said, before = self._view, self._session, pending.parent, pending.before
+        draft, shown = None, session.shown
         if before is not None and pending.conversation is shown and shown.leaf == said.id:
             try:
-                view.session.take_back(said, before, view.typed)
+                session.take_back(said, before, view.typed)
                 draft = said.text
                 if before.editing is not None:
                     view.clear_prompt()
             except IngotError as error:
-                view.tell(error)
+                view.tell_error(error)
             await view.show_path(to_end=False)
         if isinstance(why, Shortage):
             view.ask_way_out(why, partial(self._ask_so, pending, draft))
         else:
             view.give_back(draft or "")
-            view.tell(why)
+            view.tell_error(why)
 
     async def _ask_so(self, pending: PendingAnswer, draft: str | None, way: WayOut | None) -> None:
         """Ask what did not fit in the way that was chosen: what is a ``draft`` again, or a message
         that is stored."""
-        view, session, asked = self._view, self._view.session, pending.parent
+        view, session, asked = self._view, self._session, pending.parent
         if draft is None and pending.conversation is not session.shown:
             return
         if way is None:
             if draft is not None:
                 view.give_back(draft)
-                view.tell("Not sent: it does not fit into the context.")
+                view.tell_error("Not sent: it does not fit into the context.")
             elif pending.continues is None:
-                view.say(
+                view.notify(
                     "Not sent to the model. [chat.regenerate ctrl+r] asks again, /edit changes it."
                 )
             return
@@ -358,7 +337,7 @@ class Answering:
             if way.way is Way.DROP_TURNS:
                 session.conversation.drop(way.ids)
         except IngotError as error:
-            view.tell(error)
+            view.tell_error(error)
             view.give_back(draft or "")
             return
         if draft is None and way.way in (Way.DROP_TURNS, Way.SHORTER):
@@ -426,7 +405,7 @@ class Answering:
         if self.turn is not None:
             where = "" if self.writes_here else " in another chat"
             return [f"Waits until the answer{where} is written. [chat.stop esc] stops that one."]
-        state, what = self._view.host.state, "a model: [chat.models ctrl+t] chooses one; "
+        state, what = self._host.state, "a model: [chat.models ctrl+t] chooses one; "
         if state is HostState.READY:
             return []
         if state is HostState.LOADING:
@@ -435,7 +414,7 @@ class Answering:
 
     def doing(self) -> str:
         """Activity of the engine that the answer itself does not show."""
-        state, now = self._view.host.state, time.monotonic()
+        state, now = self._host.state, time.monotonic()
         if state is HostState.LOADING:
             self._loading_since = self._loading_since or now
             seconds = int(now - self._loading_since)
@@ -443,7 +422,7 @@ class Answering:
         if state in _WITHOUT_MODEL:
             return _WITHOUT_MODEL[state]
         self._loading_since = None
-        return _DOING.get(self.phase, "continues your text" if self._view.plain else "")
+        return _DOING.get(self.phase, "continues your text" if self._session.plain else "")
 
     def reading(self) -> str | Reading:
         """How far the prompt is read; empty as soon as the answer comes."""
@@ -453,7 +432,7 @@ class Answering:
             return "stopping: the part of the prompt that is being read ends first"
         before, read = self._read_before, None
         if before is not None:
-            read = self._view.host.reads(before)
+            read = self._host.reads(before)
         if read is None:
             return _DOING[AnswerPhase.STARTING]
         return self._reads.at(time.monotonic(), read, self.turn.prompt_tokens)
@@ -461,13 +440,12 @@ class Answering:
     def forget_figures(self, path: Sequence[Message]) -> None:
         """Another chat or model: the figures of the last answer of ``path``, if it has any and they
         are of the model whose name stands beside them."""
-        self.figures, host = StatusFigures(), self._view.host
+        self.figures, host = StatusFigures(), self._host
         last, model = next(((m.figures, m.model) for m in reversed(path) if m.figures), (None, ""))
         if last is not None and host.label in ("", model):
             self.figures = StatusFigures(
                 decode_tps=last.decode_tps,
                 ttft_s=last.ttft_s,
-                prefill_tps=last.prefill_tps,
                 used=last.prompt_tokens + last.completion_tokens,
                 context=host.engine.context if host.engine else None,
             )

@@ -71,18 +71,11 @@ def _read(file: Path) -> bytes:
 
 
 def _decode(path: str | Path, data: bytes) -> tuple[str, str | None]:
-    for mark, codec in (
-        (codecs.BOM_UTF8, "utf-8"),
-        (codecs.BOM_UTF16_LE, "utf-16-le"),
-        (codecs.BOM_UTF16_BE, "utf-16-be"),
-    ):
-        if data.startswith(mark):
-            text = data[len(mark) :].decode(codec, errors="replace")
-            break
-    else:
-        if any(byte in _CONTROL for byte in data[:_HEAD]):
-            raise AttachmentError(f"{path}: it is not a text file")
-        text = data.decode("utf-8", errors="replace")
+    wide = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    marked = wide or data.startswith(codecs.BOM_UTF8)
+    if not marked and any(byte in _CONTROL for byte in data[:_HEAD]):
+        raise AttachmentError(f"{path}: it is not a text file")
+    text = data.decode("utf-16" if wide else "utf-8-sig", errors="replace")
     wrong = text.count("\ufffd") - data.count("\ufffd".encode())
     if wrong > max(8, len(text) // 10):
         raise AttachmentError(f"{path}: it is neither text in UTF-8 nor in UTF-16; convert it")

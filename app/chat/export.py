@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from app.chat.attachments import with_attachments
 from app.chat.conversation import Conversation
 from app.chat.store.records import Chat, Message, Role, State
-from app.chat.thinking import split
+from app.chat.thinking import fence_after, split
 from app.figures import duration, rate
 from app.here import at_home, numbered
 from quantize.disk import outfile
@@ -186,10 +186,7 @@ def _closed(text: str) -> str:
     """An answer whose last fence was not closed must not take what follows into it."""
     fence = ""
     for found in re.finditer(r"^ {0,3}(`{3,}|~{3,})([^\n]*)$", text, re.MULTILINE):
-        if not fence:
-            fence = found[1]
-        elif found[1].startswith(fence) and not found[2].strip():
-            fence = ""
+        fence = fence_after(fence, found[1], found[2])
     return f"{text}\n{fence}" if fence else text
 
 

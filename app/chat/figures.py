@@ -70,7 +70,6 @@ class StatusFigures:
     note: str = ""  # what the engine is at
     decode_tps: float | None = None  # of the last two seconds; of the engine when it is done
     ttft_s: float | None = None
-    prefill_tps: float | None = None  # not known before it is done
     used: int | None = None  # tokens of the context
     context: int | None = None
     estimated: bool = False

@@ -6,8 +6,10 @@ from __future__ import annotations
 import json
 import logging
 import os
+import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
@@ -50,6 +52,8 @@ class RemoteEngine(EngineApi):
     """Made by ``connect``. What needs the keys and values of the server is not offered."""
 
     pid = None
+    adapters: frozenset[str] = frozenset()  # a server's are its own
+    context = slots = vocab_size = 0
 
     def __init__(self, server: _Server, name: str, about: Mapping[str, Any]) -> None:
         said = _fields_of(ModelFile, about["meta"])
@@ -57,7 +61,8 @@ class RemoteEngine(EngineApi):
         self.where = server.netloc  # for people
         self._loaded = str(about.get("parent", name))  # of an alias, or a model with an adapter
         self._model = ModelFile(path=Path(about["file"]), runtime=about["runtime"], **said)
-        self._context, self._slots = int(about["context"]), int(about["slots"])
+        self.context, self.vocab_size = int(about["context"]), self._model.vocab_size
+        self.slots = int(about["slots"])  # shared by all clients of the server
         # From submit on; without a connection, and with the stream, while connecting.
         self._running: dict[str, HTTPConnection | Stream] = {}
         self._cancelled: set[str] = set()
@@ -67,21 +72,6 @@ class RemoteEngine(EngineApi):
     def model(self) -> ModelFile:
         """The server's file; its path is its name there."""
         return self._model
-
-    @property
-    def context(self) -> int:
-        """See ``EngineApi.context``."""
-        return self._context
-
-    @property
-    def slots(self) -> int:
-        """Slots of the server, shared by all of its clients."""
-        return self._slots
-
-    @property
-    def vocab_size(self) -> int:
-        """See ``EngineApi.vocab_size``."""
-        return self._model.vocab_size
 
     def encode(self, text: str) -> list[int]:
         """See ``EngineApi.encode``. Raises RequestError, or WorkerError where nobody answers."""
@@ -145,11 +135,6 @@ class RemoteEngine(EngineApi):
             bins = tuple((end, count) for end, count in said[name].pop("bins"))
             said[name] = Percentiles(**said[name], bins=bins)
         return EngineStats(**_fields_of(EngineStats, said))
-
-    @property
-    def adapters(self) -> frozenset[str]:
-        """None: a server's adapters are its own."""
-        return frozenset()
 
     def load_adapter(self, name: str, path: Path) -> None:
         """Raises RequestError, as ``unload_adapter`` does."""
@@ -402,11 +387,6 @@ def _error(status: int, text: bytes) -> IngotError:
 
 def _shut(connection: HTTPConnection) -> None:
     """From another thread than the one that reads: it finds the end then."""
-    import socket
-
-    sock = connection.sock
-    if sock is not None:
-        try:
-            sock.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            log.debug("the connection was closed already")
+    if connection.sock is not None:
+        with suppress(OSError):  # it was closed already
+            connection.sock.shutdown(socket.SHUT_RDWR)

@@ -110,7 +110,7 @@ class Session:
     """A chat is made when its first message is sent, or when something is set for it."""
 
     def __init__(self, store: ChatStore, host: EngineHost) -> None:
-        self._store, self._host = store, host
+        self._store, self.host = store, host
         self.shown: Conversation | None = None
         self.system: str | None = None  # for the chat that is not made yet
         self.attached: list[Attachment] = []
@@ -133,7 +133,7 @@ class Session:
         """A new chat: the one that was made for its draft, if there is one."""
         made = self.kept.take()
         if made is None:
-            return Conversation.new(self._store, model=self._host.model, system=self.system)
+            return Conversation.new(self._store, model=self.host.model, system=self.system)
         self._store.restore_chat(made)  # who has deleted it and sends goes on with it
         conversation = Conversation.open(self._store, made)
         conversation.update(system=self.system)
@@ -143,6 +143,11 @@ class Session:
     def path(self) -> Sequence[Message]:
         """The messages that are shown."""
         return self.shown.path if self.shown else ()
+
+    @property
+    def plain(self) -> bool:
+        """Whether what is typed is continued, and not answered."""
+        return self.shown.plain(self.host) if self.shown else self.host.plain
 
     @property
     def chat_id(self) -> int | None:

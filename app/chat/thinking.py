@@ -54,7 +54,7 @@ def split(text: str, *, final: bool = True) -> tuple[Part, ...]:
         elif inside:
             continue
         elif mark["fence"]:
-            fence = _fence(fence, mark["fence"], mark["info"])
+            fence = fence_after(fence, mark["fence"], mark["info"])
         elif not fence:
             add(text[start : mark.start()], thinking=False)
             start, inside = mark.end(), True
@@ -101,8 +101,9 @@ def opening(
     return f"{found[1]}\n" if found else ""
 
 
-def _fence(now: str, marks: str, info: str) -> str:
-    """The fence that is open after this line (CommonMark: closed by as many marks or more)."""
+def fence_after(now: str, marks: str, info: str) -> str:
+    """The fence that is open after a line of ``marks`` and ``info``, where ``now`` was open.
+    CommonMark: as many marks, or more, close one."""
     if not now:
         return "" if marks[0] == "`" and "`" in info else marks
     closes = marks[0] == now[0] and len(marks) >= len(now) and not info.strip()

@@ -362,16 +362,15 @@ class Turn:
             self.message = replace(self.message, text=self._text)
             self.conversation.note(self.message)
         tokens, context = self.meter.tokens, self._engine.context
-        decode, prefill = self.meter.rate, None
+        decode = self.meter.rate
         ttft = self.meter.first - self._began if self.meter.first is not None else None
         if self._completion is not None:
             known = figures_of(self._completion)
-            tokens, decode, prefill = known.completion_tokens, known.decode_tps, known.prefill_tps
+            tokens, decode = known.completion_tokens, known.decode_tps
             ttft = known.ttft_s if tokens else None
         figures = StatusFigures(
             decode_tps=decode,
             ttft_s=ttft,
-            prefill_tps=prefill,
             used=min(self.prompt_tokens + tokens, context),
             context=context,
         )

@@ -6,7 +6,8 @@ rows. The screen of a mode is imported when it is first shown.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, TypeVar
@@ -17,6 +18,7 @@ from textual.screen import Screen
 
 from app.tui.textual_patches import SteadyCompositor
 from runtimes import own
+from runtimes.errors import IngotError
 
 Result = TypeVar("Result")
 
@@ -71,6 +73,18 @@ class Styled(Screen[Result]):
 
         self._leave = leave
         return AwaitComplete(asyncio.sleep(0))
+
+    @contextmanager
+    def errors_told(self) -> Iterator[None]:
+        """An error ends the block, and is a toast."""
+        try:
+            yield
+        except IngotError as error:
+            self.tell_error(error)
+
+    def tell_error(self, problem: object) -> None:
+        """Show an error as a toast."""
+        self.notify(str(problem), severity="error", timeout=10)
 
     # What ctrl+c and leaving the app ask; an idle screen has these answers.
 

@@ -4,11 +4,12 @@ import json
 import os
 import struct
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, fields
+from functools import cache
 from sqlite3 import Connection
 from types import UnionType
-from typing import Any
+from typing import Any, get_origin, get_type_hints
 
 from app.chat.store.errors import StoreDamagedError, StoreError
 from app.chat.store.records import AnswerFigures, Attachment, Chat, Message, Role, State
@@ -24,27 +25,7 @@ MESSAGE = ", ".join(_MESSAGE)
 _TITLE = 60  # characters of a title that was made from the first message
 MOST_ID = 2**53  # a number above was not given by SQLite; nor are there so many tokens
 _LATEST = 253402214400.0  # seconds since 1970: the last day that a calendar shows, anywhere
-# What SQLite may hold where Ingot puts these: a column takes values of any type.
-_Types = Mapping[str, type | UnionType]
-_CHAT_TYPES: _Types = {
-    "title": str,
-    "model": str | None,
-    "system": str | None,
-    "sampling": dict,
-    "leaf": int | None,
-}
-_MESSAGE_TYPES: _Types = {
-    "chat": int,
-    "parent": int | None,
-    **dict.fromkeys(("model", "file", "runtime", "error"), str | None),
-}
 _COUNTS = ("prompt_tokens", "cached_tokens", "completion_tokens")
-_FIGURE_TYPES: _Types = {
-    **dict.fromkeys(_COUNTS, int),
-    **dict.fromkeys(("ttft_s", "total_s"), float | int),
-    **dict.fromkeys(("prefill_tps", "decode_tps"), float | int | None),
-    "finish_reason": str,
-}
 
 
 def clean(text: str) -> str:
@@ -71,10 +52,8 @@ def chat_of(row: tuple[Any, ...]) -> Chat:
     id, title, created, updated, model, system, sampling, leaf, count, raw = row
     try:
         kept = json.loads(sampling)
-        _check_id(id)
-        _check_times(created, updated)
         chat = Chat(id, title, created, updated, model, system, kept, leaf, count, bool(raw))
-        _check_types(chat, _CHAT_TYPES)
+        _check(chat, created, updated)
         return chat
     except (ValueError, TypeError, RecursionError) as error:
         raise _damaged(id, error) from error
@@ -100,9 +79,7 @@ def message_of(row: tuple[Any, ...], pieces: Sequence[tuple[str, bytes]] = ()) -
             "dropped": bool(values["dropped"]),
         }
         message = Message(**values)
-        _check_id(message.id)
-        _check_times(message.created)
-        _check_types(message, _MESSAGE_TYPES)
+        _check(message, message.created)
         if message.parent is not None and message.parent >= message.id:
             raise ValueError("it answers a later one")
         return message
@@ -113,29 +90,40 @@ def message_of(row: tuple[Any, ...], pieces: Sequence[tuple[str, bytes]] = ()) -
 def _figures(values: Any) -> AnswerFigures:
     """Raises TypeError or ValueError."""
     figures = AnswerFigures(**values)
-    _check_types(figures, _FIGURE_TYPES)
+    _check_types(figures)
     if not all(0 <= values[name] <= MOST_ID for name in _COUNTS):
         raise ValueError("no number of tokens")
     return figures
 
 
-def _check_types(record: object, types: _Types) -> None:
-    """Raises TypeError."""
-    for name, known in types.items():
+def _check_types(record: Chat | Message | AnswerFigures) -> None:
+    """Raise TypeError for a field of another type than its record says: a column of SQLite takes
+    values of any type."""
+    kind: Any = type(record)  # hashable, which mypy does not see
+    for name, known in _types(kind).items():
         value = getattr(record, name)
         if not isinstance(value, known):
             raise TypeError(f"{name} is of type {type(value).__name__}")
 
 
-def _check_times(*moments: float) -> None:
-    """Raises ValueError or TypeError for what is no time of a calendar."""
+@cache
+def _types(kind: type) -> dict[str, Any]:
+    """Types of a record's fields, as ``isinstance`` takes them; a whole number is a float, too."""
+    found: dict[str, Any] = {}
+    for name, hint in get_type_hints(kind).items():
+        known = hint if isinstance(hint, UnionType) else get_origin(hint) or hint
+        found[name] = known | int if isinstance(0.0, known) else known
+    return found
+
+
+def _check(record: Chat | Message, *moments: float) -> None:
+    """Raise TypeError or ValueError for a row that Ingot did not write: types, its number, or a
+    time of no calendar."""
+    _check_types(record)
+    if not 0 < record.id < MOST_ID:
+        raise ValueError("no number of a row")
     if not all(0 <= moment <= _LATEST for moment in moments):
         raise ValueError("no time")
-
-
-def _check_id(id: int) -> None:
-    if not 0 < id < MOST_ID:
-        raise ValueError("no number of a row")
 
 
 def _damaged(id: int, problem: Exception) -> StoreDamagedError:

@@ -1,6 +1,6 @@
 """How a chat is answered: its system message, presets of that, and sampling."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from textual import on
@@ -12,7 +12,7 @@ from textual.widgets.option_list import Option
 
 from app.chat import presets, sampling_form
 from app.chat.sampling_form import FIELDS, SamplingTexts
-from app.config.settings import ConfigError, Preset
+from app.config.settings import Preset
 from app.tui.app import app_of, services_of
 from app.tui.keys import bind
 from app.tui.screens.dialogs import AskScreen, ConfirmScreen, Panel, bind_first
@@ -85,7 +85,9 @@ class SystemScreen(Panel[dict[str, Any]]):
             return
         sampling = self._own if self._chosen is None else self._chosen.sampling
         preset = Preset(name, self._area.text.strip() or None, sampling)
-        if self._changed(lambda: presets.save(preset)):
+        with self.errors_told():
+            presets.save(preset)
+            self._read_again()
             self.notify(f"The preset {name} is saved.")
 
     @background
@@ -97,18 +99,14 @@ class SystemScreen(Panel[dict[str, Any]]):
         name = str(option.id)
         question = ConfirmScreen(f"Delete the preset {name}?", "Delete")
         if await self.app.push_screen_wait(question):
-            self._changed(lambda: presets.delete(services_of(self).config, name))
+            with self.errors_told():
+                presets.delete(services_of(self).config, name)
+                self._read_again()
 
-    def _changed(self, change: Callable[[], object]) -> bool:
-        """Change the presets, and list them anew; False, and a warning, when it does not go."""
-        try:
-            change()
-        except ConfigError as error:
-            app_of(self).warn(str(error))
-            return False
+    def _read_again(self) -> None:
+        """The presets have changed."""
         app_of(self).read_settings()
         self._list()
-        return True
 
 
 def describe(preset: Preset) -> str:

@@ -23,7 +23,6 @@ from app.tui.screens.chat_frame import ChatFrame
 from app.tui.textual_patches import background
 from app.tui.widgets.chat_sidebar import ChatSidebar
 from app.tui.widgets.prompt import Prompt
-from app.tui.widgets.prompt_box import QueuedMessages
 from app.tui.widgets.welcome import Starter
 from runtimes.errors import IngotError
 from runtimes.thinking import choice_of
@@ -85,7 +84,6 @@ class ChatScreen(ChatFrame):
 
     def __init__(self) -> None:
         super().__init__()
-        self.prompt.recall = self.answer.unqueue
         self._refused: str | None = None  # a command that failed, while it stands in the prompt
         self._at_branch: tuple[int | None, int | None] = (None, None)  # its message, and the leaf
 
@@ -113,22 +111,14 @@ class ChatScreen(ChatFrame):
         if not await self.transcript.move(step):
             self.prompt.focus()
 
-    @on(QueuedMessages.Wanted)
-    def _take_back(self, event: QueuedMessages.Wanted) -> None:
-        self.answer.unqueue(event.at)
+    def action_unqueue(self, at: int) -> None:
+        """Take a message that waits back into the prompt."""
+        self.answer.unqueue(at)
         self.prompt.focus()
-
-    @on(Prompt.Detach)
-    def _take_off(self) -> None:
-        self.action_detach(-1)
 
     @on(ChatSidebar.Opened)
     async def _opened(self, event: ChatSidebar.Opened) -> None:
         await self.open_chat(event.chat, event.message)
-
-    @on(ChatSidebar.Left)
-    def _back(self) -> None:
-        self.prompt.focus()
 
     @on(Starter.Taken)
     def _begin_with(self, event: Starter.Taken) -> None:
@@ -146,7 +136,7 @@ class ChatScreen(ChatFrame):
     def on_markdown_link_clicked(self, event: Markdown.LinkClicked) -> None:
         """A model may link to anything: the address is copied, not opened."""
         self.app.copy_to_clipboard(event.href)
-        self.say(f"Address copied: {event.href}")
+        self.notify(f"Address copied: {event.href}")
 
     def action_page(self, step: int) -> None:
         shown = self.transcript
@@ -254,7 +244,7 @@ class ChatScreen(ChatFrame):
     def _free(self) -> bool:
         """Whether another answer may be asked for; says so if not."""
         if self.busy:
-            self.warn("An answer is being written: [chat.stop esc] stops it.")
+            self.notify("An answer is being written: [chat.stop esc] stops it.", severity="warning")
         return not self.busy
 
     def _ask(self, parent: Message, continues: Message | None = None) -> None:
@@ -274,7 +264,7 @@ class ChatScreen(ChatFrame):
         if message is None or not self._free():
             return
         if not can_continue(message) or message.parent is None:
-            self.say("This answer is whole. [chat.regenerate ctrl+r] asks for another one.")
+            self.notify("This answer is whole. [chat.regenerate ctrl+r] asks for another one.")
             return
         self._ask(self.session.conversation.message(message.parent), message)
 
@@ -301,7 +291,7 @@ class ChatScreen(ChatFrame):
             several = (m for m in reversed(self.path) if len(conversation.siblings(m.id)) > 1)
             message = self._switched() or next(several, None)
         if conversation is None or message is None or len(conversation.siblings(message.id)) < 2:
-            self.say(
+            self.notify(
                 "There is one branch only. [chat.edit alt+e] and [chat.regenerate ctrl+r] make"
                 " others."
             )
@@ -350,13 +340,13 @@ class ChatScreen(ChatFrame):
         """Into the clipboard, through the terminal."""
         self.app.copy_to_clipboard(text)
         lines = text.count("\n") + 1
-        self.say(f"Copied {len(text):,} characters, {lines:,} line{'s' if lines > 1 else ''}.")
+        self.notify(f"Copied {len(text):,} characters, {lines:,} line{'s' if lines > 1 else ''}.")
 
     # Chats
 
     async def action_new(self) -> None:
         if self.session.shown is not None and not self.path:
-            self.say("This chat is empty.")
+            self.notify("This chat is empty.")
         else:
             await self.new_chat()
 
@@ -390,7 +380,9 @@ class ChatScreen(ChatFrame):
         self.sidebar.set_class(not wanted, "-hidden")
         app_of(self).remember("chat.sidebar", wanted)
         if wanted and not self.has_class("-wide"):
-            self.say("The list of chats is shown where the terminal is at least 140 columns wide.")
+            self.notify(
+                "The list of chats is shown where the terminal is at least 140 columns wide."
+            )
 
     def action_rename(self) -> None:
         from app.tui.screens.dialogs import AskScreen
@@ -406,10 +398,10 @@ class ChatScreen(ChatFrame):
         from app.tui.screens.files import ExportScreen
 
         if not self.path:
-            self.say("There is nothing to export yet.")
+            self.notify("There is nothing to export yet.")
             return
         panel = ExportScreen(self.session.conversation, path)
-        self._open(panel, lambda file: self.say(f"Written to {file}"))
+        self._open(panel, lambda file: self.notify(f"Written to {file}"))
 
     # What goes with the next answer
 
@@ -434,7 +426,7 @@ class ChatScreen(ChatFrame):
             app_of(self).engine_changed.publish(host.state)
         else:
             names = ", ".join(host.adapters)
-            self.say(f"{host.adapter or 'No adapter'} is on. There is: {names}, or off.")
+            self.notify(f"{host.adapter or 'No adapter'} is on. There is: {names}, or off.")
 
     def action_find(self, words: str = "") -> None:
         """Models on the hub; one that was downloaded there can be loaded at once."""
@@ -456,7 +448,7 @@ class ChatScreen(ChatFrame):
         with self.errors_told():
             attached = await asyncio.to_thread(read_attachment, path)
             if attached.warning:
-                self.say(attached.warning)
+                self.notify(attached.warning)
             self._add_file(attached.attachment)
 
     def _add_file(self, attachment: Attachment) -> None:
@@ -477,7 +469,7 @@ class ChatScreen(ChatFrame):
         session = self.session
         if text is not None:
             session.conversation.update(system=text or None)
-            self.say("System message set." if text else "No system message.")
+            self.notify("System message set." if text else "No system message.")
             self.chat_changed()
             return
         chat = session.shown.chat if session.shown else None
@@ -489,13 +481,13 @@ class ChatScreen(ChatFrame):
         host = self.host
         if host.plain:
             why = "--raw was given" if host.raw else "this model has no chat template"
-            self.say(f"Text is sent as it is anyway: {why}.")
+            self.notify(f"Text is sent as it is anyway: {why}.")
             return
         raw = not self.session.conversation.chat.raw
         self._change({"raw": raw})
         self.show_state()
         continues = "Raw: text is sent as it is, and the model continues it. /raw ends this."
-        self.say(continues if raw else "Messages are sent with the chat template again.")
+        self.notify(continues if raw else "Messages are sent with the chat template again.")
 
     def action_sampling(self, name: str = "", *value: Any) -> None:
         """Set a parameter, without a ``value`` to its default; without a ``name``, ask for all."""
@@ -516,7 +508,7 @@ class ChatScreen(ChatFrame):
             if why := choice_of(template, changed.thinking).unknown:
                 self.notify(why, severity="warning")
         said = sampling_form.summary(changed, defaults)
-        self.say(f"Sampling: {said}" if said else "Sampling is as the settings say.")
+        self.notify(f"Sampling: {said}" if said else "Sampling is as the settings say.")
         self.chat_changed()
 
     def _change(self, changes: dict[str, Any]) -> None:
@@ -538,7 +530,7 @@ class ChatScreen(ChatFrame):
 
     def action_halt(self) -> None:
         if not self.interrupt():
-            self.say("Nothing is being written.")
+            self.notify("Nothing is being written.")
 
     async def action_compare(self) -> None:
         """Ask several files what was asked last here."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -81,7 +80,6 @@ class ChatFrame(ModeScreen):
         self.box = PromptBox(self.prompt)
         self.bar = ChatTitle(self.transcript)
         self.notice = Static(id="chat-notice", markup=False)
-        self.answer = Answering(self)
         self._keeping = False
         self._pace = ShowingPace()
         self._told = float("-inf")  # when the figures were shown
@@ -89,6 +87,8 @@ class ChatFrame(ModeScreen):
 
     def contents(self) -> ComposeResult:
         self.session = Session(self.services.store, self.host)  # here: they need the app
+        self.answer = Answering(self.session, self)
+        self.prompt.recall = self.answer.unqueue
         with Horizontal():
             yield self.sidebar
             with Vertical():
@@ -142,12 +142,6 @@ class ChatFrame(ModeScreen):
     @property
     def typed(self) -> str:
         return self.prompt.text
-
-    @property
-    def plain(self) -> bool:
-        """Whether what is typed is continued, and not answered."""
-        shown = self.session.shown
-        return shown.plain(self.host) if shown is not None else self.host.plain
 
     @property
     def busy(self) -> bool:
@@ -249,7 +243,7 @@ class ChatFrame(ModeScreen):
     async def _show_progress(self, progress: AnswerProgress, waited: bool) -> None:
         """Show the answer so far; ``waited`` for its first token until now."""
         if progress.warning:
-            self.tell(progress.warning)
+            self.tell_error(progress.warning)
         now = time.monotonic()
         tells = progress.done or waited or now - self._told >= _FIGURES_S
         if tells:
@@ -259,16 +253,12 @@ class ChatFrame(ModeScreen):
             return
         if view := self.transcript.view_of(progress.message.id):
             with self.app.batch_update():  # else it is drawn before all of it is there
-                await view.stream(progress.message, progress.message.text, progress.tokens)
+                await view.stream(progress.message, progress.tokens)
             if not progress.done:
                 view.wait_for(self.answer.reading())
                 if tells:
                     view.live(progress.figures, progress.tokens)
         self.transcript.fold()
-
-    async def show_more_of(self, answer: Message) -> None:
-        if view := self.transcript.view_of(answer.id):
-            await view.stream(answer, answer.text, 0)
 
     def ask_way_out(self, short: Shortage, then: Callable[[WayOut | None], Any]) -> None:
         """Ask what to leave out of a prompt that does not fit."""
@@ -343,7 +333,7 @@ class ChatFrame(ModeScreen):
 
     def show_notice(self) -> None:
         """Say what is attached, what the prompt is for, and why nothing comes yet."""
-        name, parts = "Text, sent as it is" if self.plain else "Message", []
+        name, parts = "Text, sent as it is" if self.session.plain else "Message", []
         if self.session.editing is not None:
             name = "Edit a message"
             parts.append(
@@ -381,26 +371,5 @@ class ChatFrame(ModeScreen):
             figures = replace(figures, used=used, context=context, estimated=True)
         self.box.show_context(figures)
 
-    @contextmanager
-    def errors_told(self) -> Iterator[None]:
-        """An error ends the block, and is a toast."""
-        try:
-            yield
-        except IngotError as error:
-            self.tell(error)
-
-    def tell(self, problem: object) -> None:
-        """An error, as a toast."""
-        self.notify(str(problem), severity="error", timeout=10)
-
-    def say(self, text: str) -> None:
-        self.notify(text)
-
-    def warn(self, text: str) -> None:
-        self.notify(text, severity="warning")
-
     def later(self, step: Callable[..., Any], *args: Any) -> object:
         return self.call_later(step, *args)
-
-    def in_thread(self, work: Callable[[], None]) -> object:
-        return self.run_worker(work, thread=True, exit_on_error=False, group="start")

@@ -54,8 +54,6 @@ class ChatsScreen(ListPanel[ChatChoice]):
         self._list = ChatList(id="list")
         self._undo: list[int] = []
         self._bin = False  # the deleted ones are listed
-        self._listed: str | None = None  # what the list was searched for
-        self._then: Callable[[], None] | None = None  # once what was typed is listed
 
     def contents(self) -> ComposeResult:
         yield self._line
@@ -68,7 +66,6 @@ class ChatsScreen(ListPanel[ChatChoice]):
 
     @on(Input.Changed, "#search")
     def _typed(self) -> None:
-        self._then = None
         self._read(_WAITS_S)
 
     @on(OptionList.OptionSelected)
@@ -89,7 +86,6 @@ class ChatsScreen(ListPanel[ChatChoice]):
         box = self.query_one(".box")
         box.border_title = "Deleted chats" if deleted else "Chats"
         box.border_subtitle = f"the {_NEWEST} newest" if len(hits) == _NEWEST else f"{len(hits):,}"
-        self._list.show(hits, dated=not (query or deleted), shown=self._current)
         said = self.query_one("#said", Static)
         none = "No deleted chat." if deleted else "There is no chat yet."
         empty = "No chat has all these words." if query else none
@@ -97,17 +93,12 @@ class ChatsScreen(ListPanel[ChatChoice]):
         text = error or (note if hits else empty)
         said.update(text)
         said.display = bool(text)
-        self._listed, then, self._then = query, self._then, None
-        if then is not None:
-            then()
+        self._list.show(hits, query, dated=not (query or deleted), shown=self._current)
 
     def _chosen(self, then: Callable[[], None]) -> Hit | None:
-        """The chat under the cursor. While another search is under way it is none: ``then`` is
-        called when that is listed."""
-        if self._listed != self._line.value.strip():
-            self._then = then
-            return None
-        return self._list.chosen
+        """The chat under the cursor; None, and ``then`` later, while another search is under
+        way."""
+        return self._list.chosen_of(self._line.value.strip(), then)
 
     def can(self, action: str) -> bool:
         """Deleted chats can only be brought back; undo needs something to undo."""
@@ -145,24 +136,31 @@ class ChatsScreen(ListPanel[ChatChoice]):
 
         def named(title: str | None) -> None:
             if title is not None:
-                self._try(lambda: self._store.update_chat(id, title=title))
+                with self.errors_told():
+                    self._store.update_chat(id, title=title)
+                    self._read()
 
         self.app.push_screen(AskScreen("Rename the chat", hit.chat.title), named)
 
     def action_delete(self) -> None:
         hit = self._chosen(self.action_delete)
-        if hit is None or not self._try(lambda: self._store.delete_chat(hit.chat.id)):
+        if hit is None:
             return
-        self._undo.append(hit.chat.id)
-        title = hit.chat.title or "an empty chat"
-        self.notify(f"Deleted: {title}. [chats.undo ctrl+z] brings it back.")
+        with self.errors_told():
+            self._store.delete_chat(hit.chat.id)
+            self._read()
+            self._undo.append(hit.chat.id)
+            title = hit.chat.title or "an empty chat"
+            self.notify(f"Deleted: {title}. [chats.undo ctrl+z] brings it back.")
 
     def action_undo(self) -> None:
         if self._undo:
             self._restore(self._undo[-1])
 
     def _restore(self, id: int) -> None:
-        if self._try(lambda: self._store.restore_chat(id)):
+        with self.errors_told():
+            self._store.restore_chat(id)
+            self._read()
             self._undo = [other for other in self._undo if other != id]
             self.notify("It is back.")
 
@@ -170,12 +168,3 @@ class ChatsScreen(ListPanel[ChatChoice]):
         """List the deleted chats, or the others again."""
         self._bin = not self._bin
         self._read()
-
-    def _try(self, change: Callable[[], object]) -> bool:
-        try:
-            change()
-        except StoreError as error:
-            self.notify(str(error), severity="error")
-            return False
-        self._read()
-        return True

@@ -281,11 +281,9 @@ class CompareScreen(ModeScreen):
         if not asked:
             self.notify("Nothing was asked in the chat yet.", severity="warning")
             return
-        try:
+        with self.errors_told():
             conversation = Conversation.open(services_of(self).store, asked[-1].chat)
             self.take(conversation.prompt(asked[-1].id))
-        except IngotError as error:
-            self.notify(str(error), severity="error")
 
     @background
     async def action_save(self) -> None:

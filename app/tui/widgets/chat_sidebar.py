@@ -3,17 +3,16 @@ has one beside the chat that is shown."""
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from rich.cells import cell_len, set_cell_size
-from textual import events, on, work
+from textual import events, on
 from textual.app import ComposeResult
 from textual.content import Content
 from textual.message import Message
 from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
-from textual.worker import get_current_worker
 
 from app.chat.listing import by_day, find_chats, model_name
 from app.chat.store.errors import StoreError
@@ -21,7 +20,7 @@ from app.chat.store.records import Chat, Hit
 from app.tui.app import services_of
 from app.tui.keys import bind, quiet
 from app.tui.textual_patches import Pane, latest
-from app.tui.widgets.prompt import SearchLine
+from app.tui.widgets.prompt import Prompt, SearchLine
 
 # A list of options with which more can be done than to take them.
 
@@ -62,17 +61,36 @@ class ChatList(TwoClicks):
         self._rows: list[Hit | None] = []  # what the options stand for; None is a heading
         self._dated = False
         self._shown: int | None = None
+        self._query: str | None = None  # what was searched for
+        self._then: tuple[str, Callable[[], None]] | None = None
 
     @property
     def chosen(self) -> Hit | None:
         at = self.highlighted
         return self._rows[at] if at is not None and at < len(self._rows) else None
 
-    def show(self, hits: Iterable[Hit], *, dated: bool = False, shown: int | None = None) -> None:
-        """Replace what is listed; the cursor stays on its chat, or else on its line. ``dated`` puts
-        them under their days, the newest first; ``shown`` is the chat that is marked."""
+    def chosen_of(self, query: str, again: Callable[[], None]) -> Hit | None:
+        """The chat under the cursor of what ``query`` finds. While that is not listed there is
+        none; ``again`` is called when it is, unless something else was typed."""
+        if query == self._query:
+            return self.chosen
+        self._then = query, again
+        return None
+
+    def show(
+        self, hits: Iterable[Hit], query: str, *, dated: bool = False, shown: int | None = None
+    ) -> None:
+        """Replace what is listed by what ``query`` finds; the cursor stays on its chat, or else on
+        its line. ``dated`` puts the chats under their days, the newest first; ``shown`` is the chat
+        that is marked."""
+        self._list(list(hits), dated=dated, shown=shown)
+        self._query, then, self._then = query, self._then, None
+        if then is not None and then[0] == query:
+            then[1]()
+
+    def _list(self, hits: list[Hit], *, dated: bool, shown: int | None) -> None:
         before, line, top = self.chosen, self.highlighted or 0, self.scroll_y
-        self._hits, self._dated, self._shown = list(hits), dated, shown
+        self._hits, self._dated, self._shown = hits, dated, shown
         self._draw()
         chats = {at: hit.chat.id for at, hit in enumerate(self._rows) if hit}
         if not chats:
@@ -206,16 +224,11 @@ class ChatSidebar(Pane):
         chat: int
         message: int | None
 
-    class Left(Message):
-        """The prompt is to have the focus again."""
-
     def __init__(self) -> None:
         super().__init__("Chats")
         self._shown: int | None = None
         self._most = _PAGE
         self._more = False  # whether there may be more than are listed
-        self._listed_for = ""  # what the list was searched for
-        self._opens = False  # the first, once what was typed is listed
 
     def compose(self) -> ComposeResult:
         yield ChatList(id="sidebar-list", brief=True)
@@ -246,8 +259,16 @@ class ChatSidebar(Pane):
     @latest
     async def _read_later(self) -> None:
         await asyncio.sleep(_WAITS_S)
-        if self.display:
-            self._find(self._search.value.strip(), self._most)
+        if not self.display:
+            return
+        query, most, store = self._search.value.strip(), self._most, services_of(self).store
+        try:
+            hits = await asyncio.to_thread(find_chats, store, query, most)
+        except StoreError:
+            return  # what else reads and writes there says so
+        self._more = not query and len(hits) == most
+        self.border_subtitle = "" if hits else "nothing found" if query else "none yet"
+        self._list.show(hits, query, dated=not query, shown=self._shown)
 
     @on(ChatList.NearEnd)
     def _read_more(self) -> None:
@@ -256,39 +277,17 @@ class ChatSidebar(Pane):
             self._most += 2 * _PAGE
             self._read_later()
 
-    @work(thread=True, exclusive=True, exit_on_error=False, group="sidebar")
-    def _find(self, query: str, most: int) -> None:
-        worker = get_current_worker()
-        try:
-            hits = find_chats(services_of(self).store, query, most)
-        except StoreError:
-            return  # what else reads and writes there says so
-        if not worker.is_cancelled:
-            self.call_later(self._listed, query, most, hits)
-
-    def _listed(self, query: str, most: int, hits: list[Hit]) -> None:
-        if not self.is_attached or query != self._search.value.strip():
-            return
-        self._more = not query and len(hits) == most
-        self._list.show(hits, dated=not query, shown=self._shown)
-        self.border_subtitle = "" if hits else "nothing found" if query else "none yet"
-        self._listed_for = query
-        if self._opens:
-            self._opens = False
-            self._open_chosen()
-
     # Keys and clicks
 
     @on(OptionList.OptionSelected)
     @on(Input.Submitted)
     def _open(self, event: Message) -> None:
         event.stop()
-        self._opens = self._listed_for != self._search.value.strip()
-        if not self._opens:
-            self._open_chosen()
+        self._open_chosen()
 
     def _open_chosen(self) -> None:
-        if (hit := self._list.chosen) is not None:
+        hit = self._list.chosen_of(self._search.value.strip(), self._open_chosen)
+        if hit is not None:
             self.post_message(self.Opened(hit.chat.id, hit.message))
 
     def action_search(self) -> None:
@@ -304,4 +303,4 @@ class ChatSidebar(Pane):
             self._search.value = ""
             self._list.focus()
         else:
-            self.post_message(self.Left())
+            self.screen.query_one(Prompt).focus()

@@ -178,7 +178,7 @@ class MessageView(Ground, Vertical, can_focus=True):
         self.foot = MessageFoot(entry.message.id)
         self._state = Plain(classes="state")
         self._waiting: Waiting | None = None
-        self._coming: tuple[str, int] | None = None  # came before this was mounted
+        self._coming: int | None = None  # tokens that came before this was mounted
         self._showing = asyncio.Lock()
         message = entry.message
         self.body: AnswerBody | TextLines
@@ -202,7 +202,7 @@ class MessageView(Ground, Vertical, can_focus=True):
     async def on_mount(self) -> None:
         self._say()
         if self._coming is not None:
-            await self.stream(self.message, *self._coming)
+            await self.stream(self.message, self._coming)
 
     def show_entry(self, entry: Entry) -> None:
         """Show the message with other branches beside it, or in another state."""
@@ -210,16 +210,16 @@ class MessageView(Ground, Vertical, can_focus=True):
         if self.is_mounted:
             self._say()
 
-    async def stream(self, message: Message, text: str, tokens: int) -> None:
-        """``text`` so far of an answer of ``tokens`` tokens."""
+    async def stream(self, message: Message, tokens: int) -> None:
+        """Show an answer of ``tokens`` tokens so far."""
         self.entry = replace(self.entry, message=message)
         if not self.is_mounted:
-            self._coming = (text, tokens)
+            self._coming = tokens
             return
         async with self._showing:  # timers and keys come in different tasks
             if isinstance(self.body, AnswerBody) and self.is_attached:
                 ended = message.state is not State.STREAMING
-                await self.body.show(_parts(message, text, tokens), ended=ended)
+                await self.body.show(_parts(message, tokens), ended=ended)
                 if ended:
                     self._say()
 
@@ -259,12 +259,10 @@ class MessageView(Ground, Vertical, can_focus=True):
         self.foot.show(name, (entry.index, entry.count), facts)
 
 
-def _parts(message: Message, text: str | None = None, tokens: int | None = None) -> Parts:
+def _parts(message: Message, tokens: int | None = None) -> Parts:
     """The answer and its thinking. Tokens of the thinking are estimated from its share of the text:
     where one token ends in the text is not kept."""
-    whole = message.text if text is None else text
-    if tokens is None:
-        tokens = len(message.token_ids)
+    whole = message.text
     if "<" not in whole:
         return Parts(whole)
     streams = message.state is State.STREAMING
@@ -273,7 +271,8 @@ def _parts(message: Message, text: str | None = None, tokens: int | None = None)
     rest = "\n\n".join(part.text for part in found if not part.thinking)
     if not thinking and not any(part.open for part in found):
         return Parts(rest if streams else whole)
-    about = round(tokens * len(thinking) / max(1, len(whole)))
+    count = len(message.token_ids) if tokens is None else tokens
+    about = round(count * len(thinking) / max(1, len(whole)))
     said = f"about {about:,} token{'s' if about > 1 else ''}" if about else ""
     return Parts(rest, thinking or " ", said, streams and any(part.open for part in found))
 

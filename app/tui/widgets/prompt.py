@@ -302,9 +302,6 @@ class Prompt(Area):
 
         text: str
 
-    class Detach(Message):
-        """Backspace in an empty prompt."""
-
     def __init__(self, menu: SlashMenu | None = None) -> None:
         """``menu``: what is offered for what is typed; up and down move in it, enter takes it."""
         super().__init__(
@@ -321,7 +318,7 @@ class Prompt(Area):
     async def _on_key(self, event: events.Key) -> None:
         """Textual calls those of the classes above next."""
         if event.key == "backspace" and not self.text:
-            self.post_message(self.Detach())
+            await self.run_action("screen.detach(-1)")
 
     def on_mount(self) -> None:
         if self.placeholder == _PLACEHOLDER:

@@ -1,12 +1,10 @@
 """The prompt in a box, with the attached files, how full the context is, and messages that wait."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from textual import events
 from textual.app import ComposeResult
 from textual.content import Content
-from textual.message import Message
 
 from app.chat.figures import StatusFigures
 from app.chat.session import FollowUp
@@ -118,12 +116,6 @@ def status_of(figures: StatusFigures, width: int) -> Content:
 class QueuedMessages(Plain):
     """A line each, the next one first; a click takes one back."""
 
-    @dataclass
-    class Wanted(Message):
-        """One is to be taken back."""
-
-        at: int
-
     def show(self, waiting: Sequence[FollowUp]) -> None:
         hint = told(self, "[chat.older ↑] takes it back, [chat.stop esc] all")
         lines = []
@@ -135,5 +127,5 @@ class QueuedMessages(Plain):
             lines.append(Content.assemble(label, text, files, last))
         self.say(Content("\n").join(lines))
 
-    def on_click(self, event: events.Click) -> None:
-        self.post_message(self.Wanted(event.y + self.scroll_offset.y))
+    async def on_click(self, event: events.Click) -> None:
+        await self.run_action(f"screen.unqueue({event.y + self.scroll_offset.y})")

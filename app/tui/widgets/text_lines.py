@@ -4,10 +4,11 @@ Markdown is parsed again from its last block whenever something is added, which 
 long block. Here only the lines that changed are wrapped again, and rows that were drawn are kept.
 """
 
-import re
+from itertools import accumulate, pairwise
 from typing import ClassVar
 
-from rich.cells import cell_len
+from rich._wrap import divide_line
+from rich.cells import cell_len, chop_cells
 from rich.segment import Segment
 from rich.style import Style as RichStyle
 from textual.content import Content
@@ -20,7 +21,6 @@ from runtimes.untrusted import visible
 
 _TAB = 4
 _CURSOR = "▍"
-_CHUNK = re.compile(r"\s*\S+\s*|\s+")
 
 
 class TextLines(Widget):
@@ -170,35 +170,5 @@ def wrap(line: str, width: int, *, words: bool) -> list[tuple[int, int]]:
     """
     if width < 1 or (len(line) <= width and (line.isascii() or cell_len(line) <= width)):
         return [(0, len(line))]
-    return _by_words(line, width) if words else _folded(line, 0, len(line), width)
-
-
-def _by_words(line: str, width: int) -> list[tuple[int, int]]:
-    rows: list[tuple[int, int]] = []
-    start = end = 0
-    for match in _CHUNK.finditer(line):
-        if cell_len(line[start : match.end()].rstrip()) <= width:
-            end = match.end()
-            continue
-        if end > start:
-            rows.append((start, end))
-        start, end = match.span()
-        if cell_len(line[start:end].rstrip()) > width:
-            *full, (start, end) = _folded(line, start, end, width)
-            rows += full
-    rows.append((start, end))
-    return rows
-
-
-def _folded(line: str, start: int, end: int, width: int) -> list[tuple[int, int]]:
-    if line.isascii():
-        return [(at, min(at + width, end)) for at in range(start, end, width)] or [(start, end)]
-    rows, cells = [], 0
-    for at in range(start, end):
-        size = cell_len(line[at])
-        if cells + size > width and at > start:
-            rows.append((start, at))
-            start, cells = at, 0
-        cells += size
-    rows.append((start, end))
-    return rows
+    ends = divide_line(line, width) if words else accumulate(map(len, chop_cells(line, width)))
+    return list(pairwise(sorted({0, *ends, len(line)})))

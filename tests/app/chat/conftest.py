@@ -1,6 +1,4 @@
-"""A loaded Pebble on each runtime, and chats in a store of their own."""
-
-from __future__ import annotations
+"""A loaded Pebble, and chats in a store of their own."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -37,15 +35,24 @@ def loaded(model: Path, recipe: str, context: int) -> Iterator[EngineHost]:
     found.close()
 
 
-@pytest.fixture(scope="package", params=["q8_0", "onnx-int8"])
-def host(request: pytest.FixtureRequest, pebble_built: Path, home: None) -> Iterator[EngineHost]:
-    yield from loaded(pebble_built, request.param, 512)
+@pytest.fixture(scope="package")
+def host(pebble_built: Path, home: None) -> Iterator[EngineHost]:
+    yield from loaded(pebble_built, "q8_0", 512)
 
 
-@pytest.fixture(scope="package", params=["q8_0", "onnx-int8"])
-def roomy(request: pytest.FixtureRequest, endless_built: Path, home: None) -> Iterator[EngineHost]:
-    """The same with room for ``ENDLESS``."""
-    yield from loaded(endless_built, request.param, endless.CONTEXT)
+@pytest.fixture(params=["q8_0", "onnx-int8"])
+def either(request: pytest.FixtureRequest, pebble_built: Path, home: None) -> Iterator[EngineHost]:
+    """``host``, and Pebble on the other runtime: for what a runtime has a part in."""
+    if request.param == "q8_0":
+        yield request.getfixturevalue("host")
+    else:
+        yield from loaded(pebble_built, request.param, 512)
+
+
+@pytest.fixture(scope="package")
+def roomy(endless_built: Path, home: None) -> Iterator[EngineHost]:
+    """``host`` with room for ``ENDLESS``."""
+    yield from loaded(endless_built, "q8_0", endless.CONTEXT)
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """LoRA adapters in a chat: which one answers, and what is remembered of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,9 +36,9 @@ def answer(host: EngineHost, conversation: Conversation, asked: Message) -> Mess
     return until(turn.poll, lambda progress: progress.done).message
 
 
-def test_each_answer_says_what_gave_it(
-    adapted: EngineHost, conversation: Conversation, pebble_built: Path
-) -> None:
+def test_each_answer_says_what_gave_it_and_they_go_with_their_model(
+    adapted: EngineHost, conversation: Conversation, pebble_built: Path, tmp_path: Path
+):
     adapted.load(str(pebble_built), ModelOptions(recipe="q8_0", **SMALL))
     assert adapted.adapters == ("n0", "n3")
     assert (adapted.adapter, adapted.label) == ("n0", "pebble · q8_0 + n0")
@@ -62,21 +60,9 @@ def test_each_answer_says_what_gave_it(
     with pytest.raises(RequestError, match="no adapter 'x'; there is: n0, n3"):
         adapted.use("x")
     assert adapted.adapter == "n0"
-
-
-def test_they_go_with_the_files_of_their_model(adapted: EngineHost, pebble_built: Path) -> None:
-    adapted.load(str(pebble_built), ModelOptions(recipe="q8_0", **SMALL))
     adapted.use("n3")
-    adapted.load(str(pebble_built), ModelOptions(recipe="q4_k_m", **SMALL))
-    assert adapted.label == "pebble · q4_k_m + n0"
     adapted.load(str(pebble_built), ModelOptions(recipe="onnx-int8", **SMALL))
     assert adapted.label == "pebble · onnx-int8 + n0"
-
-
-def test_another_model_has_none_of_them(
-    adapted: EngineHost, pebble_built: Path, tmp_path: Path
-) -> None:
-    adapted.load(str(pebble_built), ModelOptions(recipe="q8_0", **SMALL))
     other = tmp_path / "other.gguf"
     other.symlink_to(next(pebble_built.glob("*q8_0.gguf")))
     adapted.load(str(other), ModelOptions(**SMALL))
@@ -85,9 +71,7 @@ def test_another_model_has_none_of_them(
         adapted.use("n0")
 
 
-def test_one_that_does_not_fit_is_the_loads_error(
-    home: None, pebble_built: Path, tmp_path: Path
-) -> None:
+def test_one_that_does_not_fit_is_the_loads_error(home: None, pebble_built: Path, tmp_path: Path):
     host = EngineHost(adapters=[str(next(pebble_built.glob("*.gguf")))])
     with pytest.raises(IngotError, match="no LoRA adapter"):
         host.load(str(pebble_built), ModelOptions(recipe="q8_0", **SMALL))

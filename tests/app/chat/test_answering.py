@@ -1,9 +1,6 @@
 """The states of an answer, without a screen: what waits, starts, streams, is stopped and stored."""
 
-from __future__ import annotations
-
 import asyncio
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -15,7 +12,7 @@ from app.chat.budget import DraftMessage, Shortage, Way, WayOut, measure
 from app.chat.conversation import Conversation
 from app.chat.host import EngineHost
 from app.chat.session import Session
-from app.chat.store.records import Attachment, Message, Role, State
+from app.chat.store.records import Attachment, Role, State
 from app.chat.store.store import ChatStore
 from runtimes.request import SamplingParams
 from tests.app.chat.conftest import ENDLESS
@@ -27,11 +24,11 @@ class View:
     """Keeps what it is told to show. The thread of a test is the view's."""
 
     def __init__(self, host: EngineHost, store: ChatStore, params: SamplingParams) -> None:
-        self.host, self.session, self._params = host, Session(store, host), params
-        self.typed, self.plain = "", False
+        self.session, self._params = Session(store, host), params
+        self.typed = ""
         self.told: list[str] = []
         self.asked: list[tuple[Shortage, Callable[[WayOut | None], Any]]] = []
-        self.answer = Answering(self)
+        self.answer = Answering(self.session, self)
         self.phases: list[AnswerPhase] = []
         self._loop = asyncio.get_running_loop()
 
@@ -45,9 +42,6 @@ class View:
                 await done
 
         return asyncio.run_coroutine_threadsafe(call(), self._loop)
-
-    def in_thread(self, work: Callable[[], None]) -> None:
-        threading.Thread(target=work).start()
 
     def look_after(self) -> None:
         """``until`` polls."""
@@ -64,9 +58,6 @@ class View:
     async def show_path(self, *, to_end: bool = True) -> None:
         """Nothing is drawn."""
 
-    async def show_more_of(self, answer: Message) -> None:
-        """Nothing is drawn."""
-
     def show_state(self) -> None:
         if not self.phases or self.phases[-1] is not self.answer.phase:
             self.phases.append(self.answer.phase)
@@ -80,10 +71,11 @@ class View:
     def ask_way_out(self, short: Shortage, then: Callable[[WayOut | None], Any]) -> None:
         self.asked.append((short, then))
 
-    def tell(self, problem: object) -> None:
+    def tell_error(self, problem: object) -> None:
         self.told.append(str(problem))
 
-    say = warn = tell
+    def notify(self, message: str, *, severity: str = "information") -> None:
+        self.told.append(message)
 
     async def until(self, reached: Callable[[], Any]) -> None:
         async with asyncio.timeout(30):
@@ -108,7 +100,7 @@ STOPPED = (Role.ASSISTANT, State.STOPPED)
 
 async def test_a_message_passes_all_states_and_the_next_one_waits_for_it(
     roomy: EngineHost, store: ChatStore
-) -> None:
+):
     view = View(roomy, store, SHORT)
     await view.answer.send("Go")
     await view.answer.send("Go on")  # behind the first one
@@ -123,7 +115,7 @@ async def test_a_message_passes_all_states_and_the_next_one_waits_for_it(
     assert not view.told
 
 
-async def test_without_a_model_it_waits_and_can_be_taken_back(store: ChatStore) -> None:
+async def test_without_a_model_it_waits_and_can_be_taken_back(store: ChatStore):
     view = View(EngineHost(), store, SHORT)
     await view.answer.send("Go")
     assert view.answer.phase is AnswerPhase.WAITING
@@ -139,15 +131,15 @@ async def test_without_a_model_it_waits_and_can_be_taken_back(store: ChatStore) 
     assert not view.answer.interrupt()
 
 
-async def test_a_stop_settles_and_gives_back_what_waits(
-    roomy: EngineHost, store: ChatStore
-) -> None:
+async def test_a_stop_settles_and_gives_back_what_waits(roomy: EngineHost, store: ChatStore):
     view = View(roomy, store, ENDLESS)
     await view.answer.send("Go")
     await view.until(lambda: view.answer.figures.ttft_s is not None)
     view.session.attached = [Attachment("notes.txt", "Some notes.")]
     await view.answer.send("second")
     await view.answer.send("third")
+    drafts, _ = view.session.unsent("typed")  # what is on disk, for who is killed now
+    assert drafts == {view.session.chat_id: "second\n\nthird\n\ntyped"}
     assert view.answer.interrupt()
     assert view.answer.phase is AnswerPhase.SETTLING
     assert view.answer.doing() == "stopping"
@@ -161,9 +153,18 @@ async def test_a_stop_settles_and_gives_back_what_waits(
     assert view.session.path[2].text == "after the stop"
 
 
-async def test_an_answer_goes_on_while_another_chat_is_shown(
-    roomy: EngineHost, store: ChatStore
-) -> None:
+async def test_an_engine_that_fails_gives_back_what_waits(roomy: EngineHost, store: ChatStore):
+    view = View(roomy, store, ENDLESS)
+    await view.answer.send("Go")
+    await view.until(lambda: view.answer.turn)
+    await view.answer.send("one")
+    view.answer.turn._stream.cancel()  # as when the model is closed
+    await view.idle()
+    assert view.typed == "one"
+    assert view.said == [USER, STOPPED]
+
+
+async def test_an_answer_goes_on_while_another_chat_is_shown(roomy: EngineHost, store: ChatStore):
     view = View(roomy, store, ENDLESS)
     await view.answer.send("Go")
     await view.until(lambda: view.answer.turn)
@@ -177,14 +178,13 @@ async def test_an_answer_goes_on_while_another_chat_is_shown(
     view.answer.turn.stop()
     await view.idle()
     assert view.said == [USER, DONE]
-    assert first is not None
     assert [message.state for message in first.path] == [State.DONE, State.STOPPED]
 
 
 @pytest.mark.parametrize("way", [None, Way.SHORTER, Way.NEW_CHAT])
 async def test_what_does_not_fit_is_a_draft_again_until_a_way_is_chosen(
     host: EngineHost, store: ChatStore, way: Way | None
-) -> None:
+):
     view = View(host, store, SHORT)
     empty, text = Conversation.new(store), "Who are you?"
     while measure(host, empty, DraftMessage(text), SamplingParams(max_tokens=8)).room > 100:
@@ -210,7 +210,7 @@ async def test_what_does_not_fit_is_a_draft_again_until_a_way_is_chosen(
     await view.idle()
 
 
-async def test_what_cannot_be_asked_is_told(host: EngineHost, store: ChatStore) -> None:
+async def test_what_cannot_be_asked_is_told(host: EngineHost, store: ChatStore):
     view = View(host, store, SHORT)
     await view.answer.send("Who are you?")
     await view.idle()

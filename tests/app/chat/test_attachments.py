@@ -1,7 +1,5 @@
 """Files that go with a message."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -17,7 +15,7 @@ from app.chat.attachments import (
 from app.chat.store.records import Attachment
 
 
-def test_text_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     file = tmp_path / "a b.txt"
     file.write_bytes("größe\r\n\tx\x1b[0m\n".encode())
     read = read_attachment(file)
@@ -35,7 +33,7 @@ def test_text_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert read_attachment(file).warning is None
 
 
-def test_what_cannot_be_attached_says_why(tmp_path: Path) -> None:
+def test_what_cannot_be_attached_says_why(tmp_path: Path):
     def refused(path: str | Path, why: str) -> None:
         with pytest.raises(AttachmentError, match=why) as raised:
             read_attachment(path)
@@ -66,7 +64,7 @@ def test_what_cannot_be_attached_says_why(tmp_path: Path) -> None:
         refused(file, "permitted")
 
 
-def test_how_the_model_gets_them() -> None:
+def test_how_the_model_gets_them():
     plain, fenced = Attachment("a\nb.md", "x\n"), Attachment("c", "```\ncode\n````\n")
     assert with_attachments("ask", ()) == "ask"
     assert with_attachments("", [plain]) == "File a b.md:\n```\nx\n```"
@@ -75,7 +73,7 @@ def test_how_the_model_gets_them() -> None:
     )
 
 
-def test_paths_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for name in ("notes.txt", "Notes.md", "new file.txt", ".hidden", "n\nl"):
         (tmp_path / name).touch()
     (tmp_path / "nested").mkdir()

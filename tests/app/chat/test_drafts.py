@@ -1,23 +1,10 @@
 """Drafts on their way to the disk: the newest state counts, whatever the order of threads."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
 from app.chat.session import Drafts
 from app.chat.store.store import ChatStore
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[ChatStore]:
-    with ChatStore.open(tmp_path / "chats.db") as opened:
-        yield opened
-
-
-def test_an_older_state_changes_nothing(store: ChatStore) -> None:
+def test_an_older_state_changes_nothing(store: ChatStore):
     drafts, chat = Drafts(store, lambda: store.new_chat().id), store.new_chat().id
     drafts.keep({chat: "newer"}, 2)
     drafts.keep({chat: "older"}, 1)
@@ -30,7 +17,7 @@ def test_an_older_state_changes_nothing(store: ChatStore) -> None:
     assert store.draft(chat) == "the next"
 
 
-def test_a_draft_without_a_chat_gets_one(store: ChatStore) -> None:
+def test_a_draft_without_a_chat_gets_one(store: ChatStore):
     drafts = Drafts(store, lambda: store.new_chat().id)
     drafts.keep({None: "  "}, 1)
     assert store.chats() == []
@@ -43,23 +30,9 @@ def test_a_draft_without_a_chat_gets_one(store: ChatStore) -> None:
     assert drafts.take() is None
     drafts.keep({None: "another"}, 4)
     assert len(store.chats()) == 2
-
-
-def test_a_draft_that_is_emptied_leaves_nothing(store: ChatStore) -> None:
-    drafts = Drafts(store, lambda: store.new_chat().id)
-    drafts.keep({None: "half"}, 1)
-    drafts.keep({None: ""}, 2)
-    assert store.chats() == store.deleted() == []
-
-
-def test_only_an_empty_chat_is_discarded(store: ChatStore) -> None:
-    chat = store.new_chat().id
-    store.add_message(chat, None, "said")
-    store.discard(chat)
-    assert [one.id for one in store.chats()] == [chat]
-
-
-def test_a_store_that_is_closed_is_no_error(store: ChatStore) -> None:
-    drafts, chat = Drafts(store, lambda: store.new_chat().id), store.new_chat().id
+    drafts.keep({None: ""}, 5)
+    store.add_message(chat.id, None, "said")
+    store.discard(chat.id)
+    assert [one.id for one in [*store.chats(), *store.deleted()]] == [chat.id]
     store.close()
-    drafts.keep({chat: "text"}, 1)
+    drafts.keep({chat.id: "text"}, 6)  # is no error

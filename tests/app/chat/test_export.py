@@ -1,7 +1,5 @@
 """A chat written to a file."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import replace
@@ -43,7 +41,7 @@ def talk(conversation: Conversation, store: ChatStore) -> Conversation:
     return Conversation.open(store, chat)
 
 
-def test_markdown_has_the_branch_that_is_shown(talk: Conversation) -> None:
+def test_markdown_has_the_branch_that_is_shown(talk: Conversation):
     text = as_markdown(talk)
     title, system, you, files, asked, heading, thinking, answer, notes = (
         "# Show me \\<b\\>code\\</b\\>: größe/🦊",
@@ -65,7 +63,7 @@ def test_markdown_has_the_branch_that_is_shown(talk: Conversation) -> None:
     assert "*failed: it died*" in as_markdown(talk)
 
 
-def test_json_has_everything(talk: Conversation) -> None:
+def test_json_has_everything(talk: Conversation):
     data = json.loads(as_json(talk))
     assert (data["format"], data["version"]) == ("ingot-chat", 1)
     assert data["chat"]["system"] == "Be brief.\nAlways."
@@ -80,7 +78,7 @@ def test_json_has_everything(talk: Conversation) -> None:
     assert first["created"].endswith("+00:00")
 
 
-def test_files_are_written_whole_or_not_at_all(talk: Conversation, tmp_path: Path) -> None:
+def test_files_are_written_whole_or_not_at_all(talk: Conversation, tmp_path: Path):
     file = tmp_path / "chat.md"
     assert export(talk, file) == file
     assert file.read_text(encoding="utf-8") == as_markdown(talk)
@@ -111,7 +109,7 @@ def test_files_are_written_whole_or_not_at_all(talk: Conversation, tmp_path: Pat
     assert not [name for name in os.listdir(tmp_path) if name.endswith(".partial")]
 
 
-def test_a_name_is_suggested(talk: Conversation, tmp_path: Path) -> None:
+def test_a_name_is_suggested(talk: Conversation, tmp_path: Path):
     path = suggested_path(talk, folder=tmp_path)
     assert path == tmp_path / "Show-me-b-code-b-größe.md"
     path.touch()
@@ -121,7 +119,7 @@ def test_a_name_is_suggested(talk: Conversation, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
-def test_names_are_text_and_messages_do_not_act(conversation: Conversation, text: str) -> None:
+def test_names_are_text_and_messages_do_not_act(conversation: Conversation, text: str):
     store, chat = conversation.store, conversation.chat.id
     store.update_chat(chat, title=text, system=text)
     asked = conversation.say(text, [Attachment(text, text)])
@@ -151,7 +149,7 @@ def test_names_are_text_and_messages_do_not_act(conversation: Conversation, text
         "![a\nb](http://x/y.png)",
     ],
 )
-def test_code_hides_no_html(conversation: Conversation, text: str) -> None:
+def test_code_hides_no_html(conversation: Conversation, text: str):
     """Nor does a fence that one message opens and another one closes."""
     conversation.say(f"{text}\n\n```")
     asked = conversation.say(f"```\n{text}\n```\n\n{text}")
@@ -160,7 +158,7 @@ def test_code_hides_no_html(conversation: Conversation, text: str) -> None:
     assert asked.text.split("\n")[1] in page or "<" in text or "!" in text
 
 
-def test_code_stays_as_it_is(conversation: Conversation) -> None:
+def test_code_stays_as_it_is(conversation: Conversation):
     code = "Take `Vec<T>`, 1 < 2, a<b:\n\n```html\n<img src=x>\n```\n\n    <b>indented</b>"
     conversation.say(code)
     assert code in as_markdown(conversation)

@@ -1,7 +1,5 @@
 """Chats under their days, and what a chat's model is called."""
 
-from __future__ import annotations
-
 import time
 
 import pytest
@@ -13,7 +11,7 @@ DAY = 86400
 NOW = time.mktime((2026, 5, 14, 12, 0, 0, 0, 0, -1))
 
 
-def test_headings() -> None:
+def test_headings():
     assert day_group(NOW, NOW) == "Today"
     assert day_group(NOW + DAY, NOW) == "Today"  # a clock that was put back
     assert day_group(NOW - 11 * 3600, NOW) == "Today"
@@ -25,7 +23,7 @@ def test_headings() -> None:
     assert day_group(NOW - 200 * DAY, NOW) == "October 2025"
 
 
-def test_groups_keep_the_order() -> None:
+def test_groups_keep_the_order():
     ages = (0, 1000, DAY, 3 * DAY, 4 * DAY, 60 * DAY)
     hits = [Hit(Chat(n, "", 0.0, NOW - age), None, "", ()) for n, age in enumerate(ages)]
     found = [(name, [hit.chat.id for hit in group]) for name, group in by_day(hits, NOW)]
@@ -44,5 +42,5 @@ def test_groups_keep_the_order() -> None:
         (None, ""),
     ],
 )
-def test_names_of_models(model: str | None, name: str) -> None:
+def test_names_of_models(model: str | None, name: str):
     assert model_name(model) == name

@@ -1,7 +1,5 @@
 """How a file is loaded: what may be typed, what is remembered, and that the engine has it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,7 +28,7 @@ def _home(home: Path) -> None:
     """What is remembered is the test's own."""
 
 
-def test_what_may_be_typed(gguf_file: Path) -> None:
+def test_what_may_be_typed(gguf_file: Path):
     file = read_model(gguf_file)
     said, errors = read(
         {"context": "512", "threads": " 1 ", "kv_type": "q8_0", "template": ""}, file
@@ -52,7 +50,7 @@ def test_what_may_be_typed(gguf_file: Path) -> None:
     assert "no chat template nothing.jinja" in errors["template"]
 
 
-def test_it_is_remembered_by_file(gguf_file: Path, tmp_path: Path) -> None:
+def test_it_is_remembered_by_file(gguf_file: Path, tmp_path: Path):
     said = LoadSettings(context=512, template="chatml")
     remember(gguf_file, said)
     assert remembered(gguf_file) == said
@@ -65,7 +63,7 @@ def test_it_is_remembered_by_file(gguf_file: Path, tmp_path: Path) -> None:
     assert remembered(gguf_file) == LoadSettings()
 
 
-def test_the_command_line_comes_first(gguf_file: Path, pebble_built: Path) -> None:
+def test_the_command_line_comes_first(gguf_file: Path, pebble_built: Path):
     given = ModelOptions(context=256)
     choice = choose(str(gguf_file), given, PlanOptions(), "chat", slots=1)
     said = LoadSettings(context=512, threads=1, kv_type="q8_0")
@@ -83,12 +81,11 @@ def test_the_command_line_comes_first(gguf_file: Path, pebble_built: Path) -> No
     assert memory(onnx, LoadSettings(context=64)) < memory(onnx, LoadSettings(context=1024))
 
 
-def test_the_engine_has_it(gguf_file: Path) -> None:
+def test_the_engine_has_it(gguf_file: Path):
     host = EngineHost()
     try:
         remember(gguf_file, LoadSettings(context=300, threads=1, template="llama3"))
         host.load(str(gguf_file))
-        assert host.engine is not None
         assert (host.engine.context, host.template) == (300, KNOWN["llama3"])
         assert host.details.endswith("1 thread")
         remember(gguf_file, LoadSettings(template="gone.jinja"))

@@ -1,7 +1,5 @@
 """Chat templates that are given instead of a model's own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -22,7 +20,7 @@ SAID = [
 ]
 
 
-def test_known_ones() -> None:
+def test_known_ones():
     """As transformers renders the makers' own for the same conversation."""
     assert render_chat(KNOWN["chatml"], SAID) == (
         "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
@@ -42,7 +40,7 @@ def test_known_ones() -> None:
         render_chat(KNOWN["gemma"], SAID)
 
 
-def test_a_file_and_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_and_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     file = tmp_path / "own.jinja"
     file.write_text("{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}")
     assert read_template(str(file)) == file.read_text()
@@ -62,7 +60,7 @@ def test_a_file_and_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         ("nothing of it", "leaves out what the user says"),
     ],
 )
-def test_a_broken_file_says_what_and_where(tmp_path: Path, text: str, said: str) -> None:
+def test_a_broken_file_says_what_and_where(tmp_path: Path, text: str, said: str):
     file = tmp_path / "own.jinja"
     file.write_text(text)
     with pytest.raises(RequestError, match=said) as raised:
@@ -70,7 +68,7 @@ def test_a_broken_file_says_what_and_where(tmp_path: Path, text: str, said: str)
     assert str(file) in str(raised.value)
 
 
-def test_what_is_no_file(tmp_path: Path) -> None:
+def test_what_is_no_file(tmp_path: Path):
     with pytest.raises(RequestError, match="known names are chatml, llama3, gemma"):
         read_template(str(tmp_path / "none.jinja"))
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
@@ -78,9 +76,8 @@ def test_what_is_no_file(tmp_path: Path) -> None:
         read_template(str(tmp_path / "binary"))
 
 
-def test_the_engine_asks_by_it(host: EngineHost) -> None:
+def test_the_engine_asks_by_it(host: EngineHost):
     engine = host.engine
-    assert engine is not None
     task, params = Task(turns=("the sea",)), SamplingParams()
     own = "Once upon a time there was {{ messages[0].content }}"
     ids = prepare(task, engine, params, template=own).ids

@@ -1,7 +1,5 @@
 """Long chats whose keys and values outlive the engine that made them."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,7 +37,7 @@ def cached(message: object) -> int:
 
 def test_a_chat_that_is_opened_again_is_not_read_anew(
     pebble_built: Path, recipe: str, home: None, conversation: Conversation, tmp_path: Path
-) -> None:
+):
     prefixes = SavedPrefixes(tmp_path / "prefixes", ROOM, worth_s=0)
     with host(pebble_built, recipe, prefixes) as first:
         before = answer(first, conversation, FIRST, max_tokens=16)
@@ -49,18 +47,20 @@ def test_a_chat_that_is_opened_again_is_not_read_anew(
         assert prefixes.folder.stat().st_mode & 0o077 == 0
     with host(pebble_built, recipe, SavedPrefixes(prefixes.folder, ROOM)) as second:
         after = answer(second, conversation, "And then?", max_tokens=16)
-    with host(pebble_built, recipe, SavedPrefixes(tmp_path / "none", 0)) as anew:
-        other = Conversation.open(conversation.store, conversation.chat.id)
-        without = answer(anew, other, "And then?", max_tokens=16)
     # All but the last token or two of the answer, which were sampled and never read.
     have = before.figures.prompt_tokens + before.figures.completion_tokens
     assert have - 2 <= cached(after) <= have
-    assert cached(without) == 0
+    none = SavedPrefixes(prefixes.folder, 0)  # as when `chat.saved_mb` is set to 0 later
+    with host(pebble_built, recipe, none) as anew:
+        other = Conversation.open(conversation.store, conversation.chat.id)
+        assert cached(answer(anew, other, "And then?", max_tokens=16)) == 0
+    none.prune()  # as the app does when it starts
+    assert not list(prefixes.folder.iterdir())
 
 
 def test_what_is_damaged_or_of_another_model_is_read_anew(
     pebble_built: Path, home: None, conversation: Conversation, tmp_path: Path
-) -> None:
+):
     prefixes = SavedPrefixes(tmp_path / "prefixes", ROOM, worth_s=0)
     with host(pebble_built, "q8_0", prefixes) as first:
         answer(first, conversation, FIRST, max_tokens=8)
@@ -74,42 +74,20 @@ def test_what_is_damaged_or_of_another_model_is_read_anew(
 
 def test_what_is_read_soon_or_finds_no_room_is_not_saved(
     pebble_built: Path, home: None, conversation: Conversation, tmp_path: Path
-) -> None:
-    quick = SavedPrefixes(tmp_path / "quick", ROOM, worth_s=3600)
-    with host(pebble_built, "q8_0", quick) as first:
-        answer(first, conversation, FIRST, max_tokens=4)
-    full = SavedPrefixes(tmp_path / "full", 1000, worth_s=0)
-    with host(pebble_built, "q8_0", full) as second:
-        answer(second, conversation, "And then?", max_tokens=4)
-    blocked = SavedPrefixes(tmp_path / "blocked", ROOM, worth_s=0)
-    blocked.folder.write_text("a file where the folder should be")
-    with host(pebble_built, "q8_0", blocked) as third:
-        answer(third, conversation, "And then?", max_tokens=4)
-    assert not quick.folder.exists()
-    assert not full.folder.exists()
-
-
-def test_without_room_nothing_is_kept_or_used(
-    pebble_built: Path, home: None, conversation: Conversation, tmp_path: Path
-) -> None:
-    """As when `chat.saved_mb` is set to 0 later."""
-    prefixes = SavedPrefixes(tmp_path / "prefixes", ROOM, worth_s=0)
-    with host(pebble_built, "q8_0", prefixes) as first:
-        answer(first, conversation, FIRST, max_tokens=8)
-    assert list(prefixes.folder.iterdir())
-    none = SavedPrefixes(prefixes.folder, 0, worth_s=0)
-    with host(pebble_built, "q8_0", none) as second:
-        assert cached(answer(second, conversation, "And then?", max_tokens=8)) == 0
-    none.prune()  # as the app does when it starts
-    assert not list(prefixes.folder.iterdir())
+):
+    for folder, room, worth_s in (("quick", ROOM, 3600), ("full", 1000, 0)):
+        prefixes = SavedPrefixes(tmp_path / folder, room, worth_s=worth_s)
+        with host(pebble_built, "q8_0", prefixes) as loaded:
+            answer(loaded, conversation, FIRST, max_tokens=4)
+        assert not prefixes.folder.exists()
 
 
 def test_a_new_chat_has_the_system_prompt_of_another(
-    pebble_built: Path, recipe: str, home: None, store: ChatStore, tmp_path: Path
-) -> None:
+    pebble_built: Path, home: None, store: ChatStore, tmp_path: Path
+):
     prefixes = SavedPrefixes(tmp_path / "prefixes", ROOM, worth_s=0)
-    with host(pebble_built, recipe, prefixes) as first:
+    with host(pebble_built, "q8_0", prefixes) as first:
         answer(first, Conversation.new(store, system=FIRST), "What is 1 + 1?", max_tokens=8)
-    with host(pebble_built, recipe, SavedPrefixes(prefixes.folder, ROOM)) as second:
+    with host(pebble_built, "q8_0", SavedPrefixes(prefixes.folder, ROOM)) as second:
         message = answer(second, Conversation.new(store, system=FIRST), "Who?", max_tokens=8)
         assert cached(message) > 64

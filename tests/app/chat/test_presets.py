@@ -1,7 +1,5 @@
 """System messages with sampling, by name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -31,7 +29,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_those_that_come_with_the_app_are_good() -> None:
+def test_those_that_come_with_the_app_are_good():
     for preset in presets.BUILT_IN:
         params = from_mapping(preset.sampling, Config().sampling)
         for name, value in preset.sampling.items():
@@ -40,7 +38,7 @@ def test_those_that_come_with_the_app_are_good() -> None:
     assert len(names) == len(set(names)) == len(presets.BUILT_IN)
 
 
-def test_the_users_own_come_first_and_stay_in_the_file(file: Path) -> None:
+def test_the_users_own_come_first_and_stay_in_the_file(file: Path):
     file.write_text(FILE)
     config = load().checked()
     assert presets.all_presets(config)[0].system == "My coder."
@@ -67,7 +65,7 @@ def test_the_users_own_come_first_and_stay_in_the_file(file: Path) -> None:
         presets.delete(Config(), "x")
 
 
-def test_what_cannot_be_saved_changes_nothing(file: Path) -> None:
+def test_what_cannot_be_saved_changes_nothing(file: Path):
     for preset in (
         Preset(" "),
         Preset("a\x1b"),

@@ -1,7 +1,5 @@
 """A server's model as an engine of the chat."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest
@@ -49,21 +47,18 @@ def test_tokens_and_answers_are_those_of_the_file(address, gguf_file):
     assert found.timings.ttft_s > 0
     assert engine.model.context_length == 1024
     assert engine.vocab_size == own.vocab_size
+    stats = engine.stats()
+    assert stats.slots == 2
+    assert stats.completion_tokens > 0
+    assert stats.ttft_s.bins
+    with pytest.raises(RequestError, match="--chat-template"):
+        engine.encode_chat(QUESTION, "{{ messages }}")
 
 
 def test_another_model_by_its_name(address):
     assert connect(f"{address}/v1#other").model.runtime == "onnx"
     with pytest.raises(ModelError, match="it has pebble, other"):
         connect(f"{address}#nope")
-
-
-def test_figures_are_the_servers(address):
-    engine = connect(address)
-    engine.submit(Request(engine.encode_chat(QUESTION), SamplingParams(max_tokens=5))).result(60)
-    stats = engine.stats()
-    assert stats.slots == 2
-    assert stats.completion_tokens > 0
-    assert stats.ttft_s.bins
 
 
 def test_an_answer_can_be_stopped(endless_gguf):
@@ -168,7 +163,7 @@ def test_a_cancel_at_any_moment_ends_the_answer(address):
     assert not engine._running
 
 
-def test_what_is_no_server_is_said(address, monkeypatch):
+def test_what_is_no_server_is_said(address):
     with pytest.raises(ModelError, match="does not answer"):
         connect("http://127.0.0.1:9")
     with pytest.raises(ModelError, match="Not Found"):
@@ -194,8 +189,3 @@ def test_the_host_takes_it_as_a_model(address):
         assert host.stats().slots == 2
     finally:
         host.close()
-
-
-def test_a_template_of_ones_own_is_refused(address):
-    with pytest.raises(RequestError, match="--chat-template"):
-        connect(address).encode_chat(QUESTION, "{{ messages }}")

@@ -1,7 +1,5 @@
 """Sampling as text fields, and as it is kept with a chat."""
 
-from __future__ import annotations
-
 import json
 import logging
 
@@ -16,7 +14,7 @@ from runtimes.request import SamplingParams
 DEFAULTS = Sampling()
 
 
-def test_what_is_typed_is_checked_field_by_field() -> None:
+def test_what_is_typed_is_checked_field_by_field():
     texts = form.texts_of(DEFAULTS.params())
     assert form.read(texts, DEFAULTS).params == DEFAULTS.params()
     assert form.read({}, DEFAULTS).params == DEFAULTS.params()
@@ -30,10 +28,9 @@ def test_what_is_typed_is_checked_field_by_field() -> None:
     assert form.field("TOP-P").name == "top_p"
 
 
-def test_blank_is_the_default_or_none() -> None:
+def test_blank_is_the_default_or_none():
     defaults = Sampling(temperature=0.3, seed=5, stop=("END",))
     now = form.read({"temperature": " ", "seed": "", "stop": ""}, defaults).params
-    assert now is not None
     assert (now.temperature, now.seed, now.stop) == (0.3, None, ())
     kept = form.to_mapping(now, defaults)
     assert kept == {"seed": None, "stop": []}
@@ -58,7 +55,7 @@ numbers = {"allow_nan": False, "allow_infinity": False}
         stop=st.lists(st.text(min_size=1), max_size=3).map(tuple),
     )
 )
-def test_there_and_back(params: SamplingParams) -> None:
+def test_there_and_back(params: SamplingParams):
     texts = form.texts_of(params)
     blank = {name for name in ("stop",) if not texts[name].strip()}
     if not blank or not params.stop:  # stop texts of blanks only: not worth a notation
@@ -69,14 +66,14 @@ def test_there_and_back(params: SamplingParams) -> None:
 
 def test_what_an_older_chat_kept_does_not_keep_it_from_opening(
     caplog: pytest.LogCaptureFixture,
-) -> None:
+):
     kept = {"temperature": 0.1, "mirostat": 2, "top_p": 7, "stop": 3, "max_tokens": "many"}
     with caplog.at_level(logging.WARNING):
         assert form.from_mapping(kept, DEFAULTS) == DEFAULTS.params(temperature=0.1)
     assert len(caplog.records) == 4
 
 
-def test_what_differs_is_told() -> None:
+def test_what_differs_is_told():
     params = DEFAULTS.params(temperature=0.1)
     assert form.summary(params, DEFAULTS) == "temperature 0.1"
     assert form.summary(DEFAULTS.params(), DEFAULTS) == ""

@@ -1,7 +1,5 @@
 """What is typed after a slash."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -59,7 +57,7 @@ from runtimes.errors import RequestError
         ("/* a comment */", None),
     ],
 )
-def test_commands(text: str, command: str | None) -> None:
+def test_commands(text: str, command: str | None):
     assert parse(text) == command
     assert is_command(text) == (command is not None)
 
@@ -82,18 +80,18 @@ def test_commands(text: str, command: str | None) -> None:
         ("/set max_tokens 0", "1 or more"),
     ],
 )
-def test_mistakes_are_told(text: str, why: str) -> None:
+def test_mistakes_are_told(text: str, why: str):
     with pytest.raises(RequestError, match=why):
         parse(text)
 
 
-def test_two_slashes_are_one_that_is_sent() -> None:
+def test_two_slashes_are_one_that_is_sent():
     assert plain("//new") == "/new"
     assert plain("/etc/hosts") == "/etc/hosts"
     assert plain("a//b") == "a//b"
 
 
-def test_completion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_completion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "notes.txt").touch()
     assert [c.text for c in candidates("/c")] == ["/chats ", "/copy", "/continue", "/compare"]

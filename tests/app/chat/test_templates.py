@@ -1,7 +1,5 @@
 """Chat templates that begin with thinking, or know no system message; with Pebble's weights."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,10 +36,9 @@ def thinker(
 
 def test_thinking_that_the_template_opens_belongs_to_the_answer(
     thinker: EngineHost, conversation: Conversation
-) -> None:
+):
     message = answer(thinker, conversation, "What is 2 + 2?", max_tokens=6)
     assert message.text.startswith("<think>\n")
-    assert message.figures is not None
     assert message.figures.completion_tokens <= 6
     # It has not ended, so that nothing of it is in the next prompt.
     asked = conversation.say("And 3 + 3?")
@@ -51,7 +48,7 @@ def test_thinking_that_the_template_opens_belongs_to_the_answer(
 
 def test_a_system_message_that_is_refused_goes_with_the_first_question(
     thinker: EngineHost, conversation: Conversation
-) -> None:
+):
     plain = answer(thinker, conversation, "Be brief.\n\nWhat is 2 + 2?", max_tokens=6)
     other = Conversation.new(conversation.store, system="Be brief.")
     message = answer(thinker, other, "What is 2 + 2?", max_tokens=6)

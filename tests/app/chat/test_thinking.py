@@ -1,7 +1,5 @@
 """Blocks of thinking: found, also while they come, and kept out of prompts."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,11 +32,11 @@ A, T = False, True
         ("<thinker>x</thinker>", (Part(A, "<thinker>x</thinker>"),)),
     ],
 )  # fmt: skip
-def test_parts(text: str, parts: tuple[Part, ...]) -> None:
+def test_parts(text: str, parts: tuple[Part, ...]):
     assert split(text) == parts
 
 
-def test_a_tag_in_two_pieces_is_not_shown() -> None:
+def test_a_tag_in_two_pieces_is_not_shown():
     whole = "<think>\nhm\n</think>\n\nyes < no <b"
     shown: list[str] = []
     for end in range(len(whole) + 1):
@@ -53,7 +51,7 @@ pieces = st.sampled_from(["<think>", "</think>", "```", "~~~", "\n", "a", "<"])
 
 
 @given(st.lists(pieces).map("".join))
-def test_any_text(text: str) -> None:
+def test_any_text(text: str):
     """Nothing is lost but tags and blank lines, and what was sent is stable."""
     parts = split(text)
     kept = "".join(part.text for part in parts)
@@ -65,7 +63,7 @@ def test_any_text(text: str) -> None:
     assert "a" not in text or answer in text or all(p in text for p in answer.split("\n\n"))
 
 
-def test_the_answer_is_what_the_next_prompt_has() -> None:
+def test_the_answer_is_what_the_next_prompt_has():
     assert answer_of("  as it is\n") == "  as it is\n"
     assert answer_of("<think>x</think>\n\nyes\n") == "yes"
     assert answer_of("a < b") == "a < b"
@@ -73,7 +71,7 @@ def test_the_answer_is_what_the_next_prompt_has() -> None:
     assert answer_of("one\n<think>a</think>\ntwo") == "one\n\ntwo"
 
 
-def test_what_the_template_opens() -> None:
+def test_what_the_template_opens():
     messages = [{"role": "user", "content": "hi"}]
     body = "{% for m in messages %}[{{ m.content }}]{% endfor %}"
     assert (

@@ -1,8 +1,8 @@
 """Chats for tests of the chat screen, and what its widgets show."""
 
-from __future__ import annotations
-
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -40,6 +40,18 @@ async def shown(app: IngotApp) -> ChatScreen:
     """The chat screen, once one can type."""
     await wait_until(lambda: isinstance(app.screen, ChatScreen) and chat_of(app).prompt.has_focus)
     return chat_of(app)
+
+
+@asynccontextmanager
+async def chatting(
+    app: IngotApp, chat: int | None = None, *, size: tuple[int, int] = (100, 30), **options: Any
+) -> AsyncIterator[tuple[Any, ChatScreen]]:
+    """The app with its chat screen, in which ``chat`` is shown, once one can type."""
+    async with app.run_test(size=size, **options) as pilot:
+        screen = await shown(app)
+        if chat is not None:
+            await screen.open_chat(chat)
+        yield pilot, screen
 
 
 async def answered(screen: ChatScreen, messages: int) -> Message:

@@ -1,7 +1,5 @@
 """/adapter: which LoRA adapter answers is chosen in the prompt and seen beside the model's name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from app.tui.app import IngotApp
@@ -15,7 +13,7 @@ from tests.support import wait_until
 
 async def test_it_is_chosen_in_the_prompt(
     home: Path, gguf_file: Path, pebble: Path, tmp_path: Path
-) -> None:
+):
     files = (
         write_adapter(pebble, tmp_path / f"{name}.gguf", len(name)) for name in ("poet", "law")
     )

@@ -1,39 +1,16 @@
 """Keys of the whole app that come in one burst act in the order in which they came."""
 
-from __future__ import annotations
-
-from typing import Any
-
-from app.tui.screens.dialogs import AskScreen
 from tests.app.tui.bursts import burst
-from tests.app.tui.chat_app import add_turn, shown
+from tests.app.tui.chat_app import add_turn, chatting
 from tests.support import wait_until
 
-SIZE = (100, 30)
 
-
-async def test_letters_before_another_chat_are_the_old_ones_draft(make: Any):
-    app = make()
-    chat = app.services.store.new_chat().id
-    add_turn(app.services.store, chat, None, "How?", "So.")
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await shown(app)
-        await screen.open_chat(chat)
-        await burst(pilot, *"old", "ctrl+n", *"new")
-        assert screen.session.chat_id is None
-        assert screen.prompt.text == "new"
-        await screen.open_chat(chat)
-        assert screen.prompt.text == "old"
-
-
-async def test_what_was_sent_before_another_chat_is_said_in_the_old_one(make: Any):
+async def test_what_was_sent_before_another_chat_is_said_in_the_old_one(make):
     app = make()
     store = app.services.store
     chat = store.new_chat().id
     add_turn(store, chat, None, "How?", "So.")
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await shown(app)
-        await screen.open_chat(chat)
+    async with chatting(app, chat) as (pilot, screen):
         await burst(pilot, *"And?", "enter", "ctrl+n", *"new")
         assert screen.prompt.text == "new"
         said = ["How?", "So.", "And?"]
@@ -41,35 +18,11 @@ async def test_what_was_sent_before_another_chat_is_said_in_the_old_one(make: An
         await wait_until(lambda: not screen.busy)
 
 
-async def test_ctrl_c_puts_away_what_came_before_it(make: Any):
-    app = make()
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await shown(app)
-        await burst(pilot, *"away", "ctrl+c", *"then")
-        assert screen.session.put_aside == "away"
-        assert screen.prompt.text == "then"
-
-
-async def test_letters_after_esc_are_not_in_what_it_leaves(make: Any):
+async def test_letters_after_esc_are_not_in_what_it_leaves(make):
     app = make()
     chat = app.services.store.new_chat().id
     add_turn(app.services.store, chat, None, "How?", "So.")
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await shown(app)
-        await screen.open_chat(chat)
+    async with chatting(app, chat) as (pilot, screen):
         await burst(pilot, *"draft", "alt+e", *"ever", "escape", *"s")
         assert screen.session.editing is None
         assert screen.prompt.text == "drafts"
-
-
-async def test_a_line_is_whole_when_enter_takes_it(make: Any):
-    app = make()
-    chat = app.services.store.new_chat().id
-    add_turn(app.services.store, chat, None, "How?", "So.")
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await shown(app)
-        await screen.open_chat(chat)
-        await pilot.press("ctrl+l")
-        await wait_until(lambda: isinstance(app.screen, AskScreen))
-        await burst(pilot, "ctrl+u", *"Rivers", "enter")
-        await wait_until(lambda: app.services.store.chat(chat).title == "Rivers")

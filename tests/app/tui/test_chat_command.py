@@ -1,13 +1,10 @@
 """`ingot chat` where it cannot draw, and what it refuses before it draws."""
 
-from __future__ import annotations
-
 import os
 import pty
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.parametrize("streams", ["stdin", "stdout"])
-def test_without_a_terminal_it_names_the_command_to_use_instead(streams: str) -> None:
+def test_without_a_terminal_it_names_the_command_to_use_instead(streams: str):
     master, slave = pty.openpty()
     try:
         done = subprocess.run(
@@ -38,42 +35,27 @@ def test_without_a_terminal_it_names_the_command_to_use_instead(streams: str) ->
     assert "ingot batch IN OUT --model some-model" in told
 
 
-def test_a_terminal_that_cannot_move_its_cursor_is_refused(home: Path) -> None:
-    done, told = _on_a_terminal(["chat"], TERM="dumb")
-    assert done == 2
-    assert "TERM is dumb" in told
-
-
-def test_there_may_be_no_chat_to_resume(home: Path) -> None:
-    done, told = _on_a_terminal(["chat", "--resume"])
-    assert done == 2
-    assert "no chat to resume" in told
-
-
-def test_a_chat_that_does_not_exist_is_named_before_anything_is_drawn(home: Path) -> None:
-    done, told = _on_a_terminal(["chat", "--chat", "41"])
-    assert done != 0
-    assert "41" in told
-    assert "\x1b[?1049h" not in told
-
-
-def test_one_chat_only(ingot: Any) -> None:
-    done = ingot("chat", "--resume", "--chat", "3")
-    assert done.returncode == 2
-    assert "give one of them" in done.stderr
-
-
-def test_a_template_that_cannot_be_used_is_told_before_anything_is_drawn(
-    ingot: Any, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "env", "says"),
+    [
+        ([], {"TERM": "dumb"}, "TERM is dumb"),
+        (["--resume"], {}, "no chat to resume"),
+        (["--chat", "41"], {}, "41"),
+        (["--resume", "--chat", "3"], {}, "give one of them"),
+        (["--chat-template", "chatml", "--raw"], {}, "--raw leaves the chat template out"),
+        (["--chat-template", "broken.jinja"], {}, "the chat template does not compile (line 2)"),
+    ],
+)
+def test_what_cannot_be_is_told_before_anything_is_drawn(
+    home: Path, tmp_path: Path, arguments: list[str], env: dict[str, str], says: str
+):
     broken = tmp_path / "broken.jinja"
     broken.write_text("{% for m in messages %}\n{{ m.content }\n{% endfor %}")
-    done = ingot("chat", "--chat-template", str(broken))
-    assert done.returncode == 2
-    assert f"{broken}: the chat template does not compile (line 2)" in done.stderr
-    done = ingot("chat", "--chat-template", "chatml", "--raw")
-    assert done.returncode == 2
-    assert "--raw leaves the chat template out" in done.stderr
+    given = [one.replace("broken.jinja", str(broken)) for one in arguments]
+    done, told = _on_a_terminal(["chat", *given], **env)
+    assert done == 2
+    assert says in " ".join(told.split())
+    assert "\x1b[?1049h" not in told
 
 
 def _on_a_terminal(arguments: list[str], **env: str) -> tuple[int, str]:

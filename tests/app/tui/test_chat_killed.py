@@ -1,7 +1,5 @@
 """kill -9 while an answer streams, in a real terminal; then the app again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ from app.monitor.monitor import Monitor
 from app.tui.app import IngotApp
 from app.tui.measure import RecordedEngine, RecordedHost
 from app.tui.services import Services, Start
-from tests.app.tui.chat_app import shown, text_of
+from tests.app.tui.chat_app import chatting, text_of
 from tests.app.tui.terminal import generating
 from tests.support import wait_until
 
@@ -29,14 +27,12 @@ async def test_what_had_come_is_there_again(home: Path, endless_gguf: Path):
         lost = store.message(saved.id)
         assert lost.state is State.LOST
         assert len(lost.text) >= len(saved.text)
-        assert lost.figures is not None
         assert lost.figures.completion_tokens > 0
         assert store.messages(lost.chat)[0].text == "Tell me a story."
         host = RecordedHost(RecordedEngine([], 1))
         start = Start("recorded", chat=lost.chat)
         again = IngotApp(Services(Config(), store, host, Monitor(host), start))
-        async with again.run_test(size=(100, 30)) as pilot:
-            screen = await shown(again)
+        async with chatting(again) as (pilot, screen):
             await pilot.pause()
             view: Any = screen.transcript.view_of(saved.id)
             assert view.body.text.strip() == lost.text.strip()

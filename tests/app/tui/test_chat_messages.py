@@ -1,24 +1,17 @@
 """The messages of a chat: branches, selecting, copying, and what a model thought."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import Any
 
 from app.chat.store.records import State
 from app.tui.screens.dialogs import CopyChoice
-from app.tui.widgets.text_lines import TextLines
 from app.tui.widgets.transcript import Transcript
-from tests.app.tui.chat_app import ANSWER, add_turn, answered, shown, text_of
+from tests.app.tui.chat_app import ANSWER, add_turn, answered, chatting, text_of
 from tests.support import wait_until
 
-SIZE = (100, 30)
 
-
-async def test_another_answer_and_an_edit_are_branches(make: Any):
+async def test_another_answer_and_an_edit_are_branches(make):
     app = make()
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await shown(app)
+    async with chatting(app) as (pilot, screen):
         await screen.answer.send("First")
         first = await answered(screen, 2)
         await pilot.press("ctrl+r")
@@ -50,7 +43,7 @@ async def test_another_answer_and_an_edit_are_branches(make: Any):
         await wait_until(lambda: screen.path[0].text == "First")
 
 
-async def test_alt_right_undoes_alt_left_wherever_branches_branch(make: Any):
+async def test_alt_right_undoes_alt_left_wherever_branches_branch(make):
     app = make()
     store = app.services.store
     chat = store.new_chat().id
@@ -60,9 +53,7 @@ async def test_alt_right_undoes_alt_left_wherever_branches_branch(make: Any):
         begun = store.begin_answer(chat, question)
         store.end_answer(replace(begun, text=text, token_ids=(1,), state=State.DONE))
     add_turn(store, chat, None, "Another", "of the edited question")
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await shown(app)
-        await screen.open_chat(chat)
+    async with chatting(app, chat) as (pilot, screen):
 
         def texts() -> list[str]:
             return [message.text for message in screen.path]
@@ -82,13 +73,11 @@ async def test_alt_right_undoes_alt_left_wherever_branches_branch(make: Any):
         await wait_until(lambda: texts() == ["One", "a second answer"])
 
 
-async def test_messages_and_code_are_copied(make: Any):
+async def test_messages_and_code_are_copied(make):
     app = make()
     chat = app.services.store.new_chat(title="Boats").id
     add_turn(app.services.store, chat, None, "How?", ANSWER)
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await shown(app)
-        await screen.open_chat(chat)
+    async with chatting(app, chat) as (pilot, screen):
         await pilot.press("ctrl+y")
         assert isinstance(app.screen, CopyChoice)
         await pilot.press("down", "enter")
@@ -112,16 +101,14 @@ async def test_messages_and_code_are_copied(make: Any):
         assert "Rivers" in str(screen.bar.visual)
 
 
-async def test_messages_are_selected_by_keys(make: Any):
+async def test_messages_are_selected_by_keys(make):
     app = make()
     store = app.services.store
     chat = store.new_chat().id
     last = None
     for number in range(9):  # more than are mounted at first, and than come at once then
         last = add_turn(store, chat, last, f"Question {number}", "One line.\n\nAnd another.")
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await shown(app)
-        await screen.open_chat(chat)
+    async with chatting(app, chat) as (pilot, screen):
         await pilot.press("ctrl+up")
         path = screen.path
         assert screen.transcript.selected.message.id == path[-1].id
@@ -141,24 +128,3 @@ async def test_messages_are_selected_by_keys(make: Any):
         await pilot.press("down")
         await pilot.pause()
         assert screen.prompt.has_focus
-
-
-async def test_thinking_is_collapsed_and_opens(make: Any):
-    app = make()
-    store = app.services.store
-    chat = store.new_chat().id
-    add_turn(store, chat, None, "Why?", "<think>\nHm, a river.\n</think>\n\nBecause.")
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await shown(app)
-        await screen.open_chat(chat)
-        await pilot.press("ctrl+up")
-        view = screen.transcript.selected
-        thought = view.body.thought
-        assert view.body.text == "Because."
-        assert thought.query_one(TextLines).text.strip() == "Hm, a river."
-        assert not thought.opened
-        assert "token" in str(thought.query_one(".title").visual)
-        await pilot.press("space")
-        await pilot.pause()
-        assert thought.opened
-        assert thought.query_one("TextLines").region.height == 1

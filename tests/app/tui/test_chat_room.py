@@ -1,7 +1,5 @@
 """What does not fit into the context, and what is sent before there is one."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,34 +13,13 @@ from app.chat.store.records import Attachment, Role, State
 from app.models import library as models
 from app.tui.app import IngotApp
 from app.tui.screens.dialogs import OverflowScreen
-from tests.app.tui.chat_app import add_turn, shown
+from tests.app.tui.chat_app import add_turn, chatting
 from tests.support import wait_until
 
-SIZE = (100, 30)
 
-
-async def test_what_does_not_fit_is_asked_about(make: Any):
-    app = make()
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await shown(app)
-        long = "the river was wide " * 150
-        screen.prompt.fill(long)
-        await wait_until(lambda: "Too long: the prompt fills" in str(screen.notice.visual))
-        await pilot.press("enter")
-        await wait_until(lambda: isinstance(app.screen, OverflowScreen))
-        await pilot.press("escape")
-        await pilot.pause()
-        assert screen.path == ()
-        assert screen.prompt.text == long, "it is a draft again"
-        assert not screen.busy
-
-
-async def test_more_of_an_answer_that_filled_the_context_is_asked_about(
-    make: Any, host: EngineHost
-):
+async def test_more_of_an_answer_that_filled_the_context_is_asked_about(make, host: EngineHost):
     app = make()
     store, engine = app.services.store, host.engine
-    assert engine is not None
     long = "the river"
     while len(engine.encode(long)) < 0.6 * engine.context:
         long += " was wide and the river"
@@ -53,9 +30,7 @@ async def test_more_of_an_answer_that_filled_the_context_is_asked_about(
     store.end_answer(
         replace(store.message(cut), text=long, token_ids=engine.encode(long), state=State.CUT)
     )
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await shown(app)
-        await screen.open_chat(chat)
+    async with chatting(app, chat) as (pilot, screen):
         await pilot.press("ctrl+g")
         await wait_until(lambda: isinstance(app.screen, OverflowScreen))
         await pilot.press("escape")
@@ -85,8 +60,7 @@ def may_load(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 
 async def test_one_can_send_while_the_model_loads(chat_app: IngotApp, may_load: threading.Event):
-    async with chat_app.run_test(size=SIZE) as pilot:
-        screen = await shown(chat_app)
+    async with chatting(chat_app) as (pilot, screen):
         await screen.answer.send("Hello")
         await pilot.pause()
         assert screen.busy
@@ -105,9 +79,7 @@ async def test_what_was_sent_while_the_model_loads_and_does_not_fit_is_a_draft_a
     edited = store.message(add_turn(store, chat, None, "One", "an answer")).parent
     notes = Attachment("notes.txt", "A mill by the river.")
     long = "the river was wide " * 400
-    async with chat_app.run_test(size=SIZE) as pilot:
-        screen = await shown(chat_app)
-        await screen.open_chat(chat)
+    async with chatting(chat_app, chat) as (pilot, screen):
         await pilot.press(*"next", "alt+e")
         screen.session.attached.append(notes)
         screen.prompt.fill(long)

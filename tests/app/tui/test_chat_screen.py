@@ -1,20 +1,15 @@
 """Asking and answering in the chat, with a real model."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
-from typing import Any
 
-import psutil
 from textual.widgets import Static
 
 from app.chat.store.records import State
 from app.config.settings import Config, Sampling
 from app.tui.app import IngotApp
 from app.tui.services import Start, open_services
-from runtimes.worker.engine import WorkerEngine
-from tests.app.tui.chat_app import answered, shown, text_of
+from tests.app.tui.chat_app import answered, chatting, shown, text_of
 from tests.app.tui.conftest import SHORT
 from tests.app.tui.held import HeldHost
 from tests.support import wait_until
@@ -26,10 +21,9 @@ SIZE = (100, 30)
 LONG = Sampling(max_tokens=900, temperature=5.0, top_p=1.0, seed=1)
 
 
-async def test_a_message_is_answered_with_its_figures(make: Any):
+async def test_a_message_is_answered_with_its_figures(make):
     app = make()
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await shown(app)
+    async with chatting(app) as (pilot, screen):
         await pilot.press(*"Hello", "ctrl+j", *"you")
         assert screen.prompt.text == "Hello\nyou"
         await pilot.press("enter")
@@ -41,10 +35,8 @@ async def test_a_message_is_answered_with_its_figures(make: Any):
             answer.text,
         ]
         assert answer.state is State.CUT
-        assert answer.figures is not None
         assert answer.figures.completion_tokens == 24
         view = screen.transcript.view_of(answer.id)
-        assert view is not None
         assert view.body.text.strip() == answer.text.strip()
         figures = text_of(view, "foot")
         assert figures.startswith("pebble")
@@ -58,10 +50,9 @@ async def test_a_message_is_answered_with_its_figures(make: Any):
         assert not screen.bar.text  # it can be read in the question
 
 
-async def test_esc_stops_and_keeps_what_came_and_the_draft(held: HeldHost, make: Any):
+async def test_esc_stops_and_keeps_what_came_and_the_draft(held: HeldHost, make):
     app = make(LONG, host=held)
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await shown(app)
+    async with chatting(app) as (pilot, screen):
         await screen.answer.send("Tell me everything")
         await wait_until(lambda: len(screen.path) == 2 and len(screen.path[-1].text) > 10)
         await pilot.press(*"next")
@@ -76,7 +67,6 @@ async def test_esc_stops_and_keeps_what_came_and_the_draft(held: HeldHost, make:
         assert app.services.store.message(answer.id).text == answer.text
         assert screen.prompt.text == "next"
         view = screen.transcript.view_of(answer.id)
-        assert view is not None
         assert "Stopped" in text_of(view, "state")
         # It goes on from where it was.
         before = answer.text
@@ -92,53 +82,11 @@ async def test_esc_stops_and_keeps_what_came_and_the_draft(held: HeldHost, make:
         assert screen.prompt.text == "next"
 
 
-async def test_reading_the_prompt_tells_how_far_it_is_where_the_answer_will_stand(
-    held: HeldHost, make: Any
-):
-    app = make(LONG, host=held)
-    held.reading.clear()
-    held.go.set()
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await shown(app)
-        await screen.answer.send("Tell me everything")
-        await wait_until(lambda: screen.turn is not None and len(screen.path) == 2)
-        await wait_until(lambda: screen.transcript.view_of(screen.path[-1].id))
-        view = screen.transcript.view_of(screen.path[-1].id)
-        asked = len(held.held.encode_chat([{"role": "user", "content": "Tell me everything"}]))
-        told = f"Reading  0 of {asked} tokens"
-        await wait_until(lambda: told in text_of(view, "waiting"))
-        await pilot.press("escape")
-        await wait_until(lambda: "Stopping" in text_of(view, "waiting"))
-        held.reading.set()
-        answer = await answered(screen, 2)
-        assert answer.state is State.STOPPED
-        await wait_until(lambda: not text_of(view, "waiting"))
-
-
-async def test_esc_says_so_while_the_engine_does_not_answer(endless_app: IngotApp):
-    async with endless_app.run_test(size=SIZE):
-        screen = await shown(endless_app)
-        await screen.answer.send("Tell me a story.")
-        await wait_until(lambda: screen.path and len(screen.path[-1].text) > 20)
-        engine = endless_app.services.host.engine
-        assert isinstance(engine, WorkerEngine)
-        process = psutil.Process(engine.pid)
-        process.suspend()
-        try:
-            assert screen.interrupt()
-            await wait_until(lambda: screen.box.status.plain.startswith("stopping"))
-        finally:
-            process.resume()
-        assert (await answered(screen, 2)).state is State.STOPPED
-        await wait_until(lambda: "stopping" not in screen.box.status.plain)
-
-
-async def test_files_go_with_a_message(make: Any, tmp_path: Path):
+async def test_files_go_with_a_message(make, tmp_path: Path):
     notes = tmp_path / "notes.txt"
     notes.write_text("A mill by the river.", encoding="utf-8")
     app = make()
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await shown(app)
+    async with chatting(app) as (pilot, screen):
         for _ in range(2):
             screen.prompt.fill(f"/attach {notes}")
             await pilot.press("enter")
@@ -169,11 +117,9 @@ async def test_a_model_without_a_template_goes_on_with_the_text(
             await wait_until(lambda: "continues your text" in screen.box.status.plain)
             await screen.answer.send("Once upon a time")
             answer = await answered(screen, 2)
-            assert answer.figures is not None
             engine = services.host.engine
             assert answer.figures.prompt_tokens == len(engine.encode("Once upon a time"))
             await screen.answer.send("And then")
             more = await answered(screen, 4)
             text = f"Once upon a time{answer.text}\n\nAnd then"
-            assert more.figures is not None
             assert more.figures.prompt_tokens == len(engine.encode(text))

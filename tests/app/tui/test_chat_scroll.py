@@ -1,7 +1,5 @@
 """Scrolling in the transcript: the end is followed, and what one reads stays in its place."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 
@@ -12,7 +10,7 @@ from app.tui.measure import tokens
 from app.tui.widgets.message_view import MessageView
 from app.tui.widgets.transcript import Transcript
 from tests.app.chat.store.long_chats import fill
-from tests.app.tui.chat_app import answered, at_end, shown
+from tests.app.tui.chat_app import answered, at_end, chatting
 from tests.app.tui.held import feed, recorded
 from tests.support import wait_until
 
@@ -25,10 +23,9 @@ def animations() -> str:
     return "full"
 
 
-async def test_scrolling_up_stops_following_and_end_follows_again(home: Any):
+async def test_scrolling_up_stops_following_and_end_follows_again(home):
     app, engine = recorded(home, tokens("code", 4000))
-    async with app.run_test(size=(80, 24)) as pilot:
-        screen = await shown(app)
+    async with chatting(app, size=(80, 24)) as (pilot, screen):
         await screen.answer.send("Go")
         transcript = screen.transcript
         await wait_until(lambda: screen.turn is not None)
@@ -49,10 +46,9 @@ async def test_scrolling_up_stops_following_and_end_follows_again(home: Any):
         await wait_until(lambda: at_end(transcript))
 
 
-async def test_the_title_tells_the_question_while_that_is_scrolled_away(home: Any):
+async def test_the_title_tells_the_question_while_that_is_scrolled_away(home):
     app, engine = recorded(home, ["word\n\n"] * 60)
-    async with app.run_test(size=(80, 24)) as pilot:
-        screen = await shown(app)
+    async with chatting(app, size=(80, 24)) as (pilot, screen):
         await screen.answer.send("A question\nof two lines")
         await wait_until(lambda: screen.turn is not None)
         await feed(screen, engine, 2)
@@ -73,15 +69,13 @@ async def test_the_title_tells_the_question_while_that_is_scrolled_away(home: An
         assert screen.bar.text == "Rivers"
 
 
-async def test_of_a_thousand_messages_few_are_mounted_and_reading_stays_in_place(home: Any):
+async def test_of_many_messages_few_are_mounted_and_reading_stays_in_place(home):
     app, _ = recorded(home, [])
-    chat = fill(app.services.store, 1000).id
-    async with app.run_test(size=(100, 30)) as pilot:
-        screen = await shown(app)
-        await screen.open_chat(chat)
+    chat = fill(app.services.store, 400).id
+    async with chatting(app, chat) as (pilot, screen):
         await pilot.pause()
         transcript = screen.transcript
-        assert len(transcript.entries) == 1000
+        assert len(transcript.entries) == 400
         assert len(transcript.views) < 60
         assert transcript.views[-1].message.id == screen.path[-1].id
         await wait_until(lambda: transcript.max_scroll_y > 20)
@@ -117,16 +111,14 @@ def in_view(view: MessageView, transcript: Transcript) -> bool:
     return bool(view.size) and (window.contains_region(view.region) or (tall and top == window.y))
 
 
-async def test_a_found_message_is_shown_where_it_stands(home: Any):
+async def test_a_found_message_is_shown_where_it_stands(home):
     app, _ = recorded(home, [])
     chat = fill(app.services.store, 400).id
-    async with app.run_test(size=(100, 30)) as pilot:
-        screen = await shown(app)
+    async with chatting(app) as (pilot, screen):
         transcript = screen.transcript
         wanted = app.services.store.messages(chat)[100]
         await screen.open_chat(chat, wanted.id)
         view = transcript.view_of(wanted.id)
-        assert view is not None
         await wait_until(lambda: in_view(view, transcript))
         await wait_until(lambda: transcript.selected is view)
         # More is mounted above and below, and the message at the top edge gets higher.
@@ -147,11 +139,10 @@ async def test_a_found_message_is_shown_where_it_stands(home: Any):
         await wait_until(lambda: not in_view(view, transcript))
 
 
-async def test_a_message_is_found_before_anything_has_been_laid_out(home: Any):
+async def test_a_message_is_found_before_anything_has_been_laid_out(home):
     app, _ = recorded(home, [])
     chat = fill(app.services.store, 40).id
-    async with app.run_test(size=(100, 30)) as pilot:
-        screen = await shown(app)
+    async with chatting(app) as (pilot, screen):
         transcript = screen.transcript
         messages = app.services.store.messages(chat)
         for index in (0, 20, 39):
@@ -170,10 +161,9 @@ async def test_a_message_is_found_before_anything_has_been_laid_out(home: Any):
             assert in_view(view, transcript)
 
 
-async def test_what_is_far_above_is_laid_out_again_when_one_scrolls_up(home: Any):
+async def test_what_is_far_above_is_laid_out_again_when_one_scrolls_up(home):
     app, engine = recorded(home, tokens("prose", 6000))
-    async with app.run_test(size=(80, 24)) as pilot:
-        screen = await shown(app)
+    async with chatting(app, size=(80, 24)) as (pilot, screen):
         transcript = screen.transcript
         await screen.answer.send("Go")
         await wait_until(lambda: screen.turn is not None)

@@ -1,7 +1,5 @@
 """Pictures of the chat screen."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 
@@ -22,7 +20,7 @@ from tests.app.tui.chat_app import ANSWER, add_turn, shown
 from tests.app.tui.conftest import SIZES
 from tests.support import wait_until
 
-FIGURES = StatusFigures(decode_tps=42.5, ttft_s=0.135, prefill_tps=1250.0, used=3188, context=4096)
+FIGURES = StatusFigures(decode_tps=42.5, ttft_s=0.135, used=3188, context=4096)
 MODEL = "pebble · q8_0"
 
 
@@ -54,7 +52,7 @@ async def freeze(screen: ChatScreen, figures: StatusFigures) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_empty(home: Any, snap: Any, size: tuple[int, int]):
+def test_empty(home, snap, size: tuple[int, int]):
     async def before(pilot: Any) -> None:
         screen = await shown(pilot.app)
         await freeze(screen, StatusFigures(used=0, context=4096))
@@ -63,7 +61,7 @@ def test_empty(home: Any, snap: Any, size: tuple[int, int]):
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_conversation(home: Any, snap: Any, size: tuple[int, int]):
+def test_conversation(home, snap, size: tuple[int, int]):
     app = made(home)
     store = app.services.store
     chat = store.new_chat().id
@@ -81,7 +79,7 @@ def test_conversation(home: Any, snap: Any, size: tuple[int, int]):
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_streaming(home: Any, snap: Any, size: tuple[int, int]):
+def test_streaming(home, snap, size: tuple[int, int]):
     app = made(home)
     store = app.services.store
     chat = store.new_chat().id

@@ -1,7 +1,5 @@
 """What the chat's widgets make of text, without a terminal."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 
@@ -23,7 +21,7 @@ from tests.app.tui.chat_app import FIGURES
 MARKDOWN = st.text(st.sampled_from("ab `~\n-*1.#"), max_size=80)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(MARKDOWN, st.randoms(use_true_random=False))
 def test_however_text_is_cut_it_falls_into_the_same_sections(text: str, draw: random.Random):
     def split(pieces: list[str]) -> list[Section]:
@@ -68,7 +66,7 @@ def test_blocks_settle_when_they_have_ended():
     assert 0 < settled(long) < len(long), "a long list does not wait for its end"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.text(st.sampled_from("ab \t漢字é"), max_size=60), st.integers(2, 20), st.booleans())
 def test_wrapping_keeps_every_character_within_the_width(line: str, width: int, words: bool):
     rows = wrap(line, width, words=words)

@@ -1,7 +1,5 @@
 """Pictures of a file of prompts to several files: the form, results, answers, blind votes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,6 @@ from app.compare.results import Ballot, FileResult, PromptResult, Results, Sided
 from app.models.catalog import ModelEntry, Origin
 from app.tui.screens.compare import AnswersScreen
 from app.tui.screens.compare_prompts import BlindScreen, ComparePromptsScreen, RowTable
-from tests.app.tui.conftest import SIZES
 
 FILES = tuple(
     FileResult(f"pebble · {recipe}", recipe, runtime, *figures)
@@ -89,55 +86,44 @@ async def prompts_screen(pilot: Any) -> ComparePromptsScreen:
     return screen
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_the_form(bare: Any, snap: Any, size: tuple[int, int]) -> None:
-    async def open_it(pilot: Any) -> None:
-        screen = await prompts_screen(pilot)
-        screen.query_one("#prompts-form").fill(prompts="questions.jsonl")  # type: ignore[attr-defined]
-        screen.query_one("#prompts-form").refuse("limit", "a whole number above 0")  # type: ignore[attr-defined]
-        await pilot.pause()
-
-    assert snap(bare, terminal_size=size, run_before=open_it)
+async def form(pilot: Any, found: Results, folder: Path) -> None:
+    form: Any = (await prompts_screen(pilot)).query_one("#prompts-form")
+    form.fill(prompts="questions.jsonl")
+    form.refuse("limit", "a whole number above 0")
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_results(bare: Any, snap: Any, found: Results, tmp_path: Path, size: Any) -> None:
-    async def open_it(pilot: Any) -> None:
-        votes = ballot(found, tmp_path)
-        for pair in votes.pairs:
-            votes.say(pair, Sided.TIE if pair.row == 1 else Sided.RIGHT)
-        screen = await prompts_screen(pilot)
-        screen.results = replace(found, votes=votes.count())
-        screen.show_figures()
-        screen.query_one(RowTable).fill(screen.results)
-        screen._offer()
-        screen.query_one(RowTable).focus()
-        await pilot.pause()
-
-    assert snap(bare, terminal_size=size, run_before=open_it)
+async def results(pilot: Any, found: Results, folder: Path) -> None:
+    votes = ballot(found, folder)
+    for pair in votes.pairs:
+        votes.say(pair, Sided.TIE if pair.row == 1 else Sided.RIGHT)
+    screen = await prompts_screen(pilot)
+    screen.results = replace(found, votes=votes.count())
+    screen.show_figures()
+    screen.query_one(RowTable).fill(screen.results)
+    screen._offer()
+    screen.query_one(RowTable).focus()
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_answers(bare: Any, snap: Any, found: Results, size: tuple[int, int]) -> None:
+async def answers(pilot: Any, found: Results, folder: Path) -> None:
     """One parts late, one has failed."""
+    await pilot.app.push_screen(AnswersScreen(found, 2))
 
+
+async def blind(pilot: Any, found: Results, folder: Path, judged: int | None = 2) -> None:
+    votes = ballot(found, folder)
+    for pair in votes.pairs[:judged]:
+        votes.say(pair, Sided.LEFT)
+    await pilot.app.push_screen(BlindScreen(votes))
+
+
+async def judged(pilot: Any, found: Results, folder: Path) -> None:
+    await blind(pilot, found, folder, None)
+
+
+@pytest.mark.parametrize("opened", [form, results, answers, blind, judged])
+def test_picture(bare, snap, found: Results, tmp_path: Path, opened):
     async def open_it(pilot: Any) -> None:
-        await pilot.app.push_screen(AnswersScreen(found, 2))
+        await opened(pilot, found, tmp_path)
         await pilot.pause()
 
-    assert snap(bare, terminal_size=size, run_before=open_it)
-
-
-@pytest.mark.parametrize("judged", ["some", "all"])
-@pytest.mark.parametrize("size", SIZES)
-def test_blind(
-    bare: Any, snap: Any, found: Results, tmp_path: Path, size: tuple[int, int], judged: str
-) -> None:
-    async def open_it(pilot: Any) -> None:
-        votes = ballot(found, tmp_path)
-        for pair in votes.pairs[: 2 if judged == "some" else None]:
-            votes.say(pair, Sided.LEFT)
-        await pilot.app.push_screen(BlindScreen(votes))
-        await pilot.pause()
-
-    assert snap(bare, terminal_size=size, run_before=open_it)
+    assert snap(bare, terminal_size=(120, 40), run_before=open_it)

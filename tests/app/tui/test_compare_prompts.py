@@ -1,8 +1,6 @@
 """A file of prompts in the compare mode: run, stopped, looked at, voted on, saved; by key and by
 mouse, with Pebble's files."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -71,32 +69,22 @@ async def finished(pilot: Any, screen: ComparePromptsScreen) -> Results:
     return screen.results
 
 
-@pytest.mark.parametrize("by", ["key", "mouse"])
-async def test_run_look_and_save(bare: Any, pebble_built: Path, own_folder: Path, by: str) -> None:
+async def test_run_look_vote_and_save(bare, pebble_built: Path, own_folder: Path):
     async with bare.run_test(size=(120, 40)) as pilot:
-
-        async def do(key: str, button: str) -> None:
-            if by == "key":
-                await pilot.press(key)
-                return
-            # A button that looks pressed takes no click.
-            await wait_until(lambda: not bare.screen.query_one(button).has_class("-active"))
-            await pilot.click(button)
-
         screen = await opened(pilot, pebble_built)
         form = screen.query_one("#prompts-form")
-        await do("ctrl+g", "#start")  # nothing is named yet
+        await pilot.click("#start")  # nothing is named yet
         await pilot.pause()
         assert "prompts" in form.errors  # type: ignore[attr-defined]
         screen.query_one("#prompts", Input).value = "prompts.jsonl"
         screen.query_one("#length", Input).value = "no"
         await pilot.pause()
-        await do("ctrl+g", "#start")
+        await pilot.press("ctrl+g")
         await pilot.pause()
         assert list(form.errors) == ["length"]  # type: ignore[attr-defined]
         screen.query_one("#length", Input).value = "48"
         await pilot.pause()
-        await do("ctrl+g", "#start")
+        await pilot.press("ctrl+g")
         await wait_until(lambda: screen.process is not None)
         assert screen.leaving()
         results = await finished(pilot, screen)
@@ -108,14 +96,10 @@ async def test_run_look_and_save(bare: Any, pebble_built: Path, own_folder: Path
         for row, cell in zip(results.rows, cells, strict=True):
             assert cell[1].startswith("=" if row.same(1) else "≠"), cell
         differ = next(row.index for row in results.rows if row.same(1) is False)
-        # Open one: by enter, or by a click on the line under the cursor.
+        # Open one by a click on the line under the cursor.
         table.go_to(differ)
         await pilot.pause()
-        if by == "key":
-            table.focus()
-            await pilot.press("enter")
-        else:
-            await pilot.click(RowTable, offset=(20, differ + 1))
+        await pilot.click(RowTable, offset=(20, differ + 1))
         await wait_until(lambda: isinstance(bare.screen, AnswersScreen))
         await wait_until(lambda: len(bare.screen.query(ComparePane)) == 2)
         await pilot.pause()
@@ -132,7 +116,7 @@ async def test_run_look_and_save(bare: Any, pebble_built: Path, own_folder: Path
         await wait_until(lambda: bare.screen is screen)
         await pilot.pause()
         for name in ("kept.json", "kept.md"):
-            await do("f9", "#save")
+            await (pilot.press("f9") if name.endswith("md") else pilot.click("#save"))
             await wait_until(lambda: isinstance(bare.screen, AskScreen))
             await wait_until(lambda: bare.screen.query("#text"))
             bare.screen.query_one(Input).value = name
@@ -142,7 +126,14 @@ async def test_run_look_and_save(bare: Any, pebble_built: Path, own_folder: Path
         kept = json.loads((own_folder / "kept.json").read_text())
         assert kept["pairs"][0]["identical"] == results.pairs[0].identical
         assert "| pebble · q4\\_k\\_m |" in (own_folder / "kept.md").read_text()
-        await do("ctrl+n", "#new")
+        await pilot.press("alt+v")
+        await wait_until(lambda: isinstance(bare.screen, BlindScreen))
+        await pilot.pause()
+        await pilot.press("left" if bare.screen.pair.swapped else "right", "escape")
+        await wait_until(lambda: screen.results.votes)  # type: ignore[union-attr]
+        (votes,) = screen.results.votes  # type: ignore[union-attr]
+        assert (votes.wins, votes.losses) == (1, 0)
+        await pilot.press("ctrl+n")
         await wait_until(lambda: screen.results is None)
         assert form.display
         await pilot.press("escape")
@@ -150,8 +141,8 @@ async def test_run_look_and_save(bare: Any, pebble_built: Path, own_folder: Path
 
 
 async def test_a_stopped_run_goes_on(
-    bare: Any, pebble_built: Path, own_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    bare, pebble_built: Path, own_folder: Path, monkeypatch: pytest.MonkeyPatch
+):
     lines = (f"Tell me a story about the number {number}\n" for number in range(300))
     (own_folder / "many.txt").write_text("".join(lines))
     async with bare.run_test(size=(80, 24)) as pilot:
@@ -190,7 +181,7 @@ async def test_a_stopped_run_goes_on(
         assert "no such file" in screen.query_one("#prompts-form").errors["prompts"]  # type: ignore[attr-defined]
 
 
-async def test_an_error_of_the_command_is_shown(bare: Any, pebble_built: Path) -> None:
+async def test_an_error_of_the_command_is_shown(bare, pebble_built: Path):
     Path("empty.jsonl").write_text("\n")
     async with bare.run_test(size=(80, 24)) as pilot:
         screen = await opened(pilot, pebble_built)
@@ -213,16 +204,13 @@ def judged(count: int) -> Results:
     return Results("p.txt", files, (pair_of(rows, 1, "tokens"),), rows)
 
 
-@pytest.mark.parametrize("by", ["key", "mouse"])
-async def test_votes_are_counted_right_though_sides_are_swapped(
-    bare: Any, own_folder: Path, by: str
-) -> None:
+async def test_votes_are_counted_right_though_sides_are_swapped(bare, own_folder: Path):
     ballot = Ballot(judged(12), own_folder / "votes" / "votes.jsonl")
     assert {pair.swapped for pair in ballot.pairs} == {True, False}
     async with bare.run_test(size=(80, 24)) as pilot:
 
         async def vote(said: str, key: str) -> None:
-            await (pilot.press(key) if by == "key" else pilot.click(f"#vote-{said}"))
+            await (pilot.press(key) if number % 2 else pilot.click(f"#vote-{said}"))
             await pilot.pause()
 
         screen = BlindScreen(ballot)
@@ -260,25 +248,3 @@ async def test_votes_are_counted_right_though_sides_are_swapped(
         await bare.push_screen(again)
         await pilot.pause()
         assert "12 of 13" in text(again, "#blind-said")
-
-
-@pytest.mark.parametrize("by", ["key", "mouse"])
-async def test_votes_reach_the_figures(bare: Any, pebble_built: Path, by: str) -> None:
-    async with bare.run_test(size=(120, 40)) as pilot:
-        screen = await opened(pilot, pebble_built)
-        screen.query_one("#prompts", Input).value = "prompts.jsonl"
-        screen.query_one("#length", Input).value = "48"
-        await pilot.pause()
-        await pilot.press("ctrl+g")
-        await finished(pilot, screen)
-        await (pilot.press("alt+v") if by == "key" else pilot.click("#blind"))
-        await wait_until(lambda: isinstance(bare.screen, BlindScreen))
-        await pilot.pause()
-        blind = bare.screen
-        pair = blind.pair
-        await pilot.press("left" if pair.swapped else "right")
-        await pilot.press("escape")
-        await wait_until(lambda: screen.results is not None and screen.results.votes)
-        assert screen.results is not None
-        (votes,) = screen.results.votes
-        assert (votes.wins, votes.losses) == (1, 0)

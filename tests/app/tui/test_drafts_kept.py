@@ -1,16 +1,12 @@
 """What was typed and not sent outlives whatever ends the app, in a real terminal."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from app.chat.store.store import ChatStore
 from app.tui.app import IngotApp
-from tests.app.tui.chat_app import answered, shown
+from tests.app.tui.chat_app import answered, chatting
 from tests.app.tui.conftest import ask
 from tests.app.tui.terminal import Terminal
 from tests.support import wait_until
@@ -23,21 +19,15 @@ def drafts() -> list[str]:
         return [draft for chat in store.chats() if (draft := store.draft(chat.id))]
 
 
-@pytest.mark.parametrize("end", ["kill", "terminate", "ctrl+c"])
-async def test_a_draft_is_there_again(home: Path, gguf_file: Path, end: str) -> None:
+async def test_a_draft_is_there_again(home: Path, gguf_file: Path):
     env = {"INGOT_HOME": str(home)}
     first = Terminal("chat", gguf_file, env=env)
     try:
         first.wait("q8_0")
         first.press(TYPED)
         first.wait("sent")
-        if end == "kill":
-            await wait_until(lambda: drafts() == [TYPED])
-            first.process.kill()
-        elif end == "terminate":
-            first.process.send_signal(signal.SIGTERM)
-        else:
-            first.press("\x03\x03")
+        await wait_until(lambda: drafts() == [TYPED])  # for who is killed now
+        first.process.send_signal(signal.SIGTERM)
         first.process.wait(60)
     finally:
         first.close()
@@ -56,11 +46,10 @@ async def test_a_draft_is_there_again(home: Path, gguf_file: Path, end: str) -> 
         assert store.draft(chat.id) == ""
 
 
-async def test_a_draft_of_a_new_chat_becomes_that_chat(make: Callable[..., IngotApp]) -> None:
+async def test_a_draft_of_a_new_chat_becomes_that_chat(make: Callable[..., IngotApp]):
     app = make()
     store: ChatStore = app.services.store
-    async with app.run_test(size=(100, 30)) as pilot:
-        screen = await shown(app)
+    async with chatting(app) as (pilot, screen):
         await pilot.press(*"What is tin?")
         await wait_until(lambda: [store.draft(c.id) for c in store.chats()] == ["What is tin?"])
         (made,) = store.chats()

@@ -1,7 +1,5 @@
 """Every action has a key and a way by mouse, on all screens; and what acts at once is known."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -155,17 +153,17 @@ def known(area: str) -> set[str]:
     return {id for id in all_ids() if id.partition(".")[0] == area}
 
 
-def test_all_areas_are_tested() -> None:
+def test_all_areas_are_tested():
     assert {id.partition(".")[0] for id in all_ids()} == set(AREAS)
 
 
 @pytest.mark.parametrize("area", AREAS)
-def test_every_action_has_a_key(met: Met, area: str) -> None:
+def test_every_action_has_a_key(met: Met, area: str):
     assert known(area) - met.works.keys() == set()
 
 
 @pytest.mark.parametrize("area", AREAS)
-def test_every_action_has_a_way_by_mouse(met: Met, area: str) -> None:
+def test_every_action_has_a_way_by_mouse(met: Met, area: str):
     by_click = {id for ids in BY_CLICK.values() for id in ids.split()} | set(EDITING.split())
     assert known(area) - met.offered.keys() - by_click == set()
     dialogs = {
@@ -176,22 +174,22 @@ def test_every_action_has_a_way_by_mouse(met: Met, area: str) -> None:
     assert dialogs == {}
 
 
-def test_what_is_done_by_a_click_is_there() -> None:
+def test_what_is_done_by_a_click_is_there():
     named = [id for ids in (*BY_CLICK.values(), EDITING) for id in ids.split()]
     assert len(named) == len(set(named))
     assert set(named) <= all_ids()
 
 
-def test_the_list_of_commands_is_a_click_away_on_every_screen(met: Met) -> None:
+def test_the_list_of_commands_is_a_click_away_on_every_screen(met: Met):
     assert met.no_list == []
 
 
-def test_what_is_around_the_focus_is_what_is_compared(met: Met) -> None:
+def test_what_is_around_the_focus_is_what_is_compared(met: Met):
     around = {name: most(lines) for name, lines in met.around.items()}
     assert {name: set(lines) for name, lines in TOGETHER.items()} == around
 
 
-def test_what_is_compared_has_every_screen() -> None:
+def test_what_is_compared_has_every_screen():
     screens = [owner for owner, _ in declared() if issubclass(owner, Screen)]
     made = {one.__name__ for one in screens if not any(one in two.__bases__ for two in screens)}
     assert made | {"ConfirmScreen"} == set(TOGETHER)

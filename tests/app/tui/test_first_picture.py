@@ -42,7 +42,7 @@ print(*names)
 """
 
 
-def test_the_first_picture_imports_only_what_it_shows(home: Path, gguf_file: Path) -> None:
+def test_the_first_picture_imports_only_what_it_shows(home: Path, gguf_file: Path):
     done = subprocess.run(
         [sys.executable, "-c", DRAWN, str(gguf_file)], capture_output=True, text=True, check=True
     )
@@ -52,9 +52,7 @@ def test_the_first_picture_imports_only_what_it_shows(home: Path, gguf_file: Pat
     assert not OURS_LATER & names
 
 
-async def test_each_style_sheet_is_parsed_once(
-    chat_app: IngotApp, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_each_style_sheet_is_parsed_once(chat_app: IngotApp, monkeypatch: pytest.MonkeyPatch):
     parsed: Counter[tuple[Any, ...]] = Counter()
     theirs = stylesheet.parse
 
@@ -74,7 +72,7 @@ async def test_each_style_sheet_is_parsed_once(
 
 async def test_a_screen_is_restyled_by_a_theme_that_changed_while_it_was_away(
     chat_app: IngotApp,
-) -> None:
+):
     async with chat_app.run_test() as pilot:
         first = chat_app.screen.styles.background
         chat_app.push_screen(ConfirmScreen("Sure?", "Yes"))

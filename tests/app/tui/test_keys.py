@@ -1,10 +1,7 @@
-from __future__ import annotations
-
 import re
 import tomllib
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from textual.binding import Binding
@@ -22,80 +19,73 @@ DOCS = Path(__file__).resolve().parents[3] / "docs" / "chat.md"
     ("key", "told"),
     [("ctrl+q", "ctrl+q"), ("f12", "F12"), ("alt+left", "alt+←"), ("escape", "esc"), ("f", "f")],
 )
-def test_keys_are_shown_as_people_write_them(key: str, told: str) -> None:
+def test_keys_are_shown_as_people_write_them(key: str, told: str):
     assert shown(key) == told
 
 
-def test_a_keymap_that_only_moves_keys_is_fine() -> None:
-    assert problems({}) == []
-    assert problems({"app.quit": "ctrl+f12", "app.chat": "alt+1"}) == []
+@pytest.mark.parametrize(
+    ("keymap", "told", "kept"),
+    [
+        ({"app.quitt": "ctrl+x"}, "no binding app.quitt; did you mean app.quit?", None),
+        ({"app.quit": "ctrl+nonsense"}, "'ctrl+nonsense'", None),
+        # F2 is the chat's by itself
+        ({"app.quit": "f2"}, "F2 is both app.quit and app.chat; app.quit goes without it", {}),
+        ({"app.quit": "ctrl+s"}, "chat.sampling, ", {}),  # one of many, told once
+        # of a screen and of what has the focus there
+        ({"batch.pause": "enter"}, "enter is both batch.pause and batch.open;", {}),
+        ({"chat.models": "ctrl+b"}, "ctrl+b is both chat.models and text.cursor_left;", {}),
+        # of what is around it
+        ({"batch.search": "escape"}, "esc is both batch.search and batch.search_leave;", {}),
+        # of the class above
+        ({"batch.leave_run": "y"}, "y is both batch.leave_run and confirm.yes;", {}),
+        # of a screen before anything else, where one types
+        ({"chat.rename": "n"}, "n is both chat.rename and what one types;", {}),
+        # of several the first keeps it
+        ({"chat.models": "f10", "chat.chats": "f10"}, "F10 is both", {"chat.models": "f10"}),
+        (
+            {"chat.chats": "f10,alt+z", "chat.models": "f10,alt+y"},
+            "F10 is both",
+            {"chat.chats": "f10,alt+z", "chat.models": "alt+y"},
+        ),
+        (
+            {"message.copy": "alt+q", "chat.rename": "alt+q"},
+            "alt+q is both",
+            {"message.copy": "alt+q"},
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_keymap_is_told_and_goes(
+    keymap: dict[str, str], told: str, kept: dict[str, str] | None
+):
+    [problem] = problems(keymap)
+    assert told in problem
+    assert usable(keymap) == (keymap if kept is None else kept)
 
 
-def test_keys_may_be_exchanged() -> None:
-    assert problems({"app.chat": "f3", "app.compare": "f2"}) == []
+@pytest.mark.parametrize(
+    "keymap",
+    [
+        {},
+        {"app.quit": "ctrl+f12", "app.chat": "alt+1"},
+        {"app.chat": "f3", "app.compare": "f2"},  # exchanged
+        {"chat.chats": "ctrl+t", "chat.models": "f10"},  # a key that was given away is free
+        {"blind.skip": "s"},
+        {"batch.pause": "z"},
+        {"monitor.level": "v", "compare.again": "alt+v"},  # of screens that are never together
+    ],
+)
+def test_a_keymap_that_shares_nothing_is_fine(keymap: dict[str, str]):
+    assert problems(keymap) == []
+    assert usable(keymap) == keymap
 
 
-def test_an_id_that_does_not_exist_is_told_with_a_likely_one() -> None:
-    [told] = problems({"app.quitt": "ctrl+x"})
-    assert "app.quitt" in told
-    assert "did you mean app.quit?" in told
-
-
-def test_a_key_that_does_not_exist_is_told() -> None:
-    [told] = problems({"app.quit": "ctrl+nonsense"})
-    assert "'ctrl+nonsense'" in told
-
-
-def test_two_bindings_with_one_key_are_told() -> None:
-    [told] = problems({"app.quit": "f2"})
-    assert "F2 is both app.quit and app.chat; app.quit goes without it" in told
-
-
-def test_a_key_that_many_bindings_share_is_told_once() -> None:
-    [told] = problems({"app.quit": "ctrl+s"})
-    assert re.match(r"keymap: ctrl\+s is both app\.quit and \w+\.\w+, .*\bchat\.sampling, ", told)
-    assert told.endswith("app.quit goes without it")
-
-
-def test_of_two_bindings_with_one_key_the_first_keeps_it() -> None:
-    assert usable({"app.quit": "ctrl+f12"}) == {"app.quit": "ctrl+f12"}
-    assert usable({"app.quit": "f2"}) == {}, "F2 is the chat's by itself"
-    assert usable({"chat.models": "f10", "chat.chats": "f10"}) == {"chat.models": "f10"}
-    kept = usable({"chat.chats": "f10,alt+z", "chat.models": "f10,alt+y"})
-    assert kept == {"chat.chats": "f10,alt+z", "chat.models": "alt+y"}
-    moved = {"chat.chats": "ctrl+t", "chat.models": "f10"}
-    assert usable(moved) == moved, "a key that was given away is free"
-
-
-def test_keys_that_act_at_once_are_told_though_they_are_of_different_classes() -> None:
-    def only(keymap: dict[str, str]) -> str:
-        [told] = problems(keymap)
-        assert usable(keymap) == {}
-        return told
-
-    # of a screen and of what has the focus there
-    assert "enter is both batch.pause and batch.open;" in only({"batch.pause": "enter"})
-    assert "ctrl+b is both chat.models and text.cursor_left;" in only({"chat.models": "ctrl+b"})
-    # of what is around it
-    assert "esc is both batch.search and batch.search_leave;" in only({"batch.search": "escape"})
-    # of the class above
-    assert "y is both batch.leave_run and confirm.yes;" in only({"batch.leave_run": "y"})
-    # of a screen before anything else, where one types
-    assert "n is both chat.rename and what one types;" in only({"chat.rename": "n"})
-    assert problems({"blind.skip": "s"}) == problems({"batch.pause": "z"}) == []
-    # of two screens that are never there at once: no conflict
-    assert problems({"monitor.level": "v", "compare.again": "alt+v"}) == []
-    both = {"message.copy": "alt+q", "chat.rename": "alt+q"}
-    assert usable(both) == {"message.copy": "alt+q"}
-
-
-def test_a_keymap_of_the_documentation_is_fine() -> None:
+def test_a_keymap_of_the_documentation_is_fine():
     found = re.search(r"\[keymap\][^\n]*\n((?:\"[^\n]+\n)+)", DOCS.read_text(encoding="utf-8"))
     assert found
     assert problems(tomllib.loads(found[1])) == []
 
 
-async def test_what_shares_a_key_works_and_is_told(bare: Any) -> None:
+async def test_what_shares_a_key_works_and_is_told(bare):
     keymap = {"app.help": "f2", "app.quit": "ctrl+f12"}
     bare.services.config = replace(bare.services.config, keymap=keymap)
     async with bare.run_test(size=(80, 24), notifications=True) as pilot:
@@ -170,12 +160,12 @@ def by_key_and_title() -> tuple[dict[str, set[str]], dict[str, list[set[str]]]]:
     return titles, keys
 
 
-def test_a_key_has_one_meaning_on_all_screens() -> None:
+def test_a_key_has_one_meaning_on_all_screens():
     titles, _ = by_key_and_title()
     assert {key: said for key, said in titles.items() if len(said) > 1} == MEANINGS
 
 
-def test_an_action_has_one_key_on_all_screens() -> None:
+def test_an_action_has_one_key_on_all_screens():
     _, keys = by_key_and_title()
     assert {title for title, sets in keys.items() if not set.intersection(*sets)} == BY_OTHERS
 
@@ -199,7 +189,7 @@ IN_COMMON = {
 }
 
 
-def test_what_acts_at_once_has_keys_of_its_own() -> None:
+def test_what_acts_at_once_has_keys_of_its_own():
     shared = set()
     for usual in at_once():
         for key in {key for keys in usual.values() for key in keys}:
@@ -208,7 +198,7 @@ def test_what_acts_at_once_has_keys_of_its_own() -> None:
     assert shared == IN_COMMON
 
 
-def test_no_key_of_readline_is_taken_from_where_one_types() -> None:
+def test_no_key_of_readline_is_taken_from_where_one_types():
     """One with priority acts before a focused text would have it."""
     text = {binding.key for one in (Line, Area) for _, binding in one._merged_bindings or ()}
     own = {f"ctrl+{letter}" for letter in "abdefhkuw"} | {
@@ -227,7 +217,7 @@ def test_no_key_of_readline_is_taken_from_where_one_types() -> None:
     assert taken == []
 
 
-def test_no_key_of_a_screen_is_one_of_the_whole_app() -> None:
+def test_no_key_of_a_screen_is_one_of_the_whole_app():
     everywhere = {b.key for b in Binding.make_bindings(IngotApp.BINDINGS) if b.priority}
     hidden = [
         f"{owner.__name__}: {binding.key}"
@@ -238,7 +228,7 @@ def test_no_key_of_a_screen_is_one_of_the_whole_app() -> None:
     assert hidden == []
 
 
-def test_every_binding_that_can_be_mapped_is_in_the_documentation() -> None:
+def test_every_binding_that_can_be_mapped_is_in_the_documentation():
     text = DOCS.read_text(encoding="utf-8")
     rows: dict[str, str] = {}
     for area, names in re.findall(r"^\| `(\w+)` \| (.+) \|$", text, re.MULTILINE):
@@ -251,7 +241,7 @@ def test_every_binding_that_can_be_mapped_is_in_the_documentation() -> None:
                 assert shown(binding.key) in rows[area]
 
 
-def test_every_binding_has_an_id() -> None:
+def test_every_binding_has_an_id():
     without = [
         f"{owner.__name__}: {binding.key}"
         for owner, found in declared()

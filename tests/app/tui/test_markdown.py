@@ -1,7 +1,5 @@
 """How answers are shown: line breaks, boxes of tasks, tables and formulas."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,13 +1,10 @@
 """Messages that are sent while an answer is being written: they wait for it, and come back if it
 does not become whole. With Pebble, whose answers wait for the test."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
-from app.chat.store.records import Attachment, Role, State
-from app.chat.store.store import ChatStore
+from app.chat.store.records import Role, State
 from app.config.settings import Sampling
 from app.tui.app import IngotApp
 from app.tui.screens.chat import ChatScreen
@@ -35,31 +32,7 @@ def waiting(screen: ChatScreen) -> list[str]:
     return [one.text for one in screen.session.queued]
 
 
-async def test_they_are_sent_one_after_the_other(
-    held: HeldHost, make: Callable[..., IngotApp]
-) -> None:
-    app = make(LONG, host=held)
-    async with app.run_test(size=(100, 30)) as pilot:
-        screen = await answering(pilot)
-        await ask(pilot, "And of Japan?")
-        screen.session.attached.append(Attachment("notes.txt", "Some notes."))
-        await ask(pilot, "And of Italy?")
-        assert waiting(screen) == ["And of Japan?", "And of Italy?"]
-        assert asked(screen) == ["What is the capital of France?"]
-        assert not screen.session.attached
-        assert screen.queued.display
-        assert "And of Japan?" in str(screen.queued.visual)
-        assert screen.prompt.text == ""
-        held.go.set()
-        await answered(screen, 6)
-        assert asked(screen)[1:] == ["And of Japan?", "And of Italy?"]
-        assert [one.name for one in screen.path[4].attachments] == ["notes.txt"]
-        assert not screen.queued.display
-        # Each follows the answer before it.
-        assert [m.parent for m in screen.path[1:]] == [m.id for m in screen.path[:-1]]
-
-
-async def test_up_and_a_click_take_one_back(held: HeldHost, make: Callable[..., IngotApp]) -> None:
+async def test_up_and_a_click_take_one_back(held: HeldHost, make: Callable[..., IngotApp]):
     app = make(LONG, host=held)
     async with app.run_test(size=(100, 30)) as pilot:
         screen = await answering(pilot)
@@ -78,43 +51,9 @@ async def test_up_and_a_click_take_one_back(held: HeldHost, make: Callable[..., 
         assert screen.prompt.text == "one"
 
 
-async def test_a_stop_gives_them_back(held: HeldHost, make: Callable[..., IngotApp]) -> None:
-    app = make(LONG, host=held)
-    async with app.run_test(size=(100, 30)) as pilot:
-        screen = await answering(pilot)
-        await ask(pilot, "one")
-        await ask(pilot, "two")
-        await pilot.press(*"three", "escape")
-        assert screen.prompt.text == "one\n\ntwo\nthree"
-        assert not screen.queued.display
-        # What is sent while it stops is wanted all the same.
-        assert screen.turn is not None
-        await ask(pilot, "four")
-        assert waiting(screen) == ["four"]
-        held.go.set()
-        await answered(screen, 4)
-        assert screen.path[1].state is State.STOPPED
-        assert asked(screen)[1:] == ["four"]
-
-
-async def test_an_engine_that_fails_gives_them_back(
-    held: HeldHost, make: Callable[..., IngotApp]
-) -> None:
-    app = make(LONG, host=held)
-    async with app.run_test(size=(100, 30)) as pilot:
-        screen = await answering(pilot)
-        await ask(pilot, "one")
-        assert screen.turn is not None
-        screen.turn._stream.cancel()  # as when the model is closed
-        held.go.set()
-        await wait_until(lambda: screen.prompt.text == "one")
-        await answered(screen, 2)
-        assert asked(screen) == ["What is the capital of France?"]
-
-
 async def test_they_wait_while_other_chats_and_screens_are_shown(
     held: HeldHost, make: Callable[..., IngotApp]
-) -> None:
+):
     app = make(LONG, host=held)
     async with app.run_test(size=(100, 30)) as pilot:
         screen = await answering(pilot)
@@ -137,7 +76,7 @@ async def test_they_wait_while_other_chats_and_screens_are_shown(
 
 async def test_in_a_chat_that_is_not_shown_they_come_back_when_it_is(
     held: HeldHost, make: Callable[..., IngotApp]
-) -> None:
+):
     app = make(LONG, host=held)
     async with app.run_test(size=(100, 30)) as pilot:
         screen = await answering(pilot)
@@ -151,20 +90,3 @@ async def test_in_a_chat_that_is_not_shown_they_come_back_when_it_is(
         await screen.open_chat(first)
         assert screen.prompt.text == "And of Japan?"
         assert asked(screen) == ["What is the capital of France?"]
-
-
-async def test_they_are_a_draft_when_the_app_ends(
-    held: HeldHost, make: Callable[..., IngotApp]
-) -> None:
-    app = make(LONG, host=held)
-    async with app.run_test(size=(100, 30)) as pilot:
-        screen = await answering(pilot)
-        chat = screen.session.chat_id
-        assert chat is not None
-        await ask(pilot, "one")
-        await pilot.press(*"two")
-        # On disk already, for who is killed now.
-        store: ChatStore = app.services.store
-        await wait_until(lambda: store.draft(chat) == "one\n\ntwo")
-        held.go.set()
-    assert store.draft(chat) in ("one\n\ntwo", "two")  # the answer may have ended before the app

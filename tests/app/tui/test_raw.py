@@ -1,15 +1,12 @@
-"""Text that is sent as it is, for one chat; a chat template instead of the model's own."""
-
-from __future__ import annotations
+"""Text that is sent as it is, for one chat."""
 
 from collections.abc import Callable
 from typing import Any
 
 from app.chat.store.store import ChatStore
-from app.chat.templates import KNOWN
 from app.tui.app import IngotApp
 from app.tui.screens.chat import ChatScreen
-from tests.app.tui.chat_app import answered, shown
+from tests.app.tui.chat_app import answered, chatting
 from tests.app.tui.conftest import ask
 from tests.support import wait_until
 
@@ -32,13 +29,11 @@ def watch(screen: ChatScreen, monkeypatch: Any) -> list[list[int]]:
     return prompts
 
 
-async def test_raw_is_kept_with_the_chat(make: Callable[..., IngotApp], monkeypatch: Any) -> None:
+async def test_raw_is_kept_with_the_chat(make: Callable[..., IngotApp], monkeypatch):
     app = make()
     store: ChatStore = app.services.store
-    async with app.run_test(size=(100, 30)) as pilot:
-        screen = await shown(app)
+    async with chatting(app) as (pilot, screen):
         prompts, engine = watch(screen, monkeypatch), screen.host.engine
-        assert engine is not None
         await ask(pilot, "/raw")
         await wait_until(lambda: "sent as it is" in title(screen))
         await ask(pilot, "Long ago, a small boat")
@@ -60,17 +55,3 @@ async def test_raw_is_kept_with_the_chat(make: Callable[..., IngotApp], monkeypa
         assert prompts[1] == engine.encode_chat(
             screen.session.conversation.prompt(screen.path[2].id)
         )
-
-
-async def test_a_template_of_ones_own(make: Callable[..., IngotApp], monkeypatch: Any) -> None:
-    app = make()
-    monkeypatch.setattr(app.services.host, "template", KNOWN["llama3"])
-    async with app.run_test(size=(100, 30)) as pilot:
-        screen = await shown(app)
-        prompts, engine = watch(screen, monkeypatch), screen.host.engine
-        assert engine is not None
-        await ask(pilot, "What is tin?")
-        await answered(screen, 2)
-        said = [{"role": "user", "content": "What is tin?"}]
-        assert prompts == [engine.encode_chat(said, KNOWN["llama3"])]
-        assert prompts != [engine.encode_chat(said)]

@@ -1,11 +1,9 @@
 """The chat with a model of a server."""
 
-from __future__ import annotations
-
 from app.tui.app import IngotApp
 from app.tui.services import Start, open_services
 from tests.app.serve.conftest import running
-from tests.app.tui.chat_app import answered, shown, text_of
+from tests.app.tui.chat_app import answered, chatting, text_of
 from tests.support import wait_until
 
 
@@ -14,8 +12,7 @@ async def test_a_servers_model_answers_and_its_end_is_told(home, gguf_file):
         start = Start(model=f"{server.address}#pebble")
         with open_services(start) as services:
             app = IngotApp(services)
-            async with app.run_test(size=(100, 30)) as pilot:
-                screen = await shown(app)
+            async with chatting(app) as (pilot, screen):
                 await screen.answer.send("What is the capital of France?")
                 answer = await answered(screen, 2)
                 assert "Paris" in answer.text

@@ -1,7 +1,5 @@
 """What the app finds and leaves on disk when it starts."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -13,7 +11,7 @@ from app.tui.services import Start, open_services
 @pytest.mark.parametrize("most", ["1000", "0"])
 def test_what_is_old_or_beyond_the_budget_goes(
     home: Path, most: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setenv("INGOT_CHAT_SAVED_MB", most)
     saved, earlier = home / "cache" / "prefixes", home / "cache" / "contexts"
     for path in (saved / "new.prefix", saved / "old.prefix", earlier / "7.context"):

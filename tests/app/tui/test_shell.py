@@ -1,7 +1,5 @@
 """What holds in the whole app, with a real model where one is needed."""
 
-from __future__ import annotations
-
 import threading
 import time
 from pathlib import Path
@@ -16,14 +14,12 @@ from app.models import library as models
 from app.options import ModelOptions
 from app.tui import app as shell
 from app.tui.app import IngotApp, TooSmall
-from app.tui.help import HelpScreen
 from app.tui.modes import MODES
 from app.tui.screens.chat import ChatScreen
-from app.tui.screens.dialogs import ThemeScreen
 from app.tui.screens.models import ModelTable
 from app.tui.services import Start, open_services
 from tests.app.tui.chat_app import shown
-from tests.app.tui.conftest import ask, is_ready, searched
+from tests.app.tui.conftest import ask, is_ready
 from tests.support import wait_until
 
 STORY = "Tell me a long story about a fox, a crow and a bear."
@@ -31,7 +27,7 @@ STORY = "Tell me a long story about a fox, a crow and a bear."
 
 async def test_an_answer_goes_on_while_another_screen_is_shown_and_ctrl_c_stops_it(
     endless_app: IngotApp,
-) -> None:
+):
     async with endless_app.run_test(size=(100, 30)) as pilot:
         chat: Any = endless_app.screen
         await wait_until(lambda: is_ready(endless_app))
@@ -53,13 +49,12 @@ async def test_an_answer_goes_on_while_another_screen_is_shown_and_ctrl_c_stops_
 
 async def test_quitting_while_an_answer_streams_keeps_it_and_ends_the_engine(
     endless_app: IngotApp,
-) -> None:
+):
     store = endless_app.services.store
     async with endless_app.run_test(size=(80, 24)) as pilot:
         chat: Any = endless_app.screen
         await wait_until(lambda: is_ready(endless_app))
         engine = endless_app.services.host.engine
-        assert engine is not None
         pid = engine.pid
         assert pid is not None
         await ask(pilot, STORY)
@@ -75,9 +70,7 @@ async def test_quitting_while_an_answer_streams_keeps_it_and_ends_the_engine(
     assert endless_app.return_code == 0
 
 
-async def test_quitting_while_a_model_loads(
-    chat_app: IngotApp, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_quitting_while_a_model_loads(chat_app: IngotApp, monkeypatch: pytest.MonkeyPatch):
     load, may_load = models.load_engine, threading.Event()
 
     def late(*given: Any, **named: Any) -> Any:
@@ -97,9 +90,7 @@ async def test_quitting_while_a_model_loads(
     await wait_until(lambda: not set(psutil.Process().children()) - before)
 
 
-async def test_a_model_that_cannot_be_loaded_is_told_and_the_app_stays(
-    home: Path, tmp_path: Path
-) -> None:
+async def test_a_model_that_cannot_be_loaded_is_told_and_the_app_stays(home: Path, tmp_path: Path):
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF but no more")
     with open_services(Start(str(broken))) as services:
@@ -111,8 +102,8 @@ async def test_a_model_that_cannot_be_loaded_is_told_and_the_app_stays(
 
 
 async def test_what_was_named_is_offered_though_it_did_not_load(
-    services: Any, pebble_built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    services, pebble_built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """A folder that has no file of the recipe that was asked for: its others are in the list."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("app.models.catalog._ROOT", tmp_path)
@@ -126,15 +117,7 @@ async def test_what_was_named_is_offered_though_it_did_not_load(
         await wait_until(lambda: len(table.rows) == 4)
 
 
-async def test_without_a_model_it_begins_with_the_list(services: Any) -> None:
-    app = IngotApp(services)
-    async with app.run_test(size=(80, 24)):
-        await wait_until(lambda: type(app.screen).__name__ == "ModelsScreen")
-
-
-async def test_ctrl_c_twice_quits_and_slowly_does_not(
-    services: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_ctrl_c_twice_quits_and_slowly_does_not(services, monkeypatch: pytest.MonkeyPatch):
     now = 100.0
     monkeypatch.setattr(shell, "_now", lambda: now)
     app = IngotApp(services)
@@ -156,26 +139,15 @@ async def _typing(pilot: Any) -> ChatScreen:
     return await shown(pilot.app)
 
 
-async def test_a_key_between_two_ctrl_c_means_that_one_stays(
-    services: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shell, "_now", lambda: 100.0)  # all within the two seconds
-    app = IngotApp(services)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await _typing(pilot)
-        await pilot.press("ctrl+c", "a", "ctrl+c")
-        assert app.return_code is None
-        await pilot.press("ctrl+c")
-        await wait_until(lambda: app.return_code == 0)
-
-
 async def test_ctrl_c_puts_away_what_was_typed_and_resuming_brings_it_back(
-    services: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    services, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(shell, "_now", lambda: 100.0)  # all within the two seconds
     app = IngotApp(services)
     async with app.run_test(size=(80, 24)) as pilot:
         chat = await _typing(pilot)
+        await pilot.press("ctrl+c", "a", "ctrl+c")  # a key between the two: one stays
+        assert app.return_code is None
         await pilot.press(*"long", "ctrl+j", *"draft", "ctrl+c")
         assert chat.prompt.text == ""
         await pilot.press("up")
@@ -191,7 +163,7 @@ async def test_ctrl_c_puts_away_what_was_typed_and_resuming_brings_it_back(
         assert services.store.draft(chat.session.chat_id) == ""
 
 
-async def test_a_toast_hides_neither_the_prompt_nor_the_figures(services: Any) -> None:
+async def test_a_toast_hides_neither_the_prompt_nor_the_figures(services):
     app = IngotApp(services)
     long = "The model could not be loaded, for a reason that takes some words to tell. " * 6
     async with app.run_test(size=(80, 24), notifications=True) as pilot:
@@ -207,20 +179,7 @@ async def test_a_toast_hides_neither_the_prompt_nor_the_figures(services: Any) -
         assert text.count("reason") == 6, "nothing is cut off"
 
 
-async def test_drafts_of_several_chats_outlive_the_app(services: Any) -> None:
-    store = services.store
-    other = store.new_chat(title="other").id
-    app = IngotApp(services)
-    async with app.run_test(size=(80, 24)) as pilot:
-        chat = await _typing(pilot)
-        await pilot.press(*"new")
-        await chat.open_chat(other)
-        await pilot.press(*"old", "ctrl+q")
-    assert store.chats()[0].id == other, "the chat that was shown is resumed"
-    assert [store.draft(one.id) for one in store.chats()] == ["old", "new"]
-
-
-async def test_every_mode_has_its_key_and_its_slash_command(services: Any) -> None:
+async def test_every_mode_has_its_key_and_room(services):
     app = IngotApp(services)
     async with app.run_test(size=(80, 24)) as pilot:
         await wait_until(lambda: type(app.screen).__name__ == "ModelsScreen")
@@ -228,78 +187,38 @@ async def test_every_mode_has_its_key_and_its_slash_command(services: Any) -> No
         for mode in reversed(MODES):
             await pilot.press(mode.key)
             await wait_until(lambda name=mode.screen: type(app.screen).__name__ == name)
-        for mode in MODES[1:]:
-            await wait_until(lambda: type(app.screen).__name__ == "ChatScreen")
-            await ask(pilot, f"/{mode.name}")
-            await wait_until(lambda name=mode.screen: type(app.screen).__name__ == name)
-            await pilot.press("f2")
         await pilot.resize_terminal(200, 60)
         for mode in MODES:
             await pilot.press(mode.key)
             await wait_until(lambda: app.screen.size == (200, 60))
 
 
-async def test_help_shows_the_keys_as_they_are_mapped(bare: Any) -> None:
-    bare.services.config = _with_keymap(bare, {"app.quit": "ctrl+f12"})
-    async with bare.run_test(size=(80, 24)) as pilot:
-        await pilot.press("f1")
-        panel = bare.screen
-        assert isinstance(panel, HelpScreen)
-        keys = {row.title: row.keys for rows in panel.groups.values() for row in rows}
-        assert keys["Quit"] == ["ctrl+F12"]
-        await pilot.press("f1")
-        await wait_until(lambda: bare.screen is not panel)
-        await pilot.press("ctrl+q")
-        await pilot.pause()
-        assert bare.return_code is None
-        await pilot.press("ctrl+f12")
-        await wait_until(lambda: bare.return_code == 0)
-
-
-async def test_what_is_wrong_with_the_settings_is_told(home: Path) -> None:
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (
+            'theme = "nowhere"\nfoo = 1\n[keymap]\n"app.quitt" = "f10"\n',
+            ["foo", "did you mean app.quit?", "there is no theme nowhere"],
+        ),
+        (
+            "".join(f"foo{n} = 1\n" for n in range(9)),
+            ["foo2", "6 more settings are wrong: `ingot config` lists them all"],
+        ),
+    ],
+)
+async def test_what_is_wrong_with_the_settings_is_told(home: Path, wrong: str, says: list[str]):
     settings = home / "config" / "config.toml"
     settings.parent.mkdir(parents=True)
-    settings.write_text('theme = "nowhere"\nfoo = 1\n[keymap]\n"app.quitt" = "f10"\n')
+    settings.write_text(wrong)
     with open_services(Start()) as services:
         app = IngotApp(services)
         async with app.run_test(size=(80, 24), notifications=True):
             await wait_until(lambda: len(_told(app)) >= 3)
-            told = " ".join(n.message for n in _told(app))
-            assert "foo" in told
-            assert "did you mean app.quit?" in told
-            assert "there is no theme nowhere" in told
+            await wait_until(lambda: all(one in _messages(app) for one in says))
+            assert len(_told(app)) <= 4
 
 
-async def test_many_wrong_settings_leave_the_screen_readable(home: Path) -> None:
-    settings = home / "config" / "config.toml"
-    settings.parent.mkdir(parents=True)
-    settings.write_text("".join(f"foo{n} = 1\n" for n in range(9)))
-    with open_services(Start()) as services:
-        app = IngotApp(services)
-        async with app.run_test(size=(80, 24), notifications=True):
-            await wait_until(lambda: len(_told(app)) >= 4)
-            told = [notification.message for notification in _told(app)]
-    assert len(told) == 4
-    assert told[-1] == "6 more settings are wrong: `ingot config` lists them all"
-
-
-async def test_a_theme_from_the_palette_is_remembered(bare: Any, home: Path) -> None:
-    async with bare.run_test(size=(80, 24)) as pilot:
-        assert bare.theme == "ingot"
-        await pilot.press("ctrl+p", *"theme")
-        await searched(bare)
-        await pilot.press("enter")
-        await wait_until(lambda: isinstance(bare.screen, ThemeScreen))
-        await pilot.press("home", "enter")
-        await wait_until(lambda: bare.theme == "ansi-dark")
-    assert 'theme = "ansi-dark"' in (home / "config" / "config.toml").read_text()
-    with open_services(Start()) as services:
-        again = type(bare)(services)
-        async with again.run_test(size=(80, 24)):
-            assert again.theme == "ansi-dark"
-
-
-async def test_a_terminal_that_is_too_small_is_told_and_nothing_breaks(bare: Any) -> None:
+async def test_a_terminal_that_is_too_small_is_told_and_nothing_breaks(bare):
     async with bare.run_test(size=(80, 24)) as pilot:
         assert not bare.screen.query(TooSmall)
         await pilot.resize_terminal(59, 24)
@@ -312,11 +231,9 @@ async def test_a_terminal_that_is_too_small_is_told_and_nothing_breaks(bare: Any
         await wait_until(lambda: not bare.screen.query(TooSmall))
 
 
+def _messages(app: IngotApp) -> str:
+    return " ".join(one.message for one in _told(app))
+
+
 def _told(app: IngotApp) -> list[Any]:
     return list(app._notifications)
-
-
-def _with_keymap(app: Any, keymap: dict[str, str]) -> Any:
-    from dataclasses import replace
-
-    return replace(app.services.config, keymap=keymap)

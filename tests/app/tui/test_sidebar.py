@@ -1,12 +1,9 @@
 """The list of chats beside the chat, from 140 columns on, with a real store and Pebble."""
 
-from __future__ import annotations
-
 import time
 import tomllib
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from textual.widgets import Input
@@ -18,12 +15,14 @@ from app.config.settings import config_path
 from app.tui.app import IngotApp
 from app.tui.screens.chat import ChatScreen
 from app.tui.screens.chats import ChatsScreen
-from app.tui.widgets.chat_sidebar import _PAGE, ChatList
-from tests.app.tui.chat_app import answered, shown
+from app.tui.widgets import chat_sidebar
+from app.tui.widgets.chat_sidebar import ChatList
+from tests.app.tui.chat_app import answered, chatting, shown
 from tests.app.tui.conftest import ask
 from tests.support import wait_until
 
 WIDE, NARROW = (150, 40), (120, 40)
+PAGE = 50
 QUESTIONS = ("What is tin?", "Who was Ada Lovelace?", "Is rain wet?")
 
 
@@ -60,7 +59,7 @@ async def opened(app: IngotApp, count: int) -> ChatScreen:
     return screen
 
 
-async def test_only_where_there_is_room(make: Callable[..., IngotApp]) -> None:
+async def test_only_where_there_is_room(make: Callable[..., IngotApp]):
     app = make()
     async with app.run_test(size=NARROW) as pilot:
         add_chats(app.services.store)
@@ -78,7 +77,7 @@ async def test_only_where_there_is_room(make: Callable[..., IngotApp]) -> None:
         assert drawn(screen)[0] == "Today"
 
 
-async def test_keys_open_a_chat(make: Callable[..., IngotApp]) -> None:
+async def test_keys_and_a_click_open_a_chat(make: Callable[..., IngotApp]):
     app = make()
     add_chats(app.services.store)
     async with app.run_test(size=WIDE) as pilot:
@@ -93,22 +92,14 @@ async def test_keys_open_a_chat(make: Callable[..., IngotApp]) -> None:
         # Back without another one; pressed in the list, the key opens the one with everything.
         await pilot.press("ctrl+o", "escape")
         await wait_until(lambda: screen.prompt.has_focus)
+        await pilot.click(chats(screen), offset=(6, drawn(screen).index("What is tin?")))
+        await wait_until(lambda: [m.text for m in screen.path] == ["What is tin?"])
+        await wait_until(lambda: screen.prompt.has_focus)
         await pilot.press("ctrl+o", "ctrl+o")
         await wait_until(lambda: isinstance(app.screen, ChatsScreen))
 
 
-async def test_a_click_opens_a_chat(make: Callable[..., IngotApp]) -> None:
-    app = make()
-    add_chats(app.services.store)
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await opened(app, 3)
-        at = drawn(screen).index("What is tin?")
-        await pilot.click(chats(screen), offset=(6, at))
-        await wait_until(lambda: [m.text for m in screen.path] == ["What is tin?"])
-        await wait_until(lambda: screen.prompt.has_focus)
-
-
-async def test_search(make: Callable[..., IngotApp]) -> None:
+async def test_search(make: Callable[..., IngotApp]):
     app = make()
     store = app.services.store
     add_chats(store)
@@ -132,7 +123,7 @@ async def test_search(make: Callable[..., IngotApp]) -> None:
         assert chats(screen).has_focus
 
 
-async def test_it_follows_what_is_said_and_named(make: Callable[..., IngotApp]) -> None:
+async def test_it_follows_what_is_said_and_named(make: Callable[..., IngotApp]):
     app = make()
     add_chats(app.services.store)
     async with app.run_test(size=WIDE) as pilot:
@@ -148,10 +139,9 @@ async def test_it_follows_what_is_said_and_named(make: Callable[..., IngotApp]) 
         await wait_until(lambda: not any(line.startswith("▸") for line in drawn(screen)))
 
 
-async def test_it_is_hidden_and_that_is_remembered(make: Callable[..., IngotApp]) -> None:
+async def test_it_is_hidden_and_that_is_remembered(make: Callable[..., IngotApp]):
     app = make()
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await shown(app)
+    async with chatting(app, size=WIDE) as (pilot, screen):
         await pilot.press("ctrl+o", "alt+o")
         assert not screen.sidebar.display
         assert screen.prompt.has_focus
@@ -165,7 +155,7 @@ async def test_it_is_hidden_and_that_is_remembered(make: Callable[..., IngotApp]
         assert tomllib.loads(config_path().read_text())["chat"]["sidebar"] is True
 
 
-async def test_a_setting_hides_it(make: Callable[..., IngotApp], home: Any) -> None:
+async def test_a_setting_hides_it(make: Callable[..., IngotApp], home):
     config_path().parent.mkdir(parents=True, exist_ok=True)
     config_path().write_text("[chat]\nsidebar = false\n")
     app = make()
@@ -175,14 +165,17 @@ async def test_a_setting_hides_it(make: Callable[..., IngotApp], home: Any) -> N
         assert not screen.sidebar.display
 
 
-async def test_thousands_of_chats_are_read_as_one_scrolls(make: Callable[..., IngotApp]) -> None:
+async def test_many_chats_are_read_as_one_scrolls(
+    make: Callable[..., IngotApp], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(chat_sidebar, "_PAGE", PAGE)
     app = make()
-    add_chats(app.services.store, tuple(f"Question {n}" for n in range(4 * _PAGE)))
+    add_chats(app.services.store, tuple(f"Question {n}" for n in range(4 * PAGE)))
     async with app.run_test(size=WIDE) as pilot:
-        screen = await opened(app, _PAGE)
+        screen = await opened(app, PAGE)
         await pilot.press("ctrl+o", "end")
-        await wait_until(lambda: len(listed(screen)) == 3 * _PAGE)
+        await wait_until(lambda: len(listed(screen)) == 3 * PAGE)
         assert chats(screen).chosen is not None
-        assert chats(screen).chosen.chat.title == listed(screen)[_PAGE - 1]
+        assert chats(screen).chosen.chat.title == listed(screen)[PAGE - 1]
         await pilot.press("end")
-        await wait_until(lambda: len(listed(screen)) == 4 * _PAGE)
+        await wait_until(lambda: len(listed(screen)) == 4 * PAGE)

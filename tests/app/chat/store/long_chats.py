@@ -1,8 +1,6 @@
 """Chats of any length, made in one transaction: saved one by one, a thousand messages would take as
 many waits for the disk."""
 
-from __future__ import annotations
-
 import json
 import random
 import sqlite3

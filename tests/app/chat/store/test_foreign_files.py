@@ -1,8 +1,6 @@
 """Files of chats that came from elsewhere, that others hold, or that cannot be read: never replaced
 unless they are damaged, never run, and never waited for."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -16,8 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from app.chat.conversation import Conversation
 from app.chat.export import as_json, as_markdown
@@ -70,7 +66,7 @@ def _names(path: Path) -> set[str]:
 @pytest.mark.parametrize("mode", ["EXCLUSIVE", "IMMEDIATE"])
 def test_repair_leaves_a_file_that_another_program_holds(
     chats: Path, mode: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setattr(database, "_BUSY_S", 0.1)
     holder = sqlite3.connect(chats, isolation_level=None)
     holder.execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -90,7 +86,7 @@ def test_repair_leaves_a_file_that_another_program_holds(
 
 def test_repair_leaves_a_damaged_file_that_is_open_elsewhere(
     chats: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setattr(database, "_BUSY_S", 0.1)
     _run(chats, "UPDATE chats SET sampling = '{'")
     with ChatStore.open(chats) as store:
@@ -101,7 +97,7 @@ def test_repair_leaves_a_damaged_file_that_is_open_elsewhere(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="uses setuid")
-def test_repair_leaves_a_file_without_rights(chats: Path) -> None:
+def test_repair_leaves_a_file_without_rights(chats: Path):
     chats.chmod(0)
     code = (
         "import os, sys; from pathlib import Path\n"
@@ -124,7 +120,7 @@ def test_repair_leaves_a_file_without_rights(chats: Path) -> None:
     assert _texts(chats) == ["question", "answer"]
 
 
-def test_errors_of_the_disk_are_no_damage(chats: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_the_disk_are_no_damage(chats: Path, monkeypatch: pytest.MonkeyPatch):
     """The file is held by a lock that has no end; reading it fails as a disk would fail."""
     for code in ("SQLITE_IOERR_READ", "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_NOMEM"):
 
@@ -143,7 +139,7 @@ def test_errors_of_the_disk_are_no_damage(chats: Path, monkeypatch: pytest.Monke
 
 def test_an_error_while_copying_leaves_the_damaged_file(
     chats: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     _run(chats, "UPDATE chats SET sampling = '{'")
     before = chats.read_bytes()
     monkeypatch.setattr("app.chat.store.repair.os.path.lexists", _no_rename)
@@ -157,17 +153,15 @@ def _no_rename(path: object) -> bool:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no pipes in folders there")
-@pytest.mark.parametrize("kind", ["fifo", "zero", "folder", "link to zero"])
-def test_what_is_no_file_is_neither_waited_for_nor_replaced(path: Path, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["fifo", "folder", "link to zero"])
+def test_what_is_no_file_is_neither_waited_for_nor_replaced(path: Path, kind: str):
     path.parent.mkdir()
     if kind == "fifo":
         os.mkfifo(path)
     elif kind == "folder":
         path.mkdir()
-    elif kind == "link to zero":
-        path.symlink_to("/dev/zero")
     else:
-        path = Path("/dev/zero")
+        path.symlink_to("/dev/zero")
     before = path.stat().st_ino
     for use in (repair, ChatStore.open, is_whole):
         with pytest.raises(StoreError, match="no file"):
@@ -177,7 +171,7 @@ def test_what_is_no_file_is_neither_waited_for_nor_replaced(path: Path, kind: st
 
 @pytest.mark.parametrize("end", ["-wal", "-shm", "-journal"])
 @pytest.mark.parametrize("kind", ["fifo", "folder", "link", "garbage"])
-def test_what_lies_beside_a_file_of_chats(chats: Path, end: str, kind: str, tmp_path: Path) -> None:
+def test_what_lies_beside_a_file_of_chats(chats: Path, end: str, kind: str, tmp_path: Path):
     beside, victim = chats.with_name(chats.name + end), tmp_path / "victim"
     victim.write_text("precious")
     if kind == "fifo":
@@ -200,18 +194,17 @@ def test_what_lies_beside_a_file_of_chats(chats: Path, end: str, kind: str, tmp_
         assert _texts(chats) == ["question", "answer"]
 
 
-def test_repair_keeps_a_link_and_mends_what_it_leads_to(chats: Path, tmp_path: Path) -> None:
+def test_repair_keeps_a_link_and_mends_what_it_leads_to(chats: Path, tmp_path: Path):
     link = tmp_path / "linked.db"
     link.symlink_to(chats)
     _run(chats, "UPDATE chats SET sampling = '{'")
     done = repair(link)
     assert link.is_symlink()
-    assert done.aside is not None
     assert done.aside.parent == chats.parent
     assert _texts(link) == ["question", "answer"]
 
 
-def test_two_repairs_within_a_second_keep_both_files(chats: Path) -> None:
+def test_two_repairs_within_a_second_keep_both_files(chats: Path):
     asides = set()
     for _ in range(3):
         _run(chats, "UPDATE chats SET sampling = '{'")
@@ -261,7 +254,7 @@ _HOSTILE: dict[str, tuple[str, ...]] = {
 
 
 @pytest.mark.parametrize("what", _HOSTILE)
-def test_a_part_that_is_not_ours_is_refused_and_left_out_by_repair(chats: Path, what: str) -> None:
+def test_a_part_that_is_not_ours_is_refused_and_left_out_by_repair(chats: Path, what: str):
     _run(chats, "PRAGMA legacy_alter_table = ON", *_HOSTILE[what])
     with pytest.raises(StoreDamagedError, match="did not make"):
         ChatStore.open(chats)
@@ -278,22 +271,21 @@ def test_a_part_that_is_not_ours_is_refused_and_left_out_by_repair(chats: Path, 
     assert is_whole(chats)
 
 
-def test_tables_of_other_programs_beside_ours_stay(chats: Path) -> None:
+def test_tables_of_other_programs_beside_ours_stay(chats: Path):
     _run(chats, "CREATE TABLE notes (text)", "INSERT INTO notes VALUES ('x')")
     assert _texts(chats) == ["question", "answer"]
     assert is_whole(chats)
 
 
-@pytest.mark.parametrize("version", [-1, -5, -(2**31)])
-def test_a_negative_version_is_of_another_program(path: Path, version: int) -> None:
+def test_a_negative_version_is_of_another_program(path: Path):
     ChatStore.open(path).close()
-    _run(path, f"PRAGMA user_version = {version}")
+    _run(path, "PRAGMA user_version = -5")
     for use in (ChatStore.open, repair):
         with pytest.raises(StoreError, match="another program"):
             use(path)
 
 
-def test_tables_that_are_missing_are_damage(chats: Path) -> None:
+def test_tables_that_are_missing_are_damage(chats: Path):
     _run(chats, "PRAGMA foreign_keys = OFF", "DROP TABLE messages")
     with pytest.raises(StoreDamagedError, match="repair"):
         ChatStore.open(chats)
@@ -333,6 +325,7 @@ _ODD: dict[str, tuple[str, ...]] = {
     "attachments of numbers": ("UPDATE messages SET attachments = '[[1, 2]]'",),
     "attachments of three": ("""UPDATE messages SET attachments = '[["a", "b", "c"]]'""",),
     "token ids of text": ("UPDATE messages SET token_ids = 'abcd'",),
+    "a state that there is not": ("UPDATE messages SET state = 'x'",),
     "a model of bytes": ("UPDATE messages SET model = x'01'",),
     "an owner of text": (
         "UPDATE messages SET state = 'streaming', owner_pid = 'x', owner_born = 'y' WHERE id = 2",
@@ -345,7 +338,7 @@ _ODD: dict[str, tuple[str, ...]] = {
 
 
 @pytest.mark.parametrize("what", _ODD)
-def test_values_of_other_kinds_are_told_and_repaired(chats: Path, what: str) -> None:
+def test_values_of_other_kinds_are_told_and_repaired(chats: Path, what: str):
     _run(chats, *_ODD[what])
     said = ""
     try:
@@ -372,20 +365,21 @@ def _read_all(path: Path) -> None:
         store.prompts()
 
 
-def test_halves_of_surrogate_pairs_in_attachments_do_no_harm(chats: Path) -> None:
+def test_halves_of_surrogate_pairs_in_attachments_do_no_harm(chats: Path):
     _run(chats, r"""UPDATE messages SET attachments = '[["\ud800", "\udfff"]]' WHERE id = 1""")
     _read_all(chats)
 
 
-def test_a_value_without_bounds_is_refused(chats: Path) -> None:
-    _run(chats, "UPDATE messages SET text = zeroblob(300000000) WHERE id = 1")
+def test_a_value_without_bounds_is_refused(chats: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(database, "_MOST_BYTES", 2**20)
+    _run(chats, "UPDATE messages SET text = zeroblob(2000000) WHERE id = 1")
     with ChatStore.open(chats) as store, pytest.raises(StoreDamagedError, match="too large"):
         store.messages(1)
     repair(chats)
     assert _texts(chats) == ["answer"]
 
 
-def test_a_schema_that_is_no_text_is_damage(chats: Path) -> None:
+def test_a_schema_that_is_no_text_is_damage(chats: Path):
     """SQLite quotes it in its message, which Python then cannot read."""
     raw = chats.read_bytes()
     chats.write_bytes(raw.replace(b"CREATE TABLE chats", b"CREATE TABLE \xce\xff(ts"))
@@ -396,55 +390,9 @@ def test_a_schema_that_is_no_text_is_damage(chats: Path) -> None:
         assert store.chats() is not None
 
 
-def test_a_number_beyond_64_bits_is_no_chat(chats: Path) -> None:
+def test_a_number_beyond_64_bits_is_no_chat(chats: Path):
     with ChatStore.open(chats) as store, pytest.raises(StoreError, match="so large"):
         store.chat(10**30)
-
-
-_VALUES = st.one_of(
-    st.none(),
-    st.integers(-(2**63), 2**63 - 1),
-    st.floats(),
-    st.text(max_size=20),
-    st.binary(max_size=20),
-    st.sampled_from(["{}", "[]", "null", '"x"', "[[]]", '{"a": 1}', "NaN", "1e999"]),
-)
-_COLUMNS = {
-    "chats": ("title", "created", "updated", "model", "system", "sampling", "leaf", "deleted_at"),
-    "messages": (
-        *("parent", "role", "state", "created", "dropped", "model", "file", "runtime", "figures"),
-        *("error", "owner_pid", "owner_born", "attachments", "text", "token_ids"),
-    ),
-}
-
-
-@settings(
-    max_examples=40,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(data=st.data())
-def test_any_value_anywhere_is_read_or_told(chats: Path, data: st.DataObject) -> None:
-    path = chats.with_name("copy.db")
-    path.write_bytes(chats.read_bytes())
-    table = data.draw(st.sampled_from(sorted(_COLUMNS)))
-    column, value = data.draw(st.sampled_from(_COLUMNS[table])), data.draw(_VALUES)
-    if isinstance(value, str):
-        value = value.encode("utf-8", "replace").decode()
-    db = sqlite3.connect(path)
-    db.create_function("spaced", 1, str)
-    try:
-        db.execute(f"UPDATE {table} SET {column} = ?", (value,))
-    except sqlite3.Error:
-        return
-    finally:
-        db.commit()
-        db.close()
-    try:
-        _read_all(path)
-    except StoreError:
-        repair(path)
-        _read_all(path)
 
 
 # A full disk
@@ -461,7 +409,7 @@ def limited() -> Iterator[Callable[[int], None]]:
 
 def test_a_full_disk_is_told_as_such_also_where_nothing_is_written(
     chats: Path, limited: Callable[[int], None]
-) -> None:
+):
     limited(16)  # no room for the memory that programs share
     for use in (
         lambda: ChatStore.open(chats).search("question"),

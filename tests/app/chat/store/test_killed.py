@@ -1,7 +1,5 @@
 """Processes that are killed, and processes that share the store."""
 
-from __future__ import annotations
-
 import random
 import subprocess
 import sys
@@ -35,7 +33,6 @@ class Writer:
 
     def read_until(self, *words: str) -> None:
         """Take what it says, up to a line that begins so."""
-        assert self.process.stdout is not None
         while self.told[-1:] == [] or self.told[-1][: len(words)] != list(words):
             line = self.process.stdout.readline()
             assert line, f"it ended after {self.told[-1:]}"
@@ -43,7 +40,6 @@ class Writer:
 
     def kill(self) -> None:
         """SIGKILL; and take what it had said by then."""
-        assert self.process.stdout is not None
         self.process.kill()
         self.told += [line.split() for line in self.process.stdout.read().splitlines()]
         self.process.wait()
@@ -62,7 +58,6 @@ def start(path: Path) -> Iterator[Callable[[int, int], Writer]]:
         if writer.process.poll() is None:
             writer.kill()
         for stream in (writer.process.stdin, writer.process.stdout):
-            assert stream is not None
             stream.close()
 
 
@@ -88,15 +83,13 @@ def _check(messages: list[Message], told: list[list[str]]) -> None:
             assert message.state in (State.DONE, State.LOST)
 
 
-@pytest.mark.parametrize("moment", ["begun", "saved", "middle", "random1", "random2", "random3"])
+@pytest.mark.parametrize("moment", ["begun", "middle", "random1", "random2"])
 def test_what_was_saved_survives_a_kill(
     path: Path, start: Callable[[int, int], Writer], moment: str
-) -> None:
+):
     writer = start(400, 40)
     writer.read_until("begun")
-    if moment == "saved":
-        writer.read_until("saved")
-    elif moment == "middle":
+    if moment == "middle":
         writer.read_until("saved", writer.told[-1][1], "20")
     elif moment.startswith("random"):
         writer.read_until("ended")
@@ -122,7 +115,7 @@ def test_what_was_saved_survives_a_kill(
 
 def test_an_answer_of_a_living_process_is_left_to_it(
     path: Path, start: Callable[[int, int], Writer]
-) -> None:
+):
     writer = start(1, 10_000)
     writer.read_until("saved")
     with ChatStore.open(path) as store:
@@ -145,7 +138,7 @@ def test_an_answer_of_a_living_process_is_left_to_it(
         assert store.message(asked.id) == asked
 
 
-def test_two_writers_lose_nothing(path: Path, start: Callable[[int, int], Writer]) -> None:
+def test_two_writers_lose_nothing(path: Path, start: Callable[[int, int], Writer]):
     writers = [start(5, 20), start(5, 20)]
     for writer in writers:
         writer.read_until("waiting")
@@ -157,7 +150,7 @@ def test_two_writers_lose_nothing(path: Path, start: Callable[[int, int], Writer
             _check(messages, writer.told)
 
 
-def test_one_that_was_wrongly_taken_for_dead_goes_on(path: Path, store: ChatStore) -> None:
+def test_one_that_was_wrongly_taken_for_dead_goes_on(path: Path, store: ChatStore):
     chat = store.new_chat()
     answer = store.begin_answer(chat.id, store.add_message(chat.id, None, "x").id)
     store.save_answer(answer.id, "one ", [1])

@@ -1,7 +1,5 @@
 """What is put into the store comes out, and stays consistent."""
 
-from __future__ import annotations
-
 import os
 import stat
 import threading
@@ -14,12 +12,12 @@ from app.chat.store import store as store_module
 from app.chat.store.errors import StoreError
 from app.chat.store.records import AnswerFigures, Attachment, State
 from app.chat.store.rows import title_of
-from app.chat.store.store import ChatStore, default_path
+from app.chat.store.store import ChatStore
 
 FIGURES = AnswerFigures(10, 4, 3, 0.2, None, 15.5, 0.4, "stop")
 
 
-def test_a_chat_comes_back_as_it_was(path: Path) -> None:
+def test_a_chat_comes_back_as_it_was(path: Path):
     with ChatStore.open(path) as store:
         chat = store.new_chat("pebble", "Be short.")
         store.update_chat(chat.id, sampling={"temperature": 0.5, "stop": ["a", "b"]})
@@ -52,26 +50,7 @@ def test_a_chat_comes_back_as_it_was(path: Path) -> None:
         assert (second.model, second.runtime) == ("pebble · q8_0", "llamacpp")
 
 
-def test_branches(store: ChatStore) -> None:
-    chat = store.new_chat()
-    root = store.add_message(chat.id, None, "one")
-    first = store.begin_answer(chat.id, root.id)
-    store.end_answer(replace(first, text="a", token_ids=(1,), state=State.STOPPED))
-    second = store.begin_answer(chat.id, root.id)
-    store.end_answer(replace(second, text="b", token_ids=(2,), state=State.CUT))
-    edited = store.add_message(chat.id, None, "two")
-    assert store.chat(chat.id).leaf == edited.id
-    assert [(m.parent, m.text) for m in store.messages(chat.id)] == [
-        (None, "one"),
-        (root.id, "a"),
-        (root.id, "b"),
-        (None, "two"),
-    ]
-    assert store.update_chat(chat.id, leaf=first.id).leaf == first.id
-    assert store.chat(chat.id).title == "one"
-
-
-def test_the_list_has_the_newest_message_first_and_no_deleted_chat(store: ChatStore) -> None:
+def test_the_list_has_the_newest_message_first_and_no_deleted_chat(store: ChatStore):
     ids = [store.new_chat(title=str(number)).id for number in range(4)]
     store.add_message(ids[1], None, "x")
     store.update_chat(ids[0], title="renamed")  # is no message
@@ -85,9 +64,7 @@ def test_the_list_has_the_newest_message_first_and_no_deleted_chat(store: ChatSt
     assert [chat.id for chat in store.chats()] == [ids[1], ids[2], ids[0]]
 
 
-def test_deleting_can_be_undone_for_thirty_days(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_deleting_can_be_undone_for_thirty_days(path: Path, monkeypatch: pytest.MonkeyPatch):
     with ChatStore.open(path) as store:
         chat = store.new_chat(title="kept")
         said = store.add_message(chat.id, None, "kept text")
@@ -111,41 +88,31 @@ def test_deleting_can_be_undone_for_thirty_days(
         store.chat(chat.id)
 
 
-def test_empty_chats_do_not_pile_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_chats_do_not_pile_up_and_drafts_are_kept_until_they_are_blank(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+):
     with ChatStore.open(path) as store:
         now = store_module.time.time()
-        nothing = store.new_chat(model="m")
-        named = store.new_chat(title="named")
-        used = store.new_chat()
+        nothing, named = store.new_chat(model="m"), store.new_chat(title="named")
+        typed, used = store.new_chat(), store.new_chat()
         store.add_message(used.id, None, "x")
-    monkeypatch.setattr(store_module.time, "time", lambda: now + 3600)
+        store.keep_draft(typed.id, "half a\nsentence")
+        assert store.chats()[0].id == typed.id, "what was typed last is what one goes on with"
+    for later, left in ((3600, 4), (90_000, 3)):
+        monkeypatch.setattr(store_module.time, "time", lambda later=later: now + later)
+        with ChatStore.open(path) as store:
+            assert len(store.chats()) == left
     with ChatStore.open(path) as store:
-        assert len(store.chats()) == 3
-    monkeypatch.setattr(store_module.time, "time", lambda: now + 90_000)
-    with ChatStore.open(path) as store:
-        assert {chat.id for chat in store.chats()} == {named.id, used.id}
-        assert store.new_chat().id > nothing.id
-
-
-def test_a_draft_is_kept_until_it_is_blank(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with ChatStore.open(path) as store:
-        older, newer = store.new_chat(title="older"), store.new_chat()
-        assert store.draft(older.id) == ""
-        store.keep_draft(older.id, "half a\nsentence")
-        assert store.chats()[0].id == older.id, "what was typed last is what one goes on with"
-        store.keep_draft(newer.id, "typed")
-    later = store_module.time.time() + 90_000
-    monkeypatch.setattr(store_module.time, "time", lambda: later)
-    with ChatStore.open(path) as store:
-        assert store.draft(older.id) == "half a\nsentence"
-        assert store.draft(newer.id) == "typed", "a chat with nothing but a draft stays"
-        store.keep_draft(older.id, "  ")
-        assert store.draft(older.id) == ""
+        assert {chat.id for chat in store.chats()} == {named.id, typed.id, used.id}
+        assert store.new_chat().id > used.id > nothing.id
+        assert store.draft(typed.id) == "half a\nsentence"
+        store.keep_draft(typed.id, "  ")
+        assert store.draft(typed.id) == ""
         with pytest.raises(StoreError, match="no chat 99"):
             store.keep_draft(99, "typed")
 
 
-def test_a_message_that_nothing_follows_can_be_taken_back(store: ChatStore) -> None:
+def test_a_message_that_nothing_follows_can_be_taken_back(store: ChatStore):
     chat = store.new_chat()
     first = store.add_message(chat.id, None, "the river")
     again = store.take_back(first.id, None)
@@ -160,7 +127,7 @@ def test_a_message_that_nothing_follows_can_be_taken_back(store: ChatStore) -> N
         store.take_back(first.id, None)
 
 
-def test_what_is_not_there_is_said(store: ChatStore) -> None:
+def test_what_is_not_there_is_said(store: ChatStore):
     chat, other = store.new_chat(), store.new_chat()
     message = store.add_message(other.id, None, "x")
     for do in (
@@ -189,7 +156,7 @@ def test_what_is_not_there_is_said(store: ChatStore) -> None:
         store.chats()
 
 
-def test_an_answer_can_go_on(store: ChatStore) -> None:
+def test_an_answer_can_go_on(store: ChatStore):
     chat = store.new_chat()
     asked = store.add_message(chat.id, None, "x")
     answer = store.begin_answer(chat.id, asked.id)
@@ -212,7 +179,7 @@ def test_an_answer_can_go_on(store: ChatStore) -> None:
     assert (ended.text, ended.error, ended.figures) == ("one two three", "it broke", FIGURES)
 
 
-def test_any_text_can_be_stored(store: ChatStore) -> None:
+def test_any_text_can_be_stored(store: ChatStore):
     chat = store.new_chat(title="half \ud83d pair")
     for text in (
         "",
@@ -229,17 +196,6 @@ def test_any_text_can_be_stored(store: ChatStore) -> None:
     assert len(store.prompts()) == 5
 
 
-def test_prompts_are_newest_first_without_doubles(store: ChatStore) -> None:
-    chats = [store.new_chat() for _ in range(2)]
-    for number, text in enumerate(["a", "b", "a", "c", "secret"]):
-        asked = store.add_message(chats[number == 4].id, None, text)
-        answer = store.begin_answer(asked.chat, asked.id)
-        store.end_answer(replace(answer, text="no prompt", token_ids=(), state=State.DONE))
-    store.delete_chat(chats[1].id)
-    assert store.prompts() == ["c", "a", "b"]
-    assert store.prompts(2) == ["c", "a"]
-
-
 @pytest.mark.parametrize(
     ("text", "title"),
     [
@@ -249,12 +205,12 @@ def test_prompts_are_newest_first_without_doubles(store: ChatStore) -> None:
         ("x" * 80, "x" * 59 + "…"),
     ],
 )
-def test_titles(text: str, title: str) -> None:
+def test_titles(text: str, title: str):
     assert title_of(text) == title
 
 
 @pytest.mark.skipif(os.name != "posix", reason="rights of POSIX")
-def test_nobody_else_can_read_it(path: Path) -> None:
+def test_nobody_else_can_read_it(path: Path):
     before = os.umask(0)
     try:
         with ChatStore.open(path) as store:
@@ -272,14 +228,7 @@ def test_nobody_else_can_read_it(path: Path) -> None:
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o755  # it was there: somebody's decision
 
 
-def test_the_default_is_below_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("INGOT_HOME", str(tmp_path))
-    assert default_path() == tmp_path / "data" / "chats.db"
-    with ChatStore.open():
-        assert default_path().exists()
-
-
-def test_threads(store: ChatStore) -> None:
+def test_threads(store: ChatStore):
     """Eight threads write and read at once; each finds what it wrote, and nothing is mixed up."""
     failed: list[BaseException] = []
 
@@ -310,7 +259,18 @@ def test_threads(store: ChatStore) -> None:
     assert sum(chat.count for chat in store.chats()) == 96
 
 
-def test_reading_does_not_wait_for_a_writer(store: ChatStore) -> None:
+def test_prompts_are_newest_first_without_doubles(store: ChatStore):
+    chats = [store.new_chat() for _ in range(2)]
+    for number, text in enumerate(["a", "b", "a", "c", "secret"]):
+        asked = store.add_message(chats[number == 4].id, None, text)
+        answer = store.begin_answer(asked.chat, asked.id)
+        store.end_answer(replace(answer, text="no prompt", token_ids=(), state=State.DONE))
+    store.delete_chat(chats[1].id)
+    assert store.prompts() == ["c", "a", "b"]
+    assert store.prompts(2) == ["c", "a"]
+
+
+def test_reading_does_not_wait_for_a_writer(store: ChatStore):
     chat = store.new_chat(title="before")
     with store.writing() as db:
         db.execute("UPDATE chats SET title = 'after'")

@@ -1,7 +1,5 @@
 """A program that chats with itself: it says on stdout what is saved, until it is killed."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from pathlib import Path
