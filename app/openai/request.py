@@ -29,7 +29,13 @@ from app.openai.validation import (
     wrong_kind,
 )
 from runtimes.errors import RequestError
-from runtimes.request import MOST_THINK_TOKENS, Priority, SamplingParams, ThinkingLevel, ThinkingPlace
+from runtimes.request import (
+    MOST_THINK_TOKENS,
+    Priority,
+    SamplingParams,
+    ThinkingLevel,
+    ThinkingPlace,
+)
 from runtimes.thinking import check_variables
 
 Endpoint = Literal["chat", "completions", "embeddings"]

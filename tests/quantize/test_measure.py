@@ -97,7 +97,7 @@ def test_types_of_the_cache_behind_long_texts(
     pebble: Path, pebble_built: Path, capsys: pytest.CaptureFixture[str]
 ):
     paths = [pebble_built / "pebble-q8_0.gguf", pebble_built / "onnx-int4"]
-    notes = _Notes()
+    notes = Notes()
     job = _job(pebble, *paths, kv_types=("q4_0", "q8_0"), context=700, limit=200)
     gguf, onnx = measure(job, notes)
     assert onnx.caches == {}  # its graph has a type of its own

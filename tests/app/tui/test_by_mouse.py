@@ -14,7 +14,6 @@ from app.tui.screens.dialogs import AskScreen, Panel
 from app.tui.widgets.chat_sidebar import ChatList
 from app.tui.widgets.message_view import MessageView
 from app.tui.widgets.prompt import SlashMenu
-from tests.app.tui.batch_app import frozen
 from tests.app.tui.chat_app import add_turn
 from tests.app.tui.test_dialogs import ended, hint, option, show
 from tests.support import wait_until
