@@ -19,7 +19,7 @@ PROBE = (512, 1)  # a long prompt: the most operations a second that a file's ke
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class SweepCell:
     """One measurement: who does which work."""
 
     file: str
@@ -36,11 +36,11 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class SweepResult:
     """Medians of a cell's runs, tokens and bytes a second among them. ``problem``: why it has
     none."""
 
-    cell: Cell
+    cell: SweepCell
     seconds: tuple[float, ...] = ()  # of each run
     tps: float = 0.0  # generated tokens over all the time, prefill included
     ttft_s: float | None = None
@@ -54,12 +54,12 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What was found. ``bandwidth``: bytes a second that the memory gives, as measured."""
+    """Findings of a sweep. ``bandwidth``: bytes a second that the memory gives, as measured."""
 
     cpu: str
     threads: int
     bandwidth: float
-    measured: tuple[Measured, ...]
+    measured: tuple[SweepResult, ...]
 
     def peak(self, file: str) -> float | None:
         """Operations a second that a long prompt of the file reached."""
@@ -67,12 +67,12 @@ class Sweep:
         return next((one.operations_per_s for one in found), None)
 
 
-def is_probe(cell: Cell) -> bool:
+def is_probe(cell: SweepCell) -> bool:
     """Whether it is not part of the sweep, but says what the processor can do."""
     return (cell.prompt, cell.answer) == PROBE
 
 
-def told(cell: Cell) -> str:
+def told(cell: SweepCell) -> str:
     """A cell in words."""
     if is_probe(cell):
         return f"{cell.file}, a prompt of {cell.prompt}"
@@ -82,18 +82,18 @@ def told(cell: Cell) -> str:
     return f"{cell.file}{kind}{side}, {cell.prompt} + {cell.answer} tokens, {rows}"
 
 
-def from_json(value: dict[str, Any]) -> Measured:
-    """A ``Measured`` as ``asdict`` wrote it. Raises TypeError, KeyError or ValueError."""
-    more = {"cell": Cell(**value["cell"]), "seconds": tuple(value["seconds"])}
-    return Measured(**(value | more))
+def from_json(value: dict[str, Any]) -> SweepResult:
+    """A ``SweepResult`` as ``asdict`` wrote it. Raises TypeError, KeyError or ValueError."""
+    more = {"cell": SweepCell(**value["cell"]), "seconds": tuple(value["seconds"])}
+    return SweepResult(**(value | more))
 
 
 Group = tuple[int, int]  # tokens of a prompt and of its answer
 
 
-def groups(sweep: Sweep) -> dict[Group, dict[tuple[str, str], list[Measured]]]:
-    """What was measured by lengths, then by file and type of the cache."""
-    found: dict[Group, dict[tuple[str, str], list[Measured]]] = {}
+def groups(sweep: Sweep) -> dict[Group, dict[tuple[str, str], list[SweepResult]]]:
+    """Results by lengths, then by file and type of the cache."""
+    found: dict[Group, dict[tuple[str, str], list[SweepResult]]] = {}
     for one in sweep.measured:
         cell = one.cell
         if not is_probe(cell):
@@ -107,9 +107,9 @@ def named(name: str, kind: str) -> str:
     return name if kind == "f16" else f"{name}, {kind} cache"
 
 
-def by_side(measured: Sequence[Measured]) -> dict[str, dict[int, Measured]]:
+def by_side(measured: Sequence[SweepResult]) -> dict[str, dict[int, SweepResult]]:
     """By the number of rows, for each side."""
-    found: dict[str, dict[int, Measured]] = {}
+    found: dict[str, dict[int, SweepResult]] = {}
     for one in measured:
         found.setdefault(one.cell.side, {})[one.cell.rows] = one
     return found
@@ -146,7 +146,7 @@ def _share(part: float | None, whole: float | None) -> str:
     return f"{part / whole:.0%}" if part and whole else ""
 
 
-def _speed(side: dict[int, Measured], rows: int) -> float:
+def _speed(side: dict[int, SweepResult], rows: int) -> float:
     """A side that has one row at a time is as fast with many; 0 where it failed."""
     return side[rows if rows in side else min(side)].tps
 
@@ -176,7 +176,7 @@ def about(sweep: Sweep) -> str:
 
 
 def verdicts(sweep: Sweep) -> list[str]:
-    """What batching gains, and which file is first, for each length."""
+    """Sentences of what batching gains, and which file is first, for each length."""
     said = []
     for (prompt, answer), files in groups(sweep).items():
         ours = {key: by_side(measured)[OURS] for key, measured in files.items()}

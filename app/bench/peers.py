@@ -70,8 +70,8 @@ class OpenedSide:
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
-    """Whoever does the work. ``runtime``: whose files it takes, None for all. ``one_by_one``: it
+class SweepSide:
+    """Name and doing of a side. ``runtime``: whose files it takes, None for all. ``one_by_one``: it
     has one row at a time, however many there are."""
 
     name: str
@@ -125,7 +125,7 @@ def _server(start: Callable[[Work], Server], work: Work) -> Iterator[OpenedSide]
 
 @contextmanager
 def _remote(url: str, work: Work) -> Iterator[OpenedSide]:
-    """Whatever model it serves first."""
+    """A server elsewhere, with the model that it lists first."""
     models = ask(f"{url}/v1/models")
     model = models["data"][0]["id"] if models.get("data") else ""
     complete = partial(row_seconds, f"{url}/v1/completions", "max_tokens", model=model)
@@ -169,26 +169,28 @@ _LIBRARIES: dict[str, tuple[str, str, str | None, bool]] = {
 NAMES = ("ingot-serve", "llama-server", "llama-batched-bench", *_LIBRARIES)
 
 
-def sides(asked: Sequence[str], options: BenchOptions) -> list[Side]:
+def sides(asked: Sequence[str], options: BenchOptions) -> list[SweepSide]:
     """Ingot, and those named ("NAME", "NAME=WHERE" or a URL). Raises RequestError for one that is
     not known, or not here."""
-    return [Side(OURS, _ingot), *(_side(text.strip(), options) for text in asked)]
+    return [SweepSide(OURS, _ingot), *(_side(text.strip(), options) for text in asked)]
 
 
-def _side(text: str, options: BenchOptions) -> Side:
+def _side(text: str, options: BenchOptions) -> SweepSide:
     if re.match("https?://", text):
         url = text.rstrip("/").removesuffix("/v1")
-        return Side(url, partial(_remote, url))
+        return SweepSide(url, partial(_remote, url))
     name, _, where = text.partition("=")
     if name == "ingot-serve":
-        return Side(name, partial(_server, lambda work: IngotServer(work.model, work.settings)))
+        return SweepSide(
+            name, partial(_server, lambda work: IngotServer(work.model, work.settings))
+        )
     if name == "llama-server":
         program = _program(name, where, options.llama_server)
         start = lambda work: LlamaServer(program, work.model, work.settings)  # noqa: E731
-        return Side(name, partial(_server, start), "llamacpp")
+        return SweepSide(name, partial(_server, start), "llamacpp")
     if name == "llama-batched-bench":
         program = _program(name, where, options.batched_bench)
-        return Side(name, partial(_batched_bench, program), "llamacpp")
+        return SweepSide(name, partial(_batched_bench, program), "llamacpp")
     if name not in _LIBRARIES:
         raise RequestError(f"--against {name!r}: known are {', '.join(NAMES)}, and a server's URL")
     module, loop, runtime, own = _LIBRARIES[name]
@@ -199,7 +201,7 @@ def _side(text: str, options: BenchOptions) -> Side:
     if not where and runtime is None:
         raise RequestError(f"--against {name} needs a folder of its own: =FOLDER")
     runtime = None if where else runtime
-    return Side(name, partial(_loop, loop, where), runtime, one_by_one=loop == _LOOPING)
+    return SweepSide(name, partial(_loop, loop, where), runtime, one_by_one=loop == _LOOPING)
 
 
 def _program(name: str, where: str, known: Path | None) -> Path:

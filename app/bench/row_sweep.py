@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from app.bench.options import BenchOptions
-from app.bench.peers import Side, Times, Work, sides
+from app.bench.peers import SweepSide, Times, Work, sides
 from app.figures import duration, rate
-from app.sweeps import OURS, PROBE, Cell, Measured, Sweep, from_json, is_probe, keep, told
+from app.sweeps import OURS, PROBE, SweepCell, SweepResult, Sweep, from_json, is_probe, keep, told
 from runtimes.errors import IngotError, RequestError
 from runtimes.machine.hardware import detect, memory_bandwidth, memory_now
 from runtimes.models.memory import estimate, gib
@@ -36,8 +36,8 @@ class SweepPlan:
     """Everything that a sweep measures, in its order."""
 
     models: dict[str, ModelFile]
-    sides: dict[str, Side]
-    cells: tuple[Cell, ...]
+    sides: dict[str, SweepSide]
+    cells: tuple[SweepCell, ...]
     options: BenchOptions
 
     @property
@@ -47,12 +47,12 @@ class SweepPlan:
         work = [files, self.options.cores, self.options.repeats, list(map(asdict, self.cells))]
         return hashlib.sha256(json.dumps(work).encode()).hexdigest()[:16]
 
-    def settings(self, cell: Cell) -> RunnerSettings:
+    def settings(self, cell: SweepCell) -> RunnerSettings:
         """A slot for each row, that just holds it."""
         return _settings(cell, self.options)
 
 
-def _settings(cell: Cell, options: BenchOptions) -> RunnerSettings:
+def _settings(cell: SweepCell, options: BenchOptions) -> RunnerSettings:
     asked = options.settings(cell.prompt + cell.answer + 1, rows=cell.rows)
     return replace(asked, kv_type=cell.kv_type)
 
@@ -64,16 +64,16 @@ def plan_sweep(files: Sequence[Path], options: BenchOptions) -> tuple[SweepPlan,
     """
     models = {path.name: read_model(path) for path in files}
     taking = {side.name: side for side in sides(options.against or (), options)}
-    cells: list[Cell] = []
+    cells: list[SweepCell] = []
     left_out: list[str] = []
     for prompt, answer in options.lengths or LENGTHS:
         for name, model in models.items():
             own = [one for one in taking.values() if one.runtime in (None, model.runtime)]
             if PROBE[0] < model.context_length:
-                cells.append(Cell(name, "f16", *PROBE, 1, OURS))
+                cells.append(SweepCell(name, "f16", *PROBE, 1, OURS))
             for kind in options.kv_types if "kv_type" in backend_of(model).knows else ("f16",):
                 for rows in options.sizes or ROWS:
-                    cell = Cell(name, kind, prompt, answer, rows, OURS)
+                    cell = SweepCell(name, kind, prompt, answer, rows, OURS)
                     if problem := _no_room(model, cell, options):
                         left_out.append(problem)
                         break  # and none for more of them
@@ -86,7 +86,7 @@ def plan_sweep(files: Sequence[Path], options: BenchOptions) -> tuple[SweepPlan,
     return SweepPlan(models, taking, tuple(dict.fromkeys(cells)), options), left_out
 
 
-def _no_room(model: ModelFile, cell: Cell, options: BenchOptions) -> str | None:
+def _no_room(model: ModelFile, cell: SweepCell, options: BenchOptions) -> str | None:
     """Why a cell and those with more rows are left out."""
     if cell.prompt + cell.answer >= model.context_length:
         return f"left out: {told(cell)}; its context is {model.context_length:,}"
@@ -136,23 +136,23 @@ def run_sweep(plan: SweepPlan, tell: Callable[[str], None]) -> Sweep:
     return sweep
 
 
-def _line(found: Measured) -> str:
+def _line(found: SweepResult) -> str:
     return json.dumps(asdict(found)) + "\n"
 
 
-def _alike(cell: Cell) -> tuple[str, str]:
+def _alike(cell: SweepCell) -> tuple[str, str]:
     return cell.file, cell.side
 
 
-def _outcome(found: Measured) -> str:
+def _outcome(found: SweepResult) -> str:
     if found.problem:
         return found.problem
     return rate(found.prefill_tps if is_probe(found.cell) and found.prefill_tps else found.tps)
 
 
-def _begun(path: Path) -> dict[Cell, Measured]:
+def _begun(path: Path) -> dict[SweepCell, SweepResult]:
     """Cells in the file of a sweep that was ended, but for those that were cut off or failed."""
-    done: dict[Cell, Measured] = {}
+    done: dict[SweepCell, SweepResult] = {}
     with suppress(OSError, ValueError, TypeError, KeyError):
         if time.time() - path.stat().st_mtime > _KEPT_S:
             path.unlink()
@@ -164,7 +164,7 @@ def _begun(path: Path) -> dict[Cell, Measured]:
     return done
 
 
-def _measure(plan: SweepPlan, cell: Cell) -> Measured:
+def _measure(plan: SweepPlan, cell: SweepCell) -> SweepResult:
     model, side = plan.models[cell.file], plan.sides[cell.side]
     settings = plan.settings(cell)
     work = Work(model.path, model.vocab_size, cell.prompt, cell.answer, settings)
@@ -181,21 +181,21 @@ def _measure(plan: SweepPlan, cell: Cell) -> Measured:
     except IngotError as error:
         if cell.side == OURS:
             raise
-        return Measured(cell, problem=str(error).splitlines()[0])
+        return SweepResult(cell, problem=str(error).splitlines()[0])
     return _figures(model, cell, settings, runs, memory)
 
 
 def _figures(
     model: ModelFile,
-    cell: Cell,
+    cell: SweepCell,
     settings: RunnerSettings,
     runs: Sequence[Times],
     memory: int | None,
-) -> Measured:
+) -> SweepResult:
     seconds = statistics.median(one.seconds for one in runs)
     middle = min(runs, key=lambda one: abs(one.seconds - seconds))
     prefill = middle.prefill_s
-    found = Measured(
+    found = SweepResult(
         cell,
         tuple(one.seconds for one in runs),
         cell.rows * cell.answer / seconds,

@@ -139,7 +139,7 @@ def priority_of(value: Any, name: str) -> Priority:
 
 
 def _place(body: Mapping[str, Any]) -> ThinkingPlace | None:
-    """What the prompt of a text completion ends within; None where no thought is told apart. Raises
+    """The part that the prompt of a text completion ends within; None where no thought is told apart. Raises
     InputError."""
     place: ThinkingPlace | None = body.get("thinking_at")
     if place not in (None, *(places := get_args(ThinkingPlace))):

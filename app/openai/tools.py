@@ -67,7 +67,7 @@ def _closed(schema: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ToolFields:
-    """Where a dialect's tool has its function."""
+    """The place where a dialect's tool has its function."""
 
     types: tuple[str | None, ...] = ("function",)  # of tools that are functions
     parameters: str = "parameters"

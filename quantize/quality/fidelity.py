@@ -138,7 +138,7 @@ class CacheLosses:
     losses: dict[KvType, float]
 
     def of(self, keys: str, values: str) -> float:
-        """Both together: small errors of the two add up."""
+        """The loss of both together: small errors of the two add up."""
         return sum(max(self.losses.get(one, 0.0), 0.0) for one in (f"{keys}:f16", f"f16:{values}"))
 
 

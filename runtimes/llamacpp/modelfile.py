@@ -174,7 +174,7 @@ def _described(
 
 
 def _kv_type(header: GgufHeader) -> KvType:
-    """What `quantize --fits` has chosen; what no version of ours has written is left out."""
+    """The types that `quantize --fits` has chosen; f16 for any other text."""
     said = header.metadata.get(CACHE_KEY)
     try:
         kv_pair(said if isinstance(said, str) else "")

@@ -270,8 +270,8 @@ _SPEEDS = {"decode": "$text-primary", "prefill": "$text-secondary"}
 
 
 @dataclass(frozen=True)
-class Listing:
-    """Which rows are listed, by which column, whether downwards, and the words in them."""
+class RowListing:
+    """Rows that are listed, by which column, whether downwards, and the words in them."""
 
     which: Which = "live"
     by: By = "row"
@@ -306,7 +306,7 @@ class BatchJob(Vertical):
         super().__init__(id="job")
         self._table = BatchTable()
         self.job: WatchedJob | None = None
-        self._listing = Listing()
+        self._listing = RowListing()
         self._view: JobView | None = None
         self._charted: dict[str, object] = {}  # what the charts show
 
@@ -326,7 +326,7 @@ class BatchJob(Vertical):
 
     async def show(self, job: WatchedJob) -> None:
         """Follow ``job`` from now on."""
-        self.job, self._view, self._listing = job, None, Listing()
+        self.job, self._view, self._listing = job, None, RowListing()
         if not self.children:
             await self.recompose()
         self._table.job = job

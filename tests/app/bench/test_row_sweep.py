@@ -13,7 +13,7 @@ import pytest
 from app.bench.options import BenchOptions
 from app.bench.row_sweep import plan_sweep, run_sweep
 from app.bench.sweep_report import as_object, render_page
-from app.sweeps import Cell, Measured, Sweep, from_json, last, tables, text, verdicts
+from app.sweeps import SweepCell, SweepResult, Sweep, from_json, last, tables, text, verdicts
 from quantize.resolve import resolve
 from runtimes.models.registry import backend_of, read_model
 from runtimes.output import html
@@ -129,16 +129,18 @@ def test_refused(command: Any, pebble_built: Path, words: list[str], said: str) 
 
 
 def _sweep() -> Sweep:
-    cell = Cell("a$x.gguf", "f16", 16, 128, 1, "ingot")
-    probe = Cell("a$x.gguf", "f16", 512, 1, 1, "ingot")
-    measured = [Measured(probe, (1.0,), 1.0, operations_per_s=4e9)]
+    cell = SweepCell("a$x.gguf", "f16", 16, 128, 1, "ingot")
+    probe = SweepCell("a$x.gguf", "f16", 512, 1, 1, "ingot")
+    measured = [SweepResult(probe, (1.0,), 1.0, operations_per_s=4e9)]
     for rows, tps, theirs in ((1, 50.0, 40.0), (8, 150.0, 200.0)):
         one = replace(cell, rows=rows)
         more = {"ttft_s": 0.2, "tpot_s": 0.02, "memory": 10**9}
-        measured.append(Measured(one, (1.0,), tps, bytes_per_s=1e10, operations_per_s=1e9, **more))
-        measured.append(Measured(replace(one, side="llama-server"), (1.0,), theirs))
-        measured.append(Measured(replace(one, file="b", kv_type="q8_0"), (1.0,), 60.0 + rows))
-    measured.append(Measured(replace(cell, rows=8, side="x"), problem="it <b>failed</b>"))
+        measured.append(
+            SweepResult(one, (1.0,), tps, bytes_per_s=1e10, operations_per_s=1e9, **more)
+        )
+        measured.append(SweepResult(replace(one, side="llama-server"), (1.0,), theirs))
+        measured.append(SweepResult(replace(one, file="b", kv_type="q8_0"), (1.0,), 60.0 + rows))
+    measured.append(SweepResult(replace(cell, rows=8, side="x"), problem="it <b>failed</b>"))
     return Sweep("a processor", 2, 2e10, tuple(measured))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from textual.widgets import Static
 
-from app.sweeps import Cell, Measured, Sweep, keep, last_path
+from app.sweeps import SweepCell, SweepResult, Sweep, keep, last_path
 from app.tui.app import IngotApp
 from app.tui.screens.sweep_screen import NONE, SweepScreen
 from app.tui.widgets.chart import Chart
@@ -16,7 +16,7 @@ from tests.support import wait_until
 def swept() -> Sweep:
     """Two files, two lengths."""
     measured = [
-        Measured(Cell(file, "f16", *length, rows, "ingot"), (1.0,), tps * rows**0.5)
+        SweepResult(SweepCell(file, "f16", *length, rows, "ingot"), (1.0,), tps * rows**0.5)
         for length in ((16, 128), (128, 32))
         for file, tps in (("river-q4_0.gguf", 58.0), ("onnx-[int4]", 40.0))
         for rows in (1, 8, 64)
