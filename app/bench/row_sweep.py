@@ -16,7 +16,7 @@ from pathlib import Path
 from app.bench.options import BenchOptions
 from app.bench.peers import SweepSide, Times, Work, sides
 from app.figures import duration, rate
-from app.sweeps import OURS, PROBE, SweepCell, SweepResult, Sweep, from_json, is_probe, keep, told
+from app.sweeps import OURS, PROBE, Sweep, SweepCell, SweepResult, from_json, is_probe, keep, told
 from runtimes.errors import IngotError, RequestError
 from runtimes.machine.hardware import detect, memory_bandwidth, memory_now
 from runtimes.models.memory import estimate, gib

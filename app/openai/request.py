@@ -139,8 +139,8 @@ def priority_of(value: Any, name: str) -> Priority:
 
 
 def _place(body: Mapping[str, Any]) -> ThinkingPlace | None:
-    """The part that the prompt of a text completion ends within; None where no thought is told apart. Raises
-    InputError."""
+    """The part that a text completion's prompt ends within; None where no thought is told apart.
+    Raises InputError."""
     place: ThinkingPlace | None = body.get("thinking_at")
     if place not in (None, *(places := get_args(ThinkingPlace))):
         raise InputError("invalid_value", f"thinking_at must be one of {', '.join(places)}")

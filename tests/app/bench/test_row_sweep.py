@@ -13,7 +13,7 @@ import pytest
 from app.bench.options import BenchOptions
 from app.bench.row_sweep import plan_sweep, run_sweep
 from app.bench.sweep_report import as_object, render_page
-from app.sweeps import SweepCell, SweepResult, Sweep, from_json, last, tables, text, verdicts
+from app.sweeps import Sweep, SweepCell, SweepResult, from_json, last, tables, text, verdicts
 from quantize.resolve import resolve
 from runtimes.models.registry import backend_of, read_model
 from runtimes.output import html

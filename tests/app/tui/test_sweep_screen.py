@@ -6,7 +6,7 @@ from pathlib import Path
 
 from textual.widgets import Static
 
-from app.sweeps import SweepCell, SweepResult, Sweep, keep, last_path
+from app.sweeps import Sweep, SweepCell, SweepResult, keep, last_path
 from app.tui.app import IngotApp
 from app.tui.screens.sweep_screen import NONE, SweepScreen
 from app.tui.widgets.chart import Chart
