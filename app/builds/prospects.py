@@ -196,7 +196,6 @@ class BuildForecast:
     # Why the run would be refused: the field of `Settings` that could change it, "" for none.
     wrong: tuple[tuple[str, str], ...] = ()
 
-
     @property
     def disk_needed(self) -> int:
         """Sum of the parts."""

@@ -155,7 +155,6 @@ def read_result(folder: Path) -> Result:
                 e.recipe,
                 e.format,
                 best is not None and e.recipe == best.recipe,
-
                 tuple(of(e) or "-" for _, of in columns),
                 folder / e.path,
                 type_map(e),
