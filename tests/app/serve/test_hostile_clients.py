@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+import h11
 import psutil
 import pytest
 
@@ -21,7 +22,13 @@ from app.serve import bodies, connection, guard
 from app.serve.bodies import Charge, Held
 from app.serve.errors import HttpError
 from app.serve.generate import _check
-from app.serve.options import MOST_BODY_BYTES, MOST_DEPTH, MOST_NAMES, MOST_VALUES
+from app.serve.options import (
+    MOST_BODY_BYTES,
+    MOST_DEPTH,
+    MOST_HEAD_BYTES,
+    MOST_NAMES,
+    MOST_VALUES,
+)
 from app.serve.pool import MOST_SLOTS
 from runtimes.checks import UNFOLLOWED
 from runtimes.engine.sequence import unstarted
@@ -346,6 +353,15 @@ def test_a_head_that_is_too_large_is_431_in_the_form_of_an_error(server):
     assert found.startswith(b"HTTP/1.1 431")
     keep_sending(server.connect(HEAD), b"X-Flood: " + b"a" * 1000 + b"\r\n")
     assert server.ask()[0] == 200
+
+
+@pytest.mark.parametrize("flood", [b"X: " + b"a" * MOST_HEAD_BYTES + b"\r\n", b"a: b\r\n" * 300])
+def test_a_head_that_comes_at_once_may_be_no_larger(flood):
+    http = connection._Http(h11.SERVER, MOST_HEAD_BYTES)
+    http.receive_data(HEAD + flood + b"\r\n")
+    with pytest.raises(h11.RemoteProtocolError, match="head is too large"):
+        http.next_event()
+    assert http.refusal.status == 431
 
 
 @pytest.mark.parametrize(
