@@ -43,8 +43,8 @@ from app.tui.screens.files import AttachScreen, ExportScreen
 from app.tui.widgets.chat_sidebar import ChatList
 from app.tui.widgets.message_view import MessageView
 from app.tui.widgets.prompt import SlashMenu
-from tests.app.tui.batch_app import frozen
 from tests.app.tui.chat_app import add_turn
+from tests.app.tui.test_batch_snapshots import frozen
 from tests.app.tui.test_dialogs import place
 from tests.support import wait_until
 
