@@ -54,6 +54,7 @@ from app.tui.widgets.batch_form import BatchForm
 from app.tui.widgets.batch_job import BatchJob, BatchTable
 from app.tui.widgets.quantize_files import FileTable, QuantizeResult, TypesScreen
 from app.tui.widgets.repo_view import BuildTable
+from app.tui.widgets.table import Table
 from tests.app.tui.batch_app import ROWS, frozen
 from tests.app.tui.chat_app import add_turn
 from tests.app.tui.test_sweep_screen import swept
@@ -151,9 +152,9 @@ async def places(
             await wait_until(lambda panel=panel: panel.query("#load-memory"))  # type: ignore[misc]
         if isinstance(panel, SystemScreen):
             panel.query_one(OptionList).focus()
-        if isinstance(panel, BatchPresetsScreen):
+        if isinstance(panel, BatchPresetsScreen | BatchJobsScreen):
             await wait_until(lambda panel=panel: panel.found)  # type: ignore[misc]
-            panel.query_one("#presets").action_cursor_down()
+            panel.query_one(Table).action_cursor_down()
         if isinstance(panel, BatchRowScreen):
             await wait_until(lambda panel=panel: panel.row is not None)  # type: ignore[misc]
         await pilot.pause()

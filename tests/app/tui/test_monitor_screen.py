@@ -220,15 +220,11 @@ async def test_figures_are_whole_at_any_size(app: IngotApp) -> None:
                         assert all(len(line) <= one.content_size.width for line in lines), lines
                         assert text.region.bottom <= one.region.bottom - 1
 
-
-async def test_a_gap_is_drawn_where_nobody_looked_and_jobs_have_their_names(app: IngotApp) -> None:
-    job = dataclasses.replace(MACHINE.processes[2], name="app")
-    machine = dataclasses.replace(MACHINE, processes=(*MACHINE.processes[:2], job))
-    sample = dataclasses.replace(SAMPLE, machine=machine)
-    earlier = dataclasses.replace(sample, time=sample.time - 20)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await standing(pilot)
-        screen.show(sample, [earlier, sample], [], [])
+        # Jobs have their names, and a gap is drawn where nobody looked.
+        job = dataclasses.replace(MACHINE.processes[2], name="app")
+        machine = dataclasses.replace(MACHINE, processes=(*MACHINE.processes[:2], job))
+        sample = dataclasses.replace(SAMPLE, machine=machine)
+        screen.show(sample, [dataclasses.replace(sample, time=sample.time - 20), sample], [], [])
         everything, _ = screen.query_one("#cpu-chart", Chart).series
         assert [math.isnan(y) for _, y in everything.points] == [False, True, False]
         memory = pane(screen, "memory")

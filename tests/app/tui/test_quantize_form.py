@@ -81,7 +81,6 @@ async def test_what_would_be_refused_is_not_started(
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await open_screen(pilot)
         form, cards = screen.query_one(QuantizeForm), screen.query_one(RecipeCards)
-        form.fill(out=str(tmp_path / "o"))
 
         async def refused(text: str, name: str) -> None:
             """By the key that starts it, which goes to the field."""
@@ -91,7 +90,7 @@ async def test_what_would_be_refused_is_not_started(
             await wait_until(lambda: screen.focused is screen.query_one(f"#{name}"))
 
         await refused("name a model", "model")
-        form.fill(model=str(cut))
+        form.fill(model=str(cut), out=str(tmp_path / "o"))
         await refused("is truncated", "model")  # by its header
         form.fill(model=str(float_gguf))
         cards.choose(("iq1_s",))
