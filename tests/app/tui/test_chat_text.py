@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
+from textual.app import App, ComposeResult
 
 from app.chat.figures import StatusFigures
 from app.chat.store.records import Message, Role, State
@@ -77,6 +78,20 @@ def test_wrapping_keeps_every_character_within_the_width(line: str, width: int, 
 def test_what_a_terminal_would_obey_is_shown():
     assert TextLines("a\x1b]52;c;AAAA\x07b\x9b1m").lines == ["a␛]52;c;AAAA␇b\\x9b1m"]
     assert TextLines("tab\tand\nline\r\n").lines == ["tab and", "line", ""]
+
+
+class Lines(App[None]):
+    CSS = "TextLines { height: auto; min-height: 3; }"
+
+    def compose(self) -> ComposeResult:
+        yield TextLines("one")
+
+
+async def test_rows_below_a_text_are_blank():
+    async with Lines().run_test(size=(9, 4)) as pilot:
+        await pilot.pause()
+        drawn = pilot.app.screen._compositor.render_strips()
+        assert [strip.text.strip() for strip in drawn] == ["one", "", "", ""]
 
 
 def test_of_the_figures_those_that_matter_least_are_left_out():
