@@ -74,7 +74,6 @@ _LONG = (
     "app/builds/test_child",
     "app/cli/test_embed_command",
     "app/serve/test_adapters",
-    "app/serve/test_rerank",
     "app/tui/test_compare",
     "app/tui/test_tmux",
     "app/chat/store/test_foreign_files",
