@@ -178,7 +178,8 @@ class MessageView(Ground, Vertical, can_focus=True):
         self.foot = MessageFoot(entry.message.id)
         self._state = Plain(classes="state")
         self._waiting: Waiting | None = None
-        self._coming: int | None = None  # tokens that came before this was mounted
+        self._ready = False  # Textual says that it is mounted only once ``on_mount`` has ended
+        self._coming: int | None = None  # tokens that came before
         self._showing = asyncio.Lock()
         message = entry.message
         self.body: AnswerBody | TextLines
@@ -200,6 +201,7 @@ class MessageView(Ground, Vertical, can_focus=True):
         yield self._state
 
     async def on_mount(self) -> None:
+        self._ready = True
         self._say()
         if self._coming is not None:
             await self.stream(self.message, self._coming)
@@ -213,7 +215,7 @@ class MessageView(Ground, Vertical, can_focus=True):
     async def stream(self, message: Message, tokens: int) -> None:
         """Show an answer of ``tokens`` tokens so far."""
         self.entry = replace(self.entry, message=message)
-        if not self.is_mounted:
+        if not self._ready:
             self._coming = tokens
             return
         async with self._showing:  # timers and keys come in different tasks

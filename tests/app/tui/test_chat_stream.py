@@ -214,12 +214,11 @@ async def test_a_block_that_has_ended_is_laid_out_once(home, monkeypatch: pytest
 async def test_code_is_highlighted_and_can_be_selected(home):
     app, engine = recorded(home, [ANSWER])
     engine.may = 1
-    async with chatting(app, size=(80, 24)) as (pilot, screen):
+    async with chatting(app, size=(80, 24)) as (_pilot, screen):
         await screen.answer.send("Go")
-        await wait_until(lambda: len(screen.path) == 2 and not screen.busy)
-        await pilot.pause()
-        view = screen.transcript.view_of(screen.path[-1].id)
-        block = view.query_one(CodeBlock)
+        await answered(screen, 2)
+        await wait_until(lambda: screen.query(CodeBlock))
+        block = screen.query_one(CodeBlock)
         assert block.language == "python"
         assert block.text == "def row(boat, strokes):\n    return boat.speed * strokes  # metres\n"
         await wait_until(lambda: block.line_content(0).spans)
