@@ -395,7 +395,7 @@ def _look(path: Path, all_of_it: bool) -> bool:
         return True
     with contextlib.suppress(ModelError):
         entry = entry_of(path)
-        details(entry, fit(entry, free=2**30))
+        details(entry, fit(entry))
         file_quality(entry)
         bits_per_weight(path, 10**6)
     with contextlib.suppress(IngotError):

@@ -30,7 +30,7 @@ def divergence(original: Table, other: Table) -> float:
 def scored(path: Path, *texts: Sequence[int], **settings: Any) -> Table:
     """After each token of the ``texts``, by the runtime of the file or folder ``path``."""
     asked = RunnerSettings(**{"slots": 1, "context": 128, "scored": 64, **settings})
-    runner, _ = load_runner(read_model(path), asked)
+    runner = load_runner(read_model(path), asked)
     try:
         return log_softmax(np.concatenate([runner.score(text) for text in texts]))
     finally:

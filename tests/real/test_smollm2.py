@@ -18,7 +18,6 @@ from runtimes.engine.engine import Engine
 from runtimes.request import SamplingParams
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from tests.app import stopping
-from tests.app.batch.test_crashes import last
 from tests.app.tui.tmux import Tmux
 from tests.support import read_rows
 
@@ -138,7 +137,7 @@ def test_a_batch_that_is_killed_again_and_again(
         process.communicate()
     done = ingot(*command)
     assert done.returncode == 0, done.stderr
-    assert last(done.stdout)["reused"] == kills * count // (kills + 1)
+    assert json.loads(done.stdout.splitlines()[-1])["reused"] == kills * count // (kills + 1)
     assert [record["id"] for record in read_rows(out)] == list(range(count))
     journal = read_rows(out.with_name(out.name + ".journal.jsonl"))
     assert Counter(line["index"] for line in journal if "index" in line) == Counter(range(count))

@@ -14,13 +14,15 @@ from app.cli.batch_arguments import arguments_of, batch_spec
 
 USUAL = BatchSpec("in", "out")
 OTHER = {int: 9, float: 0.1234567, str: "- two\n'quoted' = so", Path: Path("a b")}
+CHECKED = {"kv_type": "q8_0:q4_0"}  # texts that may not be any
 
 
 def other(kind: Any, usual: object) -> Any:
     """A value of a type that is not the usual one."""
     if is_dataclass(kind):
         hints = get_type_hints(kind)
-        return kind(**{one.name: other(hints[one.name], one.default) for one in fields(kind)})
+        values = {one.name: other(hints[one.name], one.default) for one in fields(kind)}
+        return kind(**values | {name: text for name, text in CHECKED.items() if name in values})
     if get_origin(kind) is Literal:
         return next(value for value in reversed(get_args(kind)) if value != usual)
     if get_origin(kind) is list:

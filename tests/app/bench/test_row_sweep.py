@@ -113,7 +113,7 @@ def test_what_does_not_fit_is_left_out_and_said(pebble_built: Path, ingot: Any) 
     [
         (["--lengths", "16"], "'16' is not like 16+128"),
         (["--lengths", "16+1"], "'16+1' is not like 16+128"),
-        (["--kv-types", "q9_0"], "'q9_0' is none of: f16"),
+        (["--kv-types", "q9_0"], "'q9_0' is not one of f16"),
         (["--against", "llama"], "'llama': known are ingot-serve, llama-server"),
         (["--against", "llama-server=/nowhere"], "there is no such program"),
         (["--against", "transformers"], "needs a folder of its own"),

@@ -143,7 +143,7 @@ async def places(
         lambda: BatchResumeScreen(foreign(run, Path("/out.jsonl"))),
         lambda: LoadScreen(entry),
         lambda: TypesScreen(said("q4_k_m"), TYPES),
-        lambda: SweepScreen((swept(), 0.0)),
+        lambda: SweepScreen((swept(said("a.gguf")), 0.0)),
     ]
     seen(Path(said("out.jsonl")))
     for make in panels:

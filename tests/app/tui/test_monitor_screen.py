@@ -199,7 +199,10 @@ async def test_figures_are_whole_at_any_size(app: IngotApp) -> None:
         for size in ((80, 24), (120, 40), (200, 60)):
             await pilot.resize_terminal(*size)
             await wait_until(lambda size=size: screen.size == size)
-            await pilot.pause()
+            columns = 4 if size[0] >= 112 else 2
+            cpu = screen.query_one("#cpu")
+            await wait_until(lambda: screen.size.width // columns - 3 <= cpu.size.width + 4)
+            await wait_until(lambda: cpu.size.width <= screen.size.width // columns)
             for machine, engine, name, figures in (
                 (many, ENGINE, "cpu", "192 cores"),
                 (gpus, ENGINE, "cpu", "63%, 412 W memory 21 GB of 150 GB"),

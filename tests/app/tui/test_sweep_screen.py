@@ -13,12 +13,12 @@ from app.tui.widgets.chart import Chart
 from tests.support import wait_until
 
 
-def swept() -> Sweep:
+def swept(name: str = "river-q4_0.gguf") -> Sweep:
     """Two files, two lengths."""
     measured = [
         SweepResult(SweepCell(file, "f16", *length, rows, "ingot"), (1.0,), tps * rows**0.5)
         for length in ((16, 128), (128, 32))
-        for file, tps in (("river-q4_0.gguf", 58.0), ("onnx-[int4]", 40.0))
+        for file, tps in ((name, 58.0), ("onnx-[int4]", 40.0))
         for rows in (1, 8, 64)
     ]
     return Sweep("a processor", 2, 4e10, tuple(measured))

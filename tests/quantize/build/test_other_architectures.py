@@ -24,7 +24,7 @@ from runtimes.llamacpp import memory as memory_llamacpp
 from runtimes.models.registry import read_model
 from runtimes.planner.measure import Workload, measure_depths
 from runtimes.request import Priority, Request, SamplingParams
-from runtimes.runner import StepPlan, StepRow
+from runtimes.runner import StepRow
 from runtimes.settings import PROMPT_CHUNK, RunnerSettings, SchedulerSettings
 from runtimes.stream import Stream
 from tests.quantize.build import builds_child
@@ -155,7 +155,7 @@ def test_what_slots_take_is_known_before(files: Path, name: str, caplog: pytest.
     """The sums that llama.cpp logs; DeepSeek keeps one compressed token for all heads."""
     model = read_model(files / f"{name}.gguf")
     with caplog.at_level(logging.DEBUG, logger="runtimes.llamacpp.native"):
-        load_runner(model, RunnerSettings(slots=16, context=256, batch=256))[0].close()
+        load_runner(model, RunnerSettings(slots=16, context=256, batch=256)).close()
     parts = re.findall(r"(?:KV|RS) buffer size = +([\d.]+) MiB", caplog.text)
     cache = memory_llamacpp.Cache(16, 16, 256, 256, 16)
     said = memory_llamacpp.kv_bytes(model, cache, "f16")
@@ -172,9 +172,9 @@ def test_what_slots_take_is_known_before(files: Path, name: str, caplog: pytest.
 def test_an_encoder_makes_no_steps(files: Path):
     """A step of it would abort the process."""
     settings = RunnerSettings(slots=1, context=64)
-    runner, _ = load_runner(read_model(files / "bert.gguf"), settings)
+    runner = load_runner(read_model(files / "bert.gguf"), settings)
     with pytest.raises(RequestError, match="continues no text"):
-        runner.execute(StepPlan((StepRow(0, 0, [1, 2], 1),)))
+        runner.execute((StepRow(0, 0, [1, 2], 1),))
     runner.close()
 
 

@@ -32,7 +32,7 @@ from runtimes.errors import ModelError
 from runtimes.models.registry import read_model
 from runtimes.onnx.runner import OnnxRunner
 from runtimes.request import Request, SamplingParams
-from runtimes.runner import Logits, StepPlan, StepRow
+from runtimes.runner import Logits, StepRow
 from runtimes.settings import RunnerSettings
 from tests.quantize.build import builds_child
 from tests.quantize.conftest import run_quantize
@@ -210,7 +210,7 @@ def test_optimum_exports_a_model_once_for_all_of_its_files_and_the_route_is_told
 @pytest.fixture(scope="module", params=EXPORTED)
 def concat(request: pytest.FixtureRequest, tiny: dict[str, Tiny]) -> Iterator[OnnxRunner]:
     settings = RunnerSettings(slots=4, context=128, batch=20)
-    with contextlib.closing(load_runner(read_model(tiny[request.param].onnx), settings)[0]) as one:
+    with contextlib.closing(load_runner(read_model(tiny[request.param].onnx), settings)) as one:
         yield one
 
 
@@ -222,8 +222,7 @@ def runner(concat: OnnxRunner) -> OnnxRunner:
 
 
 def step(runner: OnnxRunner, *rows: tuple[int, int, list[int]]) -> Logits:
-    plan = StepPlan(tuple(StepRow(slot, at, tokens, 1) for slot, at, tokens in rows))
-    return runner.execute(plan).copy()
+    return runner.execute([StepRow(slot, at, tokens, 1) for slot, at, tokens in rows]).copy()
 
 
 def alone(runner: OnnxRunner, tokens: list[int], slot: int = 0) -> Logits:

@@ -21,7 +21,7 @@ from quantize.source import open_source
 from runtimes.engine.loading import load_runner
 from runtimes.errors import ModelError
 from runtimes.models.registry import read_model
-from runtimes.runner import StepPlan, StepRow
+from runtimes.runner import StepRow
 from runtimes.settings import RunnerSettings
 from tests.adapters import make_adapter, write_adapter
 from tests.quantize.build import builds_child
@@ -37,14 +37,14 @@ SIZES = {"pebble": {}, "qwen2": SIZE, "qwen3": {**SIZE, "head_dim": 32}, "phi3":
 def logits(path: Path, adapter: Path | None = None):
     """After every token: the first ones in one step, the last by itself."""
     settings = RunnerSettings(slots=2, context=64, scored=len(TOKENS))
-    with contextlib.closing(load_runner(read_model(path), settings)[0]) as runner:
+    with contextlib.closing(load_runner(read_model(path), settings)) as runner:
         if adapter:
             runner.adapters.load("one", adapter)
         name = "one" if adapter else None
         rows = StepRow(0, 0, TOKENS[:-1], len(TOKENS) - 1, adapter=name)
-        first = runner.execute(StepPlan((rows,))).copy()
+        first = runner.execute((rows,)).copy()
         row = StepRow(0, len(TOKENS) - 1, TOKENS[-1:], 1, adapter=name)
-        return np.concatenate([first, runner.execute(StepPlan((row,)))])
+        return np.concatenate([first, runner.execute((row,))])
 
 
 @pytest.fixture(scope="module")
