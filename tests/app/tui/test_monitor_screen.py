@@ -186,6 +186,13 @@ async def test_it_stands_still_and_filters_by_keys_and_clicks(app: IngotApp) -> 
         assert len(shown(screen)) == len(EVENTS)
 
 
+def laid_out(screen: MonitorScreen) -> bool:
+    """Whether the panes have the width of their column."""
+    columns = 4 if screen.size.width >= 112 else 2
+    width = screen.query_one("#cpu").size.width
+    return screen.size.width // columns - 7 <= width <= screen.size.width // columns
+
+
 async def test_figures_are_whole_at_any_size(app: IngotApp) -> None:
     """The pictures have most figures."""
     many = dataclasses.replace(MACHINE, cores=tuple(float(i % 100) for i in range(192)))
@@ -199,10 +206,7 @@ async def test_figures_are_whole_at_any_size(app: IngotApp) -> None:
         for size in ((80, 24), (120, 40), (200, 60)):
             await pilot.resize_terminal(*size)
             await wait_until(lambda size=size: screen.size == size)
-            columns = 4 if size[0] >= 112 else 2
-            cpu = screen.query_one("#cpu")
-            await wait_until(lambda: screen.size.width // columns - 3 <= cpu.size.width + 4)
-            await wait_until(lambda: cpu.size.width <= screen.size.width // columns)
+            await wait_until(lambda: laid_out(screen))
             for machine, engine, name, figures in (
                 (many, ENGINE, "cpu", "192 cores"),
                 (gpus, ENGINE, "cpu", "63%, 412 W memory 21 GB of 150 GB"),
