@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import pytest
@@ -82,7 +83,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=int(os.environ.get("INGOT_TEST_HISTORIES", "150")), deadline=None)
 @given(events, shapes)
 def test_every_row_is_served_whole_whatever_happens_around_it(kind, events, shape):
     """Any strategy, companions, preemption, failed steps, cancellations, prefix hits, checkpoints,
