@@ -87,7 +87,7 @@ class BenchOptions:
     )
     length: list[str] | None = option(
         None,
-        "Tokens of a prompt and of its answer, such as 16+128; repeatable, or separated by commas.",
+        "Tokens of a prompt and of its answer (16+128); repeatable, or separated by commas.",
         "--lengths",
         metavar="N+N",
         rich_help_panel=_SWEEP,

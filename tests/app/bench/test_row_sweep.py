@@ -15,7 +15,7 @@ from app.bench.row_sweep import plan_sweep, run_sweep
 from app.bench.sweep_report import as_object, render_page
 from app.sweeps import Sweep, SweepCell, SweepResult, from_json, last, tables, text, verdicts
 from quantize.resolve import resolve
-from runtimes.models.registry import backend_of, read_model
+from runtimes.models.registry import backend_of, read_model, tokenizer_of
 from runtimes.output import html
 
 SMALL = ["--sweep", "--batch-sizes", "1,2", "--lengths", "6+5", "--repeats", "1", "--threads", "1"]
@@ -55,6 +55,9 @@ def test_each_side_has_the_files_that_it_takes(pebble_built: Path) -> None:
     options = BenchOptions(kv_types=("f16", "q8_0"), against=["llama-cpp-python", "http://x/v1/"])
     plan, left_out = plan_sweep(files, options)
     assert not left_out
+    # A graph may have more ids than its tokenizer, which the engine refuses.
+    sizes = [tokenizer_of(read_model(path)).vocab_size for path in files]
+    assert list(plan.vocabularies.values()) == sizes
     found: dict[tuple[str, str, str], list[int]] = {}
     for cell in plan.cells:
         if cell.prompt == 16:
