@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from app.figures import aligned, duration
 from quantize.disk import outfile
+from quantize.fromjson import GARBLED, from_json
 from runtimes.output import json_text
 from runtimes.paths import cache_dir
 from runtimes.settings import KvType
@@ -31,8 +31,8 @@ class SweepCell:
 
     @property
     def size(self) -> float:
-        """How long it takes, beside others of the same side: batches take less than their rows."""
-        return (self.answer + self.prompt / 6) * math.pow(self.rows, 0.7)
+        """How long it takes, loading and repeating included, beside others of the same side."""
+        return (self.answer + self.prompt / 6) * (5 + math.pow(self.rows, 0.7))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +80,6 @@ def told(cell: SweepCell) -> str:
     side = f", {cell.side}" if cell.side != OURS else ""
     rows = f"{cell.rows} row{'s' * (cell.rows > 1)}"
     return f"{cell.file}{kind}{side}, {cell.prompt} + {cell.answer} tokens, {rows}"
-
-
-def from_json(value: dict[str, Any]) -> SweepResult:
-    """A ``SweepResult`` as ``asdict`` wrote it. Raises TypeError, KeyError or ValueError."""
-    more = {"cell": SweepCell(**value["cell"]), "seconds": tuple(value["seconds"])}
-    return SweepResult(**(value | more))
 
 
 Group = tuple[int, int]  # tokens of a prompt and of its answer
@@ -221,7 +215,6 @@ def last() -> tuple[Sweep, float] | None:
     path = last_path()
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-        measured = tuple(map(from_json, value["measured"]))
-        return Sweep(**(value | {"measured": measured})), path.stat().st_mtime
-    except (OSError, ValueError, TypeError, KeyError):
+        return from_json(Sweep, value), path.stat().st_mtime
+    except (OSError, *GARBLED):
         return None

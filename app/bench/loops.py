@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from runtimes.machine.linechild import LineChild, exchange
 
@@ -48,9 +49,8 @@ def native_loop(library: str, path: Path, *numbers: int) -> Iterator[NativeLoop]
         yield NativeLoop(child)
 
 
-def _genai(folder: str, threads: int) -> Loop:
-    """The loop of onnxruntime-genai; with 0 threads as any program that does not say how many.
-    Without the first token of a prompt, which comes with the prefill."""
+def _genai_model(folder: str, threads: int) -> Any:
+    """onnxruntime-genai's model; with 0 threads as any program that does not say how many."""
     import onnxruntime_genai as og
 
     og.disable_telemetry_events()
@@ -58,7 +58,15 @@ def _genai(folder: str, threads: int) -> Loop:
     if threads:
         session = {"intra_op_num_threads": threads}
         config.overlay(json.dumps({"model": {"decoder": {"session_options": session}}}))
-    model = og.Model(config)
+    return og.Model(config)
+
+
+def _genai(folder: str, threads: int) -> Loop:
+    """The loop of onnxruntime-genai, without the first token of a prompt, which comes with the
+    prefill."""
+    import onnxruntime_genai as og
+
+    model = _genai_model(folder, threads)
 
     def run(prompts: Sequence[Sequence[int]], tokens: int) -> float:
         seconds = 0.0
@@ -109,11 +117,7 @@ def _genai_rows(folder: str, threads: int) -> Loop:
     """A batch of onnxruntime-genai's generator."""
     import onnxruntime_genai as og
 
-    og.disable_telemetry_events()
-    config = og.Config(folder)
-    session = {"intra_op_num_threads": threads}
-    config.overlay(json.dumps({"model": {"decoder": {"session_options": session}}}))
-    model = og.Model(config)
+    model = _genai_model(folder, threads)
 
     def run(prompts: Sequence[Sequence[int]], tokens: int) -> float:
         begin, length = time.perf_counter(), len(prompts[0]) + tokens

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 
+from app.bench.frame import HOW_TO_BUILD
 from app.bench.lockstep import batched_bench
 from app.bench.loops import native_loop
 from app.bench.options import BATCH, BenchOptions
@@ -208,7 +209,7 @@ def _program(name: str, where: str, known: Path | None) -> Path:
     found = shutil.which(where or str(known or name))
     if found is None:
         raise RequestError(
-            f"--against {name}: there is no such program; {name}=PROGRAM names it,"
-            " and docs/benchmarks.md says how to build it"
+            f"--against {name}: there is no such program; {name}=PROGRAM names it, and"
+            f" {HOW_TO_BUILD}"
         )
     return Path(found)

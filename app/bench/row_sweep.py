@@ -16,7 +16,8 @@ from pathlib import Path
 from app.bench.options import BenchOptions
 from app.bench.peers import SweepSide, Times, Work, sides
 from app.figures import duration, rate
-from app.sweeps import OURS, PROBE, Sweep, SweepCell, SweepResult, from_json, is_probe, keep, told
+from app.sweeps import OURS, PROBE, Sweep, SweepCell, SweepResult, is_probe, keep, told
+from quantize.fromjson import GARBLED, from_json
 from runtimes.errors import IngotError, RequestError
 from runtimes.machine.hardware import detect, memory_bandwidth, memory_now
 from runtimes.models.memory import estimate, gib
@@ -131,7 +132,7 @@ def run_sweep(plan: SweepPlan, tell: Callable[[str], None]) -> Sweep:
     sweep = Sweep(
         hardware.cpu,
         plan.options.cores,
-        memory_bandwidth(hardware.usable_cores),
+        memory_bandwidth(plan.options.cores),
         tuple(done[cell] for cell in plan.cells),
     )
     keep(sweep)
@@ -156,12 +157,12 @@ def _outcome(found: SweepResult) -> str:
 def _begun(path: Path) -> dict[SweepCell, SweepResult]:
     """Cells in the file of a sweep that was ended, but for those that were cut off or failed."""
     done: dict[SweepCell, SweepResult] = {}
-    with suppress(OSError, ValueError, TypeError, KeyError):
+    with suppress(OSError, *GARBLED):
         if time.time() - path.stat().st_mtime > _KEPT_S:
             path.unlink()
             return done
         for line in path.read_text(encoding="utf-8").splitlines():
-            one = from_json(json.loads(line))
+            one = from_json(SweepResult, json.loads(line))
             if not one.problem:
                 done[one.cell] = one
     return done

@@ -20,6 +20,7 @@ from quantize.recipes import FORMATS, Recipe
 from quantize.stages import JsonObject, Stage, are_texts, stage_key, stage_version, versions
 from runtimes.machine.cpu import available_cores, cpu_identity
 from runtimes.machine.gpus import find_gpus
+from runtimes.settings import KvType
 
 _REFERENCE = "float-reference"  # the folder of the float model's distributions in their stage
 
@@ -107,11 +108,15 @@ def divergence(
     sha256: Mapping[str, str],
     reference: FloatReference,
     text: Mapping[str, Any],
+    cache: KvType = "f16",
 ) -> Fidelity:
-    """Divergence of the file at ``path`` from the float model's ``reference`` over ``text``."""
+    """Divergence of the file at ``path``, with this type of keys and values, from the float model's
+    ``reference`` over ``text``."""
     inputs = {**_file(recipe, sha256), "source": run.inputs, "text": text}
     what = f"comparing {recipe.name} with the float model"
-    call = partial(built_child.fidelity, path, reference)
+    if cache != "f16":
+        inputs["cache"], what = cache, f"{what}, with {cache} keys and values"
+    call = partial(built_child.fidelity, path, reference, cache)
     return _kept(run, "fidelity", inputs, what, Fidelity, call)
 
 
@@ -121,16 +126,6 @@ class DeepReference:
 
     key: str
     found: FloatReference
-
-
-def cache_divergence(
-    run: Run, recipe: Recipe, path: Path, sha256: Mapping[str, str], base: DeepReference, kind: str
-) -> Fidelity:
-    """Divergence of a GGUF file with this type of cache behind long texts."""
-    inputs = {**_file(recipe, sha256), "reference": base.key, "cache": kind}
-    what = f"comparing {recipe.name} with a {kind} cache with the float model"
-    call = partial(built_child.fidelity, path, base.found, kind)
-    return _kept(run, "fidelity", inputs, what, Fidelity, call)
 
 
 def cache_losses(run: Run, export: Export, base: DeepReference) -> CacheLosses:

@@ -15,6 +15,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from quantize.allocate.caches import choose_cache
 from quantize.allocate.measure import calibration_text, sensitivities, split_texts
@@ -31,7 +32,6 @@ from quantize.allocate.solve import (
 )
 from quantize.allocate.speed import StepTimes
 from quantize.build.measuring import (
-    cache_divergence,
     cache_losses,
     divergence,
     know_original,
@@ -51,6 +51,7 @@ from quantize.recipes import ONNX, W8A8, QualityTarget, Recipe
 from quantize.source import SourceModel
 from quantize.stages import JsonObject, Stage, stage_key, versions
 from runtimes.models.gguf import CACHE_KEY
+from runtimes.models.registry import read_model
 from runtimes.settings import KvType
 
 _ANY_SIZE = QualityTarget("bytes", 0.0, "")
@@ -124,7 +125,7 @@ def plan_target(run: Run, recipe: Recipe, target: QualityTarget) -> TargetPlan:
 
     if recipe.format != ONNX:
         table = _with(table, asked)
-    if target.bound == "memory" and isinstance(maker, GgufMaker) and maker.caches_have_types:
+    if target.bound == "memory" and isinstance(maker, GgufMaker):
         target = _with_cache(run, maker, table, tune, target)
     return TargetPlan(run, recipe, target, table, maker, tune, times)
 
@@ -134,6 +135,9 @@ def _with_cache(
 ) -> QualityTarget:
     """The target with the types of keys and values that leave the best weights the most room for
     what they lose themselves."""
+    model = read_model(maker.export.path)
+    if not (model.packs_kv and model.kv_elements + model.window_elements):
+        return target
     base = refer_deep(run, maker.export, text, target.context)
     losses = cache_losses(run, maker.export, base)
 
@@ -143,7 +147,9 @@ def _with_cache(
     kind = choose_cache(mixes(table.units), room, losses)
     saved = human(int(room(kind) - room("f16")))
     why = f"{saved} less at {target.context:,} tokens" if kind != "f16" else "the best here"
-    run.progress.note(f"keys and values of {kind}: {why}")
+    run.progress.note(
+        f"keys and values of {kind}: {why}; what they lose was measured behind {losses.tokens:,}"
+    )
     return replace(target, cache=kind)
 
 
@@ -299,18 +305,19 @@ def make_target(run: Run, job: BuildJob, target: QualityTarget) -> Stage:
     plan = plan_target(run, job.recipe, target)
     tries = _search(plan) if target.bound == "kl" else _within(plan)
     done = tries[-1]
-    cached: Fidelity | None = None
+    cached: dict[str, Any] = {}
     if plan.target.cache != "f16" and isinstance(plan.maker, GgufMaker):
         base = refer_deep(run, plan.maker.export, plan.tune, target.context)
         file = run, job.recipe, done.path, done.stage.sha256
-        cached = cache_divergence(*file, base, plan.target.cache)
+        behind = divergence(*file, base.found, {"reference": base.key}, plan.target.cache)
+        cached = {"cache_kl": behind.kl_mean, "cache_tokens": base.found.windows.length}
 
     def keep(folder: Path) -> JsonObject:
         if done.path.is_dir():
             shutil.copytree(done.path, folder / done.path.name, copy_function=os.link)
         else:
             os.link(done.path, folder / done.path.name)
-        return {**done.stage.value, "allocation": asdict(_allocation(plan, tries, cached))}
+        return {**done.stage.value, "allocation": asdict(_allocation(plan, tries)) | cached}
 
     return run.stages.run("build", job.key, keep, valid=is_build)
 
@@ -418,7 +425,7 @@ def _measured(plan: TargetPlan, measuring: Measuring, made: _Try) -> _Try:
     return replace(made, over=made.verdict - plan.target.value)
 
 
-def _allocation(plan: TargetPlan, tries: Sequence[_Try], cached: Fidelity | None) -> Allocation:
+def _allocation(plan: TargetPlan, tries: Sequence[_Try]) -> Allocation:
     done, table = tries[-1], plan.table
     total = table.total(done.types)
     larger = solve(table.units, loss, size, total.bytes + _MEGABYTE)
@@ -432,8 +439,6 @@ def _allocation(plan: TargetPlan, tries: Sequence[_Try], cached: Fidelity | None
         rows=plan.target.rows,
         rebuild=plan.line,
         cache=plan.target.cache,
-        cache_kl=cached.kl_mean if cached else None,
-        cache_tokens=plan.target.context if cached else 0,
     )
 
 

@@ -97,11 +97,6 @@ class GgufMaker:
         whole = estimate(read_model(self.export.path), _one_chat(target))
         return overhead + whole.total - whole.weights
 
-    @property
-    def caches_have_types(self) -> bool:
-        """Whether keys and values can have smaller types: their heads are whole blocks."""
-        return read_model(self.export.path).head_dim % 32 == 0
-
     def taken(self, path: Path, target: QualityTarget) -> float:
         """Bytes of a file that count for the bound."""
         if target.bound == "bits":

@@ -22,7 +22,6 @@ from runtimes.settings import RunnerSettings, kv_pair, outputs_at_once
 log = logging.getLogger(__name__)
 
 _BF16 = 30  # GGML_TYPE_BF16 of ggml.h, which the bindings do not name
-_BLOCK = 32  # elements of a block of ggml's types
 
 
 def with_attention(settings: RunnerSettings) -> RunnerSettings:
@@ -108,10 +107,10 @@ def make_context(
     if settings.threads:
         params.n_threads = params.n_threads_batch = settings.threads
     try:
-        if settings.kv_type != "f16" and model_file.head_dim % _BLOCK:
+        if settings.kv_type != "f16" and not model_file.packs_kv:
             raise ModelError(
                 f"{model_file.path} has heads of {model_file.head_dim} elements; keys and values "
-                f"of type {settings.kv_type} need a multiple of {_BLOCK}. Use kv_type f16"
+                f"of type {settings.kv_type} need a multiple of 32. Use kv_type f16"
             )
         context = lib.llama_init_from_model(model, params)
         if not context:

@@ -161,7 +161,7 @@ def _advice(model: ModelFile, settings: RunnerSettings, available: int) -> list[
     shorter = largest_context(model, settings, available)
     if slots > 1 and shorter >= _LEAST_CONTEXT:
         fits.append(f"--slots {slots} --context {shorter}")
-    if "kv_type" in backend_of(model).knows and model.head_dim % 32 == 0:
+    if "kv_type" in backend_of(model).knows and model.packs_kv:
         for smaller in ("q8_0", "q4_0"):
             if estimate(model, replace(settings, kv_type=smaller)).total <= available:
                 fits.append(f"--slots {slots} --context {context} --kv-type {smaller}")

@@ -73,6 +73,11 @@ class ModelFile:
     scores_pairs: bool = False  # of an encoder: it says how well two texts go together
     kv_type: KvType = "f16"  # of keys and values, where nobody says: what the file was made for
 
+    @property
+    def packs_kv(self) -> bool:
+        """Whether keys and values can have types below 16 bits: heads are whole blocks of 32."""
+        return self.head_dim % 32 == 0
+
     def require_writer(self) -> None:
         """Raises RequestError for a model that only embeds texts."""
         if self.encodes:

@@ -133,7 +133,7 @@ def candidates(models: Iterable[ModelFile], task: PlanTask) -> list[Candidate]:
         places = (
             (device, "cpu") if both and "gpu_layers" not in backend_of(model).knows else (device,)
         )
-        packed = task.profile == "memory" and model.head_dim % 32 == 0
+        packed = task.profile == "memory" and model.packs_kv
         choices = itertools.product(
             _values(model, task, "unified_kv", False, layouts),
             _values(model, task, "kv_type", "f16", (_cache(model, packed=packed),)),

@@ -13,7 +13,8 @@ import pytest
 from app.bench.options import BenchOptions
 from app.bench.row_sweep import plan_sweep, run_sweep
 from app.bench.sweep_report import as_object, render_page
-from app.sweeps import Sweep, SweepCell, SweepResult, from_json, last, tables, text, verdicts
+from app.sweeps import Sweep, SweepCell, SweepResult, last, tables, text, verdicts
+from quantize.fromjson import from_json
 from quantize.resolve import resolve
 from runtimes.models.registry import backend_of, read_model, tokenizer_of
 from runtimes.output import html
@@ -170,7 +171,7 @@ def test_figures_in_words_and_tables() -> None:
     page = render_page(sweep)
     assert "a$x.gguf" in page
     again = json.loads(json.dumps(as_object(sweep)))
-    assert tuple(map(from_json, again["measured"])) == sweep.measured
+    assert from_json(Sweep, again) == sweep
     assert asdict(sweep)["bandwidth"] == again["bandwidth"]
 
 
