@@ -304,7 +304,9 @@ class _Parts:
             raise WorkerError(event["error"]["message"])
         if usage := event.get("usage"):
             cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
-            self._usage = Usage(usage["prompt_tokens"], usage["completion_tokens"], cached)
+            thought = (usage.get("completion_tokens_details") or {}).get("reasoning_tokens", 0)
+            told = usage["prompt_tokens"], usage["completion_tokens"]
+            self._usage = Usage(*told, cached, thought)
             self._timings = event.get("timings") or {}
         for choice in event["choices"]:
             if choice["finish_reason"] is not None:

@@ -73,9 +73,10 @@ def agreement_line(found: Agreement | None, side: Side, first: Side) -> str:
     if found.share is not None:
         line += f", {found.share:.0%} in common"
     line += f"; then {parting_text(found.parting)}"
-    if found.parting.places[0] < len(first.thought):
+    places = zip(found.parting.places, (first, side), strict=True)
+    if any(at < len(one.thought) for at, one in places):
         line += ", while thinking"
-        line += "; the answers are the same" if first.text == side.text else ""
+        line += "; the answers are the same" if first.text and first.text == side.text else ""
     return line
 
 
@@ -177,6 +178,7 @@ def _side_json(side: Side) -> dict[str, Any]:
         "total_s": side.total_s,
         "peak_memory_bytes": side.peak_bytes,
         "finish_reason": side.finish_reason,
+        "unheeded": side.unheeded,
         "error": side.error,
     }
 

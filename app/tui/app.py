@@ -274,7 +274,7 @@ class IngotApp(App[None]):
             stack = self.get_screen_stack(mode)
         except KeyError:
             return []
-        return [screen for screen in stack if isinstance(screen, modes.Styled)]
+        return [one for one in stack if isinstance(one, modes.Styled) and one.is_mounted]
 
     def _catch_signals(self) -> None:
         loop = asyncio.get_running_loop()

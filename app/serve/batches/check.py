@@ -191,7 +191,7 @@ def answered(folder: Path) -> BatchCounts | None:
     with Journal(path) as journal:
         entries = journal.entries
         good = {i for i, ok in zip(entries.indexes, entries.answered, strict=True) if ok}
-        return BatchCounts(completed=len(good), failed=len(set(entries.indexes) - good))
+        return BatchCounts(0, len(good), len(set(entries.indexes) - good))
 
 
 def write_results(
@@ -207,7 +207,7 @@ def write_results(
     usage: Counter[str] = Counter()
     total = batch.counts.total
     if not require_plain(path, "the batch's journal"):
-        return BatchCounts(total), usage
+        return BatchCounts(total, 0, 0), usage
     form = RecordForm(OPENAI, model=batch.model or "")
     rows: Counter[str] = Counter()
     with ExitStack() as stack:

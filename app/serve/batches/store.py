@@ -93,9 +93,12 @@ class BatchError:
 class BatchCounts:
     """Rows of a batch."""
 
-    total: _Whole = 0
-    completed: _Whole = 0
-    failed: _Whole = 0
+    total: _Whole
+    completed: _Whole
+    failed: _Whole
+
+
+NO_ROWS = BatchCounts(0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +113,7 @@ class Batch:
     status: Status = "validating"
     at: Mapping[Status, _Whole] = field(default_factory=dict)  # when it first had each status
     model: _Text | None = None
-    counts: BatchCounts = field(default_factory=BatchCounts)
+    counts: BatchCounts = NO_ROWS
     errors: Annotated[tuple[BatchError, ...], _FEW] = ()
     # Once this is known no row is asked any more, and its files have their names: whatever ends the
     # server while they are written, they are written once.

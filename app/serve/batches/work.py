@@ -471,7 +471,7 @@ class BatchService:
                 return now
             if found.errors:
                 return now.now("failed", model=found.model, errors=found.errors)
-            return now.now("in_progress", model=found.model, counts=BatchCounts(found.rows))
+            return now.now("in_progress", model=found.model, counts=BatchCounts(found.rows, 0, 0))
 
         self._finish(batch, checked)
 

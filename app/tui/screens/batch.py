@@ -98,10 +98,8 @@ class BatchScreen(ModeScreen):
         output = await self.app.push_screen_wait(BatchJobsScreen())
         if output is None:
             return
-        try:
+        with self.errors_told():
             await self.show(await asyncio.to_thread(attach, output))
-        except IngotError as error:
-            self.notify(str(error), severity="error", timeout=10)
 
     # Pages
 

@@ -228,13 +228,14 @@ class FindScreen(ListPanel[str]):
         pane.border_title = Content(heading)
         pane.border_subtitle = ""
         self._left = None
+        # At once: who presses enter must not get to builds of the search before.
+        self._repos.show((), keep=False)
+        self._say("", "Searching ...")
+        self._view.show(None)
         self._find(map(look_up, [named.name]) if named else search(query), named)
 
     @latest
     async def _find(self, results: Iterator[Found], named: PullRequest | None) -> None:
-        self._repos.show((), keep=False)
-        self._say("", "Searching ...")
-        self._view.show(None)
         try:
             rows = await asyncio.to_thread(_read, results)
         except Exception as error:

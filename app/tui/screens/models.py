@@ -148,9 +148,10 @@ _LABELS = {
 class LoadForm(Form):
     """The settings that the runtime of a file has. Empty is as planned."""
 
-    def __init__(self, choice: LoadChoice, said: LoadSettings) -> None:
+    def __init__(self, choice: LoadChoice, said: LoadSettings, lost: str) -> None:
+        """``lost`` tells what types of the KV cache lose, where that was measured."""
         super().__init__()
-        self._choice, self._said = choice, said
+        self._choice, self._said, self._lost = choice, said, lost
 
     def compose(self) -> ComposeResult:
         for name in load_settings.known_to(self._choice.file):
@@ -206,7 +207,7 @@ class LoadForm(Form):
         free = memory_now()[1]
         fits = "fits" if needs <= free else "does not fit"
         lines = [f"Memory: needs {human(needs)}, {human(free)} are free: {fits}"]
-        shown.update("\n".join(filter(None, (*lines, cache_losses(self._choice.file.path)))))
+        shown.update("\n".join(filter(None, (*lines, self._lost))))
         shown.set_class(needs > free, "bad")
 
 
@@ -243,7 +244,9 @@ class LoadScreen(Panel[bool]):
                 choose, entry.model, entry.options, PlanOptions(), "chat", slots=1
             )
             self._path = choice.file.path
-            form = LoadForm(choice, await asyncio.to_thread(load_settings.remembered, self._path))
+            said = await asyncio.to_thread(load_settings.remembered, self._path)
+            lost = await asyncio.to_thread(cache_losses, self._path)
+            form = LoadForm(choice, said, lost)
         except IngotError as error:
             state.update(str(error))
             return

@@ -3,14 +3,21 @@
 from datetime import datetime
 
 from textual.app import ComposeResult
-from textual.containers import Horizontal
+from textual.containers import Horizontal, VerticalScroll
 
 from app.sweeps import OURS, Sweep, about, by_side, groups, named, verdicts
 from app.tui.screens.dialogs import Panel
 from app.tui.textual_patches import Plain
 from app.tui.widgets.chart import Axis, Chart, Series
 
-_COLORS = ("$primary", "$secondary", "$success", "$warning", "$accent", "$error")
+# Of files, in their order; further ones begin again.
+_LOOKS = tuple(
+    zip(
+        ("$primary", "$secondary", "$success", "$warning", "$accent", "$error"),
+        "●■▲◆▼★",
+        strict=True,
+    )
+)
 _SIDE_BY_SIDE = 3  # charts; more would be too narrow
 NONE = "Nothing has been measured yet: `ingot bench MODEL --sweep` does it, in a shell."
 
@@ -35,7 +42,11 @@ class SweepScreen(Panel[None]):
                 chart = Chart(x=Axis("rows", log=True), y=Axis("tok/s", low=0.0))
                 chart.border_title = f"{prompt:,} + {answer:,} tokens"
                 yield chart
-        yield Plain("\n".join(verdicts(sweep)), id="sweep-verdicts")
+        said = verdicts(sweep)
+        if (more := len(groups(sweep)) - _SIDE_BY_SIDE) > 0:
+            said.append(f"charts of {more} more lengths are on the page that --output writes")
+        with VerticalScroll(id="sweep-verdicts"):
+            yield Plain("\n".join(said))
         when = datetime.fromtimestamp(finished).strftime("%d %B %Y, %H:%M")
         yield Plain(f"{about(sweep)} Measured on {when}.", id="sweep-about")
 
@@ -48,6 +59,6 @@ class SweepScreen(Panel[None]):
                 for key, measured in files.items():
                     rows = sorted(by_side(measured)[OURS].items())
                     points = [(float(count), one.tps) for count, one in rows]
-                    color = _COLORS[len(series) % len(_COLORS)]
-                    series.append(Series(named(*key), points, color=color))
+                    color, marker = _LOOKS[len(series) % len(_LOOKS)]
+                    series.append(Series(named(*key), points, "marked", color, marker))
                 chart.show(series)

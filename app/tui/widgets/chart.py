@@ -217,9 +217,9 @@ class Series:
 
     name: str
     points: Points
-    kind: Literal["line", "area", "points"] = "line"
+    kind: Literal["line", "marked", "area", "points"] = "line"  # marked: a line through points
     color: str = "$text-primary"
-    marker: str = "●"  # of points
+    marker: str = "●"  # of points, also of those on a line
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,9 +290,9 @@ class Chart(Canvas):
         for one in self.series:
             if one.kind == "area":
                 self._draw_area(one, plot, self._fill(one))
-            elif one.kind == "line":
+            elif one.kind != "points":
                 self._draw_line(one, plot)
-            else:
+            if one.kind in ("marked", "points"):
                 cells = [plot.cell(x, y) for x, y in one.points if y == y]
                 self.set_pixels(cells, one.marker, self._style(one.color))
         marked = [(mark, plot.cell(mark.x, mark.y)) for mark in self.marks]

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from rich.cells import cell_len
 from textual import events
 from textual.app import ComposeResult
-from textual.binding import ActiveBinding, Binding
+from textual.binding import Binding
 from textual.containers import Horizontal
 from textual.content import Content
 from textual.screen import Screen
@@ -102,27 +102,26 @@ class AppFooter(Footer):
 
     def __init__(self) -> None:
         super().__init__(compact=True, show_command_palette=False)
-        self._shown: tuple[list[ActiveBinding], str] = [], ""
+        self._shown: tuple[list[Binding], str] = [], ""
         self._due = False
 
     def compose(self) -> ComposeResult:
         keys, state = self._shown
-        for _, key, _, tooltip in keys:
-            made = FooterKey(
-                key.key, *self._told(key), key.action, tooltip=tooltip, classes="-compact"
-            )
+        for key in keys:
+            told = key.key, *self._told(key), key.action
+            made = FooterKey(*told, tooltip=key.tooltip, classes="-compact")
             made.set_reactive(FooterKey.compact, True)
             yield made
         yield Plain(state, classes="computes")
 
-    def _fitting(self) -> tuple[list[ActiveBinding], str]:
+    def _fitting(self) -> tuple[list[Binding], str]:
         """The keys that there is room for, the focused widget's first, and what computes."""
         screen = self.screen
-        own: list[ActiveBinding] = []
-        everywhere: list[ActiveBinding] = []
+        own: list[Binding] = []
+        everywhere: list[Binding] = []
         for one in offered(screen):
             if not isinstance(screen, ModeScreen) or screen.useful(one.binding.action):
-                (everywhere if isinstance(one.node, IngotApp) else own).append(one)
+                (everywhere if isinstance(one.node, IngotApp) else own).append(one.binding)
         state = app_of(self).services.host.details if self.size.width >= _ROOMY else ""
         room = self.size.width - sum(map(self._width, everywhere)) - cell_len(state) - 2
         kept = sum(taken <= room for taken in accumulate(map(self._width, own)))
@@ -131,8 +130,8 @@ class AppFooter(Footer):
     def _told(self, key: Binding) -> tuple[str, str]:
         return self.app.get_key_display(key), key.description
 
-    def _width(self, one: ActiveBinding) -> int:
-        return cell_len(" ".join(self._told(one.binding))) + _GAP
+    def _width(self, key: Binding) -> int:
+        return cell_len(" ".join(self._told(key))) + _GAP
 
     def on_mount(self) -> None:
         super().on_mount()

@@ -226,6 +226,8 @@ class RepoView(Pane):
         self._say("")
         if self._repo is not None:
             self._look(self._repo, found)
+        else:
+            self.workers.cancel_group(self, "_look")
 
     def refresh_builds(self) -> None:
         """Read the builds anew: what is here has changed."""

@@ -14,7 +14,7 @@ from app.chat.conversation import Conversation
 from app.chat.host import EngineHost
 from app.chat.store.records import Role, State
 from app.chat.store.store import ChatStore
-from app.chat.turn import Turn
+from app.chat.turn import JOURNAL_S, Turn
 from app.options import ModelOptions
 from app.prompts import PromptTooLongError
 from runtimes.errors import RequestError
@@ -64,6 +64,7 @@ def test_an_answer_streams_and_is_stored(
 def test_a_stopped_answer_keeps_what_came_and_was_saved_before(
     roomy: EngineHost, conversation: Conversation, store: ChatStore, monkeypatch: pytest.MonkeyPatch
 ):
+    assert JOURNAL_S <= 1, "what one has read for a second is on the disk"
     monkeypatch.setattr("app.chat.turn.JOURNAL_S", 0.0)
     turn = Turn.start(roomy, conversation, conversation.say(LONG), ENDLESS)
     saved = support.until(

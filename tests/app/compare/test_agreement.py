@@ -115,6 +115,19 @@ def test_thoughts_stand_before_the_answers(theirs: str, said: str):
     assert agreement_line(found, second, first).endswith(said)
 
 
+def test_thoughts_that_end_apart_or_not_at_all():
+    """Which of the two is named first does not matter; no answer is not the same answer."""
+    short = replace(side("so. ", "yes"), thought="so. ", text="yes")
+    long = replace(side("so. ", "hm. ", "yes"), thought="so. hm. ", text="yes")
+    for first, second in ((short, long), (long, short)):
+        found = agreement(first, second)
+        said = agreement_line(found, second, first)
+        assert said.endswith(", while thinking; the answers are the same"), said
+    cut = [replace(side("so. ", word), thought=f"so. {word}", text="") for word in ("a", "b")]
+    said = agreement_line(agreement(cut[0], cut[1]), cut[1], cut[0])
+    assert said.endswith("'a' became 'b', while thinking")
+
+
 def test_nothing_to_compare_before_both_have_said_something():
     nothing = replace(side("a"), token_ids=(), text="", starts=())
     assert agreement(nothing, side("a")) is None

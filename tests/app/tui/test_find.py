@@ -120,6 +120,19 @@ async def test_typing_searches_and_the_whole_way_to_a_chat_by_key(bare, hub: Fak
     assert not hub.sent("Q8_0.gguf") or max(hub.sent("Q8_0.gguf")) <= 128 * 2**10
 
 
+async def test_enter_does_not_get_to_the_builds_of_the_search_before(bare, hub: FakeHub):
+    async with bare.run_test(size=(80, 24)) as pilot:
+        screen = await opened(pilot)
+        await wait_until(lambda: text(screen, "advice"))
+        line = screen.query_one("#words")
+        line.value = "huge"
+        screen._entered()  # before anything of the new search has come
+        assert not builds(screen)
+        assert screen.focused is line
+        await wait_until(lambda: not names(screen) or names(screen) == ["org/huge-70B-GGUF"])
+        assert not [row for row in builds(screen) if row[0] == "Q4_K_M"]
+
+
 async def test_stopped_and_gone_on_with(bare, hub: FakeHub):
     fault = hub.fault(r"^/org/tiny-GGUF/tiny-Q8_0\.gguf$", stall_after=60_000)
     fault.times = 0

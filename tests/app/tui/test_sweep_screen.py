@@ -41,7 +41,8 @@ async def test_the_last_sweep_is_shown(app: IngotApp, home: Path) -> None:
         await wait_until(lambda: bool(app.screen.query(Chart)))
         first, second = app.screen.query(Chart)
         assert [first.border_title, second.border_title] == ["16 + 128 tokens", "128 + 32 tokens"]
+        assert [one.marker for one in first.series] == ["●", "■"], "colour alone says nothing"
         assert [one.name for one in first.series] == ["river-q4_0.gguf", "onnx-[int4]"]
         assert [x for x, _ in second.series[1].points] == [1, 8, 64]
-        verdict = str(app.screen.query_one("#sweep-verdicts", Static).render())
+        verdict = str(app.screen.query_one("#sweep-verdicts Static", Static).render())
         assert "at most 8.00x (river-q4_0.gguf, 64 rows)" in verdict

@@ -63,7 +63,15 @@ async def test_nobody_gets_a_page_without_the_token(served: Served) -> None:
         async with browser.get(served.address) as answer:
             assert answer.status == 200  # and the cookie is there from now on
             assert str(answer.url) == served.root, "the token is out of sight"
-            assert "frame-ancestors 'none'" in answer.headers["Content-Security-Policy"]
+            policy = answer.headers["Content-Security-Policy"].split("; ")
+            host = served.root.removeprefix("http://").rstrip("/")
+            # What the page's own script needs, and nothing of other hosts.
+            assert policy == [
+                *("default-src 'self'", "style-src 'self' 'unsafe-inline'"),
+                *("script-src 'self' 'unsafe-inline'", "img-src 'self' data:"),
+                *("font-src 'self' data:", f"connect-src 'self' ws://{host}"),
+                "frame-ancestors 'none'",
+            ]
         assert await status(served.root + "static/js/textual.js") == 200
         assert await status(served.root, Host="example.org") == 403
         with pytest.raises(aiohttp.WSServerHandshakeError, match="403"):

@@ -179,6 +179,27 @@ def test_closing_while_a_worker_is_being_started(worker, monkeypatch):
     assert stream.result(0).finish_reason is FinishReason.CANCELLED
 
 
+def test_a_worker_that_is_killed_while_it_loads(gguf):
+    killed: list[int] = []
+
+    def kill_the_first(worker: WorkerEngine) -> None:
+        start = worker._supervisor._new_process
+
+        def new_process() -> WorkerProcess:
+            process = start()
+            if not killed:
+                os.kill(process.pid, signal.SIGKILL)
+                killed.append(process.pid)
+            return process
+
+        worker._supervisor._new_process = new_process
+
+    with WorkerEngine.load(gguf, SETTINGS, begun=kill_the_first) as worker:
+        assert worker.pid not in killed
+        assert worker.generate([prompt(worker)], SHORT)[0].error is None
+    assert killed
+
+
 _PARENT = """
 import sys, time
 from runtimes.request import Request, SamplingParams

@@ -1,6 +1,7 @@
 """Opening what is there: older and newer versions, other programs' files, damage, a full disk."""
 
 import hashlib
+import os
 import random
 import sqlite3
 import subprocess
@@ -292,3 +293,17 @@ def test_a_file_that_may_not_grow_takes_nothing_back(path: Path):
         assert [chat.title for chat in store.chats()] == ["full"]
         store.add_message(message.chat, message.id, "y" * 10_000)
     assert is_whole(path)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_may_not_be_written(path: Path) -> None:
+    with ChatStore.open(path) as store:
+        store.new_chat(title="there")
+    path.parent.chmod(0o500)
+    try:
+        with pytest.raises(StoreError, match="INGOT_HOME"):
+            ChatStore.open(path)
+    finally:
+        path.parent.chmod(0o700)
+    with ChatStore.open(path) as store:
+        assert [chat.title for chat in store.chats()] == ["there"]

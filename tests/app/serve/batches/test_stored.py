@@ -243,7 +243,7 @@ def test_what_a_file_is_called_can_be_told(tmp_path, called):
         {"metadata": {str(i): "x" for i in range(1000)}},
         {"errors": (BatchError("x", "\ud800"),)},
         {"errors": (BatchError("x", "x"),) * 10_000},
-        {"counts": BatchCounts(-1)},
+        {"counts": BatchCounts(-1, 0, 0)},
         {"created": float("nan")},
         {"output_file_id": "../x"},
         {"status": "in_progress", "model": None},

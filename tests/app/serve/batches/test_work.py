@@ -215,7 +215,7 @@ def test_journals_that_nobody_wrote_so_stop_no_other_batch(server, tmp_path):
     bad: list[Batch] = []
     with serving(tmp_path, server.pool) as service:
         for said in JOURNALS:
-            now = {"model": "pebble", "counts": BatchCounts(1)}
+            now = {"model": "pebble", "counts": BatchCounts(1, 0, 0)}
             ids = {"output_file_id": new_file_id(), "error_file_id": new_file_id()}
             late = {"status": "finalizing", "ending": "completed", **ids, **now}
             for changes in ({"status": "in_progress", **now}, late):
