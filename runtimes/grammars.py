@@ -15,6 +15,7 @@ import logging
 import math
 import os
 import re
+import signal
 import sys
 import threading
 import time
@@ -358,6 +359,7 @@ def _serve() -> None:
 
 def main() -> None:
     """Compile what stdin says, a JSON list of kind and source a line, until it ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # where it shares the parent's terminal
     _bound("RLIMIT_AS", _CHILD_MEMORY, _CHILD_MEMORY)
     _bound("RLIMIT_CORE", 0, 0)
     if sys.platform != "win32":

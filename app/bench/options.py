@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from app.options import option
-from runtimes.settings import MOST_SLOTS, FlashAttention, KvType, RunnerSettings
+from runtimes.settings import MOST_SLOTS, FlashAttention, KvType, RunnerSettings, kv_pair
 
 BATCH = 512  # tokens of a step on both sides of every comparison; llama.cpp's own n_ubatch
 # llama.cpp rounds a sequence's cells up to this many (llama_context's constructor); asking for a
@@ -97,6 +97,7 @@ class BenchOptions:
         "Types of llama.cpp's keys and values; f16 without.",
         "--kv-types",
         metavar="TYPE",
+        check=kv_pair,
         rich_help_panel=_SWEEP,
     )
     against: list[str] | None = option(

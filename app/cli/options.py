@@ -86,11 +86,17 @@ def _flag(name: str, hint: Any, field: Any, panel: str | None = None) -> inspect
     )
 
 
+def parts(values: list[str] | None) -> list[str]:
+    """The parts of a repeatable option that commas may separate."""
+    return [part.strip() for value in values or () for part in value.split(",")]
+
+
 def _checked(check: Callable[[Any], object]) -> Callable[[Any], Any]:
     def callback(value: Any) -> Any:
         try:
-            if value is not None:
-                check(value)
+            for one in parts(value) if isinstance(value, list) else [value]:
+                if one is not None:
+                    check(one)
         except RequestError as error:
             raise typer.BadParameter(str(error)) from error
         return value

@@ -109,13 +109,8 @@ def prepare(
         style = _RAW
     if task.embed is not None:
         return _embedded(task, encoder)
-    if task.ids:
-        ids = _fitting(list(task.ids), encoder)
-        thinking = _thinking(encoder.model.chat_template, (), {}, task.at) if task.at else None
-        return Prepared(ids, PromptForm((), params), thinking=thinking)
     if task.then is not None:
         params = _SCORED
-    given = conversation(style, task.opening if messages is None else messages)
     known = template or encoder.model.chat_template
     if style.raw and task.at is None:
         known = None
@@ -123,6 +118,11 @@ def prepare(
     variables = {**choice.variables, **(task.variables or {})}
     if choice.budget is not None and params.think_tokens is None:
         params = replace(params, think_tokens=choice.budget)
+    if task.ids:
+        ids = _fitting(list(task.ids), encoder)
+        thinking = _thinking(known, (), variables, task.at) if task.at else None
+        return Prepared(ids, PromptForm((), params), thinking=thinking)
+    given = conversation(style, task.opening if messages is None else messages)
     said = form_prompt(task, given, template or encoder.model.chat_template, params)
     if bounded:
         require_short(encoder, [task.then or "", *said.messages])

@@ -90,6 +90,10 @@ def body_task(
     task = Task(ids=tuple(prompt)) if ids else task_at(prompt, f"body.{name}")
     variables = template_variables(body) if chat else None
     at = _place(body) if served and not chat else None
+    if served and not chat and at is None:  # then no thought is told apart, and none is bounded
+        for budget in sorted(BUDGETS):
+            if body.get(budget) is not None:
+                ignored.note(budget, f"{budget} is not supported without thinking_at")
     thoughts = chat_reasoning(body) if chat or at else {}
     sampling = sampling_of(body, endpoint, defaults, thoughts)
     tools = tools_of(body, ToolFields(inside=True), ignored) if chat else None

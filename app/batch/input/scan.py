@@ -122,7 +122,9 @@ def _read(source: Source, entries: Entries, ids: IdIndex | None) -> InputScan:
 
 def _no_field(source: Source, fields: list[str], problems: list[tuple[str, Problem]]) -> str:
     shown = ", ".join(repr(name)[1:-1][:40] for name in fields[:_FIELDS_SHOWN])
-    field, said = source.prompting.rows.field, problems[0][1].message
+    field = source.prompting.rows.field
+    first = next((one for _, one in problems if one.code == "missing_field"), problems[0][1])
+    said = first.message
     if source.prompting.template is not None:
         return f"no row of {source.name} fits the template; {said}"
     if field is not None and repr(field) in said:

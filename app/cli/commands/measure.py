@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from app import console
-from app.cli.options import AS_TABLE, with_groups
+from app.cli.options import AS_TABLE, parts, with_groups
 from app.exitcodes import ExitCode
 from app.options import MODEL_HELP, argument, option
 from runtimes.errors import RequestError
@@ -42,6 +42,7 @@ def measure(
         f"Also with these types of llama.cpp's cache, behind --context tokens: {KV_HELP};"
         " repeatable, or separated by commas.",
         metavar="TYPE",
+        check=kv_pair,
     ),
     context: int = option(4096, "Tokens that --kv-types are measured behind.", min=64),
     no_speed: bool = option(False, "Do not measure speed and memory."),
@@ -68,16 +69,13 @@ def measure(
     from quantize.options import DEFAULT_LIMIT, SourceOptions
     from quantize.progress import ConsoleReporter, beating
 
-    kinds = tuple(kind for text in kv_types or () for kind in text.split(","))
-    for kind in kinds:
-        kv_pair(kind)
     job = MeasureJob(
         resolved(files),
         SourceOptions(against, trust_remote_code=trust_remote_code),
         *(text, limit or DEFAULT_LIMIT, questions),
         speed=not no_speed,
         again=again,
-        kv_types=kinds,
+        kv_types=tuple(parts(kv_types)),
         context=context,
     )
     reporter = ConsoleReporter()

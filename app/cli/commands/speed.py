@@ -9,11 +9,11 @@ from typing import Any, Literal
 from typer import BadParameter
 
 from app.bench.options import BenchOptions
-from app.cli.options import AS_OBJECT, MODEL, with_groups
+from app.cli.options import AS_OBJECT, MODEL, parts, with_groups
 from app.console import emit, emit_json, note
 from app.options import MODEL_HELP, ModelOptions, PlanOptions, argument, option
 from runtimes.models.registry import read_model
-from runtimes.settings import MOST_SLOTS, kv_pair
+from runtimes.settings import MOST_SLOTS
 
 
 @with_groups
@@ -127,9 +127,7 @@ def _sweep(
     from app.bench.sweep_report import as_object, check_output, write
     from app.sweeps import text
 
-    kinds = tuple(dict.fromkeys(_parts(asked.kv_type))) or ("f16",)
-    for kind in kinds:
-        kv_pair(kind)
+    kinds = tuple(dict.fromkeys(parts(asked.kv_type))) or ("f16",)
     for path in asked.output or ():
         check_output(path)
     work = replace(
@@ -153,15 +151,10 @@ def _sweep(
         emit("\n".join(text(sweep)) + "\n")
 
 
-def _parts(values: list[str] | None) -> list[str]:
-    """The parts of a repeatable option that commas may separate."""
-    return [part.strip() for value in values or () for part in value.split(",")]
-
-
 def _lengths(values: list[str] | None) -> tuple[tuple[int, int], ...] | None:
     """Pairs such as 16+128; None without the option."""
     found = []
-    for part in _parts(values):
+    for part in parts(values):
         try:
             prompt, answer = map(int, part.split("+"))
         except ValueError:
@@ -215,7 +208,7 @@ def _names(asked: BenchOptions) -> tuple[str, ...]:
         return (_SPEED,)
     from app.bench.suite import BENCHMARKS
 
-    names = dict.fromkeys(_parts(asked.what))
+    names = dict.fromkeys(parts(asked.what))
     others = [name for name in names if name != _SPEED]
     if unknown := [name for name in others if name not in BENCHMARKS]:
         known = ", ".join((_SPEED, *BENCHMARKS))

@@ -1,5 +1,5 @@
 """All batches and files of a server: a folder each on disk, and in memory. Changes are
-persisted before they become visible."""
+persisted before they become visible, but for how many rows are done, which the journals have."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ class BatchError:
 
     code: _Text
     message: _Text
-    line: _Whole | None = None
-    param: _Text | None = None
+    line: _Whole | None
+    param: _Text | None
 
     @classmethod
     def of(
@@ -533,7 +533,9 @@ def _read(folder: Path) -> StoredFile | None:
             logger.warning("%s has %d bytes, and not what %s says", content, stored.bytes, _META)
         return stored
     except (OSError, ValueError) as error:
-        why = visible(str(error))[:200]
-        logger.warning("%s is damaged (%s): the file has lost its name", folder / _META, why)
+        why = visible(
+            _wrong(error.errors()[0]) if isinstance(error, ValidationError) else str(error)
+        )
+        logger.warning("%s is damaged (%s): the file has lost its name", folder / _META, why[:200])
         created = max(0.0, about.st_mtime)
         return StoredFile(folder.name, f"{folder.name}.jsonl", BATCH_INPUT, about.st_size, created)

@@ -93,3 +93,12 @@ def test_refused_before_any_work(
     assert sorted(folder.iterdir()) == before
     assert Path("theirs").read_text() == "precious"
     assert len(Path("in.jsonl").read_text().splitlines()) == 2
+
+
+def test_the_field_that_no_row_has_is_told_behind_a_line_that_is_none(
+    folder: Path, command: Any
+) -> None:
+    Path("broken.jsonl").write_text('{"q": \n{"b": "x"}\n{"b": "y"}\n')
+    done = command("batch", "broken.jsonl", "out", "--field", "q", "--model", "model.gguf", "-q")
+    assert done.returncode == 2
+    assert "no row of broken.jsonl has the field 'q'; the rows have: b" in done.stderr

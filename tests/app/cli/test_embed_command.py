@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -14,7 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.batch.embed import EmbedJob, _sink
 from app.cli import main as cli
+from app.options import ModelOptions
 from tests.support import until
 
 QUIET = ["--quiet", "--threads", "1"]
@@ -49,6 +52,16 @@ def test_texts_lines_and_files_give_the_same(
     assert np.abs(array - short).max() < 1e-5
     assert {path.name for path in tmp_path.iterdir()} >= {"in.jsonl", "out.npy"}
     assert not [*tmp_path.glob(".out*")]
+
+
+def test_an_error_of_the_job_is_not_one_of_its_output(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    job = EmbedJob("m", ["a"], None, None, None, out, "jsonl", ModelOptions())
+    with pytest.raises(OSError, match="elsewhere") as raised, _sink(job) as write:
+        write(b"begun")
+        raise OSError(errno.EMFILE, "elsewhere")
+    assert raised.value.errno == errno.EMFILE
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_reader_that_leaves(ingot: Any, gguf_file: Path) -> None:

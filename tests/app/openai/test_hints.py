@@ -36,6 +36,12 @@ def test_names_are_clean_and_few(ask):
     assert len(ask(**{f"name{i}": 1 for i in range(1000)}).ignored) == MOST_TOLD
 
 
+def test_a_bound_of_thoughts_that_a_completion_does_not_have_is_named():
+    bounds = {"think_tokens": 4, "thinking_budget_tokens": 3}
+    assert completion(**bounds).ignored == ("think_tokens", "thinking_budget_tokens")
+    assert completion(think_tokens=3, thinking_at="prompt").ignored == ()
+
+
 OWN = {"type": "function", "name": "f", "parameters": PARAMETERS}
 BLOCK = {"name": "f", "input_schema": PARAMETERS}
 

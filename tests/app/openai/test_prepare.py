@@ -69,3 +69,15 @@ def test_only_what_is_bounded_must_fit(refusing):
     assert len(prepare(task, refusing, PARAMS, bounded=False).ids) > 64
     with pytest.raises(RequestError, match="takes a single prompt"):
         prepare(Task(history=(SYSTEM,), turns=("Hi",)), refusing, PARAMS, PromptStyle(raw=True))
+
+
+@pytest.mark.parametrize("level", [None, "off", "high"])
+def test_tokens_think_as_their_text_does(pebble_thinks: Path, level: str | None):
+    encoder = FileEncoder(read_model(pebble_thinks), RunnerSettings(context=64))
+    params = SamplingParams(max_tokens=4, thinking=level)
+    text = Task(turns=("The sea",), raw=True, at="prompt")
+    tokens = Task(ids=tuple(encoder.encode("The sea")), raw=True, at="prompt")
+    by_text, by_ids = (prepare(task, encoder, params) for task in (text, tokens))
+    assert by_text.ids == by_ids.ids
+    assert by_text.thinking == by_ids.thinking is not None
+    assert by_text.form.params == by_ids.form.params
