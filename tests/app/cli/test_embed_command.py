@@ -57,9 +57,14 @@ def test_texts_lines_and_files_give_the_same(
 def test_an_error_of_the_job_is_not_one_of_its_output(tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     job = EmbedJob("m", ["a"], None, None, None, out, "jsonl", ModelOptions())
-    with pytest.raises(OSError, match="elsewhere") as raised, _sink(job) as write:
-        write(b"begun")
-        raise OSError(errno.EMFILE, "elsewhere")
+
+    def fail() -> None:
+        with _sink(job) as write:
+            write(b"begun")
+            raise OSError(errno.EMFILE, "elsewhere")
+
+    with pytest.raises(OSError, match="elsewhere") as raised:
+        fail()
     assert raised.value.errno == errno.EMFILE
     assert not [*tmp_path.iterdir()]
 
