@@ -107,12 +107,15 @@ def test_a_model_that_does_not_fit_says_what_would(gguf_file):
 def test_a_second_ctrl_c_ends_at_once(ingot, endless_gguf, tmp_path):
     options = ("--slots", 1, "--context", 32768)
     process, door = started(ingot, tmp_path, f"pebble={endless_gguf}", *options)
-    door.begin({**STORY, "stream": True}).getresponse().readline()
+    asking = door.begin({**STORY, "stream": True})
+    answer = asking.getresponse()  # held: a client that leaves ends its request
+    answer.readline()
     process.send_signal(signal.SIGINT)
     line = until(process.stderr.readline, lambda line: b"finishing 1 request" in line)
     assert b"ctrl+c ends at once" in line
     process.send_signal(signal.SIGINT)
     assert process.wait(60) in (0, 130)
+    answer.close()
 
 
 def test_a_model_is_loaded_as_the_settings_say_and_the_log_has_no_text(
