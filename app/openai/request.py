@@ -306,7 +306,10 @@ _PLAIN: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
     item.name: (item.name, _OWN_READERS.get(item.name) or _READERS[str(item.type)])
     for item in fields(SamplingParams)
     if item.name not in _READ_APART
-} | {"max_completion_tokens": ("max_tokens", _integer)}
+} | {
+    "max_completion_tokens": ("max_tokens", _integer),
+    "repeat_penalty": ("repetition_penalty", _number),  # as clients of llama-server and Ollama say
+}
 _BOTH = _PLAIN.keys() | {"logprobs", "response_format", "structured_outputs"}
 _NAMES: dict[Generating, frozenset[str]] = {
     "chat": frozenset(_BOTH | {"top_logprobs"}),
