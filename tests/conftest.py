@@ -18,7 +18,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from runtimes.machine.selftest import ensure
+from runtimes.models.registry import backends
 from tests import parallel
+from tests.support import furnish
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -100,9 +103,17 @@ def _own_logging() -> Iterator[None]:
             root.removeHandler(handler)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _tested_runtimes() -> None:
+    """Before a home is made that takes over what is known of them."""
+    for one in backends():
+        ensure(one.name)
+
+
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An own INGOT_HOME, which is not there yet."""
+    """An own INGOT_HOME, furnished and else empty."""
+    furnish(tmp_path / "home")
     monkeypatch.setenv("INGOT_HOME", str(tmp_path / "home"))
     return tmp_path / "home"
 
@@ -123,6 +134,16 @@ def hub(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def pebble() -> Path:
     """The Hugging Face folder of the demo model."""
     return ROOT / "assets" / "pebble"
+
+
+@pytest.fixture(scope="session")
+def pebble_short(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with 16 graded questions and a quarter of the text: it is soon measured."""
+    folder = Path(shutil.copytree(pebble, tmp_path_factory.mktemp("short") / "pebble"))
+    for name, count in (("graded.jsonl", 16), ("evaluation.txt", 350)):
+        lines = (pebble / name).read_text(encoding="utf-8").splitlines(keepends=True)
+        (folder / name).write_text("".join(lines[:count]), encoding="utf-8")
+    return folder
 
 
 @pytest.fixture(scope="session")
@@ -201,8 +222,6 @@ def _default_device() -> Iterator[None]:
 
 
 def _compute_on(name: str, patch: pytest.MonkeyPatch) -> None:
-    from runtimes.models.registry import backends
-
     having = [one for one in backends() if name in (device.name for device in one.devices())]
     assert having, f"no runtime has the device {name!r} of INGOT_TEST_DEVICE"
     kind = type(having[0])

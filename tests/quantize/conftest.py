@@ -15,12 +15,16 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from filelock import FileLock
 
+from quantize import children
+from quantize.manifest import FileSpeeds
+from quantize.quality import built_child
+from runtimes.machine.processes import child_environment
 from tests import parallel
-from tests.quantize.hub.fakehub import FakeHub
 from tests.quantize.shapes import SHAPES, make_random_model
 from tests.support import until
 
@@ -84,6 +88,60 @@ def kill_during(
             break
     seen += process.stderr.read()
     return process.wait(timeout=_PATIENCE), seen
+
+
+_SPEED = built_child.speed
+
+
+def quick_speed(path: Path) -> FileSpeeds:
+    """Runs in a child process: `speed` by samples of a tenth, which are the longest part of
+    measuring a tiny model."""
+    from runtimes.planner import measure
+
+    built_child._SAMPLE_S, whole = 0.1, measure.Workload
+    measure.Workload = partial(whole, prompt_tokens=32, decode_tokens=8)  # type: ignore[misc]
+    return _SPEED(path)
+
+
+@pytest.fixture(autouse=True)
+def _quick_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(built_child, "speed", quick_speed)
+
+
+class LightServer(children.ForkServer):
+    """Forks children that need no torch of a process that has imported what they do need, which
+    takes half a second of each. Those of a build in a process of its own begin as users' do."""
+
+    MODULES = ("quantize.quality.built_child", "quantize.gguf.weights", "quantize.gguf.imatrix")
+    LIBRARIES = ("llama_cpp", "onnxruntime")
+
+    def _start(self, environment: children.Environment) -> None:
+        imported = (*self.MODULES, *self.LIBRARIES)
+        begin = f"import sys; from quantize import children; children._MODULES = {imported}; "
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(children, "_SERVE", f"{begin}children.serve(int(sys.argv[1]))")
+            super()._start({**environment, **children.PATIENT})
+
+
+@pytest.fixture(scope="session")
+def light_server() -> Iterator[LightServer]:
+    server = LightServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture(autouse=True)
+def forked_children(light_server: LightServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = children.Child
+
+    def forked(*words: Any, environment: children.Environment | None = None, **more: Any) -> Any:
+        if words[1] == children._BEGIN:
+            assert light_server.fork(words[3], child_environment(environment))
+            return light_server
+        return begin(*words, environment=environment, **more)
+
+    if sys.platform == "linux":
+        monkeypatch.setattr(children, "Child", forked)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -173,17 +231,6 @@ def _measure(model: Path, folder: Path) -> None:
     done = run_quantize(source, *asked_of)
     said = {"stdout": done.stdout, "stderr": done.stderr}
     (folder / "said.json").write_text(json.dumps(said))
-
-
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
-    """A hub, without a token, and a home where nothing of it is known."""
-    served = FakeHub()
-    monkeypatch.setenv("HF_ENDPOINT", served.url)
-    monkeypatch.setenv("INGOT_HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("HF_TOKEN", raising=False)
-    yield served
-    served.close()
 
 
 @pytest.fixture(scope="session")

@@ -147,9 +147,9 @@ def test_a_batch_that_is_killed_again_and_again(
 
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
-def test_a_chat_in_a_terminal(published: Path, tmp_path: Path) -> None:
+def test_a_chat_in_a_terminal(published: Path, home: Path, tmp_path: Path) -> None:
     sampling = {"INGOT_SAMPLING_TEMPERATURE": "0", "INGOT_SAMPLING_MAX_TOKENS": str(TOKENS)}
-    env = {"INGOT_HOME": str(tmp_path / "home"), **sampling}
+    env = {"INGOT_HOME": str(home), **sampling}
     with Tmux(tmp_path / "tmux", 100, 30) as window:
         window.start("chat", str(published), env=env)
         window.wait("smollm2-")  # in the header, once the model is loaded

@@ -34,6 +34,11 @@ _BARE = (
 )
 
 
+@pytest.fixture(autouse=True)
+def forked_children() -> None:
+    """No child is forked that is not in the product."""
+
+
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Children are forked of a server that imports nothing, and ends with the test."""
