@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, settings
 
 from runtimes.machine.selftest import ensure
 from runtimes.models.registry import backends
-from tests import parallel
+from tests import parallel, quick
 from tests.support import furnish
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -104,6 +104,12 @@ def _own_logging() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _quick_quantize() -> Iterator[None]:
+    with quick.quantize():
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _tested_runtimes() -> None:
     """Before a home is made that takes over what is known of them."""
     for one in backends():
@@ -168,10 +174,12 @@ def pebble_f16(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     from quantize.gguf.converter import export_f16
     from quantize.quality.tokens import Reference
 
-    work = tmp_path_factory.mktemp("pebble-f16")
-    # The converter knows its pre-tokenizer, so nothing is compared.
-    export_f16(pebble, work / "pebble-f16.gguf", Reference([], [], [], [], [], None), work)
-    return work / "pebble-f16.gguf"
+    def make(out: Path) -> None:
+        out.mkdir()
+        # The converter knows its pre-tokenizer, so nothing is compared.
+        export_f16(pebble, out / "pebble-f16.gguf", Reference([], [], [], [], [], None), out)
+
+    return parallel.once(tmp_path_factory, "pebble-f16", make) / "pebble-f16.gguf"
 
 
 @pytest.fixture(scope="session")

@@ -10,20 +10,15 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from filelock import FileLock
 
-from quantize import children
-from quantize.manifest import FileSpeeds
-from quantize.quality import built_child
-from runtimes.machine.processes import child_environment
 from tests import parallel
 from tests.quantize.shapes import SHAPES, make_random_model
 from tests.support import until
@@ -88,60 +83,6 @@ def kill_during(
             break
     seen += process.stderr.read()
     return process.wait(timeout=_PATIENCE), seen
-
-
-_SPEED = built_child.speed
-
-
-def quick_speed(path: Path) -> FileSpeeds:
-    """Runs in a child process: `speed` by samples of a tenth, which are the longest part of
-    measuring a tiny model."""
-    from runtimes.planner import measure
-
-    built_child._SAMPLE_S, whole = 0.1, measure.Workload
-    measure.Workload = partial(whole, prompt_tokens=32, decode_tokens=8)  # type: ignore[misc]
-    return _SPEED(path)
-
-
-@pytest.fixture(autouse=True)
-def _quick_speed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(built_child, "speed", quick_speed)
-
-
-class LightServer(children.ForkServer):
-    """Forks children that need no torch of a process that has imported what they do need, which
-    takes half a second of each. Those of a build in a process of its own begin as users' do."""
-
-    MODULES = ("quantize.quality.built_child", "quantize.gguf.weights", "quantize.gguf.imatrix")
-    LIBRARIES = ("llama_cpp", "onnxruntime")
-
-    def _start(self, environment: children.Environment) -> None:
-        imported = (*self.MODULES, *self.LIBRARIES)
-        begin = f"import sys; from quantize import children; children._MODULES = {imported}; "
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(children, "_SERVE", f"{begin}children.serve(int(sys.argv[1]))")
-            super()._start({**environment, **children.PATIENT})
-
-
-@pytest.fixture(scope="session")
-def light_server() -> Iterator[LightServer]:
-    server = LightServer()
-    yield server
-    server.close()
-
-
-@pytest.fixture(autouse=True)
-def forked_children(light_server: LightServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    begin = children.Child
-
-    def forked(*words: Any, environment: children.Environment | None = None, **more: Any) -> Any:
-        if words[1] == children._BEGIN:
-            assert light_server.fork(words[3], child_environment(environment))
-            return light_server
-        return begin(*words, environment=environment, **more)
-
-    if sys.platform == "linux":
-        monkeypatch.setattr(children, "Child", forked)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -241,7 +182,7 @@ def pebble_texts(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> tupl
     for number in range(2):
         text = "".join(
             f"<|{turn['role']}|>\n{turn['content']}<|end|>\n"
-            for row in rows[number::6]
+            for row in rows[number::12]
             for turn in (*row["messages"], {"role": "assistant", "content": row["answer"]})
         )
         (folder / f"chats-{number}.txt").write_text(text, encoding="utf-8")

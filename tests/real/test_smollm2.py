@@ -19,6 +19,7 @@ from runtimes.request import SamplingParams
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from tests.app import stopping
 from tests.app.tui.tmux import Tmux
+from tests.quantize.conftest import run_quantize
 from tests.support import read_rows
 
 QUESTIONS = (
@@ -72,11 +73,7 @@ def quantized(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> tup
     """The checkpoint as q8_0, compared with the float model over one window; the table."""
     out = tmp_path_factory.mktemp("quantized")
     limit = WINDOW - WINDOW // 2 - 1
-    command = ["quantize", checkpoint, "--recipe", "q8_0", "--limit", limit, "--out", out]
-    done = subprocess.run(
-        [sys.executable, "-m", *map(str, command)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_quantize(checkpoint, "--recipe", "q8_0", "--limit", limit, "--out", out)
     return load_manifest(out), done.stdout
 
 

@@ -22,6 +22,7 @@ from quantize.children import last_lines, run_child
 from quantize.errors import DiskFullError, ToolError
 from quantize.progress import Reporter
 from runtimes.errors import OutOfMemoryError
+from runtimes.machine.processes import Child
 from tests.quantize.build import misbehaving
 
 FORKED = pytest.param(
@@ -35,8 +36,9 @@ _BARE = (
 
 
 @pytest.fixture(autouse=True)
-def forked_children() -> None:
-    """No child is forked that is not in the product."""
+def _as_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Children that need no torch are not forked."""
+    monkeypatch.setattr(children, "Child", Child)
 
 
 @pytest.fixture
