@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +164,9 @@ def pebble_built(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
         return Path(ready)
 
     def make(out: Path) -> None:
-        _python("-m", "quantize", pebble, "--out", out, "--no-measure")
+        command = [sys.executable, "-m", "quantize", pebble, "--out", out, "--no-measure"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, done.stderr[-4000:]
 
     return parallel.once(tmp_path_factory, "pebble-built", make)
 
@@ -185,6 +188,7 @@ def pebble_f16(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def pebble_thinks(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The GGUF file of a Pebble that thinks before it answers: its adapter, merged."""
+    from tests.quantize.conftest import run_quantize
 
     def make(out: Path) -> None:
         thinks, source = ROOT / "assets" / "pebble_thinks", out / "source"
@@ -194,7 +198,7 @@ def pebble_thinks(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
         said = json.loads(config.read_text())
         config.write_text(json.dumps({k: v for k, v in said.items() if k != "chat_template"}))
         what = ("--lora", thinks, "--recipe", "q8_0", "--no-measure")
-        _python("-m", "quantize", source, "--out", out / "built", *what)
+        run_quantize(source, "--out", out / "built", *what)
 
     folder = parallel.once(tmp_path_factory, "pebble-thinks", make)
     (file,) = (folder / "built").glob("*.gguf")
@@ -203,19 +207,15 @@ def pebble_thinks(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.fixture(scope="session")
 def encoders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of tiny models that embed texts (``tests.encoders``), made by another process,
-    which needs torch."""
+    """The folder of tiny models that embed texts (``tests.encoders``)."""
+    from quantize.children import run_child
+    from tests.encoders import make_encoders
 
     def make(out: Path) -> None:
-        _python("-m", "tests.encoders", out)
+        out.mkdir()
+        run_child(partial(make_encoders, out), "making encoders", out, torch=True)
 
     return parallel.once(tmp_path_factory, "encoders", make)
-
-
-def _python(*words: object) -> None:
-    command = [sys.executable, *map(str, words)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-4000:]
 
 
 @pytest.fixture(scope="session", autouse=True)
