@@ -12,13 +12,17 @@ import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import parallel
+from runtimes.machine.selftest import ensure
+from runtimes.models.registry import backends
+from tests import parallel, quick
+from tests.support import furnish
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -100,9 +104,23 @@ def _own_logging() -> Iterator[None]:
             root.removeHandler(handler)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _quick_quantize() -> Iterator[None]:
+    with quick.quantize():
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _tested_runtimes() -> None:
+    """Before a home is made that takes over what is known of them."""
+    for one in backends():
+        ensure(one.name)
+
+
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An own INGOT_HOME, which is not there yet."""
+    """An own INGOT_HOME, furnished and else empty."""
+    furnish(tmp_path / "home")
     monkeypatch.setenv("INGOT_HOME", str(tmp_path / "home"))
     return tmp_path / "home"
 
@@ -126,6 +144,16 @@ def pebble() -> Path:
 
 
 @pytest.fixture(scope="session")
+def pebble_short(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with 16 graded questions and a quarter of the text: it is soon measured."""
+    folder = Path(shutil.copytree(pebble, tmp_path_factory.mktemp("short") / "pebble"))
+    for name, count in (("graded.jsonl", 16), ("evaluation.txt", 350)):
+        lines = (pebble / name).read_text(encoding="utf-8").splitlines(keepends=True)
+        (folder / name).write_text("".join(lines[:count]), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="session")
 def pebble_built(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Pebble in its four files, built by the command that users type.
 
@@ -136,7 +164,9 @@ def pebble_built(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
         return Path(ready)
 
     def make(out: Path) -> None:
-        _python("-m", "quantize", pebble, "--out", out, "--no-measure")
+        command = [sys.executable, "-m", "quantize", pebble, "--out", out, "--no-measure"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, done.stderr[-4000:]
 
     return parallel.once(tmp_path_factory, "pebble-built", make)
 
@@ -147,15 +177,18 @@ def pebble_f16(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     from quantize.gguf.converter import export_f16
     from quantize.quality.tokens import Reference
 
-    work = tmp_path_factory.mktemp("pebble-f16")
-    # The converter knows its pre-tokenizer, so nothing is compared.
-    export_f16(pebble, work / "pebble-f16.gguf", Reference([], [], [], [], [], None), work)
-    return work / "pebble-f16.gguf"
+    def make(out: Path) -> None:
+        out.mkdir()
+        # The converter knows its pre-tokenizer, so nothing is compared.
+        export_f16(pebble, out / "pebble-f16.gguf", Reference([], [], [], [], [], None), out)
+
+    return parallel.once(tmp_path_factory, "pebble-f16", make) / "pebble-f16.gguf"
 
 
 @pytest.fixture(scope="session")
 def pebble_thinks(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The GGUF file of a Pebble that thinks before it answers: its adapter, merged."""
+    from tests.quantize.conftest import run_quantize
 
     def make(out: Path) -> None:
         thinks, source = ROOT / "assets" / "pebble_thinks", out / "source"
@@ -165,7 +198,7 @@ def pebble_thinks(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
         said = json.loads(config.read_text())
         config.write_text(json.dumps({k: v for k, v in said.items() if k != "chat_template"}))
         what = ("--lora", thinks, "--recipe", "q8_0", "--no-measure")
-        _python("-m", "quantize", source, "--out", out / "built", *what)
+        run_quantize(source, "--out", out / "built", *what)
 
     folder = parallel.once(tmp_path_factory, "pebble-thinks", make)
     (file,) = (folder / "built").glob("*.gguf")
@@ -174,19 +207,15 @@ def pebble_thinks(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.fixture(scope="session")
 def encoders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of tiny models that embed texts (``tests.encoders``), made by another process,
-    which needs torch."""
+    """The folder of tiny models that embed texts (``tests.encoders``)."""
+    from quantize.children import run_child
+    from tests.encoders import make_encoders
 
     def make(out: Path) -> None:
-        _python("-m", "tests.encoders", out)
+        out.mkdir()
+        run_child(partial(make_encoders, out), "making encoders", out, torch=True)
 
     return parallel.once(tmp_path_factory, "encoders", make)
-
-
-def _python(*words: object) -> None:
-    command = [sys.executable, *map(str, words)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-4000:]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -201,8 +230,6 @@ def _default_device() -> Iterator[None]:
 
 
 def _compute_on(name: str, patch: pytest.MonkeyPatch) -> None:
-    from runtimes.models.registry import backends
-
     having = [one for one in backends() if name in (device.name for device in one.devices())]
     assert having, f"no runtime has the device {name!r} of INGOT_TEST_DEVICE"
     kind = type(having[0])

@@ -1,10 +1,9 @@
-"""Tiny random encoders, as Hugging Face folders and GGUF files: `python -m tests.encoders DIR`."""
+"""Tiny random encoders, as Hugging Face folders and GGUF files."""
 
 from __future__ import annotations
 
 import json
 import random
-import sys
 from pathlib import Path
 
 _SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -19,8 +18,8 @@ _SHAPE = {
 
 
 def make_encoders(out: Path) -> None:
-    """``bert``, whose vector is the first token's, and ``reranker`` and ``classes``, which score
-    pairs of texts, the latter in three ways; each beside its ``.gguf``."""
+    """Runs in a child process. ``bert``, whose vector is the first token's, and ``reranker`` and
+    ``classes``, which score pairs of texts, the latter in three ways; each beside its ``.gguf``."""
     import torch
 
     torch.manual_seed(0)
@@ -94,7 +93,3 @@ def _xlm_roberta(folder: Path, labels: int) -> None:
 def _amend(path: Path, **settings: str) -> None:
     before = json.loads(path.read_text()) if path.exists() else {}
     path.write_text(json.dumps({**before, **settings}))
-
-
-if __name__ == "__main__":
-    make_encoders(Path(sys.argv[1]))

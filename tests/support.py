@@ -41,25 +41,29 @@ async def wait_until(true: Callable[[], Any], seconds: float = 90.0) -> None:
 
 @contextmanager
 def own_home(folder: Path) -> Iterator[Path]:
-    """Within it ``folder`` is INGOT_HOME: for fixtures of more than one test."""
+    """Within it ``folder`` is INGOT_HOME, furnished: for fixtures of more than one test."""
+    furnish(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("INGOT_HOME", str(folder))
         yield folder
 
 
-def know_runtimes(home: Path) -> None:
-    """Give it what is known of the runtimes: testing those takes seconds."""
+def furnish(home: Path) -> None:
+    """Give it what takes seconds to find out or to download, which all tests share: whether the
+    runtimes work, and llama.cpp's source."""
     known = _STATE / "selftest.json"
     if known.is_file():
-        (home / "state").mkdir(parents=True)
+        (home / "state").mkdir(parents=True, exist_ok=True)
         shutil.copyfile(known, home / "state" / known.name)
+    link_source(home)
 
 
 def link_source(home: Path) -> None:
     """Give it llama.cpp's source, 76 MB that pip would fetch and unpack for each build."""
-    (home / "cache").mkdir(parents=True)
+    (home / "cache").mkdir(parents=True, exist_ok=True)
     for name in ("sdists", "converter"):
-        if (_CACHE / name).is_dir():
+        (_CACHE / name).mkdir(parents=True, exist_ok=True)
+        if not (home / "cache" / name).exists():
             (home / "cache" / name).symlink_to(_CACHE / name, target_is_directory=True)
 
 

@@ -54,7 +54,7 @@ from tests.fuzz.headers import varint
 from tests.fuzz.mutate import dumped, mutated, nested
 from tests.quantize.hub.fakehub import FakeHub
 from tests.quantize.hub.hubs import Notes, small_model
-from tests.support import know_runtimes, link_source
+from tests.support import furnish
 
 PEBBLE = ROOT / "assets" / "pebble"
 KEY = stage_key("build", {"recipe": "q8_0"})
@@ -492,8 +492,7 @@ def run(
     ):
         small = small_model(PEBBLE, Path(base, "small", "model"))
         theirs, home = elsewhere(Path(base, "user")), Path(base, "home")
-        know_runtimes(home)
-        link_source(home)
+        furnish(home)
         before = seen(theirs)
 
         def one(case: Case) -> None:

@@ -26,10 +26,12 @@ def model(pebble_built: Path) -> Iterator[ingot.LoadedModel]:
 
 
 @pytest.fixture(scope="module")
-def checkout(pebble: Path, pebble_built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def checkout(
+    pebble_short: Path, pebble_built: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """A folder in which the page's examples find the demo model."""
     folder = tmp_path_factory.mktemp("checkout")
-    shutil.copytree(pebble, folder / "assets" / "pebble")
+    shutil.copytree(pebble_short, folder / "assets" / "pebble")
     (folder / "assets" / "pebble-built").symlink_to(pebble_built)
     return folder
 

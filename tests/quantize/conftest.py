@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
@@ -20,7 +20,6 @@ import pytest
 from filelock import FileLock
 
 from tests import parallel
-from tests.quantize.hub.fakehub import FakeHub
 from tests.quantize.shapes import SHAPES, make_random_model
 from tests.support import until
 
@@ -175,17 +174,6 @@ def _measure(model: Path, folder: Path) -> None:
     (folder / "said.json").write_text(json.dumps(said))
 
 
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
-    """A hub, without a token, and a home where nothing of it is known."""
-    served = FakeHub()
-    monkeypatch.setenv("HF_ENDPOINT", served.url)
-    monkeypatch.setenv("INGOT_HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("HF_TOKEN", raising=False)
-    yield served
-    served.close()
-
-
 @pytest.fixture(scope="session")
 def pebble_texts(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Two files of different graded questions, with answers, in the demo model's chat format."""
@@ -194,7 +182,7 @@ def pebble_texts(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> tupl
     for number in range(2):
         text = "".join(
             f"<|{turn['role']}|>\n{turn['content']}<|end|>\n"
-            for row in rows[number::6]
+            for row in rows[number::12]
             for turn in (*row["messages"], {"role": "assistant", "content": row["answer"]})
         )
         (folder / f"chats-{number}.txt").write_text(text, encoding="utf-8")

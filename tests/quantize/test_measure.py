@@ -31,33 +31,24 @@ _TEMPLATE = (
 )
 
 
-@pytest.fixture(autouse=True)
-def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("INGOT_HOME", str(tmp_path / "home"))
+pytestmark = pytest.mark.usefixtures("home")
 
 
 def _job(pebble: Path, *paths: Path, **more) -> MeasureJob:
     original = more.pop("original", pebble)
-    given = {"limit": 600, "speed": False, **more}
+    given = {"limit": 300, "speed": False, **more}
     return MeasureJob([*map(read_model, paths)], SourceOptions(str(original)), **given)
 
 
-@pytest.fixture
-def few(pebble: Path, tmp_path: Path) -> Path:
-    lines = (pebble / "graded.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
-    (tmp_path / "few.jsonl").write_text("".join(lines[:16]), encoding="utf-8")
-    return tmp_path / "few.jsonl"
-
-
 def test_files_of_both_formats_and_what_is_wrong_with_some(
-    pebble: Path, pebble_built: Path, few: Path, tmp_path: Path
+    pebble_short: Path, pebble_built: Path, tmp_path: Path
 ):
     good = pebble_built / "pebble-q8_0.gguf"
     names = ("no BOS", "chat template", "rope base")
     bad = [plant(name, good, tmp_path) for name in names]
     paths = [good, pebble_built / "onnx-int4", *bad]
     notes = Notes()
-    cards = measure(_job(pebble, *paths, questions=few), notes)
+    cards = measure(_job(pebble_short, *paths), notes)
     for card, name in zip(cards[2:], names, strict=True):
         assert any(fault.startswith(PLANTED[name][1]) for fault in card.faults), card.faults
     eight, onnx, *_ = cards
@@ -71,7 +62,7 @@ def test_files_of_both_formats_and_what_is_wrong_with_some(
     # Each is kept, and found again where the file lies and by what it holds.
     assert load_card(eight.fingerprint) == eight
     assert known_cards(paths)[good] == eight
-    again = measure(_job(pebble, *paths, questions=few), notes)
+    again = measure(_job(pebble_short, *paths), notes)
     assert again == cards
     assert sum("was measured before" in note for note in notes.notes) == len(paths)
 
@@ -94,11 +85,11 @@ def test_an_original_that_is_a_gguf_file_of_floats_and_bounds(pebble_f16: Path, 
 
 
 def test_types_of_the_cache_behind_long_texts(
-    pebble: Path, pebble_built: Path, capsys: pytest.CaptureFixture[str]
+    pebble_short: Path, pebble_built: Path, capsys: pytest.CaptureFixture[str]
 ):
     paths = [pebble_built / "pebble-q8_0.gguf", pebble_built / "onnx-int4"]
     notes = Notes()
-    job = _job(pebble, *paths, kv_types=("q4_0", "q8_0"), context=700, limit=200)
+    job = _job(pebble_short, *paths, kv_types=("q4_0", "q8_0"), context=700, limit=200)
     gguf, onnx = measure(job, notes)
     assert onnx.caches == {}  # its graph has a type of its own
     assert set(gguf.caches) == {"f16", "q4_0", "q8_0"}

@@ -19,6 +19,7 @@ from runtimes.request import SamplingParams
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from tests.app import stopping
 from tests.app.tui.tmux import Tmux
+from tests.quantize.conftest import run_quantize
 from tests.support import read_rows
 
 QUESTIONS = (
@@ -72,11 +73,7 @@ def quantized(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> tup
     """The checkpoint as q8_0, compared with the float model over one window; the table."""
     out = tmp_path_factory.mktemp("quantized")
     limit = WINDOW - WINDOW // 2 - 1
-    command = ["quantize", checkpoint, "--recipe", "q8_0", "--limit", limit, "--out", out]
-    done = subprocess.run(
-        [sys.executable, "-m", *map(str, command)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_quantize(checkpoint, "--recipe", "q8_0", "--limit", limit, "--out", out)
     return load_manifest(out), done.stdout
 
 
@@ -147,9 +144,9 @@ def test_a_batch_that_is_killed_again_and_again(
 
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
-def test_a_chat_in_a_terminal(published: Path, tmp_path: Path) -> None:
+def test_a_chat_in_a_terminal(published: Path, home: Path, tmp_path: Path) -> None:
     sampling = {"INGOT_SAMPLING_TEMPERATURE": "0", "INGOT_SAMPLING_MAX_TOKENS": str(TOKENS)}
-    env = {"INGOT_HOME": str(tmp_path / "home"), **sampling}
+    env = {"INGOT_HOME": str(home), **sampling}
     with Tmux(tmp_path / "tmux", 100, 30) as window:
         window.start("chat", str(published), env=env)
         window.wait("smollm2-")  # in the header, once the model is loaded

@@ -22,7 +22,7 @@ from runtimes.errors import ModelError
 from runtimes.machine.selftest import ensure
 from runtimes.models import registry
 from runtimes.models.registry import backend_of, read_model, tokenizer_of
-from runtimes.planner.candidates import PlanTask
+from runtimes.planner.candidates import Overrides, PlanTask
 from runtimes.planner.measure import Workload, measure_depths
 from runtimes.planner.search import make_plan
 from runtimes.request import SamplingParams
@@ -95,7 +95,7 @@ def test_the_engine_runs_it(toy: Path) -> None:
 
 
 def test_the_planner_measures_it(toy: Path) -> None:
-    task = PlanTask("batch", "memory", cores=1, free=1 << 30)
+    task = PlanTask("batch", "memory", 1, 1 << 30, overrides=Overrides(slots=2, context=128))
     plan = make_plan([read_model(toy)], task)
     assert (plan.runtime, plan.settings.kv_type, plan.settings.gpu_layers) == ("toy", "f16", 0)
     assert plan.figures.prefill_tps > 0

@@ -23,7 +23,6 @@ from tests.app.tui.terminal import Terminal
 from tests.hostile import harmful
 from tests.quantize.hub.fakehub import FakeHub
 from tests.runtimes.models.sparse_gguf import write_sparse_gguf
-from tests.support import know_runtimes, link_source
 
 WORST = "PWNED[red]\x1b]2;PWNED\x07\x1b[2J\x1b[4;95m\x9b31m\u202e\u2028\x08\x7f"
 # What Rich writes itself, for colours and bars; the style in the text above is none of its own.
@@ -52,8 +51,6 @@ class Screen(io.StringIO):
 def run(home: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """A function that runs `ingot` as on a terminal, and returns what it wrote there. All of it is
     its own: what the processes write that it starts comes through its log."""
-    know_runtimes(home)
-    link_source(home)
     for name, value in (("COLUMNS", "2000"), ("TERM", "xterm-256color")):
         monkeypatch.setenv(name, value)
 

@@ -18,14 +18,12 @@ from runtimes.planner.candidates import PlanTask
 from runtimes.planner.plan import Alternative, Figures, Plan
 from runtimes.settings import RunnerSettings
 from tests.runtimes.models.sparse_gguf import write_sparse_gguf
-from tests.support import know_runtimes, own_home
+from tests.support import own_home
 
 
 @pytest.fixture(scope="module", autouse=True)
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    home = tmp_path_factory.mktemp("home")
-    know_runtimes(home)
-    with own_home(home):
+    with own_home(tmp_path_factory.mktemp("home")):
         yield
 
 

@@ -29,7 +29,7 @@ QUESTION = "What is the capital of France?"
 
 
 def test_a_batch_whose_worker_is_killed_answers_every_row(
-    ingot: Any, gguf_file: Path, tmp_path: Path
+    ingot: Any, home: Path, gguf_file: Path, tmp_path: Path
 ) -> None:
     count, out = 80, tmp_path / "out.jsonl"
     rows = write_rows(
@@ -37,8 +37,7 @@ def test_a_batch_whose_worker_is_killed_answers_every_row(
     )
     journal = journal_path(out)
     flags = ["--max-tokens", "24", "--slots", "8", "--raw", "--json", *ONE]
-    home = {"INGOT_HOME": str(tmp_path / "home")}
-    process = ingot.start("batch", rows, out, "--model", gguf_file, *flags, env=home)
+    process = ingot.start("batch", rows, out, "--model", gguf_file, *flags)
     while not (journal.exists() and journal.read_bytes().count(b'"ok":true') >= 5):
         assert process.poll() is None
         step(process)

@@ -23,7 +23,6 @@ from app.doctor.verify_report import Cleaner, ReportFiles, as_json
 from runtimes.errors import IngotError
 from runtimes.machine import processes
 from tests.runtimes.worker.faults import build_fault_library
-from tests.support import link_source
 
 
 def run_of(minutes: float = 10.0) -> Verification:
@@ -95,7 +94,6 @@ def test_broken_runtimes_fail_and_the_report_says_no_path(
 def test_the_demo_model_is_built_once_and_else_told_how(
     home: Path, tmp_path: Path, pebble_built: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    link_source(home)
     monkeypatch.setattr(demo, "BUILT", Path("assets/no-such-folder"))
     (tmp_path / "torch.py").write_text("raise ImportError('torch is not here')")
     with monkeypatch.context() as patch:

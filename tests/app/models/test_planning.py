@@ -12,6 +12,7 @@ from runtimes.machine.state_file import load_state, save_entry
 
 
 def test_the_gpus_of_a_task_are_those_that_were_listed(home: Path) -> None:
+    (home / "state" / "selftest.json").unlink()
     assert not task_for("chat", "balanced").gpus  # nothing is known, and nothing is tested
     assert load_state("selftest") == {}
     health = ensure("llamacpp")

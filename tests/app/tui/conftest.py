@@ -25,7 +25,7 @@ from app.tui.widgets.table import Table
 from tests.app import endless
 from tests.app.tui import parsed, settling
 from tests.app.tui.held import HeldHost
-from tests.support import know_runtimes, link_source, wait_until
+from tests.support import wait_until
 
 # The pictures were made by this version; another one draws other details.
 TEXTUAL = "8.2.8"
@@ -54,16 +54,6 @@ def patience(monkeypatch: pytest.MonkeyPatch, animations: str) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     parsed.patch(monkeypatch)
     monkeypatch.setattr(Notification, "has_expired", False)
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """INGOT_HOME, empty but for what takes long to find out or to download."""
-    folder = tmp_path / "home"
-    know_runtimes(folder)  # of the home that is left now
-    link_source(folder)
-    monkeypatch.setenv("INGOT_HOME", str(folder))
-    return folder
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from tests.app.tui import parsed, settling
 from tests.app.tui.conftest import Bare
 from tests.app.tui.places import places
 from tests.app.tui.test_find import served
-from tests.support import know_runtimes
+from tests.support import own_home
 
 # Where neither the hints of a dialog nor, on the screens of modes, the list of commands that the
 # footer opens have a binding, this is how a mouse does the same.
@@ -134,9 +134,7 @@ def met(pebble_built: Path, tmp_path_factory: pytest.TempPathFactory) -> Met:
                     assert app.screen is screen, name
                     seen.look(name, screen)
 
-    with pytest.MonkeyPatch.context() as patch, served(patch):
-        know_runtimes(folder / "home")
-        patch.setenv("INGOT_HOME", str(folder / "home"))
+    with own_home(folder / "home"), pytest.MonkeyPatch.context() as patch, served(patch):
         patch.chdir(folder)
         settling.patch(patch)
         parsed.patch(patch)

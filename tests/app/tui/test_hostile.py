@@ -28,7 +28,6 @@ from tests.app.tui.terminal import Terminal
 from tests.app.tui.test_find import REPO, served
 from tests.app.tui.test_terminal import MODES
 from tests.hostile import HOSTILE, harmful
-from tests.support import know_runtimes
 
 # Each of the texts in all places would take an hour.
 WORST = (
@@ -89,7 +88,7 @@ def built(pebble_built: Path, tmp_path: Path) -> Path:
 
 
 def test_no_text_acts_on_any_screen(
-    built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    built: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     met: dict[str, str] = {}
 
@@ -129,8 +128,6 @@ def test_no_text_acts_on_any_screen(
         known = {"total": 200_000, "architecture": WORST, "context_length": 2048}
         tags = ["conversational", f"license:{WORST}"]
         hub.add(REPO, files, downloads=900, gguf=known, tags=tags)
-        know_runtimes(tmp_path / "home")
-        monkeypatch.setenv("INGOT_HOME", str(tmp_path / "home"))
         monkeypatch.chdir(folder)
         settling.patch(monkeypatch)
         parsed.patch(monkeypatch)
@@ -154,12 +151,11 @@ CLEAN = {
 }
 
 
-def test_the_name_of_a_model_on_a_terminal(pebble_built: Path, tmp_path: Path) -> None:
+def test_the_name_of_a_model_on_a_terminal(pebble_built: Path, home: Path, tmp_path: Path) -> None:
     """In the header, lists, titles and notifications of the real program."""
     model = tmp_path / f"{NAMED}.gguf"
     os.symlink(next(pebble_built.glob("*q8_0*.gguf")), model)
-    know_runtimes(tmp_path / "home")
-    one = Terminal("chat", model, env={"INGOT_HOME": str(tmp_path / "home")})
+    one = Terminal("chat", model, env={"INGOT_HOME": str(home)})
     try:
         one.wait("PWNED")
         for keys, there in MODES.items():

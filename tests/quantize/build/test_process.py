@@ -22,6 +22,7 @@ from quantize.children import last_lines, run_child
 from quantize.errors import DiskFullError, ToolError
 from quantize.progress import Reporter
 from runtimes.errors import OutOfMemoryError
+from runtimes.machine.processes import Child
 from tests.quantize.build import misbehaving
 
 FORKED = pytest.param(
@@ -32,6 +33,12 @@ _BARE = (
     "import sys; from quantize import children; children._MODULES = ();"
     " children.serve(int(sys.argv[1]))"
 )
+
+
+@pytest.fixture(autouse=True)
+def _as_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Children that need no torch are not forked."""
+    monkeypatch.setattr(children, "Child", Child)
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ from runtimes.settings import RunnerSettings
 from tests.quantize.conftest import kill_during, run_quantize
 from tests.quantize.hub.hubs import Notes
 from tests.quantize.shapes import SHAPES, make_random_model
-from tests.support import link_source, own_home
+from tests.support import own_home
 
 TARGETS = ("kl0.03", "330kb", "5.5bpw", "fits-8mb-256")
 IN_ONNX = ("onnx-kl0.05", "onnx-440kb")
@@ -61,7 +61,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
         out=folder / "out",
         measure=MeasureOptions(limit=1024),
     )
-    link_source(folder / "home")
     with own_home(folder / "home"):
         told = Notes()
         out, manifest = build(options, told)
@@ -242,7 +241,6 @@ def test_a_line_builds_every_file_exactly_again(made: Made, tmp_path: Path):
         allocations=listed,
     )
     told = Notes()
-    link_source(tmp_path / "home")
     with own_home(tmp_path / "home"):
         _, manifest = build(options, told)
     assert not [text for text in told.stages if "try" in text]
@@ -301,13 +299,9 @@ def test_what_cannot_be_built_again_is_told(made: Made, tmp_path: Path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_run_killed_again_and_again_gives_the_same_file(
-    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_run_killed_again_and_again_gives_the_same_file(made: Made, home: Path, tmp_path: Path):
     """While it measures sensitivities, in another home, while it tries and while it measures."""
-    out, home = tmp_path / "out", tmp_path / "home"
-    link_source(home)
-    monkeypatch.setenv("INGOT_HOME", str(home))
+    out = tmp_path / "out"
     command = (made.options.source.model, "--max-kl", "0.03", "--limit", "1024", "--out", out)
     for stage, there in (
         ("measuring how much", "cache/sensitivities/*.partial/done.json"),

@@ -169,15 +169,14 @@ def test_a_computed_matrix_is_kept_and_used_again(
     pebble: Path,
     pebble_f16: Path,
     pebble_texts: tuple[Path, Path],
+    home: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setenv("INGOT_HOME", str(tmp_path / "home"))
     text = tmp_path / "words.txt"
     text.write_text(pebble_texts[0].read_text()[:4000])
     first, second = Notes(), Notes()
     made = prepare_imatrix(text, source(pebble), pebble_f16, tmp_path, first)
-    (kept,) = (tmp_path / "home" / "cache" / "imatrix").iterdir()
+    (kept,) = (home / "cache" / "imatrix").iterdir()
     assert kept.read_bytes() == made.read_bytes()
     assert "tokens" in first.notes[0]  # so short a text is remarked upon
     made.unlink()

@@ -23,9 +23,11 @@ _BY_MATRIX = ("q4_k_m", "q3_k_m", "iq4_xs")
 
 @pytest.fixture(scope="module")
 def matrix(pebble_f16: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the original's weights are needed for, over the text that files are measured on."""
+    """What the original's weights are needed for, over text that files are measured on."""
     work = tmp_path_factory.mktemp("matrix")
-    run_child(partial(compute, pebble_f16, BUNDLED, work / "m.gguf", 256), what="", work=work)
+    text = work / "text.txt"
+    text.write_text(BUNDLED.read_text(encoding="utf-8")[:6000], encoding="utf-8")
+    run_child(partial(compute, pebble_f16, text, work / "m.gguf", 256), what="", work=work)
     return work / "m.gguf"
 
 

@@ -31,8 +31,7 @@ def small(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def folder(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("INGOT_HOME", str(tmp_path / "home"))
+def folder(small: Path, home: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(small, tmp_path / "tiny"))
 
 

@@ -298,9 +298,8 @@ def broken(gguf, tmp_path) -> ModelFile:
     return read_model(path)
 
 
-def test_a_real_plan_is_remembered(models, broken, tmp_path, monkeypatch) -> None:
+def test_a_real_plan_is_remembered(models, broken, home) -> None:
     """With a file beside it that does not run."""
-    monkeypatch.setenv("INGOT_HOME", str(tmp_path))
     asked = task("chat", overrides=Overrides(context=256))
     models = [broken, *models]
     assert load_plan(models, asked) is None

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from runtimes.worker.recovery import forget
+from tests.support import own_home
 
 
 @pytest.fixture(scope="session")
@@ -17,8 +18,7 @@ def worker_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", autouse=True)
 def state(worker_home: Path) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("INGOT_HOME", str(worker_home))
+    with own_home(worker_home):
         yield
 
 

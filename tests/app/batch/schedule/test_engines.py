@@ -33,7 +33,7 @@ from runtimes.worker.recovery import DeathLimit
 from tests.app import stopping
 from tests.app.batch.conftest import Batch
 from tests.app.batch.schedule.jobs import rows_of, run
-from tests.support import write_rows
+from tests.support import own_home, write_rows
 
 PROMPTS = [f"The number {i} is" for i in range(24)]
 
@@ -42,13 +42,12 @@ PROMPTS = [f"The number {i} is" for i in range(24)]
 def pair(gguf_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[WorkerEngine]]:
     """Two engines; the second is not started again when it has died."""
     settings = RunnerSettings(slots=2, context=128, threads=1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("INGOT_HOME", str(tmp_path_factory.mktemp("home")))
-        with (
-            WorkerEngine.load(gguf_file, settings) as first,
-            WorkerEngine.load(gguf_file, settings, deaths=DeathLimit(1, 3600)) as second,
-        ):
-            yield [first, second]
+    with (
+        own_home(tmp_path_factory.mktemp("home")),
+        WorkerEngine.load(gguf_file, settings) as first,
+        WorkerEngine.load(gguf_file, settings, deaths=DeathLimit(1, 3600)) as second,
+    ):
+        yield [first, second]
 
 
 def texts(members: list[PoolEngine], tick: Any = lambda: None) -> tuple[Job, list[str | None]]:
