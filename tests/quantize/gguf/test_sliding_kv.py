@@ -108,6 +108,13 @@ def test_a_part_is_given_where_it_is_still_there_and_refused_otherwise(runner):
             with pytest.raises(ModelError, match=r"cannot|whole"):
                 attempt()
         prefill(runner, 1, 0, 20)  # the target that was refused is empty
+        shortest = runner.kv.shortest(0)
+        assert 100 < shortest < LENGTH - BATCH, "more cells than the window has"
+        runner.kv.trim(0, shortest)
+        found = prefill(runner, 0, shortest, shortest + 40)
+        runner.kv.trim(0, 0)
+        prefill(runner, 0, 0, shortest)
+        assert same(runner, found, prefill(runner, 0, shortest, shortest + 40))
 
 
 @pytest.mark.parametrize("recipe", ["f16", "onnx-int8"])
