@@ -12,6 +12,7 @@ from quantize.resolve import resolve
 from runtimes.engine.engine import Engine
 from runtimes.engine.loading import load_runner
 from runtimes.errors import ModelError
+from runtimes.models.memory import estimate
 from runtimes.models.registry import read_model
 from runtimes.planner.measure import Workload, measure_depths
 from runtimes.request import Priority, Request, SamplingParams
@@ -85,6 +86,19 @@ def test_a_slot_goes_back_to_a_checkpoint(runner, at):
         assert same(runner, prefill(runner, slot, at, at + 40), expected)
     with pytest.raises(ModelError):
         runner.kv.copy(0, 2, LENGTH)  # it holds fewer
+
+
+@pytest.mark.parametrize("length", [10, 300])
+def test_a_checkpoint_is_as_large_as_estimated(builds, length):
+    model = read_model(resolve(builds("gemma3").out, recipe="f16"))
+    settings = RunnerSettings(slots=1, context=512, batch=BATCH)
+    runner = load_runner(model, settings)
+    prefill(runner, 0, 0, length)
+    expected = estimate(model, settings).checkpoint
+    held = len(runner.kv.checkpoint(0))
+    runner.close()
+    assert held <= 1.1 * expected
+    assert length < 16 or held >= 0.9 * expected
 
 
 def test_a_part_is_given_where_it_is_still_there_and_refused_otherwise(runner):
