@@ -28,6 +28,8 @@ class MemoryEstimate:
     kv: int
     compute: int = 0  # activations and logits
     overhead: int = 0  # the tokenizer and the runtime
+    # Each checkpoint of a prompt; not in the total: cached prefixes come on top (``prefix_room``).
+    checkpoint: int = 0
 
     @property
     def total(self) -> int:

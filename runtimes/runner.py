@@ -69,8 +69,9 @@ class Capabilities:
     vocab_size: int
     mixed_batch: bool  # one step may hold prefill of several rows and decode together
     kv_bytes_per_token: int = 0  # over all layers
-    # False where a slot can only be emptied, continued, or brought back to a checkpoint: a sliding
-    # window's cache has lost what lies before the window, a recurrent state has all tokens in one.
+    # False where a slot can only be emptied, continued, brought back to a checkpoint, or cut to
+    # ``KvSlots.shortest``: a sliding window's cache has lost what lies before the window, a
+    # recurrent state has all tokens in one.
     can_trim: bool = True
     whole_checkpoints: bool = False  # a checkpoint is all that a slot holds: there is no attention
     # False where logits behind a restored checkpoint differ by rounding: a window's cells come to
@@ -181,6 +182,10 @@ class KvSlots(ABC):
     @abstractmethod
     def trim(self, slot: int, length: int) -> None:
         """Forget what the slot holds from position ``length`` on; 0 frees it."""
+
+    def shortest(self, slot: int) -> int:
+        """Fewest tokens, beside none, that ``trim`` can leave."""
+        return 0
 
     def checkpoint(self, slot: int) -> SavedKv:
         """State at the end of the slot's tokens that later steps overwrite: recurrent states and

@@ -9,6 +9,7 @@ from app.chat.templates import read_template
 from app.here import real
 from app.models.planning import LoadChoice
 from app.options import ModelOptions, PlanOptions
+from runtimes.backend import MemoryEstimate
 from runtimes.errors import RequestError
 from runtimes.machine.state_file import load_state, save_entry
 from runtimes.models.memory import estimate
@@ -113,7 +114,7 @@ def applied(
     return replace(choice, settings=replace(choice.settings, **changes))
 
 
-def memory(choice: LoadChoice, said: LoadSettings) -> int:
+def memory(choice: LoadChoice, said: LoadSettings) -> MemoryEstimate:
     """Bytes that the file takes so. Raises ModelError for one that cannot be read."""
     changed = applied(choice, said, ModelOptions(), PlanOptions())
-    return estimate(choice.file, changed.settings).total
+    return estimate(choice.file, changed.settings)

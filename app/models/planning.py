@@ -11,7 +11,7 @@ from app.figures import aligned
 from app.options import ModelOptions, PlanOptions
 from runtimes.errors import IngotError, ModelError, RequestError
 from runtimes.machine.installed import find_installed
-from runtimes.models.memory import estimate, gib
+from runtimes.models.memory import checkpoint_words, estimate, gib
 from runtimes.models.modelfile import ModelFile
 from runtimes.models.registry import backend, read_model
 from runtimes.planner.candidates import Overrides, PlanTask
@@ -239,12 +239,15 @@ def as_text(plan: Plan, files: PlanFiles, task: PlanTask, *, remembered: bool) -
         more.append(f"on {chosen.device}")
     if chosen.device_sampling:
         more.append("likeliest tokens found on the device")
+    model = next(model for model in files.models if str(model.path) == plan.path)
+    more_memory = checkpoint_words(estimate(model, chosen), task.free)
     lines = [
         f"{plan.workload}, {plan.profile}: {plan.name} on {plan.runtime}",
         f"  {chosen.slots} slot{'s' if chosen.slots > 1 else ''} x {chosen.context:,} tokens, "
         f"{chosen.threads} thread{'s' if chosen.threads != 1 else ''}, steps of up to "
         f"{chosen.batch} tokens, {', '.join(more)}",
         f"  {gib(plan.memory)} of memory, {gib(task.free)} are free",
+        *((f"  {more_memory}",) if more_memory else ()),
         f"  speeds behind {_depth(plan)}",
         "",
         "Why" + (" (measured earlier; --again measures again)" if remembered else ""),

@@ -28,6 +28,7 @@ from runtimes.engine.session import header_of, read_session, write_session
 from runtimes.errors import IngotError, RequestError
 from runtimes.grammars import check_request, deep_stacks
 from runtimes.machine.hardware import memory_now
+from runtimes.models.memory import prefix_room
 from runtimes.models.modelfile import ModelFile
 from runtimes.models.registry import read_model
 from runtimes.request import FinishReason, Request
@@ -44,7 +45,6 @@ Command = Callable[[], None]
 
 # How long the batching strategies that wait for company sleep before they look again.
 _NAP_S = 0.005
-_PREFIX_SHARE, _MOST_PREFIX_BYTES = 1 / 8, 2 * 2**30
 
 
 class Engine(EngineApi):
@@ -64,7 +64,7 @@ class Engine(EngineApi):
         self._settings = settings
         room = scheduling.prefix_bytes
         if room is None:
-            room = int(min(_MOST_PREFIX_BYTES, memory_now()[1] * _PREFIX_SHARE))
+            room = prefix_room(memory_now()[1])
         self._grammars = GrammarCompiler(self.tokenizer)
         self._thoughts = functools.cache(functools.partial(ThoughtTokens, self.tokenizer))
         self._core = EngineCore(runner, settings, scheduling, room, draft)

@@ -6,8 +6,9 @@ memory, which keeps what was pushed out of the slots.
 
 A model with recurrent states or sliding windows cannot cut a slot back to where two texts part. It
 takes checkpoints while it reads a prompt: where another one that waits parts from it, where it
-parts from one that came before, at the end of the first and of the last message, and at intervals
-of a long prompt. A slot is brought back to the last one that the new text passes.
+parts from one that came before, at the end of the first message, before the answer, and at
+intervals of a long prompt. A slot is brought back to the last one that the new text passes; with a
+window, also to where none is, while the window's tokens before that are still there.
 
 A runner whose slots have caches of their own decodes neighbouring slots in one pass. An unused slot
 between them costs as much as a sequence that is run along, or another pass over the weights. So
@@ -143,7 +144,10 @@ class KvCache:
         """
         free, wanted = self.free_slots, _wanted(sequence)
         points, held = self._points(wanted), self._retained
-        shared = {one: self._usable(wanted, held.get(one), 0, points, True) for one in free}
+        shortest = self._kv.shortest
+        shared = {
+            one: self._usable(wanted, held.get(one), 0, points, shortest(one)) for one in free
+        }
         slot = max(free, key=lambda one: shared[one])  # the lowest of several
         if not shared[slot]:
             low = [slot for slot in free if slot <= free[0] + 1]
@@ -249,13 +253,14 @@ class KvCache:
         best = Match(0)  # of several as long the first: the slot ``prefer``, if it is one
         slots, points = {**live, **self._retained}, self._points(wanted)
         for slot, held in sorted(slots.items(), key=lambda item: item[0] != prefer):
-            whole = len(held.tokens) == self._held(slot)
-            length = self._usable(wanted, held, best.length, points, whole)
+            shortest = self._kv.shortest(slot) if slot == prefer else self._held(slot)
+            length = self._usable(wanted, held, best.length, points, shortest)
             if length > best.length:
                 best = Match(length, slot=slot)
         for entry in reversed(self.pool.entries):
             if entry.whole:
-                length = self._usable(wanted, entry.prefix, best.length, points, True)
+                size = len(entry.prefix.tokens)
+                length = self._usable(wanted, entry.prefix, best.length, points, size)
                 if length > best.length:
                     best = Match(length, entry=entry)
         return best
@@ -269,10 +274,10 @@ class KvCache:
         return self.pool.checkpoints(wanted) if self.checkpoints else {}
 
     def _usable(
-        self, wanted: Prefix, held: Prefix | None, least: int, points: Iterable[int], whole: bool
+        self, wanted: Prefix, held: Prefix | None, least: int, points: Iterable[int], shortest: int
     ) -> int:
         """Tokens of ``held`` that can serve; 0 if not more than ``least``, or too few. ``points``
-        are the checkpoints of ``wanted``; ``whole``: nothing lies behind ``held``.
+        are the checkpoints of ``wanted``; ``shortest`` is what can be had without one.
         """
         if held is None or held.adapter != wanted.adapter or not self._reuses:
             return 0
@@ -283,7 +288,7 @@ class KvCache:
         length = common_prefix(mine, theirs)
         if self.capabilities.can_trim:
             return self._cut(length)
-        if whole and length == len(theirs):
+        if length >= shortest:
             return length
         return max((point for point in points if point <= length), default=0)
 
@@ -391,14 +396,16 @@ class KvCache:
         """
         points = {max((_shared(wanted, held) for held in known), default=0)}
         points |= {common_prefix(wanted.tokens, tokens) for tokens in coming}
-        size = len(sequence.prompt)
+        size, answer = len(sequence.prompt), 0
         if sequence.request.followed:
-            apart = self._apart(size)
-            points |= {*sequence.turn_ends(), *range(reused + apart, size, apart)}
+            apart, (first, answer) = self._apart(size), sequence.turn_ends()
+            points |= {first, answer, *range(reused + apart, size, apart)}
         taken, stops = self._points(wanted), list[int]()
-        for at in sorted(map(self._cut, points)):
+        for at in sorted(set(map(self._cut, points))):
             last = stops[-1] if stops else reused
-            if last + _LEAST_REREAD <= at <= size and at not in taken:
+            # A chat's next turn goes on from the answer, however short this one is.
+            least = last + (_LEAST_REREAD if at != self._cut(answer) else 1)
+            if max(least, LEAST_SHARED) <= at <= size and at not in taken:
                 stops.append(at)
         if sequence.request.params.samples > 1 and self.chunk == 1:
             stops.append(size)  # no step ends early for that

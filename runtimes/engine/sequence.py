@@ -190,9 +190,11 @@ class Sequence:
         ahead = (at - self.computed for at in self.stops if at > self.computed)
         return min(next(ahead, self.pending), self.pending)
 
-    def turn_ends(self) -> list[int]:
-        """Ends of the first message, where more follow, and of the last one, by the control tokens
-        of the prompt: later prompts that begin alike often go on from there.
+    def turn_ends(self) -> tuple[int, int]:
+        """Places that later prompts often go on from: the end of the first message, where more
+        follow (else 0), by the control tokens of the prompt; and where the answer begins, or the
+        thought before it that a template may drop. One token is left to compute for an answer that
+        is asked for again.
         """
         silent = self.state.tokenizer.token_bytes
         control = {token for token in set(self.prompt) if not silent(token)}
@@ -201,8 +203,10 @@ class Sequence:
             for at in range(1, len(self.prompt))
             if self.prompt[at] in control and self.prompt[at - 1] not in control
         ]
+        thought = self.state.thought_tokens
+        answer = thought.begin(self.prompt) if thought else len(self.prompt)
         # Four are the end of one message, begin and end of another, and the answer's begin.
-        return [*(ends[1:2] if len(ends) >= 4 else ()), *ends[-1:]]
+        return ends[1] if len(ends) >= 4 else 0, min(answer, len(self.prompt) - 1)
 
     @property
     def position(self) -> int:

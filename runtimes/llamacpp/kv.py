@@ -97,12 +97,20 @@ def _end(state: Bytes, start: int, has_values: bool) -> int:
 class LlamaSlotCache(KvSlots):
     """Implements ``runtimes.runner.KvSlots``.
 
-    ``can_trim`` False means that a slot's tokens are kept or dropped as a whole. ``unified`` slots
-    share one cache, where a copy refers to the source's cells.
+    ``can_trim`` False means that a slot's tokens are kept or dropped as a whole; but with a
+    ``window``, its tail can be dropped as long as the window's cells before it are there.
+    ``unified`` slots share one cache, where a copy refers to the source's cells.
     """
 
     def __init__(
-        self, context: Any, slots: int, length: int, *, unified: bool, can_trim: bool
+        self,
+        context: Any,
+        slots: int,
+        length: int,
+        *,
+        unified: bool,
+        can_trim: bool,
+        window: int = 0,
     ) -> None:
         super().__init__(slots, length)
         self._lib = library()
@@ -113,7 +121,7 @@ class LlamaSlotCache(KvSlots):
         self._lone = NativeBatch(1)
         self._shared: set[int] = set()  # slots whose cells may be another's, too
         self._turning = False  # keys wait for the next step to be rotated to a shifted position
-        self.can_trim = can_trim
+        self.can_trim, self._window = can_trim, window
         self.can_shift = bool(self._lib.llama_memory_can_shift(self._memory)) and can_trim
 
     def remove(self, slot: int, start: int) -> bool:
@@ -124,9 +132,20 @@ class LlamaSlotCache(KvSlots):
         """Note that llama.cpp has run a step, and with it what it had put off."""
         self._turning = False
 
+    def shortest(self, slot: int) -> int:
+        """See ``KvSlots.shortest``. llama.cpp has all of a slot's tokens from the oldest that its
+        windows' cells hold, some of which are there until they are written over."""
+        if self.can_trim:
+            return 0
+        held = self.lengths[slot]
+        if not self._window:
+            return held
+        oldest = self._lib.llama_memory_seq_pos_min(self._memory, slot)
+        return min(oldest + self._window, held) if oldest > 0 else 0
+
     def trim(self, slot: int, length: int) -> None:
         """See ``KvSlots.trim``; raises ModelError where the slot cannot lose its tail."""
-        if not self._loses_tail(slot, length) or not self.remove(slot, length):
+        if 0 < length < self.shortest(slot) or not self.remove(slot, length):
             raise ModelError(f"slot {slot} cannot be cut back to {length} tokens")
         self.lengths[slot] = min(self.lengths[slot], length)
         if length == 0:
@@ -218,14 +237,11 @@ class LlamaSlotCache(KvSlots):
 
     def _require(self, slot: int, length: int) -> None:
         self.require_held(slot, length)
-        if not self._loses_tail(slot, length):
+        if not (self.can_trim or length in (0, self.lengths[slot])):
             raise ModelError(
                 f"slot {slot} holds {self.lengths[slot]} tokens of a model that keeps them as a "
                 f"whole or not at all; {length} cannot be had"
             )
-
-    def _loses_tail(self, slot: int, length: int) -> bool:
-        return self.can_trim or length == 0 or length >= self.lengths[slot]
 
     def _settle(self) -> None:
         """Run what waits for the next step, by a token that is forgotten again."""

@@ -27,6 +27,7 @@ _TOKEN_BYTES, _MERGE_BYTES = 185, 125
 # sequence that there might be.
 _CELL_BYTES = 4 + 4 + 8 + 256 // 8 + 2 * 48
 _CACHE_BYTES = 256 * 48
+_SAVED_CELL_BYTES = 12  # position and sequence, in a saved state
 
 # Graphs, thread pool, and the library's own code that a step touches.
 _RUNTIME_BYTES = 5 * 2**20
@@ -73,6 +74,7 @@ def estimate(model: ModelFile, settings: RunnerSettings) -> MemoryEstimate:
         kv_bytes(model, cache, settings.kv_type) + tables,
         compute_bytes(model, cache) + top_k,
         vocabulary + _RUNTIME_BYTES,
+        checkpoint_bytes(model, cache, settings.kv_type),
     )
 
 
@@ -130,6 +132,14 @@ def kv_bytes(model: ModelFile, cache: Cache, kv_type: KvType) -> int:
     elements = full * model.kv_elements + windowed * model.window_elements
     states = _FLOAT * cache.slots * model.state.layers * model.state.floats if model.state else 0
     return int(elements * cache.number * kv_bits(kv_type) / 8) + states
+
+
+def checkpoint_bytes(model: ModelFile, cache: Cache, kv_type: KvType) -> int:
+    """A slot's recurrent states and the cells of its windows; 0 where there are neither."""
+    cells = min(model.sliding_window or 0, cache.length) if model.window_elements else 0
+    window = model.window_elements * kv_bits(kv_type) / 8 + _SAVED_CELL_BYTES
+    states = _FLOAT * model.state.layers * model.state.floats if model.state else 0
+    return int(cells * window) + states
 
 
 def compute_bytes(model: ModelFile, cache: Cache) -> int:

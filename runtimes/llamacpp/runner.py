@@ -132,13 +132,15 @@ class LlamaRunner:
         context = self._context = make_context(model, model_file, settings, caches, length)
         self.tokenizer = LlamaTokenizer(model)
         vocabulary = self.tokenizer.vocab_size
+        window, stateful = self._lib.llama_model_n_swa(model), keeps_state(model)
         self.kv = LlamaSlotCache(
             context,
             caches,
             length,
             unified=settings.unified_kv,
             # Whether every layer still has the keys and values before a slot's tail.
-            can_trim=self._lib.llama_model_n_swa(model) == 0 and not keeps_state(model),
+            can_trim=window == 0 and not stateful,
+            window=0 if stateful else window,
         )
         # Rounding with an adapter would depend on the number of rows in other ways.
         self.adapters = None if settings.reproducible else LlamaAdapters(model, context)
@@ -155,7 +157,7 @@ class LlamaRunner:
             kv_bytes_per_token=model_file.kv_bytes_per_token(kv_bits(settings.kv_type) / 8),
             can_trim=self.kv.can_trim,
             whole_checkpoints=bool(self._lib.llama_model_is_recurrent(model)),
-            exact_checkpoints=self._lib.llama_model_n_swa(model) == 0,
+            exact_checkpoints=window == 0,
             can_shift=self.kv.can_shift,
             adapters_apart=True,
             gpu_layers=offloaded_layers(settings, model_file.layers),
@@ -168,7 +170,7 @@ class LlamaRunner:
         self._top_k = TopKSamplers(context, slots, vocabulary) if settings.device_sampling else None
         # Unused slots that a step may run along to stay in one pass. A recurrent state cannot
         # forget the token that fills a hole.
-        self._most_holes = 0 if keeps_state(model) else 2
+        self._most_holes = 0 if stateful else 2
         self._views: dict[tuple[int, int], Logits] = {}
         self._omp_wait = OmpWaitPolicy(settings.threads or available_cores())
         self._finalizer = weakref.finalize(

@@ -5,7 +5,7 @@ process allocates, plus the weights that are read where the file is mapped. It i
 size, which also has pages of the file that were read while loading and never again (weights of
 which the runtime has made a copy in another layout); the kernel takes those back without writing
 anything. Keys and values are counted for slots that are full to the last token.
-Prefixes that an engine keeps beside its slots come on top; ``SchedulerSettings`` bounds them.
+Prefixes and checkpoints that an engine keeps beside its slots come on top: ``prefix_room``.
 """
 
 import logging
@@ -25,6 +25,12 @@ logger = logging.getLogger(__name__)
 DEFAULT_CONTEXT = 4096  # tokens that a slot gets when nobody says; longer ones on request
 _LEAST_CONTEXT = 64  # a smaller one is not worth suggesting
 _BATCH = RunnerSettings().batch
+_PREFIX_SHARE, _MOST_PREFIX_BYTES = 1 / 8, 2 * 2**30
+
+
+def prefix_room(free: int) -> int:
+    """Bytes of cached prefixes and checkpoints that an engine may keep; ``free`` are left by it."""
+    return int(min(_MOST_PREFIX_BYTES, max(free, 0) * _PREFIX_SHARE))
 
 
 def with_defaults(model: ModelFile, settings: RunnerSettings) -> RunnerSettings:
@@ -135,6 +141,14 @@ def require_fit(
         f"needs {gib(need.total)}; {gib(available)} {said}. "
         + (f"What fits: {', or '.join(fits)}" if fits else "Not even one short slot fits")
     )
+
+
+def checkpoint_words(need: MemoryEstimate, free: int) -> str:
+    """Memory that checkpoints take beside the total, for people; empty where there are none."""
+    if not need.checkpoint:
+        return ""
+    room, each = gib(prefix_room(free - need.total)), need.checkpoint / 2**20
+    return f"cached prefixes take up to {room} more, each checkpoint {each:,.1f} MiB of it"
 
 
 def gib(count: int) -> str:

@@ -65,6 +65,17 @@ class ThoughtTokens:
             return ThoughtPhase.INSIDE
         return ThoughtPhase.ANSWER if text.endswith(self.form.closes) else ThoughtPhase.BEFORE
 
+    def begin(self, prompt: Sequence[int]) -> int:
+        """Place of the opening tag where the prompt ends in a thought, open or empty; else the
+        prompt's end."""
+        if self.phase_behind(prompt) is not ThoughtPhase.BEFORE:
+            data = b""
+            for at in range(len(prompt) - 1, max(len(prompt) - _TAIL, 0) - 1, -1):
+                data = self.bytes_of(prompt[at]) + data
+                if data.startswith(self.form.opens.encode()):
+                    return at
+        return len(prompt)
+
     def _encode(self, text: str) -> tuple[int, ...]:
         return tuple(self._tokenizer.encode(text, add_special=False, parse_special=True))
 

@@ -47,7 +47,7 @@ from quantize.disk import human
 from runtimes.errors import IngotError
 from runtimes.machine.cpu import available_cores
 from runtimes.machine.hardware import memory_now
-from runtimes.models.memory import DEFAULT_CONTEXT
+from runtimes.models.memory import DEFAULT_CONTEXT, checkpoint_words
 from runtimes.settings import KV_HELP
 
 # The figures' best first, unknown last; the catalog's order decides ties.
@@ -205,10 +205,12 @@ class LoadForm(Form):
             shown.update(str(error))
             return
         free = memory_now()[1]
-        fits = "fits" if needs <= free else "does not fit"
-        lines = [f"Memory: needs {human(needs)}, {human(free)} are free: {fits}"]
-        shown.update("\n".join(filter(None, (*lines, self._lost))))
-        shown.set_class(needs > free, "bad")
+        fits = "fits" if needs.total <= free else "does not fit"
+        line = f"Memory: needs {human(needs.total)}, {human(free)} are free: {fits}"
+        if more := checkpoint_words(needs, free):
+            line += f"; {more}"
+        shown.update("\n".join(filter(None, (line, self._lost))))
+        shown.set_class(needs.total > free, "bad")
 
 
 class LoadScreen(Panel[bool]):

@@ -155,12 +155,17 @@ def test_what_slots_take_is_known_before(files: Path, name: str, caplog: pytest.
     """The sums that llama.cpp logs; DeepSeek keeps one compressed token for all heads."""
     model = read_model(files / f"{name}.gguf")
     with caplog.at_level(logging.DEBUG, logger="runtimes.llamacpp.native"):
-        load_runner(model, RunnerSettings(slots=16, context=256, batch=256)).close()
+        runner = load_runner(model, RunnerSettings(slots=16, context=256, batch=256))
+    runner.execute((StepRow(0, 0, TOKENS, 1),))
+    checkpoint = len(runner.kv.checkpoint(0))
+    runner.close()
     parts = re.findall(r"(?:KV|RS) buffer size = +([\d.]+) MiB", caplog.text)
     cache = memory_llamacpp.Cache(16, 16, 256, 256, 16)
     said = memory_llamacpp.kv_bytes(model, cache, "f16")
     assert said / 2**20 == pytest.approx(sum(map(float, parts)), abs=0.02)
     assert (model.state is not None) is (name in KEEP_A_STATE)
+    needed = memory_llamacpp.checkpoint_bytes(model, cache, "f16")
+    assert checkpoint == pytest.approx(needed, rel=0.1)
     if model.state:
         without = replace(model, state=None)
         assert memory_llamacpp.kv_bytes(without, cache, "f16") < said

@@ -12,6 +12,7 @@ from quantize.resolve import resolve
 from runtimes.engine.engine import Engine
 from runtimes.engine.loading import load_runner
 from runtimes.errors import ModelError
+from runtimes.models.memory import estimate
 from runtimes.models.registry import read_model
 from runtimes.planner.measure import Workload, measure_depths
 from runtimes.request import Priority, Request, SamplingParams
@@ -87,6 +88,19 @@ def test_a_slot_goes_back_to_a_checkpoint(runner, at):
         runner.kv.copy(0, 2, LENGTH)  # it holds fewer
 
 
+@pytest.mark.parametrize("length", [10, 300])
+def test_a_checkpoint_is_as_large_as_estimated(builds, length):
+    model = read_model(resolve(builds("gemma3").out, recipe="f16"))
+    settings = RunnerSettings(slots=1, context=512, batch=BATCH)
+    runner = load_runner(model, settings)
+    prefill(runner, 0, 0, length)
+    expected = estimate(model, settings).checkpoint
+    held = len(runner.kv.checkpoint(0))
+    runner.close()
+    assert held <= 1.1 * expected
+    assert length < 16 or held >= 0.9 * expected
+
+
 def test_a_part_is_given_where_it_is_still_there_and_refused_otherwise(runner):
     prefill(runner, 0, 0, 100)
     expected = prefill(runner, 0, 100, 101)
@@ -108,6 +122,13 @@ def test_a_part_is_given_where_it_is_still_there_and_refused_otherwise(runner):
             with pytest.raises(ModelError, match=r"cannot|whole"):
                 attempt()
         prefill(runner, 1, 0, 20)  # the target that was refused is empty
+        shortest = runner.kv.shortest(0)
+        assert 100 < shortest < LENGTH - BATCH, "more cells than the window has"
+        runner.kv.trim(0, shortest)
+        found = prefill(runner, 0, shortest, shortest + 40)
+        runner.kv.trim(0, 0)
+        prefill(runner, 0, 0, shortest)
+        assert same(runner, found, prefill(runner, 0, shortest, shortest + 40))
 
 
 @pytest.mark.parametrize("recipe", ["f16", "onnx-int8"])

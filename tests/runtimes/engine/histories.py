@@ -74,10 +74,21 @@ def canonical(row: Sequence, count: int) -> list[int]:
 
 
 class TokenSlots:
-    """``KvSlots`` over lists of cells."""
+    """``KvSlots`` over lists of cells. ``spare``: of a window, how many of a slot's last tokens it
+    can lose again, or any as long as there are no more."""
 
-    def __init__(self, slots: int, can_trim: bool, breaks: int = 0, *, whole: bool = False) -> None:
+    def __init__(
+        self,
+        slots: int,
+        can_trim: bool,
+        breaks: int = 0,
+        *,
+        whole: bool = False,
+        spare: int | None = None,
+    ) -> None:
         self.held: list[list[int]] = [[] for _ in range(slots)]
+        self.spare, self.lost = spare, [0] * slots
+        self.trims = 0
         self.can_trim, self.whole, self.exact = can_trim, whole, False
         self.swaps, self.breaks = 0, breaks
         self.rewinds = 0
@@ -88,10 +99,23 @@ class TokenSlots:
             self.can_trim and length < len(self.held[source])
         )
         self.held[target] = self.held[source][:length]
+        self.lost[target] = length
+
+    def shortest(self, slot: int) -> int:
+        """With a window: what lies further back than its spare cells has been written over."""
+        held = len(self.held[slot])
+        if self.can_trim or self.spare is None:
+            return 0 if self.can_trim else held
+        self.lost[slot] = max(self.lost[slot], held - self.spare)
+        return min(self.lost[slot], held)
 
     def trim(self, slot: int, length: int) -> None:
-        assert self.can_trim or length in (0, len(self.held[slot]))
+        shortest = self.shortest(slot)
+        assert length in (0, len(self.held[slot])) or length >= shortest
+        self.trims += not self.can_trim and 0 < length < len(self.held[slot])
         del self.held[slot][length:]
+        if length == 0:
+            self.lost[slot] = 0
 
     def checkpoint(self, slot: int) -> bytes:
         """A recurrent state: a hash of what was read; all there is, where there is no attention."""
@@ -104,6 +128,7 @@ class TokenSlots:
     def rewind(self, slot: int, data: bytes, length: int) -> None:
         assert 0 < length < len(self.held[slot])
         del self.held[slot][length:]
+        self.lost[slot] = length
         assert self.checkpoint(slot) == data, "the state of these tokens"
         self.rewinds += 1
 
@@ -114,6 +139,7 @@ class TokenSlots:
         assert len(data) == length * TOKEN_BYTES
         pieces = range(0, len(data), TOKEN_BYTES)
         self.held[slot] = [int.from_bytes(data[i : i + TOKEN_BYTES], "little") for i in pieces]
+        self.lost[slot] = length
 
     def swap(self, first: int, second: int) -> None:
         self.swaps += 1
@@ -124,6 +150,7 @@ class TokenSlots:
             self.held[first], self.held[second] = [], []
             raise ModelError("this one is lost")
         self.held[first], self.held[second] = self.held[second], self.held[first]
+        self.lost[first], self.lost[second] = len(self.held[first]), len(self.held[second])
 
     def shift(self, slot: int, keep: int, discard: int) -> None:
         raise AssertionError("no history asks for this")
@@ -146,6 +173,7 @@ class Shape:
     forced: int = 0  # how many tokens at a time are put behind a sampled one
     whole: bool = False  # a checkpoint is all that a slot holds
     exact: bool = True  # a slot that was brought back computes to the last bit what it did
+    spare: int | None = None  # tokens that a window's slot can lose again
 
 
 def make_cache(kv: TokenSlots, shape: Shape) -> KvCache:
@@ -231,7 +259,9 @@ class History:
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
         self.now = 0.0
-        self.kv = TokenSlots(shape.slots, shape.can_trim, shape.breaks, whole=shape.whole)
+        self.kv = TokenSlots(
+            shape.slots, shape.can_trim, shape.breaks, whole=shape.whole, spare=shape.spare
+        )
         self.kv.exact = shape.chunk > 1
         self.cache = make_cache(self.kv, shape)
         self.scheduler = Scheduler(self.cache, shape.settings)

@@ -128,9 +128,11 @@ def read(scheduler: Scheduler, tokens: list[int], **fields) -> tuple[int, list[i
     return row.reused, ends
 
 
-def rewinding(pool: int = 1000, batch: int = 512) -> tuple[TokenSlots, Scheduler]:
+def rewinding(
+    pool: int = 1000, batch: int = 512, spare: int | None = None
+) -> tuple[TokenSlots, Scheduler]:
     shape = Shape(1, batch, mixed=False, can_trim=False, pool_tokens=pool)
-    kv = TokenSlots(1, can_trim=False)
+    kv = TokenSlots(1, can_trim=False, spare=spare)
     return kv, Scheduler(make_cache(kv, shape), shape.settings)
 
 
@@ -164,23 +166,64 @@ def test_a_checkpoint_that_is_taken_again_takes_no_more_room():
     assert pool.checkpoints(Prefix(None, [*COMMON, 1]))[60].data == b"b" * 30
 
 
-def test_a_conversation_goes_on_from_the_end_of_its_last_message():
-    """Though what the model thought in between is left out."""
+def test_a_conversation_goes_on_from_where_its_answer_began():
+    """Though what the model thought there is left out, and however little was asked."""
     _, scheduler = rewinding()
     asked = message(1, COMMON) + message(2, words(4, 50))
-    assert read(scheduler, [*asked, BEGIN, 4]) == (0, [64, 118, 120])
+    assert read(scheduler, [*asked, BEGIN, 4]) == (0, [64, 119, 120])
     thought = [*asked, BEGIN, 4, *words(8, 50)]
     assert read(scheduler, thought, followed=False) == (120, [170])
-    again = asked + message(4, words(5, 9)) + message(2, words(6, 50))
-    reused, ends = read(scheduler, [*again, BEGIN, 4])
-    assert (reused, ends[-2:]) == (118, [len(again), len(again) + 2])
+    again = asked + message(4, words(5, 9)) + message(2, words(6, 3))
+    size = len(again) + 2
+    assert read(scheduler, [*again, BEGIN, 4]) == (119, [size - 1, size])
+    assert read(scheduler, [*again, BEGIN, 4]) == (size - 1, [size]), "asked again"
+    third = again + message(4, words(7, 2)) + message(2, words(6, 2))
+    assert read(scheduler, [*third, BEGIN, 4])[0] == size, "all that the slot holds"
     other = message(1, COMMON) + message(2, words(7, 50))
     assert read(scheduler, [*other, BEGIN, 4])[0] == 64, "another question behind the same system"
 
 
+@pytest.mark.parametrize("spare", [None, 25])
+@pytest.mark.parametrize("keeps", [True, False])
+def test_ten_turns_read_what_is_new_and_a_token(keeps: bool, spare: int | None):
+    """Whether the template keeps what was thought, or has begun a thought that it drops; also where
+    the answer's text is not cut into tokens as it was sampled."""
+    _, scheduler = rewinding(pool=5000, spare=spare)
+    history, before, extra = message(1, COMMON), list[int](), 0
+    for turn in range(10):
+        history += message(2, words(4 + turn % 3, 3 + 4 * turn % 20))
+        prompt = [*history, BEGIN, 4]
+        row = make_sequence(Request(prompt, SamplingParams(max_tokens=30)))
+        scheduler.add(row)
+        while len(row.output) < 30:
+            step = scheduler.schedule(0.0)
+            for planned in step.rows:
+                scheduler.kv._kv.held[planned.slot] += planned.tokens
+            scheduler.commit(step, [[300 + turn + len(row.output) % 7] for _ in step.sampled])
+        scheduler.remove(row)
+        extra += common_prefix(before, prompt) - row.reused
+        before = [*prompt, *row.output[:-1]]
+        answer = [*row.output[:20], 9] if keeps and turn % 2 else row.output if keeps else [8, 9]
+        history += [BEGIN, 4, *answer, END, 3]
+    reread = 0 if spare and keeps else 5 * 21 if keeps else 9
+    assert extra <= reread
+
+
+def test_a_window_loses_a_tail_while_its_cells_are_there():
+    kv, scheduler = rewinding(spare=40)
+    prompt = [*COMMON, *words(1, 40)]
+    read(scheduler, prompt, followed=False)
+    assert read(scheduler, [*prompt[:80], *words(2, 20)], followed=False)[0] == 80
+    assert kv.trims == 1
+    kv.held[0] += words(4, 30)
+    scheduler.kv._retained[0] = Prefix(None, [*prompt[:80], *words(2, 20), *words(4, 30)])
+    reused = read(scheduler, [*prompt[:80], *words(5, 20)], followed=False)[0]
+    assert reused == 0, "the cells before token 90 have been written over"
+
+
 def test_only_prompts_that_others_may_follow_get_checkpoints_for_them():
     prompt = [*message(1, COMMON), *message(2, COMMON), BEGIN, 4]
-    assert read(rewinding()[1], prompt)[1] == [64, 128, 130]
+    assert read(rewinding()[1], prompt)[1] == [64, 129, 130]
     assert read(rewinding()[1], prompt, followed=False)[1] == [130]
     assert read(rewinding(pool=0)[1], prompt)[1] == [130], "nowhere to keep one"
 
@@ -190,7 +233,7 @@ def test_a_long_prompt_has_checkpoints_on_the_way():
     _, scheduler = rewinding(pool=10_000, batch=100)
     prompt = [1 + value % 9 for value in range(3000)]
     _, ends = read(scheduler, prompt)
-    assert ends == list(range(100, 3001, 100)), "no step is cut"
+    assert ends == [*range(100, 3000, 100), 2999, 3000], "one step is cut, before the answer"
     assert read(scheduler, [*prompt[:2500], 99, *prompt[2501:]])[0] == 2200
 
 

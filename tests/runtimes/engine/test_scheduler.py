@@ -76,7 +76,7 @@ shapes = st.builds(
 
 KINDS = {
     "attention": {},
-    "window": {"can_trim": False, "exact": False},
+    "window": {"can_trim": False, "exact": False, "spare": 12},
     "hybrid": {"can_trim": False},
     "recurrent": {"can_trim": False, "whole": True},
 }

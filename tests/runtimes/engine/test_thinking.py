@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from runtimes.engine.engine import Engine
 from runtimes.request import Completion, Constraint, Request, SamplingParams, Thinking
+from runtimes.sampling.thoughts import ThoughtTokens
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.thinking import thought_form
 from runtimes.worker.engine import WorkerEngine
@@ -59,6 +61,20 @@ def test_a_bound_is_kept(engine: Engine) -> None:
     assert done.text
     assert 6 < done.usage.thought_tokens < done.usage.completion_tokens == 80
     assert not done.thinks
+
+
+@pytest.mark.parametrize(
+    ("end", "begun"), [("<think>\n", True), ("<think>\n\n</think>\n\n", True), ("", False)]
+)
+def test_the_place_before_a_thought_is_what_later_prompts_go_on_from(
+    engine: Engine, end: str, begun: bool
+) -> None:
+    text = "<|user|>\nWhat does <think> mean?<|end|>\n<|assistant|>\n"
+    encode = partial(engine.tokenizer.encode, add_special=True, parse_special=True)
+    before, prompt = encode(text), encode(text + end)
+    assert FORM is not None
+    at = ThoughtTokens(engine.tokenizer, FORM).begin(prompt)
+    assert prompt[:at] == (before if begun else prompt)
 
 
 def test_forced_tokens_cost_no_step(pebble_file: Path, engine: Engine) -> None:

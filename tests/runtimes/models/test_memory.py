@@ -15,6 +15,7 @@ from quantize.resolve import resolve
 from runtimes.errors import OutOfMemoryError
 from runtimes.llamacpp import memory as memory_llamacpp
 from runtimes.models.memory import (
+    checkpoint_words,
     estimate,
     largest_context,
     largest_slots,
@@ -142,6 +143,24 @@ def _dry_load(
     if unified and not windows:
         lengths = re.findall(r"n_ctx += (\d+)", caplog.text)[-1:]
     return float(buffer[-1]) * MIB, [int(cells) for cells in lengths]
+
+
+def test_what_checkpoints_take_is_told(tmp_path: Path) -> None:
+    """Held against real ones where there are runners of such models; beside the total."""
+    extra = {"attention.sliding_window": 512}
+    gemma, llama = ({**SHAPES[name], "layers": 6, "vocab": 256} for name in ("gemma3", "llama"))
+    path = write_sparse_gguf(tmp_path / "g.gguf", "gemma3", extra=extra, **gemma)
+    model = read_model(path)
+    need, short = estimate(model, asked(4, 4096)), estimate(model, asked(4, 100))
+    assert need.checkpoint == 512 * (2 * model.window_elements + 12)
+    assert short.checkpoint * 512 == need.checkpoint * 100
+    assert need.total == need.weights + need.kv + need.compute + need.overhead
+    assert checkpoint_words(need, need.total + 8 * 2**30) == (
+        "cached prefixes take up to 1.00 GiB more, each checkpoint 2.5 MiB of it"
+    )
+    assert "up to 0.00 GiB" in checkpoint_words(need, need.total - 1)
+    path = write_sparse_gguf(tmp_path / "l.gguf", "llama", **llama)
+    assert not checkpoint_words(estimate(read_model(path), asked(4, 4096)), 8 * 2**30)
 
 
 def test_a_window_that_llama_cpp_ignores_does_not_count(tmp_path: Path) -> None:
