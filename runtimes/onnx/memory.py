@@ -96,8 +96,10 @@ def weight_bytes(graph: OnnxGraph) -> int:
 
 def step_cost(model: ModelFile) -> StepCost | None:
     """By the products with constants: the bytes of matrix and scales in the file. The last product
-    makes the logits."""
-    graph = graph_of(model)
+    makes the logits. None where steps run on two graphs by turns."""
+    graph, *wide = graphs_of(model)
+    if wide:
+        return None
     made = {output: node for node in graph.nodes for output in node.outputs}
     nbytes, products = 0, []
     for node in graph.nodes:

@@ -132,22 +132,21 @@ class OnnxRunner:
             raise ModelError(f"{len(tokens)} tokens do not fit the context")
         self._check(tokens)
         self.kv.trim(0, 0)
-        if self._wide:  # as in use: a prompt, and an answer behind it
+        begin, parts = 0, list[Logits]()
+        if self._wide:  # as in use: a prompt on this graph, an answer behind it on the other
+            begin = first
             for at in range(0, first, most):
                 self._prefill(StepRow(0, at, tokens[at : min(at + most, first)], 0))
-            return self._one_by_one(singly(StepRow(0, first, tokens[first:], 0), len(tokens)))
-        parts: list[Logits] = []
-        for at in range(0, len(tokens), most):
+        for at in range(begin, len(tokens), most):
             part = tokens[at : at + most]
-            parts.append(self._prefill(StepRow(0, at, part, len(part))).copy())
+            parts.append(self._prefill(StepRow(0, at, part, len(part)), narrow=True).copy())
         self.kv.trim(0, 0)
-        return np.concatenate(parts)[first:]
+        return np.concatenate(parts)[first - begin :]
 
-    def _prefill(self, row: StepRow) -> Logits:
+    def _prefill(self, row: StepRow, *, narrow: bool = False) -> Logits:
         """The logits after at least as many of the last tokens as the row wants."""
-        steps = self._steps
-        if self._wide and not row.adapter and len(row.tokens) >= self._wide_tokens:
-            steps = self._wide
+        least = math.inf if narrow else self._wide_tokens
+        steps = self._steps_for((row,), len(row.tokens), least)
         logits = steps.prefill(row)
         if len(logits) >= row.logits:
             return logits
@@ -163,10 +162,12 @@ class OnnxRunner:
 
     def _run(self, rows: StepRows) -> Logits | TopKLogits:
         """Decode rows of a token each together."""
-        wide = self._wide if len(rows) >= self._wide_rows else None
-        if wide and not any(row.adapter for row in rows):
-            return wide.decode(rows)
-        return self._steps.decode(rows)
+        return self._steps_for(rows, len(rows), self._wide_rows).decode(rows)
+
+    def _steps_for(self, rows: StepRows, count: int, least: float) -> Steps:
+        """The graph for a pass of ``count`` tokens; adapters are beside the first one alone."""
+        wide = self._wide if count >= least else None
+        return wide if wide and not any(row.adapter for row in rows) else self._steps
 
     def embed(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
         """See ``Runner.embed``: graphs give logits and no hidden states."""

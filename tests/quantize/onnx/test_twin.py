@@ -17,6 +17,7 @@ from runtimes.onnx.runner import OnnxRunner
 from runtimes.request import Request, SamplingParams
 from runtimes.runner import Logits, StepRow
 from runtimes.settings import RunnerSettings
+from tests.adapters import write_adapter
 from tests.quantize.conftest import run_quantize
 
 PROMPTS = [list(range(20, 20 + count)) for count in (40, 7, 23, 12)]
@@ -47,7 +48,7 @@ def _decoded(runner: OnnxRunner, slots: range, step: int) -> Logits:
     return runner.execute(rows).copy()
 
 
-def test_each_pass_runs_on_its_graph_over_one_cache(built: Path):
+def test_each_pass_runs_on_its_graph_over_one_cache(built: Path, pebble: Path, tmp_path: Path):
     """Prompts are the wide graph's to the last bit, and so are steps of many rows; steps of few are
     the narrow graph's on the keys and values that the wide one wrote."""
     narrow, wide, twin = (_runner(built / name) for name in RECIPES)
@@ -70,8 +71,16 @@ def test_each_pass_runs_on_its_graph_over_one_cache(built: Path):
     wide.kv.trim(0, 0)
     wide.execute((StepRow(0, 0, tuple(text[:20]), 1),))
     narrow.kv.load(0, wide.kv.save(0), 20)
-    for at, found in enumerate(scored, 20):
-        assert np.array_equal(found, narrow.execute((StepRow(0, at, (text[at],), 1),))[0])
+    assert np.array_equal(scored, narrow.execute((StepRow(0, 20, tuple(text[20:]), 20),)))
+    # A row with an adapter is the narrow graph's, others go on as before.
+    adapter = write_adapter(pebble, tmp_path / "poet.gguf", 0)
+    found = []
+    for runner in (narrow, twin):
+        runner.adapters.load("poet", adapter)
+        found.append(runner.execute((StepRow(0, 0, tuple(PROMPTS[0]), 1, adapter="poet"),)).copy())
+    plain = (StepRow(1, 0, tuple(PROMPTS[1]), 1),)
+    assert np.array_equal(*found)
+    assert np.array_equal(twin.execute(plain), wide.execute(plain))
     for runner in (narrow, wide, twin):
         runner.close()
 
