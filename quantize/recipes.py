@@ -120,15 +120,17 @@ def bits_per_weight(path: Path, parameters: int) -> float:
     # Imported where a file is looked at: the command line lists recipes in its help.
     from runtimes.models.gguf import read_header
     from runtimes.models.registry import read_model
-    from runtimes.onnx.memory import graph_of
+    from runtimes.onnx.memory import graphs_of
 
     if path.is_file():
         return gguf_bits(read_header(path))
-    graph = graph_of(read_model(path))
-    weights = (
-        tensor.nbytes for name, tensor in graph.initializers.items() if not _TABLE.match(name)
-    )
-    return sum(weights) * 8 / parameters
+    weights = {  # two graphs share what has one name and size
+        (name, tensor.nbytes)
+        for graph in graphs_of(read_model(path))
+        for name, tensor in graph.initializers.items()
+        if not _TABLE.match(name)
+    }
+    return sum(nbytes for _, nbytes in weights) * 8 / parameters
 
 
 Bound = Literal["kl", "bytes", "bits", "memory"]
@@ -234,8 +236,9 @@ class Recipe:
     advice: str
     ftype: int = -1  # llama.cpp's ``enum llama_ftype``
     # What onnxruntime-genai's model builder is asked for; it also makes the single-precision graph
-    # of a ``w8a8`` file. Where matrices are rounded, how the ``usual`` and the ``careful`` ones are
-    # stored (`plan_variants` of quantize/onnx/nbits.py).
+    # of a ``w8a8`` file. "int4+w8a8" is two graphs, for narrow and for wide passes. Where matrices
+    # are rounded, how the ``usual`` and the ``careful`` ones are stored (`plan_variants` of
+    # quantize/onnx/nbits.py).
     precision: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
     limits: Limits | None = None
@@ -252,6 +255,11 @@ class Recipe:
     def for_gpus(self) -> bool:
         """Made for GPUs only: processors compute slowly in half precision."""
         return self.precision == "fp16"
+
+    @property
+    def rounds_activations(self) -> bool:
+        """A graph of it multiplies 8-bit activations: made of a float graph, on processors."""
+        return self.precision.endswith(W8A8)
 
     def output_name(self, model: str) -> str:
         """The file's, or for ONNX the folder's, name in the output folder."""

@@ -101,7 +101,7 @@ def calibration(recipe: Recipe, options: Options) -> Path | None:
     """The text that ``recipe`` smooths activations by: the one that an importance matrix would be
     computed from, for the recipes that round activations."""
     given = options.imatrix
-    return given if given and recipe.precision == "w8a8" and not is_matrix(given) else None
+    return given if given and recipe.rounds_activations and not is_matrix(given) else None
 
 
 def build_key(

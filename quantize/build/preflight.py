@@ -109,7 +109,7 @@ def space_parts(
     if onnx and not builder_may_know(source.architecture):
         parts["float graph"] = int(source.parameters * 4 * 1.05)
     # An ONNX graph whose embedding is rewritten exists twice for a moment; W8A8 is made of floats.
-    rewrite = (4 * count if one.precision == "w8a8" else files[one.name] for one in onnx)
+    rewrite = (4 * count if one.rounds_activations else files[one.name] for one in onnx)
     parts["scratch"] = int(max(rewrite, default=0) * 1.05) + _SPARE
     tried = {r.name for r in recipes if r.target and (r.target.bound == "kl" or r.format == ONNX)}
     return parts | {n: int(size * (_TRIES if n in tried else 1.05)) for n, size in files.items()}
@@ -133,7 +133,10 @@ def memory_parts(
     if options.measure.enabled:
         parts["running the float model"] = int(source.bytes * 1.1) + _TORCH
     if onnx := [recipe for recipe in recipes if recipe.format == ONNX]:
-        held = max(r.bits_per_weight / 8 if r.options or r.target else 2 * 4 for r in onnx)
+        held = max(
+            2 * 4 if r.rounds_activations or not (r.options or r.target) else r.bits_per_weight / 8
+            for r in onnx
+        )
         parts["building ONNX files"] = int(1.1 * (source.bytes + held * source.parameters)) + _TORCH
     return parts
 

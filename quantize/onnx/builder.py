@@ -21,6 +21,7 @@ from quantize.recipes import W8A8, FileSize, Mix, Recipe, variants_of
 from quantize.source import SourceModel
 from quantize.source.shapes import Shapes, weights_in
 from runtimes.errors import RuntimeMissingError
+from runtimes.onnx.graph_file import WIDE
 
 # Logits of the last position only (a prompt's other rows are never sampled from), and one cache
 # length for all layers: a sliding window is then a matter of the attention mask alone.
@@ -207,19 +208,28 @@ def build_onnx(
             notes.append(f"built for {target}, with half-precision activations{more}")
         return OnnxBuild("onnxruntime-genai", notes, runs_here=not packed)
 
-    out = work / recipe.name
-    if recipe.precision != W8A8:
+    out, narrow = work / recipe.name, list[str]()
+    if not recipe.rounds_activations:
         return build(recipe, out)
     if target != "cpu":
         raise UsageError(f"{recipe.name} is for processors; take another recipe for {target}")
-    # The float graph first, then its matrix products with 8-bit weights and activations.
-    whole = work / f"{recipe.name}-fp32"
-    made = build(replace(recipe, precision="fp32"), whole)
+    plain, _, _ = recipe.precision.partition("+")
     shutil.rmtree(out, ignore_errors=True)
-    call = partial(_rewrite_w8a8, whole, out, calibration)
+    if twin := plain != W8A8:  # with a graph of the other kind for narrow passes
+        made = build(replace(recipe, precision=plain), out)
+        if made.route == "optimum":
+            raise UsageError(
+                f"{recipe.name} cannot be made of {source.architecture}: graphs of optimum's"
+                " exporter share no keys and values; take onnx-int4 or onnx-w8a8"
+            )
+        narrow = made.notes
+    # The float graph, then its matrix products with 8-bit weights and activations.
+    whole = work / f"{recipe.name}-fp32"
+    made = build(replace(recipe, precision="fp32", options={}), whole)
+    call = partial(_rewrite_w8a8, whole, out, calibration, beside=twin)
     notes = run_child(call, f"building {recipe.name}", work, progress)
     shutil.rmtree(whole)
-    return replace(made, notes=[*made.notes, *notes])
+    return replace(made, notes=[*narrow, *made.notes, *notes])
 
 
 def builder_may_know(architecture: str) -> bool:
@@ -232,11 +242,12 @@ def builder_may_know(architecture: str) -> bool:
     return f'"{architecture}"' in chain.read_text(encoding="utf-8")
 
 
-def _rewrite_w8a8(fp32: Path, out: Path, calibration: Path | None) -> list[str]:
-    """Runs in a child process."""
+def _rewrite_w8a8(fp32: Path, out: Path, calibration: Path | None, *, beside: bool) -> list[str]:
+    """Runs in a child process; ``beside`` the graph that is in ``out`` already."""
+    from quantize.onnx.graphfile import NAME
     from quantize.onnx.w8a8 import quantize_w8a8
 
-    return quantize_w8a8(fp32, out, calibration)
+    return quantize_w8a8(fp32, out, calibration, WIDE if beside else NAME)
 
 
 _ROPE = "rope_parameters"
@@ -284,15 +295,17 @@ def _bits(name: str, shape: tuple[int, ...], shapes: Shapes, recipe: Recipe) -> 
         return _FLOAT / 2
     if len(shape) < 2 or recipe.precision == "fp32":
         return _FLOAT
+    rounded = 8 + _FLOAT / shape[0]  # with a scale for each output channel
     if recipe.precision == W8A8:
-        return 8 + _FLOAT / shape[0]  # a scale for each output channel
+        return rounded
     role = name.split(".")[-2]
+    beside = rounded if recipe.rounds_activations else 0
     if role == "token_embd" and table_is_float(shapes):
-        return _FLOAT
+        return _FLOAT + beside
     usual, careful = variants_of(recipe.options)
     picked = role in _CAREFUL or (role in _WITH_VALUES and one_product_for_qkv(shapes))
     variant = careful if picked else usual
-    return variant.fitting(shape[0]).bits_per_weight(shape[0])
+    return variant.fitting(shape[0]).bits_per_weight(shape[0]) + beside
 
 
 def _positions(shapes: Shapes) -> int:

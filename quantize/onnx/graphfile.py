@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any
 
 import numpy as np
@@ -117,11 +118,14 @@ class DataFile:
     """The data file of ``graph``, written tensor by tensor, so that memory holds one of them; made
     by `data_file`."""
 
-    def __init__(self, graph: Any, path: Path, stream: IO[bytes]) -> None:
-        self._graph, self._path, self._stream = graph, path, stream
+    def __init__(self, graph: Any, path: Path, stream: IO[bytes], there: Mapping[str, Any]) -> None:
+        self._graph, self._path, self._stream, self._there = graph, path, stream, there
 
     def tensor(self, name: str, array: Array) -> Any:
-        """Append ``array`` and return a tensor that points to it."""
+        """Append ``array`` and return a tensor that points to it, or the same that is there."""
+        same = self._there.get(name)
+        if same is not None and np.array_equal(same.const_value.numpy(), array):
+            return same.const_value
         step = _PAGE if array.nbytes >= _LARGE else _SMALL_STEP
         at = self._stream.tell()
         self._stream.write(bytes(-at % step))
@@ -143,14 +147,17 @@ class DataFile:
 
 
 @contextmanager
-def data_file(model: Any, path: Path) -> Iterator[DataFile]:
+def data_file(
+    model: Any, path: Path, there: Mapping[str, Any] = MappingProxyType({})
+) -> Iterator[DataFile]:
     """Collect tensors in `<path>.data`, then write the graph ``model`` to ``path``.
 
-    Constants that are still elsewhere when the block ends are moved first.
+    Constants that are still elsewhere when the block ends are moved first. Those of another graph
+    in the same folder, by name, may be ``there``: equal ones are shared.
     """
     data = path.with_name(f"{path.name}.data")
     with data.open("wb") as stream:
-        file = DataFile(model.graph, data, stream)
+        file = DataFile(model.graph, data, stream, there)
         yield file
         for value in model.graph.initializers.values():
             tensor = value.const_value

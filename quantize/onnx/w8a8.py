@@ -208,24 +208,30 @@ def quantize_w8a8(
     fp32: Path,
     out: Path,
     calibration: Path | None = None,
+    name: str = NAME,
 ) -> list[str]:
-    """Rewrite the ONNX folder ``fp32`` into the new folder ``out``; what the user should know.
+    """Rewrite the ONNX folder ``fp32`` into the folder ``out``; what the user should know.
 
-    With ``calibration``, a text, activations are smoothed before they are rounded. Needs memory for
-    a few of the largest matrices. Raises ModelError for a graph without constant matrix products.
+    The graph is the file ``name`` there. A folder that exists already keeps its files, and shares
+    equal constants of its graph. With ``calibration``, a text, activations are smoothed before they
+    are rounded. Needs memory for a few of the largest matrices. Raises ModelError for a graph
+    without constant matrix products.
     """
     smoothing = Smoothing()
     if calibration is not None:
         smoothing = measure_smoothing(fp32, calibration)
-    out.mkdir()
-    for path in fp32.iterdir():
-        if path.is_file() and path.name not in (NAME, f"{NAME}.data"):
-            shutil.copy2(path, out / path.name)
+    beside = out.exists()
+    if not beside:
+        out.mkdir()
+        for path in fp32.iterdir():
+            if path.is_file() and path.name not in (NAME, f"{NAME}.data"):
+                shutil.copy2(path, out / path.name)
     model = ir.load(fp32 / NAME)
     products = [node for node in model.graph if product_weight(node) is not None]
     if not products:
         raise ModelError(f"{fp32 / NAME} has no matrix product with a constant to rewrite")
-    with data_file(model, out / NAME) as file:
+    there = ir.load(out / NAME).graph.initializers if beside else {}
+    with data_file(model, out / name, there) as file:
         rewrite = Rewrite(model.graph, file.initializer, smoothing)
         smoothing.fold_norms(model.graph, file)
         for done, node in enumerate(products):

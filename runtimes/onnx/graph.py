@@ -10,7 +10,7 @@ import numpy.typing as npt
 from runtimes.errors import ModelError, OutOfMemoryError, RuntimeMissingError
 from runtimes.models.modelfile import GENAI_CONFIG, ModelFile, read_json
 from runtimes.onnx.device import Target, open_session, target_of
-from runtimes.onnx.graph_file import LOGITS_FROM, decoder_of, shares_buffers
+from runtimes.onnx.graph_file import LOGITS_FROM, WIDE, decoder_of, shares_buffers
 from runtimes.onnx.lora import Product, adapted_graph
 from runtimes.settings import RunnerSettings
 
@@ -104,10 +104,32 @@ def _place(array: Array) -> tuple[Any, ...]:
     return "cpu", 0, array.dtype, array.shape, array.ctypes.data
 
 
+def load_wide(model: ModelFile, settings: RunnerSettings, beside: Graph) -> Graph | None:
+    """Open the folder's graph for wide passes, which reads and writes the KV cache of the graph
+    ``beside``; None where the folder has none. Raises as ``load_graph``."""
+    if not (model.path / WIDE).is_file() or beside.target:
+        return None
+    wide = load_graph(model, settings, name=WIDE)
+    same = all(
+        getattr(wide, name) == getattr(beside, name)
+        for name in ("cache", "in_place", "index_dtype", "logits_dtype")
+    )
+    if not same or not wide.in_place:
+        raise ModelError(
+            f"{model.path / WIDE} cannot share keys and values with the graph beside it: build the"
+            " model again"
+        )
+    return wide
+
+
 def load_graph(
-    model: ModelFile, settings: RunnerSettings, adapted: Sequence[Product] = ()
+    model: ModelFile,
+    settings: RunnerSettings,
+    adapted: Sequence[Product] = (),
+    name: str | None = None,
 ) -> Graph:
-    """Open the graph in ``model.path``, with room for adapters beside the products ``adapted``.
+    """Open the graph in ``model.path``, with room for adapters beside the products ``adapted``, or
+    the file ``name`` there, whose inputs and outputs are called alike.
 
     Raises ModelError or RuntimeMissingError.
     """
@@ -127,7 +149,10 @@ def load_graph(
     if not in_place:
         # Every step has another shape, and a pattern would be kept for each.
         options.enable_mem_pattern = False
-    path = model.path / names["filename"]
+    path = model.path / (name or names["filename"])
+    if name:
+        # Passes alternate between two sessions: threads of this one leave the cores to the other.
+        options.add_session_config_entry("session.force_spinning_stop", "1")
     graph: str | bytes = str(path)
     if adapted:
         graph = adapted_graph(path, adapted)

@@ -152,6 +152,8 @@ PRUNED = "/lm_head/prune"  # how the builder names the nodes that keep a prompt'
 # A constant that a session may override: the first position that logits are wanted after. Negative
 # numbers count from the end; without an override it is -1, the last position.
 LOGITS_FROM = "logits_from"
+# A second graph of the same model beside the decoder's, for passes of many tokens: `twin`.
+WIDE = "wide.onnx"
 
 
 @dataclass(frozen=True, slots=True)

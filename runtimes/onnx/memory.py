@@ -8,7 +8,7 @@ from math import prod
 
 from runtimes.backend import MemoryEstimate, StepCost
 from runtimes.models.modelfile import GENAI_CONFIG, ModelFile, read_json
-from runtimes.onnx.graph_file import OnnxGraph, decoder_of, read_graph, shares_buffers
+from runtimes.onnx.graph_file import WIDE, OnnxGraph, decoder_of, read_graph, shares_buffers
 from runtimes.settings import SCORED_CHUNK, RunnerSettings
 
 _FLOAT = 4
@@ -30,20 +30,27 @@ _MATMULS = frozenset({"MatMulNBits", "MatMul", "MatMulInteger", "Gemm"})
 def estimate(model: ModelFile, settings: RunnerSettings) -> MemoryEstimate:
     """Everything; raises ModelError for a graph that cannot be read."""
     slots, context = settings.slots, settings.context or model.context_length
-    graph = graph_of(model)
+    graphs = graphs_of(model)
     in_place = shares_buffers(model.path, read_json(model.path / GENAI_CONFIG))
     tokenizer = model.path / "tokenizer.json"
     tokenizer_bytes = tokenizer.stat().st_size if tokenizer.is_file() else 0
     # Of all layers, the slot cache [slots, kv heads, context, head size] and its mask. A graph that
     # gives back past and new together has a buffer of that size for each of the two.
-    element = graph.cache_bytes * model.kv_bytes_per_token(1)
+    element = graphs[0].cache_bytes * model.kv_bytes_per_token(1)
     buffers = 0 if in_place else 2 * max(slots, 2)
     return MemoryEstimate(
-        weight_bytes(graph),
+        sum(map(weight_bytes, graphs)),
         context * (slots * (element + _INDEX_BYTES) + buffers * element),
-        _compute_bytes(model, graph, slots, context, settings.batch, in_place),
-        _TOKENIZER_FACTOR * tokenizer_bytes + _RUNTIME_BYTES,
+        # Long passes are on one graph, short ones on the other.
+        _compute_bytes(model, graphs[-1], slots, context, settings.batch, in_place),
+        _TOKENIZER_FACTOR * tokenizer_bytes + _RUNTIME_BYTES * len(graphs),
     )
+
+
+def graphs_of(model: ModelFile) -> list[OnnxGraph]:
+    """The folder's graph, and where there is one that for wide passes; raises ModelError."""
+    wide = model.path / WIDE
+    return [graph_of(model), *([read_graph(wide)] if wide.is_file() else [])]
 
 
 def graph_of(model: ModelFile) -> OnnxGraph:
@@ -89,8 +96,10 @@ def weight_bytes(graph: OnnxGraph) -> int:
 
 def step_cost(model: ModelFile) -> StepCost | None:
     """By the products with constants: the bytes of matrix and scales in the file. The last product
-    makes the logits."""
-    graph = graph_of(model)
+    makes the logits. None where steps run on two graphs by turns."""
+    graph, *wide = graphs_of(model)
+    if wide:
+        return None
     made = {output: node for node in graph.nodes for output in node.outputs}
     nbytes, products = 0, []
     for node in graph.nodes:

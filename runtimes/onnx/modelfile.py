@@ -7,7 +7,7 @@ from typing import Any
 from runtimes.errors import ModelError
 from runtimes.models.gguf import MOST_TEXT
 from runtimes.models.modelfile import GENAI_CONFIG, ModelFile, read_json, reading
-from runtimes.onnx.graph_file import decoder_of
+from runtimes.onnx.graph_file import WIDE, decoder_of
 from runtimes.untrusted import check_whole, open_regular
 
 _MOST_LAYERS = 1024
@@ -53,7 +53,11 @@ def read_folder(folder: Path) -> ModelFile:
             name=folder.name,
             architecture=architecture if isinstance(architecture, str) else "",
             quantization=recipe if recipe != folder.name else "unknown",
-            nbytes=sum(f.stat().st_size for f in folder.glob(glob.escape(graph.name) + "*")),
+            nbytes=sum(
+                file.stat().st_size
+                for name in {graph.name, WIDE}
+                for file in folder.glob(glob.escape(name) + "*")
+            ),
             context_length=whole(model, "context_length", 1),
             layers=layers,
             heads=heads,

@@ -1,5 +1,13 @@
-"""ONNX Runtime as a runner: ``steps`` knows how each kind of graph takes its past."""
+"""ONNX Runtime as a runner: ``steps`` knows how each kind of graph takes its past.
 
+A folder may have two graphs (``graph_file.WIDE``) over one KV cache. Passes of few tokens are bound
+by the bytes of the weights and run on the one with the smaller weights; passes of many tokens are
+bound by arithmetic and run on the wide one.
+"""
+
+import logging
+import math
+import time
 from collections.abc import Sequence
 from functools import partial
 
@@ -11,7 +19,7 @@ from runtimes.machine.processes import give_back
 from runtimes.models.modelfile import ModelFile
 from runtimes.onnx.adapters import OnnxAdapters
 from runtimes.onnx.device_steps import open_steps
-from runtimes.onnx.graph import load_graph
+from runtimes.onnx.graph import load_graph, load_wide
 from runtimes.onnx.kv import SlotCache
 from runtimes.onnx.lora import Product
 from runtimes.onnx.steps import ConcatSteps, InPlaceSteps, Steps, singly
@@ -28,6 +36,11 @@ from runtimes.settings import RunnerSettings, outputs_at_once
 
 # Numbers of rows, on both sides of what kernels take at once. Unused slots take no memory.
 _COUNTS = (2, 3, 4, 5, 8, 9, 15, 16)
+# Tokens of a pass from which on the wide graph may be the faster one; it always is from the last.
+_WIDE_FROM = (2, 3, 4, 6, 8, 12, 16, 24, 32)
+_TRIALS = 3  # of a pass on each graph, the fastest of which counts
+
+log = logging.getLogger(__name__)
 
 
 class OnnxRunner:
@@ -41,6 +54,7 @@ class OnnxRunner:
         slots, context = max(settings.slots, 1), settings.context or model_file.context_length
         self.tokenizer = OnnxTokenizer(model_file.path)
         self._steps: Steps
+        self._wide: Steps | None = None
         self._apart = False  # each row of a step is given to ``steps`` by itself
         lone_rows, place = False, None
         if graph.target:
@@ -53,8 +67,16 @@ class OnnxRunner:
             kind = InPlaceSteps if graph.in_place else ConcatSteps
             arrays = SlotCache(graph, rows, context)
             self._steps = kind(graph, arrays, model_file.vocab_size)
+            if wide := load_wide(model_file, settings, graph):
+                self._wide = InPlaceSteps(wide, arrays, model_file.vocab_size)
         self.kv = self._steps.kv
         every_logits = self._gives_every()
+        # The least tokens of a row, and the least rows of a token each, that the wide graph gets.
+        # With the latter, a row's answer depends on how many companions it has.
+        self._wide_tokens, self._wide_rows = 2.0, math.inf
+        if self._wide and not settings.reproducible:
+            self._wide_tokens = self._wide_rows = self._crossing(self._wide)
+            log.info("passes of %d tokens and more run on the wide graph", self._wide_rows)
         if settings.reproducible and not graph.target:
             # Rows of the other kind of graph are aligned at their ends: shorter ones are padded.
             together = graph.in_place and self._numbers_do_not_matter()
@@ -88,7 +110,7 @@ class OnnxRunner:
             for row in rows:
                 self._check(row.tokens)
             if all(len(row.tokens) == 1 for row in rows):
-                return self._one_by_one(rows) if self._apart else self._steps.decode(rows)
+                return self._one_by_one(rows) if self._apart else self._run(rows)
             # An array of no rows, in case that none is wanted.
             found = [np.empty((0, self.capabilities.vocab_size), np.float32)]
             for row in rows:
@@ -110,16 +132,22 @@ class OnnxRunner:
             raise ModelError(f"{len(tokens)} tokens do not fit the context")
         self._check(tokens)
         self.kv.trim(0, 0)
-        parts: list[Logits] = []
-        for at in range(0, len(tokens), most):
+        begin, parts = 0, list[Logits]()
+        if self._wide:  # as in use: a prompt on this graph, an answer behind it on the other
+            begin = first
+            for at in range(0, first, most):
+                self._prefill(StepRow(0, at, tokens[at : min(at + most, first)], 0))
+        for at in range(begin, len(tokens), most):
             part = tokens[at : at + most]
-            parts.append(self._prefill(StepRow(0, at, part, len(part))).copy())
+            parts.append(self._prefill(StepRow(0, at, part, len(part)), narrow=True).copy())
         self.kv.trim(0, 0)
-        return np.concatenate(parts)[first:]
+        return np.concatenate(parts)[first - begin :]
 
-    def _prefill(self, row: StepRow) -> Logits:
+    def _prefill(self, row: StepRow, *, narrow: bool = False) -> Logits:
         """The logits after at least as many of the last tokens as the row wants."""
-        logits = self._steps.prefill(row)
+        least = math.inf if narrow else self._wide_tokens
+        steps = self._steps_for((row,), len(row.tokens), least)
+        logits = steps.prefill(row)
         if len(logits) >= row.logits:
             return logits
         self.kv.trim(row.slot, row.position)
@@ -130,7 +158,16 @@ class OnnxRunner:
 
     def _decode(self, rows: StepRows) -> Logits:
         """A copy of the logits."""
-        return require_full_logits(self._steps.decode(rows)).copy()
+        return require_full_logits(self._run(rows)).copy()
+
+    def _run(self, rows: StepRows) -> Logits | TopKLogits:
+        """Decode rows of a token each together."""
+        return self._steps_for(rows, len(rows), self._wide_rows).decode(rows)
+
+    def _steps_for(self, rows: StepRows, count: int, least: float) -> Steps:
+        """The graph for a pass of ``count`` tokens; adapters are beside the first one alone."""
+        wide = self._wide if count >= least else None
+        return wide if wide and not any(row.adapter for row in rows) else self._steps
 
     def embed(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
         """See ``Runner.embed``: graphs give logits and no hidden states."""
@@ -138,7 +175,7 @@ class OnnxRunner:
 
     def close(self) -> None:
         """Drop the session, its bindings and the cache. A second call does nothing."""
-        self._steps = None  # type: ignore[assignment]
+        self._steps = self._wide = None  # type: ignore[assignment]
         self.adapters = None
         self.kv.close()
 
@@ -153,6 +190,24 @@ class OnnxRunner:
         logits = self._steps.prefill(StepRow(0, 0, (1, 1), 2))
         self.kv.trim(0, 0)
         return len(logits) == 2
+
+    def _crossing(self, wide: Steps) -> int:
+        """The least tokens of a pass that are faster on the wide graph, each with its logits."""
+
+        def seconds(steps: Steps, count: int) -> float:
+            begin = time.perf_counter()
+            steps.prefill(StepRow(0, 0, (1,) * count, count))
+            self.kv.trim(0, 0)
+            return time.perf_counter() - begin
+
+        for count in _WIDE_FROM:
+            if count > self.kv.context:
+                break
+            pairs = [(seconds(self._steps, count), seconds(wide, count)) for _ in range(_TRIALS)]
+            narrow_s, wide_s = map(min, zip(*pairs, strict=True))
+            if wide_s < narrow_s:
+                return count
+        return 2 * _WIDE_FROM[-1]
 
     def _alone_differs(self) -> bool:
         """Whether a row's logits depend on having a companion at all.
