@@ -150,6 +150,7 @@ def compare(
     also: list[str] | None = option(None, "Another model or file; repeatable.", metavar="MODEL"),
     system: str | None = SYSTEM,
     together: bool = option(False, "Ask all at once: done sooner, but each is slower."),
+    reproducible: bool = REPRODUCIBLE,
     as_json: bool = AS_OBJECT,
     prompts: Path | None = option(
         None,
@@ -189,6 +190,7 @@ def compare(
     if prompts is None:
         given = {"--output": output, "--field": field, "--limit": limit, "--slots": slots}
         given |= {"--fresh": fresh or None, "--quiet": quiet or None}
+        given["--reproducible"] = reproducible or None
         if wrong := [name for name, value in given.items() if value is not None]:
             raise RequestError(f"{wrong[0]} goes with --prompts FILE")
         if len(words) > 1:
@@ -207,7 +209,8 @@ def compare(
         check_output(output, prompts)
     asked = _contenders(model, recipe or [], [*words, *(also or [])])
     entries = entries_of([(one.model, one.options) for one in asked])
-    job = PromptsJob(entries, check_prompts(prompts), sampling, system, field, limit, slots)
+    rows = check_prompts(prompts)
+    job = PromptsJob(entries, rows, sampling, system, field, limit, slots, reproducible)
     raise typer.Exit(_many(job, output, as_json=as_json, fresh=fresh, quiet=quiet))
 
 
