@@ -100,18 +100,16 @@ class Flips:
 
 @dataclass(frozen=True, slots=True)
 class OwnRows:
-    """A user's rows that the original and the file both answered greedily, how many answers are the
-    same, how many rows the file ``failed``, and flips of those that say which answer is right."""
+    """A user's rows that the original and the file were asked greedily, how many answers are the
+    same, and flips of the rows that say which answer is right."""
 
     prompts: str  # the name of their file
     rows: int
     same: int
-    failed: int = 0
     flips: Flips | None = None
 
     def __str__(self) -> str:
-        failed = f", {self.failed} failed" if self.failed else ""
-        return f"{self.same}/{self.rows} {self.flips or ''}".strip() + failed
+        return f"{self.same}/{self.rows} {self.flips or ''}".strip()
 
 
 @dataclass(frozen=True, slots=True)

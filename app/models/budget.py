@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from app.figures import aligned
-from app.models.catalog import ModelEntry, entry_of
+from app.models.catalog import entry_of
 from app.models.planning import note_context, plan_files
 from app.options import ModelOptions, PlanOptions
-from quantize.cards import Card, known_cards
+from quantize.cards import known_cards
 from quantize.disk import human
 from quantize.errors import MissedTargetError
 from quantize.manifest import Fidelity
@@ -32,27 +32,33 @@ _STATE_BYTES = 4  # of a number of a recurrent layer's state
 
 
 @dataclass(frozen=True, slots=True)
-class BudgetChoice:
-    """A file with types of keys and values and a context: the memory of all of it, the divergence
-    of its weights, and what types add to it, as it was measured behind ``depth`` tokens."""
+class MeasuredFile:
+    """A file, the divergence of its weights, and what types of keys and values add to it, as it was
+    measured behind ``depth`` tokens."""
 
     file: ModelFile
-    settings: RunnerSettings
-    memory: MemoryEstimate
     weights: Fidelity
     added: Mapping[KvType, float]
     depth: int
 
+
+@dataclass(frozen=True, slots=True)
+class BudgetChoice:
+    """A measured file with a type of keys and values and a context, and the memory of all of it."""
+
+    of: MeasuredFile
+    kv_type: KvType
+    context: int
+    memory: MemoryEstimate
+
     @property
     def kl(self) -> float:
         """Divergence of weights, keys and values."""
-        return self.weights.kl_mean + self.added[self.settings.kv_type]
+        return self.of.weights.kl_mean + self.of.added[self.kv_type]
 
     def __str__(self) -> str:
-        kept = f"keys and values {self.settings.kv_type}"
-        if "kv_type" not in backend_of(self.file).knows:
-            kept = "keys and values as the graph has them"
-        return f"{self.file.path.name}, {kept}, {self.settings.context:,} tokens"
+        kept = f", keys and values {self.kv_type}" if self.kv_type != "f16" else ""
+        return f"{self.of.file.path.name}{kept}, {self.context:,} tokens"
 
 
 def choose_within(
@@ -61,81 +67,77 @@ def choose_within(
     """Of what keeps the bounds and has the longest context, the choice that loses least, without
     ``fits`` the smallest one; and in words what was not measured. Raises OutOfMemoryError or
     MissedTargetError, which say what is nearest, or RequestError."""
-    memory = target_of("memory", fits).value if fits else math.inf
-    most = target_of("kl", max_kl).value if max_kl else math.inf
+    memory = math.inf if fits is None else target_of("memory", fits).value
+    most = math.inf if max_kl is None else target_of("kl", max_kl).value
     files = plan_files(model, options, settings.bits or "any")
-    cards = known_cards([file.path for file in files.models])
     missing = [f"{name}: {why}" for name, why in files.unreadable]
     found: list[BudgetChoice] = []
-    first = ""  # the measurement whose divergences are compared
-    for file in files.models:
-        name, card, entry = file.path.name, cards.get(file.path), entry_of(file.path)
-        weights, key = entry.fidelity, entry.measurement
-        if weights is None and card is not None:
-            weights, key = card.entry.fidelity, card.key
-        if weights is None or (found and key != first) or (card is not None and card.faults):
-            apart = "found faulty, or on another text than the first file"
-            missing.append(f"{name}: {'how far it is off' if weights is None else apart}")
-            continue
-        first, (added, depth) = key, _added(entry, card)
-        if len(added) < 2 and "kv_type" in backend_of(file).knows and file.packs_kv:
-            missing.append(f"{name}: types of keys and values but f16")
-        for kind in added:
-            if settings.kv_type and kv_pair(kind) != kv_pair(settings.kv_type):
+    for one in _measured(files.models, missing):
+        for kind in one.added:
+            if kv_pair(kind) != kv_pair(settings.kv_type or kind):
                 continue
             asked, context = RunnerSettings(slots=1, kv_type=kind), options.context
             if context is None and fits and max_kl:
-                context = max(largest_context(file, asked, int(memory)), _SHORTEST)
-            asked = replace(asked, context=min(context or DEFAULT_CONTEXT, file.context_length))
-            found.append(BudgetChoice(file, asked, estimate(file, asked), weights, added, depth))
-    choice = _best(found, memory, most, "".join(f"\n  {line}" for line in missing))
-    note_context(options, choice.file)
-    return choice, missing
-
-
-def _added(entry: ModelEntry, card: Card | None) -> tuple[Mapping[KvType, float], int]:
-    """Divergence that each measured type adds, and the tokens behind which."""
-    made = entry.allocation
-    if card is not None and (full := card.caches.get("f16")):
-        kinds = card.caches.items()
-        return {
-            kind: max(one.kl_mean - full.kl_mean, 0.0) for kind, one in kinds
-        }, card.cache_tokens
-    if made is None or made.cache_loss is None:
-        return {"f16": 0.0}, 0
-    return {"f16": 0.0, made.cache: made.cache_loss}, made.cache_tokens
-
-
-def _best(found: Sequence[BudgetChoice], memory: float, most: float, missing: str) -> BudgetChoice:
-    unknown = f"\nNot measured:{missing}" if missing else ""
+                context = max(largest_context(one.file, asked, int(memory)), _SHORTEST)
+            context = min(context or DEFAULT_CONTEXT, one.file.context_length)
+            need = estimate(one.file, replace(asked, context=context))
+            found.append(BudgetChoice(one, kind, context, need))
+    unknown = f"Not measured: {'; '.join(missing) or 'nothing'}"
     if not found:
-        does = "`ingot measure FILE --against ORIGINAL` does it"
-        raise RequestError(f"nothing to choose is measured: {does}{unknown}")
-
-    def cost(one: BudgetChoice) -> tuple[float, ...]:
-        loss = 0 if math.isinf(memory) else one.kl
-        return -(one.settings.context or 0), loss, one.memory.total
-
+        raise RequestError(
+            "nothing to choose is measured; `ingot measure FILE --against ORIGINAL` measures it."
+            f" {unknown}"
+        )
     near = [one for one in found if one.kl <= most]
     if kept := [one for one in near if one.memory.total <= memory]:
-        return min(kept, key=cost)
+        choice = min(kept, key=lambda one: (-one.context, one.kl * bool(fits), one.memory.total))
+        note_context(options, choice.of.file)
+        return choice, missing
     best = min(near or found, key=lambda one: one.memory.total if near else one.kl)
     raise (OutOfMemoryError if near else MissedTargetError)(
         f"nothing keeps the bounds; {best} takes {human(best.memory.total)} of memory and has a KL"
         f" divergence of {best.kl:.3g}. Give more memory, a larger --max-kl or a shorter --context,"
-        f" or make a file: `quantize ORIGINAL --fits`{unknown}"
+        f" or make a file: `quantize ORIGINAL --fits`. {unknown}"
     )
+
+
+def _measured(files: Sequence[ModelFile], missing: list[str]) -> Iterator[MeasuredFile]:
+    """The files that were measured as the first of them was; ``missing`` gets what was not."""
+    cards, first = known_cards([file.path for file in files]), None
+    for file in files:
+        name, card, entry = file.path.name, cards.get(file.path), entry_of(file.path)
+        weights, key, made = entry.fidelity, entry.measurement, entry.allocation
+        added, depth = {"f16": 0.0}, 0
+        if made and made.cache_loss is not None:
+            added[made.cache], depth = made.cache_loss, made.cache_tokens
+        if card:
+            if weights is None:
+                weights, key = card.entry.fidelity, card.key
+            if full := card.caches.get("f16"):
+                kinds, depth = card.caches.items(), card.cache_tokens
+                added = {kind: max(one.kl_mean - full.kl_mean, 0.0) for kind, one in kinds}
+        if weights is None:
+            missing.append(f"{name}: how far it is from the original")
+        elif (card and card.faults) or first not in (None, key):
+            missing.append(
+                f"{name}: it was found faulty, or measured otherwise than the first file"
+            )
+        else:
+            first = key
+            if len(added) < 2 and "kv_type" in backend_of(file).knows and file.packs_kv:
+                missing.append(f"{name}: types of keys and values but f16")
+            yield MeasuredFile(file, weights, added, depth)
 
 
 def shares(choice: BudgetChoice) -> dict[str, tuple[int, float | None]]:
     """Bytes and nats by what they go to; None for what was not measured by itself."""
-    keys, values = kv_pair(choice.settings.kv_type)
-    memory, state, alone = choice.memory, choice.file.state, {"f16:f16": 0.0, **choice.added}
+    keys, values = kv_pair(choice.kv_type)
+    memory, state, alone = choice.memory, choice.of.file.state, {"f16:f16": 0.0, **choice.of.added}
     cache = memory.kv - (_STATE_BYTES * state.layers * state.floats if state else 0)
     mine = round(cache * KV_BITS[keys] / (KV_BITS[keys] + KV_BITS[values]))
     return {
-        "weights": (memory.weights, choice.weights.kl_mean),
-        "keys and values": (cache, choice.added[choice.settings.kv_type]),
+        "weights": (memory.weights, choice.of.weights.kl_mean),
+        "keys and values": (cache, alone[choice.kv_type]),
         "keys": (mine, alone.get(f"{keys}:f16")),
         "values": (cache - mine, alone.get(f"f16:{values}")),
         "the rest": (memory.total - memory.weights - cache, 0.0),
@@ -145,34 +147,35 @@ def shares(choice: BudgetChoice) -> dict[str, tuple[int, float | None]]:
 
 def as_text(choice: BudgetChoice, missing: Sequence[str]) -> str:
     """The choice, where the budget went, how it was measured, and what was not."""
-    text, settings = choice.weights.perplexity, choice.settings
-    table = [["", "bytes", "KL"]]
+    text, table = choice.of.weights.perplexity, [["", "bytes", "KL"]]
     for name, (size, kl) in shares(choice).items():
         table.append([name, human(size), "not measured" if kl is None else f"{kl:.2g}"])
     lines = [str(choice), "", *(f"  {line}" for line in aligned(table, left=1)), ""]
     lines.append(f"KL of the weights: over {text.tokens:,} tokens of the {text.text}")
-    if settings.kv_type != "f16":
-        at = f"behind {choice.depth:,} tokens; the context is {settings.context:,}"
-        lines.append(f"KL of keys and values: {at}")
+    if choice.kv_type != "f16":
+        lines.append(
+            f"KL of keys and values: behind {choice.of.depth:,} tokens; the context is"
+            f" {choice.context:,}"
+        )
     if missing:
         lines += ["Not measured, and so not chosen:", *(f"  {line}" for line in missing)]
     return "\n".join([*lines, "", f"Run it: {_command(choice)}"]) + "\n"
 
 
 def _command(choice: BudgetChoice) -> str:
-    path, settings = shlex.quote(str(choice.file.path)), choice.settings
-    return f"ingot chat {path} --context {settings.context} --kv-type {settings.kv_type}"
+    path = shlex.quote(str(choice.of.file.path))
+    return f"ingot chat {path} --context {choice.context} --kv-type {choice.kv_type}"
 
 
 def as_object(choice: BudgetChoice, missing: Sequence[str]) -> dict[str, Any]:
     """All that the text says."""
     return {
-        "path": str(choice.file.path),
-        "kv_type": choice.settings.kv_type,
-        "context": choice.settings.context,
+        "path": str(choice.of.file.path),
+        "kv_type": choice.kv_type,
+        "context": choice.context,
         "shares": {name: {"bytes": n, "kl": kl} for name, (n, kl) in shares(choice).items()},
-        "weights_over": choice.weights.perplexity.tokens,
-        "cache_behind": choice.depth,
+        "weights_over": choice.of.weights.perplexity.tokens,
+        "cache_behind": choice.of.depth,
         "not_measured": missing,
         "run": _command(choice),
     }

@@ -333,9 +333,8 @@ _BITS = re.compile(r"(?:^|[-_/])(?:UD-)?(?:I?Q|TQ|BF|F|FP|MXFP|NVFP|INT|W)(\d+)"
 
 # What an entry takes from a manifest as it is.
 _LISTED = (
-    *("format", "bits", "bits_per_weight", "bytes", "quality", "fidelity", "speed", "notes"),
-    *("allocation", "measurement"),
-)
+    "format bits bits_per_weight bytes quality fidelity speed notes allocation measurement"
+).split()
 
 
 def catalog(given: Iterable[str | Path] = ()) -> list[ModelEntry]:

@@ -320,9 +320,9 @@ def how_measured(manifest: Manifest) -> list[str]:
         said.append(
             f"Each file's tokenizer was compared with the original's on {_numbers(lines)} lines."
         )
-    for rows in dict.fromkeys(e.rows.prompts for e in entries if e.rows):
+    if any(e.rows for e in entries):
         said.append(
-            f"Own rows are those of {rows} to which the file gives the original's answer, greedily"
+            "Own rows are those of the user to which the file gives the original's answer, greedily"
             " and to the letter; ↓ right answers that became wrong, ↑ wrong ones that became right."
         )
     tools: dict[str, set[str]] = {}

@@ -190,7 +190,7 @@ def compare(
     if prompts is None:
         given = {"--output": output, "--field": field, "--limit": limit, "--slots": slots}
         given |= {"--fresh": fresh or None, "--quiet": quiet or None}
-        given["--reproducible"] = reproducible or None
+        given |= {"--reproducible": reproducible or None}
         if wrong := [name for name, value in given.items() if value is not None]:
             raise RequestError(f"{wrong[0]} goes with --prompts FILE")
         if len(words) > 1:

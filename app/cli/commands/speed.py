@@ -12,7 +12,6 @@ from app.bench.options import BenchOptions
 from app.cli.options import AS_OBJECT, MODEL, parts, with_groups
 from app.console import emit, emit_json, note
 from app.options import MODEL_HELP, ModelOptions, PlanOptions, argument, option
-from runtimes.errors import RequestError
 from runtimes.models.registry import read_model
 from runtimes.settings import MOST_SLOTS
 
@@ -54,7 +53,7 @@ def plan(
     """
     if fits is not None or max_kl is not None:
         if slots is not None:
-            raise RequestError("--slots: --fits and --max-kl are for one chat; leave it out")
+            raise BadParameter("--fits and --max-kl are for one chat", param_hint="--slots")
         from app.models import budget
 
         found = budget.choose_within(model, options, settings, fits, max_kl)
