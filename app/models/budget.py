@@ -64,7 +64,7 @@ class BudgetChoice:
 def choose_within(
     model: str, options: ModelOptions, settings: PlanOptions, fits: str | None, max_kl: str | None
 ) -> tuple[BudgetChoice, list[str]]:
-    """Of what keeps the bounds and has the longest context, the choice that loses least, without
+    """Choose, of what keeps the bounds and has the longest context, what loses least, without
     ``fits`` the smallest one; and in words what was not measured. Raises OutOfMemoryError or
     MissedTargetError, which say what is nearest, or RequestError."""
     memory = math.inf if fits is None else target_of("memory", fits).value
@@ -151,7 +151,7 @@ def as_text(choice: BudgetChoice, missing: Sequence[str]) -> str:
     for name, (size, kl) in shares(choice).items():
         table.append([name, human(size), "not measured" if kl is None else f"{kl:.2g}"])
     lines = [str(choice), "", *(f"  {line}" for line in aligned(table, left=1)), ""]
-    lines.append(f"KL of the weights: over {text.tokens:,} tokens of the {text.text}")
+    lines.append(f"KL of the weights: over {text.tokens:,} tokens (text: {text.text})")
     if choice.kv_type != "f16":
         lines.append(
             f"KL of keys and values: behind {choice.of.depth:,} tokens; the context is"

@@ -78,24 +78,25 @@ def test_files_of_both_formats_and_what_is_wrong_with_some(
     assert sum("was measured before" in note for note in notes.notes) == len(paths)
 
 
-def test_an_original_of_a_folder_answers_as_a_file_that_is_kept(pebble: Path, pebble_built: Path):
-    asked: list[tuple[Path, list[Path]]] = []
+def test_an_original_of_a_folder_answers_as_a_file_that_is_kept(
+    pebble: Path, pebble_built: Path, few: Path
+):
+    asked: list[Path] = []
 
-    def ask(original: Path, files: list[Path]) -> list[OwnRows]:
-        assert read_model(original).quantization == "F16"
-        asked.append((original, files))
-        return [OwnRows("rows", 3, 2)] * len(files)
+    def ask(original: Path, file: Path) -> OwnRows:
+        assert (read_model(original).quantization, file) == ("F16", onnx)
+        asked.append(original)
+        return OwnRows("rows", 3, 2)
 
-    good, notes = pebble_built / "pebble-q8_0.gguf", Notes()
-    job = _job(pebble, pebble_built / "onnx-int4", good, ask=ask)
-    cards = measure(job, notes)
-    assert [card.entry.rows.same for card in cards] == [2, 2]
-    assert load_card(cards[1].fingerprint) == cards[1]
-    measure(replace(job, files=job.files[1:], again=True), notes)
-    assert [files for _, files in asked] == [[file.path for file in job.files], [good]]
-    assert asked[0][0] == asked[1][0]
+    onnx, notes = pebble_built / "onnx-int4", Notes()
+    job = _job(pebble, onnx, questions=few, limit=200, ask=ask)
+    (card,) = measure(job, notes)
+    assert card.entry.rows.same == 2
+    assert load_card(card.fingerprint) == card
+    assert measure(job, notes) == [card]
+    assert asked[0] == asked[1]
     assert sum("converting the original" in text for text in notes.stages) == 1
-    assert "2/3" in render_page(manifest_of(cards))
+    assert "2/3" in render_page(manifest_of([card]))
 
 
 def test_an_original_that_is_a_gguf_file_of_floats_and_bounds(pebble_f16: Path, pebble_built: Path):

@@ -150,7 +150,6 @@ def compare(
     also: list[str] | None = option(None, "Another model or file; repeatable.", metavar="MODEL"),
     system: str | None = SYSTEM,
     together: bool = option(False, "Ask all at once: done sooner, but each is slower."),
-    reproducible: bool = REPRODUCIBLE,
     as_json: bool = AS_OBJECT,
     prompts: Path | None = option(
         None,
@@ -170,6 +169,7 @@ def compare(
     slots: int | None = option(
         None, "Answers that run together; 16 if memory allows.", min=1, max=MOST_SLOTS, **_FILE
     ),
+    reproducible: bool = option(False, "What runs beside a row decides nothing; slower.", **_FILE),
     fresh: bool = option(False, "Drop the answers of earlier runs.", **_FILE),
     quiet: bool = option(False, "No progress on stderr.", "--quiet", "-q", **_FILE),
 ) -> None:
