@@ -2,6 +2,7 @@
 # make chat    talk with the demo model in the terminal, its files built first where they are not there
 # make test    run every test, in two processes (TESTS=... for some of them)
 # make fuzz    look for what breaks a server or a reader of files, for MINUTES=5 (ONLY=server: one target)
+# make figures measure what README.md and docs/performance.md show, and write it there (FIGURES="--list": what that is)
 # make lint    style, types (for Linux, macOS and Windows), import directions
 # make native  check the build of llama.cpp, and build it again if it is not the right one
 #
@@ -30,7 +31,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 UNWANTED = $(if $(findstring cuda,$(EXTRAS)),onnxruntime onnxruntime-genai,onnxruntime-gpu onnxruntime-genai-cuda)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo chat test fuzz lint native install
+.PHONY: help demo chat test fuzz figures lint native install
 
 help:
 	@sed -n '/^# make/s/^# //p' Makefile
@@ -48,6 +49,9 @@ test: $(stamp)-dev
 fuzz: $(stamp)-dev
 	@test -f assets/pebble-built/manifest.json || $(BIN)/quantize assets/pebble --out assets/pebble-built
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(addprefix --only ,$(ONLY))
+
+figures: $(stamp)-dev
+	$(BIN)/python -m tests.figures $(FIGURES)
 
 lint: $(stamp)-dev
 	$(BIN)/ruff check .

@@ -132,13 +132,16 @@ def overrides(options: ModelOptions, settings: PlanOptions, slots: int | None) -
 
 @dataclass(frozen=True, slots=True)
 class LoadChoice:
-    """File and settings to load. ``planned``: whether `ingot plan` has chosen them."""
+    """File and settings to load. ``planned``: whether `ingot plan` has chosen them, by the ``plan``
+    among these files."""
 
     file: ModelFile
     settings: RunnerSettings
     scheduling: SchedulerSettings
     planned: bool
     adapters: tuple[AdapterFile, ...] = ()
+    plan: Plan | None = None
+    among: tuple[ModelFile, ...] = ()
 
 
 def choose(
@@ -195,7 +198,9 @@ def choose(
     if reproducible:
         base = replace(base, unified_kv=False, device_sampling=False, reproducible=True)
     beside = adapter_files(adapters, file, reproducible=base.reproducible)
-    return LoadChoice(file, base, scheduling, plan is not None, beside)
+    # Files of another width answer otherwise.
+    among = files.models if len(files.bits) == 1 else (file,)
+    return LoadChoice(file, base, scheduling, plan is not None, beside, plan, among)
 
 
 def draft_path(draft: str) -> Path:

@@ -26,6 +26,7 @@ from runtimes.checks import check_adapter
 from runtimes.errors import IngotError, ModelError, RequestError
 from runtimes.models.memory import estimate, gib, require_fit, spare_draft
 from runtimes.models.modelfile import ModelFile
+from runtimes.planner.learned import remember_work
 from runtimes.settings import RunnerSettings
 from runtimes.worker.engine import WorkerEngine
 
@@ -302,8 +303,11 @@ class ModelPool:
             self._unload(one)
 
     def _unload(self, one: _Loaded) -> None:
+        choice, engine = one.served.choice, one.served.engine
         try:
-            self.prefixes.save(one.served.engine, one.served.choice.settings)
+            self.prefixes.save(engine, choice.settings)
+            if not choice.adapters:
+                remember_work(choice.file, choice.settings, engine.stats())
         finally:
             one.served.engine.close()
 

@@ -64,11 +64,22 @@ class Figures:
         alone = self.decode_tps[min(self.decode_tps)] / min(self.decode_tps)
         return PROMPT_TOKENS[workload] / self.prefill_tps + OUTPUT_TOKENS / alone
 
-    def job_tps(self, rows: int) -> float:
+    def job_tps(
+        self, rows: int, prompt: float = PROMPT_TOKENS["batch"], answer: float = OUTPUT_TOKENS
+    ) -> float:
         """Prompt and output tokens a second of a long job with ``rows`` rows together."""
-        prompt = PROMPT_TOKENS["batch"]
-        seconds = prompt / self.prefill_tps + OUTPUT_TOKENS / self.decode_tps[rows]
-        return (prompt + OUTPUT_TOKENS) / seconds
+        seconds = prompt / self.prefill_tps + answer / self._decode_at(rows)
+        return (prompt + answer) / seconds
+
+    def _decode_at(self, rows: int) -> float:
+        """Tokens a second of rows, measured or not: a step's time lies on the line through the two
+        nearest numbers of rows."""
+        if rows in self.decode_tps or len(self.decode_tps) < 2:
+            return self.decode_tps.get(rows) or min(self.decode_tps.values())
+        near, next_ = sorted(self.decode_tps, key=lambda n: abs(n - rows))[:2]
+        step, other = (n / self.decode_tps[n] for n in (near, next_))
+        step += (other - step) * (rows - near) / (next_ - near)
+        return rows / max(step, 0.5 * near / self.decode_tps[near])
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +94,12 @@ class Alternative:
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings beside the other fields, for JSON."""
-        return _flat(asdict(self), _COMPARED)
+        return _flat(asdict(self), COMPARED)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Alternative:
         """The reverse; raises as ``Plan.from_json``."""
-        values = _nested(data, _COMPARED)
+        values = _nested(data, COMPARED)
         _check(cls, {name: values[name] for name in ("file", "runtime", "failure")})
         if not Path(values["file"]).name:
             raise ValueError("an alternative without a file")
@@ -142,7 +153,7 @@ class Plan:
 
 
 # The settings in which candidates differ, and those that a plan says.
-_COMPARED = "threads unified_kv kv_type gpu_layers device device_sampling".split()
+COMPARED = "threads unified_kv kv_type gpu_layers device device_sampling".split()
 _OWN = "workload profile runtime path memory depth".split()
 _PLANNED = (
     "threads slots context batch kv_type unified_kv gpu_layers"

@@ -36,7 +36,7 @@ _END = (
     *("rows", "answered", "failed", "reused", "unfinished", "retried", "crashes", "prompt_tokens"),
     *("cached_tokens", "completion_tokens", "load_s", "elapsed_s", "prefill_tps", "decode_tps"),
     *("slots", "memory_bytes", "model", "runtime", "ended", "errors", "engines", "energy"),
-    "output_tps",
+    *("output_tps", "advice"),
 )
 _STATUS = (
     *("output", "state", "rows", "answered", "cached", "failed", "unfinished", "shard"),
@@ -142,6 +142,7 @@ class JobFigures:
     completion_tokens: int = 0
     engines: tuple[EngineFigures, ...] = ()  # if there are several
     energy: Energy | None = None  # of GPUs, where they tell
+    advice: str | None = None  # what would have been faster
     stats: EngineStats | None = None  # of the engines; None when no row needed them
     model: str = ""
     runtime: str = ""
@@ -249,6 +250,8 @@ class JobFigures:
         lines += [engine.line() for engine in self.engines]
         if self.energy is not None:
             lines.append(self.energy.line())
+        if self.advice is not None:
+            lines.append(f"faster: {self.advice}")
         if self.errors:
             said = ", ".join(f"{count:,} {code}" for code, count in self.errors.items())
             lines.append(f"errors: {said}")

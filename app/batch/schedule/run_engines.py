@@ -16,6 +16,7 @@ from app.batch.report.progress import Progress
 from app.batch.schedule.engines import VISIBLE, JobPlan, local_engines
 from app.batch.schedule.job import Deliver, Job, RequestDefaults
 from app.batch.schedule.pool_engine import PoolEngine
+from app.models.advice import job_advice
 from app.prompts import PromptStyle
 from runtimes.engine.metrics import EngineStats, Percentiles
 from runtimes.machine.gpus import GpuWatch, tokens_per_joule
@@ -87,14 +88,21 @@ def run_engines(
         figures = meter.figures(time.monotonic())
         assert figures.stats is not None
         # Of an engine that others use too, or elsewhere, it would not be the job's.
-        own = hosted is None and running.ray is None and figures.stats.gpu_layers
+        own = hosted is None and running.ray is None
+        advice = None
+        if own and finished and len(members) == 1:
+            settings = replace(plan.choice.settings, slots=members[0].engine.slots)
+            advice = job_advice(plan.choice, settings, figures.stats, found.pending)
         return replace(
             figures,
             slots=sum(member.engine.slots for member in members),
             load_s=ready - begun,
             memory_bytes=meter.most_memory,
             ended=None if finished else "signal" if interrupts.count else "time",
-            energy=energy_of(watch, job.counts.completion_tokens) if own else None,
+            energy=energy_of(watch, job.counts.completion_tokens)
+            if own and figures.stats.gpu_layers
+            else None,
+            advice=advice,
         )
 
 

@@ -62,6 +62,7 @@ def plan(
         else:
             emit(budget.as_text(*found))
         return
+    from app.models.advice import learned_plan
     from app.models.planning import (
         as_object,
         as_text,
@@ -81,8 +82,9 @@ def plan(
     task = task_for(workload, settings.profile, overrides(options, settings, slots), depth)
     check_depth(depth, files.models, task)
     known = None if again else load_plan(files.models, task)
-    chosen = known or make_plan(files.models, task, note)
-    if known is None:
+    made = known or make_plan(files.models, task, note)
+    chosen = learned_plan(made, files.models, task)
+    if known is None or (chosen.path, chosen.settings) != (made.path, made.settings):
         save_plan(files.models, task, chosen)
     note_context(options, next(one for one in files.models if str(one.path) == chosen.path))
     if as_json:
