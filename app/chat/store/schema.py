@@ -100,6 +100,10 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (*_index("messages", "message_words", "text"), *_index("chats", "chat_words", "title")),
     _DRAFTS,
     ("ALTER TABLE chats ADD COLUMN raw INTEGER NOT NULL DEFAULT 0",),
+    (
+        "ALTER TABLE chats ADD COLUMN tools TEXT NOT NULL DEFAULT '{}'",
+        "ALTER TABLE messages ADD COLUMN calls TEXT",
+    ),
 )
 
 

@@ -1,0 +1,149 @@
+"""Servers of tools: what they return, and that nothing that they do wrong harms anything."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from app.config.settings import ToolSettings
+from app.tools.calls import CallReader, CallState, ToolCall, call_messages, limit_of
+from app.tools.servers import ToolServers
+from runtimes.errors import RequestError
+from tests.support import until
+
+pytest.importorskip("mcp")
+SERVER = str(Path(__file__).with_name("server.py"))
+
+
+def server(how: str, **more: Any) -> dict[str, Any]:
+    return {"command": sys.executable, "args": (SERVER, how), **more}
+
+
+def called(servers: ToolServers, name: str, arguments: str = "{}", most: int = 65536) -> ToolCall:
+    return servers.call(ToolCall("1", name, arguments), most).result(60)
+
+
+@pytest.fixture
+def serve() -> Any:
+    """``ToolServers`` of servers by their names; ended with the test."""
+    made: list[ToolServers] = []
+
+    def make(seconds: int = 30, **servers: Any) -> ToolServers:
+        made.append(ToolServers(ToolSettings(seconds=seconds, servers=servers)))
+        return made[-1]
+
+    yield make
+    children = psutil.Process().children(recursive=True)
+    for one in made:
+        one.close()
+    assert not [one for one in children if one.is_running() and SERVER in " ".join(one.cmdline())]
+
+
+def test_tools_are_offered_and_called(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HERE", "secret")
+    monkeypatch.setenv("INGOT_SECRET", "not for servers")
+    servers = serve(
+        one=server("token", env={"TOKEN": "a ${HERE}"}),
+        two=server("image"),
+        off=server("broken"),
+        lacks=server("good", env={"X": "${NOT_THERE}"}),
+        both={"command": "x", "url": "http://x"},
+        gone={"command": "/no/such/program"},
+    )
+    assert servers.tools(["one"]) is None  # nothing runs yet
+    problems = servers.open(["one", "two", "off", "lacks", "both", "gone"])
+    assert sorted(problems) == ["both", "gone", "lacks", "off"]
+    assert "no module named luck" in problems["off"]
+    assert "NOT_THERE" in problems["lacks"]
+    assert "/no/such/program" in problems["gone"]
+    names = [one["name"] for one in servers.tools(["one", "two"]).functions]
+    assert names == [
+        *("zone", "say", "act", "bad_name_here"),
+        *("two_zone", "two_say", "two_act", "two_bad_name_here"),
+    ]
+    assert servers.server_of("two_say") == "two"
+    said = called(servers, "say", '{"text": "hello"}')
+    assert (said.state, said.result) == (CallState.DONE, "hello")
+    assert called(servers, "act").result == "a secret alone"
+    assert called(servers, "two_act").result == "[image image/png: not a text]"
+    assert called(servers, "nothing").state is CallState.FAILED
+    with pytest.raises(RequestError, match=r"no tool server 'three'.*one, two"):
+        servers.require(["one", "three"])
+
+
+def test_wrong_servers_are_told_in_words(serve: Any) -> None:
+    ways = ("die", "flood", "endless", "noise", "big", "escape", "error")
+    servers = serve(**{how: server(how) for how in ways})
+    assert servers.open(["escape"]) == {}
+    shown = called(servers, "act")
+    assert shown.result == "␛]0;owned␇␛[2Jred\n\\u202eevil"
+    assert servers.open(ways) == {}
+    for how, part in (
+        ("die", "die ended within the call: out of ␛[31mluck"),
+        ("flood", "flood ended within the call: it sends messages without end"),
+        ("endless", "a message of it has more than 16 MiB"),
+        ("error", "no such file"),
+    ):
+        failed = called(servers, f"{how}_act")
+        assert failed.state is CallState.FAILED
+        assert part in failed.result
+    assert called(servers, "noise_act").result == "quiet"
+    cut = called(servers, "big_act", most=1001)
+    assert cut.state is CallState.DONE
+    assert cut.result == "é" + "x" * 999 + "\n[cut here: 1,001 of 10,485,762 bytes]"
+    # Whatever has ended is started again by the next call.
+    assert called(servers, "die_say", '{"text": "again"}').result == "again"
+
+
+def test_a_hung_server_a_killed_one_and_a_cancelled_call(serve: Any) -> None:
+    servers = serve(seconds=1, hang=server("hang"), mute=server("mute"), pid=server("pid"))
+    problems = servers.open(["hang", "mute", "pid"])
+    assert problems == {"mute": "mute does not answer within 1 s"}
+    began = time.monotonic()
+    failed = called(servers, "act")
+    assert failed.result == "no answer within 1 s; hang was ended"
+    assert 1 <= failed.seconds < 5
+    assert called(servers, "say", '{"text": "again"}').result == "again"
+    future = servers.call(ToolCall("1", "act", "{}"), 100)
+    threading.Timer(0.2, future.cancel).start()
+    with pytest.raises(BaseException) as cancelled:
+        future.result(10)
+    assert type(cancelled.value).__name__ == "CancelledError"
+    assert time.monotonic() - began < 20
+    first = int(called(servers, "pid_act").result)
+    os.kill(first, signal.SIGKILL)
+    until(lambda: not psutil.pid_exists(first))
+    assert int(called(servers, "pid_act").result) != first
+
+
+def test_rules_of_calls_and_what_the_model_reads() -> None:
+    call = ToolCall("a", "zone", '{"name": "UTC"}')
+    same = ToolCall("b", "zone", '{ "name":"UTC" }')
+    assert limit_of(call, [], 2) is None
+    assert limit_of(call, [same], 2) is None
+    assert limit_of(call, [same, call], 9) == "the model has made the same call 3 times"
+    assert (
+        limit_of(call, [ToolCall("c", "x", "{}")] * 2, 2) == "a turn may make 2 calls (mcp.calls)"
+    )
+    assert ToolCall("a", "say", '{"text": "a\\n\\u001b"}').line == 'say(text="a\\n\\u001b")'
+    reader = CallReader()
+    from app.openai.tool_parser import ArgumentsDelta, CallBegin, ContentDelta
+
+    deltas = [ContentDelta("Well. "), CallBegin(0, "a", "zone"), ArgumentsDelta(0, '{"name": "U')]
+    assert reader.take(deltas) == "Well. "
+    reader.end()
+    assert (reader.text, reader.calls[0].state) == ("Well. ", CallState.CUT)
+    made, returned = call_messages(
+        [call.ended(CallState.DONE, "+00:00"), same.ended(CallState.REFUSED, "no"), *reader.calls]
+    )
+    assert [one["function"]["arguments"] for one in made] == [{"name": "UTC"}] * 2
+    contents = [one["content"] for one in returned]
+    assert contents == ["+00:00", "This call was not made: no."]
