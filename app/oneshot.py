@@ -160,10 +160,10 @@ def _answer(
             interrupted = True
         finally:
             stream.cancel()  # does nothing to a stream that has ended
-        if parser is not None:
-            shown = show(reader.take(parser.end())) or shown
-            reader.end()
         completion = stream.result()
+        if parser is not None:
+            whole = completion.finish_reason is FinishReason.STOP
+            shown = show(reader.end(parser, whole=whole)) or shown
         # Asked again only as long as nobody has seen a part of it.
         if shown or interrupted or not completion.retryable:
             break

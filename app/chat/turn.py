@@ -305,8 +305,8 @@ class Turn:
     def _end(self, completion: Completion) -> None:
         self._completion = completion
         if self._parser is not None:
-            self._text += self._calls.take(self._parser.end())
-            self._calls.end()
+            whole = completion.finish_reason is FinishReason.STOP
+            self._text += self._calls.end(self._parser, whole=whole)
         state, error = STATES[completion.finish_reason], completion.error
         if state is State.STOPPED and not self._stop_asked:
             error = "the model was closed before the answer was whole"

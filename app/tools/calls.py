@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from runtimes.untrusted import visible
 
 if TYPE_CHECKING:
-    from app.openai.tool_parser import Delta
+    from app.openai.tool_parser import Delta, ToolParser
     from runtimes.chat import Message
 
 _EQUAL = 3  # the call of equal arguments that is not made any more
@@ -55,7 +55,7 @@ class ToolCall:
         """The call in one line: "search(words="eggs", most=3)"."""
         values = self.values
         if not isinstance(values, dict):
-            return visible(f"{self.name}({self.arguments}")
+            return visible(f"{self.name}({self.arguments}" if self.name else self.arguments)
         parts = (f"{key}={json.dumps(one, ensure_ascii=False)}" for key, one in values.items())
         return visible(f"{self.name}({', '.join(parts)})")
 
@@ -84,10 +84,17 @@ class CallReader:
         self.text += said
         return said
 
-    def end(self) -> None:
-        """Mark the call in which the answer ended."""
-        if self.calls and not isinstance(self.calls[-1].values, dict):
+    def end(self, parser: ToolParser, *, whole: bool) -> str:
+        """Take what the parser has held back; return the text of it. Unless the answer is
+        ``whole``, a call that has begun at its end is cut, and no text."""
+        before = self.text
+        said = self.take(parser.end())
+        if not whole and said.strip() and parser.begins_call(said):
+            self.calls.append(ToolCall("", "", said.strip(), CallState.CUT))
+            self.text, said = before, ""
+        elif self.calls and not isinstance(self.calls[-1].values, dict):
             self.calls[-1] = replace(self.calls[-1], state=CallState.CUT)
+        return said
 
 
 def limit_of(call: ToolCall, earlier: Sequence[ToolCall], most: int) -> str | None:

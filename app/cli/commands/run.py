@@ -86,6 +86,10 @@ def run(
         raise RequestError("--thinking needs the chat template, which --raw leaves out")
     if raw and tools.tools:
         raise RequestError("--tools needs the chat template, which --raw leaves out")
+    if tools.tools and params.constraint is not None and params.constraint.kind != "json_schema":
+        raise RequestError(
+            "--tools goes with --json-schema; --regex, --choice and --grammar do not"
+        )
     text = read_prompt(prompt, "ingot run MODEL", note)
     given = adapters.adapter or []
     if len(given) > 1:
@@ -102,31 +106,32 @@ def run(
         )
     runner = replace(choice.settings, context_shift=context_shift)
     prepare_stdout()
-    with doing(f"loading {file.path.name}", quiet=quiet):
-        engine = load_engine(file, runner, choice.scheduling, adapters=choice.adapters)
+    with _tool_use(tools, quiet=quiet) as use:
+        with doing(f"loading {file.path.name}", quiet=quiet):
+            engine = load_engine(file, runner, choice.scheduling, adapters=choice.adapters)
 
-    def now() -> str:
-        if engine.stats().compiling:
-            return COMPILING
-        return "answering" if as_json else "reading the prompt"
+        def now() -> str:
+            if engine.stats().compiling:
+                return COMPILING
+            return "answering" if as_json else "reading the prompt"
 
-    waiting = doing(now, quiet=quiet)
-    with _tool_use(tools, quiet=quiet) as use, engine, waiting as begun:
+        waiting = doing(now, quiet=quiet)
+        with engine, waiting as begun:
 
-        def show(piece: str) -> None:
-            begun()
-            emit(piece)
+            def show(piece: str) -> None:
+                begun()
+                emit(piece)
 
-        def think(piece: str) -> None:
-            begun()
-            emit_thought(piece)
+            def think(piece: str) -> None:
+                begun()
+                emit_thought(piece)
 
-        shown = None if as_json else show
-        thought = think if shows_thoughts() and not (quiet or as_json) else None
-        answer = ask(engine, text, style, params, adapter, shown, thought, use)
-        if unknown := choice_of(file.chat_template, params.thinking).unknown:
-            note(f"--thinking {params.thinking}: {unknown}")
-        draft = engine.stats().draft
+            shown = None if as_json else show
+            thought = think if shows_thoughts() and not (quiet or as_json) else None
+            answer = ask(engine, text, style, params, adapter, shown, thought, use)
+            if unknown := choice_of(file.chat_template, params.thinking).unknown:
+                note(f"--thinking {params.thinking}: {unknown}")
+            draft = engine.stats().draft
     if as_json:
         emit_json(result_json(answer, file, adapter))
     if answer.failure is not None:

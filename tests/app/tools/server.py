@@ -20,6 +20,8 @@ TOOLS = [
     {"name": "act", "inputSchema": {"type": "object"}},
     {"name": "bad name/here", "inputSchema": {"type": "object"}},
 ]
+if HOW == "zone":
+    del TOOLS[1:]
 
 
 def send(**message):

@@ -14,6 +14,8 @@ import psutil
 import pytest
 
 from app.config.settings import ToolSettings
+from app.openai.tool_forms import form_of
+from app.openai.tool_parser import ToolParser
 from app.tools.calls import CallReader, CallState, ToolCall, call_messages, limit_of
 from app.tools.servers import ToolServers
 from runtimes.errors import RequestError
@@ -134,13 +136,22 @@ def test_rules_of_calls_and_what_the_model_reads() -> None:
         limit_of(call, [ToolCall("c", "x", "{}")] * 2, 2) == "a turn may make 2 calls (mcp.calls)"
     )
     assert ToolCall("a", "say", '{"text": "a\\n\\u001b"}').line == 'say(text="a\\n\\u001b")'
-    reader = CallReader()
-    from app.openai.tool_parser import ArgumentsDelta, CallBegin, ContentDelta
-
-    deltas = [ContentDelta("Well. "), CallBegin(0, "a", "zone"), ArgumentsDelta(0, '{"name": "U')]
-    assert reader.take(deltas) == "Well. "
-    reader.end()
-    assert (reader.text, reader.calls[0].state) == ("Well. ", CallState.CUT)
+    for text, left, name in (
+        ('Well. <tool_call>\n{"name": "zone", "arguments": {"na', "Well.", "zone"),
+        ('Well. <tool_call>\n{"name": "zo', "Well.", ""),
+        ("Well. <tool_c", "Well.", ""),
+        ("Well. <", "Well. <", None),
+    ):
+        parser, reader = ToolParser(form_of(None), ["zone"]), CallReader()
+        said = reader.take(parser.feed(text)) + reader.end(parser, whole=False)
+        assert (reader.text, said) == (left, left)
+        assert [(one.name, one.state) for one in reader.calls] == (
+            [] if name is None else [(name, CallState.CUT)]
+        )
+    parser, reader = ToolParser(form_of(None), ["zone"]), CallReader()
+    text = '<tool_call>\n{"name": "zone", "arguments": {"na'
+    reader.take(parser.feed(text))
+    reader.end(parser, whole=False)
     made, returned = call_messages(
         [call.ended(CallState.DONE, "+00:00"), same.ended(CallState.REFUSED, "no"), *reader.calls]
     )
