@@ -220,7 +220,8 @@ def prepared(
     """A conversation as the engine is asked it, however long; ``plain`` is without the template.
     What was counted last is not tokenized again. Raises RequestError."""
     known: Any = engine  # hashable, which the protocol does not say
-    said = json.dumps([list(messages), tools and list(tools.functions)])
+    called = tools and [tools.functions, tools.required, tools.parallel]
+    said = json.dumps([list(messages), called])
     return _prepared(known, said, plain, template, thinking)
 
 
@@ -232,8 +233,8 @@ def _prepared(
     template: str | None,
     thinking: ThinkingLevel | None,
 ) -> Prepared:
-    messages, functions = json.loads(said)
-    tools = Tools(tuple(functions)) if functions else None
+    messages, called = json.loads(said)
+    tools = None if called is None else Tools(tuple(called[0]), *called[1:])
     task = task_of(messages, plain=plain, tools=tools)
     params = SamplingParams(thinking=thinking)
     return prepare(task, engine, params, template=template, bounded=False)
