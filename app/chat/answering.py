@@ -399,11 +399,11 @@ class Answering:
         assert self.turn is not None
         here, answer, conversation = self.writes_here, self.turn.message, self.turn.conversation
         self.turn = None
+        if calls := answer.calls and answer.state is State.DONE:
+            self._begin_calls(conversation, answer)
         if here:
             await self._view.show_path(to_end=False)
-        if answer.calls and answer.state is State.DONE:
-            self._begin_calls(conversation, answer)
-        else:
+        if not calls:
             await self.follow_up(answer)
         self._view.chat_changed()
         self._view.show_state()
@@ -450,7 +450,7 @@ class Answering:
         def opened() -> None:
             self._starting = False
             self._begin_calls(conversation, answer)
-            self._view.show_state()
+            self._view.later(partial(self._view.show_path, to_end=False))
 
         Thread(target=open_).start()
         self._view.show_state()

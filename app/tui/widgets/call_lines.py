@@ -50,7 +50,7 @@ class CallLine(Vertical):
             state = f"{_FRAMES[int(seconds * 8) % len(_FRAMES)]} {int(seconds)} s"
         fold = "▾" if self.opened else "▸"
         wrong = call.state in (CallState.FAILED, CallState.REFUSED)
-        why = f": {' '.join(call.result.split())[:200]}" if wrong else ""
+        why = f": {visible(' '.join(call.result.split())[:200])}" if wrong else ""
         line = Content.assemble(f"{fold} ", (state, style), f"  {call.line[:400]}{why}")
         if line.plain != self.said:
             self.said = line.plain
