@@ -141,7 +141,7 @@ def _answer(
         return text
 
     for _ in range(1 + _RETRIES):
-        stream = engine.submit(said.request(adapter=adapter, followed=False))
+        stream = engine.submit(said.request(adapter=adapter, followed=task.tools is not None))
         parser, reader = said.form.parser(), CallReader()
         interrupted, shown, thought = False, "", False
         try:

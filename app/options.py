@@ -217,7 +217,7 @@ class ToolOptions:
     panel: ClassVar = "Tools"
     tools: str | None = option(
         None,
-        "Servers of the settings ([mcp.servers.NAME]) whose tools may be called; a terminal asks"
+        "Servers of the settings (mcp.servers.NAME) whose tools may be called; a terminal asks"
         " before each call.",
         metavar="NAME[,NAME]",
     )

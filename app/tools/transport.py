@@ -19,7 +19,7 @@ from runtimes.untrusted import visible
 
 log = logging.getLogger(__name__)
 
-_MOST_LINE = 16 * 2**20  # bytes of one message
+_MOST_LINE = 32 * 2**20  # bytes of one message
 _MOST_BYTES = 64 * 2**20  # of all messages after one request
 _MOST_MESSAGES = 2000  # after one request
 _TAIL = 2000  # bytes of what a server wrote to stderr last
@@ -47,7 +47,7 @@ class Traffic:
         return False
 
     def give_up(self, why: str) -> None:
-        """Nothing more of it is read, because of what it has sent."""
+        """Read nothing more of it, because of what it has sent."""
         self.why, self.over = why, True
 
     def begin(self) -> None:

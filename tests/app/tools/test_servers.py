@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
 import sys
 import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +94,7 @@ def test_wrong_servers_are_told_in_words(serve: Any) -> None:
     for how, part in (
         ("die", "die ended within the call: out of ␛[31mluck"),
         ("flood", "flood ended within the call: it sends messages without end"),
-        ("endless", "a message of it has more than 16 MiB"),
+        ("endless", "a message of it has more than 32 MiB"),
         ("error", "no such file"),
     ):
         failed = called(servers, f"{how}_act")
@@ -124,6 +127,76 @@ def test_a_hung_server_a_killed_one_and_a_cancelled_call(serve: Any) -> None:
     os.kill(first, signal.SIGKILL)
     until(lambda: not psutil.pid_exists(first))
     assert int(called(servers, "pid_act").result) != first
+
+
+class _Http(BaseHTTPRequestHandler):
+    """The same server over HTTP: its answers are JSON, or, of ``act``, bytes without end."""
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        method, params = asked.get("method"), asked.get("params") or {}
+        if self.headers.get("X-Key") != "open":
+            self.send_error(401)
+            return
+        if params.get("name") == "act":
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.end_headers()
+            with contextlib.suppress(OSError):
+                while True:
+                    self.wfile.write(b" " * 2**20)
+        schema = {"type": "object"}
+        tools = [{"name": one, "inputSchema": schema} for one in ("say", "act")]
+        known = {"name": "web", "version": "1"}
+        version = params.get("protocolVersion")
+        result = {
+            "initialize": {
+                "protocolVersion": version,
+                "capabilities": {"tools": {}},
+                "serverInfo": known,
+            },
+            "tools/list": {"tools": tools},
+            "tools/call": {"content": [{"type": "text", "text": str(params.get("arguments"))}]},
+        }.get(method)
+        said = {"jsonrpc": "2.0", "id": asked.get("id")}
+        error = {"code": -32601, "message": "Method not found"}
+        body = json.dumps(said | ({"error": error} if result is None else {"result": result}))
+        self.send_response(200 if "id" in asked else 202)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body) if "id" in asked else 0))
+        self.end_headers()
+        if "id" in asked:
+            self.wfile.write(body.encode())
+
+    def do_GET(self) -> None:
+        self.send_error(405)
+
+
+def test_a_server_over_http(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEY", "open")
+    http = ThreadingHTTPServer(("127.0.0.1", 0), _Http)
+    threading.Thread(target=http.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{http.server_port}/mcp"
+    servers = serve(
+        web={"url": url, "headers": {"X-Key": "${KEY}"}},
+        shut={"url": url},
+        none={"url": "http://127.0.0.1:1/mcp"},
+    )
+    problems = servers.open(["web", "shut", "none"])
+    assert sorted(problems) == ["none", "shut"]
+    assert "shut does not start: " in problems["shut"]
+    assert "none does not start: " in problems["none"]
+    assert called(servers, "say", '{"a": 1}').result == "{'a': 1}"
+    failed = called(servers, "act")
+    assert failed.state is CallState.FAILED
+    assert "it sends messages without end" in failed.result
+    assert called(servers, "say").state is CallState.DONE
+    servers.close()
+    http.shutdown()
+    http.server_close()
 
 
 def test_rules_of_calls_and_what_the_model_reads() -> None:
