@@ -101,9 +101,11 @@ class EngineHost:
     @property
     def tools(self) -> ToolServers | None:
         """Tool servers whose tools the loaded model may call: a server's model may not."""
+        if self._tools is None or self.model is None:
+            return self._tools
         from app.chat.remote import is_url
 
-        return None if self.model is not None and is_url(self.model) else self._tools
+        return None if is_url(self.model) else self._tools
 
     @property
     def state(self) -> HostState:

@@ -331,8 +331,9 @@ class Turn:
 
     @property
     def _kept_ids(self) -> list[int]:
-        """None, when the text was begun by a model whose tokens are others."""
-        return self._ids if self._begun.continuable else []
+        """None, when the text was begun by a model whose tokens are others, or has ended with
+        calls."""
+        return self._ids if self._begun.continuable and not self._calls.calls else []
 
     def _store(self, state: State, figures: AnswerFigures, error: str | None) -> None:
         """Begin to store the answer as it ended; until that is done it streams."""

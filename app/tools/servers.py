@@ -17,7 +17,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from app.config.settings import ServerSettings, ToolSettings
@@ -231,12 +231,11 @@ class _Connection:
         """Wait until it is connected, and its tools are listed. Raises ToolServerError."""
         try:
             await asyncio.wait_for(self._ready, seconds)
-        except TimeoutError:
+        except (TimeoutError, asyncio.CancelledError) as error:
             self.stop()
+            if isinstance(error, asyncio.CancelledError):
+                raise
             raise ToolServerError(f"{self._name} does not answer within {seconds} s") from None
-        except asyncio.CancelledError:
-            self.stop()
-            raise
 
     async def _serve(self) -> None:
         from mcp import Client
@@ -310,26 +309,17 @@ def _require_package() -> None:
 def _settings_of(name: str, given: Mapping[str, Any]) -> ServerSettings:
     """The settings of a server, with the variables of the environment that they name. Raises
     ToolServerError."""
-    server = ServerSettings(**given)
+
+    def value(found: re.Match[str]) -> str:
+        if found[1] not in os.environ:
+            said = f"mcp.servers.{name} names the variable {found[1]}, which is not set"
+            raise ToolServerError(said)
+        return json.dumps(os.environ[found[1]])[1:-1]
+
+    server = ServerSettings(**json.loads(_VARIABLE.sub(value, json.dumps(given))))
     if (server.command is None) == (server.url is None):
         raise ToolServerError(f"mcp.servers.{name} needs a command or a url, and not both")
-
-    def filled(text: str) -> str:
-        def value(found: re.Match[str]) -> str:
-            if found[1] not in os.environ:
-                said = f"mcp.servers.{name} names the variable {found[1]}, which is not set"
-                raise ToolServerError(said)
-            return os.environ[found[1]]
-
-        return _VARIABLE.sub(value, text)
-
-    return replace(
-        server,
-        args=tuple(map(filled, server.args)),
-        env={key: filled(text) for key, text in server.env.items()},
-        url=None if server.url is None else filled(server.url),
-        headers={key: filled(text) for key, text in server.headers.items()},
-    )
+    return server
 
 
 async def _listed(client: Any) -> list[Any]:
