@@ -49,9 +49,10 @@ class CallLine(Vertical):
         elif seconds is not None:
             state = f"{_FRAMES[int(seconds * 8) % len(_FRAMES)]} {int(seconds)} s"
         fold = "▾" if self.opened else "▸"
-        wrong = call.state in (CallState.FAILED, CallState.REFUSED)
-        why = f": {visible(' '.join(call.result.split())[:200])}" if wrong else ""
-        line = Content.assemble(f"{fold} ", (state, style), f"  {call.line[:400]}{why}")
+        said = call.line
+        if call.state in (CallState.FAILED, CallState.REFUSED):
+            said = visible(f"{call.name}: {' '.join(call.result[:400].split())}")
+        line = Content.assemble(f"{fold} ", (state, style), f"  {said[:400]}")
         if line.plain != self.said:
             self.said = line.plain
             self._title.update(line)

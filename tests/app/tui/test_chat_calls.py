@@ -126,5 +126,5 @@ async def test_hostile_texts_and_cut_calls_are_shown_as_text(
         view = screen.transcript.views[-1]
         assert "Cut off within a call" in text_of(view, "state")
         assert not any("\x1b" in line or "\x07" in line for line in lines(screen))
-        assert lines(screen)[1] == "▸ ✗ failed  ␛]0;owned␇[red](): ␛]0;owned␇[red]"
+        assert lines(screen)[1] == "▸ ✗ failed  ␛]0;owned␇[red]: ␛]0;owned␇[red]"
         assert lines(screen)[2] == '▸ ✗ cut off  <tool_call>{"na'
