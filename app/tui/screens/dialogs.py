@@ -25,6 +25,7 @@ from app.tui.keys import bind, offered, shown
 from app.tui.modes import Styled
 from app.tui.textual_patches import Plain
 from app.tui.widgets.prompt import Line
+from runtimes.untrusted import visible
 
 _GAP = 3  # cells between two keys
 
@@ -322,7 +323,8 @@ class CallScreen(PickScreen[Permission]):
             ("No: the model is told", "no"),
         ]
         shown = [(Content(text), way) for text, way in ways]
-        super().__init__(f"Call {call.name} of {server or 'an unknown server'}?", shown)
+        heading = visible(f"Call {call.name} of {server or 'an unknown server'}?")
+        super().__init__(heading, shown)
         self._call = call
 
     def contents(self) -> ComposeResult:
