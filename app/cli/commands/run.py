@@ -186,7 +186,11 @@ def _asker(servers: ToolServers, allowed: tuple[str, ...]) -> Callable[[ToolCall
             note(f"not allowed: {call.line} (--allow-tools {call.name} allows it)", style="red")
             return False
         note(f"{servers.server_of(call.name)}: {call.line}")
-        said = typer.prompt("Call it? yes, always or no", default="no", err=True).strip().lower()
+        emit_thought("Call it? yes, always or no [no]: ")
+        line = sys.stdin.readline()  # a prompt of Typer's writes to stdout
+        if not line:
+            raise KeyboardInterrupt
+        said = line.strip().lower()
         if said in ("a", "always"):
             always.add(call.name)
         return said in ("y", "yes", "a", "always")

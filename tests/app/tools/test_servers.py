@@ -82,6 +82,9 @@ def test_tools_are_offered_and_called(serve: Any, monkeypatch: pytest.MonkeyPatc
     assert called(servers, "nothing").state is CallState.FAILED
     with pytest.raises(RequestError, match=r"no tool server 'three'.*one, two"):
         servers.require(["one", "three"])
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    with pytest.raises(RequestError, match=r"pip install 'ingot\[mcp\]'"):
+        servers.open(["one"])
 
 
 def test_wrong_servers_are_told_in_words(serve: Any) -> None:
