@@ -1,16 +1,23 @@
-"""Answer of `ingot run` to one prompt, streamed as it comes."""
+"""Answer of `ingot run` to one prompt, streamed as it comes, with the calls of tools before it."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from app.figures import timings_json, usage_json
 from app.openai.prepare import prepare
 from app.openai.task import Task
 from app.prompts import PromptStyle
+from app.tools.calls import CallReader, CallState, ToolCall, call_messages, limit_of
 from runtimes.api import EngineApi
+from runtimes.chat import Message
 from runtimes.models.modelfile import ModelFile
 from runtimes.request import Completion, FinishReason, SamplingParams
+
+if TYPE_CHECKING:  # nothing of it runs without tools
+    from app.tools.servers import ToolServers
 
 # A worker process that dies may die once more before it is started with safer settings.
 _RETRIES = 2
@@ -22,13 +29,41 @@ class OneAnswer:
 
     completion: Completion
     interrupted: bool = False
+    text: str = ""  # without the calls in it
+    calls: tuple[ToolCall, ...] = ()  # of this answer and those before it
+    stopped: str | None = None  # why no answer follows the calls
 
     @property
     def failure(self) -> str | None:
-        """Error inside the engine, if there was one."""
+        """Error inside the engine, or end of the calls, if there was one."""
         if self.completion.finish_reason is FinishReason.CANCELLED and not self.interrupted:
             return "the engine stopped before the answer was complete"
-        return self.completion.error
+        return self.completion.error or self.stopped
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """Tools of one prompt: those of the servers ``names``."""
+
+    servers: ToolServers
+    names: tuple[str, ...]
+    required: bool  # the first answer has to be a call
+    permit: Callable[[ToolCall], bool]  # may ask; raises KeyboardInterrupt
+    tell: Callable[[ToolCall], None]  # of a call that begins (OPEN), and of its outcome
+
+    def make(self, call: ToolCall, most: int) -> ToolCall:
+        """Ask for the call and make it; at most ``most`` bytes of its result are kept. Raises
+        KeyboardInterrupt when Ctrl-C ends it."""
+        if not self.permit(call):
+            return call.ended(CallState.REFUSED, "the user did not allow it")
+        self.tell(call)
+        future = self.servers.call(call, most)
+        try:
+            made = future.result()
+        finally:
+            future.cancel()  # does nothing to a call that has ended
+        self.tell(made)
+        return made
 
 
 def ask(
@@ -39,17 +74,75 @@ def ask(
     adapter: str | None,
     emit: Callable[[str], None] | None,
     think: Callable[[str], None] | None,
+    use: ToolUse | None = None,
 ) -> OneAnswer:
     """Ask ``prompt`` and ``emit`` the answer piece by piece, with a line end at its end; ``think``
-    takes the pieces of a thought before it.
+    takes the pieces of a thought before it. Calls of tools are made by ``use``, and an answer to
+    their results follows.
 
     Ctrl-C cancels it: what was generated so far is the answer. An error of ``emit``, such as a
     closed pipe, cancels it too and is raised. A request that the engine lost before anything was
     emitted is asked again.
     """
-    said = prepare(Task(turns=(prompt,)), engine, params, style)
+    task = Task(turns=(prompt,))
+    if use is None:
+        return _answer(engine, task, style, params, adapter, emit, think)
+    settings, made = use.servers.settings, list[ToolCall]()
+    most = min(settings.kib * 1024, 2 * engine.context)  # about half of the context
+    tools = use.servers.tools(use.names)
+    while True:
+        required = use.required and not made
+        task = replace(task, tools=tools and replace(tools, required=required))
+        answer = _answer(engine, task, style, params, adapter, emit, think)
+        calls = list(answer.calls)
+        ended = answer.completion.finish_reason is FinishReason.STOP
+        if not calls or not ended:
+            cut = "it ended within a call: allow more with --max-tokens"
+            stopped = cut if calls and answer.failure is None else None
+            return replace(answer, calls=(*made, *calls), stopped=stopped)
+        for number, call in enumerate(calls):
+            if why := limit_of(call, made, settings.calls):
+                refused = call.ended(CallState.REFUSED, why)
+                left = (*made, refused, *calls[number + 1 :])
+                return replace(answer, calls=left, stopped=f"stopped: {why}")
+            try:
+                calls[number] = use.make(call, most)
+            except KeyboardInterrupt:
+                return replace(answer, interrupted=True, calls=(*made, *calls[number:]))
+            made.append(calls[number])
+        task = Task(history=(*task.opening, *_said(answer, calls)))
+
+
+def _said(answer: OneAnswer, calls: Sequence[ToolCall]) -> list[Message]:
+    """An answer with ``calls`` and their results, as the next prompt has them."""
+    asked, returned = call_messages(calls)
+    thought = answer.completion.thought
+    more = {} if thought is None else {"reasoning_content": thought}
+    return [
+        {"role": "assistant", "content": answer.text.strip(), "tool_calls": asked, **more},
+        *returned,
+    ]
+
+
+def _answer(
+    engine: EngineApi,
+    task: Task,
+    style: PromptStyle,
+    params: SamplingParams,
+    adapter: str | None,
+    emit: Callable[[str], None] | None,
+    think: Callable[[str], None] | None,
+) -> OneAnswer:
+    said = prepare(task, engine, params, style)
+
+    def show(text: str) -> str:
+        if text and emit is not None:
+            emit(text)
+        return text
+
     for _ in range(1 + _RETRIES):
-        stream = engine.submit(said.request(adapter=adapter, followed=False))
+        stream = engine.submit(said.request(adapter=adapter, followed=task.tools is not None))
+        parser, reader = said.form.parser(), CallReader()
         interrupted, shown, thought = False, "", False
         try:
             for chunk in stream:
@@ -61,26 +154,30 @@ def ask(
                 if thought and think is not None:
                     think("\n\n")
                 thought = False
-                if emit is not None:
-                    emit(chunk.text)
-                    shown = chunk.text or shown
+                text = chunk.text if parser is None else reader.take(parser.feed(chunk.text))
+                shown = show(text) or shown
         except KeyboardInterrupt:
             interrupted = True
         finally:
             stream.cancel()  # does nothing to a stream that has ended
         completion = stream.result()
+        if parser is not None:
+            whole = completion.finish_reason is FinishReason.STOP
+            shown = show(reader.end(parser, whole=whole)) or shown
         # Asked again only as long as nobody has seen a part of it.
         if shown or interrupted or not completion.retryable:
             break
-    if emit is not None and (interrupted or not shown.endswith("\n")):
+    silent = bool(reader.calls) and not shown
+    if emit is not None and (interrupted or not (shown.endswith("\n") or silent)):
         emit("\n")
-    return OneAnswer(completion, interrupted)
+    return OneAnswer(completion, interrupted, reader.text, tuple(reader.calls))
 
 
-def result_json(completion: Completion, model: ModelFile, adapter: str | None) -> dict[str, Any]:
+def result_json(answer: OneAnswer, model: ModelFile, adapter: str | None) -> dict[str, Any]:
     """The object that ``--json`` prints."""
+    completion = answer.completion
     result: dict[str, Any] = {
-        "text": completion.text,
+        "text": answer.text if answer.calls else completion.text,
         "finish_reason": str(completion.finish_reason),
         **({} if completion.thought is None else {"reasoning": completion.thought}),
         "usage": usage_json(completion.usage),
@@ -96,6 +193,8 @@ def result_json(completion: Completion, model: ModelFile, adapter: str | None) -
     }
     if adapter is not None:
         result["adapter"] = adapter
-    if completion.error is not None:
-        result["error"] = completion.error
+    if answer.calls:
+        result["tool_calls"] = [asdict(call) for call in answer.calls]
+    if answer.failure is not None:
+        result["error"] = answer.failure
     return result

@@ -210,6 +210,31 @@ class ConstraintOptions:
         return given[0] if given else None
 
 
+@dataclass(frozen=True, slots=True)
+class ToolOptions:
+    """Tools of MCP servers that an answer may call."""
+
+    panel: ClassVar = "Tools"
+    tools: str | None = option(
+        None,
+        "Servers of the settings (mcp.servers.NAME) whose tools may be called; a terminal asks"
+        " before each call.",
+        metavar="NAME[,NAME]",
+    )
+    allow_tools: str | None = option(
+        None,
+        "Do not ask for these tools, or those of these servers; `all` for every tool. What is not"
+        " allowed so is refused where there is no terminal.",
+        metavar="NAME[,NAME]",
+    )
+    require_tool: bool = option(False, "The first answer has to be a call of a tool.")
+
+
+def names_in(text: str | None) -> tuple[str, ...]:
+    """Names with commas between them."""
+    return tuple(filter(None, (name.strip() for name in (text or "").split(","))))
+
+
 def _read(path: Path, option: str) -> str:
     from app.here import named_text, reason
     from runtimes.errors import RequestError

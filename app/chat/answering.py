@@ -14,12 +14,14 @@ from threading import Thread
 from typing import Any, Literal, Protocol
 
 from app.chat.budget import DraftMessage, Shortage, TokenBudget, Way, WayOut, more_of, shortage
+from app.chat.calling import CallRound
 from app.chat.conversation import Conversation
 from app.chat.figures import Reading, ReadMeter, StatusFigures
 from app.chat.host import HostState
 from app.chat.session import Before, Session
 from app.chat.store.records import Message, State
 from app.chat.turn import AnswerProgress, Turn
+from app.tools.calls import ToolCall
 from runtimes.errors import IngotError
 from runtimes.request import SamplingParams
 
@@ -39,6 +41,7 @@ class AnswerPhase(Enum):
     STARTING = "starting"  # its prompt is tokenized
     STREAMING = "streaming"
     SETTLING = "settling"  # it was stopped, and has not ended yet
+    CALLING = "calling"  # it has called tools: they are asked for, or run
 
 
 _DOING = {
@@ -46,6 +49,7 @@ _DOING = {
     AnswerPhase.STARTING: "reading the prompt",
     AnswerPhase.STREAMING: "",
 }
+Permission = Literal["once", "always", "no"]
 
 
 class ChatView(Protocol):
@@ -90,6 +94,11 @@ class ChatView(Protocol):
     def ask_way_out(self, short: Shortage, then: Callable[[WayOut | None], Any]) -> None:
         """Ask what to leave out of a prompt that does not fit."""
 
+    def ask_call(
+        self, server: str, call: ToolCall, then: Callable[[Permission | None], Any]
+    ) -> None:
+        """Ask whether a tool may be called; None: nothing more is to be done."""
+
     def tell_error(self, problem: object) -> None:
         """Tell of an error."""
 
@@ -118,6 +127,9 @@ class Answering:
         self._session, self._host, self._view = session, session.host, view
         self.turn: Turn | None = None
         self.pending: PendingAnswer | None = None
+        self.round: CallRound | None = None  # the calls that the last answer has made
+        self._aside: PendingAnswer | None = None  # waits behind the answer to their results
+        self._always: set[tuple[int, str]] = set()  # chats, and tools that may be called in them
         self.figures = StatusFigures()  # of the last answer in the shown chat
         # Of the next prompt; None while an answer's figures are newer.
         self.estimate: TokenBudget | None = None
@@ -133,6 +145,8 @@ class Answering:
             return AnswerPhase.SETTLING if self.turn.stopping else AnswerPhase.STREAMING
         if self._starting:
             return AnswerPhase.STARTING
+        if self.round is not None:
+            return AnswerPhase.CALLING
         return AnswerPhase.IDLE if self.pending is None else AnswerPhase.WAITING
 
     @property
@@ -143,7 +157,8 @@ class Answering:
     @property
     def writes_here(self) -> bool:
         """The answer that is being written belongs to the chat that is shown."""
-        return self.turn is not None and self.turn.conversation is self._session.shown
+        work = self.turn or self.round
+        return work is not None and work.conversation is self._session.shown
 
     def _serves(self) -> bool:
         """Whether an answer is being written in the chat that is shown, or will be."""
@@ -152,8 +167,9 @@ class Answering:
 
     def same(self, conversation: Conversation) -> Conversation:
         """The object that an answer is being written into, if it is this chat."""
-        if self.turn is not None and self.turn.conversation.chat.id == conversation.chat.id:
-            return self.turn.conversation
+        work = self.turn or self.round
+        if work is not None and work.conversation.chat.id == conversation.chat.id:
+            return work.conversation
         return conversation
 
     # Sending
@@ -255,6 +271,7 @@ class Answering:
         later, host = self._view.later, self._host
         conversation, more = pending.conversation, pending.continues
         try:
+            self._open_tools(conversation)
             params = self._view.params(conversation)
             if pending.most is not None:
                 params = replace(params, max_tokens=pending.most)
@@ -273,10 +290,18 @@ class Answering:
         else:
             later(self._started, pending, turn, before)
 
+    def _open_tools(self, conversation: Conversation) -> None:
+        """Start the tool servers of a chat that do not run. Blocks."""
+        names, tools = conversation.servers(self._host), self._host.tools
+        if names and tools is not None:
+            for name, problem in tools.open(names).items():
+                said = f"{problem}. /tools {name} turns it off."
+                self._view.later(partial(self._view.notify, said, severity="warning"))
+
     async def _not_started(self, pending: PendingAnswer, why: Shortage | Exception) -> None:
         self._starting, wanted = False, self.pending is pending
         if wanted:
-            self.pending = None
+            self.pending, self._aside = self._aside, None
         self.give_back_queue()
         if wanted or isinstance(why, Exception):
             await self._refuse(pending, why)
@@ -287,7 +312,7 @@ class Answering:
         self._starting, self._read_before, self._reads = False, read_before, ReadMeter()
         self.turn = turn
         if self.pending is pending:
-            self.pending = None
+            self.pending, self._aside = self._aside, None
         else:
             turn.stop()  # it was given up meanwhile
         if self.writes_here:
@@ -360,6 +385,8 @@ class Answering:
     def poll(self) -> AnswerProgress | None:
         """Begin what can begin, and take what has come; None where nothing is being written. Once
         it is done, ``ended`` follows."""
+        if self.round is not None:
+            self._poll_calls(self.round)
         self._next()
         if self.turn is None:
             return None
@@ -370,11 +397,14 @@ class Answering:
     async def ended(self) -> None:
         """The answer is whole, and stored: what waits comes next."""
         assert self.turn is not None
-        here, answer = self.writes_here, self.turn.message
+        here, answer, conversation = self.writes_here, self.turn.message, self.turn.conversation
         self.turn = None
+        if calls := answer.calls and answer.state is State.DONE:
+            self._begin_calls(conversation, answer)
         if here:
             await self._view.show_path(to_end=False)
-        await self.follow_up(answer)
+        if not calls:
+            await self.follow_up(answer)
         self._view.chat_changed()
         self._view.show_state()
         self._next()
@@ -383,9 +413,13 @@ class Answering:
         """Stop what is being written or waits; False when there is nothing."""
         if self.turn is not None:
             self.turn.stop()
+        elif self.round is not None:
+            round, self.round = self.round, None
+            round.cancel()
+            self._view.later(partial(self._view.show_path, to_end=False))
         elif self.pending is None:
             return False
-        self.pending = None
+        self.pending = self._aside = None
         self.give_back_queue()
         self._view.later(self.follow_up)
         self._view.show_state()
@@ -395,6 +429,95 @@ class Answering:
         """Stop, and store what has come."""
         if self.turn is not None:
             self.turn.close()
+        if self.round is not None:
+            self.round.cancel()
+
+    # Calls of tools: asked for, made, and answered
+
+    def resume(self, conversation: Conversation, answer: Message) -> None:
+        """Make the calls of an answer that are still open, and have their results answered."""
+        self._starting = True  # nothing else begins meanwhile
+
+        def open_() -> None:
+            try:
+                self._open_tools(conversation)
+            except Exception as error:
+                if not isinstance(error, IngotError):
+                    log.exception("starting tool servers")
+                self._view.later(self._view.tell_error, error)
+            self._view.later(opened)
+
+        def opened() -> None:
+            self._starting = False
+            self._begin_calls(conversation, answer)
+            self._view.later(partial(self._view.show_path, to_end=False))
+
+        Thread(target=open_).start()
+        self._view.show_state()
+
+    def _begin_calls(self, conversation: Conversation, answer: Message) -> None:
+        tools, engine = self._host.tools, self._host.engine
+        if tools is None or engine is None:
+            self._view.tell_error("The tools are not there any more: their calls stay open.")
+            return
+        self.round = CallRound(conversation, answer, tools, engine.context)
+        self._view.look_after()
+        self._next_call(self.round)
+
+    def _next_call(self, round: CallRound) -> None:
+        """Ask for the next call, or make it where it need not be asked for; after the last one,
+        have the results answered."""
+        try:
+            call = round.next()
+        except IngotError as error:
+            self._view.tell_error(error)
+            round.stopped, call = str(error), None
+        if call is None:
+            self._end_calls(round)
+        elif (round.conversation.chat.id, call.name) in self._always:
+            round.make()
+        elif self._host.tools is not None:
+            server = self._host.tools.server_of(call.name)
+            self._view.ask_call(server, call, partial(self._permitted, round, call))
+        self._view.show_state()
+
+    def _permitted(self, round: CallRound, call: ToolCall, said: Permission | None) -> None:
+        if round is not self.round:
+            return  # it was stopped meanwhile
+        if said is None:
+            self.interrupt()
+            return
+        if said == "always":
+            self._always.add((round.conversation.chat.id, call.name))
+        if said == "no":
+            self._settled(round, round.refuse)
+        else:
+            round.make()
+
+    def _poll_calls(self, round: CallRound) -> None:
+        self._settled(round, round.poll)
+
+    def _settled(self, round: CallRound, step: Callable[[], bool | None]) -> None:
+        """Go on after ``step``, unless it returns False."""
+        try:
+            if step() is False:
+                return
+        except IngotError as error:
+            self._view.tell_error(error)
+            round.stopped = str(error)
+        if round.conversation is self._session.shown:
+            self._view.later(partial(self._view.show_path, to_end=False))
+        self._next_call(round)
+
+    def _end_calls(self, round: CallRound) -> None:
+        self.round, answer = None, round.message
+        if round.stopped:
+            self._view.notify(f"Calls end: {round.stopped}.", severity="warning")
+            self._view.later(partial(self._view.show_path, to_end=False))
+            self._view.later(self.follow_up, answer)
+            return
+        self._aside = self.pending
+        self.ask(PendingAnswer(round.conversation, answer))
 
     # What is told about it
 
@@ -422,6 +545,8 @@ class Answering:
         if state in _WITHOUT_MODEL:
             return _WITHOUT_MODEL[state]
         self._loading_since = None
+        if self.round is not None:
+            return "calling a tool" if self.round.running else "waits for your word"
         return _DOING.get(self.phase, "continues your text" if self._session.plain else "")
 
     def reading(self) -> str | Reading:

@@ -3,6 +3,7 @@
 Everything that counts tokens asks the engine, so it blocks: call it in a thread.
 """
 
+import json
 from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from app.chat.conversation import Conversation, answered_ids, render, task_of
 from app.chat.host import EngineHost
 from app.chat.store.records import Attachment, Message, Role, State
 from app.openai.prepare import Prepared, prepare
+from app.openai.tools import Tools
 from runtimes.api import EngineApi
 from runtimes.chat import Message as ChatMessage
 from runtimes.errors import RequestError
@@ -137,7 +139,10 @@ def measure(
     engine, tokens = _engine(host), 0
     if any(message["role"] != "system" for message in messages):
         plain, template = conversation.plain(host), host.template
-        found = prepared(engine, messages, plain=plain, template=template, thinking=params.thinking)
+        level, tools = params.thinking, conversation.tools(host)
+        found = prepared(
+            engine, messages, plain=plain, template=template, thinking=level, tools=tools
+        )
         tokens = len(found.ids)
     return TokenBudget(tokens + draft.answered, params.max_tokens, engine.context)
 
@@ -162,10 +167,12 @@ def ways_out(
     if LEAST <= now.room < params.max_tokens:
         says = f"allow an answer of {now.room:,} tokens only"
         found.append(WayOut(Way.SHORTER, says, replace(now, max_tokens=now.room)))
-    asked = draft
+    asked, asks = draft, not draft.answered
     if draft.empty and path:
+        while path[-1].role is not Role.USER and len(path) > 1:  # results of calls are answered
+            path, asks = path[:-1], False
         asked = DraftMessage(path[-1].text, path[-1].attachments, path[-1].parent)
-    if asked.attachments and asked.text.strip() and not draft.answered:
+    if asked.attachments and asked.text.strip() and asks:
         names = ", ".join(one.name for one in asked.attachments)
         offer(Way.DROP_FILES, f"send it without {names}", budget(replace(asked, attachments=())))
     ids, ends = _turns(path[:-1] if draft.empty else path)  # the question itself stays
@@ -177,7 +184,7 @@ def ways_out(
         oldest = f"the oldest {at + 1} turns" if at else "the oldest turn"
         left = ids[: ends[at]]
         offer(Way.DROP_TURNS, f"leave {oldest} out of the prompt", budget(draft, left), left)
-    if path and not (len(path) == 1 and draft.empty) and not draft.answered:
+    if path and not (len(path) == 1 and draft.empty) and asks:
         offer(Way.NEW_CHAT, "ask in a new chat", budget(replace(asked, parent=None)))
     return found
 
@@ -208,23 +215,27 @@ def prepared(
     plain: bool,
     template: str | None,
     thinking: ThinkingLevel | None,
+    tools: Tools | None = None,
 ) -> Prepared:
     """A conversation as the engine is asked it, however long; ``plain`` is without the template.
     What was counted last is not tokenized again. Raises RequestError."""
     known: Any = engine  # hashable, which the protocol does not say
-    texts = tuple(tuple(message.items()) for message in messages)
-    return _prepared(known, texts, plain, template, thinking)
+    called = tools and [tools.functions, tools.required, tools.parallel]
+    said = json.dumps([list(messages), called])
+    return _prepared(known, said, plain, template, thinking)
 
 
 @lru_cache(_KEPT)
 def _prepared(
     engine: EngineApi,
-    texts: tuple[tuple[tuple[str, str], ...], ...],
+    said: str,
     plain: bool,
     template: str | None,
     thinking: ThinkingLevel | None,
 ) -> Prepared:
-    task = task_of([dict(text) for text in texts], plain=plain)
+    messages, called = json.loads(said)
+    tools = None if called is None else Tools(tuple(called[0]), *called[1:])
+    task = task_of(messages, plain=plain, tools=tools)
     params = SamplingParams(thinking=thinking)
     return prepare(task, engine, params, template=template, bounded=False)
 

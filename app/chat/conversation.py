@@ -10,6 +10,8 @@ from app.chat.store.records import Attachment, Chat, Message, Role
 from app.chat.store.store import ChatStore
 from app.chat.thinking import answer_of, thought_of
 from app.openai.task import Task
+from app.openai.tools import Tools
+from app.tools.calls import ToolCall, call_messages
 from runtimes.api import EngineApi
 from runtimes.chat import Message as ChatMessage
 from runtimes.errors import RequestError
@@ -143,7 +145,8 @@ class Conversation:
     def begin(self, parent: int, host: EngineHost, label: str) -> Message:
         """An empty answer to ``parent`` by the loaded model, which people call ``label``, in a
         branch of its own if there is one already."""
-        if self.message(parent).role is not Role.USER:
+        asked = self.message(parent)
+        if asked.role is not Role.USER and not asked.calls:
             raise RequestError("only a message of yours can be answered")
         choice = host.choice
         message = self.store.begin_answer(
@@ -162,6 +165,17 @@ class Conversation:
         """A message as it has become."""
         if message.id in self._messages:
             self._messages[message.id] = message
+
+    def save_calls(self, id: int, calls: Sequence[ToolCall]) -> Message:
+        """Store the calls of an answer with their outcomes; the answer as it is then."""
+        message = self.store.save_calls(id, calls)
+        self.note(message)
+        return message
+
+    def question(self, id: int) -> Message:
+        """The message of the user that an answer, or a chain of answers with calls, follows."""
+        path = self.path_to(id)
+        return next((one for one in reversed(path) if one.role is Role.USER), path[0])
 
     def drop(self, ids: Sequence[int], dropped: bool = True) -> None:
         """Leave messages out of the prompts, or take them in again."""
@@ -191,6 +205,18 @@ class Conversation:
         """Whether the model is sent text as it is, which it continues."""
         return self.chat.raw or host.plain
 
+    def servers(self, host: EngineHost) -> list[str]:
+        """The tool servers that are on in this chat: as it says, else as the settings do."""
+        if host.tools is None or self.plain(host):
+            return []
+        on, chosen = host.tools.defaults, self.chat.tools
+        return [name for name in host.tools.names if chosen.get(name, name in on)]
+
+    def tools(self, host: EngineHost) -> Tools | None:
+        """The tools of this chat's servers that run."""
+        names = self.servers(host)
+        return host.tools.tools(names) if names and host.tools is not None else None
+
     def prompt(self, until: int | None) -> list[ChatMessage]:
         """Build the model's prompt, from the system message to the message ``until``.
 
@@ -203,15 +229,16 @@ class Conversation:
 
 def render(system: str | None, path: Sequence[Message]) -> list[ChatMessage]:
     """See ``Conversation.prompt``."""
-    found: list[dict[str, str]] = []
+    found: list[dict[str, Any]] = []
     for message in path:
         if message.dropped:
             continue
+        calls, returned = call_messages(message.calls)
         if message.role is Role.USER:
             text, thought = with_attachments(message.text, message.attachments), ""
         else:
             text, thought = answer_of(message.text), thought_of(message.text)
-            if not text.strip():
+            if not text.strip() and not calls:
                 continue
         if found and found[-1]["role"] == message.role:
             found[-1]["content"] += f"\n\n{text}"
@@ -219,19 +246,22 @@ def render(system: str | None, path: Sequence[Message]) -> list[ChatMessage]:
             found.append({"role": str(message.role), "content": text})
         if thought:  # a template takes it that wants it
             found[-1]["reasoning_content"] = thought
+        if calls:
+            found[-1]["tool_calls"] = calls
+            found += map(dict, returned)
     if system is not None and system.strip():
         found.insert(0, {"role": "system", "content": system})
     return list(found)
 
 
-def task_of(messages: Sequence[ChatMessage], *, plain: bool) -> Task:
+def task_of(messages: Sequence[ChatMessage], *, plain: bool, tools: Tools | None = None) -> Task:
     """To ask for the next message; with ``plain`` for what follows their text. Raises RequestError
     for no messages."""
     if not messages:
         raise RequestError("there is nothing to answer: every message is left out")
     if plain:
         return Task(turns=(_text(messages),), raw=True)
-    return Task(history=tuple(messages))
+    return Task(history=tuple(messages), tools=tools)
 
 
 def _text(messages: Sequence[ChatMessage]) -> str:

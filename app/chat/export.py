@@ -8,7 +8,8 @@ The JSON is an object (version 1)::
      "messages": [{"id", "parent", "role", "text", "state", "created", "model", "file", "runtime",
                    "figures": {"prompt_tokens", "cached_tokens", "completion_tokens", "ttft_s",
                                "prefill_tps", "decode_tps", "total_s", "finish_reason"} or null,
-                   "attachments": [{"name", "text"}], "error", "dropped"}]}
+                   "attachments": [{"name", "text"}], "error", "dropped",
+                   "calls": [{"id", "name", "arguments", "state", "result", "seconds"}]}]}
 
 Times are ISO 8601 in UTC; what is not known is null. Token ids are left out.
 """
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from app.chat.attachments import with_attachments
 from app.chat.conversation import Conversation
-from app.chat.store.records import Chat, Message, Role, State
+from app.chat.store.records import Attachment, Chat, Message, Role, State
 from app.chat.thinking import fence_after, split
 from app.figures import duration, rate
 from app.here import at_home, numbered
@@ -130,6 +131,10 @@ def _section(message: Message) -> list[str]:
     for part in split(message.text):
         said = _quoted(f"Thinking:\n\n{part.text}") if part.thinking else _closed(part.text)
         found.append(said)
+    for call in message.calls:
+        returned = Attachment(f"of the call, {call.state}", call.result or "(no result)")
+        said = with_attachments("", [returned]).removeprefix("File ")
+        found.append(_quoted(f"Call: {markdown(call.line)}\n\nResult {said}"))
     notes, figures = [], message.figures
     if message.state in _ENDED:
         error = f": {markdown(message.error)}" if message.error else ""
@@ -195,7 +200,7 @@ def _quoted(text: str) -> str:
 
 
 def _fields(record: Chat | Message, *without: str) -> dict[str, Any]:
-    found = {k: v for k, v in asdict(record).items() if k not in without}
+    found = {k: v for k, v in asdict(record).items() if k not in (*without, "tools")}
     for name in found.keys() & {"created", "updated"}:
         moment = datetime.fromtimestamp(found[name], UTC)
         found[name] = moment.isoformat(timespec="seconds")

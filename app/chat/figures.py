@@ -59,7 +59,7 @@ def continued(before: AnswerFigures | None, now: AnswerFigures) -> AnswerFigures
 
 def can_continue(message: Message) -> bool:
     """Whether an answer ended before its end, with something to go on from."""
-    whole = message.state in (State.STREAMING, State.DONE)
+    whole = message.state in (State.STREAMING, State.DONE) or bool(message.calls)
     return not whole and bool(message.token_ids or message.text)
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # what loads a model is imported when one is loaded: the app 
     from app.chat.remote import RemoteEngine
     from app.models.planning import LoadChoice
     from app.models.prefixes import SavedPrefixes
+    from app.tools.servers import ToolServers
     from runtimes.api import EngineApi
     from runtimes.engine.metrics import EngineStats
     from runtimes.models.modelfile import ModelFile
@@ -64,11 +65,14 @@ class EngineHost:
         template: str | None = None,
         prefixes: SavedPrefixes | None = None,
         adapters: Sequence[str] = (),
+        tools: ToolServers | None = None,
     ) -> None:
         """``raw``: every model is sent text as it is, without its chat template; ``template``
         stands instead of that. ``prefixes``: where the last chat is saved when the engine is
         closed. ``adapters`` are those of the first model that is loaded, and of other files of it.
+        ``tools``: the servers of the settings, if there are any.
         """
+        self._tools = tools
         self._adapters = adapters
         self._adapted: tuple[Path, str] | None = None  # the model that they are for
         self.adapter: str | None = None  # answers from now on
@@ -93,6 +97,15 @@ class EngineHost:
         self.details = ""
         self.quality = ""  # bits per weight and their cost, such as "4.6 bits · KL 0.041"
         self.error: str | None = None
+
+    @property
+    def tools(self) -> ToolServers | None:
+        """Tool servers whose tools the loaded model may call: a server's model may not."""
+        if self._tools is None or self.model is None:
+            return self._tools
+        from app.chat.remote import is_url
+
+        return None if is_url(self.model) else self._tools
 
     @property
     def state(self) -> HostState:

@@ -87,6 +87,7 @@ SPECS: tuple[Spec, ...] = (
     Spec("system", "[TEXT|off]", "set the system message", "screen.system", _system),
     Spec("set", "[NAME VALUE]", "set a sampling parameter", "screen.sampling", _set),
     Spec("think", "[LEVEL|N]", "think or not, or N tokens at most", "screen.sampling", _think),
+    Spec("tools", "[SERVER]", "list tools; let the model use them, or not", "screen.tools", _words),
     Spec("raw", "", "send text as it is; the answer continues it", "screen.raw"),
     Spec("attach", "[PATH]", "send a text file along", "screen.attach", _path),
     Spec("export", "[PATH]", "write the chat to a .md or .json", "screen.export", _path),
@@ -140,10 +141,14 @@ def plain(text: str) -> str:
 
 
 def candidates(
-    text: str, models: Iterable[str] = (), adapters: Sequence[str] = ()
+    text: str,
+    models: Iterable[str] = (),
+    adapters: Sequence[str] = (),
+    servers: Sequence[str] = (),
 ) -> list[SlashChoice]:
-    """Complete the prompt's text: commands, then names of parameters, paths, ``models`` or
-    ``adapters``. Returns an empty list for text that is no command. Reads a folder for paths.
+    """Complete the prompt's text: commands, then names of parameters, paths, ``models``,
+    ``adapters`` or tool ``servers``. Returns an empty list for text that is no command. Reads a
+    folder for paths.
     """
     if not is_command(text) or "\n" in text:
         return []
@@ -172,6 +177,8 @@ def candidates(
             found = [one for one in models if typed.lower() in one.lower()]
         case "adapter" if adapters:
             found = [one for one in (*adapters, "off") if one.startswith(typed)]
+        case "tools":
+            found = [one for one in servers if one.startswith(typed)]
         case _:
             found = []
     return [SlashChoice(f"{head}{one}", one, "") for one in found]

@@ -28,7 +28,9 @@ from app.chat.host import EngineHost
 from app.chat.store.records import AnswerFigures, Message, State
 from app.chat.store.store import ChatStore
 from app.chat.thinking import CLOSES, OPENS, opening, thinks
+from app.openai.tool_parser import ToolParser
 from app.prompts import PromptTooLongError
+from app.tools.calls import CallReader
 from runtimes.api import EngineApi
 from runtimes.errors import IngotError, RequestError
 from runtimes.request import Chunk, Completion, FinishReason, Request, SamplingParams
@@ -125,8 +127,9 @@ class Turn:
         request: Request,
         message: Message,
         begun: Begun,
+        parser: ToolParser | None = None,
     ) -> None:
-        """``message`` streams already."""
+        """``message`` streams already; ``parser`` finds the calls of tools in it."""
         self.message = message
         self.meter = Meter()
         self.conversation, self.prompt_tokens = conversation, len(request.prompt)
@@ -134,6 +137,7 @@ class Turn:
         self._begun = begun
         self._text, self._ids = begun.text, list(begun.token_ids)
         self._thinks = thinks(begun.text)  # the text ends within a thought
+        self._parser, self._calls = parser, CallReader()
         self._pieces: deque[Chunk] = deque(maxlen=2)
         self._stop_asked = False
         self._tries = 0
@@ -170,8 +174,10 @@ class Turn:
         plain, own = conversation.plain(host), host.template
         adapter, label = host.used()
         messages = conversation.prompt(parent.id)
-        asked = prepared(engine, messages, plain=plain, template=own, thinking=params.thinking)
-        ids, thinking = list(asked.ids), asked.thinking
+        level, tools = params.thinking, conversation.tools(host)
+        asked = prepared(engine, messages, plain=plain, template=own, thinking=level, tools=tools)
+        ids, thinking, parser = list(asked.ids), asked.thinking, asked.form.parser()
+        wanted = asked.changed(params)
         if continues is None:
             template = None if plain else own or engine.model.chat_template
             begun = Begun(opening(template, asked.form.messages, asked.variables))
@@ -182,10 +188,13 @@ class Turn:
             begun = Begun(continues.text, known, continues.figures, generated)
             if thinking is not None:
                 thinking = replace(thinking, at="thought" if thinks(continues.text) else "answer")
-            params = replace(params, min_tokens=max(0, params.min_tokens - len(done)))
+            left = max(0, params.min_tokens - len(done))
+            # What tools allow an answer to be holds from its beginning on.
+            wanted = replace(wanted, min_tokens=left, constraint=params.constraint)
+            parser = None
         if len(ids) >= engine.context:
             raise PromptTooLongError(len(ids), engine.context, engine.model.context_length)
-        request = Request(ids, asked.changed(params), adapter=adapter, thinking=thinking)
+        request = Request(ids, wanted, adapter=adapter, thinking=thinking)
         if adapter is None:
             host.recall(ids)
         if continues is None:
@@ -194,7 +203,7 @@ class Turn:
             message = conversation.store.resume_answer(continues.id)
             conversation.note(message)
         try:
-            turn = cls(conversation, engine, request, message, begun)
+            turn = cls(conversation, engine, request, message, begun, parser)
         except IngotError as error:  # the model was closed, or has less room since its process died
             ended = continues or replace(message, state=State.FAILED, error=str(error))
             conversation.note(conversation.store.end_answer(ended))
@@ -264,7 +273,10 @@ class Turn:
             if chunk.thought is not self._thinks and chunk.text:
                 self._thinks = chunk.thought
                 self._text += OPENS if chunk.thought else CLOSES
-            self._text += chunk.text
+            text = chunk.text
+            if self._parser is not None and not chunk.thought:
+                text = self._calls.take(self._parser.feed(text))
+            self._text += text
             self._ids += chunk.token_ids
         self._pieces += chunks
         if chunks and self.meter.first is None:
@@ -292,6 +304,9 @@ class Turn:
 
     def _end(self, completion: Completion) -> None:
         self._completion = completion
+        if self._parser is not None:
+            whole = completion.finish_reason is FinishReason.STOP
+            self._text += self._calls.end(self._parser, whole=whole)
         state, error = STATES[completion.finish_reason], completion.error
         if state is State.STOPPED and not self._stop_asked:
             error = "the model was closed before the answer was whole"
@@ -305,7 +320,7 @@ class Turn:
         when the answer is continued, it comes whole. Whether there were any."""
         # With stop strings, what was held back may belong to tokens of earlier pieces.
         half = self._pieces and self._pieces[-1].text.endswith("\ufffd")
-        if not half or self._request.params.stop:
+        if not half or self._request.params.stop or self._parser is not None:
             return False
         # A piece without tokens: its token has given the piece before, too.
         lost = [self._pieces[-1]] if self._pieces[-1].token_ids else list(self._pieces)
@@ -316,13 +331,15 @@ class Turn:
 
     @property
     def _kept_ids(self) -> list[int]:
-        """None, when the text was begun by a model whose tokens are others."""
-        return self._ids if self._begun.continuable else []
+        """None, when the text was begun by a model whose tokens are others, or has ended with
+        calls."""
+        return self._ids if self._begun.continuable and not self._calls.calls else []
 
     def _store(self, state: State, figures: AnswerFigures, error: str | None) -> None:
         """Begin to store the answer as it ended; until that is done it streams."""
         ids = tuple(self._kept_ids)
-        ended = replace(self.message, text=self._text, token_ids=ids, state=state)
+        calls = tuple(self._calls.calls) or self.message.calls
+        ended = replace(self.message, text=self._text, calls=calls, token_ids=ids, state=state)
         self._journal.end(replace(ended, figures=figures, error=error))
 
     def _settle(self, timeout: float | None = None) -> None:
@@ -359,7 +376,7 @@ class Turn:
         warning, self._warning = self._warning, None
         done = self.message.state is not State.STREAMING
         if not done:
-            self.message = replace(self.message, text=self._text)
+            self.message = replace(self.message, text=self._text, calls=tuple(self._calls.calls))
             self.conversation.note(self.message)
         tokens, context = self.meter.tokens, self._engine.context
         decode = self.meter.rate

@@ -18,6 +18,7 @@ from app.config.settings import (
     Preset,
     Sampling,
     Source,
+    ToolSettings,
     check,
     config_path,
     parse,
@@ -49,8 +50,9 @@ def load(path: Path | None = None) -> Loaded:
     presets = _presets(_nested(values), data)
     _begin_with_preset(file, presets, values, sources, problems)
     tables = _nested(values)
-    chat, sampling = (tables.pop(name, {}) for name in ("chat", "sampling"))
-    tables |= {"chat": ChatSettings(**chat), "sampling": Sampling(**sampling), "presets": presets}
+    for name, kind in (("chat", ChatSettings), ("sampling", Sampling), ("mcp", ToolSettings)):
+        tables[name] = kind(**tables.get(name, {}))
+    tables["presets"] = presets
     config = Config(**tables)
     return Loaded(config, file, values, sources, tuple(problems))
 

@@ -26,6 +26,10 @@ keep anybody from their chats.
     [models.small]
     slots = 8
     kv_type = "q8_0"
+
+    [mcp.servers.time]
+    command = "uvx"
+    args = ["mcp-server-time"]
 """
 
 from __future__ import annotations
@@ -164,6 +168,29 @@ BUILT_IN: tuple[Preset, ...] = (
 
 
 @dataclass(frozen=True, slots=True)
+class ToolSettings:
+    """Limits of tool calls; ``servers`` are the MCP servers, as ``ServerSettings`` has them."""
+
+    calls: int = 10  # of one turn at most
+    seconds: int = 60  # of one call at most, and of a server's start
+    kib: int = 64  # of what a call returns; the rest is cut
+    servers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """An MCP server: a ``command``, or a ``url``. ${NAME} in a value is a variable of the
+    environment."""
+
+    command: str | None = None
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    url: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    on: bool = False  # in new chats
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """All settings. ``theme`` None leaves the choice to the app; ``keymap`` has the keys, separated
     by commas, of bindings by their ids; ``models`` what `ingot serve` loads a model with, by its
@@ -177,6 +204,7 @@ class Config:
     keymap: Mapping[str, str] = field(default_factory=dict)
     presets: tuple[Preset, ...] = ()
     models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    mcp: ToolSettings = ToolSettings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,12 +233,14 @@ def config_path() -> Path:
 
 # Schema: types and bounds by dotted names, such as ``sampling.temperature``.
 
-TABLES = ("chat", "sampling", "keymap", "presets", "models")
+TABLES = ("chat", "sampling", "keymap", "presets", "models", "mcp", "mcp.servers")
+_TEXTS = ("mcp.servers.*.env", "mcp.servers.*.headers")  # tables of texts by the user's names
+_NAMED = ("presets", "models", "mcp.servers")  # the tables in them have the user's names
 
 
 def _table(prefix: str, owner: type[Any]) -> dict[str, Any]:
     hints = get_type_hints(owner)
-    names = (item.name for item in fields(owner) if item.name not in TABLES)
+    names = (item.name for item in fields(owner) if prefix + item.name not in (*TABLES, *_TEXTS))
     return {prefix + name: _without_none(hints[name]) for name in names}
 
 
@@ -220,14 +250,15 @@ def _without_none(hint: Any) -> Any:
     return next(arm for arm in arms if arm is not NoneType) if NoneType in arms else hint
 
 
-# Types of the settings whose names are fixed. Those below ``keymap``, ``presets`` and ``models``
-# have names that the user gives.
+# Types of the settings whose names are fixed. Those below ``keymap``, ``presets``, ``models`` and
+# ``mcp.servers`` have names that the user gives.
 SETTINGS: Mapping[str, Any] = {
     **_table("", Config),
     **_table("chat.", ChatSettings),
     **_table("sampling.", Sampling),
+    **_table("mcp.", ToolSettings),
 }
-_MODEL = "models.*."
+_MODEL, _SERVER = "models.*.", "mcp.servers.*."
 _TYPES: Mapping[str, Any] = {
     **SETTINGS,
     "keymap.*": str,
@@ -235,11 +266,16 @@ _TYPES: Mapping[str, Any] = {
     f"{_MODEL}slots": int,
     **_table(_MODEL, ModelOptions),
     **_table(_MODEL, PlanOptions),
+    **_table(_SERVER, ServerSettings),
+    **{f"{table}.*": str for table in _TEXTS},
 }
 _BOUNDS = {
     "chat.context": (8, None),
     "chat.threads": (1, MOST_THREADS),
     "chat.saved_mb": (0, None),
+    "mcp.calls": (1, 1000),
+    "mcp.seconds": (1, 3600),
+    "mcp.kib": (1, 1024),
     f"{_MODEL}slots": (1, MOST_SLOTS),
     **{
         _MODEL + item.name: (item.metadata.get("min"), item.metadata.get("max"))
@@ -254,6 +290,7 @@ _CHECKS = {
     if "check" in item.metadata
 }
 _model = re.compile(r"(models)\.(.+)\.(\w+)")
+_server = re.compile(r"(mcp\.servers)\.(.+?)\.(\w+|(?:env|headers)\..+)")
 _preset = re.compile(r"(presets)\.(.+?)\.(system|sampling\.\w+)")
 _BOOLEANS = {
     **dict.fromkeys(("true", "yes", "on", "1"), True),
@@ -266,6 +303,9 @@ def parts_of(key: str) -> tuple[str, ...]:
     if match := _preset.fullmatch(key) or _model.fullmatch(key):
         table, name, inner = match.groups()
         return (table, name, *inner.split("."))
+    if match := _server.fullmatch(key):
+        table, name, inner = match.groups()
+        return (*table.split("."), name, *inner.split(".", 1))
     first, _, rest = key.partition(".")
     return (first, rest) if rest else (first,)
 
@@ -327,13 +367,17 @@ def known(key: str) -> str:
             setting = f"sampling.{name}"
         case ("models", _, name):
             setting = _MODEL + name
+        case ("mcp", "servers", _, name):
+            setting = _SERVER + name
+        case ("mcp", "servers", _, name, _):
+            setting = f"{_SERVER}{name}.*"
     if setting in _TYPES:
         return setting
-    if setting.startswith(_MODEL):
-        own = [name.removeprefix(_MODEL) for name in _TYPES if name.startswith(_MODEL)]
-        near = difflib.get_close_matches(setting.removeprefix(_MODEL), own, n=1)
+    if prefix := next((one for one in (_MODEL, _SERVER) if setting.startswith(one)), None):
+        own = [name.removeprefix(prefix) for name in _TYPES if name.startswith(prefix)]
+        near = difflib.get_close_matches(setting.removeprefix(prefix), own, n=1)
         told = f"there are {', '.join(own)}"
-    elif key in TABLES or key.rpartition(".")[0] in ("presets", "models"):
+    elif key in TABLES or key.rpartition(".")[0] in _NAMED:
         raise ConfigError(f"{key} must be a table, written as [{key}]")
     else:
         near = difflib.get_close_matches(key, SETTINGS, n=1)

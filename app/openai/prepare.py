@@ -53,7 +53,10 @@ class Prepared:
     variables: Mapping[str, Any] = field(default_factory=dict)  # that the template was given
 
     def changed(self, params: SamplingParams) -> SamplingParams:
-        """``params`` in the place of those that it was prepared with."""
+        """``params`` in the place of those that it was prepared with, bound to what the tools
+        allow."""
+        if self.form.calls is not None:
+            params = replace(params, constraint=self.params.constraint)
         if params.think_tokens is not None:
             return params
         return replace(params, think_tokens=self.params.think_tokens)

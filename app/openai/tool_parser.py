@@ -67,6 +67,11 @@ class ToolParser:
         """Return the deltas that were held back, at the end of the answer."""
         return list(self._read(final=True))
 
+    def begins_call(self, text: str) -> bool:
+        """Whether ``text``, which was held back to the end, begins as a call does."""
+        mark, text = (self._form.marker or self._form.begin[:1]).strip(), text.lstrip()
+        return text.startswith(mark) or (len(text) > 1 and mark.startswith(text))
+
     def _read(self, *, final: bool) -> Iterator[Delta]:
         while self._held:
             before = self._held, self._json, self._closing

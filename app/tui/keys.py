@@ -180,7 +180,8 @@ def _exists(key: str) -> bool:
 # Lines that another one has more than are left out; "" is the screen alone.
 _ALONE = (
     "AnswersScreen BlindScreen BatchFilesScreen BatchLeaveScreen BatchResumeScreen"
-    " BatchRowScreen ConfirmScreen CopyChoice OverflowScreen SweepScreen ThemeScreen TypesScreen"
+    " BatchRowScreen CallScreen ConfirmScreen CopyChoice OverflowScreen SweepScreen ThemeScreen"
+    " TypesScreen"
 )
 TOGETHER: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(_ALONE.split(), ("",)),

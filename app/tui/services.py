@@ -62,14 +62,25 @@ def open_services(start: Start) -> Iterator[Services]:
         prefixes = shared_prefixes(loaded.config.chat.saved_mb)
         prefixes.prune()
         shutil.rmtree(cache_dir() / "contexts", ignore_errors=True)  # of an earlier Ingot
+        tools = None
+        if loaded.config.mcp.servers:
+            from app.tools.servers import ToolServers
+
+            tools = ToolServers(loaded.config.mcp)
         host = EngineHost(
-            raw=start.raw, template=start.template, prefixes=prefixes, adapters=start.adapters
+            raw=start.raw,
+            template=start.template,
+            prefixes=prefixes,
+            adapters=start.adapters,
+            tools=tools,
         )
         monitor = Monitor(host)
         monitor.start()
         try:
             yield Services(loaded.config, store, host, monitor, start, loaded.problems)
         finally:
+            if tools is not None:
+                tools.close()
             host.close()
             monitor.stop()
 

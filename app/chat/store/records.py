@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from app.tools.calls import ToolCall
+
 
 class Role(StrEnum):
     """Author of a message."""
@@ -65,6 +67,7 @@ class Message:
     token_ids: tuple[int, ...] = ()
     error: str | None = None
     dropped: bool = False  # shown, but not sent to the model
+    calls: tuple[ToolCall, ...] = ()  # of tools, after the text; an answer to their results follows
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,8 @@ class Chat:
     leaf: int | None = None  # the last message of the branch that is shown
     count: int = 0  # messages of all branches
     raw: bool = False  # text is sent as it is, without the model's chat template
+    # Whether a server's tools may be called, where it was chosen in this chat.
+    tools: Mapping[str, bool] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,10 +23,11 @@ _MOST_LOST = 100_000  # ids one after another that cannot be read; nothing is lo
 _TIME = "CASE WHEN created BETWEEN 0 AND :now THEN created ELSE :now END"
 _INSTEAD = {
     "chats": f"title = CASE typeof(title) WHEN 'text' THEN title ELSE '' END, created = {_TIME},"
-    " updated = :now, model = NULL, system = NULL, sampling = '{}', leaf = NULL, raw = 0",
+    " updated = :now, model = NULL, system = NULL, sampling = '{}', leaf = NULL, raw = 0,"
+    " tools = '{}'",
     "messages": f"created = {_TIME}, figures = NULL, attachments = NULL, token_ids = x'', dropped ="
-    " 0, model = NULL, file = NULL, runtime = NULL, error = NULL, state = CASE WHEN state ="
-    " 'streaming' THEN state WHEN role = 'user' THEN 'done' ELSE 'lost' END",
+    " 0, model = NULL, file = NULL, runtime = NULL, error = NULL, calls = NULL, state = CASE WHEN"
+    " state = 'streaming' THEN state WHEN role = 'user' THEN 'done' ELSE 'lost' END",
 }
 
 
@@ -198,6 +199,8 @@ def _mend(db: Connection) -> None:
         ("chats", "sampling", "'{}'"),
         ("messages", "figures", "NULL"),
         ("messages", "attachments", "NULL"),
+        ("chats", "tools", "'{}'"),
+        ("messages", "calls", "NULL"),
     ):
         db.execute(f"UPDATE {table} SET {column} = {instead} WHERE NOT json_valid({column})")
     # A message is younger than what it answers: one that is not would make a ring.

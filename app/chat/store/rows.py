@@ -13,18 +13,20 @@ from typing import Any, get_origin, get_type_hints
 
 from app.chat.store.errors import StoreDamagedError, StoreError
 from app.chat.store.records import AnswerFigures, Attachment, Chat, Message, Role, State
+from app.tools.calls import CallState, ToolCall
 from runtimes.machine.processes import birth, is_alive
 from runtimes.untrusted import visible
 
 CHAT = (
     "id, title, created, updated, model, system, sampling, leaf,"
-    " (SELECT count(*) FROM messages WHERE messages.chat = chats.id) AS count, raw"
+    " (SELECT count(*) FROM messages WHERE messages.chat = chats.id) AS count, raw, tools"
 )
 _MESSAGE = tuple(field.name for field in fields(Message))  # the columns, too
 MESSAGE = ", ".join(_MESSAGE)
 _TITLE = 60  # characters of a title that was made from the first message
 MOST_ID = 2**53  # a number above was not given by SQLite; nor are there so many tokens
 _LATEST = 253402214400.0  # seconds since 1970: the last day that a calendar shows, anywhere
+_WRONG = (ValueError, TypeError, RecursionError)  # of a value that Ingot did not write
 _COUNTS = ("prompt_tokens", "cached_tokens", "completion_tokens")
 
 
@@ -47,15 +49,34 @@ def pack_figures(figures: AnswerFigures) -> str:
     return json.dumps(asdict(figures))
 
 
+def pack_calls(calls: Sequence[ToolCall]) -> str | None:
+    """As JSON; None for none."""
+    values = [{k: _clean(v) for k, v in asdict(call).items()} for call in calls]
+    return json.dumps(values, ensure_ascii=False) if values else None
+
+
+def _clean(value: Any) -> Any:
+    return clean(value) if isinstance(value, str) else value
+
+
+def _calls(values: Any) -> tuple[ToolCall, ...]:
+    """Raises TypeError or ValueError."""
+    calls = tuple(ToolCall(**{**one, "state": CallState(one["state"])}) for one in values)
+    for call in calls:
+        _check_types(call)
+    return calls
+
+
 def chat_of(row: tuple[Any, ...]) -> Chat:
     """From a row of CHAT. Raises StoreDamagedError."""
-    id, title, created, updated, model, system, sampling, leaf, count, raw = row
+    id, title, created, updated, model, system, sampling, leaf, count, raw, tools = row
     try:
-        kept = json.loads(sampling)
-        chat = Chat(id, title, created, updated, model, system, kept, leaf, count, bool(raw))
+        kept, chosen = json.loads(sampling), json.loads(tools)
+        more = (kept, leaf, count, bool(raw), chosen)
+        chat = Chat(id, title, created, updated, model, system, *more)
         _check(chat, created, updated)
         return chat
-    except (ValueError, TypeError, RecursionError) as error:
+    except _WRONG as error:
         raise _damaged(id, error) from error
 
 
@@ -77,13 +98,14 @@ def message_of(row: tuple[Any, ...], pieces: Sequence[tuple[str, bytes]] = ()) -
             ),
             "token_ids": struct.unpack(f"<{len(ids) // 4}I", ids),
             "dropped": bool(values["dropped"]),
+            "calls": _calls(json.loads(values["calls"] or "[]")),
         }
         message = Message(**values)
         _check(message, message.created)
         if message.parent is not None and message.parent >= message.id:
             raise ValueError("it answers a later one")
         return message
-    except (ValueError, TypeError, AttributeError, RecursionError, struct.error) as problem:
+    except (*_WRONG, AttributeError, KeyError, struct.error) as problem:
         raise _damaged(row[0], problem) from problem
 
 
@@ -96,7 +118,7 @@ def _figures(values: Any) -> AnswerFigures:
     return figures
 
 
-def _check_types(record: Chat | Message | AnswerFigures) -> None:
+def _check_types(record: Chat | Message | AnswerFigures | ToolCall) -> None:
     """Raise TypeError for a field of another type than its record says: a column of SQLite takes
     values of any type."""
     kind: Any = type(record)  # hashable, which mypy does not see

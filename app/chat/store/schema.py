@@ -8,6 +8,7 @@ import sqlite3
 
 _CREATE = re.compile(r"CREATE (?:VIRTUAL TABLE|TABLE|INDEX|TRIGGER|VIEW) (\w+)")
 _ADD = re.compile(r"ALTER TABLE (\w+) ADD COLUMN (.+)", re.DOTALL)
+_AFTER_COLUMNS = re.compile(r",unique\(|,foreignkey\(|\)$")  # of a table: constraints, or its end
 _NOT_COMPARED = re.compile(r"[\s\"'`]+")
 
 _CHATS = (
@@ -100,6 +101,10 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (*_index("messages", "message_words", "text"), *_index("chats", "chat_words", "title")),
     _DRAFTS,
     ("ALTER TABLE chats ADD COLUMN raw INTEGER NOT NULL DEFAULT 0",),
+    (
+        "ALTER TABLE chats ADD COLUMN tools TEXT NOT NULL DEFAULT '{}'",
+        "ALTER TABLE messages ADD COLUMN calls TEXT",
+    ),
 )
 
 
@@ -127,7 +132,9 @@ def _made() -> dict[str, list[str]]:
             made[found[1]] = [_plain(statement)]
         elif found := _ADD.match(statement):
             versions = made[found[1]]
-            versions.append(f"{versions[-1][:-1]},{_plain(found[2])})")
+            before = versions[-1]
+            at = next(_AFTER_COLUMNS.finditer(before)).start()
+            versions.append(f"{before[:at]},{_plain(found[2])}{before[at:]}")
     return made
 
 

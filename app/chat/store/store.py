@@ -12,6 +12,7 @@ from app.chat.store.errors import StoreError
 from app.chat.store.records import AnswerFigures, Attachment, Chat, Hit, Message, Role, State
 from app.chat.store.rows import clean, insert, read_chat, read_message, update
 from app.chat.store.search import search
+from app.tools.calls import ToolCall
 from runtimes.paths import data_dir
 
 _KEEP_DELETED_S = 30 * 86400.0
@@ -93,8 +94,8 @@ class ChatStore(Database):
             return read_chat(db, id)
 
     def update_chat(self, id: int, **changes: Any) -> Chat:
-        """Change ``title``, ``model``, ``system``, ``sampling``, ``leaf`` or ``raw``. Its place in
-        the list stays: that is the messages' doing."""
+        """Change ``title``, ``model``, ``system``, ``sampling``, ``tools``, ``leaf`` or ``raw``.
+        Its place in the list stays: that is the messages' doing."""
         with self.writing() as db:
             read_chat(db, id)
             if changes.get("leaf") is not None:
@@ -242,12 +243,20 @@ class ChatStore(Database):
         more = _storable({"text": answer.text, "error": answer.error})
         if answer.figures is not None:
             more["figures"] = rows.pack_figures(answer.figures)
+        more["calls"] = rows.pack_calls(answer.calls)
         with self.writing() as db:
             chat = read_message(db, answer.id).chat
             rows.end(db, answer.id, rows.pack_ids(answer.token_ids), answer.state, **more)
             update(db, "chats", chat, updated=time.time())
             self._saved.pop(answer.id, None)
             return read_message(db, answer.id)
+
+    def save_calls(self, id: int, calls: Sequence[ToolCall]) -> Message:
+        """Store the calls of an answer that has ended, with their outcomes."""
+        with self.writing() as db:
+            if not update(db, "messages", id, calls=rows.pack_calls(calls)):
+                raise StoreError(f"there is no message {id}")
+            return read_message(db, id)
 
     def set_dropped(self, ids: Iterable[int], dropped: bool) -> None:
         """Whether these messages are left out of what the model is sent."""
@@ -293,8 +302,8 @@ class ChatStore(Database):
 def _storable(values: Mapping[str, Any]) -> dict[str, Any]:
     """Columns of a chat or a message from what a caller gives."""
     stored = {k: clean(v) if isinstance(v, str) else v for k, v in values.items()}
-    if "sampling" in values:
-        stored["sampling"] = json.dumps(dict(values["sampling"]))
+    for name in values.keys() & {"sampling", "tools"}:
+        stored[name] = json.dumps(dict(values[name]))
     return stored
 
 

@@ -3,6 +3,9 @@ prompt, or a file of them, to several files; where their answers part."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,16 +30,22 @@ from app.options import (
     ModelOptions,
     PlanOptions,
     SamplingOptions,
+    ToolOptions,
     argument,
+    names_in,
     option,
 )
 from runtimes.errors import RequestError
 from runtimes.models.registry import backend_of
+from runtimes.output import is_terminal
 from runtimes.settings import MOST_SLOTS
 
 if TYPE_CHECKING:
     from app.compare.answers import Contender
     from app.compare.prompts import PromptsJob
+    from app.oneshot import ToolUse
+    from app.tools.calls import ToolCall
+    from app.tools.servers import ToolServers
 
 
 @with_groups
@@ -48,6 +57,7 @@ def run(
     *,
     sampling: SamplingOptions,
     constraints: ConstraintOptions,
+    tools: ToolOptions,
     options: ModelOptions,
     adapters: AdapterOptions,
     settings: PlanOptions,
@@ -74,6 +84,12 @@ def run(
     style = PromptStyle(clean_argument(system, note), raw)
     if raw and params.thinking is not None:
         raise RequestError("--thinking needs the chat template, which --raw leaves out")
+    if raw and tools.tools:
+        raise RequestError("--tools needs the chat template, which --raw leaves out")
+    if tools.tools and params.constraint is not None and params.constraint.kind != "json_schema":
+        raise RequestError(
+            "--tools goes with --json-schema; --regex, --choice and --grammar do not"
+        )
     text = read_prompt(prompt, "ingot run MODEL", note)
     given = adapters.adapter or []
     if len(given) > 1:
@@ -90,33 +106,34 @@ def run(
         )
     runner = replace(choice.settings, context_shift=context_shift)
     prepare_stdout()
-    with doing(f"loading {file.path.name}", quiet=quiet):
-        engine = load_engine(file, runner, choice.scheduling, adapters=choice.adapters)
+    with _tool_use(tools, quiet=quiet) as use:
+        with doing(f"loading {file.path.name}", quiet=quiet):
+            engine = load_engine(file, runner, choice.scheduling, adapters=choice.adapters)
 
-    def now() -> str:
-        if engine.stats().compiling:
-            return COMPILING
-        return "answering" if as_json else "reading the prompt"
+        def now() -> str:
+            if engine.stats().compiling:
+                return COMPILING
+            return "answering" if as_json else "reading the prompt"
 
-    waiting = doing(now, quiet=quiet)
-    with engine, waiting as begun:
+        waiting = doing(now, quiet=quiet)
+        with engine, waiting as begun:
 
-        def show(piece: str) -> None:
-            begun()
-            emit(piece)
+            def show(piece: str) -> None:
+                begun()
+                emit(piece)
 
-        def think(piece: str) -> None:
-            begun()
-            emit_thought(piece)
+            def think(piece: str) -> None:
+                begun()
+                emit_thought(piece)
 
-        shown = None if as_json else show
-        thought = think if shows_thoughts() and not (quiet or as_json) else None
-        answer = ask(engine, text, style, params, adapter, shown, thought)
-        if unknown := choice_of(file.chat_template, params.thinking).unknown:
-            note(f"--thinking {params.thinking}: {unknown}")
-        draft = engine.stats().draft
+            shown = None if as_json else show
+            thought = think if shows_thoughts() and not (quiet or as_json) else None
+            answer = ask(engine, text, style, params, adapter, shown, thought, use)
+            if unknown := choice_of(file.chat_template, params.thinking).unknown:
+                note(f"--thinking {params.thinking}: {unknown}")
+            draft = engine.stats().draft
     if as_json:
-        emit_json(result_json(answer.completion, file, adapter))
+        emit_json(result_json(answer, file, adapter))
     if answer.failure is not None:
         note(f"ingot: {answer.failure}", style="red")
         raise typer.Exit(ExitCode.MODEL)
@@ -126,6 +143,74 @@ def run(
         note(f"{figures_line(answer.completion)} · {used} on {file.runtime}")
     if answer.interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)
+
+
+@contextmanager
+def _tool_use(options: ToolOptions, *, quiet: bool) -> Iterator[ToolUse | None]:
+    """The tools of one prompt, whose servers run as long as the block. Raises RequestError and
+    ToolServerError."""
+    names, allowed = names_in(options.tools), names_in(options.allow_tools)
+    if not names:
+        if allowed or options.require_tool:
+            raise RequestError("--allow-tools and --require-tool go with --tools NAME")
+        yield None
+        return
+    from app.config.files import load
+    from app.oneshot import ToolUse
+    from app.tools.servers import ToolServerError, ToolServers
+
+    servers = ToolServers(load().config.mcp)
+    servers.require(names)
+    try:
+        with doing(f"starting {', '.join(names)}", quiet=quiet):
+            problems = servers.open(names)
+        if problems:
+            raise ToolServerError("; ".join(problems.values()))
+        permit, required = _asker(servers, allowed), options.require_tool
+        yield ToolUse(servers, names, required, permit, lambda call: _tell(call, quiet))
+    finally:
+        servers.close()
+
+
+def _asker(servers: ToolServers, allowed: tuple[str, ...]) -> Callable[[ToolCall], bool]:
+    known = {"all", *servers.names, *servers.functions}
+    if unknown := [name for name in allowed if name not in known]:
+        there = ", ".join(sorted(known))
+        raise RequestError(f"--allow-tools: there is no tool {unknown[0]!r}; there are {there}")
+    always = set(allowed)
+
+    def permit(call: ToolCall) -> bool:
+        if always & {"all", call.name, servers.server_of(call.name)}:
+            return True
+        if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
+            note(f"not allowed: {call.line} (--allow-tools {call.name} allows it)", style="red")
+            return False
+        note(f"{servers.server_of(call.name)}: {call.line}")
+        emit_thought("Call it? yes, always or no [no]: ")
+        line = sys.stdin.readline()  # a prompt of Typer's writes to stdout
+        if not line:
+            raise KeyboardInterrupt
+        said = line.strip().lower()
+        if said in ("a", "always"):
+            always.add(call.name)
+        return said in ("y", "yes", "a", "always")
+
+    return permit
+
+
+def _tell(call: ToolCall, quiet: bool) -> None:
+    """A call in a line, and what became of it."""
+    from app.tools.calls import CallState
+
+    if quiet:
+        return
+    if call.state is CallState.OPEN:
+        note(f"→ {call.line}", style="dim")
+    elif call.state is CallState.DONE:
+        first = call.result.partition("\n")[0][:100]
+        note(f"✓ {call.seconds:.1f} s, {len(call.result):,} characters: {first}", style="dim")
+    else:
+        note(f"✗ {call.seconds:.1f} s: {call.result[:1000]}", style="red")
 
 
 _FILE = {"rich_help_panel": "A file of prompts"}

@@ -15,7 +15,7 @@ from app.chat import sampling_form, slash
 from app.chat.answering import PendingAnswer
 from app.chat.attachments import read_attachment
 from app.chat.figures import can_continue
-from app.chat.store.records import Attachment, Message, Role
+from app.chat.store.records import Attachment, Message, Role, State
 from app.chat.thinking import answer_of
 from app.tui.app import app_of
 from app.tui.keys import key
@@ -24,7 +24,7 @@ from app.tui.textual_patches import background
 from app.tui.widgets.chat_sidebar import ChatSidebar
 from app.tui.widgets.prompt import Prompt
 from app.tui.widgets.welcome import Starter
-from runtimes.errors import IngotError
+from runtimes.errors import IngotError, RequestError
 from runtimes.thinking import choice_of
 
 if TYPE_CHECKING:
@@ -203,7 +203,8 @@ class ChatScreen(ChatFrame):
 
     def _candidates(self, text: str) -> list[slash.SlashChoice]:
         host = self.host
-        return slash.candidates(text, [host.model] if host.model else [], host.adapters)
+        servers = host.tools.names if host.tools else ()
+        return slash.candidates(text, [host.model] if host.model else [], host.adapters, servers)
 
     async def _run(self, text: str) -> None:
         """Do what is typed; when it is no command or a wrong one, an error stands above it."""
@@ -241,6 +242,10 @@ class ChatScreen(ChatFrame):
             return message
         return self.session.conversation.message(message.parent)
 
+    def _said(self, message: Message | None) -> Message | None:
+        """The message of the user that ``message`` is, or follows."""
+        return message and self.session.conversation.question(message.id)
+
     def _free(self) -> bool:
         """Whether another answer may be asked for; says so if not."""
         if self.busy:
@@ -263,6 +268,9 @@ class ChatScreen(ChatFrame):
         message = self._chosen(Role.ASSISTANT)
         if message is None or not self._free():
             return
+        if message.calls and message.state in (State.DONE, State.STOPPED):
+            self.answer.resume(self.session.conversation, message)
+            return
         if not can_continue(message) or message.parent is None:
             self.notify("This answer is whole. [chat.regenerate ctrl+r] asks for another one.")
             return
@@ -270,7 +278,7 @@ class ChatScreen(ChatFrame):
 
     def action_edit(self) -> None:
         """Change an earlier message of yours; the old branch stays."""
-        message = self._question(self._chosen(Role.USER))
+        message = self._said(self._chosen(Role.USER))
         if message is None or not self._free():
             return
         prompt = self.prompt
@@ -427,6 +435,32 @@ class ChatScreen(ChatFrame):
         else:
             names = ", ".join(host.adapters)
             self.notify(f"{host.adapter or 'No adapter'} is on. There is: {names}, or off.")
+
+    @background
+    async def action_tools(self, server: str = "") -> None:
+        """List the tool servers and what they have; turn ``server`` on or off in this chat."""
+        tools, session = self.host.tools, self.session
+        with self.errors_told():
+            if tools is None or not tools.names:
+                raise RequestError(
+                    "there are no tools: [mcp.servers.NAME] in the settings adds a server of tools;"
+                    " a model at --url has none"
+                )
+            if server:
+                tools.require([server])
+                conversation = session.conversation
+                on = server not in conversation.servers(self.host)
+                conversation.update(tools={**conversation.chat.tools, server: on})
+            conversation, _ = session.next_prompt("")
+            used = conversation.servers(self.host)
+            problems = await asyncio.to_thread(tools.open, used)
+            lines = []
+            for name in tools.names:
+                names = ", ".join(one.function["name"] for one in tools.offered([name]))
+                state = f"on: {problems.get(name, names)}" if name in used else "off"
+                lines.append(f"{name} is {state}")
+            self.notify("\n".join([*lines, "/tools SERVER turns one on or off in this chat."]))
+        self.chat_changed()
 
     def action_find(self, words: str = "") -> None:
         """Models on the hub; one that was downloaded there can be loaded at once."""

@@ -14,7 +14,7 @@ from textual.containers import Horizontal, Vertical
 from textual.widgets import Static
 
 from app.chat import slash
-from app.chat.answering import Answering
+from app.chat.answering import Answering, Permission
 from app.chat.budget import Shortage, WayOut, measure
 from app.chat.conversation import Conversation
 from app.chat.host import EngineHost, HostState
@@ -23,6 +23,7 @@ from app.chat.session import Session
 from app.chat.store.records import Message
 from app.chat.turn import AnswerProgress, Turn
 from app.figures import rate
+from app.tools.calls import ToolCall
 from app.tui.app import app_of, services_of
 from app.tui.keys import told
 from app.tui.services import Services
@@ -195,9 +196,13 @@ class ChatFrame(ModeScreen):
         for message in self.path:
             among = self.session.conversation.siblings(message.id)
             index = [one.id for one in among].index(message.id)
-            entries.append(Entry(message, index + 1, len(among)))
+            entries.append(Entry(message, index + 1, len(among), self._calling(message)))
         await self.transcript.sync(entries)
         self.show_title()
+
+    def _calling(self, message: Message) -> bool:
+        round = self.answer.round
+        return round is not None and round.message.id == message.id
 
     def chat_changed(self) -> None:
         """Another chat is shown, or the shown one has changed: other figures, other tokens."""
@@ -224,6 +229,7 @@ class ChatFrame(ModeScreen):
                 progress = self.answer.poll()
                 if progress is None:
                     self.show_status()
+                    await self._show_calls()
                 else:
                     await self._show_progress(progress, waited)
                     if progress.done:
@@ -259,6 +265,22 @@ class ChatFrame(ModeScreen):
                 if tells:
                     view.live(progress.figures, progress.tokens)
         self.transcript.fold()
+
+    async def _show_calls(self) -> None:
+        """Show how long the call that is being made takes."""
+        round = self.answer.round
+        if round is None or not (self.answer.writes_here and self.is_current):
+            return
+        if view := self.transcript.view_of(round.message.id):
+            await view.show_calls(round.running)
+
+    def ask_call(
+        self, server: str, call: ToolCall, then: Callable[[Permission | None], Any]
+    ) -> None:
+        """Ask whether a tool may be called."""
+        from app.tui.screens.dialogs import CallScreen
+
+        self.app.push_screen(CallScreen(server, call), then)
 
     def ask_way_out(self, short: Shortage, then: Callable[[WayOut | None], Any]) -> None:
         """Ask what to leave out of a prompt that does not fit."""

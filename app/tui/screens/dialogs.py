@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.containers import Horizontal, Vertical
+from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.dom import DOMNode
 from textual.screen import ModalScreen
@@ -18,11 +18,14 @@ from textual.style import Style
 from textual.widgets import Button, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
+from app.chat.answering import Permission
 from app.chat.budget import TokenBudget, WayOut
+from app.tools.calls import ToolCall
 from app.tui.keys import bind, offered, shown
 from app.tui.modes import Styled
 from app.tui.textual_patches import Plain
 from app.tui.widgets.prompt import Line
+from runtimes.untrusted import visible
 
 _GAP = 3  # cells between two keys
 
@@ -303,6 +306,33 @@ class OverflowScreen(PickScreen[WayOut]):
             )
         heading = "The context is full" if budget.over else "The context is tight"
         super().__init__(heading, [(_option(way), way) for way in ways], about)
+
+
+class CallScreen(PickScreen[Permission]):
+    """Before a tool is called: whether it may be. None stops the answer."""
+
+    HELP = """
+    The model wants to call a tool. What it does is up to the server that has it: read the
+    arguments first. **Always** holds for this tool in this chat, until Ingot ends.
+    """
+
+    def __init__(self, server: str, call: ToolCall) -> None:
+        ways: list[tuple[str, Permission]] = [
+            ("Once", "once"),
+            ("Always, in this chat", "always"),
+            ("No: the model is told", "no"),
+        ]
+        shown = [(Content(text), way) for text, way in ways]
+        heading = visible(f"Call {call.name} of {server or 'an unknown server'}?")
+        super().__init__(heading, shown)
+        self._call = call
+
+    def contents(self) -> ComposeResult:
+        from app.tui.widgets.call_lines import arguments_of
+
+        with VerticalScroll(id="arguments", can_focus=False):
+            yield Plain(arguments_of(self._call))
+        yield from super().contents()
 
 
 def describe(budget: TokenBudget) -> str:

@@ -14,9 +14,11 @@ from textual.widget import Widget
 from app.chat.figures import Reading, StatusFigures
 from app.chat.store.records import Message, Role, State
 from app.chat.thinking import split
+from app.tools.calls import CallState, ToolCall
 from app.tui.app import services_of
 from app.tui.keys import bind, quiet, told
 from app.tui.textual_patches import Column, Ground, Plain
+from app.tui.widgets.call_lines import CallLines
 from app.tui.widgets.message_foot import Fact, MessageFoot, Waiting, facts_of, live_facts
 from app.tui.widgets.prompt_box import chip
 from app.tui.widgets.prose import CodeBlock, Prose, Section, Splitter
@@ -157,6 +159,7 @@ class Entry:
     message: Message
     index: int
     count: int
+    calling: bool = False  # its calls are being asked for, or made
 
 
 class MessageView(Ground, Vertical, can_focus=True):
@@ -165,7 +168,7 @@ class MessageView(Ground, Vertical, can_focus=True):
     BINDINGS = [
         quiet("up", "message.up", "Message above", action="screen.select(-1)"),
         quiet("down", "message.down", "Message below", action="screen.select(1)"),
-        bind("space", "message.thinking", "Thinking", action="thought"),
+        bind("space", "message.thinking", "Thinking, calls", action="thought"),
         bind("enter,e", "message.edit", "Edit and branch", action="screen.edit"),
         bind("c", "message.copy", "Copy", action="screen.copy"),
         bind("r", "message.regenerate", "Again", action="screen.regenerate"),
@@ -177,6 +180,7 @@ class MessageView(Ground, Vertical, can_focus=True):
         self.entry = entry
         self.foot = MessageFoot(entry.message.id)
         self._state = Plain(classes="state")
+        self.calls = CallLines()
         self._waiting: Waiting | None = None
         self._ready = False  # Textual says that it is mounted only once ``on_mount`` has ended
         self._coming: int | None = None  # tokens that came before
@@ -197,12 +201,14 @@ class MessageView(Ground, Vertical, can_focus=True):
         if message.attachments:
             yield Plain(Content("  ").join(map(chip, message.attachments)), classes="files")
         yield self.body
+        yield self.calls
         yield self.foot
         yield self._state
 
     async def on_mount(self) -> None:
         self._ready = True
         self._say()
+        await self.show_calls(None)
         if self._coming is not None:
             await self.stream(self.message, self._coming)
 
@@ -211,6 +217,14 @@ class MessageView(Ground, Vertical, can_focus=True):
         self.entry = entry
         if self.is_mounted:
             self._say()
+            self.call_later(self.show_calls, None)
+
+    async def show_calls(self, running: tuple[ToolCall, float] | None) -> None:
+        """Show the calls of the answer; ``running`` is being made, for so many seconds."""
+        calls, waits = self.message.calls, self.entry.calling
+        if self._ready and (calls or self.calls.display):
+            streams = self.message.state is State.STREAMING
+            await self.calls.show(calls, running, waits=waits or streams)
 
     async def stream(self, message: Message, tokens: int) -> None:
         """Show an answer of ``tokens`` tokens so far."""
@@ -222,6 +236,7 @@ class MessageView(Ground, Vertical, can_focus=True):
             if isinstance(self.body, AnswerBody) and self.is_attached:
                 ended = message.state is not State.STREAMING
                 await self.body.show(_parts(message, tokens), ended=ended)
+                await self.show_calls(None)
                 if ended:
                     self._say()
 
@@ -246,13 +261,14 @@ class MessageView(Ground, Vertical, can_focus=True):
     def action_thought(self) -> None:
         if isinstance(self.body, AnswerBody) and self.body.thought is not None:
             self.body.thought.toggle()
+        self.calls.toggle()
 
     def _say(self) -> None:
         message = self.message
         if message.state is not State.STREAMING:
             self.wait_for("")
         self._show_foot(facts_of(message))
-        self._state.say(told(self, state_text(message)))
+        self._state.say(told(self, state_text(message, calling=self.entry.calling)))
         self.set_class(message.dropped, "-dropped")
 
     def _show_foot(self, facts: Sequence[Fact]) -> None:
@@ -279,7 +295,7 @@ def _parts(message: Message, tokens: int | None = None) -> Parts:
     return Parts(rest, thinking or " ", said, streams and any(part.open for part in found))
 
 
-def state_text(message: Message) -> str:
+def state_text(message: Message, *, calling: bool = False) -> str:
     """The state of an unfinished answer, and what one can do; empty when there is none."""
     figures = message.figures
     said = _STATES.get(message.state, "")
@@ -291,6 +307,11 @@ def state_text(message: Message) -> str:
             "Cut off: the context is full. Leave something out ([chat.continue ctrl+g] offers it)"
             " to continue."
         )
+    if message.calls and message.state is State.CUT:
+        said = "Cut off within a call. /set max_tokens allows more, [chat.regenerate ctrl+r] asks"
+        said += " again."
+    elif not calling and any(one.state is CallState.OPEN for one in message.calls):
+        said = "Its calls were not all made. [chat.continue ctrl+g] asks for them."
     if message.dropped:
         said = f"{said} Left out of what the model is sent.".strip()
     return said

@@ -58,6 +58,21 @@ seed = 7
 "chat.stop" = ["escape", "f10"]
 chat.send = "ctrl+d"
 
+[mcp]
+calls = 3
+seconds = 5
+kib = 8
+
+[mcp.servers.time]
+command = "uvx"
+args = ["mcp-server-time"]
+env = { TZ = "UTC" }
+on = true
+
+[mcp.servers."a.b"]
+url = "http://localhost/mcp"
+headers = { X-Key = "${KEY}" }
+
 [presets.reviewer]
 system = "You review."
 sampling = { temperature = 0, top_k = 3 }
@@ -103,6 +118,11 @@ def test_everything_is_read(file: Path) -> None:
     assert config.keymap == {"chat.stop": "escape,f10", "chat.send": "ctrl+d"}
     assert [preset.name for preset in config.presets] == ["reviewer", "my.own"]
     assert _preset(config, "reviewer").sampling == {"temperature": 0.0, "top_k": 3}
+    assert (config.mcp.calls, config.mcp.seconds, config.mcp.kib) == (3, 5, 8)
+    assert config.mcp.servers == {
+        "time": {"command": "uvx", "args": ("mcp-server-time",), "env": {"TZ": "UTC"}, "on": True},
+        "a.b": {"url": "http://localhost/mcp", "headers": {"X-Key": "${KEY}"}},
+    }
     untried = {key.removeprefix("sampling.") for key in set(SETTINGS) - load().sources.keys()}
     assert untried == {  # so that a new one is added above
         *("top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"),
@@ -140,6 +160,13 @@ def test_everything_is_read(file: Path) -> None:
         ("theme = ", "is not TOML, so nothing of it holds"),
         ("x = " + "[" * 5000, "so nothing of it holds"),
         (".".join("a" * 2000) + " = 1", "so nothing of it holds"),
+        ("[mcp]\nseconds = 0", "mcp.seconds must be at least 1, not 0"),
+        ("[mcp]\nservers = 1", "mcp.servers must be a table, written as [mcp.servers]"),
+        ("[mcp.servers]\na = 1", "mcp.servers.a must be a table, written as [mcp.servers.a]"),
+        ("[mcp.servers.a]\nargs = 1", "mcp.servers.a.args must be a list of texts, not 1"),
+        ("[mcp.servers.a]\nenv = 1", "there is no setting mcp.servers.a.env; did you mean env.*?"),
+        ("[mcp.servers.a.env]\nX = 1", "mcp.servers.a.env.X must be a text, not 1"),
+        ("[mcp.servers.a]\ncomand = 'x'", "mcp.servers.a.comand; did you mean command?"),
         ("[models]\nsmall = 4", "models.small must be a table, written as [models.small]"),
         ("[models.a]\nslots = 0", "models.a.slots must be at least 1, not 0"),
         ("[models.a]\nslots = 100000", "models.a.slots must be at most"),

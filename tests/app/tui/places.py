@@ -22,6 +22,7 @@ from app.chat.budget import TokenBudget, Way, WayOut
 from app.chat.conversation import Conversation
 from app.compare.results import Ballot, FileResult, PromptResult, Results, Sided, Told, pair_of
 from app.models.catalog import entry_of
+from app.tools.calls import CallState, ToolCall
 from app.tui.help import Commands, HelpScreen, Palette
 from app.tui.screens.answering import SamplingScreen, SystemScreen
 from app.tui.screens.batch import BatchScreen
@@ -39,6 +40,7 @@ from app.tui.screens.compare import AnswersScreen, CompareScreen
 from app.tui.screens.compare_prompts import BlindScreen, ComparePromptsScreen
 from app.tui.screens.dialogs import (
     AskScreen,
+    CallScreen,
     ConfirmScreen,
     CopyChoice,
     OverflowScreen,
@@ -96,7 +98,13 @@ async def places(
     Path("questions.jsonl").write_text("".join(f"{text}\n" for text in texts))
     chat = store.new_chat().id
     answer = f"<think>{said('Well.')}</think>So:\n\n```{said('python')}\n{said('row()')}\n```\n"
-    add_turn(store, chat, None, said("How?"), f"{answer}{said('Go.')}")
+    call = ToolCall("a", said("zone"), json.dumps({said("name"): said("UTC")}))
+    calls = (
+        call,
+        call.ended(CallState.DONE, said("+00:00")),
+        call.ended(CallState.FAILED, said("")),
+    )
+    add_turn(store, chat, None, said("How?"), f"{answer}{said('Go.')}", calls=calls)
     store.update_chat(chat, title=said("How?"))
 
     async def over(screen: Screen[Any]) -> Any:
@@ -133,6 +141,7 @@ async def places(
         lambda: CopyChoice([(said("all"), "So."), (said("code"), "row()")]),
         lambda: ThemeScreen(sorted(app.available_themes), app.theme),
         lambda: OverflowScreen(TokenBudget(2100, 512, 2048), WAYS_OUT),
+        lambda: CallScreen(said("clock"), call),
         lambda: AskScreen(said("Rename the chat"), said("How?")),
         lambda: ConfirmScreen(said("Go?"), "Go"),
         lambda: BatchFilesScreen(Path.cwd()),

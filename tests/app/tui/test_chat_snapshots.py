@@ -10,10 +10,12 @@ from app.chat.store.records import State
 from app.chat.store.store import ChatStore
 from app.config.settings import Config
 from app.monitor.monitor import Monitor
+from app.tools.calls import CallState, ToolCall
 from app.tui.app import IngotApp
 from app.tui.measure import RecordedEngine, RecordedHost
 from app.tui.screens.chat import ChatScreen
 from app.tui.services import Services, Start
+from app.tui.widgets.call_lines import CallLine
 from app.tui.widgets.markdown import AnswerMarkdown
 from app.tui.widgets.prose import CodeBlock
 from tests.app.tui.chat_app import ANSWER, add_turn, shown
@@ -72,6 +74,32 @@ def test_conversation(home, snap, size: tuple[int, int]):
     async def before(pilot: Any) -> None:
         screen = await shown(pilot.app)
         await screen.open_chat(chat)
+        await pilot.pause()
+        await freeze(screen, FIGURES)
+
+    assert snap(app, terminal_size=size, run_before=before)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_calls(home, snap, size: tuple[int, int]):
+    app = made(home)
+    store = app.services.store
+    chat = store.new_chat().id
+    time = ToolCall("a", "get_current_time", '{"timezone": "Europe/Oslo"}')
+    read = ToolCall("b", "read_text_file", '{"path": "/home/me/notes/todo.txt", "head": 20}')
+    calls = (
+        time.ended(CallState.DONE, '{\n  "datetime": "2026-11-28T10:43:37+01:00"\n}', 0.21),
+        read.ended(CallState.FAILED, "ENOENT: no such file or directory", 0.04),
+        read.ended(CallState.REFUSED, "the user did not allow it"),
+        read,
+    )
+    add_turn(store, chat, None, "What is there to do today?", "Let me see.", calls=calls)
+
+    async def before(pilot: Any) -> None:
+        screen = await shown(pilot.app)
+        await screen.open_chat(chat)
+        await wait_until(lambda: len(screen.query(CallLine)) == 4)
+        screen.query(CallLine).first().toggle(True)
         await pilot.pause()
         await freeze(screen, FIGURES)
 

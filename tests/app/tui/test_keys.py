@@ -122,7 +122,7 @@ MEANINGS = {
         *("Tick", "Edit and branch"),
         "Back",  # from a row that was opened with it
     },
-    "space": {"Tick", "Mark", "Choose", "Take", "Thinking"},  # what the cursor is on
+    "space": {"Tick", "Mark", "Choose", "Take", "Thinking, calls"},  # what the cursor is on
     "escape": {"Back", "Stop", "Stop / Back", "Clear the filter"},
     "tab": {"Next", "Complete the path", "Complete a command"},
     # ... to move

@@ -211,6 +211,20 @@ def test_bytes_that_make_no_sense_are_told_and_repaired(path: Path):
             db.execute("UPDATE chats SET sampling = '{'")
         with pytest.raises(StoreDamagedError, match="repair"):
             store.messages(chat.id)
+        call = '[{"id": "a", "name": 1, "arguments": "{}", "state": "done"}]'
+        for wrong in (
+            "1",
+            "[1]",
+            '[{"id": "a"}]',
+            '{"a": 1}',
+            call,
+            call.replace("done", "x"),
+            "[[",
+        ):
+            with store.writing() as db:
+                db.execute("UPDATE messages SET calls = ? WHERE id = 1", (wrong,))
+            with pytest.raises(StoreDamagedError, match="repair"):
+                store.message(1)
     path.write_bytes(path.read_bytes().replace(b"Q1234567", b"\xff\xfe345678"))
     with ChatStore.open(path) as store:
         with pytest.raises(StoreDamagedError, match="repair"):

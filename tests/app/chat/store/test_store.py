@@ -13,6 +13,7 @@ from app.chat.store.errors import StoreError
 from app.chat.store.records import AnswerFigures, Attachment, State
 from app.chat.store.rows import title_of
 from app.chat.store.store import ChatStore
+from app.tools.calls import CallState, ToolCall
 
 FIGURES = AnswerFigures(10, 4, 3, 0.2, None, 15.5, 0.4, "stop")
 
@@ -20,7 +21,8 @@ FIGURES = AnswerFigures(10, 4, 3, 0.2, None, 15.5, 0.4, "stop")
 def test_a_chat_comes_back_as_it_was(path: Path):
     with ChatStore.open(path) as store:
         chat = store.new_chat("pebble", "Be short.")
-        store.update_chat(chat.id, sampling={"temperature": 0.5, "stop": ["a", "b"]})
+        sampling = {"temperature": 0.5, "stop": ["a", "b"]}
+        store.update_chat(chat.id, sampling=sampling, tools={"time": True})
         assert chat.title == ""
         asked = store.add_message(
             chat.id, None, "What?\nAnd why?", attachments=[Attachment("a.txt", "α\nβ")]
@@ -34,6 +36,10 @@ def test_a_chat_comes_back_as_it_was(path: Path):
                 begun, text="That.", token_ids=(5, 70_000, 2), state=State.DONE, figures=FIGURES
             )
         )
+        call = ToolCall("1", "x", "{}")
+        store.save_calls(answer.id, [call])
+        done = call.ended(CallState.DONE, "half \ud83d", 0.5)
+        answer = store.save_calls(answer.id, [done, call])
         store.set_dropped([asked.id], True)
     with ChatStore.open(path) as store:
         again = store.chat(chat.id)
@@ -46,6 +52,8 @@ def test_a_chat_comes_back_as_it_was(path: Path):
         assert first.dropped
         assert second == answer
         assert second.token_ids == (5, 70_000, 2)
+        assert second.calls == (replace(done, result="half \ufffd"), call)
+        assert again.tools == {"time": True}
         assert second.figures == FIGURES
         assert (second.model, second.runtime) == ("pebble · q8_0", "llamacpp")
 
