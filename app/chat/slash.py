@@ -88,7 +88,7 @@ SPECS: tuple[Spec, ...] = (
     Spec("set", "[NAME VALUE]", "set a sampling parameter", "screen.sampling", _set),
     Spec("think", "[LEVEL|N]", "think or not, or N tokens at most", "screen.sampling", _think),
     Spec("raw", "", "send text as it is; the answer continues it", "screen.raw"),
-    Spec("attach", "[PATH]", "send a text file along", "screen.attach", _path),
+    Spec("attach", "[PATH]", "send a text file or document along", "screen.attach", _path),
     Spec("export", "[PATH]", "write the chat to a .md or .json", "screen.export", _path),
     Spec("copy", "", "copy the last answer", "screen.copy"),
     Spec("regen", "", "ask for another answer", "screen.regenerate"),

@@ -74,7 +74,7 @@ class ChatScreen(ChatFrame):
         key("ctrl+y", "chat.copy", "Copy", "the answer, or a block of its code"),
         key("ctrl+s", "chat.sampling", "Sampling", "temperature and the like", show=True),
         key("f7", "chat.system", "System", "message and presets"),
-        key("f8", "chat.attach", "Attach", "a text file", show=True),
+        key("f8", "chat.attach", "Attach", "a text file or document", show=True),
         key("f9", "chat.export", "Export", "to Markdown or JSON"),
         key("ctrl+l", "chat.rename", "Rename", "this chat"),
         key("pageup", "chat.pageup", "Page up", action="page(-1)"),
@@ -435,7 +435,7 @@ class ChatScreen(ChatFrame):
         self._open(FindScreen(words), self.load)
 
     def action_attach(self, path: str = "") -> None:
-        """A text file that goes with the next message."""
+        """A text file or document that goes with the next message."""
         from app.tui.screens.files import AttachScreen
 
         if path:
