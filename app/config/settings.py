@@ -172,6 +172,8 @@ class Config:
     theme: str | None = None
     mouse: bool = True
     thinking: Literal["collapsed", "shown", "hidden"] = "collapsed"
+    notify: Literal["off", "bell", "desktop"] = "bell"  # when work ends while one looks elsewhere
+    notify_after: int = 10  # seconds that it took
     chat: ChatSettings = ChatSettings()
     sampling: Sampling = Sampling()
     keymap: Mapping[str, str] = field(default_factory=dict)
@@ -237,6 +239,7 @@ _TYPES: Mapping[str, Any] = {
     **_table(_MODEL, PlanOptions),
 }
 _BOUNDS = {
+    "notify_after": (0, None),
     "chat.context": (8, None),
     "chat.threads": (1, MOST_THREADS),
     "chat.saved_mb": (0, None),

@@ -155,6 +155,16 @@ class IngotApp(App[None]):
         """Textual's, with keys as they are mapped. A message is text, never markup."""
         super().notify(keys.told(self, message), **options | {"markup": False})
 
+    def ended(self, text: str, seconds: float) -> None:
+        """Call the user who looks elsewhere: work that took so long has ended. Only terminals that
+        report their focus are known to be out of sight."""
+        config, driver = self.services.config, self._driver
+        if config.notify == "off" or self.app_focus or driver is None:
+            return
+        if seconds >= config.notify_after:
+            driver.write(terminal.notice(f"Ingot: {text}", desktop=config.notify == "desktop"))
+            driver.flush()
+
     def warn(self, text: str) -> None:
         self.notify(text, severity="warning", timeout=10)
 

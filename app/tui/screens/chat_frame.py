@@ -20,7 +20,7 @@ from app.chat.conversation import Conversation
 from app.chat.host import EngineHost, HostState
 from app.chat.sampling_form import from_mapping
 from app.chat.session import Session
-from app.chat.store.records import Message
+from app.chat.store.records import Message, State
 from app.chat.turn import AnswerProgress, Turn
 from app.figures import rate
 from app.tui.app import app_of, services_of
@@ -244,6 +244,10 @@ class ChatFrame(ModeScreen):
         """Show the answer so far; ``waited`` for its first token until now."""
         if progress.warning:
             self.tell_error(progress.warning)
+        figures = progress.message.figures
+        if progress.done and figures is not None:
+            how = "failed" if progress.message.state is State.FAILED else "is there"
+            app_of(self).ended(f"the answer {how}", figures.total_s)
         now = time.monotonic()
         tells = progress.done or waited or now - self._told >= _FIGURES_S
         if tells:
