@@ -39,15 +39,16 @@ def ask(
     adapter: str | None,
     emit: Callable[[str], None] | None,
     think: Callable[[str], None] | None,
+    suffix: str | None = None,
 ) -> OneAnswer:
-    """Ask ``prompt`` and ``emit`` the answer piece by piece, with a line end at its end; ``think``
-    takes the pieces of a thought before it.
+    """Ask ``prompt``, or for what stands between it and ``suffix``, and ``emit`` the answer piece
+    by piece, with a line end at its end; ``think`` takes the pieces of a thought before it.
 
     Ctrl-C cancels it: what was generated so far is the answer. An error of ``emit``, such as a
     closed pipe, cancels it too and is raised. A request that the engine lost before anything was
     emitted is asked again.
     """
-    said = prepare(Task(turns=(prompt,)), engine, params, style)
+    said = prepare(Task(turns=(prompt,), suffix=suffix), engine, params, style)
     for _ in range(1 + _RETRIES):
         stream = engine.submit(said.request(adapter=adapter, followed=False))
         interrupted, shown, thought = False, "", False

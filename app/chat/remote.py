@@ -73,9 +73,9 @@ class RemoteEngine(EngineApi):
         """The server's file; its path is its name there."""
         return self._model
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, suffix: str | None = None) -> list[int]:
         """See ``EngineApi.encode``. Raises RequestError, or WorkerError where nobody answers."""
-        return self._tokens({"prompt": text})
+        return self._tokens({"prompt": text} | ({} if suffix is None else {"suffix": suffix}))
 
     def encode_chat(
         self,
