@@ -110,8 +110,8 @@ _NOTICES = {
 
 
 def notice(text: str, *, desktop: bool) -> str:
-    """What draws attention to the terminal: a notification that says ``text`` where ``desktop`` is
-    wanted and the terminal is known to have it, else a bell.
+    """Characters that call a user: a notification that says ``text`` where ``desktop`` is wanted
+    and the terminal is known to have it, else a bell.
 
     Within tmux and screen it is always a bell: they know which window rang, and the variables that
     name the terminal may be those of another one.

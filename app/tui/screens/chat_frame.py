@@ -18,7 +18,7 @@ from app.chat.answering import Answering
 from app.chat.budget import Shortage, WayOut, measure
 from app.chat.conversation import Conversation
 from app.chat.host import EngineHost, HostState
-from app.chat.sampling_form import from_mapping
+from app.chat.sampling_form import form_words, from_mapping
 from app.chat.session import Session
 from app.chat.store.records import Message, State
 from app.chat.turn import AnswerProgress, Turn
@@ -338,6 +338,8 @@ class ChatFrame(ModeScreen):
     def show_notice(self) -> None:
         """Say what is attached, what the prompt is for, and why nothing comes yet."""
         name, parts = "Text, sent as it is" if self.session.plain else "Message", []
+        if (shown := self.session.shown) and (form := form_words(shown.chat.sampling)):
+            name = f"{name}, answered with {form}"
         if self.session.editing is not None:
             name = "Edit a message"
             parts.append(
