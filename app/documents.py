@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+from weakref import WeakSet
 from xml.parsers import expat
 
 from runtimes.errors import IngotError, RequestError
@@ -50,6 +51,15 @@ def document_kind(name: str, head: bytes) -> DocumentKind | None:
     return "docx" if suffix == "docx" else None
 
 
+_children: WeakSet[LineChild] = WeakSet()
+
+
+def stop_reading() -> None:
+    """End what is being read in any thread, so that a program that ends need not wait for it."""
+    for child in list(_children):
+        child.close()
+
+
 class Documents:
     """Context manager: the child process, started for the first document, ended on leaving."""
 
@@ -70,6 +80,7 @@ class Documents:
             raise DocumentError(f"it is larger than {_MOST_BYTES / 2**20:.0f} MiB")
         try:
             self._child = self._child or LineChild("app.documents", name="reading documents")
+            _children.add(self._child)
             text, warning, wrong = self._child.ask([kind, str(path.absolute())], LIMIT_S)
         except BaseException as error:  # Ctrl-C too: its answer would be taken for the next one's
             self.__exit__()

@@ -16,6 +16,7 @@ from runtimes.untrusted import parse_json
 
 _BEGINS = re.compile(r'\s*(\{\s*"|\[\s*\{)')  # an object, or a list of them
 _MOST = 2**16  # bytes that become tables
+_MOST_LINES = 500  # of tables: each is laid out as one text
 _MOST_COLUMNS = 8  # of a table with an object in each row
 
 
@@ -51,7 +52,9 @@ def shown(text: str, *, ended: bool) -> str:
             pass
         else:
             if isinstance(value, Mapping) or _are_objects(value):
-                return "\n\n".join(_tables(value))
+                tables = "\n\n".join(_tables(value))
+                if tables.count("\n") < _MOST_LINES:
+                    return tables
     return f"```json\n{text}" + "\n```" * ended
 
 

@@ -28,6 +28,7 @@ from app.chat.host import HostState, LoadCancelledError
 from app.config.files import load as load_config
 from app.config.files import set_value
 from app.config.settings import ConfigError
+from app.documents import stop_reading
 from app.exitcodes import ExitCode
 from app.options import ModelOptions, PlanOptions
 from app.tui import keys, modes, terminal, theme
@@ -299,6 +300,7 @@ class IngotApp(App[None]):
     async def on_unmount(self) -> None:
         """End the engine's process before anything waits for the threads that ask it. The screens
         have gone by now, and have kept what they had."""
+        stop_reading()
         with ThreadPoolExecutor(1) as own:
             await asyncio.get_running_loop().run_in_executor(own, self.services.host.close)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import zipfile
 from pathlib import Path
+from threading import Timer
 
 import docx
 import pypdf
@@ -124,4 +125,9 @@ def test_a_parser_that_does_not_end_is_ended(
             reader.text(slow, "pdf")
         assert time.monotonic() - begun < 5
         monkeypatch.setattr(documents, "LIMIT_S", 60.0)
+        Timer(0.3, documents.stop_reading).start()  # as an app that ends does
+        begun = time.monotonic()
+        with pytest.raises(DocumentError, match="died"):
+            reader.text(slow, "pdf")
+        assert time.monotonic() - begun < 30
         assert reader.text(pdf(tmp_path / "b.pdf", ["next"]), "pdf") == ("next", None)

@@ -43,6 +43,7 @@ def test_json_becomes_tables() -> None:
         ('{"a": [1, 2', True),  # cut off
         ('{"a": ' + "[" * 5000 + "]" * 5000 + "}", True),
         ('{"a": "' + "x" * 70_000 + '"}', True),
+        (json.dumps([{"a": 1}] * 1000), True),
         ('{"a": 1}\n\nThat is all.', False),
         ("{a}", False),
         ("[1, 2]", False),
