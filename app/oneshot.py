@@ -74,17 +74,18 @@ def ask(
     adapter: str | None,
     emit: Callable[[str], None] | None,
     think: Callable[[str], None] | None,
+    suffix: str | None = None,
     use: ToolUse | None = None,
 ) -> OneAnswer:
-    """Ask ``prompt`` and ``emit`` the answer piece by piece, with a line end at its end; ``think``
-    takes the pieces of a thought before it. Calls of tools are made by ``use``, and an answer to
-    their results follows.
+    """Ask ``prompt``, or for what stands between it and ``suffix``, and ``emit`` the answer piece
+    by piece, with a line end at its end; ``think`` takes the pieces of a thought before it. Calls
+    of tools are made by ``use``, and an answer to their results follows.
 
     Ctrl-C cancels it: what was generated so far is the answer. An error of ``emit``, such as a
     closed pipe, cancels it too and is raised. A request that the engine lost before anything was
     emitted is asked again.
     """
-    task = Task(turns=(prompt,))
+    task = Task(turns=(prompt,), suffix=suffix)
     if use is None:
         return _answer(engine, task, style, params, adapter, emit, think)
     settings, made = use.servers.settings, list[ToolCall]()

@@ -26,8 +26,9 @@ class Encoder(Protocol):
     def context(self) -> int:
         """Tokens that one request may hold, prompt and completion together."""
 
-    def encode(self, text: str) -> list[int]:
-        """Ids of a plain text, with the BOS token if the model wants one."""
+    def encode(self, text: str, suffix: str | None = None) -> list[int]:
+        """Ids of a plain text, with the BOS token if the model wants one; with ``suffix``, of a
+        prompt to fill in what is between both, or RequestError where the model cannot."""
 
     def encode_chat(
         self,

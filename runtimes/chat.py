@@ -146,6 +146,23 @@ def characters(said: object) -> int:
     return 0
 
 
+def encode_text(tokenizer: Tokenizer, text: str, suffix: str | None = None) -> list[int]:
+    """Ids of a plain text; with ``suffix``, of a prompt to fill in what is between both. Neither
+    then means special tokens by their names: it may be any file. Raises RequestError for a model
+    that has no tokens for it."""
+    if suffix is None:
+        return tokenizer.encode(text, add_special=True, parse_special=True)
+    if tokenizer.infill is None:
+        raise RequestError(
+            "suffix: the model has no tokens that mark what is to be filled in; models for code"
+            " have them"
+        )
+    ids = tokenizer.encode("", add_special=True)
+    for token, part in zip(tokenizer.infill, (text, suffix, ""), strict=True):
+        ids += [token, *tokenizer.encode(part, parse_special=False)]
+    return ids
+
+
 def encode_chat(
     tokenizer: Tokenizer,
     template: str | None,

@@ -12,20 +12,22 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import math
 import os
 import re
-import signal
-import sys
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from runtimes.checks import check_room, grammar_text, refused
 from runtimes.errors import IngotError, RequestError, WorkerError
-from runtimes.machine.linechild import LineChild, LineChildError, exchange
+from runtimes.machine.linechild import (
+    LineChild,
+    LineChildError,
+    exchange,
+    limit_child,
+    limit_cpu,
+)
 from runtimes.machine.processes import ending
 from runtimes.request import Constraint, Request, SamplingParams
 from runtimes.untrusted import Bounds, excess
@@ -43,7 +45,6 @@ MOST_CHAIN = 256  # of rules or definitions that need each other in a row
 # For one grammar: seconds of a processor, and by the clock, which a busy machine may take. A schema
 # of a thousand properties takes less than one.
 LIMIT_CPU_S, LIMIT_S = 3, 30.0
-_NICE = 5  # below engines, which answer others meanwhile
 STACK = 64 * 2**20  # bytes, of threads on which an engine compiles and follows grammars
 _CHILD_STACK = STACK // 4  # what passes there passes in an engine
 _CHILD_MEMORY = 4 * 2**30  # bytes of address space; a quarter of it is stack and libraries
@@ -338,32 +339,17 @@ def _rules(grammar: str) -> dict[str, set[str]]:
     }
 
 
-def _bound(kind: str, soft: int, hard: int | None = None) -> None:
-    """Set a limit of this process; nothing where the system has none, or a lower one."""
-    if sys.platform != "win32":
-        import resource
-
-        number = getattr(resource, kind)
-        most = resource.getrlimit(number)[1] if hard is None else hard
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(number, (soft, most))
-
-
 def _serve() -> None:
     questions, answer = exchange()
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # nobody reads what native code says
     for kind, source in questions:
-        _bound("RLIMIT_CPU", math.ceil(time.process_time()) + LIMIT_CPU_S)  # ends with SIGXCPU
+        limit_cpu(LIMIT_CPU_S)
         answer(_answer(kind, source))
 
 
 def main() -> None:
     """Compile what stdin says, a JSON list of kind and source a line, until it ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # where it shares the parent's terminal
-    _bound("RLIMIT_AS", _CHILD_MEMORY, _CHILD_MEMORY)
-    _bound("RLIMIT_CORE", 0, 0)
-    if sys.platform != "win32":
-        os.nice(_NICE)
+    limit_child(_CHILD_MEMORY)
     threading.stack_size(_CHILD_STACK)
     worker = threading.Thread(target=_serve)
     worker.start()

@@ -139,6 +139,11 @@ class Tokenizer(Protocol):
     def eos_ids(self) -> frozenset[int]:
         """Every id that ends a generation."""
 
+    @property
+    def infill(self) -> tuple[int, int, int] | None:
+        """The tokens before a prefix, a suffix and the middle that is to be filled in; None for a
+        model that has not all of them."""
+
     def encode(
         self, text: str, *, add_special: bool = False, parse_special: bool = True
     ) -> list[int]:

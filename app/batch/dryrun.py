@@ -16,7 +16,7 @@ from app.openai.task import Task
 from app.openai.validation import Problem
 from app.prompts import PromptStyle, refusal_code
 from runtimes.backend import MemoryEstimate
-from runtimes.chat import Message, encode_chat, encode_continuation
+from runtimes.chat import Message, encode_chat, encode_continuation, encode_text
 from runtimes.engine.kv_cache import LEAST_SHARED
 from runtimes.engine.prefix_pool import common_prefix
 from runtimes.errors import RequestError
@@ -46,9 +46,9 @@ class FileEncoder:
         context = min(settings.context or DEFAULT_CONTEXT, model.context_length)
         self.context = min(context, settings.kv_tokens or context)
 
-    def encode(self, text: str) -> list[int]:
-        """Ids of raw text."""
-        return self.tokenizer.encode(text, add_special=True, parse_special=True)
+    def encode(self, text: str, suffix: str | None = None) -> list[int]:
+        """Ids of raw text, or of one to be filled in."""
+        return encode_text(self.tokenizer, text, suffix)
 
     def encode_chat(
         self,

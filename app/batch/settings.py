@@ -75,6 +75,7 @@ def _question(task: Task) -> list[Any]:
         "parts": [_question(part) for part in task.parts],
         "labels": task.labels,
         **({} if task.adapter is None else {"adapter": task.adapter.digest}),
+        **({} if task.suffix is None else {"suffix": task.suffix}),
         **({} if task.variables is None else {"variables": task.variables}),
     }
     if any(value not in (None, (), []) for value in more.values()):

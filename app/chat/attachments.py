@@ -1,4 +1,4 @@
-"""Text files that go with a message: read with care, and put into the prompt."""
+"""Files that go with a message: read as text with care, and put into the prompt."""
 
 import codecs
 import os
@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from app.chat.store.records import Attachment
+from app.documents import DocumentError, Documents, document_kind
 from app.here import at_home, reason
 from runtimes.errors import RequestError
 
@@ -34,21 +35,23 @@ class Attached:
 
 
 def read_attachment(path: str | Path) -> Attached:
-    """Read a text file: UTF-8, with U+FFFD for what is none, or UTF-16 with its byte order mark.
+    """Read a text file: UTF-8, with U+FFFD for what is none, or UTF-16 with its byte order mark; or
+    the text of a PDF or Word document.
 
-    ``~`` is the home folder. Raises AttachmentError for what is missing, not a file, too large, not
-    readable, or not text.
+    ``~`` is the home folder. Blocks. Raises AttachmentError for what is missing, not a file, too
+    large, not readable, or not text; RequestError for a PDF without the package that reads it.
     """
     try:
         file = at_home(path)
-        data = _read(file)
+        text, warning = _text(path, file, _read(file))
     except FileNotFoundError:
         raise AttachmentError(f"{path}: there is no such file") from None
     except PermissionError:
         raise AttachmentError(f"{path}: reading it is not permitted") from None
     except (OSError, ValueError, RuntimeError) as error:  # a NUL in the path; no home folder
         raise AttachmentError(f"{path}: it cannot be read: {reason(error)}") from error
-    text, warning = _decode(path, data)
+    except DocumentError as error:
+        raise AttachmentError(f"{path}: {error}") from error
     if not text.strip():
         raise AttachmentError(f"{path}: it is empty")
     return Attached(Attachment(file.name, text), warning)
@@ -61,13 +64,26 @@ def _read(file: Path) -> bytes:
     if not stat.S_ISREG(found.st_mode):
         raise AttachmentError(f"{file}: it is a device or a pipe, not a file")
     with file.open("rb") as stream:
-        data = stream.read(MOST_BYTES + 1)
-    if len(data) > MOST_BYTES:
+        return stream.read(MOST_BYTES + 1)
+
+
+def _text(path: str | Path, file: Path, data: bytes) -> tuple[str, str | None]:
+    """The text of ``file``, which begins with ``data``, and a warning about it."""
+    if kind := document_kind(file.name, data):
+        with Documents() as documents:
+            text, warning = documents.text(file, kind)
+        _require_small(path, len(text.encode()), "its text")
+        return text, warning and f"{path}: {warning}"
+    _require_small(path, max(file.stat().st_size, len(data)), "it")
+    return _decode(path, data)
+
+
+def _require_small(path: str | Path, size: int, what: str) -> None:
+    if size > MOST_BYTES:
         raise AttachmentError(
-            f"{file}: it has {max(found.st_size, len(data)) / 1e6:.1f} MB; at most"
-            f" {MOST_BYTES / 1e6:g} MB can be attached"
+            f"{path}: {what} has {size / 1e6:.1f} MB; at most {MOST_BYTES / 1e6:g} MB can be"
+            " attached"
         )
-    return data
 
 
 def _decode(path: str | Path, data: bytes) -> tuple[str, str | None]:

@@ -73,9 +73,9 @@ class RemoteEngine(EngineApi):
         """The server's file; its path is its name there."""
         return self._model
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, suffix: str | None = None) -> list[int]:
         """See ``EngineApi.encode``. Raises RequestError, or WorkerError where nobody answers."""
-        return self._tokens({"prompt": text})
+        return self._tokens({"prompt": text} | ({} if suffix is None else {"suffix": suffix}))
 
     def encode_chat(
         self,
@@ -354,6 +354,9 @@ def _nothing(request_id: str) -> Completion:
     return Completion(request_id, "", (), FinishReason.CANCELLED, Usage(0, 0), timings)
 
 
+_FORMS = {"json_schema": "json", "choices": "choice"}  # as ``structured_outputs`` names them
+
+
 def _body(name: str, request: Request) -> dict[str, Any]:
     params = request.params
     changed = {
@@ -362,6 +365,9 @@ def _body(name: str, request: Request) -> dict[str, Any]:
         if (value := getattr(params, field.name)) != getattr(_DEFAULTS, field.name)
         and field.name != "thinking"  # its template was told with the prompt
     }
+    if (wanted := changed.pop("constraint", None)) is not None:
+        source = json.loads(wanted.source) if wanted.kind == "choices" else wanted.source
+        changed["structured_outputs"] = {_FORMS.get(wanted.kind, wanted.kind): source}
     if request.thinking is not None:
         changed["thinking_at"] = request.thinking.at
     return {

@@ -5,15 +5,16 @@ import difflib
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from app.config.settings import Sampling
 from runtimes.errors import RequestError
-from runtimes.request import SamplingParams
+from runtimes.request import Constraint, SamplingParams
 
 log = logging.getLogger(__name__)
 
+FORM = "constraint"  # what answers must be, kept beside the parameters
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "|": "|"}
 
 
@@ -103,7 +104,20 @@ def to_mapping(params: SamplingParams, defaults: Sampling) -> dict[str, Any]:
         value = getattr(params, one.name)
         if value != getattr(defaults, one.name):
             found[one.name] = list(value) if isinstance(value, tuple) else value
+    if params.constraint is not None:
+        found[FORM] = asdict(params.constraint)
     return found
+
+
+def parameters(kept: Mapping[str, Any]) -> dict[str, Any]:
+    """A chat's mapping without the form of its answers, which no setting or preset has."""
+    return {name: value for name, value in kept.items() if name != FORM}
+
+
+def form_words(kept: Mapping[str, Any]) -> str:
+    """Name the form of answers that a chat's mapping has; "" for none."""
+    kind = kept[FORM].get("kind") if isinstance(kept.get(FORM), dict) else None
+    return {None: "", "choices": "one of your choices"}.get(kind, "JSON of your schema")
 
 
 def from_mapping(kept: Mapping[str, Any], defaults: Sampling) -> SamplingParams:
@@ -112,10 +126,14 @@ def from_mapping(kept: Mapping[str, Any], defaults: Sampling) -> SamplingParams:
     good: dict[str, Any] = {}
     for name, value in kept.items():
         try:
+            if name == FORM:
+                kept_form: Any = {key: str(text) for key, text in value.items()}
+                good[name] = Constraint(**kept_form)
+                continue
             if name not in _BY_NAME:
                 raise RequestError("there is no such parameter")
             good[name] = read_value(name, _text(_BY_NAME[name], value))
-        except (RequestError, TypeError, ValueError) as error:
+        except (RequestError, AttributeError, TypeError, ValueError) as error:
             log.warning("the chat's %s is left out: %s", name, error)
     return defaults.params(**good)
 
@@ -125,13 +143,14 @@ def summary(params: SamplingParams, defaults: Sampling) -> str:
     none.
     """
     found = to_mapping(params, defaults)
-    return " · ".join(f"{name} {_text(_BY_NAME[name], value)}" for name, value in found.items())
+    said = [f"{name} {_text(_BY_NAME[name], value)}" for name, value in parameters(found).items()]
+    return " · ".join([*said, *filter(None, [form_words(found)])])
 
 
 def _value(one: SamplingField, text: str) -> Any:
     match one.kind:
         case "texts":
-            return tuple(part for part in _parts(text) if part)
+            return tuple(part for part in parts_of(text) if part)
         case "optional":
             return None if text.lower() in ("", "none", "random") else int(text)
         case "word":
@@ -149,8 +168,8 @@ def _text(one: SamplingField, value: Any) -> str:
     return f"{value:g}" if one.kind == "number" and float(f"{value:g}") == value else str(value)
 
 
-def _parts(text: str) -> list[str]:
-    """Split at | and resolve backslashes."""
+def parts_of(text: str) -> list[str]:
+    """Split a text at | and resolve backslashes."""
     parts = [""]
     for found in re.finditer(r"\\(?P<escaped>.)|(?P<end>\|)|.", text, re.DOTALL):
         if found["end"]:

@@ -67,6 +67,11 @@ def _set(rest: str) -> tuple[Any, ...]:
     return field.name, sampling_form.read_value(field.name, text)
 
 
+def _form(kind: str) -> Callable[[str], tuple[Any, ...]]:
+    """The form of answers, as ``app.chat.structured`` reads it."""
+    return lambda rest: (kind, rest) if rest else ()
+
+
 def _think(rest: str) -> tuple[Any, ...]:
     """A level, or a number of tokens that a thought may have."""
     if not rest:
@@ -88,8 +93,10 @@ SPECS: tuple[Spec, ...] = (
     Spec("set", "[NAME VALUE]", "set a sampling parameter", "screen.sampling", _set),
     Spec("think", "[LEVEL|N]", "think or not, or N tokens at most", "screen.sampling", _think),
     Spec("tools", "[SERVER]", "list tools; let the model use them, or not", "screen.tools", _words),
+    Spec("schema", "[FILE|off]", "answer with JSON", "screen.form", _form("json_schema")),
+    Spec("choice", "[A|B|off]", "answer with one of these", "screen.form", _form("choices")),
     Spec("raw", "", "send text as it is; the answer continues it", "screen.raw"),
-    Spec("attach", "[PATH]", "send a text file along", "screen.attach", _path),
+    Spec("attach", "[PATH]", "send a text file or document along", "screen.attach", _path),
     Spec("export", "[PATH]", "write the chat to a .md or .json", "screen.export", _path),
     Spec("copy", "", "copy the last answer", "screen.copy"),
     Spec("regen", "", "ask for another answer", "screen.regenerate"),
@@ -171,7 +178,7 @@ def candidates(
                 for field in sampling_form.FIELDS
                 if field.name.startswith(typed.lower())
             ]
-        case "attach" | "export":
+        case "attach" | "export" | "schema":
             found = complete_path(typed)
         case "model":
             found = [one for one in models if typed.lower() in one.lower()]

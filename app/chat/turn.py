@@ -171,6 +171,11 @@ class Turn:
             raise RequestError("no model is loaded")
         if continues is not None and not can_continue(continues):
             raise RequestError("this answer is whole: there is nothing to continue")
+        if continues is not None and params.constraint is not None:
+            raise RequestError(
+                "answers have a form here, and what goes on in the middle could not keep to it: ask"
+                " again, or end the form first (/schema off)"
+            )
         plain, own = conversation.plain(host), host.template
         adapter, label = host.used()
         messages = conversation.prompt(parent.id)

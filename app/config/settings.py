@@ -199,6 +199,8 @@ class Config:
     theme: str | None = None
     mouse: bool = True
     thinking: Literal["collapsed", "shown", "hidden"] = "collapsed"
+    notify: Literal["off", "bell", "desktop"] = "bell"  # when work ends while one looks elsewhere
+    notify_after: int = 10  # seconds that it took
     chat: ChatSettings = ChatSettings()
     sampling: Sampling = Sampling()
     keymap: Mapping[str, str] = field(default_factory=dict)
@@ -270,6 +272,7 @@ _TYPES: Mapping[str, Any] = {
     **{f"{table}.*": str for table in _TEXTS},
 }
 _BOUNDS = {
+    "notify_after": (0, None),
     "chat.context": (8, None),
     "chat.threads": (1, MOST_THREADS),
     "chat.saved_mb": (0, None),

@@ -42,6 +42,8 @@ def completion_tasks(
     echo = body.get("echo")
     if echo is not None and not isinstance(echo, bool):
         raise InputError("wrong_type", f"echo must be true or false, not {kind(echo)}")
+    if echo and body.get("suffix"):
+        raise InputError("invalid_value", "echo and suffix cannot both be given")
     if echo:
         defaults = replace(defaults, prompt_logprobs=_top(body))
     # What is ignored is looked at once, not for each prompt.

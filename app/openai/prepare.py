@@ -128,7 +128,7 @@ def prepare(
     given = conversation(style, task.opening if messages is None else messages)
     said = form_prompt(task, given, template or encoder.model.chat_template, params)
     if bounded:
-        require_short(encoder, [task.then or "", *said.messages])
+        require_short(encoder, [task.then or task.suffix or "", *said.messages])
     if style.raw and len(said.messages) != 1:
         raise RequestError("a conversation needs the chat template; --raw takes a single prompt")
 
@@ -138,7 +138,7 @@ def prepare(
         if task.then is not None:
             return encoder.encode_continuation(prompt, task.then, variables)
         if isinstance(prompt, str):
-            return encoder.encode(prompt), 1
+            return encoder.encode(prompt, task.suffix), 1
         return encoder.encode_chat(prompt, template, said.tools, variables), 1
 
     (ids, first), sent = _by_template(encode, said.messages)

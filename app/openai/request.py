@@ -87,7 +87,13 @@ def body_task(
         said = "prompt must be a text or a list of token ids"
         raise InputError("unsupported_parameter", said)
     ids = not chat and not isinstance(prompt, str)
-    task = Task(ids=tuple(prompt)) if ids else task_at(prompt, f"body.{name}")
+    suffix = None if chat or body.get("suffix") == "" else body.get("suffix")
+    if suffix is not None and (ids or not isinstance(suffix, str)):
+        raise InputError("wrong_type", "suffix must be a text, and so must the prompt before it")
+    if suffix is not None:  # the prompt may be empty: what is before the cursor
+        suffix, task = as_unicode(suffix, "suffix"), Task((), (as_unicode(prompt, "prompt"),))
+    else:
+        task = Task(ids=tuple(prompt)) if ids else task_at(prompt, f"body.{name}")
     variables = template_variables(body) if chat else None
     at = _place(body) if served and not chat else None
     if served and not chat and at is None:  # then no thought is told apart, and none is bounded
@@ -97,7 +103,7 @@ def body_task(
     thoughts = chat_reasoning(body) if chat or at else {}
     sampling = sampling_of(body, endpoint, defaults, thoughts)
     tools = tools_of(body, ToolFields(inside=True), ignored) if chat else None
-    own = {"raw": not chat, "variables": variables}
+    own = {"raw": not chat, "suffix": suffix, "variables": variables}
     return completed(task, body, tools, sampling, ignored, defaults, at=at, **own)
 
 
@@ -313,7 +319,7 @@ _PLAIN: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
 _BOTH = _PLAIN.keys() | {"logprobs", "response_format", "structured_outputs"}
 _NAMES: dict[Generating, frozenset[str]] = {
     "chat": frozenset(_BOTH | {"top_logprobs"}),
-    "completions": frozenset(_BOTH - {"max_completion_tokens"} | {"best_of"}),
+    "completions": frozenset(_BOTH - {"max_completion_tokens"} | {"best_of", "suffix"}),
 }
 CHAT_NAMES = _NAMES["chat"]
 _FIELDS = {

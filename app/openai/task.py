@@ -48,6 +48,7 @@ class Task:
     sampling: SamplingParams | None = None  # its own, complete; None for the job's
     priority: Priority = Priority.NORMAL
     raw: bool = False  # a single turn that goes in without the chat template
+    suffix: str | None = None  # raw text behind the answer, which is to be filled in between
     # What a prompt ends within that is raw or of ids; None: no thought is told from its answer.
     at: ThinkingPlace | None = None
     tools: Tools | None = None  # what the answer may call
@@ -81,7 +82,7 @@ class Task:
         if self.parts:
             return sum(part.characters for part in self.parts)
         return (
-            len(self.then or "")
+            len(self.then or self.suffix or "")
             + sum(len(m["content"]) for m in self.history)
             + sum(map(len, self.turns))
         )

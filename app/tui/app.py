@@ -28,6 +28,7 @@ from app.chat.host import HostState, LoadCancelledError
 from app.config.files import load as load_config
 from app.config.files import set_value
 from app.config.settings import ConfigError
+from app.documents import stop_reading
 from app.exitcodes import ExitCode
 from app.options import ModelOptions, PlanOptions
 from app.tui import keys, modes, terminal, theme
@@ -154,6 +155,16 @@ class IngotApp(App[None]):
     def notify(self, message: str, **options: Any) -> None:
         """Textual's, with keys as they are mapped. A message is text, never markup."""
         super().notify(keys.told(self, message), **options | {"markup": False})
+
+    def ended(self, text: str, seconds: float) -> None:
+        """Call the user who looks elsewhere: work that took so long has ended. Only terminals that
+        report their focus are known to be out of sight."""
+        config, driver = self.services.config, self._driver
+        if config.notify == "off" or self.app_focus or driver is None:
+            return
+        if seconds >= config.notify_after:
+            driver.write(terminal.notice(f"Ingot: {text}", desktop=config.notify == "desktop"))
+            driver.flush()
 
     def warn(self, text: str) -> None:
         self.notify(text, severity="warning", timeout=10)
@@ -289,6 +300,7 @@ class IngotApp(App[None]):
     async def on_unmount(self) -> None:
         """End the engine's process before anything waits for the threads that ask it. The screens
         have gone by now, and have kept what they had."""
+        stop_reading()
         with ThreadPoolExecutor(1) as own:
             await asyncio.get_running_loop().run_in_executor(own, self.services.host.close)
 

@@ -15,6 +15,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, TYPE_CHECKING, Any, cast
 
+from runtimes.untrusted import visible
+
 if TYPE_CHECKING:
     from textual.driver import Driver
 
@@ -96,6 +98,31 @@ def stderr_to(path: Path) -> Iterator[None]:
         os.dup2(kept, 2)
         os.close(kept)
         os.close(log)
+
+
+_MOST_NOTICE = 200  # characters
+# How terminals are told to show a desktop notification: by what TERM begins with, or TERM_PROGRAM.
+_NOTICES = {
+    "\x1b]99;;{}\x1b\\": ("xterm-kitty",),
+    "\x1b]9;{}\x1b\\": ("xterm-ghostty", "wezterm", "iTerm.app", "WezTerm", "ghostty", "WarpTerm"),
+    "\x1b]777;notify;Ingot;{}\x1b\\": ("foot", "rxvt-unicode", "contour"),
+}
+
+
+def notice(text: str, *, desktop: bool) -> str:
+    """Characters that call a user: a notification that says ``text`` where ``desktop`` is wanted
+    and the terminal is known to have it, else a bell.
+
+    Within tmux and screen it is always a bell: they know which window rang, and the variables that
+    name the terminal may be those of another one.
+    """
+    names = (os.environ.get("TERM", ""), os.environ.get("TERM_PROGRAM", ""))
+    if desktop and not {"TMUX", "STY"} & os.environ.keys():
+        shown = visible(text)[:_MOST_NOTICE]
+        for form, known in _NOTICES.items():
+            if any(name.startswith(known) for name in names):
+                return form.format(shown)
+    return "\a"
 
 
 def problem() -> str | None:

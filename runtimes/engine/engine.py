@@ -15,7 +15,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from runtimes.api import EngineApi
-from runtimes.chat import Messages, ToolSchemas, Variables, encode_chat, encode_continuation
+from runtimes.chat import (
+    Messages,
+    ToolSchemas,
+    Variables,
+    encode_chat,
+    encode_continuation,
+    encode_text,
+)
 from runtimes.checks import check_room
 from runtimes.engine.adapters import LoadedAdapters
 from runtimes.engine.core import EngineCore
@@ -122,10 +129,10 @@ class Engine(EngineApi):
         """The process that holds the model: this one."""
         return os.getpid()
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, suffix: str | None = None) -> list[int]:
         """See ``EngineApi.encode``; raises RequestError once the engine is closed."""
         with self._open_vocabulary():
-            return self.tokenizer.encode(text, add_special=True, parse_special=True)
+            return encode_text(self.tokenizer, text, suffix)
 
     def encode_chat(
         self,

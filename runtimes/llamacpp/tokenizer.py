@@ -41,6 +41,15 @@ class LlamaTokenizer:
         is_end = self._lib.llama_vocab_is_eog
         return frozenset(token for token in range(self.vocab_size) if is_end(self._vocab, token))
 
+    @cached_property
+    def infill(self) -> tuple[int, int, int] | None:
+        """See ``Tokenizer.infill``: as the metadata say, or by the names that llama.cpp knows."""
+        names = ("pre", "suf", "mid")
+        before, after, middle = (
+            getattr(self._lib, f"llama_vocab_fim_{n}")(self._vocab) for n in names
+        )
+        return (before, after, middle) if min(before, after, middle) >= 0 else None
+
     def _token_text(self, token: int) -> str:
         if token < 0:
             return ""

@@ -3,11 +3,14 @@
 import contextlib
 import json
 import logging
+import math
 import os
 import queue
+import signal
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from subprocess import PIPE
 from typing import IO, Any, Self
@@ -16,6 +19,8 @@ from runtimes.errors import IngotError
 from runtimes.machine.processes import Child, ending, import_failure, signal_name
 
 log = logging.getLogger(__name__)
+
+_NICE = 5  # below engines, which answer others meanwhile
 
 
 class LineChildError(IngotError):
@@ -136,3 +141,29 @@ def exchange() -> tuple[Iterator[Any], Callable[[Any], None]]:
         answers.flush()
 
     return (json.loads(line) for line in sys.stdin), answer
+
+
+def limit_child(memory: int) -> None:
+    """In a child that works on what comes from elsewhere: at most ``memory`` bytes of address
+    space, no core file, no Ctrl-C (the parent's, whose terminal it may share), low priority."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _limit("RLIMIT_AS", memory, memory)
+    _limit("RLIMIT_CORE", 0, 0)
+    if sys.platform != "win32":
+        os.nice(_NICE)
+
+
+def limit_cpu(seconds: int) -> None:
+    """End this process with SIGXCPU once it has had so much more of a processor."""
+    _limit("RLIMIT_CPU", math.ceil(time.process_time()) + seconds)
+
+
+def _limit(kind: str, soft: int, hard: int | None = None) -> None:
+    """Set a limit of this process; does nothing where the system has none, or a lower one."""
+    if sys.platform != "win32":
+        import resource
+
+        number = getattr(resource, kind)
+        most = resource.getrlimit(number)[1] if hard is None else hard
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(number, (soft, most))

@@ -4,7 +4,7 @@ import json
 import os
 import re
 import threading
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,15 @@ from runtimes.models.modelfile import GENAI_CONFIG, read_json
 from runtimes.untrusted import check_whole, open_regular
 
 _MOST_BYTES = 256 * 2**20  # of a tokenizer.json; those of the largest vocabularies have 35 million
+# Before a prefix, a suffix and the middle, as Qwen, StarCoder, DeepSeek, Granite and CodeLlama call
+# them.
+_INFILL = (
+    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
+    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
+    ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),
+    ("<\uff5cfim\u2581begin\uff5c>", "<\uff5cfim\u2581hole\uff5c>", "<\uff5cfim\u2581end\uff5c>"),
+    ("\u2581<PRE>", "\u2581<SUF>", "\u2581<MID>"),
+)
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -50,6 +59,16 @@ class OnnxTokenizer:
         self._mode = threading.Condition()  # guards encode_special_tokens of the tokenizer
         self._as_text = self._tokenizer.encode_special_tokens
         self._encoding = 0  # texts in that mode
+
+    @cached_property
+    def infill(self) -> tuple[int, int, int] | None:
+        """See ``Tokenizer.infill``."""
+        for names in _INFILL:
+            found = [self._tokenizer.token_to_id(name) for name in names]
+            if None not in found:
+                before, after, middle = found
+                return before, after, middle
+        return None
 
     def encode(
         self, text: str, *, add_special: bool = False, parse_special: bool = True

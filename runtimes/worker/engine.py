@@ -38,9 +38,9 @@ class CallingEncoder(ABC):
     def _call(self, method: Callable[..., T], *arguments: Any) -> T:
         """Call the engine's method there."""
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, suffix: str | None = None) -> list[int]:
         """See ``Encoder.encode``."""
-        return self._call(Encoder.encode, text)
+        return self._call(Encoder.encode, text, suffix)
 
     def encode_chat(
         self,

@@ -13,7 +13,15 @@ SECONDS = 300.0  # the number of cases ends a run, not its time
 
 @pytest.mark.parametrize(
     ("target", "count"),
-    [("reading", 400), ("rows", 40), ("kept", 60), ("chats", 4), ("hub", 12), ("headers", 500)],
+    [
+        ("reading", 400),
+        ("rows", 40),
+        ("kept", 60),
+        ("chats", 4),
+        ("hub", 12),
+        ("headers", 500),
+        ("documents", 60),
+    ],
 )
 def test_nothing_is_found(target, count, pebble_built, tmp_path, monkeypatch):
     monkeypatch.setenv("INGOT_TEST_BUILT", str(pebble_built))

@@ -29,6 +29,7 @@ from app.batch.input.lines import (
     rows_by_line,
     too_long,
 )
+from app.documents import DocumentError, Documents, document_kind
 from app.openai.validation import InputError, Problem, kind
 from runtimes.errors import RequestError
 
@@ -271,20 +272,23 @@ def _read_folder(folder: Path, name: str, places: Iterable[Place] | None) -> Ite
     root = folder.resolve()
     wanted = _numbers(places)
     following = next(wanted, None)
-    for number, path in enumerate(_files(root, name), 1):
-        if number != following:
-            continue
-        following = next(wanted, None)
-        fields = {"id": path.relative_to(root).as_posix(), "name": path.name}
-        problem = None
-        try:
-            fields["prompt"] = _text(path, root)
-        except InputError as error:
-            problem = error.problem
-        except OSError as error:
-            reason = f"it cannot be read: {error.strerror or error}"
-            problem = Problem("unreadable_file", reason)
-        yield Raw(number, fields, problem)
+    with Documents() as documents:
+        for number, path in enumerate(_files(root, name), 1):
+            if number != following:
+                continue
+            following = next(wanted, None)
+            fields = {"id": path.relative_to(root).as_posix(), "name": path.name}
+            problem = None
+            try:
+                fields["prompt"] = _text(path, root, documents)
+            except InputError as error:
+                problem = error.problem
+            except DocumentError as error:
+                problem = Problem("unreadable_file", str(error))
+            except OSError as error:
+                reason = f"it cannot be read: {error.strerror or error}"
+                problem = Problem("unreadable_file", reason)
+            yield Raw(number, fields, problem)
 
 
 # The files of a folder, one row each, its path below the folder as its id.
@@ -324,8 +328,9 @@ def _entries(folder: Path, name: str) -> list[os.DirEntry[str]]:
         raise RequestError(f"{name}: {folder} cannot be listed: {error.strerror}") from error
 
 
-def _text(path: Path, root: Path) -> str:
-    """The file's text, unpacked where it is compressed. Raises InputError or OSError."""
+def _text(path: Path, root: Path, documents: Documents) -> str:
+    """The file's text, unpacked where it is compressed. Raises InputError, OSError or
+    DocumentError; RequestError where a package is missing."""
     if path.is_symlink():
         try:
             target = path.resolve(strict=True)
@@ -338,6 +343,8 @@ def _text(path: Path, root: Path) -> str:
     if not stat.S_ISREG(path.stat().st_mode):
         raise InputError("unreadable_file", "it is not a regular file")
     with InputStream(path, str(path)) as stream:
+        if found := document_kind(path.name, stream.start()):
+            return documents.text(path, found)[0]
         data = stream.read(MAX_LINE + 1)
     if len(data) > MAX_LINE:
         raise too_long("file")
@@ -347,7 +354,7 @@ def _text(path: Path, root: Path) -> str:
 FOLDER = Reader(
     "folder",
     _read_folder,
-    "put a text file for each prompt into it",
+    "put a text file, PDF or .docx for each prompt into it",
     place="file {id}",
     listing=_listing,
 )
@@ -414,12 +421,15 @@ _UTF16 = "UTF-16; convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)"
 _FOREIGN = (
     (b"\xff\xfe", _UTF16),
     (b"\xfe\xff", _UTF16),
-    (b"PK\x03\x04", "a ZIP archive (or a spreadsheet); unpack it, or export CSV"),
+    (
+        b"PK\x03\x04",
+        "a ZIP archive; unpack it. Of a spreadsheet export CSV; a .docx is read in a folder",
+    ),
     (b"BZh91AY&SY", "packed with bzip2; unpack it (bunzip2), or pack it with gzip or zstd"),
     (b"\xfd7zXZ\x00", "packed with xz; unpack it (unxz), or pack it with gzip or zstd"),
     (b"ARROW1\0\0", "an Arrow file; write it as Parquet"),
     (b"GGUF\x03\0\0\0", "a GGUF model; name the file of prompts first and the model with --model"),
-    (b"%PDF-", "a PDF; extract its text first"),
+    (b"%PDF-", "a PDF; name the folder that it is in, whose files are a prompt each"),
 )
 
 

@@ -63,6 +63,9 @@ def run(
     settings: PlanOptions,
     system: str | None = SYSTEM,
     raw: bool = option(False, "Send the text as it is, without the chat template."),
+    suffix: str | None = option(
+        None, "Fill in what stands between the prompt and TEXT (models for code).", metavar="TEXT"
+    ),
     context_shift: bool = option(
         False,
         "When the context is full, drop its oldest half and continue (llama.cpp). Without it the"
@@ -81,6 +84,7 @@ def run(
     from runtimes.thinking import choice_of
 
     params = replace(sampling.params(), constraint=constraints.constraint())
+    raw = raw or suffix is not None
     style = PromptStyle(clean_argument(system, note), raw)
     if raw and params.thinking is not None:
         raise RequestError("--thinking needs the chat template, which --raw leaves out")
@@ -128,7 +132,8 @@ def run(
 
             shown = None if as_json else show
             thought = think if shows_thoughts() and not (quiet or as_json) else None
-            answer = ask(engine, text, style, params, adapter, shown, thought, use)
+            behind = clean_argument(suffix, note)
+            answer = ask(engine, text, style, params, adapter, shown, thought, behind, use)
             if unknown := choice_of(file.chat_template, params.thinking).unknown:
                 note(f"--thinking {params.thinking}: {unknown}")
             draft = engine.stats().draft

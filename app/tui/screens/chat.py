@@ -74,7 +74,7 @@ class ChatScreen(ChatFrame):
         key("ctrl+y", "chat.copy", "Copy", "the answer, or a block of its code"),
         key("ctrl+s", "chat.sampling", "Sampling", "temperature and the like", show=True),
         key("f7", "chat.system", "System", "message and presets"),
-        key("f8", "chat.attach", "Attach", "a text file", show=True),
+        key("f8", "chat.attach", "Attach", "a text file or document", show=True),
         key("f9", "chat.export", "Export", "to Markdown or JSON"),
         key("ctrl+l", "chat.rename", "Rename", "this chat"),
         key("pageup", "chat.pageup", "Page up", action="page(-1)"),
@@ -469,7 +469,7 @@ class ChatScreen(ChatFrame):
         self._open(FindScreen(words), self.load)
 
     def action_attach(self, path: str = "") -> None:
-        """A text file that goes with the next message."""
+        """A text file or document that goes with the next message."""
         from app.tui.screens.files import AttachScreen
 
         if path:
@@ -507,7 +507,8 @@ class ChatScreen(ChatFrame):
             self.chat_changed()
             return
         chat = session.shown.chat if session.shown else None
-        panel = SystemScreen(chat.system if chat else session.system, chat.sampling if chat else {})
+        sampling = sampling_form.parameters(chat.sampling if chat else {})
+        panel = SystemScreen(chat.system if chat else session.system, sampling)
         self._open(panel, self._change)
 
     def action_raw(self) -> None:
@@ -529,7 +530,8 @@ class ChatScreen(ChatFrame):
 
         if not name:
             shown = self.session.shown
-            panel = SamplingScreen(shown.chat.sampling if shown else {})
+            sampling = sampling_form.parameters(shown.chat.sampling if shown else {})
+            panel = SamplingScreen(sampling)
             self._open(panel, lambda sampling: self._change({"sampling": sampling}))
             return
         conversation, defaults = self.session.conversation, self.services.config.sampling
@@ -545,10 +547,30 @@ class ChatScreen(ChatFrame):
         self.notify(f"Sampling: {said}" if said else "Sampling is as the settings say.")
         self.chat_changed()
 
-    def _change(self, changes: dict[str, Any]) -> None:
-        """Change what the chat says of the next answer."""
+    @background
+    async def action_form(self, kind: str = "", text: str = "") -> None:
+        """Have answers keep to a schema or to choices, until that is turned off."""
+        from app.chat.structured import constraint_of
+
+        conversation, defaults = self.session.conversation, self.services.config.sampling
         with self.errors_told():
-            self.session.conversation.update(**changes)
+            if text:
+                wanted = await asyncio.to_thread(constraint_of, kind, text)
+                changed = replace(self.params(conversation), constraint=wanted)
+                conversation.update(sampling=sampling_form.to_mapping(changed, defaults))
+                self.show_notice()
+            said = sampling_form.form_words(conversation.chat.sampling)
+            how = f"Answers are {said}. /schema off ends this." if said else "Answers are free."
+            self.notify(how)
+
+    def _change(self, changes: dict[str, Any]) -> None:
+        """Change what the chat says of the next answer; the form of answers stays."""
+        with self.errors_told():
+            conversation = self.session.conversation
+            kept = conversation.chat.sampling
+            if "sampling" in changes and sampling_form.FORM in kept:
+                changes["sampling"] |= {sampling_form.FORM: kept[sampling_form.FORM]}
+            conversation.update(**changes)
         self.chat_changed()
 
     def _open(self, panel: Screen[Any], then: Callable[[Any], object]) -> None:

@@ -18,9 +18,9 @@ from app.chat.answering import Answering, Permission
 from app.chat.budget import Shortage, WayOut, measure
 from app.chat.conversation import Conversation
 from app.chat.host import EngineHost, HostState
-from app.chat.sampling_form import from_mapping
+from app.chat.sampling_form import form_words, from_mapping
 from app.chat.session import Session
-from app.chat.store.records import Message
+from app.chat.store.records import Message, State
 from app.chat.turn import AnswerProgress, Turn
 from app.figures import rate
 from app.tools.calls import ToolCall
@@ -250,6 +250,10 @@ class ChatFrame(ModeScreen):
         """Show the answer so far; ``waited`` for its first token until now."""
         if progress.warning:
             self.tell_error(progress.warning)
+        figures = progress.message.figures
+        if progress.done and figures is not None:
+            how = "failed" if progress.message.state is State.FAILED else "is there"
+            app_of(self).ended(f"the answer {how}", figures.total_s)
         now = time.monotonic()
         tells = progress.done or waited or now - self._told >= _FIGURES_S
         if tells:
@@ -356,6 +360,8 @@ class ChatFrame(ModeScreen):
     def show_notice(self) -> None:
         """Say what is attached, what the prompt is for, and why nothing comes yet."""
         name, parts = "Text, sent as it is" if self.session.plain else "Message", []
+        if (shown := self.session.shown) and (form := form_words(shown.chat.sampling)):
+            name = f"{name}, answered with {form}"
         if self.session.editing is not None:
             name = "Edit a message"
             parts.append(

@@ -149,6 +149,7 @@ class CompareScreen(ModeScreen):
         contenders = [Contender(e.model, e.options, e.label) for e in self.entries]
         self.comparison = Comparison(contenders, question, together=self.together)
         self.comparison.start()
+        self._began = time.monotonic()
         self._look()
 
     @property
@@ -172,6 +173,7 @@ class CompareScreen(ModeScreen):
         report = self.comparison.poll()
         if report.ended:
             self.comparison = None
+            app_of(self).ended("the comparison is over", time.monotonic() - self._began)
         if len(self.query(ComparePane)) == len(report.sides):
             self.show(report)
 

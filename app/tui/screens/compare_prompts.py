@@ -2,6 +2,7 @@
 for the better of two answers without knowing whose they are."""
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -288,13 +289,14 @@ class ComparePromptsScreen(ModeScreen):
 
     @background
     async def _follow(self, process: PromptsProcess) -> None:
-        progress = CompareProgress()
+        progress, began = CompareProgress(), time.monotonic()
         while progress.running:
             self._show(progress)
             await asyncio.sleep(_LOOKS)
             progress = await asyncio.to_thread(process.poll)
         self._show(progress)
         self.process = None
+        app_of(self).ended("the comparison is over", time.monotonic() - began)
         if progress.error:
             self.say(f"✗ {progress.error}", "bad")
         elif not progress.stopped:

@@ -11,6 +11,7 @@ from app.chat.attachments import Attached, read_attachment, with_attachments
 from app.chat.conversation import Conversation
 from app.chat.export import FORMATS, ExistsError, export, suggested_path
 from app.chat.store.records import Attachment
+from app.documents import document_kind
 from app.tui.app import services_of
 from app.tui.screens.dialogs import ConfirmScreen, Panel, Result
 from app.tui.textual_patches import Plain, latest
@@ -41,13 +42,14 @@ class FilePanel(Panel[Result]):
 
 
 class AttachScreen(FilePanel[Attachment]):
-    """Ends with the text file. What it takes of the context is shown before."""
+    """Ends with the file's text. What it takes of the context is shown before."""
 
     HELP = """
-    Type the path of a text file, or pick it below: tab completes, down goes to the list. How much
-    of the context the file takes is shown before you attach it.
+    Type the path of a text file, PDF or Word document (.docx), or pick it below: tab completes,
+    down goes to the list. How much of the context the file takes is shown before you attach it.
     """
-    HEADING = "Attach a text file"
+    HEADING = "Attach a file"
+    _looked: tuple[str, Attached] | None = None  # what was read of which path
 
     @on(Input.Changed)
     def _typed(self) -> None:
@@ -66,8 +68,12 @@ class AttachScreen(FilePanel[Attachment]):
             await asyncio.sleep(_PAUSE_S)
             if self._line.text != text:
                 return
+        if document_kind(text, b""):
+            self.tell("reading it ...")  # may take seconds
         try:
-            attached = await asyncio.to_thread(read_attachment, text)
+            if not take or self._looked is None or self._looked[0] != text:
+                self._looked = text, await asyncio.to_thread(read_attachment, text)
+            attached = self._looked[1]
             if take:
                 self._take(attached)
             else:

@@ -21,6 +21,7 @@ from app.builds.run import (
     stage_line,
     stage_state,
 )
+from app.tui.app import app_of
 from app.tui.keys import bind, key
 from app.tui.screens.dialogs import ConfirmScreen
 from app.tui.textual_patches import Pane, Plain, background, latest
@@ -213,6 +214,7 @@ class QuantizeScreen(ModeScreen):
         self.refresh_bindings()
         self._form.look_later()  # cards have what was measured
         run = process.run
+        app_of(self).ended(headline(run, time.time()), run.seconds)
         match run.state:
             case RunState.DONE:
                 self.notify(f"{process.settings.model} is built.")

@@ -20,6 +20,7 @@ from app.batch.watch.process import Foreign
 from app.batch.watch.rows import By, RowState, Which
 from app.figures import rate
 from app.openai.answer import Answer
+from app.tui.app import app_of
 from app.tui.keys import bind, quiet
 from app.tui.screens.batch_panels import BatchResumeScreen, BatchRowScreen, RowPane, short
 from app.tui.screens.dialogs import AskScreen, ConfirmScreen
@@ -449,9 +450,11 @@ class BatchJob(Vertical):
 
     def _tell(self, view: JobView) -> None:
         bad = view.phase in (Phase.FAILED, Phase.DIED)
+        said, title = view.lines[0] if view.lines else str(view.phase), f"Batch: {view.phase}"
+        app_of(self).ended(f"{title}. {said}", view.elapsed_s or 0.0)
         self.app.notify(
-            view.lines[0] if view.lines else str(view.phase),
-            title=f"Batch: {view.phase}",
+            said,
+            title=title,
             severity="error" if bad else "warning" if view.failed else "information",
             timeout=10,
         )

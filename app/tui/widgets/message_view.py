@@ -13,6 +13,7 @@ from textual.widget import Widget
 
 from app.chat.figures import Reading, StatusFigures
 from app.chat.store.records import Message, Role, State
+from app.chat.structured import shown
 from app.chat.thinking import split
 from app.tools.calls import CallState, ToolCall
 from app.tui.app import services_of
@@ -280,18 +281,18 @@ class MessageView(Ground, Vertical, can_focus=True):
 def _parts(message: Message, tokens: int | None = None) -> Parts:
     """The answer and its thinking. Tokens of the thinking are estimated from its share of the text:
     where one token ends in the text is not kept."""
-    whole = message.text
+    whole, streams = message.text, message.state is State.STREAMING
     if "<" not in whole:
-        return Parts(whole)
-    streams = message.state is State.STREAMING
+        return Parts(shown(whole, ended=not streams))
     found = split(whole, final=not streams)
     thinking = "\n\n".join(part.text for part in found if part.thinking)
     rest = "\n\n".join(part.text for part in found if not part.thinking)
     if not thinking and not any(part.open for part in found):
-        return Parts(rest if streams else whole)
+        return Parts(shown(rest if streams else whole, ended=not streams))
     count = len(message.token_ids) if tokens is None else tokens
     about = round(count * len(thinking) / max(1, len(whole)))
     said = f"about {about:,} token{'s' if about > 1 else ''}" if about else ""
+    rest = shown(rest, ended=not streams)
     return Parts(rest, thinking or " ", said, streams and any(part.open for part in found))
 
 

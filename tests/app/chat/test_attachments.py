@@ -13,6 +13,7 @@ from app.chat.attachments import (
     with_attachments,
 )
 from app.chat.store.records import Attachment
+from tests.app.documents import pdf, word
 
 
 def test_text_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -94,3 +95,20 @@ def test_paths_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for number in range(60):
         (tmp_path / "many" / str(number)).touch()
     assert len(complete_path("many/")) == 50
+
+
+def test_documents_are_attached_as_their_text(tmp_path: Path):
+    read = read_attachment(pdf(tmp_path / "a.pdf", ["one", ""]))
+    assert read.attachment == Attachment("a.pdf", "one\n\n[page 2 has no text]")
+    assert (read.warning or "").endswith(
+        "a.pdf: 1 of its 2 pages have no text: they are blank, or pictures"
+    )
+    large = word(tmp_path / "b.docx", f"<w:p><w:r><w:t>{'x' * MOST_BYTES}</w:t></w:r></w:p>")
+    assert read_attachment(large).attachment.name == "b.docx"
+    larger = word(tmp_path / "c.docx", f"<w:p><w:r><w:t>{'ö' * MOST_BYTES}</w:t></w:r></w:p>")
+    for path, why in (
+        (larger, "its text has 2.0 MB"),
+        (pdf(tmp_path / "d.pdf", [""]), "d.pdf: it has only pictures"),
+    ):
+        with pytest.raises(AttachmentError, match=why):
+            read_attachment(path)

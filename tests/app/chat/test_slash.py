@@ -31,6 +31,10 @@ from runtimes.errors import RequestError
         ("/set seed none", "screen.sampling('seed', None)"),
         ("/set temperature default", "screen.sampling('temperature')"),
         (r"/set stop END|a\|b\n", "screen.sampling('stop', ('END', 'a|b\\n'))"),
+        ("/schema", "screen.form"),
+        ("/schema a.json", "screen.form('json_schema', 'a.json')"),
+        ("/choice yes | no", "screen.form('choices', 'yes | no')"),
+        ("/choice off", "screen.form('choices', 'off')"),
         ("/attach", "screen.attach"),
         ("/attach ~/a b.txt", "screen.attach('~/a b.txt')"),
         (r"/attach ~/a\ b.txt", "screen.attach('~/a b.txt')"),
@@ -94,13 +98,15 @@ def test_two_slashes_are_one_that_is_sent():
 def test_completion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "notes.txt").touch()
-    assert [c.text for c in candidates("/c")] == ["/chats ", "/copy", "/continue", "/compare"]
+    begun = ["/chats ", "/choice ", "/copy", "/continue", "/compare"]
+    assert [c.text for c in candidates("/c")] == begun
     assert len(candidates("/e")) == 2
     assert len(candidates("/")) == len(SPECS)
     assert candidates("/se")[0].shown == "/set [NAME VALUE]"
     assert [c.text for c in candidates("/set to")] == ["/set top_p ", "/set top_k "]
     assert candidates("/set top_p 0") == []
-    assert [c.text for c in candidates("/attach no")] == ["/attach notes.txt"]
+    for name in ("attach", "schema"):
+        assert [c.text for c in candidates(f"/{name} no")] == [f"/{name} notes.txt"]
     assert [c.text for c in candidates("/adapter ", (), ["poet", "law"])] == [
         "/adapter poet",
         "/adapter law",

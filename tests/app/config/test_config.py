@@ -38,6 +38,8 @@ _FULL = """\
 theme = "nord"   # as at night
 mouse = false
 thinking = "shown"
+notify = "desktop"
+notify_after = 0
 
 [chat]
 model = "assets/pebble-built"
@@ -109,6 +111,7 @@ def test_nothing_said_is_all_defaults() -> None:
 def test_everything_is_read(file: Path) -> None:
     config = load().checked()
     assert (config.theme, config.mouse, config.thinking) == ("nord", False, "shown")
+    assert (config.notify, config.notify_after) == ("desktop", 0)
     assert config.chat.model == "assets/pebble-built"
     assert (config.chat.context, config.chat.threads, config.chat.preset) == (4096, 2, "my.own")
     assert (config.chat.saved_mb, config.chat.sidebar) == (0, False)

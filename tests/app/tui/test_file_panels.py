@@ -15,6 +15,7 @@ from app.chat.store.records import Attachment
 from app.tui.app import IngotApp
 from app.tui.screens import files
 from app.tui.screens.files import AttachScreen, ExportScreen, FilePanel
+from tests.app.documents import pdf
 from tests.app.tui.conftest import is_ready
 from tests.support import wait_until
 
@@ -180,3 +181,22 @@ def test_picture(bare: Any, snap: Any, conversation: Conversation, name: str) ->
         await wait_until(lambda: panel.query_one(OptionList).option_count == count)
 
     assert snap(bare, run_before=open_it)
+
+
+async def test_a_document_is_read_once(bare: Any, folder: Path, monkeypatch: pytest.MonkeyPatch):
+    """How long it takes to read is waited for once; what one was told of is what is sent."""
+    pdf(folder / "report.pdf", ["Profits rose.", ""])
+    reads, read = [], files.read_attachment
+
+    def noted(path: str) -> Any:
+        reads.append(path)
+        return read(path)
+
+    monkeypatch.setattr(files, "read_attachment", noted)
+    async with bare.run_test(size=(80, 24)) as pilot:
+        panel, _ = await opened(bare, AttachScreen("report.pdf"))
+        about = panel.query_one("#about", Static)
+        await wait_until(lambda: "1 of its 2 pages have no text" in str(about.content))
+        await pilot.press("enter")
+        assert (await ended(bare)).text == "Profits rose.\n\n[page 2 has no text]"
+        assert reads == ["report.pdf"]
