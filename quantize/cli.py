@@ -65,7 +65,10 @@ def command(
         None, metavar="BITS", help="The best file of so many bits a weight, such as 4.5."
     ),
     fits: Several = Option(
-        None, metavar="SIZE", help="The best file that runs in so much memory with --context."
+        None,
+        metavar="SIZE",
+        help="The best file that runs in so much memory with --context; with --max-kl one that"
+        " loses no more, keys and values included.",
     ),
     context: int = Option(4096, min=64, help="Tokens of the chat that --fits leaves room for."),
     fastest: bool = Option(
@@ -158,6 +161,11 @@ def command(
         *(target_of("bits", text) for text in bits_per_weight or []),
         *(target_of("memory", text, context) for text in fits or []),
     ]
+    if fits and max_kl:
+        kl, *others = (one for one in targets if one.bound == "kl")
+        if others:
+            raise UsageError("--fits takes one --max-kl; other files are made in runs of their own")
+        targets = [one.losing(kl) if one.bound == "memory" else one for one in targets[1:]]
     if fastest:
         if not targets:
             raise UsageError(

@@ -80,6 +80,39 @@ class Fidelity:
 
 
 @dataclass(frozen=True, slots=True)
+class Flips:
+    """Answers of ``rows`` that were right and became wrong, and the other way round: two files may
+    be right equally often, each with other rows (A. Dutta et al., "Accuracy is Not All You Need",
+    2024)."""
+
+    rows: int
+    to_wrong: int
+    to_right: int
+
+    @property
+    def share(self) -> float:
+        """Flips per row, 0 to 1."""
+        return (self.to_wrong + self.to_right) / self.rows if self.rows else 0.0
+
+    def __str__(self) -> str:
+        return f"{self.to_wrong}↓ {self.to_right}↑"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnRows:
+    """A user's rows that the original and the file were asked greedily, how many answers are the
+    same, and flips of the rows that say which answer is right."""
+
+    prompts: str  # the name of their file
+    rows: int
+    same: int
+    flips: Flips | None = None
+
+    def __str__(self) -> str:
+        return f"{self.same}/{self.rows}{f' {self.flips}' if self.flips else ''}"
+
+
+@dataclass(frozen=True, slots=True)
 class FileSpeeds:
     """Tokens per second: prefill, and decoding with 1 row and with 16 rows together."""
 
@@ -102,7 +135,7 @@ class Allocation:
     built for speed also the seconds that a step of so many rows was predicted to take. ``rebuild``
     is the command that builds the file exactly again. ``cache`` is the type of keys and values that
     was chosen with a bound of memory, ``cache_kl`` the divergence of the file with it, measured at
-    the end of ``cache_tokens`` tokens."""
+    the end of ``cache_tokens`` tokens, and ``cache_loss`` by how much f16 there has less."""
 
     types: dict[str, str]
     predicted: float
@@ -115,6 +148,7 @@ class Allocation:
     cache: str = "f16"
     cache_kl: float | None = None
     cache_tokens: int = 0
+    cache_loss: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +176,15 @@ class FileEntry:
     measurement: str = ""
     bits_per_weight: float | None = None  # what the file really stores
     allocation: Allocation | None = None  # of a file that was built for a target
+    rows: OwnRows | None = None
+
+    @property
+    def whole(self) -> Fidelity | None:
+        """Fidelity with what keys and values of the chosen types add to the mean divergence."""
+        if self.fidelity is None or self.allocation is None:
+            return self.fidelity
+        whole = self.fidelity.kl_mean + (self.allocation.cache_loss or 0.0)
+        return dataclasses.replace(self.fidelity, kl_mean=whole)
 
 
 @dataclass(frozen=True, slots=True)

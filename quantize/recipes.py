@@ -135,9 +135,10 @@ Bound = Literal["kl", "bytes", "bits", "memory"]
 
 _UNITS = {"kb": 1e3, "mb": 1e6, "gb": 1e9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 _SIZE = r"[\d.]+ ?[kmg]i?b"
+_NATS = r"[\d.]+(?:e-\d+)?"
 _NAME = re.compile(
-    rf"(?:kl(?P<kl>[\d.]+(?:e-\d+)?)|(?P<bits>[\d.]+)bpw|fits-(?P<memory>{_SIZE})-(?P<context>\d+)"
-    rf"|(?P<bytes>{_SIZE}))(?:-fast(?P<rows>\d+))?"
+    rf"(?:kl(?P<kl>{_NATS})|(?P<bits>[\d.]+)bpw|fits-(?P<memory>{_SIZE})-(?P<context>\d+)"
+    rf"(?:-kl(?P<most>{_NATS}))?|(?P<bytes>{_SIZE}))(?:-fast(?P<rows>\d+))?"
 )
 
 
@@ -147,7 +148,8 @@ class QualityTarget:
     bytes of memory with a chat of ``context`` tokens. ``name`` says it in a file's name.
 
     Of the files that keep it the one of the fewest bytes, or of the least divergence, is wanted;
-    with ``rows`` the one whose step of so many rows is fastest.
+    with ``rows`` the one whose step of so many rows is fastest. One that keeps a bound of memory
+    may also be bound to lose no more than ``most_kl`` nats, its keys and values included.
     """
 
     bound: Bound
@@ -156,6 +158,11 @@ class QualityTarget:
     context: int = 0
     rows: int = 0
     cache: KvType = "f16"  # of a bound of memory: the type of keys and values that was chosen
+    most_kl: float | None = None
+
+    def losing(self, other: QualityTarget) -> QualityTarget:
+        """Target that keeps ``other``, a bound of divergence, too."""
+        return replace(self, most_kl=other.value, name=f"{self.name}-{other.name}")
 
     def fastest(self, rows: int) -> QualityTarget:
         """Target with this bound, for speed."""
@@ -202,6 +209,8 @@ def named_target(name: str) -> QualityTarget | None:
         return None
     bound = next(bound for bound in _FLAGS if found[bound])
     target = target_of(bound, found[bound], int(found["context"] or 0))
+    if found["most"]:
+        target = target.losing(target_of("kl", found["most"]))
     return target.fastest(int(found["rows"])) if found["rows"] else target
 
 
@@ -262,7 +271,8 @@ def recipe_for(target: QualityTarget, made_in: Format = "gguf") -> Recipe:
     """The recipe of a file that keeps ``target``."""
     bits = target.value if target.bound == "bits" else _EIGHT_BITS
     advice = "the types of its tensors are chosen for it"
-    limits = Limits(kl_mean=target.value, same_top=0.0) if target.bound == "kl" else None
+    most = target.value if target.bound == "kl" else target.most_kl
+    limits = Limits(kl_mean=most, same_top=0.0) if most else None
     gguf = Recipe(target.name, "gguf", 8, bits, advice, _Q8_0, limits=limits, target=target)
     if made_in == "gguf":
         return gguf

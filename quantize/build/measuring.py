@@ -87,7 +87,7 @@ def measure(
     name, inputs = recipe.name, _file(recipe, entry.sha256)
     fidelity = divergence(run, recipe, path, entry.sha256, know_original(run, plan), plan.text)
     if gated and run.options.measure.gates:
-        require_quality(recipe, fidelity)
+        require_quality(recipe, replace(entry, fidelity=fidelity).whole or fidelity)
     if run.options.measure.again:
         run.stages.drop("speed", stage_key("speed", inputs))
     call, text = partial(built_child.speed, path), f"measuring the speed of {name}"

@@ -193,8 +193,8 @@ def _measure_published(run: Run, job: BuildJob, entry: FileEntry) -> None:
         path = run.space.out / entry.path
         entry = job.entry = measure(run, run.plan, job.recipe, path, entry)
         run.space.update(entry)
-    if run.options.measure.gates and entry.fidelity:
-        require_quality(job.recipe, entry.fidelity)
+    if run.options.measure.gates and entry.whole:
+        require_quality(job.recipe, entry.whole)
 
 
 def _measure_others(run: Run, jobs: Sequence[BuildJob]) -> None:

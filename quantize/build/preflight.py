@@ -203,7 +203,7 @@ def require_measuring(options: Options) -> None:
     for recipe in options.recipes:
         if recipe.name in options.allocations:
             continue
-        if recipe.target and recipe.target.bound == "kl" and not options.measure.enabled:
+        if recipe.target and recipe.limits and not options.measure.enabled:
             raise UsageError(f"{recipe.name} is a bound that is measured: without --no-measure")
 
 

@@ -308,9 +308,10 @@ def make_target(run: Run, job: BuildJob, target: QualityTarget) -> Stage:
     cached: dict[str, Any] = {}
     if plan.target.cache != "f16" and isinstance(plan.maker, GgufMaker):
         base = refer_deep(run, plan.maker.export, plan.tune, target.context)
-        file = run, job.recipe, done.path, done.stage.sha256
-        behind = divergence(*file, base.found, {"reference": base.key}, plan.target.cache)
-        cached = {"cache_kl": behind.kl_mean, "cache_tokens": base.found.windows.length}
+        file = run, job.recipe, done.path, done.stage.sha256, base.found, {"reference": base.key}
+        kl, full = (divergence(*file, kind).kl_mean for kind in (plan.target.cache, "f16"))
+        cached = {"cache_kl": kl, "cache_tokens": base.found.windows.length}
+        cached["cache_loss"] = max(kl - full, 0.0)
 
     def keep(folder: Path) -> JsonObject:
         if done.path.is_dir():

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quantize.arrays import Doubles, Floats, Halves, Ints
-from quantize.errors import QualityError, ToolError
+from quantize.errors import MissedTargetError, QualityError, ToolError
 from quantize.fromjson import from_json
 from quantize.manifest import Fidelity, Perplexity
 from quantize.quality.text import Text, Windows
@@ -219,6 +219,12 @@ def require_quality(recipe: Recipe, fidelity: Fidelity) -> None:
                 f"the same most likely token at {fidelity.same_top:.1%} of the positions, the limit"
                 f" is {limits.same_top:.1%}"
             )
+    if problems and recipe.target and recipe.target.most_kl:
+        raise MissedTargetError(
+            f"{recipe.name} is too far from the float model: {'; '.join(problems)}, keys and values"
+            " included. Nothing was published for it: give more memory (--fits), a shorter"
+            " --context, or a larger --max-kl"
+        )
     if problems:
         raise QualityError(
             f"{recipe.name} is too far from the float model: {'; '.join(problems)}.\n"

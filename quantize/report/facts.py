@@ -9,7 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from quantize.manifest import Allocation, Fidelity, FileEntry, FileSpeeds, Manifest, ModelInfo
+from quantize.manifest import (
+    Allocation,
+    Fidelity,
+    FileEntry,
+    FileSpeeds,
+    Manifest,
+    ModelInfo,
+)
 from quantize.recipes import parse_variant
 from runtimes.models.gguf import TENSOR_TYPES
 from runtimes.planner.choose import BUSY
@@ -252,11 +259,13 @@ ACCURACY = Figure(
     lambda e: f"{e.quality.task_accuracy:.1%}" if e.quality else "",
     lambda m: f"{m.quality.task_accuracy:.1%}" if m.quality else "",
 )
+ROWS = Figure("own rows", lambda e: str(e.rows or ""))
 _ALL = (
     SIZE,
     BITS,
     PARITY,
     ACCURACY,
+    ROWS,
     Figure(
         "perplexity",
         of_fidelity(lambda f: f"{f.perplexity.value:.4g} ± {f.perplexity.error:.2g}"),
@@ -310,6 +319,11 @@ def how_measured(manifest: Manifest) -> list[str]:
     if lines:
         said.append(
             f"Each file's tokenizer was compared with the original's on {_numbers(lines)} lines."
+        )
+    if any(e.rows for e in entries):
+        said.append(
+            "Own rows are those of the user to which the file gives the original's answer, greedily"
+            " and to the letter; ↓ right answers that became wrong, ↑ wrong ones that became right."
         )
     tools: dict[str, set[str]] = {}
     for name, version in (pair for e in entries for pair in e.tools.items()):
@@ -455,6 +469,9 @@ def summary(entry: FileEntry, allocation: Allocation) -> str:
         parts.append(f"{allocation.step_s * 1e3:.3g} ms a step of {allocation.rows} predicted")
     if allocation.next_mb is not None:
         parts.append(f"the next megabyte would bring it to {allocation.next_mb:.2g}")
+    if allocation.cache_loss is not None:
+        added = f"keys and values of {allocation.cache} add {allocation.cache_loss:.2g}"
+        parts.append(f"{added} behind {allocation.cache_tokens:,} tokens")
     parts.append(f"{allocation.tries} file{'s' * (allocation.tries > 1)} tried")
     return ", ".join(parts)
 

@@ -83,6 +83,7 @@ def test_every_bound_is_kept(made: Made):
     if file.kv_type != "f16":
         assert fits.allocation.cache_tokens == 256
         assert 0 < (fits.allocation.cache_kl or 0) < 1
+        assert fits.whole.kl_mean == fits.fidelity.kl_mean + fits.allocation.cache_loss
     # Smaller than the recipe and nearer to the model: that is what it is for.
     assert size.bytes < fixed.bytes
     assert size.fidelity.kl_mean < fixed.fidelity.kl_mean
@@ -190,6 +191,15 @@ def test_a_bound_that_is_missed_keeps_the_nearest_file_aside(
     assert str(aside) in str(told.value)
     assert read_header(aside).metadata["ingot.target"] == "kl0.04"
     assert load_manifest(made.out).entry("kl0.04") is None
+    # One of memory may be bound as well; what is beyond it is not published.
+    kept = ("--max-kl", "1e-6", "--limit", "1024", "--out", made.out)
+    line = (made.options.source.model, "--fits", "8MB", "--context", "256", *kept)
+    done = run_quantize(*line, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "fits-8mb-256-kl1e-6 is too far from the float model: mean KL diverg" in done.stderr
+    assert load_manifest(made.out).entry("fits-8mb-256-kl1e-6") is None
+    done = run_quantize(*line, "--max-kl", "0.1", check=False)
+    assert (done.returncode, "--fits takes one --max-kl" in done.stderr) == (2, True)
 
 
 def test_texts_that_share_a_passage_are_refused_before_anything(made: Made, tmp_path: Path):
@@ -218,6 +228,9 @@ def test_what_a_target_needs_is_told_before_anything(made: Made, pebble_f16: Pat
         )
     with pytest.raises(UsageError, match=r"kl0\.03 is a bound that is measured"):
         build(replace(made.options, measure=MeasureOptions(enabled=False)), Reporter())
+    bound = (find_recipe("fits-8mb-256-kl0.1"),)
+    with pytest.raises(UsageError, match=r"kl0\.1 is a bound that is measured"):
+        build(replace(made.options, recipes=bound, measure=MeasureOptions(False)), Reporter())
     with pytest.raises(UsageError, match=r"types of onnx-kl0\.05 are chosen on the processor"):
         build(replace(made.options, target="cuda"), Reporter())
 

@@ -122,6 +122,9 @@ def test_the_list_on_a_terminal_is_a_table(
     assert "\t" not in shown
 
 
+KEPT = target_of("memory", "8GB", 8192).losing(target_of("kl", "0.02"))
+
+
 @pytest.mark.parametrize(
     ("target", "name", "value"),
     [
@@ -132,6 +135,7 @@ def test_the_list_on_a_terminal_is_a_table(
         (target_of("bytes", "900 MiB"), "900mib", 900 * 2**20),
         (target_of("memory", "8GB", 8192), "fits-8gb-8192", 8e9),
         (target_of("kl", "0.02").fastest(1), "kl0.02-fast1", 0.02),
+        (KEPT, "fits-8gb-8192-kl0.02", 8e9),
         (target_of("memory", "8GB", 8192).fastest(16), "fits-8gb-8192-fast16", 8e9),
     ],
 )
