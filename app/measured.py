@@ -11,7 +11,8 @@ from app.options import ModelOptions
 from quantize.cards import Card, card_path
 from quantize.disk import outfile
 from quantize.measure import front, manifest_of
-from quantize.report.facts import Figure, of_fidelity
+from quantize.report.facts import ROWS, Figure, of_fidelity
+from quantize.report.picture import draw_picture
 from quantize.report.table import COLUMNS, build_table
 from quantize.report.write import render_page
 from quantize.terminal import Console
@@ -35,6 +36,7 @@ _COLUMNS = {
     "p99": Figure("KL\n99%", _nats("kl_p99")),
     "p999": Figure("KL\n99.9%", _nats("kl_p999"), wide=True),
     "most": Figure("KL\nmax", _nats("kl_max"), wide=True),
+    "rows": ROWS,
     **{name: COLUMNS[name] for name in ("top", "prefill", "decode", "decode_16", "peak")},
 }
 
@@ -113,7 +115,11 @@ def as_object(cards: Sequence[Card], passed: Sequence[Sequence[str]]) -> dict[st
     }
 
 
-def write_page(path: Path, cards: Sequence[Card]) -> None:
-    """Write the report of the files as a page that needs no other file. Raises OSError."""
+def write_report(path: Path, cards: Sequence[Card]) -> None:
+    """Write the report of the files as a page that needs no other file, or as a picture of size
+    against divergence and speed, by the name's end. Raises OSError."""
     with outfile(path) as partial:
-        partial.write_text(render_page(manifest_of(cards)), encoding="utf-8")
+        if path.suffix == ".html":
+            partial.write_text(render_page(manifest_of(cards)), encoding="utf-8")
+        else:
+            draw_picture(manifest_of(cards), partial, path.suffix[1:])

@@ -29,7 +29,15 @@ from quantize.errors import ToolError, UsageError
 from quantize.gguf.converter import export_f16
 from quantize.gguf.imatrix import compute
 from quantize.gguf.weights import compare_weights, other_settings, other_tokens
-from quantize.manifest import FileEntry, Manifest, ModelInfo, ModelOrigin, Quality, TokenParity
+from quantize.manifest import (
+    FileEntry,
+    Manifest,
+    ModelInfo,
+    ModelOrigin,
+    OwnRows,
+    Quality,
+    TokenParity,
+)
 from quantize.options import DEFAULT_LIMIT, SourceOptions
 from quantize.progress import Reporter
 from quantize.quality import built_child, float_child
@@ -58,6 +66,7 @@ from runtimes.settings import KvType
 logger = logging.getLogger(__name__)
 
 _Found = TypeVar("_Found")
+Ask = Callable[[Path, Path], OwnRows]  # of the original as a file that runs, and of a file
 
 _VERSION = 1  # of what is measured: cards of another are measured again
 _WORK = ".work-"
@@ -93,6 +102,7 @@ class MeasureJob:
     again: bool = False
     kv_types: tuple[KvType, ...] = ()  # that GGUF files are measured with as well ...
     context: int = 4096  # ... behind so many tokens
+    ask: Ask | None = None  # has both answer the user's rows
 
 
 @dataclass(slots=True)
@@ -196,6 +206,10 @@ def _card(file: ModelFile, original: _Original, job: MeasureJob) -> Card:
     else:
         card = _measured(file, mark, original, speed=job.speed)
     card = _with_caches(card, file, original, job)
+    if job.ask is not None and card.entry.fidelity is not None:
+        if (floats := _floats(original)) is None:
+            raise ToolError(f"--prompts: no runtime has the original: {original.no_floats}")
+        card = replace(card, entry=replace(card.entry, rows=job.ask(floats, file.path)))
     save_card(file.path, card)
     return card
 
@@ -419,21 +433,30 @@ def _weights(
 
 
 def _floats(original: _Original) -> Path | None:
-    """The original as a GGUF file of half precision; None where that cannot be made."""
+    """The original as a GGUF file of half precision, which is kept; None where that cannot be
+    made."""
     if original.floats is None and not original.no_floats:
-        out = original.work / "original.gguf"
         what = "converting the original to GGUF, half precision"
-        require_room(original.work, _HALF * original.source.parameters, what)
+        out = _kept(original.origin.hash, sorted(versions(["gguf"]).items())) / "original.gguf"
         try:
-            with original.progress.stage(what):
-                folder, tokens = original.source.folder, original.tokens
-                export_f16(folder, out, tokens, original.work, original.progress)
+            if not out.is_file():
+                require_room(out.parent.parent, _HALF * original.source.parameters, what)
+                with original.progress.stage(what), _made(out.parent) as made:
+                    made.mkdir()
+                    given = original.source.folder, made / out.name, original.tokens
+                    export_f16(*given, original.work, original.progress)
+            out.parent.touch()
             original.floats = out
         except ToolError as error:
             logger.debug("no conversion: %s", error)
             said = str(error).splitlines()[0]
             original.no_floats = f"weights are not compared: the original is not converted ({said})"
     return original.floats
+
+
+def _kept(*parts: object) -> Path:
+    """A folder for what all of ``parts`` decide."""
+    return cache_dir() / "measure" / hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
 
 def _matrix(original: _Original, floats: Path) -> Path | None:
@@ -464,7 +487,7 @@ def _distributions(original: _Original, window: int) -> FloatReference:
     limit, text = original.limit, read_text(original.text).sha256
     parts: tuple[object, ...] = original.origin.hash, text, limit
     parts += (sorted(versions(["gguf"]).items()), *([window] if window != WINDOW else []))
-    folder = cache_dir() / "measure" / hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+    folder = _kept(*parts)
     try:
         found = load_reference(folder)
         original.progress.note("the original's distributions are those of an earlier run")

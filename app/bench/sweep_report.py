@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from app.bench.frame import rounded
 from app.sweeps import OURS, Sweep, about, by_side, groups, named, tables, verdicts
 from quantize.disk import outfile
-from runtimes.errors import RequestError
+from quantize.report.picture import LINE, SOFT, save, svg_of
 from runtimes.output import html, json_text
 from runtimes.untrusted import visible
 
@@ -33,8 +33,6 @@ def draw(sweep: Sweep) -> Figure:
     side."""
     from matplotlib import colormaps
     from matplotlib.figure import Figure
-
-    from quantize.report.picture import LINE, SOFT
 
     found = groups(sweep)
     files = list(dict.fromkeys(key for of_length in found.values() for key in of_length))
@@ -91,7 +89,6 @@ def draw(sweep: Sweep) -> Figure:
 
 def render_page(sweep: Sweep) -> str:
     """A page with the picture and all tables."""
-    from quantize.report.picture import svg_of
     from quantize.report.write import page
 
     body = ["<h1>One row at a time, and many at once</h1>", f'<p class="soft">{html(about(sweep))}']
@@ -106,17 +103,6 @@ def render_page(sweep: Sweep) -> str:
     return page("Speed by rows", body)
 
 
-def check_output(path: Path) -> None:
-    """Raises RequestError for a kind of file that is not written, or whose library is not here."""
-    if path.suffix not in SUFFIXES:
-        raise RequestError(f"--output {path}: it ends with none of {', '.join(SUFFIXES)}")
-    if path.suffix != ".json":
-        try:
-            import matplotlib  # noqa: F401
-        except ImportError as error:
-            raise RequestError(f"--output {path} needs matplotlib: {error}") from error
-
-
 def write(sweep: Sweep, path: Path) -> None:
     """Write the kind of file that its name ends with. Raises OSError."""
     with outfile(path) as partial:
@@ -125,7 +111,6 @@ def write(sweep: Sweep, path: Path) -> None:
         elif path.suffix == ".html":
             partial.write_text(render_page(sweep), encoding="utf-8")
         else:
-            nothing = {"Software": None} if path.suffix == ".png" else {"Date": None}
             figure = draw(sweep)
-            figure.set_facecolor("white")
-            figure.savefig(partial, format=path.suffix[1:], dpi=150, metadata=nothing)
+            figure.set(facecolor="white", dpi=150)
+            save(figure, partial, path.suffix[1:])

@@ -63,6 +63,7 @@ class PromptsJob:
     field: str | None = None
     limit: int | None = None
     slots: int | None = None
+    reproducible: bool = False
 
     def answers(self, entry: ModelEntry) -> Path:
         """Path of a file's answers; their journal is beside it."""
@@ -86,6 +87,7 @@ class PromptsJob:
             str(entry.path),
             system=self.system,
             slots=self.slots,
+            reproducible=self.reproducible,
             force=not fresh,
             fresh=fresh,
             sampling=self.sampling,

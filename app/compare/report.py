@@ -310,7 +310,7 @@ def pair_cells(pair: PairResult, results: Results) -> tuple[str, ...]:
         f"{pair.identical:,} of {pair.rows:,}{share}",
         _known("{:.0%}".format, pair.same_share),
         parts,
-        "" if flips is None else f"{flips.to_wrong}↓ {flips.to_right}↑",
+        str(flips or ""),
         _known("{:.2f}x".format, ratio),
     )
 

@@ -17,6 +17,7 @@ from statistics import fmean, median
 from typing import Literal
 
 from app.compare.answers import Told, equal_from_start
+from quantize.manifest import Flips
 
 Unit = Literal["tokens", "characters"]
 _Z95 = 1.959964  # of the normal distribution: 95% lie between minus and plus this
@@ -58,22 +59,6 @@ class FileResult:
     completion_tokens: int = 0
     decode_tps: float | None = None
     ttft_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Flips:
-    """Answers of ``rows`` that were right and became wrong, and the other way round: two files may
-    be right equally often, each with other rows (A. Dutta et al., "Accuracy is Not All You Need",
-    2024)."""
-
-    rows: int
-    to_wrong: int
-    to_right: int
-
-    @property
-    def share(self) -> float:
-        """Flips per row, 0 to 1."""
-        return (self.to_wrong + self.to_right) / self.rows if self.rows else 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from quantize.cards import Card, known_cards
 from quantize.disk import human
 from quantize.manifest import NAME as MANIFEST
 from quantize.manifest import (
+    Allocation,
     Fidelity,
     FileEntry,
     FileSpeeds,
@@ -87,6 +88,8 @@ class ModelEntry:
     measured: PlannedSpeed | None = None  # on this machine
     broken: str | None = None
     bits_per_weight: float | None = None  # what a file that `quantize` built stores
+    allocation: Allocation | None = None
+    measurement: str = ""
 
     @property
     def label(self) -> str:
@@ -329,7 +332,9 @@ _DEMO = Path("assets") / "pebble-built"  # where `make demo` puts it
 _BITS = re.compile(r"(?:^|[-_/])(?:UD-)?(?:I?Q|TQ|BF|F|FP|MXFP|NVFP|INT|W)(\d+)", re.IGNORECASE)
 
 # What an entry takes from a manifest as it is.
-_LISTED = ("format", "bits", "bits_per_weight", "bytes", "quality", "fidelity", "speed", "notes")
+_LISTED = (
+    "format bits bits_per_weight bytes quality fidelity speed notes allocation measurement"
+).split()
 
 
 def catalog(given: Iterable[str | Path] = ()) -> list[ModelEntry]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import io
 import itertools
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from quantize.disk import check_outfile
+from quantize.errors import UsageError
 from quantize.manifest import Manifest
 from quantize.report.facts import (
     SizeChart,
@@ -66,8 +69,27 @@ def svg_of(figure: Figure, alt: str) -> str:
     return drawn
 
 
-def draw_png(manifest: Manifest, path: Path) -> None:
-    """Write 1350 x 900 pixels to ``path``. Without measurements, sizes alone."""
+def check_output(path: Path, forms: Sequence[str]) -> None:
+    """Raises UsageError for a file that cannot be written, whose name ends with none of ``forms``,
+    or whose library is not here."""
+    if path.suffix not in forms:
+        raise UsageError(f"--output {path}: it ends with none of {', '.join(forms)}")
+    try:
+        check_outfile(path)
+        if path.suffix != ".json":
+            import matplotlib  # noqa: F401
+    except (OSError, ImportError) as error:
+        raise UsageError(f"--output {path} cannot be written: {error}") from error
+
+
+def save(figure: Figure, path: Path, form: str) -> None:
+    """Write a figure as "png", the same bytes for the same figure, or "svg"."""
+    nothing = {"Software": None} if form == "png" else {"Date": None}
+    figure.savefig(path, format=form, metadata=nothing)
+
+
+def draw_picture(manifest: Manifest, path: Path, form: str = "png") -> None:
+    """Write 1350 x 900 pixels, or an SVG, to ``path``. Without measurements, sizes alone."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 6), dpi=150, facecolor="white", layout="constrained")
@@ -90,8 +112,7 @@ def draw_png(manifest: Manifest, path: Path) -> None:
         axes.spines[["top", "right"]].set_visible(False)
     else:
         draw_chart(figure, chart)
-    # The same manifest gives the same bytes.
-    figure.savefig(path, format="png", metadata={"Software": None})
+    save(figure, path, form)
 
 
 def draw_chart(figure: Figure, chart: SizeChart) -> None:

@@ -25,7 +25,7 @@ from quantize.report.facts import (
     texts_of,
     title,
 )
-from quantize.report.picture import draw_png, draw_svg
+from quantize.report.picture import draw_picture, draw_svg
 from runtimes.output import html, markdown
 
 FILES = ("report.html", "report.png", "README.md")
@@ -44,7 +44,7 @@ def write_report(folder: Path, manifest: Manifest, work: Path | None = None) -> 
         partial = {name: Path(made) / name for name in FILES}  # nothing is there: no link
         partial["report.html"].write_text(render_page(manifest), encoding="utf-8")
         partial["README.md"].write_text(render_card(manifest), encoding="utf-8")
-        draw_png(manifest, partial["report.png"])
+        draw_picture(manifest, partial["report.png"])
         for name, path in partial.items():
             path.replace(folder / name)
 

@@ -10,6 +10,7 @@ from app.measured import as_object, print_cards
 from app.models.planning import cache_losses
 from quantize.cards import card_path, known_cards, load_card
 from quantize.errors import SourceError, UsageError
+from quantize.manifest import OwnRows
 from quantize.measure import (
     MeasureJob,
     bounds_passed,
@@ -20,6 +21,7 @@ from quantize.measure import (
 )
 from quantize.options import SourceOptions
 from quantize.progress import Reporter
+from quantize.report.write import render_page
 from runtimes.errors import ModelError
 from runtimes.models.registry import read_model
 from tests.quantize.hub.hubs import Notes
@@ -74,6 +76,27 @@ def test_files_of_both_formats_and_what_is_wrong_with_some(
     again = measure(_job(pebble, *paths, questions=few), notes)
     assert again == cards
     assert sum("was measured before" in note for note in notes.notes) == len(paths)
+
+
+def test_an_original_of_a_folder_answers_as_a_file_that_is_kept(
+    pebble: Path, pebble_built: Path, few: Path
+):
+    asked: list[Path] = []
+
+    def ask(original: Path, file: Path) -> OwnRows:
+        assert (read_model(original).quantization, file) == ("F16", onnx)
+        asked.append(original)
+        return OwnRows("rows", 3, 2)
+
+    onnx, notes = pebble_built / "onnx-int4", Notes()
+    job = _job(pebble, onnx, questions=few, limit=200, ask=ask)
+    (card,) = measure(job, notes)
+    assert card.entry.rows.same == 2
+    assert load_card(card.fingerprint) == card
+    assert measure(job, notes) == [card]
+    assert asked[0] == asked[1]
+    assert sum("converting the original" in text for text in notes.stages) == 1
+    assert "2/3" in render_page(manifest_of([card]))
 
 
 def test_an_original_that_is_a_gguf_file_of_floats_and_bounds(pebble_f16: Path, pebble_built: Path):

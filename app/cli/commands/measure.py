@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from app import console
 from app.cli.options import AS_TABLE, parts, with_groups
 from app.exitcodes import ExitCode
-from app.options import MODEL_HELP, argument, option
+from app.options import MODEL_HELP, SamplingOptions, argument, option
 from runtimes.errors import RequestError
 from runtimes.settings import KV_HELP, kv_pair
+
+if TYPE_CHECKING:
+    from quantize.measure import Ask
 
 _BOUNDS = {"rich_help_panel": "Bounds (exit code 1 where a file is beyond)", "metavar": "NATS"}
 
@@ -47,8 +52,18 @@ def measure(
     context: int = option(4096, "Tokens that --kv-types are measured behind.", min=64),
     no_speed: bool = option(False, "Do not measure speed and memory."),
     again: bool = option(False, "Measure again what has been measured."),
-    output: Path | None = option(
-        None, "Also write a page with the table and charts there.", metavar="FILE.html"
+    prompts: Path | None = option(
+        None,
+        "Also have the original and each file answer these rows, read as by `ingot compare"
+        " --prompts`: which answers are the same, which were right and are wrong.",
+        metavar="ROWS",
+    ),
+    max_tokens: int = option(512, "Tokens of such an answer at most.", min=1),
+    output: list[Path] | None = option(
+        None,
+        "Also write there a page with table and chart (.html), or the chart of size, divergence"
+        " and speed alone (.svg, .png); repeatable.",
+        metavar="FILE",
     ),
     trust_remote_code: bool = option(
         False, "Run Python code that comes with the original.", "--trust-remote-code"
@@ -64,11 +79,14 @@ def measure(
     """
     if against is None:
         raise RequestError("--against ORIGINAL says what the files are held against")
-    from app.measured import as_object, print_cards, resolved, write_page
+    from app.measured import as_object, print_cards, resolved, write_report
     from quantize.measure import MeasureJob, bounds_passed, measure
     from quantize.options import DEFAULT_LIMIT, SourceOptions
     from quantize.progress import ConsoleReporter, beating
+    from quantize.report.picture import check_output
 
+    for path in output or ():
+        check_output(path, (".html", ".svg", ".png"))
     job = MeasureJob(
         resolved(files),
         SourceOptions(against, trust_remote_code=trust_remote_code),
@@ -77,6 +95,7 @@ def measure(
         again=again,
         kv_types=tuple(parts(kv_types)),
         context=context,
+        ask=None if prompts is None else _asking(prompts, max_tokens),
     )
     reporter = ConsoleReporter()
     with beating(reporter):
@@ -86,7 +105,32 @@ def measure(
         console.emit_json(as_object(cards, passed))
     else:
         print_cards(cards, passed)
-    if output is not None:
-        write_page(output, cards)
+    for path in output or ():
+        write_report(path, cards)
     if any(passed) or any(card.faults for card in cards):
         raise typer.Exit(ExitCode.ROWS_FAILED)
+
+
+def _asking(prompts: Path, max_tokens: int) -> Ask:
+    """Ask two files as `ingot compare` does."""
+    from app.batch.run import run_batch
+    from app.compare.prompts import PromptsJob, check_prompts, run_prompts
+    from app.compare.report import report_of
+    from app.models.catalog import entry_of
+    from quantize.manifest import OwnRows
+
+    rows, sampling = check_prompts(prompts), SamplingOptions(max_tokens=max_tokens)
+
+    def ask(original: Path, file: Path) -> OwnRows:
+        # What runs beside a row decides near-ties: a flip is to be the file's own.
+        job = PromptsJob((entry_of(original), entry_of(file)), rows, sampling, reproducible=True)
+        codes = run_prompts(job, run_batch, lambda _number: None, fresh=False)
+        if codes[-1] == ExitCode.INTERRUPTED:
+            raise typer.Exit(ExitCode.INTERRUPTED)
+        results = report_of(job)
+        (pair,) = results.pairs
+        files = shlex.join([str(original), str(file), "--prompts", str(rows)])
+        console.note(f"  texts: ingot compare {files} --max-tokens {max_tokens} --reproducible")
+        return OwnRows(rows.name, len(results.rows), pair.identical, pair.flips)
+
+    return ask

@@ -169,6 +169,7 @@ def compare(
     slots: int | None = option(
         None, "Answers that run together; 16 if memory allows.", min=1, max=MOST_SLOTS, **_FILE
     ),
+    reproducible: bool = option(False, "What runs beside a row decides nothing; slower.", **_FILE),
     fresh: bool = option(False, "Drop the answers of earlier runs.", **_FILE),
     quiet: bool = option(False, "No progress on stderr.", "--quiet", "-q", **_FILE),
 ) -> None:
@@ -188,6 +189,7 @@ def compare(
     system = clean_argument(system, note)
     if prompts is None:
         given = {"--output": output, "--field": field, "--limit": limit, "--slots": slots}
+        given["--reproducible"] = reproducible or None
         given |= {"--fresh": fresh or None, "--quiet": quiet or None}
         if wrong := [name for name, value in given.items() if value is not None]:
             raise RequestError(f"{wrong[0]} goes with --prompts FILE")
@@ -207,7 +209,8 @@ def compare(
         check_output(output, prompts)
     asked = _contenders(model, recipe or [], [*words, *(also or [])])
     entries = entries_of([(one.model, one.options) for one in asked])
-    job = PromptsJob(entries, check_prompts(prompts), sampling, system, field, limit, slots)
+    rows = check_prompts(prompts)
+    job = PromptsJob(entries, rows, sampling, system, field, limit, slots, reproducible)
     raise typer.Exit(_many(job, output, as_json=as_json, fresh=fresh, quiet=quiet))
 
 

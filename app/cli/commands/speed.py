@@ -15,6 +15,8 @@ from app.options import MODEL_HELP, ModelOptions, PlanOptions, argument, option
 from runtimes.models.registry import read_model
 from runtimes.settings import MOST_SLOTS
 
+_BUDGET = "One budget, by what was measured (without --context the longest that both allow)"
+
 
 @with_groups
 def plan(
@@ -31,12 +33,35 @@ def plan(
         min=0,
     ),
     again: bool = option(False, "Measure again, even if a result is remembered."),
+    fits: str | None = option(
+        None,
+        "Memory that all of it takes at most, such as 8GB.",
+        metavar="SIZE",
+        rich_help_panel=_BUDGET,
+    ),
+    max_kl: str | None = option(
+        None, "KL divergence from the original at most.", metavar="NATS", rich_help_panel=_BUDGET
+    ),
     as_json: bool = AS_OBJECT,
 ) -> None:
     """Choose file and settings by short measured trials, and remember them for this machine.
 
-    Exits 4 if nothing fits into memory.
+    With --fits or --max-kl: choose file, types of keys and values and context
+    by what `quantize` and `ingot measure` have measured, without trials.
+
+    Exits 4 if nothing fits into memory, 1 if nothing keeps --max-kl.
     """
+    if fits is not None or max_kl is not None:
+        if slots is not None:
+            raise BadParameter("--fits and --max-kl are for one chat", param_hint="--slots")
+        from app.models import budget
+
+        found = budget.choose_within(model, options, settings, fits, max_kl)
+        if as_json:
+            emit_json(budget.as_object(*found), indent=2)
+        else:
+            emit(budget.as_text(*found))
+        return
     from app.models.planning import (
         as_object,
         as_text,
@@ -124,12 +149,13 @@ def _sweep(
 ) -> None:
     """Plan, measure, show and write; what an interrupted sweep has measured is kept."""
     from app.bench.row_sweep import plan_sweep, run_sweep
-    from app.bench.sweep_report import as_object, check_output, write
+    from app.bench.sweep_report import SUFFIXES, as_object, write
     from app.sweeps import text
+    from quantize.report.picture import check_output
 
     kinds = tuple(dict.fromkeys(parts(asked.kv_type))) or ("f16",)
     for path in asked.output or ():
-        check_output(path)
+        check_output(path, SUFFIXES)
     work = replace(
         asked,
         lengths=_lengths(asked.length),

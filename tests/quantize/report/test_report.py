@@ -177,7 +177,7 @@ def test_a_failed_report_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.
         path.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("quantize.report.write.draw_png", full)
+    monkeypatch.setattr("quantize.report.write.draw_picture", full)
     with pytest.raises(OSError, match="No space"):
         write_report(tmp_path, BARE)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
