@@ -109,7 +109,7 @@ class OwnRows:
     flips: Flips | None = None
 
     def __str__(self) -> str:
-        return f"{self.same}/{self.rows} {self.flips or ''}".strip()
+        return f"{self.same}/{self.rows}{f' {self.flips}' if self.flips else ''}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,6 +193,7 @@ def test_refusals(command: Any, pebble_built: Path, prompts: Path, tmp_path: Pat
         "replace the prompts": [one, other, "--prompts", text, "--output", text],
         "--together is for one": [one, other, "--prompts", prompts, "--together"],
         "--output goes with": [one, "Hello", "--output", tmp_path / "a.md"],
+        "--reproducible goes with": [one, "Hello", "--reproducible"],
         "give one PROMPT": [one, "Hello", "you"],
     }
     for said, arguments in refused.items():
