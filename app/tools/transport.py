@@ -116,6 +116,8 @@ async def _receive(process: asyncio.subprocess.Process, incoming: Any, traffic: 
                 # Its last words on stderr may come after the end of its output.
                 with suppress(TimeoutError):
                     await asyncio.wait_for(process.wait(), _GRACE_S)
+                if (code := process.returncode or 0) < 0:
+                    traffic.why = f"signal {-code} ended it"
                 return
             except asyncio.LimitOverrunError:
                 traffic.give_up(f"a message of it has more than {_MOST_LINE >> 20} MiB")

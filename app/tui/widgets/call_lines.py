@@ -1,5 +1,6 @@
 """Calls of tools below an answer: a line for each, with its arguments and result folded in it."""
 
+import asyncio
 import json
 from collections.abc import Sequence
 
@@ -72,17 +73,19 @@ class CallLine(Vertical):
 class CallLines(Vertical):
     """The calls of one answer."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._showing = asyncio.Lock()  # timers and keys come in different tasks
+
     async def show(
         self, calls: Sequence[ToolCall], running: tuple[ToolCall, float] | None, *, waits: bool
     ) -> None:
         """``running``: the one that is being made, and its seconds."""
-        self.display = bool(calls)
-        lines = list(self.query(CallLine))
-        for call in calls[len(lines) :]:
-            line = CallLine(call)
-            lines.append(line)
-            await self.mount(line)
-        for line, call in zip(lines, calls, strict=False):
+        async with self._showing:
+            lines = list(self.query(CallLine))
+            new = [CallLine(call) for call in calls[len(lines) :]]
+            await self.mount_all(new)
+        for line, call in zip((*lines, *new), calls, strict=False):
             made = running is not None and running[0].id == call.id
             line.show(call, running[1] if running and made else None, waits=waits)
 

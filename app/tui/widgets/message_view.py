@@ -181,7 +181,7 @@ class MessageView(Ground, Vertical, can_focus=True):
         self.entry = entry
         self.foot = MessageFoot(entry.message.id)
         self._state = Plain(classes="state")
-        self.calls = CallLines()
+        self._calls: CallLines | None = None  # mounted with the first call
         self._waiting: Waiting | None = None
         self._ready = False  # Textual says that it is mounted only once ``on_mount`` has ended
         self._coming: int | None = None  # tokens that came before
@@ -202,7 +202,6 @@ class MessageView(Ground, Vertical, can_focus=True):
         if message.attachments:
             yield Plain(Content("  ").join(map(chip, message.attachments)), classes="files")
         yield self.body
-        yield self.calls
         yield self.foot
         yield self._state
 
@@ -218,14 +217,21 @@ class MessageView(Ground, Vertical, can_focus=True):
         self.entry = entry
         if self.is_mounted:
             self._say()
-            self.call_later(self.show_calls, None)
+            if entry.message.calls:
+                self.call_later(self.show_calls, None)
 
     async def show_calls(self, running: tuple[ToolCall, float] | None) -> None:
         """Show the calls of the answer; ``running`` is being made, for so many seconds."""
-        calls, waits = self.message.calls, self.entry.calling
-        if self._ready and (calls or self.calls.display):
-            streams = self.message.state is State.STREAMING
-            await self.calls.show(calls, running, waits=waits or streams)
+        if not (self._ready and self.message.calls):
+            return
+        if self._calls is None:
+            self._calls = CallLines()
+            await self.mount(self._calls, before=self.foot)
+        elif not self._calls.is_mounted:
+            return  # what there is then is shown
+        message = self.message
+        waits = self.entry.calling or message.state is State.STREAMING
+        await self._calls.show(message.calls, running, waits=waits)
 
     async def stream(self, message: Message, tokens: int) -> None:
         """Show an answer of ``tokens`` tokens so far."""
@@ -262,7 +268,8 @@ class MessageView(Ground, Vertical, can_focus=True):
     def action_thought(self) -> None:
         if isinstance(self.body, AnswerBody) and self.body.thought is not None:
             self.body.thought.toggle()
-        self.calls.toggle()
+        if self._calls is not None:
+            self._calls.toggle()
 
     def _say(self) -> None:
         message = self.message

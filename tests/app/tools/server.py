@@ -37,6 +37,9 @@ def act(id):
     if HOW == "die":
         sys.stderr.write("out of \x1b[31mluck\n")
         sys.exit(3)
+    if HOW == "kill":
+        sys.stderr.write("ready\n")
+        os.kill(os.getpid(), 9)
     if HOW == "hang":
         time.sleep(3600)
     if HOW == "flood":

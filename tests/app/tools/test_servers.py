@@ -88,7 +88,7 @@ def test_tools_are_offered_and_called(serve: Any, monkeypatch: pytest.MonkeyPatc
 
 
 def test_wrong_servers_are_told_in_words(serve: Any) -> None:
-    ways = ("die", "flood", "endless", "noise", "big", "escape", "error")
+    ways = ("die", "kill", "flood", "endless", "noise", "big", "escape", "error")
     servers = serve(**{how: server(how) for how in ways})
     assert servers.open(["escape"]) == {}
     shown = called(servers, "act")
@@ -96,6 +96,7 @@ def test_wrong_servers_are_told_in_words(serve: Any) -> None:
     assert servers.open(ways) == {}
     for how, part in (
         ("die", "die ended within the call: out of ␛[31mluck"),
+        ("kill", "kill ended within the call: signal 9 ended it"),
         ("flood", "flood ended within the call: it sends messages without end"),
         ("endless", "a message of it has more than 32 MiB"),
         ("error", "no such file"),
