@@ -123,9 +123,10 @@ class DataFile:
 
     def tensor(self, name: str, array: Array) -> Any:
         """Append ``array`` and return a tensor that points to it, or the same that is there."""
-        same = self._there.get(name)
-        if same is not None and np.array_equal(same.const_value.numpy(), array):
-            return same.const_value
+        if name in self._there:
+            same = self._there[name].const_value
+            if same.dtype == ir.DataType.from_numpy(array.dtype) and np.array_equal(same, array):
+                return same
         step = _PAGE if array.nbytes >= _LARGE else _SMALL_STEP
         at = self._stream.tell()
         self._stream.write(bytes(-at % step))

@@ -152,7 +152,7 @@ PRUNED = "/lm_head/prune"  # how the builder names the nodes that keep a prompt'
 # A constant that a session may override: the first position that logits are wanted after. Negative
 # numbers count from the end; without an override it is -1, the last position.
 LOGITS_FROM = "logits_from"
-# A second graph of the same model beside the decoder's, for passes of many tokens: `twin`.
+# The file of a second graph of the same model, for passes of many tokens, beside the decoder's.
 WIDE = "wide.onnx"
 
 

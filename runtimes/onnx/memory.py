@@ -48,7 +48,7 @@ def estimate(model: ModelFile, settings: RunnerSettings) -> MemoryEstimate:
 
 
 def graphs_of(model: ModelFile) -> list[OnnxGraph]:
-    """The folder's graph, and where there is one that for wide passes; raises ModelError."""
+    """The folder's graph and, where there is one, the wide graph; raises ModelError."""
     wide = model.path / WIDE
     return [graph_of(model), *([read_graph(wide)] if wide.is_file() else [])]
 
