@@ -1,6 +1,6 @@
-"""What `quantize` does in the tests' own process, in a third of the time: its child processes are
-forked of one that has imported what they need, and speeds are those of short samples. A build in a
-process of its own does neither."""
+"""`quantize` in the tests' own process, in a third of the time: its children are forked of one that
+has imported what they need, and speeds are those of short samples. A build in a process of its own
+does neither."""
 
 from __future__ import annotations
 
@@ -49,18 +49,20 @@ class _Server(children.ForkServer):
 
 @contextmanager
 def quantize() -> Iterator[None]:
-    """Within it, that is so."""
-    server, begin = _Server(), children.Child
-
-    def child(*words: Any, environment: children.Environment | None = None, **more: Any) -> Any:
-        if words[1] == children._BEGIN:
-            assert server.fork(words[3], child_environment(environment))
-            return server
-        return begin(*words, environment=environment, **more)
-
+    """Within it ``quantize`` does so; children are forked on Linux alone."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(built_child, "speed", speed)
-        if sys.platform == "linux":
-            patch.setattr(children, "Child", child)
+        if sys.platform != "linux":
+            yield
+            return
+        server, begin = _Server(), children.Child
+
+        def child(*words: Any, environment: children.Environment | None = None, **more: Any) -> Any:
+            if words[1] == children._BEGIN:
+                assert server.fork(words[3], child_environment(environment))
+                return server
+            return begin(*words, environment=environment, **more)
+
+        patch.setattr(children, "Child", child)
         yield
-    server.close()
+        server.close()

@@ -31,6 +31,7 @@ from tests.adapters import write_adapter
 from tests.app.openai.test_tools import HERMES
 from tests.fuzz.cases import ROOT, Findings, built, numbers
 from tests.fuzz.requests import Asked, Known, request, wrong
+from tests.support import furnish
 
 CLIENTS = 6
 ANSWER_S = 120.0  # as long as any answer may take; the machine may be busy
@@ -65,6 +66,7 @@ class Server:
     """The process, and its log."""
 
     def __init__(self, base: Path, data: Path, models: dict[str, Path], *options: str) -> None:
+        furnish(base / "home")
         self.log = base / f"server-{time.monotonic_ns()}.log"
         arguments = [f"{name}={path}" for name, path in models.items()]
         arguments += ["--port", "0", "--data", str(data), *options]

@@ -10,8 +10,9 @@ import pytest
 
 from runtimes.backend import Device
 from runtimes.engine.metrics import EngineStats, Metrics
-from runtimes.machine.selftest import ensure
-from runtimes.machine.state_file import load_state, save_entry
+from runtimes.machine.installed import find_installed
+from runtimes.machine.selftest import _key, ensure
+from runtimes.machine.state_file import save_entry
 from runtimes.models.modelfile import ModelFile
 from runtimes.models.registry import read_model
 from runtimes.request import Chunk, FinishReason, Request, SamplingParams
@@ -88,9 +89,8 @@ def test_a_crash_on_a_gpu_first_tries_without_it(model):
 
 def test_a_crash_while_it_loads_may_be_the_gpus(model, home):
     """Which devices there are is known from the self-test."""
-    health = ensure(model.runtime)
+    health, key = ensure(model.runtime), _key(find_installed(model.runtime))
     for devices, layers in (((), -1), ((Device("Vulkan0", "a GPU"),), 0)):
-        (key,) = load_state("selftest")
         save_entry("selftest", key, asdict(replace(health, devices=devices)), 1)
         forget()
         one = recovery(model)
