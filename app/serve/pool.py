@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -307,7 +307,8 @@ class ModelPool:
         try:
             self.prefixes.save(engine, choice.settings)
             if not choice.adapters:
-                remember_work(choice.file, choice.settings, engine.stats())
+                with suppress(ModelError):  # the file is gone meanwhile
+                    remember_work(choice.file, choice.settings, engine.stats())
         finally:
             one.served.engine.close()
 

@@ -5,6 +5,7 @@ A speed that was recorded counts for more than one that follows from trials, whi
 """
 
 import json
+import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -142,7 +143,7 @@ def best_change(
 ) -> FasterSetup | None:
     """The fastest for rows of this shape of what trials of ``plan`` or earlier runs have measured,
     if it is at least so much faster (0.1: 10%). Two that both ran are compared by that alone; where
-    both ran with other numbers of rows, trials are corrected by that."""
+    both ran with other numbers of rows, trials are corrected by the nearest of these."""
     tried = [*_tried(plan, models, now)]
     now = next((replace(now, figures=one.figures) for one in tried if one.kind == now.kind), now)
     works = [
@@ -162,21 +163,25 @@ def best_change(
     def trials(one: Setup, rows: int) -> float:
         return one.figures.job_tps(rows, shape.prompt, shape.answer) if one.figures else 0.0
 
-    def real(one: Setup) -> float:
-        """Part of the speed by trials that real runs had; 0 where none tells."""
-        parts = [tps / trials(one, rows) for rows, tps in recorded(one).items() if one.figures]
-        return statistics.median(parts) if parts else 0.0
+    def real(one: Setup, rows: int) -> float:
+        """Part of the speed by trials that real runs had, with as many rows or about as many; 0
+        where none tells."""
+        own = recorded(one)
+        near = min(own, key=lambda count: abs(math.log(count / rows)), default=rows)
+        return own[near] / trials(one, near) if near in own and one.figures else 0.0
 
     found: list[FasterSetup] = []
     slots, before = now.settings.slots, recorded(now)
     for one in (now, *tried):
-        own, trust = recorded(one), real(one) / real(now) if real(one) and real(now) else 1.0
+        own = recorded(one)
         for rows in {*own, *(one.figures.decode_tps if one.figures else ())}:
             to = replace(one, settings=replace(one.settings, slots=rows))
-            both = slots in before and rows in own
-            new, old = trust * trials(to, rows), trials(now, slots)
-            if both:
+            trust = (real(to, rows), real(now, slots))
+            new, old = trials(to, rows), trials(now, slots)
+            if both := slots in before and rows in own:
                 new, old = own[rows], before[slots]
+            elif all(trust):
+                new, old = new * trust[0], old * trust[1]
             if old and new / old - 1 >= least and allowed(to):
                 found.append(FasterSetup(to, new / old - 1, both))
     return max(found, key=lambda change: change.gain, default=None)

@@ -148,8 +148,6 @@ def against(section: Section, here: dict[str, Path]) -> list[str]:
 def measure(section: Section, number: int, models: Models, about: dict[str, Any]) -> Run:
     """One round. Raises FailedError."""
     here = tools()
-    if missing := [name for name in section.tools if name not in here]:
-        raise FailedError(f"{', '.join(missing)} is not here: FIGURES_PEERS names it")
     others = against(section, here)
     begun, before = time.time(), _busy()
     if section.name.startswith("quality-"):
@@ -230,8 +228,9 @@ def blocks(runs: list[Run], sections: dict[str, Section]) -> dict[str, str]:
         times = f"{len(own)} rounds" if len(own) > 1 else "one round"
         head = f"{title[:1].upper()}{title[1:]}; {times}."
         texts[name] = "\n".join([head, "", f"    {own[0].command}", "", *table.lines()])
-    if runs:
+    if peers:
         texts[SLOWER] = "\n".join(slower(peers))
+    if runs:
         texts[MACHINE] = _machine(runs)
     return texts
 
@@ -312,6 +311,10 @@ def run_all(
     if foreign:
         say(f"{len(foreign)} runs of another machine or of other versions are dropped")
     here = tools()
+    for one in [one for one in chosen if {*one.tools} - here.keys()]:
+        missing = ", ".join(sorted({*one.tools} - here.keys()))
+        say(f"{one.name}: left out, {missing} is not here (FIGURES_PEERS names it)")
+        chosen.remove(one)
     commands = {one.name: shown(one, against(one, here)) for one in chosen}
     runs = [
         run
@@ -323,7 +326,7 @@ def run_all(
     have = {(run.section, run.round) for run in runs}
     todo = [
         (section, number)
-        for number in range(1, max(one.rounds for one in chosen) + 1)
+        for number in range(1, max((one.rounds for one in chosen), default=0) + 1)
         for section in chosen
         if number <= section.rounds and (section.name, number) not in have
     ]

@@ -136,11 +136,9 @@ def quality(outputs: list[Output]) -> Made:
         peak = Value(taken(outputs, *at, "speed", "peak_bytes"))
         rows.append([*own, f"{peak.median / 1e6:,.0f}"])
     names = head.split("|")
-    if not graded:
-        at = names.index("accuracy")
-        names.pop(at)
-        rows = [[*row[:at], *row[at + 1 :]] for row in rows]
-    return Table(names, rows), []
+    left = names.index("perplexity" if graded else "accuracy")
+    kept = [[*row[:left], *row[left + 1 :]] for row in (names, *rows)]
+    return Table([str(name) for name in kept[0]], kept[1:]), []
 
 
 def by_depth(outputs: list[Output]) -> Made:
@@ -478,25 +476,25 @@ SECTIONS = {
         ),
         Section(
             "peers",
-            "ingot bench {big} --recipe q4_0 --sweep --batch-sizes 1,8,32 --lengths 16+64",
-            sweep, "the 0.5 B shape in Q4_0, prompts of 16 tokens and answers of 64", 2, 2.6,
+            "ingot bench {big} --recipe q4_0 --sweep --batch-sizes 1,8,32 --lengths 16+48",
+            sweep, "the 0.5 B shape in Q4_0, prompts of 16 tokens and answers of 48", 2, 2.7,
             peers=_PEERS,
         ),
         Section(
             "rows",
-            "ingot bench {big} --sweep --batch-sizes 1,4,16,64 --lengths 16+64 --output {picture}",
-            sweep, "the 0.5 B shape, prompts of 16 tokens and answers of 64", 2, 2.8,
+            "ingot bench {big} --sweep --batch-sizes 1,8,32 --lengths 16+48 --output {picture}",
+            sweep, "the 0.5 B shape, prompts of 16 tokens and answers of 48", 2, 2.0,
         ),
         Section(
             "depths",
-            "ingot bench {big} --depth 0,2048 --batch-sizes 1,8 --prompt-tokens 512 --repeats 1",
-            by_depth, "the 0.5 B shape", 2, 2.0,
+            "ingot bench {big} --depth 0,2048 --batch-sizes 1,8 --prompt-tokens 256 --repeats 1",
+            by_depth, "the 0.5 B shape, a prefill of 256 tokens", 2, 1.5,
         ),
         Section(
             "native-depths",
             "ingot bench {big} --recipe q4_0 --what native --depth 128,2048 --prompt-tokens 512"
             " --repeats 1 --llama-bench {llama-bench} --batched-bench {llama-batched-bench}",
-            behind_texts, "the 0.5 B shape in Q4_0, a prefill of 512 tokens", 2, 2.2,
+            behind_texts, "the 0.5 B shape in Q4_0, a prefill of 512 tokens", 2, 1.8,
         ),
         Section(
             "server-depths",
@@ -508,13 +506,13 @@ SECTIONS = {
             "native",
             "ingot bench {small} --recipe q8_0 --what native --prompt-tokens 16 --decode-tokens 48"
             " --repeats 2 --batched-bench {llama-batched-bench}",
-            lockstep, "SmolLM2-135M in Q8_0, 16 rows in lockstep", 3, 0.6,
+            lockstep, "SmolLM2-135M in Q8_0, 16 rows in lockstep", 2, 0.6,
         ),
         Section(
             "server",
-            "ingot bench {small} --recipe q8_0 --what server --requests 64 --decode-tokens 32"
+            "ingot bench {small} --recipe q8_0 --what server --requests 48 --decode-tokens 32"
             " --repeats 1 --llama-server {llama-server}",
-            end_to_end, "SmolLM2-135M in Q8_0, 64 requests, 32 clients, 16 slots", 3, 1.2,
+            end_to_end, "SmolLM2-135M in Q8_0, 48 requests, 32 clients, 16 slots", 2, 0.8,
         ),
         Section(
             "batch",
@@ -526,33 +524,33 @@ SECTIONS = {
             "genai",
             "ingot bench {small} --recipe onnx-int4 --what genai --prompt-tokens 16"
             " --decode-tokens 64 --steps 300 --repeats 2",
-            beside_genai, "SmolLM2-135M in onnx-int4, 1 row", 2, 0.7,
+            beside_genai, "SmolLM2-135M in onnx-int4, 1 row", 2, 0.6,
         ),
         Section(
             "churn",
             "ingot bench {small} --recipe q4_k_m --what churn --decode-tokens 32 --repeats 1",
-            random_arrivals, "SmolLM2-135M in Q4_K_M, requests at random against lockstep", 2, 0.6,
+            random_arrivals, "SmolLM2-135M in Q4_K_M, requests at random against lockstep", 2, 0.5,
         ),
         Section(
             "prefix",
-            "ingot bench {small} --recipe q8_0 --what prefix --requests 32 --repeats 1",
-            common_prefix, "SmolLM2-135M in Q8_0, prompts behind 500 common tokens", 2, 0.8,
+            "ingot bench {small} --recipe q8_0 --what prefix --requests 16 --repeats 1",
+            common_prefix, "SmolLM2-135M in Q8_0, prompts behind 500 common tokens", 2, 0.5,
         ),
         Section(
             "reproducible",
             "ingot bench {small} --what reproducible --requests 16 --prompt-tokens 64"
             " --decode-tokens 48 --repeats 1",
-            exact, "SmolLM2-135M, 16 requests", 2, 1.2,
+            exact, "SmolLM2-135M, 16 requests", 2, 1.0,
         ),
         Section(
             "sampling", "ingot bench {big} --recipe q4_0 --what sampling --repeats 8",
-            sampling, "the 0.5 B shape in Q4_0, 16 rows of 151,936 tokens", 2, 0.5,
+            sampling, "the 0.5 B shape in Q4_0, 16 rows of 151,936 tokens", 2, 0.4,
         ),
         Section(
             "constrained",
             "ingot bench {small} --recipe q8_0 --what constrained --prompt-tokens 16"
             " --decode-tokens 24 --repeats 2",
-            small_costs("constrained"), "SmolLM2-135M in Q8_0", 2, 0.4,
+            small_costs("constrained"), "SmolLM2-135M in Q8_0", 2, 0.3,
         ),
         Section(
             "worker",
@@ -565,13 +563,13 @@ SECTIONS = {
         ),
         Section(
             "speculation",
-            "ingot bench {small} --recipe q8_0 --what speculation --decode-tokens 48 --repeats 1",
-            guesses, "SmolLM2-135M in Q8_0, with `--speculation` against without", 2, 1.5,
+            "ingot bench {small} --recipe q8_0 --what speculation --decode-tokens 48 --repeats 2",
+            guesses, "SmolLM2-135M in Q8_0, with `--speculation` against without", 1, 2.0,
         ),
         Section(
             "adapters",
-            "ingot bench {small} --recipe q8_0 --what adapters --prompt-tokens 32 --repeats 1",
-            many_adapters, "SmolLM2-135M in Q8_0, LoRA adapters of rank 16", 2, 0.9,
+            "ingot bench {small} --recipe q8_0 --what adapters --prompt-tokens 32 --repeats 2",
+            many_adapters, "SmolLM2-135M in Q8_0, LoRA adapters of rank 16", 1, 1.2,
         ),
         Section(
             "memory", "ingot bench {pebble} --what memory", memory, "Pebble", 1, 0.5,
@@ -579,8 +577,8 @@ SECTIONS = {
         Section(
             "tui",
             "ingot bench {small} --recipe q4_k_m --what tui --decode-tokens 128 --repeats 2"
-            " --seconds 15",
-            screen, "SmolLM2-135M in Q4_K_M", 1, 2.0,
+            " --seconds 10",
+            screen, "SmolLM2-135M in Q4_K_M", 1, 1.7,
         ),
     )
 }  # fmt: skip

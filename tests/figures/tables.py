@@ -132,9 +132,6 @@ def slower(peers: Iterable[Peer]) -> Iterator[str]:
     """All that Ingot is slower at, the worst first, in Markdown."""
     peers = list(peers)
     found = sorted((one for one in peers if one.ratio.median < 1 - _EVEN), key=_ratio)
-    if not peers:
-        yield "Nothing was compared with another program."
-        return
     if not found:
         yield f"In none of {len(peers)} comparisons with other programs."
         return

@@ -42,6 +42,7 @@ def test_a_run_is_kept_and_its_json_alone_is_shown(tmp_path, pebble_built) -> No
     first, runs = readme.read_text(encoding="utf-8"), kept.read_bytes()
     assert "old figures" not in first
     assert "by hand" in first
+    assert "old text of peers" in first
     assert "old sweep" in first
     found = load(kept)
     assert [run.round for run in found] == [1, 2]

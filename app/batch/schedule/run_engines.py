@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from app.batch.schedule.pool_engine import PoolEngine
 from app.models.advice import job_advice
 from app.prompts import PromptStyle
 from runtimes.engine.metrics import EngineStats, Percentiles
+from runtimes.errors import ModelError
 from runtimes.machine.gpus import GpuWatch, tokens_per_joule
 
 # Figures are asked of the worker process, and the sizes of processes of the system.
@@ -92,7 +93,8 @@ def run_engines(
         advice = None
         if own and finished and len(members) == 1:
             settings = replace(plan.choice.settings, slots=members[0].engine.slots)
-            advice = job_advice(plan.choice, settings, figures.stats, found.pending)
+            with suppress(ModelError):  # the file is gone meanwhile: the answers are there
+                advice = job_advice(plan.choice, settings, figures.stats, found.pending)
         return replace(
             figures,
             slots=sum(member.engine.slots for member in members),
