@@ -75,8 +75,8 @@ FAULTS = [
     Fault("runtimes/engine/kv_cache.py", "held.adapter != wanted.adapter or", "False or"),
     Fault(
         "runtimes/engine/kv_cache.py",
-        "if whole and length == len(theirs)",
-        "if length == len(theirs)",
+        "if length >= shortest",
+        "if length + 1 >= shortest",
     ),
     Fault(
         "runtimes/engine/kv_cache.py",

@@ -70,7 +70,7 @@ def test_files_of_both_formats_and_what_is_wrong_with_some(
 
 
 def test_an_original_of_a_folder_answers_as_a_file_that_is_kept(
-    pebble: Path, pebble_built: Path, few: Path
+    pebble_short: Path, pebble_built: Path
 ):
     asked: list[Path] = []
 
@@ -80,7 +80,7 @@ def test_an_original_of_a_folder_answers_as_a_file_that_is_kept(
         return OwnRows("rows", 3, 2)
 
     onnx, notes = pebble_built / "onnx-int4", Notes()
-    job = _job(pebble, onnx, questions=few, limit=200, ask=ask)
+    job = _job(pebble_short, onnx, limit=200, ask=ask)
     (card,) = measure(job, notes)
     assert card.entry.rows.same == 2
     assert load_card(card.fingerprint) == card

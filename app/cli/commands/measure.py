@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -113,6 +112,8 @@ def measure(
 
 def _asking(prompts: Path, max_tokens: int) -> Ask:
     """Ask two files as `ingot compare` does."""
+    import shlex
+
     from app.batch.run import run_batch
     from app.compare.prompts import PromptsJob, check_prompts, run_prompts
     from app.compare.report import report_of

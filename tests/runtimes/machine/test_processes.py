@@ -36,6 +36,7 @@ OTHERS = {
     "runtimes/llamacpp/build.py",
     "runtimes/llamacpp/source.py",
     "quantize/children.py",  # forks itself
+    "app/tools/transport.py",  # whatever the user's settings name
 }
 STARTERS = {
     *("subprocess.Popen", "subprocess.run", "subprocess.call", "subprocess.check_call"),
