@@ -218,6 +218,14 @@ def tables(runs: list[Run], sections: dict[str, Section]) -> tuple[dict[str, Tab
     return found, peers
 
 
+def _wrapped(command: str) -> str:
+    """As a block of code, in lines of a page's width."""
+    lines = textwrap.wrap(
+        command, 108, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+    )
+    return textwrap.indent(" \\\n".join(lines), "    ")
+
+
 def blocks(runs: list[Run], sections: dict[str, Section]) -> dict[str, str]:
     """Text of every block that the runs have figures for."""
     found, peers = tables(runs, sections)
@@ -227,7 +235,7 @@ def blocks(runs: list[Run], sections: dict[str, Section]) -> dict[str, str]:
         title = sections[name].title
         times = f"{len(own)} rounds" if len(own) > 1 else "one round"
         head = f"{title[:1].upper()}{title[1:]}; {times}."
-        texts[name] = "\n".join([head, "", f"    {own[0].command}", "", *table.lines()])
+        texts[name] = "\n".join([head, "", _wrapped(own[0].command), "", *table.lines()])
     if peers:
         texts[SLOWER] = "\n".join(slower(peers))
     if runs:
