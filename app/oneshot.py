@@ -89,7 +89,7 @@ def ask(
     if use is None:
         return _answer(engine, task, style, params, adapter, emit, think)
     settings, made = use.servers.settings, list[ToolCall]()
-    most = min(settings.kib * 1024, 2 * engine.context)  # about half of the context
+    most = use.servers.most(engine.context)
     tools = use.servers.tools(use.names)
     while True:
         required = use.required and not made
@@ -99,7 +99,8 @@ def ask(
         ended = answer.completion.finish_reason is FinishReason.STOP
         if not calls or not ended:
             cut = "it ended within a call: allow more with --max-tokens"
-            stopped = cut if calls and answer.failure is None else None
+            lost = answer.interrupted or answer.failure is not None
+            stopped = cut if calls and not lost else None
             return replace(answer, calls=(*made, *calls), stopped=stopped)
         for number, call in enumerate(calls):
             if why := limit_of(call, made, settings.calls):

@@ -70,7 +70,7 @@ Ask = Callable[[Path, Path], OwnRows]  # of the original as a file that runs, an
 
 _VERSION = 1  # of what is measured: cards of another are measured again
 _WORK = ".work-"
-_KEPT = 4  # originals whose distributions are kept
+_KEPT = 4  # folders: distributions of an original by length of text, and its conversion
 _FEWEST = 256  # tokens for an importance matrix
 _HALF = 2  # bytes of a weight
 _LEFT_S = 24 * 3600.0  # after which what a killed run has left is nobody's
@@ -206,11 +206,12 @@ def _card(file: ModelFile, original: _Original, job: MeasureJob) -> Card:
     else:
         card = _measured(file, mark, original, speed=job.speed)
     card = _with_caches(card, file, original, job)
+    save_card(file.path, card)  # the rows may take long, and end with an error
     if job.ask is not None and card.entry.fidelity is not None:
         if (floats := _floats(original)) is None:
             raise ToolError(f"--prompts: no runtime has the original: {original.no_floats}")
         card = replace(card, entry=replace(card.entry, rows=job.ask(floats, file.path)))
-    save_card(file.path, card)
+        save_card(file.path, card)
     return card
 
 

@@ -85,8 +85,9 @@ def plan_sweep(files: Sequence[Path], options: BenchOptions) -> tuple[SweepPlan,
                     cells += [replace(cell, side=one.name) for one in turn]
     if all(map(is_probe, cells)):
         raise RequestError("; ".join(left_out) or "there is nothing to measure")
-    known = {name: tokenizer_of(model).vocab_size for name, model in models.items()}
-    vocabularies = {name: min(known[name], model.vocab_size) for name, model in models.items()}
+    vocabularies = {
+        name: min(tokenizer_of(one).vocab_size, one.vocab_size) for name, one in models.items()
+    }
     return SweepPlan(models, vocabularies, taking, tuple(dict.fromkeys(cells)), options), left_out
 
 

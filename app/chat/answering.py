@@ -21,7 +21,7 @@ from app.chat.host import HostState
 from app.chat.session import Before, Session
 from app.chat.store.records import Message, State
 from app.chat.turn import AnswerProgress, Turn
-from app.tools.calls import ToolCall
+from app.tools.calls import CallState, ToolCall
 from runtimes.errors import IngotError
 from runtimes.request import SamplingParams
 
@@ -399,7 +399,8 @@ class Answering:
         assert self.turn is not None
         here, answer, conversation = self.writes_here, self.turn.message, self.turn.conversation
         self.turn = None
-        if calls := answer.calls and answer.state is State.DONE:
+        waiting = any(call.state is CallState.OPEN for call in answer.calls)
+        if calls := waiting and answer.state is State.DONE:
             self._begin_calls(conversation, answer)
         if here:
             await self._view.show_path(to_end=False)
@@ -476,8 +477,8 @@ class Answering:
             self._end_calls(round)
         elif (round.conversation.chat.id, call.name) in self._always:
             round.make()
-        elif self._host.tools is not None:
-            server = self._host.tools.server_of(call.name)
+        else:
+            server = round.tools.server_of(call.name)
             self._view.ask_call(server, call, partial(self._permitted, round, call))
         self._view.show_state()
 

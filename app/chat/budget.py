@@ -19,7 +19,7 @@ from app.openai.tools import Tools
 from runtimes.api import EngineApi
 from runtimes.chat import Message as ChatMessage
 from runtimes.errors import RequestError
-from runtimes.request import SamplingParams, ThinkingLevel
+from runtimes.request import Constraint, SamplingParams, ThinkingLevel
 
 _KEPT = 8  # prompts, with their tokens
 LEAST = 16  # tokens; an answer of fewer says nothing
@@ -139,9 +139,9 @@ def measure(
     engine, tokens = _engine(host), 0
     if any(message["role"] != "system" for message in messages):
         plain, template = conversation.plain(host), host.template
-        level, tools = params.thinking, conversation.tools(host)
+        tools = conversation.tools(host)
         found = prepared(
-            engine, messages, plain=plain, template=template, thinking=level, tools=tools
+            engine, messages, plain=plain, template=template, params=params, tools=tools
         )
         tokens = len(found.ids)
     return TokenBudget(tokens + draft.answered, params.max_tokens, engine.context)
@@ -214,15 +214,18 @@ def prepared(
     *,
     plain: bool,
     template: str | None,
-    thinking: ThinkingLevel | None,
+    params: SamplingParams,
     tools: Tools | None = None,
 ) -> Prepared:
     """A conversation as the engine is asked it, however long; ``plain`` is without the template.
     What was counted last is not tokenized again. Raises RequestError."""
+    form = params.constraint if tools else None  # which is bound together with the calls
+    if form is not None and form.kind != "json_schema":
+        raise RequestError("tools go with /schema, not with /choice: end one of them")
     known: Any = engine  # hashable, which the protocol does not say
     called = tools and [tools.functions, tools.required, tools.parallel]
     said = json.dumps([list(messages), called])
-    return _prepared(known, said, plain, template, thinking)
+    return _prepared(known, said, plain, template, params.thinking, form)
 
 
 @lru_cache(_KEPT)
@@ -232,11 +235,12 @@ def _prepared(
     plain: bool,
     template: str | None,
     thinking: ThinkingLevel | None,
+    form: Constraint | None,
 ) -> Prepared:
     messages, called = json.loads(said)
     tools = None if called is None else Tools(tuple(called[0]), *called[1:])
     task = task_of(messages, plain=plain, tools=tools)
-    params = SamplingParams(thinking=thinking)
+    params = SamplingParams(thinking=thinking, constraint=form)
     return prepare(task, engine, params, template=template, bounded=False)
 
 

@@ -26,9 +26,8 @@ class CallRound:
         """``message`` has open calls; ``context`` is that of the model, in tokens."""
         self.conversation, self.message = conversation, message
         self.stopped = ""  # why no answer follows
-        self._tools = tools
-        # About half of the context, since a token has four bytes or so.
-        self._most = min(tools.settings.kib * 1024, 2 * context)
+        self.tools = tools
+        self._most = tools.most(context)
         self._running: Future[ToolCall] | None = None
         self._began = 0.0
 
@@ -44,7 +43,7 @@ class CallRound:
         for number, call in enumerate(self.message.calls):
             if call.state is CallState.OPEN and not self.stopped:
                 self._at = number
-                why = limit_of(call, self._earlier(), self._tools.settings.calls)
+                why = limit_of(call, self._earlier(), self.tools.settings.calls)
                 if why is None:
                     return call
                 self.stopped = why
@@ -53,7 +52,7 @@ class CallRound:
 
     def make(self) -> None:
         """Make the call that ``next`` has returned."""
-        self._running = self._tools.call(self.message.calls[self._at], self._most)
+        self._running = self.tools.call(self.message.calls[self._at], self._most)
         self._began = time.monotonic()
 
     def refuse(self) -> None:

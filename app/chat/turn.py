@@ -179,8 +179,8 @@ class Turn:
         plain, own = conversation.plain(host), host.template
         adapter, label = host.used()
         messages = conversation.prompt(parent.id)
-        level, tools = params.thinking, conversation.tools(host)
-        asked = prepared(engine, messages, plain=plain, template=own, thinking=level, tools=tools)
+        tools = conversation.tools(host)
+        asked = prepared(engine, messages, plain=plain, template=own, params=params, tools=tools)
         ids, thinking, parser = list(asked.ids), asked.thinking, asked.form.parser()
         wanted = asked.changed(params)
         if continues is None:

@@ -22,13 +22,10 @@ from quantize.manifest import Fidelity
 from quantize.recipes import target_of
 from runtimes.backend import MemoryEstimate
 from runtimes.errors import OutOfMemoryError, RequestError
-from runtimes.models.memory import DEFAULT_CONTEXT, estimate, largest_context
+from runtimes.models.memory import DEFAULT_CONTEXT, LEAST_CONTEXT, estimate, largest_context
 from runtimes.models.modelfile import ModelFile
 from runtimes.models.registry import backend_of
 from runtimes.settings import KV_BITS, KvType, RunnerSettings, kv_pair
-
-_SHORTEST = 64  # tokens of a context that is worth choosing
-_STATE_BYTES = 4  # of a number of a recurrent layer's state
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +75,7 @@ def choose_within(
                 continue
             asked, context = RunnerSettings(slots=1, kv_type=kind), options.context
             if context is None and fits and max_kl:
-                context = max(largest_context(one.file, asked, int(memory)), _SHORTEST)
+                context = max(largest_context(one.file, asked, int(memory)), LEAST_CONTEXT)
             context = min(context or DEFAULT_CONTEXT, one.file.context_length)
             need = estimate(one.file, replace(asked, context=context))
             found.append(BudgetChoice(one, kind, context, need))
@@ -133,7 +130,7 @@ def shares(choice: BudgetChoice) -> dict[str, tuple[int, float | None]]:
     """Bytes and nats by what they go to; None for what was not measured by itself."""
     keys, values = kv_pair(choice.kv_type)
     memory, state, alone = choice.memory, choice.of.file.state, {"f16:f16": 0.0, **choice.of.added}
-    cache = memory.kv - (_STATE_BYTES * state.layers * state.floats if state else 0)
+    cache = memory.kv - (state.nbytes if state else 0)
     mine = round(cache * KV_BITS[keys] / (KV_BITS[keys] + KV_BITS[values]))
     return {
         "weights": (memory.weights, choice.of.weights.kl_mean),

@@ -111,6 +111,11 @@ class ToolServers:
         found = self._offered.get(function)
         return found.server if found else ""
 
+    def most(self, context: int) -> int:
+        """Bytes of a result that are kept: about half of a context of so many tokens at most, since
+        a token has four bytes or so."""
+        return min(self.settings.kib * 1024, 2 * context)
+
     def call(self, call: ToolCall, most: int) -> Future[ToolCall]:
         """Make a call, of whose result at most ``most`` bytes are kept; the future has the call
         with its outcome. Cancelling it cancels the call."""

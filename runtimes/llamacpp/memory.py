@@ -130,7 +130,7 @@ def kv_bytes(model: ModelFile, cache: Cache, kv_type: KvType) -> int:
     """
     full, windowed = _cells(model, cache)
     elements = full * model.kv_elements + windowed * model.window_elements
-    states = _FLOAT * cache.slots * model.state.layers * model.state.floats if model.state else 0
+    states = cache.slots * model.state.nbytes if model.state else 0
     return int(elements * cache.number * kv_bits(kv_type) / 8) + states
 
 
@@ -138,7 +138,7 @@ def checkpoint_bytes(model: ModelFile, cache: Cache, kv_type: KvType) -> int:
     """A slot's recurrent states and the cells of its windows; 0 where there are neither."""
     cells = min(model.sliding_window or 0, cache.length) if model.window_elements else 0
     window = model.window_elements * kv_bits(kv_type) / 8 + _SAVED_CELL_BYTES
-    states = _FLOAT * model.state.layers * model.state.floats if model.state else 0
+    states = model.state.nbytes if model.state else 0
     return int(cells * window) + states
 
 

@@ -70,14 +70,17 @@ class LineChild:
     def ask(self, question: Any, limit_s: float | None = None) -> Any:
         """The answer to ``question``, which the child has so long to take, and again to answer.
         Raises LineChildError."""
+        line = json.dumps(question).encode() + b"\n"
         late = threading.Timer(limit_s or 0, self._process.kill)
         late.daemon = True
         if limit_s is not None:  # a child that does not read fills the pipe
             late.start()
-        with contextlib.suppress(OSError):  # it has died: what it died of comes below
-            self._questions.write(json.dumps(question).encode() + b"\n")
-            self._questions.flush()
-        late.cancel()
+        try:
+            with contextlib.suppress(OSError):  # it has died: what it died of comes below
+                self._questions.write(line)
+                self._questions.flush()
+        finally:
+            late.cancel()
         return self.answer(limit_s)
 
     def answer(self, limit_s: float | None = None) -> Any:

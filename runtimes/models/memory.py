@@ -23,7 +23,7 @@ from runtimes.settings import MOST_SLOTS, RunnerSettings
 logger = logging.getLogger(__name__)
 
 DEFAULT_CONTEXT = 4096  # tokens that a slot gets when nobody says; longer ones on request
-_LEAST_CONTEXT = 64  # a smaller one is not worth suggesting
+LEAST_CONTEXT = 64  # a smaller one is not worth suggesting
 _BATCH = RunnerSettings().batch
 _PREFIX_SHARE, _MOST_PREFIX_BYTES = 1 / 8, 2 * 2**30
 
@@ -164,16 +164,16 @@ def _advice(model: ModelFile, settings: RunnerSettings, available: int) -> list[
         return [f"--batch-tokens {step}"]
     if budget is not None:  # it alone says how large the cache is
         most = _largest(model, settings, available, "kv_tokens", budget)
-        return [f"--kv-tokens {most}"] if most >= _LEAST_CONTEXT else []
+        return [f"--kv-tokens {most}"] if most >= LEAST_CONTEXT else []
 
     fits = []
     alone = replace(settings, slots=1)
     if fewer := largest_slots(model, settings, available, slots):
         fits.append(f"--slots {fewer} --context {context}")
-    elif (longest := largest_context(model, alone, available)) >= _LEAST_CONTEXT:
+    elif (longest := largest_context(model, alone, available)) >= LEAST_CONTEXT:
         fits.append(f"--slots 1 --context {longest}")
     shorter = largest_context(model, settings, available)
-    if slots > 1 and shorter >= _LEAST_CONTEXT:
+    if slots > 1 and shorter >= LEAST_CONTEXT:
         fits.append(f"--slots {slots} --context {shorter}")
     if "kv_type" in backend_of(model).knows and model.packs_kv:
         for smaller in ("q8_0", "q4_0"):

@@ -39,6 +39,11 @@ class StateShape:
     inner: int = 0
     convolved: int = 0
 
+    @property
+    def nbytes(self) -> int:
+        """Of a slot: floats, whatever the type of keys and values is."""
+        return 4 * self.layers * self.floats
+
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:

@@ -97,9 +97,9 @@ def weight_bytes(graph: OnnxGraph) -> int:
 def step_cost(model: ModelFile) -> StepCost | None:
     """By the products with constants: the bytes of matrix and scales in the file. The last product
     makes the logits. None where steps run on two graphs by turns."""
-    graph, *wide = graphs_of(model)
-    if wide:
+    if (model.path / WIDE).is_file():
         return None
+    graph = graph_of(model)
     made = {output: node for node in graph.nodes for output in node.outputs}
     nbytes, products = 0, []
     for node in graph.nodes:

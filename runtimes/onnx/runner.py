@@ -36,7 +36,8 @@ from runtimes.settings import RunnerSettings, outputs_at_once
 
 # Numbers of rows, on both sides of what kernels take at once. Unused slots take no memory.
 _COUNTS = (2, 3, 4, 5, 8, 9, 15, 16)
-# Tokens of a pass from which on the wide graph may be the faster one; it always is from the last.
+# Tokens of a pass from which on the wide graph may be the faster one; where none is, it is taken to
+# be from twice the last.
 _WIDE_FROM = (2, 3, 4, 6, 8, 12, 16, 24, 32)
 _TRIALS = 3  # of a pass on each graph, the fastest of which counts
 

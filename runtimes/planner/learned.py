@@ -146,11 +146,12 @@ def best_change(
     both ran with other numbers of rows, trials are corrected by the nearest of these."""
     tried = [*_tried(plan, models, now)]
     now = next((replace(now, figures=one.figures) for one in tried if one.kind == now.kind), now)
+    known = {one.model: fingerprint_of(one.model) for one in (now, *tried)}
     works = [
         ((model.path, *work.setting), work)
-        for model in {one.model for one in (now, *tried)}
-        for work in past_works([model])
-        if work.shape.alike(shape)
+        for work in past_works(known)
+        for model, file in known.items()
+        if work.file == file and work.shape.alike(shape)
     ]
 
     def recorded(one: Setup) -> dict[int, float]:

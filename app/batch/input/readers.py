@@ -344,6 +344,9 @@ def _text(path: Path, root: Path, documents: Documents) -> str:
         raise InputError("unreadable_file", "it is not a regular file")
     with InputStream(path, str(path)) as stream:
         if found := document_kind(path.name, stream.start()):
+            if stream.packing:
+                said = f"it is a document packed with {stream.packing}: unpack it first"
+                raise InputError("unreadable_file", said)
             return documents.text(path, found)[0]
         data = stream.read(MAX_LINE + 1)
     if len(data) > MAX_LINE:

@@ -279,7 +279,6 @@ def compare(
     system = clean_argument(system, note)
     if prompts is None:
         given = {"--output": output, "--field": field, "--limit": limit, "--slots": slots}
-        given["--reproducible"] = reproducible or None
         given |= {"--fresh": fresh or None, "--quiet": quiet or None}
         given |= {"--reproducible": reproducible or None}
         if wrong := [name for name, value in given.items() if value is not None]:

@@ -41,9 +41,10 @@ class CallLine(Vertical):
 
     def show(self, call: ToolCall, seconds: float | None, *, waits: bool) -> None:
         """``seconds`` of a call that is being made; ``waits``: it will be asked for."""
+        if call is not self.call or not self.said:
+            parts = [arguments_of(call), call.result]
+            self._lines.set_text("\n\n".join(filter(None, parts)))
         self.call = call
-        parts = [arguments_of(call), call.result]
-        self._lines.set_text("\n\n".join(filter(None, parts)))
         state, style = _ENDED.get(call.state, ("·" if waits else "✗ no result", "$text-muted"))
         if call.state is CallState.DONE:
             state = f"{state} {duration(call.seconds)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -19,7 +20,7 @@ from app.config.settings import ToolSettings
 from app.openai.tools import Tools
 from app.tools.calls import CallState, ToolCall
 from app.tools.servers import ToolServers
-from runtimes.request import SamplingParams
+from runtimes.request import Constraint, SamplingParams
 from tests.app.chat.test_answering import View
 from tests.app.tools.test_servers import server
 
@@ -96,6 +97,31 @@ async def test_calls_are_asked_for_and_answered_until_the_model_repeats_itself(
     figures = view.session.path[-1].figures
     assert figures is not None
     assert figures.cached_tokens > figures.prompt_tokens / 2
+
+
+async def test_a_form_holds_beside_tools_and_a_call_that_was_cut_is_the_end(
+    roomy: EngineHost, store: ChatStore, tools: Insisting
+) -> None:
+    view = Asked(roomy, store)
+    tools.required = False
+    shape = {"type": "object", "properties": {"a": {"enum": [7]}}, "required": ["a"]}
+    form = Constraint("json_schema", json.dumps({**shape, "additionalProperties": False}))
+    view._params = replace(SHORT, constraint=form)
+    await view.answer.send("What time is it?")
+    await view.idle()
+    assert json.loads(view.session.path[-1].text)["a"] == 7
+    view._params = replace(SHORT, constraint=Constraint("choices", '["a", "b"]'))
+    await view.answer.send("And now?")
+    await view.idle()
+    assert "end one of them" in view.told[-1]
+    # A stop text within the arguments ends the answer there: nothing of it can be made.
+    await view.new_chat()
+    tools.required = True
+    view._params = replace(SHORT, stop=("UT",))
+    await view.answer.send("What time is it?")
+    await view.idle()
+    assert states(view) == [CallState.CUT]
+    assert view.calls == []
 
 
 async def test_always_never_and_a_server_that_is_off(
