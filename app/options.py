@@ -8,7 +8,7 @@ from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
-from runtimes.settings import KV_HELP, MOST_THREADS, kv_pair
+from runtimes.settings import KV_HELP, MOST_THREADS, ROPE_HELP, kv_pair, rope_scaling
 
 if TYPE_CHECKING:
     from runtimes.request import Constraint, SamplingParams
@@ -87,6 +87,12 @@ class ModelOptions:
         None, "Maximum number of tokens of a prompt and its answer.", min=8
     )
     threads: int | None = option(None, "Processor threads.", min=1, max=MOST_THREADS)
+    rope: str | None = option(
+        None,
+        f"llama.cpp: a context longer than the model's, {ROPE_HELP}. All answers change.",
+        metavar="KIND:FACTOR",
+        check=rope_scaling,
+    )
 
 
 @dataclass(frozen=True, slots=True)

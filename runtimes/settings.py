@@ -13,6 +13,9 @@ KV_BITS = {"f16": 16.0, "bf16": 16.0, "q8_0": 8.5, "q5_1": 6.0, "q5_0": 5.5}
 KV_BITS |= {"q4_1": 5.0, "q4_0": 4.5, "iq4_nl": 4.5}
 KV_HELP = f"one of {', '.join(KV_BITS)}; or two, as q8_0:q4_0, of keys and of values"
 FlashAttention = Literal["auto", "on", "off"]
+# Rotary positions of a longer context than the model's: "KIND:FACTOR", as "yarn:4".
+Rope = str
+ROPE_HELP = "yarn:FACTOR or linear:FACTOR, with a factor above 1 and up to 64"
 # Where reproducible prompts are cut. Steps of 128 tokens are nearly as fast a token as longer ones;
 # of a prompt that begins like another one up to so many common tokens are computed again.
 PROMPT_CHUNK = 128
@@ -40,6 +43,7 @@ class RunnerSettings:
     # llama.cpp's kernel of attention; "auto" is the one that the self-test found faster here behind
     # a long text, and on a GPU llama.cpp's own choice. Smaller types of keys and values need "on".
     flash_attention: FlashAttention = "auto"
+    rope: Rope | None = None  # of llama.cpp
     context_shift: bool = False  # drop a conversation's oldest tokens when its slot is full
     # What all slots of a shared cache may hold together (None: slots x context), so that many short
     # rows can run where as many long ones would not fit.
@@ -66,6 +70,19 @@ def kv_pair(kind: KvType) -> tuple[str, str]:
 def kv_bits(kind: KvType) -> float:
     """Bits of an element, over keys and values, of which there are as many."""
     return sum(KV_BITS[one] for one in kv_pair(kind)) / 2
+
+
+def rope_scaling(rope: Rope) -> tuple[str, float]:
+    """The kind of scaling and the factor by which the context grows. Raises RequestError for what
+    is neither."""
+    kind, _, factor = rope.partition(":")
+    try:
+        times = float(factor)
+    except ValueError:
+        times = 0.0
+    if kind not in ("yarn", "linear") or not 1 < times <= 64:
+        raise RequestError(f"{rope!r} is not {ROPE_HELP}")
+    return kind, times
 
 
 def outputs_at_once(settings: RunnerSettings, slots: int) -> int:

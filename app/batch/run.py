@@ -148,6 +148,7 @@ def run_batch(
         raw=style.raw,
         context=spec.options.context,
         kv_type=choice.settings.kv_type,
+        rope=choice.settings.rope,
         task=rows.task,
         computing=_computing(choice) if spec.reproducible else None,
         adapters={one.name: one.digest for one in choice.adapters} or None,

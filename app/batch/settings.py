@@ -27,6 +27,7 @@ class JobSettings:
     raw: bool = False
     context: int | None = None
     kv_type: str = "f16"
+    rope: str | None = None
     task: str = "generate"  # what rows without a request ask for
     computing: Mapping[str, Any] | None = None  # what a reproducible job's last digits depend on
     adapters: Mapping[str, str] | None = None  # checksums by name
@@ -34,7 +35,7 @@ class JobSettings:
     def as_json(self) -> dict[str, Any]:
         """Return the settings of the journal's header, exactly as they are read back."""
         value: dict[str, Any] = json.loads(_canonical(asdict(self)))
-        for name in ("computing", "adapters"):
+        for name in ("computing", "adapters", "rope"):
             if value[name] is None:
                 del value[name]
         for name in ("thinking", "think_tokens"):  # as in journals from before there were any

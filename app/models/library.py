@@ -34,7 +34,7 @@ from runtimes.errors import ModelError, RequestError
 from runtimes.machine.locks import one_writer
 from runtimes.machine.state_file import change_state, load_state
 from runtimes.models.modelfile import ModelFile
-from runtimes.models.registry import read_model
+from runtimes.models.registry import read_model, stretched
 from runtimes.paths import data_dir
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.untrusted import check_name, inside, load_json
@@ -301,7 +301,8 @@ def model_file(model: str, options: ModelOptions) -> ModelFile:
         raise RequestError(
             f"--recipe and --file pick from a folder of several files; {model} is one model"
         )
-    return read_model(resolve(model, recipe=options.recipe, file=options.file))
+    path = resolve(model, recipe=options.recipe, file=options.file)
+    return stretched(read_model(path), options.rope)
 
 
 def model_paths(model: str, options: ModelOptions) -> list[Path]:

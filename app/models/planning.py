@@ -13,7 +13,7 @@ from runtimes.errors import IngotError, ModelError, RequestError
 from runtimes.machine.installed import find_installed
 from runtimes.models.memory import checkpoint_words, estimate, gib
 from runtimes.models.modelfile import ModelFile
-from runtimes.models.registry import backend, read_model
+from runtimes.models.registry import backend, read_model, stretched
 from runtimes.planner.candidates import Overrides, PlanTask
 from runtimes.planner.known import load_plan
 from runtimes.planner.plan import (
@@ -71,7 +71,7 @@ def plan_files(model: str, options: ModelOptions, bits: Bits | None) -> PlanFile
             continue
         try:
             path = entry_path(folder, entry)
-            models.append(read_model(path))
+            models.append(stretched(read_model(path), options.rope))
         except IngotError as error:
             unreadable.append((Path(entry.path).name, str(error)))
             continue
@@ -178,7 +178,8 @@ def choose(
     tasks = (task_for(workload, settings.profile, some, depth) for some in asked)
     plan = next((p for t in tasks if (p := load_plan(files.models, t, nearest=True))), None)
     if plan is not None:
-        file, base, scheduling = read_model(plan.path), plan.settings, plan.scheduling()
+        file = stretched(read_model(plan.path), options.rope)
+        base, scheduling = plan.settings, plan.scheduling()
         logger.info("planned: %s on %s: %s", plan.name, plan.runtime, "; ".join(plan.reasons))
     else:
         usable = (one for one in files.models if find_installed(one.runtime))

@@ -301,6 +301,7 @@ def shared_prefixes(saved_mb: int | None = None) -> SavedPrefixes:
 def _layout(settings: RunnerSettings) -> str:
     """How keys and values lie in a saved state; without flash attention, values are turned."""
     kind, flash = settings.kv_type, settings.flash_attention
+    kind += f", rope {settings.rope}" if settings.rope else ""
     return kind if flash == "auto" else f"{kind}, flash attention {flash}"
 
 

@@ -37,7 +37,7 @@ from runtimes.grammars import check_request, deep_stacks
 from runtimes.machine.hardware import memory_now
 from runtimes.models.memory import prefix_room
 from runtimes.models.modelfile import ModelFile
-from runtimes.models.registry import read_model
+from runtimes.models.registry import read_model, stretched
 from runtimes.request import FinishReason, Request
 from runtimes.runner import Runner
 from runtimes.sampling.grammar import GrammarCompiler, MatcherMaker
@@ -100,7 +100,8 @@ class Engine(EngineApi):
 
         Raises ModelError, RuntimeMissingError or OutOfMemoryError.
         """
-        model, settings = read_model(path), settings or RunnerSettings()
+        settings = settings or RunnerSettings()
+        model = stretched(read_model(path), settings.rope)
         runner, draft = load_with_draft(model, settings)
         return cls(model, runner, settings, scheduling or SchedulerSettings(), draft)
 

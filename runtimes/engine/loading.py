@@ -17,7 +17,7 @@ from runtimes.models.memory import (
     with_defaults,
 )
 from runtimes.models.modelfile import ModelFile
-from runtimes.models.registry import backend_of
+from runtimes.models.registry import backend_of, stretched
 from runtimes.runner import Runner, Tokenizer
 from runtimes.settings import PROMPT_CHUNK, RunnerSettings
 
@@ -30,7 +30,7 @@ def load_runner(model: ModelFile, settings: RunnerSettings) -> Runner:
     Raises ModelError, RuntimeMissingError, OutOfMemoryError, or RequestError for settings that the
     runtime does not have. ``settings.draft`` is not loaded.
     """
-    settings = replace(settings, draft=None)
+    settings, model = replace(settings, draft=None), stretched(model, settings.rope)
     if settings.reproducible:
         if settings.unified_kv:
             raise RequestError(

@@ -110,7 +110,7 @@ class LlamaBackend(Backend):
 
 _KNOWS = frozenset(
     "gpu_layers extra_buffers unified_kv kv_type kv_tokens context_shift device_sampling"
-    " flash_attention".split()
+    " flash_attention rope".split()
 )
 _INSTALL = advised("runtimes.llamacpp.build")
 BACKEND = LlamaBackend(

@@ -17,7 +17,7 @@ from runtimes.machine.selftest import ATTENTION_DEPTH, require
 from runtimes.models.gguf import read_parts
 from runtimes.models.memory import gib
 from runtimes.models.modelfile import ModelFile
-from runtimes.settings import RunnerSettings, kv_pair, outputs_at_once
+from runtimes.settings import RunnerSettings, kv_pair, outputs_at_once, rope_scaling
 
 log = logging.getLogger(__name__)
 
@@ -104,9 +104,18 @@ def make_context(
     params.type_k, params.type_v = (
         getattr(lib, f"GGML_TYPE_{one.upper()}", _BF16) for one in kv_pair(settings.kv_type)
     )
+    if settings.rope:
+        kind, factor = rope_scaling(settings.rope)
+        params.rope_scaling_type = getattr(lib, f"LLAMA_ROPE_SCALING_TYPE_{kind.upper()}")
+        params.rope_freq_scale = 1 / factor
     if settings.threads:
         params.n_threads = params.n_threads_batch = settings.threads
     try:
+        if settings.rope and lib.llama_model_rope_type(model) == lib.LLAMA_ROPE_TYPE_NONE:
+            raise ModelError(
+                f"{model_file.path} ({model_file.architecture}) has no rotary positions: leave"
+                f" --rope {settings.rope} out"
+            )
         if settings.kv_type != "f16" and not model_file.packs_kv:
             raise ModelError(
                 f"{model_file.path} has heads of {model_file.head_dim} elements; keys and values "

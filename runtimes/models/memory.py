@@ -73,7 +73,7 @@ def draft_settings(settings: RunnerSettings) -> RunnerSettings:
     """Return the settings of a model's draft, from the model's own settings: as many slots, as
     long."""
     knows, plain = backend_of(draft_file(settings.draft)).knows if settings.draft else (), {}
-    for name in ("unified_kv", "kv_type", "kv_tokens"):
+    for name in ("unified_kv", "kv_type", "kv_tokens", "rope"):
         if name not in knows:
             plain[name] = getattr(RunnerSettings(), name)
     return replace(

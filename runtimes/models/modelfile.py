@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from runtimes.errors import ModelError, RequestError
-from runtimes.settings import KvType
+from runtimes.settings import KvType, Rope
 from runtimes.untrusted import load_json
 
 RuntimeName = str  # a key of ``runtimes.models.registry.MODULES``
@@ -77,6 +77,7 @@ class ModelFile:
     encodes: bool = False  # it gives embeddings and continues no text
     scores_pairs: bool = False  # of an encoder: it says how well two texts go together
     kv_type: KvType = "f16"  # of keys and values, where nobody says: what the file was made for
+    rope: Rope | None = None  # how ``context_length`` was made longer than the file says
 
     @property
     def packs_kv(self) -> bool:

@@ -4,16 +4,19 @@ known of a model file. Loads no runtime."""
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from runtimes import own
-from runtimes.errors import ModelError
+from runtimes.errors import ModelError, RequestError
+from runtimes.settings import rope_scaling
 
 if TYPE_CHECKING:
     from runtimes.backend import Backend
     from runtimes.models.modelfile import ModelFile, RuntimeName
     from runtimes.runner import Tokenizer
+    from runtimes.settings import Rope
 
 # By name, and imported when they are asked for.
 MODULES: dict[RuntimeName, str] = {
@@ -45,6 +48,19 @@ def read_model(path: str | Path) -> ModelFile:
 def backend_of(model: ModelFile) -> Backend:
     """The backend that runs ``model``."""
     return backend(model.runtime)
+
+
+def stretched(model: ModelFile, rope: Rope | None) -> ModelFile:
+    """``model`` with the context that these rotary positions give it. Raises RequestError for one
+    of a runtime that cannot change them."""
+    if rope in (None, model.rope):
+        return model
+    if "rope" not in backend_of(model).knows:
+        raise RequestError(
+            f"rope {rope}: {model.path} has its positions in its graph; name a GGUF file"
+        )
+    longest = int(model.context_length * rope_scaling(rope)[1])
+    return replace(model, rope=rope, context_length=longest)
 
 
 def gives_embeddings(model: ModelFile) -> bool:

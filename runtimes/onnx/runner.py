@@ -36,10 +36,8 @@ from runtimes.settings import RunnerSettings, outputs_at_once
 
 # Numbers of rows, on both sides of what kernels take at once. Unused slots take no memory.
 _COUNTS = (2, 3, 4, 5, 8, 9, 15, 16)
-# Tokens of a pass from which on the wide graph may be the faster one; where none is, it is taken to
-# be from twice the last.
-_WIDE_FROM = (2, 3, 4, 6, 8, 12, 16, 24, 32)
-_TRIALS = 3  # of a pass on each graph, the fastest of which counts
+_MANY = 16  # tokens of a pass that is timed on both graphs beside one of a single token
+_TRIALS = 5  # of each such pass, the fastest of which counts
 
 log = logging.getLogger(__name__)
 
@@ -193,24 +191,30 @@ class OnnxRunner:
         return len(logits) == 2
 
     def _crossing(self, wide: Steps) -> int:
-        """The least tokens of a pass that are faster on the wide graph, each with its logits."""
+        """The least tokens of a pass that are faster on the wide graph, each with its logits.
 
-        def seconds(steps: Steps, count: int) -> float:
-            begin = time.perf_counter()
-            steps.prefill(StepRow(0, 0, (1,) * count, count))
-            self.kv.trim(0, 0)
-            return time.perf_counter() - begin
+        Seconds by tokens are taken for a straight line from a pass of one to a pass of ``_MANY``.
+        Passes of few tokens differ too little between the graphs to be compared one by one. Where
+        the wide graph leads nowhere, it gets passes of more tokens than were timed.
+        """
+        many = min(_MANY, self.kv.context)
 
-        for count in _WIDE_FROM:
-            if count > self.kv.context:
-                break
+        def fastest(steps: Steps, count: int) -> float:
             # One after the other, as they run in use: a graph's threads are slower to begin with
             # when the other's have just run.
-            narrow_s = min(seconds(self._steps, count) for _ in range(_TRIALS))
-            wide_s = min(seconds(wide, count) for _ in range(_TRIALS))
-            if wide_s < narrow_s:
-                return count
-        return 2 * _WIDE_FROM[-1]
+            taken = []
+            for _ in range(_TRIALS):
+                begin = time.perf_counter()
+                steps.prefill(StepRow(0, 0, (1,) * count, count))
+                taken.append(time.perf_counter() - begin)
+                self.kv.trim(0, 0)
+            return min(taken)
+
+        lead = fastest(wide, 1) - fastest(self._steps, 1)  # seconds, of the narrow graph at one
+        gain = fastest(self._steps, many) - fastest(wide, many)  # of the wide graph at many
+        if gain <= 0:
+            return 2 * _MANY
+        return 2 + max(0, int((many - 1) * lead / (lead + gain)))
 
     def _alone_differs(self) -> bool:
         """Whether a row's logits depend on having a companion at all.

@@ -9,7 +9,7 @@ from runtimes.models.memory import DEFAULT_CONTEXT, estimate, gib, largest_slots
 from runtimes.models.modelfile import ModelFile, RuntimeName
 from runtimes.models.registry import backend_of
 from runtimes.planner.plan import TRIAL_TOKENS, Alternative, PlanWorkload, Profile
-from runtimes.settings import FlashAttention, KvType, RunnerSettings
+from runtimes.settings import FlashAttention, KvType, Rope, RunnerSettings
 
 ROWS = (4, 8, 16, 32)  # numbers of slots that a batch may get
 _FEW = 4
@@ -31,6 +31,7 @@ class Overrides:
     kv_tokens: int | None = None
     device_sampling: bool | None = None
     flash_attention: FlashAttention | None = None
+    rope: Rope | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,7 @@ class Candidate:
             batch=batch or fixed.batch or self.settings.batch,
             kv_tokens=fixed.kv_tokens,
             flash_attention=fixed.flash_attention or "auto",
+            rope=fixed.rope,
         )
 
     def on_gpu(self, task: PlanTask) -> bool:

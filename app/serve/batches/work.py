@@ -119,6 +119,7 @@ def run(
             fingerprint=fingerprint(choice.file),
             sampling=sampling,
             kv_type=choice.settings.kv_type,
+            rope=choice.settings.rope,
             adapters=None if adapter is None else {adapter.name: adapter.digest},
         )
         _check_model(out, settings)
