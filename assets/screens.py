@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import sys
 import tempfile
@@ -26,6 +27,15 @@ SIZE = (120, 36)  # of the README's
 SIZES = ((80, 24), (120, 40), (200, 60))
 THEMES = ("ingot", "ingot-light")
 _TIMES = 150  # the prompts of the demo, so that the job runs while it is drawn
+SERVER = HERE.parent / "tests" / "app" / "tools" / "server.py"  # of tools
+_CONFIG = f"""
+[sampling]
+temperature = 0.0
+
+[mcp.servers.zones]
+command = {json.dumps(sys.executable)}
+args = [{json.dumps(str(SERVER))}, "zone"]
+"""
 PEBBLE = ("What is the capital of France?", "And of Japan?", "Tell me a story about a fox.")
 REAL = (
     "What is gravity? Answer in one sentence.",
@@ -49,6 +59,36 @@ async def ask(pilot: Any, text: str) -> None:
     prompt.text = text
     prompt.focus()
     await pilot.press("enter")
+
+
+async def call(pilot: Any) -> None:
+    """A call of a tool that is asked for. The demo model makes none by itself: it has to."""
+    from dataclasses import replace
+
+    tools = pilot.app.services.host.tools
+    usual = tools.tools
+
+    def required(names: Any) -> Any:
+        found = usual(names)
+        return found and replace(found, required=True, parallel=False)
+
+    tools.tools = required
+    await ask(pilot, "/tools zones")
+    await pilot.pause(1.0)
+    await until(lambda: not pilot.app.screen.busy)
+    await ask(pilot, "What is the offset of UTC?")
+    await until(lambda: type(pilot.app.screen).__name__ == "CallScreen")
+    await pilot.pause(1.0)
+    tools.tools = usual
+
+
+async def called(pilot: Any) -> None:
+    """Its result, opened, and the answer behind it."""
+    await call(pilot)
+    await pilot.press("enter")
+    await until(lambda: not pilot.app.screen.busy)
+    pilot.app.screen.query_one("CallLine").toggle(True)
+    await pilot.pause(1.0)
 
 
 async def welcome(pilot: Any) -> None:
@@ -160,6 +200,8 @@ SCREENS: dict[str, Callable[[Any], Awaitable[None]]] = {
 }
 MORE: dict[str, Callable[[Any], Awaitable[None]]] = {
     "welcome": welcome,
+    "call": call,
+    "called": called,
     "batch-form": batch_form,
     "files": files,
     "models": models,
@@ -178,7 +220,7 @@ async def draw(name: str, model: str, pictures: list[tuple[tuple[int, int], str,
         os.environ["INGOT_HOME"] = home
         settings = Path(home) / "config" / "config.toml"
         settings.parent.mkdir()
-        settings.write_text("[sampling]\ntemperature = 0.0\n", "utf-8")
+        settings.write_text(_CONFIG, "utf-8")
         with open_services(Start(model)) as services:
             app = IngotApp(services)
             async with app.run_test(size=pictures[0][0]) as pilot:
