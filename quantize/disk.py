@@ -44,6 +44,11 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+def sha256_text(text: str) -> str:
+    """The checksum of a text, in hexadecimal."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def free_space(folder: Path) -> tuple[Path, int]:
     """The nearest folder that exists of ``folder`` and those above it, and the bytes that are free
     on its disk."""

@@ -118,12 +118,12 @@ def bits_per_weight(path: Path, parameters: int) -> float:
     divided by the model's ``parameters``, because packed weights cannot be counted. Raises
     ModelError."""
     # Imported where a file is looked at: the command line lists recipes in its help.
-    from runtimes.models.gguf import read_header
+    from runtimes.models.gguf import read_parts
     from runtimes.models.registry import read_model
     from runtimes.onnx.memory import graphs_of
 
     if path.is_file():
-        return gguf_bits(read_header(path))
+        return gguf_bits(read_parts(path)[0])
     weights = {  # two graphs share what has one name and size
         (name, tensor.nbytes)
         for graph in graphs_of(read_model(path))

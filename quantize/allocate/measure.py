@@ -1,7 +1,6 @@
 """Measuring a model's tables of sensitivities; kept in the cache, so that a second target is nearly
 free. A run that was killed resumes at the layer where it was."""
 
-import hashlib
 import json
 import shutil
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ from quantize.allocate.solve import (
 )
 from quantize.allocate.sweep import Matrix, sweep
 from quantize.children import run_child
-from quantize.disk import write_atomically
+from quantize.disk import sha256_text, write_atomically
 from quantize.errors import BusyError, ToolError, UsageError
 from quantize.fromjson import from_json
 from quantize.gguf.imatrixfile import is_matrix
@@ -59,7 +58,7 @@ def sensitivities(
 
 
 def _named(key: str) -> str:
-    return hashlib.sha256(f"{key} {_METHOD} {WINDOWS} {SAMPLE}".encode()).hexdigest()[:32]
+    return sha256_text(f"{key} {_METHOD} {WINDOWS} {SAMPLE}")[:32]
 
 
 def _measure_missing(

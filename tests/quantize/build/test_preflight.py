@@ -109,7 +109,7 @@ def test_tensors_that_fall_back_are_counted(tmp_path: Path) -> None:
     sides = {"hidden_size": 288, "intermediate_size": 544, "head_dim": 72}
     source = open_source(str(make_random_model(tmp_path / "narrow", SHAPES["llama"], **sides)))
     floats = tmp_path / "narrow-f16.gguf"
-    export_f16(source.folder, floats, Reference([], [], [], [], [], None), tmp_path)
+    export_f16(source.folder, floats, Reference([], [], []), tmp_path)
     recipes = [RECIPES[name] for name in ("q4_k_m", "q2_k", "q4_0", "f16")]
     told, again = predict_sizes(source), predict_sizes(open_source(str(floats)))
     assert "q1_0" not in told.keys() | again.keys()

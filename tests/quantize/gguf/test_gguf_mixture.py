@@ -25,7 +25,7 @@ _USED = 2  # experts for each token
 def mixtral(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("mixtral")
     model = make_random_model(folder / "model", SHAPES["mixtral"])
-    export_f16(model, folder / "f16.gguf", Reference([], [], [], [], [], None), folder)
+    export_f16(model, folder / "f16.gguf", Reference([], [], []), folder)
     return folder / "f16.gguf"
 
 

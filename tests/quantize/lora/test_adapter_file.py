@@ -87,7 +87,7 @@ def test_with_the_adapter_llama_cpp_has_the_merged_model(
     made: Path, pebble_f16: Path, tmp_path: Path
 ):
     merged = tmp_path / "merged.gguf"
-    export_f16(made / "m" / "pebble", merged, Reference([], [], [], [], [], None), tmp_path)
+    export_f16(made / "m" / "pebble", merged, Reference([], [], []), tmp_path)
     expected = logits(merged)
     assert np.abs(logits(pebble_f16) - expected).max() > 1
     assert np.abs(logits(pebble_f16, made / "pebble.gguf") - expected).max() < 0.05
