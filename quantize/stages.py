@@ -250,10 +250,9 @@ class Stages:
 
 
 def _is(valid: Valid, stage: Stage) -> bool:
-    try:
+    with contextlib.suppress(*GARBLED):
         return valid(stage)
-    except GARBLED:
-        return False
+    return False
 
 
 def are_texts(value: Any) -> bool:

@@ -27,7 +27,7 @@ from quantize.gguf.imatrixfile import is_matrix
 from quantize.options import Options
 from quantize.progress import Reporter
 from quantize.quality.float_child import encode, load_network
-from quantize.quality.text import BUNDLED, WINDOW
+from quantize.quality.text import BUNDLED, WINDOW, cut
 from quantize.source import SourceModel
 from quantize.source.files import CALIBRATION
 from runtimes.machine.locks import Lock, another_run
@@ -98,13 +98,10 @@ def _measure(
 
     done, units = _resumed(folder, len(raters))
     ids, bos = encode(source, text.read_text(encoding="utf-8"))
-    length = min(WINDOW, len(ids))
-    windows = [ids[at : at + length] for at in range(0, len(ids) - length + 1, length)][:WINDOWS]
-    if bos is not None:
-        windows = [[bos, *window[1:]] for window in windows]
+    windows = cut(ids, WINDOW, bos, len(ids)).ids[:WINDOWS]
     # As `sweep_bytes` counts them: a layer is widened while it is worked on.
     network = load_network(source, wide=False)
-    tokens = length * len(windows)
+    tokens = sum(map(len, windows))
 
     def rate(tensor: Matrix) -> None:
         for rater, own in zip(raters, units, strict=True):

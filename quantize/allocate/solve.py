@@ -4,7 +4,7 @@ keeps a bound on the other.
 
 import json
 import math
-import time
+import timeit
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -294,12 +294,7 @@ def sweep_bytes(source: SourceModel) -> int:
 def sweep_seconds(source: SourceModel) -> float:
     """About how long it takes here, by the speed of one matrix product."""
     a = np.ones((_SIDE, _SIDE), np.float32)
-    fastest = math.inf
-    for _ in range(3):
-        began = time.perf_counter()
-        a @ a
-        fastest = min(fastest, time.perf_counter() - began)
-    rate = 2 * _SIDE**3 / fastest
+    rate = 2 * _SIDE**3 / min(timeit.repeat(lambda: a @ a, number=1, repeat=3))
     products = 2 * source.parameters * WINDOW * WINDOWS * _PASSES / rate
     return products + source.parameters * _ROUNDING_S
 

@@ -176,7 +176,8 @@ def know_original(run: Run, plan: Measuring) -> FloatReference:
     if plan.reference is not None:
         return plan.reference
     source = run.source
-    inputs = {"source": run.inputs, "text": plan.text, "tools": versions(["gguf"])}
+    tools = versions(["gguf"])
+    inputs: JsonObject = {"source": run.inputs, "text": plan.text, "tools": tools}
     reference = refer_to(run, run.options.measure.text, plan.text)
     asked, quality = plan.questions, None
     if asked and not run.reference.chats:

@@ -144,7 +144,7 @@ def _with_cache(
         return target.value - maker.besides(table, replace(target, cache=kind))
 
     kind = choose_cache(mixes(table.units), room, losses)
-    saved = human(int(room(kind) - room("f16")))
+    saved = human(room(kind) - room("f16"))
     why = f"{saved} less at {target.context:,} tokens" if kind != "f16" else "the best here"
     run.progress.note(
         f"keys and values of {kind}: {why}; what they lose was measured behind {losses.tokens:,}"
@@ -446,20 +446,20 @@ def _too_small(plan: TargetPlan, least: float) -> str:
     if target.bound == "bits":
         why = f"{name} takes at least {least * 8 / plan.maker.weights:.3g} bits a weight"
     elif target.bound == "memory":
-        why = f"{name} takes at least {human(int(least))} with {target.context:,} tokens of context"
+        why = f"{name} takes at least {human(least)} with {target.context:,} tokens of context"
     else:
-        why = f"the smallest file of {name} has about {human(int(least))}"
+        why = f"the smallest file of {name} has about {human(least)}"
     return f"{plan.recipe.name} cannot be kept: {why}"
 
 
 def _missed(plan: TargetPlan, tries: Sequence[_Try]) -> MissedTargetError:
     """No file kept the bound: the nearest is put beside the others, unlisted."""
     space, nearest = plan.run.space, min(tries, key=lambda one: one.over)
-    name, dot, suffix = nearest.path.name.partition(".gguf")
-    aside = f"{name}.missed{dot}{suffix}"
+    suffix = ".gguf" if plan.recipe.format == "gguf" else ""
+    aside = f"{nearest.path.name.removesuffix(suffix)}.missed{suffix}"
     space.move_out(nearest.path, aside)
     if nearest.tuned is None:
-        found = f"takes {human(int(nearest.over))} too much"
+        found = f"takes {human(nearest.over)} too much"
     else:
         found = f"loses {nearest.verdict:.4g} nats"
     return MissedTargetError(

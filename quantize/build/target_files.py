@@ -14,6 +14,7 @@ from quantize.allocate.solve import Rater, Types, TypeTable
 from quantize.allocate.speed import Shape, Timed
 from quantize.allocate.types import fused, gguf_unit, onnx_unit
 from quantize.build.run import Export, Run, export_gguf, importance, make_graph, quantize_export
+from quantize.disk import files_of
 from quantize.gguf.ggml import products
 from quantize.manifest import digest
 from quantize.onnx.builder import beside_weights, one_product_for_qkv, table_is_float
@@ -136,8 +137,7 @@ def gguf_maker(run: Run, text: Path) -> GgufMaker:
 def _counted(path: Path, target: QualityTarget) -> float:
     """Bytes on the disk, or of memory with one chat."""
     if target.bound == "bytes":
-        files = path.rglob("*") if path.is_dir() else (path,)
-        return sum(file.stat().st_size for file in files if file.is_file())
+        return sum(file.stat().st_size for file in files_of(path))
     return estimate(read_model(path), _one_chat(target)).total
 
 

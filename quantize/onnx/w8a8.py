@@ -360,7 +360,5 @@ class Rewrite:
 def _table_of(weight: Any) -> Any | None:
     """The node that turns the output layer's matrix into the embedding table, if one does."""
     turns = [use.node for use in weight.uses() if use.node.op_type == "Transpose"]
-    if len(turns) != 1:
-        return None
-    uses = turns[0].outputs[0].uses()
+    uses = turns[0].outputs[0].uses() if len(turns) == 1 else []
     return turns[0] if len(uses) == 1 and uses[0].node.op_type == "Gather" else None
