@@ -115,8 +115,8 @@ class _Original:
     no_floats: str = ""  # why there is none
 
     def told(self, what: str, call: Callable[[], _Found], *, own: bool = False) -> _Found:
-        """What ``call`` finds in a child process, as a stage; ``own``: with the original, which may
-        need torch."""
+        """Return what ``call`` finds in a child process, as a stage; ``own``: with the original,
+        which may need torch."""
         torch = own and self.source.kind == "hf"
         environment = PATIENT if own else None
         where = self.work, self.progress
